@@ -1,0 +1,242 @@
+"""A typed client of the host's HTTP surface, as far as the command line needs it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from wopr import __version__
+from wopr.cli.credentials import Server
+from wopr.cli.documents import Listing, Verdict, WorkflowListItem
+from wopr.cli.errors import CliError
+from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
+from wopr.protocol.documents import JsonObject, encode
+from wopr.protocol.errors import ErrorEnvelope
+from wopr.protocol.runs import (
+    TERMINAL,
+    BulkCancel,
+    BulkCancelAnswer,
+    CancelAnswer,
+    CancelRun,
+    CreateRun,
+    PauseAnswer,
+    PauseRun,
+    ResumeAnswer,
+    RunAccepted,
+    RunListItem,
+    RunSnapshot,
+)
+
+T = TypeVar("T")
+
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """A decoded answer, and the bytes it came as: `--json` prints those."""
+
+    document: T
+    body: bytes
+
+
+class Client:
+    """Calls of one server; every failure is a `CliError`."""
+
+    def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
+        self.server = server
+        self._http = http
+
+    async def create_run(
+        self, body: CreateRun, idempotency_key: str | None = None
+    ) -> Answer[RunAccepted]:
+        """Start a run."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return await self._post("/v1/runs", body, RunAccepted, headers)
+
+    async def snapshot(self, run_id: str) -> Answer[RunSnapshot]:
+        """Read a run as it stands now."""
+        return await self._get(f"/v1/runs/{_segment(run_id)}", RunSnapshot)
+
+    async def runs(self, query: Mapping[str, str]) -> Answer[Listing[RunListItem]]:
+        """Read one page of runs, newest first."""
+        return await self._get("/v1/runs", Listing[RunListItem], query)
+
+    async def cancel(self, run_id: str, body: CancelRun) -> Answer[CancelAnswer]:
+        """Cancel one run."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}/cancel", body, CancelAnswer)
+
+    async def bulk_cancel(self, body: BulkCancel) -> Answer[BulkCancelAnswer]:
+        """Cancel many runs; the answer has one item per run."""
+        return await self._post("/v1/runs:bulk-cancel", body, BulkCancelAnswer)
+
+    async def pause(self, run_id: str, body: PauseRun) -> Answer[PauseAnswer]:
+        """Pause a run."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}:pause", body, PauseAnswer)
+
+    async def resume(self, run_id: str) -> Answer[ResumeAnswer]:
+        """Resume a paused run."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}:resume", {}, ResumeAnswer)
+
+    async def workflows(self, query: Mapping[str, str]) -> Answer[Listing[WorkflowListItem]]:
+        """Read one page of registered workflows."""
+        return await self._get("/v1/workflows", Listing[WorkflowListItem], query)
+
+    async def workflow(self, workflow_id: str, version: str | None) -> Answer[JsonObject]:
+        """Read a definition as it was registered."""
+        query = {} if version is None else {"version": version}
+        return await self._get(f"/v1/workflows/{_segment(workflow_id)}", JsonObject, query)
+
+    async def add_workflow(self, definition: JsonObject) -> Answer[JsonObject]:
+        """Register a definition."""
+        return await self._post("/v1/workflows", definition, JsonObject)
+
+    async def check_workflow(self, definition: JsonObject) -> Answer[Verdict]:
+        """Ask whether a definition could be registered."""
+        return await self._post("/v1/workflows:validate", definition, Verdict)
+
+    async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
+        """Read the discovery document and the headers it came with."""
+        response = await self._send("GET", "/.well-known/openwop")
+        return _decode(response, JsonObject), response.headers
+
+    def events(
+        self, run_id: str, *, mode: str, after: int | None = None
+    ) -> AsyncGenerator[Frame, None]:
+        """Follow a run's events after a sequence, until the run ends."""
+
+        async def is_over() -> bool:
+            return (await self.snapshot(run_id)).document.status in TERMINAL
+
+        def connect(after: int | None) -> AsyncGenerator[str, None]:
+            return self._lines(run_id, mode, after)
+
+        is_gapless = "debug" in mode.split(",")
+        return EventStream(connect, is_over, after=after, is_gapless=is_gapless).frames()
+
+    async def _lines(self, run_id: str, mode: str, after: int | None) -> AsyncGenerator[str, None]:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if after is not None:
+            headers["Last-Event-ID"] = str(after)
+        splitter = LineSplitter()
+        async with self._http.stream(
+            "GET",
+            f"/v1/runs/{_segment(run_id)}/events",
+            params={"streamMode": mode},
+            headers=headers,
+            timeout=httpx.Timeout(10.0, read=SILENCE_SECONDS),
+        ) as response:
+            if response.status_code != 200:
+                await response.aread()
+                raise _refusal(response, self.server)
+            async for chunk in response.aiter_bytes():
+                for line in splitter.feed(chunk):
+                    yield line
+
+    async def _get(
+        self, path: str, kind: type[T], query: Mapping[str, str] | None = None
+    ) -> Answer[T]:
+        return _decode(await self._send("GET", path, query=query), kind)
+
+    async def _post(
+        self, path: str, body: object, kind: type[T], headers: Mapping[str, str] | None = None
+    ) -> Answer[T]:
+        sent = {**_JSON, **(headers or {})}
+        return _decode(await self._send("POST", path, content=encode(body), headers=sent), kind)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        try:
+            response = await self._http.request(
+                method, path, params=query, content=content, headers=headers
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as fault:
+            raise _unreachable(self.server, fault) from None
+        if not response.is_success:
+            raise _refusal(response, self.server)
+        return response
+
+
+@asynccontextmanager
+async def open_client(server: Server) -> AsyncGenerator[Client, None]:
+    """Open a client of the server."""
+    headers = {"User-Agent": f"wopr/{__version__}", "Accept": "application/json"}
+    if server.api_key is not None:
+        headers["Authorization"] = f"Bearer {server.api_key}"
+    try:
+        url = httpx.URL(server.url)
+    except httpx.InvalidURL as fault:
+        raise CliError(f"{server.url} is not a URL: {fault}", ExitCode.USAGE) from None
+    # A proxy of the environment is never the way to this same machine.
+    async with httpx.AsyncClient(
+        base_url=url, headers=headers, timeout=30.0, trust_env=url.host not in _LOOPBACK
+    ) as http:
+        yield Client(server, http)
+
+
+def _segment(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _decode(response: httpx.Response, kind: type[T]) -> Answer[T]:
+    try:
+        return Answer(msgspec.json.decode(response.content, type=kind), response.content)
+    except (msgspec.DecodeError, UnicodeError) as fault:
+        raise CliError(
+            f"{response.request.method} {response.request.url.path} gave an answer "
+            f"that is not the protocol's: {fault}",
+            ExitCode.UNAVAILABLE,
+            code="bad_answer",
+            hint="is this URL a WOPR server? ask it with `wopr doctor`",
+        ) from None
+
+
+def _refusal(response: httpx.Response, server: Server) -> CliError:
+    exit_code = exit_code_of_status(response.status_code)
+    try:
+        envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
+    except (msgspec.DecodeError, UnicodeError):
+        return CliError(
+            f"the server answered {response.status_code} {response.reason_phrase}",
+            exit_code,
+            code="bad_answer",
+        )
+    return CliError(
+        envelope.message,
+        exit_code,
+        code=envelope.error,
+        hint=_hint(exit_code, server),
+        details=envelope.details,
+    )
+
+
+def _hint(exit_code: ExitCode, server: Server) -> str | None:
+    if exit_code is not ExitCode.DENIED:
+        return None
+    if server.api_key is None:
+        return "give a key with WOPR_API_KEY or --api-key; `wopr keys create` makes one"
+    return "the key is not valid here or lacks the scope; `wopr keys list` shows what exists"
+
+
+def _unreachable(server: Server, fault: Exception) -> CliError:
+    return CliError(
+        f"cannot reach {server.url}: {str(fault) or type(fault).__name__}",
+        ExitCode.UNAVAILABLE,
+        code="server_unreachable",
+        hint="start it with `wopr serve`, or name another with --url or WOPR_URL",
+    )

@@ -1,0 +1,49 @@
+"""What only a client decodes: answers of the host's own endpoints, and JSON of any shape."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar, cast
+
+from wopr.protocol.documents import UNSET, Document, Json, JsonObject, Unset
+
+T = TypeVar("T")
+
+
+class Listing(Document, Generic[T], frozen=True, kw_only=True):
+    """A page of a collection; no `nextCursor` means it is the last."""
+
+    items: list[T]
+    next_cursor: str | Unset | None = UNSET
+
+
+class WorkflowListItem(Document, frozen=True, kw_only=True):
+    """One line of the workflow list."""
+
+    id: str
+    version: str
+    name: str | Unset = UNSET
+    registered_at: str | Unset = UNSET
+
+
+class Fault(Document, frozen=True, kw_only=True):
+    """One thing that is wrong with a definition, and where."""
+
+    message: str
+    path: str = ""
+
+
+class Verdict(Document, frozen=True, kw_only=True):
+    """What the host says of a definition that was only checked."""
+
+    valid: bool
+    errors: list[Fault] = []
+
+
+def object_of(value: Json) -> JsonObject:
+    """The value when it is a JSON object, else an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def list_of(value: Json) -> list[object]:
+    """The value when it is a JSON array, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []

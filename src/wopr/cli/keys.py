@@ -1,0 +1,250 @@
+"""`wopr keys`: make, list, rotate and revoke API keys, on the database itself."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from wopr.cli.errors import CliError, command
+from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.options import DbOption, JsonOption
+from wopr.cli.output import note, print_json_value, print_line, print_table
+from wopr.cli.paths import database_url
+from wopr.cli.values import parse_duration
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.errors import WoprError
+from wopr.protocol.times import to_iso
+from wopr.security.keys import ROLES, hash_key, new_key
+from wopr.store.port import KeyRow
+
+if TYPE_CHECKING:
+    from wopr.store.port import Store
+
+R = TypeVar("R")
+KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="The id, not the key.")]
+TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant whose data it opens.")]
+
+app = typer.Typer(
+    help="Make, list, rotate and revoke API keys, on the database itself.", no_args_is_help=True
+)
+
+
+def _complete_role(begun: str) -> list[str]:
+    return [role for role in ROLES if role.startswith(begun)]
+
+
+@app.command()
+@command
+def create(
+    tenant: TenantOption = "default",
+    role: Annotated[
+        str, typer.Option(help="What the key may do.", autocompletion=_complete_role)
+    ] = "developer",
+    name: Annotated[str, typer.Option(help="A name to know it by.")] = "",
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="A scope beside the role's; repeatable.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Valid for that long, such as 90d.")
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="A test key: it may use mocks.")] = False,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key and print it, this once."""
+    _require_role(role)
+    now = _now()
+    lifetime = None if expires is None else parse_duration(expires, "--expires")
+    key, row = _mint(
+        KeyRow(
+            key_id="",
+            tenant=tenant,
+            name=name,
+            role=role,
+            scopes=tuple(scope or ()),
+            key_hash=b"",
+            created_at=now,
+            is_test=test,
+            expires_at=None if lifetime is None else now + lifetime,
+        )
+    )
+    _with_store(db, lambda store: store.put_key(row))
+    _print_new(key, row, as_json=as_json)
+
+
+@app.command("list")
+@command
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List keys; the keys themselves are nowhere to be read."""
+    now = _now()
+    rows = _with_store(db, lambda store: store.keys(tenant))
+    if as_json:
+        print_json_value({"items": [_document(row, now) for row in rows]})
+        return
+    print_table(
+        ("KEY ID", "TENANT", "ROLE", "NAME", "STATE", "CREATED", "EXPIRES"),
+        (
+            (
+                row.key_id,
+                row.tenant,
+                row.role,
+                row.name,
+                _state(row, now),
+                to_iso(row.created_at),
+                "" if row.expires_at is None else to_iso(row.expires_at),
+            )
+            for row in rows
+        ),
+    )
+
+
+@app.command()
+@command
+def rotate(
+    key_id: KeyIdArgument,
+    grace: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long the old key stays valid.")
+    ] = "24h",
+    db: DbOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key that takes another's place, and print it, this once."""
+    now = _now()
+    old_until = now + parse_duration(grace, "--grace")
+
+    async def exchange(store: Store) -> tuple[str, KeyRow]:
+        old = await _find(store, key_id)
+        if _state(old, now) != "active":
+            raise CliError(
+                f"key {key_id} is {_state(old, now)}",
+                ExitCode.CONFLICT,
+                code="key_not_active",
+                hint="make another with `wopr keys create`",
+            )
+        lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+        key, new = _mint(
+            replace(old, created_at=now, expires_at=None if lifetime is None else now + lifetime)
+        )
+        await store.put_key(new)
+        until = old_until if old.expires_at is None else min(old_until, old.expires_at)
+        await store.update_key(key_id, expires_at=until, replaced_by=new.key_id)
+        return key, new
+
+    key, new = _with_store(db, exchange)
+    if not as_json:
+        note(f"the old key {key_id} is valid until {to_iso(old_until)} at the latest")
+    _print_new(key, new, as_json=as_json)
+
+
+@app.command()
+@command
+def revoke(key_id: KeyIdArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
+    """Make a key invalid at once and for good."""
+    now = _now()
+
+    async def end(store: Store) -> KeyRow:
+        row = await _find(store, key_id)
+        if row.revoked_at is None:
+            await store.update_key(key_id, revoked_at=now)
+            return replace(row, revoked_at=now)
+        return row
+
+    row = _with_store(db, end)
+    if as_json:
+        print_json_value(_document(row, now))
+    else:
+        print_line(f"key {row.key_id} revoked")
+
+
+def _with_store(db: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
+    import anyio
+
+    from wopr.store.open import open_store
+
+    async def use() -> R:
+        store = await open_store(database_url(db))
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    try:
+        return anyio.run(use)
+    except WoprError as fault:
+        raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
+
+
+def _mint(template: KeyRow) -> tuple[str, KeyRow]:
+    """Make a new key and its row from a row that says all but the identity."""
+    key = new_key(secrets.token_bytes(32), is_test=template.is_test)
+    key_id = f"key_{secrets.token_hex(8)}"
+    return key, replace(template, key_id=key_id, key_hash=hash_key(key), replaced_by=None)
+
+
+def _require_role(role: str) -> None:
+    if role not in ROLES:
+        raise typer.BadParameter(
+            f"{role!r} is not a role; the roles are {', '.join(ROLES)}", param_hint="--role"
+        )
+
+
+async def _find(store: Store, key_id: str) -> KeyRow:
+    for row in await store.keys():
+        if row.key_id == key_id:
+            return row
+    raise CliError(
+        f"there is no key {key_id}",
+        ExitCode.NOT_FOUND,
+        code="not_found",
+        hint="`wopr keys list` shows the ids",
+    )
+
+
+def _state(row: KeyRow, now: int) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    if row.expires_at is not None and row.expires_at <= now:
+        return "expired"
+    return "active" if row.replaced_by is None else "replaced"
+
+
+def _document(row: KeyRow, now: int) -> JsonObject:
+    moments = {
+        "createdAt": row.created_at,
+        "expiresAt": row.expires_at,
+        "revokedAt": row.revoked_at,
+    }
+    document: JsonObject = {
+        "keyId": row.key_id,
+        "tenant": row.tenant,
+        "role": row.role,
+        "name": row.name,
+        "scopes": list(row.scopes),
+        "isTest": row.is_test,
+        "state": _state(row, now),
+        **{name: to_iso(moment) for name, moment in moments.items() if moment is not None},
+    }
+    if row.replaced_by is not None:
+        document["replacedBy"] = row.replaced_by
+    return document
+
+
+def _print_new(key: str, row: KeyRow, *, as_json: bool) -> None:
+    if as_json:
+        print_json_value({**_document(row, row.created_at), "key": key})
+        return
+    print_line(key)
+    note(f"key {row.key_id} for tenant {row.tenant}, role {row.role}; it is not shown again")
+
+
+def _now() -> int:
+    return round(time.time() * 1000)

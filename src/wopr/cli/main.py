@@ -1,0 +1,56 @@
+"""The `wopr` command."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from wopr import __version__
+from wopr.cli import doctor, keys, run, runs, serve, workflows
+from wopr.cli.exit_codes import exit_code_table
+
+app = typer.Typer(
+    name="wopr",
+    help="A durable host for OpenWOP v1: runs, agents and people on one event log.",
+    epilog=exit_code_table(),
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    # A traceback with local variables would print keys.
+    pretty_exceptions_show_locals=False,
+)
+app.command()(serve.serve)
+app.command()(run.run)
+app.add_typer(runs.app, name="runs")
+app.add_typer(workflows.app, name="workflows")
+app.add_typer(keys.app, name="keys")
+app.command()(doctor.doctor)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"wopr {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """A durable host for OpenWOP v1: runs, agents and people on one event log."""
+
+
+def main() -> None:
+    """Run the command that argv names."""
+    for stream in (sys.stdout, sys.stderr):
+        # An output that cannot hold a character shows its number instead of failing.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app()

@@ -1,0 +1,144 @@
+"""What commands print: text for people, JSON for programs.
+
+Everything a server says is untrusted. It reaches the terminal as plain text: the consoles
+interpret no markup, and control characters are taken out before printing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wopr.protocol.documents import Json, JsonObject, encode
+
+# C0, DEL and C1 move the cursor or start escape sequences; the rest reorder the text around
+# them, break lines, or cannot be encoded.
+_INVISIBLE: Final = (
+    r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+)
+_UNSAFE: Final = re.compile(f"[{_INVISIBLE}]")
+_BREAKS: Final = re.compile(r"[\t\n\r]+")
+_VALUE_LENGTH: Final = 72
+_WIDE: Final = 10_000
+
+_STATUS_STYLES: Final = {
+    "completed": "green",
+    "failed": "bold red",
+    "cancelled": "yellow",
+    "cancelling": "yellow",
+    "running": "cyan",
+}
+
+
+def plain_block(text: str) -> str:
+    """Take control characters out of a text; line ends and tabs stay."""
+    return _UNSAFE.sub("", text)
+
+
+def plain(text: object) -> str:
+    """Make one harmless line of a text."""
+    return plain_block(_BREAKS.sub(" ", str(text)))
+
+
+def is_plain(text: str) -> bool:
+    """Tell whether a text holds nothing that `plain_block` would take out."""
+    return _UNSAFE.search(text) is None
+
+
+def console() -> Console:
+    """A console on stdout: no markup, no colour unless it is a terminal that wants it."""
+    return _console(is_terminal=sys.stdout.isatty(), stderr=False)
+
+
+def error_console() -> Console:
+    """The same on stderr."""
+    return _console(is_terminal=sys.stderr.isatty(), stderr=True)
+
+
+def _console(*, is_terminal: bool, stderr: bool) -> Console:
+    # A pipe has no width: a line stays one line for the program that reads it.
+    return Console(
+        stderr=stderr,
+        markup=False,
+        highlight=False,
+        emoji=False,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        width=None if is_terminal else _WIDE,
+    )
+
+
+def labelled(label: str, style: str, text: str) -> Text:
+    """A line with a coloured word in front."""
+    return Text.assemble((f"{label}: ", style), plain(text))
+
+
+def status_text(status: str) -> Text:
+    """A run's status in its colour."""
+    style = "magenta" if status.startswith("waiting-") else _STATUS_STYLES.get(status, "")
+    return Text(plain(status), style=style)
+
+
+def short(value: Json, length: int = _VALUE_LENGTH) -> str:
+    """A JSON value as one line of bounded length."""
+    text = plain(encode(value).decode())
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def print_json(document: bytes) -> None:
+    """Print one JSON document, indented, exactly as the server gave it."""
+    typer.echo(_safe_json(msgspec.json.format(document, indent=2)))
+
+
+def print_json_line(document: bytes) -> None:
+    """Print one JSON document on one line, and hand it on at once."""
+    typer.echo(_safe_json(msgspec.json.format(document, indent=-1)))
+
+
+def print_json_value(value: object) -> None:
+    """Print a document of our own as JSON."""
+    print_json(encode(value))
+
+
+def _safe_json(document: bytes) -> str:
+    # Outside strings JSON has no such characters, so escaping them keeps the same document.
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", document.decode())
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """Print rows under bold headings; the first column is never cut."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for place, column in enumerate(columns):
+        table.add_column(column, no_wrap=place == 0, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    console().print(table)
+
+
+def print_line(line: str | Text) -> None:
+    """Print one line that the terminal itself wraps."""
+    console().print(line if isinstance(line, Text) else plain(line), soft_wrap=True)
+
+
+def print_block(title: str, values: JsonObject) -> None:
+    """Print named values under a heading; nothing when there are none."""
+    if not values:
+        return
+    out = console()
+    out.print(Text(title, style="bold"))
+    for name, value in values.items():
+        text = plain(encode(value).decode())
+        out.print(Text.assemble("  ", (plain(name), "cyan"), " = ", text), soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Say something beside the result, on stderr."""
+    error_console().print(plain(text), style="dim", soft_wrap=True)

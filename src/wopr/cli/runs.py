@@ -1,0 +1,273 @@
+"""`wopr runs`: list, show, follow and steer runs."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wopr.cli.conversation import ask
+from wopr.cli.errors import command
+from wopr.cli.exit_codes import ExitCode, exit_code_of_run
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
+from wopr.cli.output import (
+    note,
+    print_json,
+    print_json_value,
+    print_line,
+    print_table,
+    status_text,
+)
+from wopr.cli.paging import collect
+from wopr.cli.run_report import print_snapshot
+from wopr.cli.values import parse_moment
+from wopr.protocol.documents import UNSET
+from wopr.protocol.errors import BadStreamMode
+from wopr.protocol.runs import (
+    RUN_STATUSES,
+    BulkCancel,
+    BulkCancelAnswer,
+    BulkCancelItem,
+    CancelRun,
+    DrainPolicy,
+    PauseRun,
+)
+from wopr.protocol.streams import MODES, parse_modes
+from wopr.protocol.times import to_iso
+
+if TYPE_CHECKING:
+    from wopr.cli.connection import Client
+
+app = typer.Typer(help="List, show, follow and steer runs.", no_args_is_help=True)
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run's id.")]
+ReasonOption = Annotated[
+    str | None, typer.Option("--reason", help="Why; it is kept in the run's log.")
+]
+MAX_BULK = 100
+
+
+def _complete_status(begun: str) -> list[str]:
+    return [status for status in RUN_STATUSES if status.startswith(begun)]
+
+
+def _complete_mode(begun: str) -> list[str]:
+    return [mode for mode in MODES if mode.startswith(begun)]
+
+
+def _known_statuses(chosen: list[str] | None) -> list[str] | None:
+    for status in chosen or []:
+        if status not in RUN_STATUSES:
+            raise typer.BadParameter(f"{status!r} is not one of {', '.join(RUN_STATUSES)}")
+    return chosen
+
+
+@app.command("list")
+@command
+def list_runs(
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status",
+            help="Only these; repeatable.",
+            callback=_known_statuses,
+            autocompletion=_complete_status,
+        ),
+    ] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Created since: 2h, 7d, or an ISO 8601 time.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Created before: 2h, 7d, or an ISO 8601 time.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 50,
+    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List runs, newest first."""
+    now = round(time.time() * 1000)
+    filters = {
+        "status": ",".join(status or []),
+        "workflowId": workflow,
+        "tag": tag,
+        "since": since and to_iso(parse_moment(since, now, "--since")),
+        "until": until and to_iso(parse_moment(until, now, "--until")),
+    }
+    query = {name: value for name, value in filters.items() if value}
+    wanted = None if every else limit
+    found = ask(Target(url, api_key), lambda client: collect(client.runs, query, wanted))
+    if as_json:
+        print_json_value(found.document())
+        return
+    print_table(
+        ("RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS"),
+        (
+            (
+                item.run_id,
+                status_text(item.status),
+                item.workflow_id,
+                item.workflow_version,
+                item.created_at,
+                ", ".join(item.tags),
+            )
+            for item in found.items
+        ),
+    )
+    if found.next_cursor is not None:
+        note("there are more; use --limit or --all")
+
+
+@app.command()
+@command
+def show(
+    run_id: RunArgument,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run as it stands now."""
+    answer = ask(Target(url, api_key), lambda client: client.snapshot(run_id))
+    if as_json:
+        print_json(answer.body)
+    else:
+        print_snapshot(answer.document)
+
+
+@app.command()
+@command
+def tail(
+    run_id: RunArgument,
+    mode: Annotated[
+        str,
+        typer.Option(
+            help="updates, values, messages, debug, or a comma list without values.",
+            autocompletion=_complete_mode,
+        ),
+    ] = "debug",
+    start: Annotated[
+        int, typer.Option("--from", min=0, metavar="SEQ", help="Start at this sequence.")
+    ] = 0,
+    exit_status: Annotated[
+        bool, typer.Option("--exit-status", help="Exit as `wopr run` does: 1 failed, 7 cancelled.")
+    ] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a run's events, those so far and those to come, until it ends."""
+    try:
+        parse_modes(mode)
+    except BadStreamMode as fault:
+        raise typer.BadParameter(fault.message, param_hint="--mode") from None
+
+    async def follow(client: Client) -> str:
+        from wopr.cli.watch import show_events
+
+        begun = (await client.snapshot(run_id)).document
+        await show_events(
+            client,
+            run_id,
+            mode=mode,
+            after=start - 1 if start else None,
+            started_at=begun.started_at or None,
+            as_json=as_json,
+        )
+        return (await client.snapshot(run_id)).document.status if exit_status else ""
+
+    raise typer.Exit(exit_code_of_run(ask(Target(url, api_key), follow)))
+
+
+@app.command()
+@command
+def cancel(
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN_ID...", help="One run or many.")],
+    reason: ReasonOption = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel runs, and with them the runs they started."""
+    if len(run_ids) > MAX_BULK:
+        raise typer.BadParameter(f"at most {MAX_BULK} runs at once", param_hint="RUN_ID")
+    target = Target(url, api_key)
+    why = UNSET if reason is None else reason
+    if len(run_ids) == 1:
+        one = ask(target, lambda client: client.cancel(run_ids[0], CancelRun(reason=why)))
+        if as_json:
+            print_json(one.body)
+        else:
+            already = "already " if one.document.already_terminal else ""
+            print_line(f"run {one.document.run_id} {already}{one.document.status}")
+        return
+    bulk = BulkCancel(run_ids=run_ids, reason=why)
+    many = ask(target, lambda client: client.bulk_cancel(bulk))
+    if as_json:
+        print_json(many.body)
+    else:
+        _print_bulk(many.document)
+    raise typer.Exit(_bulk_exit_code(many.document))
+
+
+@app.command()
+@command
+def pause(
+    run_id: RunArgument,
+    drain: Annotated[
+        DrainPolicy, typer.Option(help="Let the current node finish, or interrupt it.")
+    ] = "drain-current-node",
+    reason: ReasonOption = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Pause a run."""
+    body = PauseRun(reason=UNSET if reason is None else reason, drain_policy=drain)
+    answer = ask(Target(url, api_key), lambda client: client.pause(run_id, body))
+    if as_json:
+        print_json(answer.body)
+    else:
+        print_line(f"run {answer.document.run_id} {answer.document.status}")
+
+
+@app.command()
+@command
+def resume(
+    run_id: RunArgument,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Resume a paused run."""
+    answer = ask(Target(url, api_key), lambda client: client.resume(run_id))
+    if as_json:
+        print_json(answer.body)
+    else:
+        print_line(f"run {answer.document.run_id} {answer.document.status}")
+
+
+def _print_bulk(answer: BulkCancelAnswer) -> None:
+    print_table(
+        ("RUN", "RESULT", "NOTE"),
+        (
+            (
+                item.run_id,
+                status_text(item.status or ("cancelling" if item.ok else "failed")),
+                f"{item.error.code}: {item.error.message}" if item.error else "",
+            )
+            for item in answer.results
+        ),
+    )
+
+
+def _bulk_exit_code(answer: BulkCancelAnswer) -> ExitCode:
+    return next((_item_exit_code(item) for item in answer.results if not item.ok), ExitCode.OK)
+
+
+def _item_exit_code(item: BulkCancelItem) -> ExitCode:
+    is_unknown = item.error is not UNSET and item.error.code == "not_found"
+    return ExitCode.NOT_FOUND if is_unknown else ExitCode.CONFLICT

@@ -1,0 +1,221 @@
+"""Channels: how one write changes a value, and who may write it (Channels and reducers)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Literal, TypeAlias, TypeGuard, cast
+
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.workflow import ChannelAccess, ChannelDeclaration
+
+Access: TypeAlias = Literal["public", "private"] | ChannelAccess | Unset
+Number: TypeAlias = int | float
+
+LIST_REDUCERS: Final = frozenset({"append", "votes", "feedback", "message"})
+TTL_REDUCERS: Final = frozenset({"append", "votes", "feedback"})
+MESSAGE_ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+def reduce(
+    current: Json, entry: Json, *, reducer: str, at: int, ttl_ms: int | None, max_size: int | None
+) -> Json:
+    """Fold one written entry into a channel's value and return the new value.
+
+    Total: a value of the wrong shape counts as never written, and an entry of the wrong shape
+    leaves a counter or an object as it is and joins a list as it stands. `at` is the event's time
+    in milliseconds, so folding a log again gives the same value. A reducer that this host does not
+    know folds as `replace`.
+    """
+    if reducer in LIST_REDUCERS:
+        ttl = ttl_ms if ttl_ms and ttl_ms > 0 and reducer in TTL_REDUCERS else None
+        kept = _listed(current) if ttl is None else _fresh(_listed(current), oldest=at - ttl)
+        written = entry if ttl is None or _is_stamped(entry) else wrap(entry, at=at)
+        return _trimmed(_joined(kept, written, reducer=reducer), max_size)
+    if reducer == "merge":
+        return {**_mapped(current), **_mapped(entry)}
+    if reducer == "counter":
+        return _sum(current if _is_number(current) else 0, entry)
+    return entry
+
+
+def wrap(value: Json, *, at: int) -> Json:
+    """Stamp a written value as a channel with a time to live stores, shows and logs it."""
+    return {"value": value, "_ts": at}
+
+
+def check_write(value: Json, *, reducer: str, max_size: int | None) -> str | None:
+    """Say what is wrong with a value before it is written, or `None` when it may be.
+
+    The value is the node's own, not yet stamped. `maxSize` bounds what a write outside the list
+    reducers may hold: characters of a text, items of a list, keys of an object; anything else
+    has size 1.
+    """
+    shape = _SHAPES.get(reducer)
+    wrong = shape(value) if shape is not None else None
+    if wrong is not None:
+        return f"a {reducer} write {wrong}"
+    if reducer in LIST_REDUCERS or max_size is None or _size(value) <= max_size:
+        return None
+    return f"a value of size {_size(value)} is over maxSize {max_size}"
+
+
+def allows(
+    access: Access, side: Literal["readers", "writers"], *, node_id: str, type_id: str
+) -> bool:
+    """Tell whether a node may use one side of a channel."""
+    if isinstance(access, Unset) or access == "public":
+        return True
+    if access == "private":
+        return False
+    entries = access.readers if side == "readers" else access.writers
+    if isinstance(entries, Unset):
+        return True
+    return any(entry == node_id or _names_type(entry, type_id) for entry in entries)
+
+
+def version_fault(declaration: ChannelDeclaration, event_version: int) -> bool:
+    """Tell whether an event is of a schema version that the declaration no longer accepts.
+
+    An older version that the declaration lists must still validate against the current schema;
+    a newer one folds tolerantly.
+    """
+    return (
+        event_version < declaration.schema_version
+        and event_version not in declaration.compatible_with
+    )
+
+
+def _is_number(value: Json) -> TypeGuard[Number]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_object(value: Json) -> TypeGuard[JsonObject]:
+    return isinstance(value, dict)
+
+
+def _is_stamped(entry: Json) -> TypeGuard[JsonObject]:
+    return _is_object(entry) and entry.keys() == {"value", "_ts"} and _is_number(entry["_ts"])
+
+
+def _is_list(value: Json) -> TypeGuard[list[Json]]:
+    return isinstance(value, list)
+
+
+def _listed(value: Json) -> list[Json]:
+    return value if _is_list(value) else []
+
+
+def _mapped(value: Json) -> JsonObject:
+    return value if _is_object(value) else {}
+
+
+def _fresh(entries: list[Json], *, oldest: int) -> list[Json]:
+    # An entry without a stamp was written before the channel had a time to live: its age is
+    # unknown, so it stays until maxSize drops it.
+    return [entry for entry in entries if not _is_stamped(entry) or entry["_ts"] >= oldest]
+
+
+def _joined(entries: list[Json], entry: Json, *, reducer: str) -> list[Json]:
+    if reducer == "votes":
+        voter = _id(entry, "userId")
+        return [*(e for e in entries if voter is None or _id(e, "userId") != voter), entry]
+    if reducer == "message":
+        message_id = _id(entry, "messageId")
+        if message_id is not None and any(_id(e, "messageId") == message_id for e in entries):
+            return [*entries]
+    return [*entries, entry]
+
+
+def _id(entry: Json, name: str) -> str | None:
+    body = entry["value"] if _is_stamped(entry) else entry
+    found = body.get(name) if _is_object(body) else None
+    return found if isinstance(found, str) else None
+
+
+def _trimmed(entries: list[Json], max_size: int | None) -> list[Json]:
+    return entries if max_size is None or max_size < 1 else entries[-max_size:]
+
+
+def _sum(total: Number, entry: Json) -> Number:
+    if not _is_number(entry):
+        return total
+    try:
+        return total + entry
+    except OverflowError:
+        # A whole number beyond the reach of a double met a fraction.
+        return total
+
+
+def _size(value: Json) -> int:
+    return len(cast("Collection[Json]", value)) if isinstance(value, str | list | dict) else 1
+
+
+def _names_type(entry: str, type_id: str) -> bool:
+    return entry == "*" or (entry.endswith(".*") and type_id.startswith(entry[:-1]))
+
+
+def _counter_shape(value: Json) -> str | None:
+    if not _is_number(value):
+        return "must be a number"
+    return None if math.isfinite(value) else "must be a finite number"
+
+
+def _merge_shape(value: Json) -> str | None:
+    return None if _is_object(value) else "must be an object"
+
+
+def _is_time(value: Json) -> bool:
+    return isinstance(value, str) or _is_number(value)
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_present(value: Json) -> bool:
+    return value is not None
+
+
+_Fields: TypeAlias = Mapping[str, tuple[Callable[[Json], bool], str]]
+
+_VOTE: Final[_Fields] = {
+    "userId": (_is_text, "a text"),
+    "action": (_is_text, "a text"),
+    "timestamp": (_is_time, "a time"),
+}
+_FEEDBACK: Final[_Fields] = {
+    "feedback": (_is_present, "a value"),
+    "timestamp": (_is_time, "a time"),
+    "iteration": (_is_number, "a number"),
+}
+_MESSAGE: Final[_Fields] = {
+    "messageId": (_is_text, "a text"),
+    "role": (lambda role: role in MESSAGE_ROLES, f"one of {', '.join(MESSAGE_ROLES)}"),
+    "content": (_is_present, "a value"),
+}
+
+
+def _fields_shape(value: Json, fields: _Fields) -> str | None:
+    if not _is_object(value):
+        return "must be an object"
+    for name, (is_right, expected) in fields.items():
+        if not is_right(value.get(name)):
+            return f"needs {name}, {expected}"
+    return None
+
+
+def _votes_shape(value: Json) -> str | None:
+    wrong = _fields_shape(value, _VOTE)
+    if wrong is None and not isinstance(value.get("reason", ""), str):
+        return "takes a reason that is a text"
+    return wrong
+
+
+_SHAPES: Final[Mapping[str, Callable[[Json], str | None]]] = {
+    "counter": _counter_shape,
+    "merge": _merge_shape,
+    "votes": _votes_shape,
+    "feedback": lambda value: _fields_shape(value, _FEEDBACK),
+    "message": lambda value: _fields_shape(value, _MESSAGE),
+}

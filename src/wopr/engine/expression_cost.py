@@ -1,0 +1,279 @@
+"""What an expression may cost at most, worked out before it runs.
+
+The library cannot be stopped once it runs, holds the interpreter meanwhile, and copies values
+deeply: each field access copies the field, each turn of `map` and `filter` copies all that was
+collected so far, and `matches` compiles its pattern anew. Nested macros therefore take minutes on
+a thousand items. So the expression is walked over the data it would read, every copy is charged,
+and more than `BUDGET` is refused. One unit is roughly the copy of one JSON value, 30-100 ns.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from wopr.engine.expression_tokens import ExpressionFault, Token, is_list, is_object, step_at
+from wopr.protocol.documents import Json
+
+BUDGET: Final = 10_000_000
+MAX_WEIGHT: Final = 500_000
+MAX_DEPTH: Final = 200
+
+# One turn of a macro, measuring one value here, and the text that copies like one value.
+_TURN: Final = 10
+_MEASURED: Final = 20
+_TEXT: Final = 256
+# A pattern's state: what it costs to compile, and how many bytes it reads per unit.
+_STATE: Final = 500
+_STATE_BYTES: Final = 25
+
+_MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
+_REPEATING: Final = _MACROS | {"matches", "+"}
+_SHORT: Final = 64
+_TOO_MUCH: Final = "is refused: it could take too long on this much data"
+_COUNT: Final = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
+_VERBOSE: Final = re.compile(r"\(\?[a-zA-Z]*x", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How large a value can be: its items, all values in it, and the same of its largest parts."""
+
+    length: int = 0
+    weight: int = 1
+    widest: int = 0
+    heaviest: int = 0
+    is_object: bool = False
+
+    def beside(self, other: Extent) -> Extent:
+        """Bound what an operator or a list makes of two values."""
+        return Extent(
+            self.length + other.length,
+            self.weight + other.weight,
+            max(self.widest, other.widest),
+            max(self.heaviest, other.heaviest),
+            self.is_object or other.is_object,
+        )
+
+    def part(self) -> Extent:
+        """Bound any value inside this one."""
+        length = max(self.length, self.widest)
+        return replace(self, length=length, heaviest=self.weight, is_object=False)
+
+    def item(self) -> Extent:
+        """Bound one item of this list or one key of this object."""
+        return Extent(self.widest, max(self.heaviest, 1), self.widest, self.heaviest)
+
+
+def extent_of(value: Json) -> Extent:
+    """Measure a JSON value. Raises `ExpressionFault` when it is nested too deeply to convert."""
+    items = _items(value)
+    if items is None:
+        return Extent(weight=_leaf(value))
+    measured = [_weigh(item) for item in items]
+    return Extent(
+        length=len(items),
+        weight=1 + len(items) + sum(weight for weight, _ in measured),
+        widest=max((widest for _, widest in measured), default=0),
+        heaviest=max((weight for weight, _ in measured), default=0),
+        is_object=is_object(value),
+    )
+
+
+def is_plain(tokens: tuple[Token, ...]) -> bool:
+    """Tell whether an expression is short and repeats nothing, so that its data alone bounds it."""
+    return len(tokens) <= _SHORT and not any(token.source in _REPEATING for token in tokens)
+
+
+def check_scope(scope: Mapping[str, Json]) -> None:
+    """Refuse data that could not be handed to the library in time, or not safely."""
+    if sum(extent_of(value).weight for value in scope.values()) > MAX_WEIGHT:
+        raise ExpressionFault(_TOO_MUCH)
+
+
+def check_cost(tokens: tuple[Token, ...], scope: Mapping[str, Json]) -> None:
+    """Refuse an expression that could take too long on this data."""
+    walk = _Walk(tokens, scope)
+    walk.group({})
+    if walk.work > BUDGET:
+        raise ExpressionFault(_TOO_MUCH)
+
+
+def pattern_states(pattern: str) -> int:
+    """Bound the size of a compiled pattern by its length and all its counted repetitions."""
+    if _VERBOSE.search(pattern):
+        raise ExpressionFault("is refused: a pattern may not switch on the x flag")
+    counts = (_largest(counted) for counted in _COUNT.findall(pattern))
+    return (len(pattern) + 1) * math.prod(counts)
+
+
+def check_pattern(pattern: str, text: str) -> None:
+    """Refuse a pattern that could take too long on this text."""
+    if (
+        pattern_states(pattern)
+        * (_STATE + len(text.encode(errors="surrogatepass")) // _STATE_BYTES)
+        > BUDGET
+    ):
+        raise ExpressionFault("is refused: the pattern could take too long on this text")
+
+
+def _largest(counted: str) -> int:
+    # More digits than the library takes would only slow the arithmetic here.
+    return max((int(digits[:9]) for digits in re.findall(r"\d+", counted)), default=1) or 1
+
+
+def _items(value: Json) -> list[Json] | None:
+    if is_object(value):
+        return [*value.keys(), *value.values()]
+    return value if is_list(value) else None
+
+
+def _leaf(value: Json) -> int:
+    return 1 + len(value) // _TEXT if isinstance(value, str) else 1
+
+
+def _weigh(value: Json) -> tuple[int, int]:
+    if not isinstance(value, list | dict):
+        return _leaf(value), 0
+    weight = widest = 0
+    level: list[Json] = [value]
+    for _ in range(MAX_DEPTH):
+        inner: list[Json] = []
+        for each in level:
+            items = _items(each)
+            if items is None:
+                weight += _leaf(each)
+                continue
+            weight += 1 + len(items)
+            widest = max(widest, len(items))
+            inner.extend(items)
+        if weight > MAX_WEIGHT:
+            raise ExpressionFault(_TOO_MUCH)
+        if not inner:
+            return weight, widest
+        level = inner
+    raise ExpressionFault(f"is refused: it reads a value nested more than {MAX_DEPTH} deep")
+
+
+class _Walk:
+    """One pass over an expression's words that adds up the work it could cause."""
+
+    def __init__(self, tokens: tuple[Token, ...], scope: Mapping[str, Json]) -> None:
+        self.work = 0
+        self._tokens = tokens
+        self._scope = scope
+        self._at = 0
+        self._measures: dict[int, Extent] = {}
+        self._measured = 0
+
+    def group(self, bound: Mapping[str, Extent]) -> Extent:
+        """Walk to the closing bracket; charge each operand, and with `+` all before it again."""
+        total = Extent(weight=0)
+        joined = 0
+        while self._at < len(self._tokens) and self._tokens[self._at].kind != "close":
+            if self._tokens[self._at].kind == "other" and not self._sees("+"):
+                joined = 0
+            operand = self._operand(bound)
+            total = total.beside(operand)
+            joined += operand.weight
+            self.work += joined + 1
+        self._at += 1
+        return total
+
+    def _operand(self, bound: Mapping[str, Extent]) -> Extent:
+        token = self._next()
+        if token.kind == "other":
+            return Extent(weight=0)
+        if token.kind == "open":
+            extent = self._bracket(token, bound)
+        elif token.kind == "name" and not self._sees("("):
+            extent = self._path(token.source, bound)
+        else:
+            extent = Extent(weight=1 + len(token.value) // _TEXT)
+        while self._sees(".", "(", "[", "{"):
+            extent = self._postfix(extent, bound)
+        return extent
+
+    def _bracket(self, opener: Token, bound: Mapping[str, Extent]) -> Extent:
+        start = self._at
+        inside = self.group(bound)
+        if opener.source == "(":
+            return inside
+        # A list or object literal has at most one item per word.
+        widest = max(inside.length, inside.widest)
+        return Extent(
+            self._at - start, inside.weight + 1, widest, inside.weight, opener.source == "{"
+        )
+
+    def _path(self, name: str, bound: Mapping[str, Extent]) -> Extent:
+        if name in bound:
+            return bound[name]
+        value: Json = self._scope.get(name)
+        while (step := step_at(self._tokens, self._at)) is not None:
+            key, self._at = step
+            value = value.get(key) if is_object(value) else None
+        return self._measure(value)
+
+    def _measure(self, value: Json) -> Extent:
+        # The scope keeps every value alive during the walk, so an identity names one value.
+        extent = self._measures.get(id(value))
+        if extent is None:
+            extent = self._measures[id(value)] = extent_of(value)
+            self._measured += extent.weight * _MEASURED
+            if self._measured > BUDGET:
+                raise ExpressionFault(_TOO_MUCH)
+        return extent
+
+    def _postfix(self, extent: Extent, bound: Mapping[str, Extent]) -> Extent:
+        opener = self._next()
+        if opener.kind == "open":
+            return extent.beside(self.group(bound)).part()
+        name = self._next()
+        if not self._sees("("):
+            return extent.part()
+        self._next()
+        if name.source in _MACROS and self._tokens[self._at].kind == "name":
+            return self._macro(name.source, extent, bound)
+        if name.source == "matches":
+            self._pattern(extent)
+        return extent.beside(self.group(bound))
+
+    def _macro(self, macro: str, over: Extent, bound: Mapping[str, Extent]) -> Extent:
+        if macro in ("map", "filter") and over.is_object:
+            # The library walks an object in a random order, and a replay must give the same bytes.
+            raise ExpressionFault(f"is refused: {macro} takes a list, an object has no order")
+        before, self.work = self.work, 0
+        variable = self._next().source
+        body = self.group({**bound, variable: over.item()})
+        made = _made(macro, over, body)
+        copied = made.weight // 2
+        self.work = before + over.length * (self.work + _TURN + copied)
+        return made
+
+    def _pattern(self, text: Extent) -> None:
+        pattern, end = self._tokens[self._at], self._tokens[self._at + 1]
+        if not isinstance(pattern.value, str) or pattern.kind != "text" or end.kind != "close":
+            raise ExpressionFault("is refused: the pattern of matches() must be a text literal")
+        read = text.weight * _TEXT // _STATE_BYTES
+        self.work += pattern_states(pattern.value) * (_STATE + read)
+
+    def _sees(self, *sources: str) -> bool:
+        return self._at < len(self._tokens) and self._tokens[self._at].source in sources
+
+    def _next(self) -> Token:
+        self._at += 1
+        return self._tokens[self._at - 1]
+
+
+def _made(macro: str, over: Extent, body: Extent) -> Extent:
+    if macro == "map":
+        return Extent(
+            length=over.length,
+            weight=1 + over.length * body.weight,
+            widest=max(body.length, body.widest),
+            heaviest=body.weight,
+        )
+    return over if macro == "filter" else Extent()

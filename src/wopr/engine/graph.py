@@ -1,0 +1,168 @@
+"""A workflow definition compiled for planning: who follows whom, and where a loop closes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from wopr.protocol.documents import Unset
+from wopr.protocol.workflow import (
+    ChannelDeclaration,
+    MaskingMode,
+    WorkflowDefinition,
+    WorkflowEdge,
+    WorkflowNode,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A cycle that may be entered again: its head, its members, and the edges that close it."""
+
+    head: str
+    members: frozenset[str]
+    back: tuple[WorkflowEdge, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Nodes in the definition's own order, with forward edges apart from the back edges of loops."""
+
+    definition: WorkflowDefinition
+    nodes: Mapping[str, WorkflowNode]
+    incoming: Mapping[str, tuple[WorkflowEdge, ...]]
+    outgoing: Mapping[str, tuple[WorkflowEdge, ...]]
+    loops: Mapping[str, Loop]
+    # For a node inside loops: the heads of those loops.
+    enclosing: Mapping[str, tuple[str, ...]]
+    sensitive_variables: frozenset[str]
+    sensitive_channels: frozenset[str]
+
+    @property
+    def channels(self) -> Mapping[str, ChannelDeclaration]:
+        """The declared channels; empty unless the workflow is channel-aware."""
+        return self.definition.channels
+
+    @property
+    def masking(self) -> MaskingMode:
+        """How this workflow's sensitive values are written to the log."""
+        mode = self.definition.metadata.compliance_config.masking_mode
+        return "mask" if isinstance(mode, Unset) else mode
+
+    def sinks(self) -> Iterator[WorkflowNode]:
+        """Nodes that nothing follows."""
+        return (node for node in self.nodes.values() if not self.outgoing[node.id])
+
+
+def compile_graph(definition: WorkflowDefinition, reentrant: Collection[str]) -> Graph:
+    """Compile a checked definition; `reentrant` are the type ids that may head a loop."""
+    nodes = {node.id: node for node in definition.nodes}
+    loops = {loop.head: loop for loop in _loops(definition, reentrant)}
+    back = {edge.id for loop in loops.values() for edge in loop.back}
+    forward = [edge for edge in definition.edges if edge.id not in back]
+    return Graph(
+        definition=definition,
+        nodes=nodes,
+        incoming={n: tuple(e for e in forward if e.target_node_id == n) for n in nodes},
+        outgoing={n: tuple(e for e in forward if e.source_node_id == n) for n in nodes},
+        loops=loops,
+        enclosing={
+            n: tuple(head for head, loop in loops.items() if n in loop.members) for n in nodes
+        },
+        sensitive_variables=frozenset(v.name for v in definition.variables if v.sensitive),
+        sensitive_channels=frozenset(n for n, c in definition.channels.items() if c.sensitive),
+    )
+
+
+def _loops(definition: WorkflowDefinition, reentrant: Collection[str]) -> Iterator[Loop]:
+    """Find every loop, an outer one before those inside it.
+
+    Without the edges that close a loop, the cycles that its members still form are the loops
+    inside it.
+    """
+    parts: list[tuple[Collection[str], list[WorkflowEdge]]] = [
+        ([node.id for node in definition.nodes], definition.edges)
+    ]
+    heads = [node.id for node in definition.nodes if node.type_id in reentrant]
+    while parts:
+        within, edges = parts.pop()
+        for loop in _outermost([head for head in heads if head in within], within, edges):
+            yield loop
+            rest = [e for e in edges if e not in loop.back and _joins(e, loop.members)]
+            parts.append((loop.members, rest))
+
+
+def _outermost(
+    heads: list[str], within: Collection[str], edges: list[WorkflowEdge]
+) -> Iterator[Loop]:
+    """Find the loops of one part of the graph that lie in no other loop."""
+    successors: dict[str, list[str]] = {node: [] for node in within}
+    predecessors: dict[str, list[str]] = {node: [] for node in within}
+    for edge in edges:
+        successors[edge.source_node_id].append(edge.target_node_id)
+        predecessors[edge.target_node_id].append(edge.source_node_id)
+    found: set[str] = set()
+    for node in heads:
+        if node in found:
+            continue
+        members = _reach(node, successors) & _reach(node, predecessors)
+        found |= members
+        if members:
+            # Control comes in at the outer head; a cycle that nothing leads into starts at the first.
+            own = [head for head in heads if head in members]
+            entered = (head for head in own if not members.issuperset(predecessors[head]))
+            yield _loop(next(entered, own[0]), frozenset(members), edges)
+
+
+def _loop(head: str, members: frozenset[str], edges: list[WorkflowEdge]) -> Loop:
+    back = tuple(e for e in edges if e.target_node_id == head and e.source_node_id in members)
+    return Loop(head, members, back)
+
+
+def _joins(edge: WorkflowEdge, members: Collection[str]) -> bool:
+    return edge.source_node_id in members and edge.target_node_id in members
+
+
+def _reach(start: str, steps: Mapping[str, list[str]]) -> set[str]:
+    """Every node that can be reached from `start` by at least one step."""
+    seen: set[str] = set()
+    todo = list(steps[start])
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(steps[node])
+    return seen
+
+
+def cycle(definition: WorkflowDefinition, reentrant: Collection[str]) -> list[str]:
+    """Name the nodes of a cycle that no loop head allows, in order; empty when there is none."""
+    back = {edge.id for loop in _loops(definition, reentrant) for edge in loop.back}
+    waiting = {node.id: 0 for node in definition.nodes}
+    forward = [edge for edge in definition.edges if edge.id not in back]
+    for edge in forward:
+        waiting[edge.target_node_id] += 1
+    free = [node for node, count in waiting.items() if not count]
+    while free:
+        node = free.pop()
+        del waiting[node]
+        for edge in forward:
+            if edge.source_node_id == node:
+                waiting[edge.target_node_id] -= 1
+                if not waiting[edge.target_node_id]:
+                    free.append(edge.target_node_id)
+    return _walk_back(waiting, forward) if waiting else []
+
+
+def _walk_back(stuck: Mapping[str, int], edges: list[WorkflowEdge]) -> list[str]:
+    """Follow predecessors among the stuck nodes until one repeats: that is a cycle."""
+    path: list[str] = []
+    node = next(iter(stuck))
+    while node not in path:
+        path.append(node)
+        node = next(
+            e.source_node_id
+            for e in edges
+            if e.target_node_id == node and e.source_node_id in stuck
+        )
+    return list(reversed(path[path.index(node) :]))

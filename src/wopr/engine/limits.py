@@ -1,0 +1,78 @@
+"""Limits of a run: the host's, narrowed by the workflow's settings and the run's options."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.engine.state import RunState
+from wopr.protocol.documents import Unset
+from wopr.protocol.runs import Configurable
+from wopr.protocol.workflow import WorkflowNode
+
+
+class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator allows any run."""
+
+    max_node_executions: int = 1000
+    max_run_duration_ms: int = 30 * 24 * 3_600_000
+    max_loop_iterations: int = 100
+
+
+class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What this run may do."""
+
+    node_executions: int
+    duration_ms: int
+    loop_iterations: int
+    loopbacks: int
+
+
+def run_limits(state: RunState, host: HostLimits) -> RunLimits:
+    """Narrow the host's limits; a run can lower them and never raise them."""
+    options = _options(state)
+    settings = state.graph.definition.settings
+    return RunLimits(
+        node_executions=_narrow(host.max_node_executions, options.recursion_limit),
+        duration_ms=min(
+            _narrow(host.max_run_duration_ms, options.run_timeout_ms),
+            settings.timeout or host.max_run_duration_ms,
+        ),
+        loop_iterations=_narrow(host.max_loop_iterations, options.max_loop_iterations),
+        loopbacks=settings.max_loopback_iterations,
+    )
+
+
+def _options(state: RunState) -> Configurable:
+    if not state.configurable:
+        return _NO_OPTIONS
+    try:
+        return msgspec.convert(state.configurable, Configurable)
+    except msgspec.ValidationError:
+        # Options are checked when a run is created; a log from elsewhere may hold others.
+        return _NO_OPTIONS
+
+
+_NO_OPTIONS = Configurable()
+
+
+def _narrow(limit: int, wanted: int | Unset) -> int:
+    return limit if isinstance(wanted, Unset) else min(limit, wanted)
+
+
+def max_retries(state: RunState, node: WorkflowNode) -> int:
+    """How often a node may be tried again: its own setting, else its workflow's."""
+    own = node.settings.max_retries
+    return state.graph.definition.settings.max_retries if isinstance(own, Unset) else own
+
+
+def backoff_ms(node: WorkflowNode, attempt: int) -> int:
+    """How long to wait before attempt number `attempt` (1 is the first retry).
+
+    There is no jitter: the delay is on the log, and the same log must give the same plan.
+    """
+    policy = node.settings.backoff
+    try:
+        delay = policy.initial_ms * policy.factor ** (attempt - 1)
+    except OverflowError:
+        return policy.max_ms
+    return int(min(delay, policy.max_ms))

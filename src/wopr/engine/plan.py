@@ -1,0 +1,253 @@
+"""`plan`: what a run may do now, as values. It looks at the state and the clock, and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from wopr.engine.expressions import ExpressionFault
+from wopr.engine.limits import HostLimits, RunLimits, run_limits
+from wopr.engine.state import RunState
+from wopr.engine.triggers import TOLERANT, Verdict, carried, goes_round, verdict
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.runs import RunError
+from wopr.protocol.workflow import WorkflowEdge
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a node."""
+
+    node_id: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Pass a node over."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailNode:
+    """Fail a node that never started."""
+
+    node_id: str
+    error: RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """End the run because a cap was reached."""
+
+    kind: str
+    limit: int
+    observed: int
+    error: RunError
+    node_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    """End the run because a loop of the workflow went round too often."""
+
+    node_id: str
+    iterations: int
+    limit: int
+    error: RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Complete the run."""
+
+    outputs: JsonObject = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True, slots=True)
+class FailRun:
+    """Fail the run because a node failed and nothing in the workflow handles it."""
+
+    node_id: str
+    error: RunError
+
+
+Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Finish | FailRun
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps to take now, and when to look again if nothing happens before."""
+
+    steps: tuple[Step, ...]
+    wake_at: int | None
+
+
+def plan(state: RunState, now: int, host: HostLimits) -> Plan:
+    """Name every step the run may take now, in the workflow's own order.
+
+    The same state and time always give the same answer, so a worker that crashed and one that
+    took over plan alike. No steps and no terminal status means that the run waits: for a node
+    in flight, a timer, a child, a person, or its resume.
+    """
+    if state.is_terminal or not state.next_sequence:
+        return Plan((), None)
+    limits = run_limits(state, host)
+    # The breach must observe strictly more than the limit.
+    deadline = state.started_at + limits.duration_ms + 1
+    if now >= deadline:
+        return Plan((_out_of_time(state, now, limits),), None)
+    if state.status == "paused":
+        return Plan((), deadline)
+    retries = [n.retry_at for n in state.nodes.values() if n.status == "retrying"]
+    return Plan(_steps(state, now, limits), min([deadline, *retries]))
+
+
+def _out_of_time(state: RunState, now: int, limits: RunLimits) -> Breach:
+    observed = now - state.started_at
+    message = f"the run took longer than its limit of {limits.duration_ms} ms"
+    error = RunError(code="run_timeout", message=message)
+    return Breach("run-duration", limits.duration_ms, observed, error)
+
+
+def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
+    fatal = _unhandled_failure(state)
+    if fatal is not None:
+        return (fatal,)
+    steps = list(_moves(state, now))
+    if any(not isinstance(step, Start) for step in steps):
+        # Skips and failures settle first: they decide which of the others may start.
+        return tuple(step for step in steps if not isinstance(step, Start))
+    if not steps:
+        steps = list(_next_rounds(state, limits))
+    if any(not isinstance(step, Start) for step in steps):
+        return tuple(steps)
+    if steps:
+        return _within_cap(state, steps, limits)
+    return () if state.active() else (_finish(state),)
+
+
+def _unhandled_failure(state: RunState) -> FailRun | None:
+    """The first failed node whose failure no edge listens to."""
+    for node_id, node in state.nodes.items():
+        if node.status == "failed" and not any(
+            edge.trigger_rule in TOLERANT for edge in state.graph.outgoing[node_id]
+        ):
+            return _fail_run(state, node_id)
+    return None
+
+
+def _fail_run(state: RunState, node_id: str) -> FailRun:
+    error = state.nodes[node_id].error
+    return FailRun(node_id, error or RunError(code="node_error", message=f"{node_id} failed"))
+
+
+def _moves(state: RunState, now: int) -> Iterator[Step]:
+    """Every node that can leave `pending` or try again."""
+    for node_id, node in state.nodes.items():
+        if node.status == "retrying" and node.retry_at <= now:
+            yield Start(node_id, node.attempt)
+        elif node.status == "pending":
+            step = _first_move(state, node_id)
+            if step is not None:
+                yield step
+
+
+def _first_move(state: RunState, node_id: str) -> Step | None:
+    try:
+        answer = verdict(state, node_id)
+    except ExpressionFault as fault:
+        return FailNode(node_id, RunError(code="expression_error", message=str(fault)))
+    if answer is Verdict.WAIT:
+        return None
+    if answer is Verdict.DEAD:
+        return Skip(node_id, _why_skipped(state, node_id))
+    if state.graph.nodes[node_id].disabled:
+        return Skip(node_id, "disabled")
+    return Start(node_id)
+
+
+def _why_skipped(state: RunState, node_id: str) -> str:
+    sources = [state.nodes[e.source_node_id].status for e in state.graph.incoming[node_id]]
+    if "failed" in sources:
+        return "upstream-failed"
+    return "upstream-skipped" if "skipped" in sources else "condition"
+
+
+def _next_rounds(state: RunState, limits: RunLimits) -> Iterator[Step]:
+    """Loops whose back edge carries, once nothing inside them is under way."""
+    for head in state.graph.loops:
+        try:
+            if goes_round(state, head):
+                yield _round_or_limit(state, head, limits)
+        except ExpressionFault as fault:
+            if state.nodes[head].status != "failed":
+                yield FailNode(head, RunError(code="expression_error", message=str(fault)))
+
+
+def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
+    iterations = state.nodes[head].iteration + 1
+    if iterations > limits.loopbacks:
+        message = f"{head} looped back more than {limits.loopbacks} times"
+        error = RunError(code="loop_limit_exceeded", message=message)
+        return Loopback(head, iterations, limits.loopbacks, error)
+    if iterations > limits.loop_iterations:
+        message = f"{head} went round more than {limits.loop_iterations} times"
+        error = RunError(code="loop_limit_exceeded", message=message)
+        return Breach("loop-iterations", limits.loop_iterations, iterations, error, head)
+    return Start(head)
+
+
+def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple[Step, ...]:
+    """As many starts as the cap on node executions leaves room for; a breach when there is none."""
+    room = limits.node_executions - state.executions
+    if room > 0:
+        return tuple(starts[:room])
+    first = starts[0]
+    node_id = first.node_id if isinstance(first, Start) else None
+    message = f"the run may execute at most {limits.node_executions} nodes"
+    error = RunError(code="recursion_limit_exceeded", message=message)
+    observed = state.executions + 1
+    return (Breach("node-executions", limits.node_executions, observed, error, node_id),)
+
+
+def _finish(state: RunState) -> Step:
+    """Nothing is left to do: complete, unless a failure was listened to by nobody that ran."""
+    for node_id, node in state.nodes.items():
+        if node.status == "failed" and not _was_handled(state, node_id):
+            return _fail_run(state, node_id)
+    return Finish(outputs(state))
+
+
+def _was_handled(state: RunState, node_id: str) -> bool:
+    return any(
+        edge.trigger_rule in TOLERANT
+        and state.nodes[edge.target_node_id].status == "completed"
+        and _was_listened_to(state, edge)
+        for edge in state.graph.outgoing[node_id]
+    )
+
+
+def _was_listened_to(state: RunState, edge: WorkflowEdge) -> bool:
+    if edge.trigger_rule == "any_failed":
+        # The target ran, so the edge carried then, whatever its condition would say by now.
+        return True
+    try:
+        return carried(state, edge) == "failed"
+    except ExpressionFault:
+        return False
+
+
+def outputs(state: RunState) -> JsonObject:
+    """What the run returns: its primary node's outputs, else those of every node at the end."""
+    for node in state.graph.nodes.values():
+        if node.output_role == "primary":
+            return state.nodes[node.id].outputs or {}
+    return {
+        node.id: state.nodes[node.id].outputs
+        for node in state.graph.sinks()
+        if state.nodes[node.id].status == "completed" and state.nodes[node.id].outputs
+    }

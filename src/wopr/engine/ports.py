@@ -1,0 +1,93 @@
+"""Input ports: where a node's inputs come from, and the values they have when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import cast
+
+from wopr.engine.expressions import ExpressionFault, compile_check, evaluate, lookup
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.workflow import (
+    ConnectionPort,
+    ExpressionPort,
+    PortValue,
+    StaticPort,
+    VariablePort,
+)
+
+
+class PortFault(ValueError):
+    """A port that has no value; `port` names it."""
+
+    def __init__(self, port: str, message: str) -> None:
+        super().__init__(f"input {port!r} {message}")
+        self.port = port
+
+
+def resolve(ports: Mapping[str, PortValue], scope: Mapping[str, Json]) -> JsonObject:
+    """Give a node its inputs.
+
+    An optional source that is absent leaves its key out, never `null`. Raises `PortFault` for an
+    absent source that is not optional and for an expression without a value.
+    """
+    resolved = {name: _value(name, port, scope) for name, port in ports.items()}
+    return {name: value for name, value in resolved.items() if not isinstance(value, Unset)}
+
+
+def port_faults(
+    ports: Mapping[str, PortValue],
+    *,
+    node_ids: Collection[str],
+    variable_names: Collection[str],
+) -> list[tuple[str, str]]:
+    """Say what keeps ports from being registered, each fault with its port's name.
+
+    A variable that is not declared is no fault: a run's inputs may carry other names.
+    """
+    return [(name, fault) for name, port in ports.items() for fault in _faults(port, node_ids)]
+
+
+def _faults(port: PortValue, node_ids: Collection[str]) -> Iterator[str]:
+    if isinstance(port, ConnectionPort) and port.node_id not in node_ids:
+        yield f"connects to node {port.node_id!r}, which the workflow does not have"
+    if isinstance(port, ExpressionPort):
+        fault = compile_check(port.expression)
+        if fault is not None:
+            yield f"expression {fault}"
+
+
+def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
+    match port:
+        case StaticPort():
+            return port.value
+        case ExpressionPort():
+            return _expression(name, port, scope)
+        case ConnectionPort():
+            outputs = _named(scope.get("nodes"), port.node_id)
+            missing = f"needs output {port.output_key!r} of node {port.node_id!r}, which is absent"
+            return _required(name, _named(outputs, port.output_key), port.optional, missing)
+        case VariablePort():
+            found = _named(scope.get("variables"), port.variable_name)
+            missing = f"needs variable {port.variable_name!r}, which is not set"
+            return _required(name, found, port.optional, missing)
+
+
+def _expression(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> Json:
+    try:
+        return evaluate(port.expression, scope)
+    except ExpressionFault as fault:
+        raise PortFault(name, f"expression {fault}") from fault
+
+
+def _named(holder: Json, name: str) -> Json:
+    """Find a key, first by its whole name and then as a dotted path."""
+    if not isinstance(holder, Mapping):
+        return UNSET
+    entries = cast("Mapping[str, Json]", holder)
+    return entries[name] if name in entries else lookup(entries, name)
+
+
+def _required(name: str, found: Json, optional: bool, missing: str) -> Json:
+    if isinstance(found, Unset) and not optional:
+        raise PortFault(name, missing)
+    return found

@@ -1,0 +1,71 @@
+"""The RunSnapshot of a state: what `GET /v1/runs/{runId}` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from wopr.engine.state import NodeState, RunState
+from wopr.protocol.documents import UNSET, JsonObject
+from wopr.protocol.events import EVENT_LOG_SCHEMA_VERSION
+from wopr.protocol.runs import ChildRun, NodeView, RunSnapshot
+from wopr.protocol.times import to_iso
+
+
+def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
+    """Project a state onto the wire. Absent means unknown or not yet, never null."""
+    run = state.identity
+    ended = to_iso(state.ended_at) if state.ended_at else UNSET
+    return RunSnapshot(
+        run_id=run.run_id,
+        workflow_id=run.workflow_id,
+        workflow_version=run.workflow_version,
+        status=state.status,
+        owner=state.owner or UNSET,
+        current_node_id=_current(state) or UNSET,
+        started_at=to_iso(state.started_at) if state.started_at else UNSET,
+        completed_at=ended,
+        ended_at=ended,
+        inputs=state.inputs,
+        outputs=UNSET if state.outputs is None else state.outputs,
+        variables=visible_variables(state),
+        channels=state.channels or UNSET,
+        node_states={n: _view(node) for n, node in state.nodes.items()},
+        error=replace(state.error, retryable=UNSET) if state.error else UNSET,
+        engine_version=state.engine_version or UNSET,
+        event_log_schema_version=EVENT_LOG_SCHEMA_VERSION,
+        tags=list(state.tags) or UNSET,
+        metadata=state.metadata or UNSET,
+        configurable=state.configurable or UNSET,
+        metrics={"openwopCost": state.usage} if state.usage else UNSET,
+        child_runs=list(children) or UNSET,
+        parent_run_id=run.parent_run_id or UNSET,
+        parent_node_id=run.parent_node_id or UNSET,
+        paused_at=to_iso(state.paused_at) if state.paused_at else UNSET,
+        last_sequence=state.next_sequence - 1,
+    )
+
+
+def visible_variables(state: RunState) -> JsonObject:
+    """Variables, and the folded value of every channel that the workflow did not declare."""
+    undeclared = {n: v for n, v in state.channels.items() if n not in state.graph.channels}
+    return {**state.variables, **undeclared}
+
+
+def _current(state: RunState) -> str | None:
+    if state.is_terminal:
+        return None
+    return next((n for n, node in state.nodes.items() if node.status == "suspended"), None)
+
+
+def _view(node: NodeState) -> NodeView:
+    return NodeView(
+        status=node.status,
+        attempts=node.attempt + 1 if node.started_at else 0,
+        started_at=to_iso(node.started_at) if node.started_at else UNSET,
+        completed_at=to_iso(node.ended_at) if node.ended_at else UNSET,
+        outputs=UNSET if node.outputs is None else node.outputs,
+        error=node.error or UNSET,
+        reason=node.reason or UNSET,
+    )

@@ -1,0 +1,103 @@
+"""What a run is at one point of its log. Values only: every change makes a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from wopr.engine.graph import Graph
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.runs import Owner, RunError, RunStatus
+
+NodeStatus: TypeAlias = Literal[
+    "pending",
+    "running",
+    "retrying",
+    "suspended",
+    "completed",
+    "failed",
+    "skipped",
+    "cancelled",
+]
+ACTIVE: frozenset[str] = frozenset({"running", "retrying", "suspended"})
+ENDED: frozenset[str] = frozenset({"completed", "failed", "skipped", "cancelled"})
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """What is fixed about a run before its first event."""
+
+    run_id: str
+    tenant: str
+    workflow_id: str
+    workflow_version: str
+    parent_run_id: str | None = None
+    parent_node_id: str | None = None
+
+
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node of the run. `outputs` survive a re-entry until the next completion."""
+
+    status: NodeStatus = "pending"
+    attempt: int = 0
+    iteration: int = 0
+    started_at: int = 0
+    ended_at: int = 0
+    retry_at: int = 0
+    outputs: JsonObject | None = None
+    error: RunError | None = None
+    reason: str = ""
+    # (child run id, child workflow id) of every child that this execution dispatched.
+    children: tuple[tuple[str, str], ...] = ()
+    started_event: str = ""
+    # How many `output.chunk` events this execution has on the log.
+    chunks: int = 0
+
+
+class RunState(msgspec.Struct, frozen=True, kw_only=True):
+    """The fold of a run's log."""
+
+    identity: RunIdentity
+    graph: Graph
+    status: RunStatus = "pending"
+    next_sequence: int = 0
+    started_at: int = 0
+    updated_at: int = 0
+    ended_at: int = 0
+    paused_at: int = 0
+    inputs: JsonObject = {}
+    outputs: JsonObject | None = None
+    variables: JsonObject = {}
+    channels: JsonObject = {}
+    nodes: Mapping[str, NodeState] = {}
+    executions: int = 0
+    configurable: JsonObject = {}
+    tags: tuple[str, ...] = ()
+    metadata: JsonObject = {}
+    owner: Owner | None = None
+    error: RunError | None = None
+    engine_version: str = ""
+    traceparent: str = ""
+    pins: Mapping[str, int] = {}
+    usage: JsonObject | None = None
+    # The last event, which causes whatever the engine does next.
+    last_event_id: str = ""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the log is closed."""
+        return self.status in ("completed", "failed", "cancelled")
+
+    def active(self) -> list[str]:
+        """Nodes that have started and not ended."""
+        return [node_id for node_id, node in self.nodes.items() if node.status in ACTIVE]
+
+
+def initial(identity: RunIdentity, graph: Graph) -> RunState:
+    """The state of a run whose log is empty."""
+    return RunState(
+        identity=identity,
+        graph=graph,
+        nodes={node_id: NodeState() for node_id in graph.nodes},
+    )

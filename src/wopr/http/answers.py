@@ -1,0 +1,46 @@
+"""What a handler gives back: a body, or a stream of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from wopr.protocol.documents import encode
+from wopr.protocol.errors import WoprError
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = JSON
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until its source ends or the reader leaves."""
+
+    chunks: AsyncIterator[bytes]
+    content_type: str = EVENT_STREAM
+
+
+def ok(document: object, status: int = 200, **headers: str) -> Answer:
+    """A document as JSON."""
+    return Answer(status, encode(document), headers=headers)
+
+
+def error_answer(error: WoprError) -> Answer:
+    """The error envelope, with `Retry-After` where the error says when to come back."""
+    headers: dict[str, str] = {}
+    retry_after = getattr(error, "retry_after", None) or error.details.get("retryAfter")
+    if retry_after is not None:
+        headers["retry-after"] = str(retry_after)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Answer(error.status, encode(error.envelope()), headers=headers)

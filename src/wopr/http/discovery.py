@@ -1,0 +1,126 @@
+"""What anybody may read: discovery, OpenAPI, schemas, health and metrics."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from wopr import __version__
+from wopr.http.answers import Answer, ok
+from wopr.http.exchange import Exchange
+from wopr.http.operation import Operation
+from wopr.protocol.capabilities import Capabilities
+from wopr.protocol.documents import Document, encode
+from wopr.protocol.errors import NotFound
+from wopr.protocol.schemas import export
+
+
+class Health(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """The process lives."""
+
+    status: str
+    version: str
+
+
+async def get_discovery(exchange: Exchange) -> Answer:
+    """Tell what this host can do."""
+    host = exchange.host
+    headers = {
+        "etag": host.discovery_etag,
+        "cache-control": "public, max-age=300",
+        "capabilities-etag": host.discovery_etag.strip('"'),
+    }
+    if exchange.header(b"if-none-match") == host.discovery_etag:
+        return Answer(304, headers=headers)
+    return Answer(200, host.discovery, headers=headers)
+
+
+@cache
+def _schemas() -> dict[str, bytes]:
+    return {name: encode(schema) for name, schema in export().items()}
+
+
+async def get_schema(exchange: Exchange) -> Answer:
+    """Read a JSON Schema of the wire."""
+    name = exchange.path["name"].removesuffix(".json")
+    body = _schemas().get(name)
+    if body is None:
+        raise NotFound(f"the schemas are {', '.join(sorted(_schemas()))}")
+    headers = {"cache-control": "public, max-age=300"}
+    return Answer(200, body, content_type="application/schema+json", headers=headers)
+
+
+async def healthz(exchange: Exchange) -> Answer:
+    """Say that the process lives."""
+    return ok(Health(status="ok", version=__version__))
+
+
+async def readyz(exchange: Exchange) -> Answer:
+    """Say whether a write would be taken now."""
+    await exchange.host.store.ready()
+    return ok(Health(status="ready", version=__version__))
+
+
+async def metrics(exchange: Exchange) -> Answer:
+    """Expose counters in the Prometheus format."""
+    host = exchange.host
+    host.metrics.active_runs.set(len(host.advancer.runs))
+    host.metrics.readers.set(host.bus.readers)
+    for status, count in (await host.store.counts()).items():
+        host.metrics.stored_runs.labels(status).set(count)
+    return Answer(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
+
+
+OPERATIONS = (
+    Operation(
+        name="getDiscovery",
+        method="GET",
+        path="/.well-known/openwop",
+        handler=get_discovery,
+        summary="Read what this host can do",
+        tag="discovery",
+        answer=Capabilities,
+        other_answers=(304,),
+    ),
+    Operation(
+        name="getSchema",
+        method="GET",
+        path="/v1/schemas/{name}",
+        handler=get_schema,
+        summary="Read a JSON Schema of the wire",
+        tag="discovery",
+        content_type="application/schema+json",
+        errors=(404,),
+        is_extension=True,
+    ),
+    Operation(
+        name="healthz",
+        method="GET",
+        path="/healthz",
+        handler=healthz,
+        summary="Whether the process lives",
+        tag="operations",
+        answer=Health,
+        is_extension=True,
+    ),
+    Operation(
+        name="readyz",
+        method="GET",
+        path="/readyz",
+        handler=readyz,
+        summary="Whether a write would be taken now",
+        tag="operations",
+        answer=Health,
+        errors=(503,),
+        is_extension=True,
+    ),
+    Operation(
+        name="metrics",
+        method="GET",
+        path="/metrics",
+        handler=metrics,
+        summary="Counters in the Prometheus format",
+        tag="operations",
+        content_type="text/plain",
+        is_extension=True,
+    ),
+)

@@ -1,0 +1,205 @@
+"""The way of a request: authenticate, rate limit, scope, then the handler; errors become envelopes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from uuid import uuid4
+
+import anyio
+import structlog
+
+from wopr.http.answers import Answer, Stream, error_answer
+from wopr.http.asgi import Receive, Scope, Send
+from wopr.http.exchange import Exchange
+from wopr.http.idempotency import Idempotency
+from wopr.http.operation import Operation
+from wopr.http.throttle import Throttle
+from wopr.protocol.errors import Forbidden, NotFound, Unauthenticated, Unavailable, WoprError
+from wopr.runtime.host import Host
+from wopr.security.keys import Principal
+
+log = structlog.get_logger("wopr.http")
+NO_BODY = frozenset({204, 304})
+
+
+class MethodNotAllowed(WoprError):
+    """A path that exists, with another method."""
+
+    default_code = "method_not_allowed"
+
+
+class Shared:
+    """What all endpoints of one served host have in common."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.host: Host | None = None
+        self.throttle = Throttle(rate=0, max_in_flight=1, clock=clock)
+        self.idempotency = Idempotency()
+        self.stopping = anyio.Event()
+
+    def open(self, host: Host) -> None:
+        """Begin to serve a host."""
+        self.host = host
+        self.throttle = Throttle(
+            rate=host.settings.rate_limit,
+            max_in_flight=host.settings.max_in_flight,
+            clock=self.clock,
+        )
+
+
+class Endpoint:
+    """One path with all its methods, as an ASGI application."""
+
+    def __init__(self, shared: Shared, operations: Mapping[str, Operation]) -> None:
+        self._shared = shared
+        self._operations = operations
+        self._allowed = ", ".join(sorted(operations))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        shared = self._shared
+        host = shared.host
+        if host is None:
+            await send_answer(send, error_answer(Unavailable("the host is starting")))
+            return
+        operation = self._operations.get(scope["method"])
+        began = shared.clock()
+        shared.throttle.in_flight += 1
+        try:
+            exchange = Exchange(host, scope, receive)
+            answer = await self._answer(exchange, operation)
+            if isinstance(answer, Stream):
+                await send_stream(send, receive, answer, shared.stopping)
+                return
+            await send_answer(send, answer, _trace_headers(exchange))
+        finally:
+            shared.throttle.in_flight -= 1
+        name = "unknown" if operation is None else operation.name
+        seconds = shared.clock() - began
+        host.metrics.answered(name, answer.status, seconds)
+        _log_request(exchange, name, answer.status, seconds)
+
+    async def _answer(self, exchange: Exchange, operation: Operation | None) -> Answer | Stream:
+        try:
+            if operation is None:
+                raise MethodNotAllowed(f"this path answers {self._allowed}", allowed=self._allowed)
+            return await self._carry_out(exchange, operation)
+        except WoprError as error:
+            return _safe(exchange, error_answer(error))
+        except Exception as error:  # the outer edge of a request
+            return _internal(exchange, error)
+
+    async def _carry_out(self, exchange: Exchange, operation: Operation) -> Answer | Stream:
+        shared = self._shared
+        if operation.scope is not None:
+            exchange.principal = await authenticate(exchange)
+            shared.throttle.spend(exchange.principal.key_id)
+            shared.throttle.admit()
+            if operation.scope and not exchange.principal.may(operation.scope):
+                raise Forbidden(
+                    f"this key lacks the scope {operation.scope}", scopeRequired=operation.scope
+                )
+            key = exchange.header(b"idempotency-key") if operation.mutates else None
+            if key is not None:
+                return await shared.idempotency.answer(exchange, operation, key)
+        return await operation.handler(exchange)
+
+
+async def authenticate(exchange: Exchange) -> Principal:
+    """Find whose key this is. The refusal repeats nothing of what was presented."""
+    presented = exchange.header(b"authorization") or ""
+    scheme, _, key = presented.partition(" ")
+    if scheme.lower() != "bearer" or not key.strip():
+        raise Unauthenticated("this needs an API key: Authorization: Bearer <key>")
+    return await exchange.host.keyring.principal(key.strip())
+
+
+def _safe(exchange: Exchange, answer: Answer) -> Answer:
+    """Redact an error that repeats a secret of the request."""
+    redactor = exchange.host.advancer.journal.redactor
+    if not redactor.may_hold_secret(answer.body):
+        return answer
+    text = redactor.text(answer.body.decode())
+    return Answer(answer.status, text.encode(), answer.content_type, answer.headers)
+
+
+def _internal(exchange: Exchange, error: Exception) -> Answer:
+    correlation_id = uuid4().hex
+    log.error(
+        "request failed",
+        correlation_id=correlation_id,
+        method=exchange.scope["method"],
+        path=exchange.scope["path"],
+        exc_info=error,
+    )
+    hidden = WoprError("something went wrong inside the host", correlationId=correlation_id)
+    return error_answer(hidden)
+
+
+def _trace_headers(exchange: Exchange) -> dict[str, str]:
+    parent = exchange.header(b"traceparent")
+    return {} if parent is None else {"traceparent": parent}
+
+
+def _log_request(exchange: Exchange, name: str, status: int, seconds: float) -> None:
+    if not log.is_enabled_for(20):
+        return
+    principal = exchange.principal
+    log.info(
+        "request",
+        operation=name,
+        method=exchange.scope["method"],
+        path=exchange.scope["path"],
+        status=status,
+        ms=round(seconds * 1000, 2),
+        key_id=principal.key_id if principal else None,
+        run_id=exchange.path.get("run_id"),
+    )
+
+
+async def send_answer(send: Send, answer: Answer, extra: Mapping[str, str] | None = None) -> None:
+    """Write a whole answer."""
+    body = b"" if answer.status in NO_BODY else answer.body
+    headers = [(b"content-length", str(len(body)).encode())]
+    if body:
+        headers.append((b"content-type", answer.content_type.encode()))
+    for name, value in answer.headers.items():
+        headers.append((name.replace("_", "-").encode(), value.encode("latin-1")))
+    for name, value in (extra or {}).items():
+        headers.append((name.encode(), value.encode("latin-1")))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_stream(send: Send, receive: Receive, stream: Stream, stopping: anyio.Event) -> None:
+    """Write chunks as they come, until the source ends, the reader leaves or the host stops."""
+    headers = [
+        (b"content-type", stream.content_type.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async with anyio.create_task_group() as tasks:
+
+        async def until(leaves: Callable[[], Awaitable[object]]) -> None:
+            await leaves()
+            tasks.cancel_scope.cancel()
+
+        async def reader_leaves() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        tasks.start_soon(until, reader_leaves)
+        tasks.start_soon(until, stopping.wait)
+        async for chunk in stream.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        tasks.cancel_scope.cancel()
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a path that does not exist."""
+    error = NotFound(f"there is nothing at {scope['path'][:200]}")
+    await send_answer(send, error_answer(error))

@@ -1,0 +1,215 @@
+"""A run's events: live over SSE, as one JSON document, or by long poll."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import msgspec
+
+from wopr.http.answers import Answer, Stream
+from wopr.http.exchange import Exchange, whole_number
+from wopr.http.frames import Framer
+from wopr.http.operation import Operation, Parameter
+from wopr.http.runs import RUN_ERRORS, run_id
+from wopr.protocol.documents import encode
+from wopr.protocol.events import RUN_TERMINAL_TYPES
+from wopr.protocol.runs import TERMINAL, EventPage
+from wopr.protocol.streams import MODES, carries, parse_modes
+from wopr.store.port import StoredEvent
+
+LONGEST_BUFFER_MS = 5000
+POLL_DEFAULT, POLL_MOST = 30, 60
+# A batch is sent at once with these, however long the reader was willing to wait.
+URGENT = RUN_TERMINAL_TYPES | {"node.suspended"}
+
+
+async def get_events(exchange: Exchange) -> Answer | Stream:
+    """Stream a run's events, or answer with the log so far when JSON is asked for."""
+    modes = parse_modes(exchange.query.get("streamMode"))
+    buffer_ms = exchange.whole_number("bufferMs", 0, most=LONGEST_BUFFER_MS)
+    last = exchange.header(b"last-event-id")
+    start = 0 if last is None else whole_number("Last-Event-ID", last) + 1
+    name = run_id(exchange)
+    await exchange.host.readers.row(exchange.tenant, name)
+    if _wants_json(exchange.header(b"accept")):
+        return await _log_so_far(exchange, name, start)
+    batches = exchange.host.readers.follow(
+        exchange.tenant, name, start, exchange.host.settings.heartbeat_seconds
+    )
+    framer = Framer(exchange.host.readers, exchange.tenant, name, modes)
+    if buffer_ms:
+        return Stream(_buffered(framer, batches, buffer_ms))
+    return Stream(_unbuffered(framer, batches, is_resumed=last is not None))
+
+
+def _wants_json(accept: str | None) -> bool:
+    if accept is None:
+        return False
+    accepted = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
+    return "application/json" in accepted and "text/event-stream" not in accepted
+
+
+async def _log_so_far(exchange: Exchange, name: str, start: int) -> Answer:
+    """The whole log without a filter, unless a mode is asked for by name."""
+    asked = exchange.query.get("streamMode")
+    modes = None if asked is None else parse_modes(asked)
+    bodies = [
+        event.body
+        async for event in exchange.host.readers.all_events(exchange.tenant, name)
+        if event.sequence >= start and (modes is None or carries(modes, event.type))
+    ]
+    return Answer(
+        200, b'{"events":[%b]}' % b",".join(bodies), headers={"cache-control": "no-store"}
+    )
+
+
+async def _unbuffered(
+    framer: Framer, batches: AsyncIterator[list[StoredEvent]], *, is_resumed: bool
+) -> AsyncIterator[bytes]:
+    if is_resumed:
+        first = await framer.present()
+        if first:
+            yield first
+    async for events in batches:
+        chunk = await framer.frames(events) if events else b":keepalive\n\n"
+        if chunk:
+            yield chunk
+
+
+async def _buffered(
+    framer: Framer, batches: AsyncIterator[list[StoredEvent]], buffer_ms: int
+) -> AsyncIterator[bytes]:
+    """Collect events for a while and send them as one `batch` frame.
+
+    The clock of a batch starts with its first event, so a reader never waits longer than it
+    asked for.
+    """
+    send, receive = anyio.create_memory_object_stream[list[StoredEvent]](16)
+
+    async def pump() -> None:
+        async with send:
+            async for events in batches:
+                await send.send(events)
+
+    async with anyio.create_task_group() as tasks, receive:
+        tasks.start_soon(pump)
+        while True:
+            waiting, is_over = await _collect(framer, receive, buffer_ms)
+            if waiting:
+                yield framer.batch(waiting)
+            elif not is_over:
+                yield b":keepalive\n\n"
+            if is_over:
+                return
+
+
+async def _collect(
+    framer: Framer,
+    receive: anyio.abc.ObjectReceiveStream[list[StoredEvent]],
+    buffer_ms: int,
+) -> tuple[list[StoredEvent], bool]:
+    """The events of the next batch, and whether the stream is over with it."""
+    waiting: list[StoredEvent] = []
+    with anyio.CancelScope() as patience:
+        while True:
+            try:
+                events = await receive.receive()
+            except anyio.EndOfStream:
+                return waiting, True
+            wanted = [event for event in events if framer.carries(event)]
+            if wanted and not waiting:
+                patience.deadline = anyio.current_time() + buffer_ms / 1000
+            waiting += wanted
+            if not events or any(event.type in URGENT for event in wanted):
+                return waiting, False
+    return waiting, False
+
+
+async def poll_events(exchange: Exchange) -> Answer:
+    """Answer with new events, as soon as there are any or the time is up."""
+    name = run_id(exchange)
+    asked = "lastSequence" if "lastSequence" in exchange.query else "since"
+    last = exchange.whole_number(asked, -1, least=-1)
+    seconds = exchange.whole_number("timeout", POLL_DEFAULT, least=1, most=POLL_MOST)
+    readers = exchange.host.readers
+    await readers.row(exchange.tenant, name)
+    events = await readers.wait_for_events(exchange.tenant, name, last + 1, seconds)
+    row = await readers.row(exchange.tenant, name)
+    newest = events[-1].sequence if events else min(last, row.last_sequence)
+    is_terminal = row.status in TERMINAL
+    page = EventPage(
+        run_id=name,
+        events=[msgspec.Raw(event.body) for event in events],
+        last_event_seq=newest,
+        run_status=row.status,  # type: ignore[arg-type]  # the store keeps what the fold gave
+        is_terminal=is_terminal,
+        is_complete=is_terminal and newest >= row.last_sequence,
+    )
+    return Answer(200, encode(page), headers={"cache-control": "no-store"})
+
+
+OPERATIONS = (
+    Operation(
+        name="pollEvents",
+        method="GET",
+        path="/v1/runs/{run_id}/events/poll",
+        handler=poll_events,
+        summary="Wait for a run's next events",
+        tag="events",
+        scope="runs:read",
+        answer=EventPage,
+        errors=(400, *RUN_ERRORS, 429),
+        parameters=(
+            Parameter(
+                name="lastSequence",
+                description="The last sequence that the reader has; -1 for none.",
+                schema={"type": "integer", "minimum": -1},
+            ),
+            Parameter(
+                name="since",
+                description="An older name of lastSequence.",
+                schema={"type": "integer", "minimum": -1},
+            ),
+            Parameter(
+                name="timeout",
+                description="How many seconds to wait at most.",
+                schema={
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": POLL_MOST,
+                    "default": POLL_DEFAULT,
+                },
+            ),
+        ),
+    ),
+    Operation(
+        name="getEvents",
+        method="GET",
+        path="/v1/runs/{run_id}/events",
+        handler=get_events,
+        summary="Stream a run's events, or read the log so far as JSON",
+        tag="events",
+        scope="runs:read",
+        content_type="text/event-stream",
+        errors=(400, *RUN_ERRORS, 429),
+        parameters=(
+            Parameter(
+                name="streamMode",
+                description=f"One of {', '.join(MODES)}, or a comma list without values.",
+                schema={"type": "string", "default": "updates"},
+            ),
+            Parameter(
+                name="bufferMs",
+                description="Collect events for so long and send them as one batch.",
+                schema={"type": "integer", "minimum": 0, "maximum": LONGEST_BUFFER_MS},
+            ),
+            Parameter(
+                name="Last-Event-ID",
+                description="Go on after this sequence.",
+                schema={"type": "integer", "minimum": 0},
+                where="header",
+            ),
+        ),
+    ),
+)

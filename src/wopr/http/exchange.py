@@ -1,0 +1,179 @@
+"""One request: its parts, read when they are needed and refused with their name when bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from wopr.http.asgi import Receive, Scope
+from wopr.protocol.documents import Json
+from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
+from wopr.runtime.host import Host
+from wopr.security.keys import Principal
+from wopr.store.port import RememberedAnswer
+
+T = TypeVar("T")
+DEEPEST_JSON = 64
+
+
+class WrongMediaType(WoprError):
+    """A body in a format that this route does not read."""
+
+    default_code = "unsupported_media_type"
+
+
+class Exchange:
+    """A request as handlers see it."""
+
+    __slots__ = ("__dict__", "_read", "_receive", "host", "path", "principal", "remember", "scope")
+
+    def __init__(self, host: Host, scope: Scope, receive: Receive) -> None:
+        self.host = host
+        self.scope = scope
+        self.path: dict[str, str] = scope.get("path_params", {})
+        self.principal: Principal | None = None
+        # Set where the answer must be kept in the transaction that makes it true.
+        self.remember: Callable[[bytes], RememberedAnswer] | None = None
+        self._read: bytes | None = None
+        self._receive = receive
+
+    def give_back(self, body: bytes) -> None:
+        """Let the handler read a body that was read before it."""
+        self._read = body
+
+    @property
+    def caller(self) -> Principal:
+        """The authenticated principal; public routes have none."""
+        if self.principal is None:
+            raise Unauthenticated("this needs an API key: Authorization: Bearer <key>")
+        return self.principal
+
+    @property
+    def tenant(self) -> str:
+        """The caller's tenant, which no part of the request can change."""
+        return self.caller.tenant
+
+    def header(self, name: bytes) -> str | None:
+        """A request header by its lower-case name."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                text: str = value.decode("latin-1")
+                return text
+        return None
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """Query parameters; of a repeated one the last counts."""
+        raw: bytes = self.scope.get("query_string", b"")
+        if not raw:
+            return {}
+        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
+
+    def whole_number(
+        self, name: str, default: int, *, least: int = 0, most: int | None = None
+    ) -> int:
+        """A query parameter that must be a whole number within bounds."""
+        raw = self.query.get(name)
+        return default if raw is None else whole_number(name, raw, least=least, most=most)
+
+    async def body(self) -> bytes:
+        """The whole body, refused as soon as it is over the limit."""
+        if self._read is not None:
+            return self._read
+        limit = self.host.settings.max_body_bytes
+        declared = self.header(b"content-length")
+        if declared is not None and declared.isdecimal() and int(declared) > limit:
+            raise _too_large(limit)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Refused("the body ended before it was complete", field="body")
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise _too_large(limit)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def document(self, kind: type[T], *, optional: T | None = None) -> T:
+        """The body as a document; an empty body stands for `optional` where that is given."""
+        raw = await self.raw_document()
+        if not raw and optional is not None:
+            return optional
+        return decode(raw, kind)
+
+    async def raw_document(self) -> bytes:
+        """The body's bytes, once its media type is one that can be read."""
+        raw = await self.body()
+        declared = self.header(b"content-type")
+        if raw and declared is not None:
+            media = declared.partition(";")[0].strip().lower()
+            if media != "application/json" and not media.endswith("+json"):
+                raise WrongMediaType(
+                    f"Content-Type must be application/json, not {media!r}", field="Content-Type"
+                )
+        return raw
+
+
+def whole_number(name: str, raw: str, *, least: int = 0, most: int | None = None) -> int:
+    """Parse a whole number or refuse it by name."""
+    bound = f"at least {least}" if most is None else f"between {least} and {most}"
+    digits = raw.removeprefix("-")
+    # 18 digits fit every store; `isdecimal` alone would let other scripts' digits through.
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 18
+    if not is_number or int(raw) < least or (most is not None and int(raw) > most):
+        raise Refused(f"{name} must be a whole number, {bound}, not {raw[:40]!r}", field=name)
+    return int(raw)
+
+
+def decode(raw: bytes, kind: type[T]) -> T:
+    """Decode a JSON body, or refuse it naming the field and what was expected."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as fault:
+        message, _, path = str(fault).partition(" - at ")
+        field = path.strip("`").removeprefix("$").removeprefix(".") or "body"
+        raise Refused(f"{field}: {message}", field=_named(message, field)) from fault
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise Refused(f"the body is not valid JSON: {fault}", field="body") from fault
+
+
+def _named(message: str, field: str) -> str:
+    """The field at fault: unknown and missing members are named in the message, not in the path."""
+    quoted = message.split("`")
+    if "unknown field" in message or "missing required field" in message:
+        return quoted[1] if field == "body" else f"{field}.{quoted[1]}"
+    return field
+
+
+def decode_any(raw: bytes) -> Json:
+    """Decode JSON of any shape, within a bounded depth."""
+    document = decode(raw, object)
+    if not _is_shallow(document):
+        raise Refused(f"the body may be nested {DEEPEST_JSON} deep at most", field="body")
+    return document
+
+
+def _is_shallow(document: Json) -> bool:
+    level: list[Json] = [document]
+    for _ in range(DEEPEST_JSON + 1):
+        level = [
+            member
+            for value in level
+            if isinstance(value, dict | list)
+            for member in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return True
+    return False
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"the body may have at most {limit} bytes", field="body", limit=limit)

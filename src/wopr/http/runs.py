@@ -1,0 +1,348 @@
+"""Runs: create, read, list, cancel, pause, resume, and their artifacts."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from wopr.http.answers import Answer, Stream, ok
+from wopr.http.exchange import Exchange
+from wopr.http.operation import Operation, Parameter
+from wopr.protocol.documents import UNSET, Unset
+from wopr.protocol.errors import NotFound, Refused
+from wopr.protocol.runs import (
+    RUN_STATUSES,
+    BulkCancel,
+    BulkCancelAnswer,
+    CancelAnswer,
+    CancelRun,
+    CreateRun,
+    Page,
+    PauseAnswer,
+    PauseRun,
+    ResumeAnswer,
+    ResumeRun,
+    RunAccepted,
+    RunListItem,
+    RunSnapshot,
+)
+from wopr.protocol.times import to_iso, to_millis
+from wopr.runtime.requests import check_request
+from wopr.store.port import RunFilter, RunRow
+
+LONGEST_ID = 128
+PAGE_DEFAULT, PAGE_MOST = 50, 200
+MOST_RUN_IDS = 100
+
+
+def run_id(exchange: Exchange) -> str:
+    """The run that the path names; an id that no run can have is simply not found."""
+    value = exchange.path["run_id"]
+    if len(value) > LONGEST_ID:
+        raise NotFound("there is no such run")
+    return value
+
+
+async def create_run(exchange: Exchange) -> Answer:
+    """Start a run of a workflow."""
+    request = await exchange.document(CreateRun)
+    new = await check_request(
+        request,
+        principal=exchange.caller,
+        library=exchange.host.library,
+        settings=exchange.host.settings,
+        force_engine_version=exchange.header(b"x-force-engine-version"),
+        traceparent=exchange.header(b"traceparent") or "",
+        dedup=(exchange.header(b"x-dedup") or "").lower() == "enforce",
+    )
+    return Answer(201, await exchange.host.commands.create(new, exchange.remember))
+
+
+async def get_run(exchange: Exchange) -> Answer:
+    """Read a run's snapshot; with `If-None-Match` only when it has changed."""
+    found = await exchange.host.readers.snapshot(exchange.tenant, run_id(exchange))
+    tag = f'"{found.sequence}"'
+    if exchange.header(b"if-none-match") == tag:
+        return Answer(304, headers={"etag": tag})
+    return Answer(200, found.body, headers={"etag": tag, "cache-control": "no-cache"})
+
+
+async def list_runs(exchange: Exchange) -> Answer:
+    """List the tenant's runs, newest first."""
+    limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
+    query = exchange.query
+    where = RunFilter(
+        statuses=_statuses(query.get("status")),
+        workflow_id=query.get("workflowId"),
+        tag=query.get("tag"),
+        parent_run_id=query.get("parentRunId"),
+        created_from=_instant("since", query.get("since")),
+        created_before=_instant("until", query.get("until")),
+    )
+    after = read_cursor(query.get("cursor"))
+    page = await exchange.host.store.runs(exchange.tenant, where, after, limit)
+    return ok(
+        Page(
+            items=[_item(row) for row in page.runs],
+            next_cursor=UNSET if page.next_after is None else write_cursor(page.next_after),
+        )
+    )
+
+
+def _statuses(raw: str | None) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    statuses = tuple(status.strip() for status in raw.split(","))
+    if any(status not in RUN_STATUSES for status in statuses):
+        raise Refused(f"status must be among {', '.join(RUN_STATUSES)}", field="status")
+    return statuses
+
+
+def _instant(name: str, raw: str | None) -> int | None:
+    if raw is None:
+        return None
+    try:
+        instant = to_millis(raw.replace(" ", "+"))
+    except (ValueError, OverflowError):
+        raise Refused(f"{name} must be an ISO 8601 time, not {raw[:40]!r}", field=name) from None
+    return instant
+
+
+def write_cursor(after: tuple[int, str]) -> str:
+    """A keyset position as an opaque string."""
+    return base64.urlsafe_b64encode(f"{after[0]}:{after[1]}".encode()).decode().rstrip("=")
+
+
+def read_cursor(raw: str | None) -> tuple[int, str] | None:
+    """A keyset position from its opaque string."""
+    if raw is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(raw + "=" * (-len(raw) % 4)).decode()
+        instant, _, name = text.partition(":")
+        if not name or not instant.isdecimal() or len(instant) > 18:
+            raise ValueError(text)
+        return int(instant), name
+    except (ValueError, binascii.Error):
+        raise Refused("cursor is not one that this host gave out", field="cursor") from None
+
+
+def _item(row: RunRow) -> RunListItem:
+    return RunListItem(
+        run_id=row.run_id,
+        workflow_id=row.workflow_id,
+        workflow_version=row.workflow_version,
+        status=row.status,  # type: ignore[arg-type]  # the store keeps what the fold gave
+        created_at=to_iso(row.created_at),
+        updated_at=to_iso(row.updated_at),
+        ended_at=UNSET if row.ended_at is None else to_iso(row.ended_at),
+        tags=list(row.tags),
+        parent_run_id=row.parent_run_id or UNSET,
+    )
+
+
+async def cancel_run(exchange: Exchange) -> Answer:
+    """Cancel a run and its children; a run that has ended keeps its status."""
+    name = run_id(exchange)
+    await exchange.host.readers.row(exchange.tenant, name)
+    request = await exchange.document(CancelRun, optional=CancelRun())
+    reason = "" if isinstance(request.reason, Unset) else request.reason
+    return ok(await exchange.host.commands.cancel(exchange.tenant, name, reason))
+
+
+async def bulk_cancel(exchange: Exchange) -> Answer:
+    """Cancel up to a hundred runs, each with its own answer."""
+    try:
+        request = await exchange.document(BulkCancel)
+    except Refused as refused:
+        refused.details["maxRunIds"] = MOST_RUN_IDS
+        raise
+    return ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request))
+
+
+async def pause_run(exchange: Exchange) -> Answer:
+    """Pause a run, at once or when the nodes in flight have ended."""
+    name = run_id(exchange)
+    await exchange.host.readers.row(exchange.tenant, name)
+    request = await exchange.document(PauseRun, optional=PauseRun())
+    return ok(await exchange.host.commands.pause(exchange.tenant, name, request), 202)
+
+
+async def resume_run(exchange: Exchange) -> Answer:
+    """Let a paused run go on."""
+    name = run_id(exchange)
+    await exchange.host.readers.row(exchange.tenant, name)
+    await exchange.document(ResumeRun, optional=ResumeRun())
+    return ok(await exchange.host.commands.resume(exchange.tenant, name), 202)
+
+
+async def get_artifact(exchange: Exchange) -> Answer | Stream:
+    """Read a document that a run produced."""
+    name = exchange.path["artifact_id"]
+    found = await exchange.host.store.artifact(exchange.tenant, run_id(exchange), name)
+    if found is None:
+        raise NotFound(f"there is no artifact {name[:LONGEST_ID]!r}")
+    return Answer(200, found.body, headers={"cache-control": "no-store"})
+
+
+RUN_ERRORS = (401, 403, 404)
+_IDEMPOTENCY_KEY = Parameter(
+    name="Idempotency-Key",
+    description="Repeats of a request with the same key get the first answer.",
+    schema={"type": "string", "minLength": 1, "maxLength": 255},
+    where="header",
+)
+
+OPERATIONS = (
+    Operation(
+        name="createRun",
+        method="POST",
+        path="/v1/runs",
+        handler=create_run,
+        summary="Start a run of a workflow",
+        tag="runs",
+        scope="runs:create",
+        body=CreateRun,
+        success=201,
+        answer=RunAccepted,
+        errors=(400, 401, 403, 404, 409, 413, 415, 429, 503),
+        parameters=(
+            _IDEMPOTENCY_KEY,
+            Parameter(
+                name="X-Dedup",
+                description="`enforce` refuses a second active run of the same workflow.",
+                schema={"type": "string", "enum": ["enforce"]},
+                where="header",
+            ),
+            Parameter(
+                name="X-Force-Engine-Version",
+                description="Test keys only: the engine version of the run.",
+                schema={"type": "string"},
+                where="header",
+            ),
+        ),
+        remembers=True,
+    ),
+    Operation(
+        name="getRun",
+        method="GET",
+        path="/v1/runs/{run_id}",
+        handler=get_run,
+        summary="Read a run's snapshot",
+        tag="runs",
+        scope="runs:read",
+        answer=RunSnapshot,
+        other_answers=(304,),
+        errors=RUN_ERRORS,
+    ),
+    Operation(
+        name="cancelRun",
+        method="POST",
+        path="/v1/runs/{run_id}/cancel",
+        handler=cancel_run,
+        summary="Cancel a run and its children",
+        tag="runs",
+        scope="runs:cancel",
+        body=CancelRun,
+        body_is_optional=True,
+        answer=CancelAnswer,
+        errors=(400, *RUN_ERRORS, 409, 413, 415),
+        parameters=(_IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="pauseRun",
+        method="POST",
+        path="/v1/runs/{run_id}:pause",
+        handler=pause_run,
+        summary="Pause a run",
+        tag="runs",
+        scope="runs:cancel",
+        body=PauseRun,
+        body_is_optional=True,
+        success=202,
+        answer=PauseAnswer,
+        errors=(400, *RUN_ERRORS, 409, 413, 415, 422),
+        parameters=(_IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="resumeRun",
+        method="POST",
+        path="/v1/runs/{run_id}:resume",
+        handler=resume_run,
+        summary="Let a paused run go on",
+        tag="runs",
+        scope="runs:cancel",
+        body=ResumeRun,
+        body_is_optional=True,
+        success=202,
+        answer=ResumeAnswer,
+        errors=(400, *RUN_ERRORS, 409, 413, 415),
+        parameters=(_IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="bulkCancelRuns",
+        method="POST",
+        path="/v1/runs:bulk-cancel",
+        handler=bulk_cancel,
+        summary="Cancel many runs",
+        tag="runs",
+        scope="runs:cancel",
+        body=BulkCancel,
+        answer=BulkCancelAnswer,
+        errors=(400, 401, 403, 409, 413, 415),
+        parameters=(_IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="listRuns",
+        method="GET",
+        path="/v1/runs",
+        handler=list_runs,
+        summary="List runs, newest first",
+        tag="runs",
+        scope="runs:read",
+        answer=Page,
+        errors=(400, 401, 403),
+        parameters=(
+            Parameter(
+                name="status",
+                description="A comma list of statuses.",
+                schema={"type": "string"},
+            ),
+            Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
+            Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
+            Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
+            Parameter(
+                name="since",
+                description="Created at or after this time.",
+                schema={"type": "string", "format": "date-time"},
+            ),
+            Parameter(
+                name="until",
+                description="Created before this time.",
+                schema={"type": "string", "format": "date-time"},
+            ),
+            Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
+            Parameter(
+                name="limit",
+                description="How many at most.",
+                schema={
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": PAGE_MOST,
+                    "default": PAGE_DEFAULT,
+                },
+            ),
+        ),
+        is_extension=True,
+    ),
+    Operation(
+        name="getArtifact",
+        method="GET",
+        path="/v1/runs/{run_id}/artifacts/{artifact_id}",
+        handler=get_artifact,
+        summary="Read a document that a run produced",
+        tag="runs",
+        scope="artifacts:read",
+        errors=RUN_ERRORS,
+    ),
+)

@@ -1,0 +1,110 @@
+"""Runs the application on uvicorn, prints how to begin, and stops without losing anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import uvicorn
+
+from wopr import __version__
+from wopr.http.app import App
+from wopr.runtime.host import Host, running_host
+from wopr.runtime.logs import configure_logs
+from wopr.runtime.settings import Settings
+
+KEEP_ALIVE_SECONDS = 75
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that ends streams first when it stops, and says how to begin when it starts."""
+
+    def __init__(self, config: uvicorn.Config, app: App, settings: Settings) -> None:
+        super().__init__(config)
+        self._app = app
+        self._settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, then greet."""
+        await super().startup(sockets)
+        if self.should_exit or not self.servers:
+            return
+        port = self.servers[0].sockets[0].getsockname()[1]
+        url = f"http://{_shown(self._settings.host)}:{port}"
+        host = self._app.host
+        credentials = keep_credentials(self._settings.data_dir, url, host.first_key)
+        greet(self._settings, host, url, credentials)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let readers go, finish what is under way, then close the host."""
+        self._app.shared.stopping.set()
+        await super().shutdown(sockets)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal comes."""
+    configure_logs(settings.log_format, settings.log_level)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    app = App(lambda: running_host(settings))
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+    server = Server(config, app, settings)
+    server.run()
+    if not server.started:
+        sys.exit(1)
+
+
+def _shown(host: str) -> str:
+    """An address that a person can open: a wildcard is no destination."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+
+
+def keep_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | None:
+    """Write the address and the first key where the command line finds them, for this user only."""
+    path = data_dir / "credentials.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    key = first_key or known.get("apiKey")
+    if key is None:
+        return None
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump({"url": url, "apiKey": key}, file)
+    return path
+
+
+def greet(settings: Settings, host: Host, url: str, credentials: Path | None) -> None:
+    """Say where everything is and what to try."""
+    lines = [
+        "",
+        f"  WOPR {__version__} is listening on {url}",
+        f"  Data     {settings.database_url}",
+    ]
+    if host.first_key is not None:
+        lines += [
+            f"  API key  {host.first_key}",
+            "           Shown this once. The commands below find it in",
+            f"           {credentials}; keep that file to yourself.",
+        ]
+    elif credentials is not None:
+        lines.append(f"  API key  in {credentials}")
+    lines += [
+        "",
+        "  Try, in another terminal:",
+        "    wopr run hello --input name=Ada --follow",
+        "    wopr runs list",
+        f"    curl {url}/.well-known/openwop",
+        "",
+    ]
+    print("\n".join(lines), flush=True)

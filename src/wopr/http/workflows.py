@@ -1,0 +1,209 @@
+"""Workflows: read, list, register and check definitions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.http.answers import Answer, ok
+from wopr.http.exchange import Exchange, decode_any
+from wopr.http.operation import Operation, Parameter
+from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST
+from wopr.protocol.documents import UNSET, Document, JsonObject, NonEmpty, Unset
+from wopr.protocol.errors import Refused
+from wopr.protocol.runs import Page
+from wopr.protocol.times import to_iso
+from wopr.protocol.workflow import WorkflowDefinition
+from wopr.runtime.library import SHARED
+from wopr.runtime.registration import Fault, check_definition
+from wopr.store.port import WorkflowRow
+
+
+class WorkflowItem(Document, frozen=True, kw_only=True):
+    """One line of the workflow list."""
+
+    id: str
+    name: str
+    version: str
+    registered_at: str
+    is_shared: bool
+    description: NonEmpty | Unset = UNSET
+
+
+class Verdict(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """What a check found."""
+
+    valid: bool
+    errors: list[Fault] = []
+
+
+class NodeTypeItem(Document, frozen=True, kw_only=True):
+    """A node type that workflows can use, with the schemas of its config and inputs."""
+
+    type_id: str
+    description: str
+    config: JsonObject
+    inputs: JsonObject
+
+
+async def get_workflow(exchange: Exchange) -> Answer:
+    """Read a definition exactly as it was registered."""
+    row = await exchange.host.library.row(
+        exchange.tenant, exchange.path["workflow_id"][:200], exchange.query.get("version")
+    )
+    return Answer(200, row.body)
+
+
+async def list_workflows(exchange: Exchange) -> Answer:
+    """List the newest version of every definition the tenant can run."""
+    limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
+    after = exchange.query.get("cursor")
+    store = exchange.host.store
+    own = await store.workflows(exchange.tenant, after, limit + 1)
+    names = {row.workflow_id for row in own}
+    shared = await store.workflows(SHARED, after, limit + 1)
+    items = [_item(row, is_shared=False) for row in own]
+    items += [_item(row, is_shared=True) for row in shared if row.workflow_id not in names]
+    items.sort(key=lambda item: item.id)
+    more = len(items) > limit
+    page = Page(items=items[:limit], next_cursor=items[limit - 1].id if more else UNSET)
+    return ok(page)
+
+
+async def list_versions(exchange: Exchange) -> Answer:
+    """List all versions of a definition, newest first."""
+    name = exchange.path["workflow_id"][:200]
+    found = await exchange.host.library.row(exchange.tenant, name)
+    own = await exchange.host.store.workflow_versions(exchange.tenant, name)
+    rows = own or await exchange.host.store.workflow_versions(SHARED, found.workflow_id)
+    return ok(Page(items=[_item(row, is_shared=not own) for row in rows]))
+
+
+def _item(row: WorkflowRow, *, is_shared: bool) -> WorkflowItem:
+    definition: JsonObject = msgspec.json.decode(row.body)
+    return WorkflowItem(
+        id=row.workflow_id,
+        name=definition["name"],
+        version=row.version,
+        registered_at=to_iso(row.registered_at),
+        is_shared=is_shared,
+        description=definition.get("description") or UNSET,
+    )
+
+
+async def register_workflow(exchange: Exchange) -> Answer:
+    """Register a definition, or a new version of one."""
+    document = decode_any(await exchange.raw_document())
+    row, is_new = await exchange.host.library.register(exchange.tenant, document)
+    return Answer(201 if is_new else 200, row.body)
+
+
+async def validate_workflow(exchange: Exchange) -> Answer:
+    """Check a definition and register nothing."""
+    document = decode_any(await exchange.raw_document())
+    try:
+        check_definition(document, exchange.host.registry)
+    except Refused as refused:
+        errors = refused.details.get("errors")
+        found = msgspec.convert(errors, list[Fault]) if errors else []
+        fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
+        return ok(Verdict(valid=False, errors=found or [fallback]))
+    return ok(Verdict(valid=True))
+
+
+async def list_node_types(exchange: Exchange) -> Answer:
+    """List the node types of this host."""
+    items = [msgspec.convert(t.schema(), NodeTypeItem) for t in exchange.host.registry]
+    return ok(Page(items=sorted(items, key=lambda item: item.type_id)))
+
+
+_CURSOR = Parameter(name="cursor", description="Where to go on.", schema={"type": "string"})
+_LIMIT = Parameter(
+    name="limit",
+    description="How many at most.",
+    schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST, "default": PAGE_DEFAULT},
+)
+_ERRORS = (400, 401, 403, 413, 415)
+
+OPERATIONS = (
+    Operation(
+        name="getWorkflow",
+        method="GET",
+        path="/v1/workflows/{workflow_id}",
+        handler=get_workflow,
+        summary="Read a definition",
+        tag="workflows",
+        scope="manifest:read",
+        answer=WorkflowDefinition,
+        errors=(401, 403, 404),
+        parameters=(
+            Parameter(
+                name="version", description="Default: the newest.", schema={"type": "string"}
+            ),
+        ),
+    ),
+    Operation(
+        name="listWorkflows",
+        method="GET",
+        path="/v1/workflows",
+        handler=list_workflows,
+        summary="List definitions",
+        tag="workflows",
+        scope="manifest:read",
+        answer=Page,
+        errors=(400, 401, 403),
+        parameters=(_CURSOR, _LIMIT),
+        is_extension=True,
+    ),
+    Operation(
+        name="registerWorkflow",
+        method="POST",
+        path="/v1/workflows",
+        handler=register_workflow,
+        summary="Register a definition or a new version",
+        tag="workflows",
+        scope="workflows:write",
+        body=WorkflowDefinition,
+        success=201,
+        answer=WorkflowDefinition,
+        other_answers=(200,),
+        errors=(*_ERRORS, 409),
+        is_extension=True,
+    ),
+    Operation(
+        name="validateWorkflow",
+        method="POST",
+        path="/v1/workflows:validate",
+        handler=validate_workflow,
+        summary="Check a definition without registering it",
+        tag="workflows",
+        scope="manifest:read",
+        body=WorkflowDefinition,
+        answer=Verdict,
+        errors=(*_ERRORS, 409),
+        is_extension=True,
+    ),
+    Operation(
+        name="listWorkflowVersions",
+        method="GET",
+        path="/v1/workflows/{workflow_id}/versions",
+        handler=list_versions,
+        summary="List the versions of a definition",
+        tag="workflows",
+        scope="manifest:read",
+        answer=Page,
+        errors=(401, 403, 404),
+        is_extension=True,
+    ),
+    Operation(
+        name="listNodeTypes",
+        method="GET",
+        path="/v1/node-types",
+        handler=list_node_types,
+        summary="List the node types of this host",
+        tag="workflows",
+        scope="manifest:read",
+        answer=Page,
+        errors=(401, 403),
+        is_extension=True,
+    ),
+)

@@ -1,0 +1,49 @@
+"""The node types that every host has, and those that conformance adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wopr.nodes import (
+    branching,
+    call_prompt,
+    channel_write,
+    conformance,
+    delay,
+    fail,
+    flow,
+    http_request,
+    identity,
+    sub_workflow,
+    variables,
+)
+from wopr.nodes.registry import NodeRegistry, NodeType, declared_in
+
+MODULES = (
+    flow,
+    identity,
+    delay,
+    fail,
+    variables,
+    branching,
+    channel_write,
+    sub_workflow,
+    call_prompt,
+    http_request,
+    conformance,
+)
+
+
+def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
+    """Every built-in type; the conformance-only ones when asked for."""
+    for module in MODULES:
+        for node_type in declared_in(vars(module)):
+            if with_conformance or not node_type.conformance_only:
+                yield node_type
+
+
+def builtin_registry(*, with_conformance: bool = False) -> NodeRegistry:
+    """A registry with the built-in types and those of installed packages."""
+    registry = NodeRegistry(builtin_types(with_conformance=with_conformance))
+    registry.load_entry_points()
+    return registry

@@ -1,0 +1,156 @@
+"""Node types: how one is declared, found and checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, cast, get_type_hints
+
+import msgspec
+
+from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Sleeping, Waiting
+from wopr.nodes.context import NodeContext
+from wopr.protocol.documents import Json, JsonObject
+
+Execute = Callable[[NodeContext, Any, Any], Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+ENTRY_POINT_GROUP = "wopr.nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeType:
+    """A kind of node: its code, and what its config and inputs must look like.
+
+    A plain function does no I/O and runs inside the advance; an `async` one may wait. `reentrant`
+    types may head a loop. `requires` names runtime capabilities that the host must provide.
+    """
+
+    type_id: str
+    execute: Execute
+    config_type: type[Any] = dict
+    inputs_type: type[Any] = dict
+    is_async: bool = False
+    reentrant: bool = False
+    requires: tuple[str, ...] = ()
+    conformance_only: bool = False
+    description: str = ""
+
+    def decode_config(self, config: JsonObject) -> Any:
+        """The config as the node wants it; raises `msgspec.ValidationError` naming the path."""
+        return msgspec.convert(config, self.config_type)
+
+    def decode_inputs(self, inputs: JsonObject) -> Any:
+        """The inputs as the node wants them."""
+        return msgspec.convert(inputs, self.inputs_type)
+
+    def schema(self) -> JsonObject:
+        """JSON Schemas of config and inputs, derived from the types."""
+        return {
+            "typeId": self.type_id,
+            "description": self.description,
+            "config": msgspec.json.schema(self.config_type),
+            "inputs": msgspec.json.schema(self.inputs_type),
+        }
+
+
+def node(
+    type_id: str,
+    *,
+    reentrant: bool = False,
+    requires: Iterable[str] = (),
+    conformance_only: bool = False,
+) -> Callable[[F], F]:
+    """Declare a node type from a function `(ctx, config, inputs) -> outcome or outputs`."""
+
+    def declare(function: F) -> F:
+        hints = get_type_hints(function)
+        parameters = list(inspect.signature(function).parameters)
+        if len(parameters) != 3:
+            raise TypeError(f"{type_id}: a node takes (ctx, config, inputs), not {parameters}")
+        declared = NodeType(
+            type_id=type_id,
+            execute=function,
+            config_type=hints.get(parameters[1], dict),
+            inputs_type=hints.get(parameters[2], dict),
+            is_async=inspect.iscoroutinefunction(function),
+            reentrant=reentrant,
+            requires=tuple(requires),
+            conformance_only=conformance_only,
+            description=(inspect.getdoc(function) or "").split("\n", 1)[0],
+        )
+        function.__wopr_node__ = declared  # type: ignore[attr-defined]  # found by `declared_in`
+        return function
+
+    return declare
+
+
+def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
+    """Every node type declared in a module's namespace."""
+    for value in namespace.values():
+        found = getattr(value, "__wopr_node__", None)
+        if isinstance(found, NodeType):
+            yield found
+
+
+class NodeRegistry:
+    """The node types that a host knows."""
+
+    def __init__(self, types: Iterable[NodeType] = ()) -> None:
+        self._types: dict[str, NodeType] = {}
+        for node_type in types:
+            self.add(node_type)
+
+    def add(self, node_type: NodeType) -> None:
+        """Add a type; a second one with the same id is refused."""
+        if node_type.type_id in self._types:
+            raise ValueError(f"node type {node_type.type_id} is already registered")
+        self._types[node_type.type_id] = node_type
+
+    def get(self, type_id: str) -> NodeType | None:
+        """The type with that id."""
+        return self._types.get(type_id)
+
+    def __iter__(self) -> Iterator[NodeType]:
+        return iter(self._types.values())
+
+    @property
+    def reentrant(self) -> frozenset[str]:
+        """The ids of types that may head a loop."""
+        return frozenset(t.type_id for t in self if t.reentrant)
+
+    def load_entry_points(self) -> None:
+        """Add the types that installed packages offer: a NodeType, a node function or a module."""
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            offered: object = point.load()
+            found = [offered] if isinstance(offered, NodeType) else _offered(offered)
+            if not found:
+                raise TypeError(f"entry point {point.name} offers no node type")
+            for node_type in found:
+                self.add(node_type)
+
+
+def _offered(value: object) -> list[NodeType]:
+    declared = getattr(value, "__wopr_node__", None)
+    if isinstance(declared, NodeType):
+        return [declared]
+    return list(declared_in(vars(value))) if inspect.ismodule(value) else []
+
+
+def as_outcome(result: object) -> Outcome:
+    """Accept what a node returned: an outcome, or its outputs as a struct or an object."""
+    if isinstance(result, Completed | Failed | Sleeping | Waiting):
+        return result
+    outputs: Json = msgspec.to_builtins({} if result is None else result)
+    if not isinstance(outputs, dict):
+        raise NodeFailure(
+            f"a node returns an object of outputs, not {type(result).__name__}", retryable=False
+        )
+    return Completed(cast("JsonObject", outputs))
+
+
+async def await_outcome(result: Awaitable[object]) -> Outcome:
+    """Wait for an async node and accept what it returned."""
+    return as_outcome(await result)

@@ -1,0 +1,50 @@
+"""`core.setVariable` and `core.getVariable`."""
+
+from __future__ import annotations
+
+from wopr.engine.expressions import ExpressionFault, evaluate
+from wopr.engine.outcome import Completed, NodeFailure
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import node
+from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
+
+
+class SetVariableConfig(Closed, frozen=True, kw_only=True):
+    """Which variable, and its value: a constant, an expression, or the input port `value`."""
+
+    name: NonEmpty
+    value: Json | Unset = UNSET
+    expression: NonEmpty | Unset = UNSET
+
+
+@node("core.setVariable")
+def set_variable(ctx: NodeContext, config: SetVariableConfig, inputs: JsonObject) -> Completed:
+    """Set a variable of the run."""
+    value = inputs.get("value", config.value)
+    if not isinstance(config.expression, Unset):
+        try:
+            value = evaluate(config.expression, {**ctx.scope, "input": inputs})
+        except ExpressionFault as fault:
+            raise NodeFailure(str(fault), code="expression_error", retryable=False) from fault
+    if isinstance(value, Unset):
+        raise NodeFailure(
+            f"{config.name} has no value: give config.value, config.expression or the input value",
+            code="validation_error",
+            retryable=False,
+        )
+    ctx.set_variable(config.name, value)
+    return Completed({"value": value})
+
+
+class GetVariableConfig(Closed, frozen=True, kw_only=True):
+    """Which variable to read."""
+
+    name: NonEmpty
+
+
+@node("core.getVariable")
+def get_variable(ctx: NodeContext, config: GetVariableConfig, inputs: JsonObject) -> Completed:
+    """Read a variable of the run; a variable that is not set gives no output."""
+    if config.name not in ctx.variables:
+        return Completed()
+    return Completed({"value": ctx.variables[config.name]})

@@ -1,0 +1,255 @@
+"""The error catalogue: every code the host answers with, its status, and one class per reaction.
+
+WoprError
+├── Refused                 400  the request is wrong; names the field
+│   ├── BadStreamMode       400  unsupported_stream_mode
+│   ├── BadMockProvider     400  unsupported_mock_provider
+│   ├── BadEngineVersion    400  unsupported_force_engine_version
+│   └── CapabilityRequired  400  capability_required
+├── Unauthenticated         401  unauthenticated, key_expired, key_revoked
+├── Forbidden               403  forbidden and its narrower codes
+├── NotFound                404  unknown, or another tenant's
+├── Gone                    410  it was there; retention removed it
+├── Conflict                409  the state of the thing forbids it
+│   └── SequenceTaken       409  a lost race for a run's log; retried inside the host
+├── TooLarge                413  a body over the limit
+├── Unprocessable           422  well-formed, but this host cannot do it
+├── RateLimited             429  come back later
+├── NotProvided             501  a capability that is switched off
+└── Unavailable             503  draining or over capacity
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from wopr.protocol.documents import Closed, JsonObject, NonEmpty
+
+# One table for the whole wire: code → HTTP status. A code that is not here is a bug, and a test
+# reads every raise in the source against it.
+CATALOGUE: dict[str, int] = {
+    "validation_error": 400,
+    "unsupported_stream_mode": 400,
+    "unsupported_mock_provider": 400,
+    "unsupported_force_engine_version": 400,
+    "webhook_url_rejected": 400,
+    "channel_access_denied": 400,
+    "channel_cross_engine_write_forbidden": 400,
+    "INVALID_RESUME_VALUE": 400,
+    "credential_scope_unsupported": 400,
+    "capability_required": 400,
+    "unauthenticated": 401,
+    "key_expired": 401,
+    "key_revoked": 401,
+    "forbidden": 403,
+    "run_forbidden": 403,
+    "workspace_membership_required": 403,
+    "mock_provider_forbidden": 403,
+    "force_engine_version_forbidden": 403,
+    "credential_forbidden": 403,
+    "credential_scope_forbidden": 403,
+    "not_found": 404,
+    "interrupt_not_found": 404,
+    "subscription_not_found": 404,
+    "method_not_allowed": 405,
+    "not_acceptable": 406,
+    "run_already_active": 409,
+    "run_state_conflict": 409,
+    "workflow_exists": 409,
+    "sequence_taken": 409,
+    "idempotency_in_flight": 409,
+    "idempotency_key_mismatch": 409,
+    "interrupt_already_resolved": 409,
+    "workspace_conflict": 409,
+    "would_rewrite": 409,
+    "interrupt_expired": 410,
+    "interrupt_gone": 410,
+    "run_expired": 410,
+    "workspace_too_large": 413,
+    "payload_too_large": 413,
+    "unsupported_media_type": 415,
+    "interrupt_cancelled": 422,
+    "correlation_mismatch": 422,
+    "unprocessable": 422,
+    "upgrade_required": 426,
+    "rate_limited": 429,
+    "internal_error": 500,
+    "capability_not_provided": 501,
+    "service_unavailable": 503,
+}
+
+# Codes that end up in `RunSnapshot.error.code`; they never become an HTTP status.
+RUN_CODES: frozenset[str] = frozenset(
+    {
+        "recursion_limit_exceeded",
+        "run_timeout",
+        "loop_limit_exceeded",
+        "budget_exhausted",
+        "token_budget_exceeded",
+        "capability_not_provided",
+        "engine_version_mismatch",
+        "version_out_of_range",
+        "credential_required",
+        "credential_unavailable",
+        "credential_not_found",
+        "provider_policy_denied",
+        "channel_schema_breaking_change",
+        "channel_access_denied",
+        "replay_source_missing",
+        "replay_memory_snapshot_unavailable",
+        "replay_diverged_at_refusal",
+        "no_pending_decision",
+        "fan_out_unsupported",
+        "envelope_payload_invalid",
+        "envelope_truncation_unrecoverable",
+        "envelope_refused_by_provider",
+        "runner_unavailable",
+        "residency_unavailable",
+        "unsupported_node_type",
+        "validation_error",
+        "expression_error",
+        "node_error",
+        "node_timeout",
+        "child_failed",
+        "child_cancelled",
+        "egress_denied",
+        "http_error",
+        "internal_error",
+        "interrupt_rejected",
+    }
+)
+
+
+class ErrorEnvelope(Closed, frozen=True, kw_only=True):
+    """The one shape of every non-2xx answer."""
+
+    error: NonEmpty
+    message: NonEmpty
+    details: JsonObject = {}
+
+
+class WoprError(Exception):
+    """A failure with a protocol code. Only the HTTP layer turns it into a response."""
+
+    default_code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, **details: object) -> None:
+        super().__init__(message)
+        self.code = code or self.default_code
+        self.message = message
+        self.details = {name: value for name, value in details.items() if value is not None}
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of this error's code."""
+        return CATALOGUE[self.code]
+
+    def envelope(self) -> ErrorEnvelope:
+        """The wire form."""
+        return ErrorEnvelope(error=self.code, message=self.message, details=self.details)
+
+
+class Refused(WoprError):
+    """The request is wrong: the message names the field and what was expected."""
+
+    default_code = "validation_error"
+
+
+class BadStreamMode(Refused):
+    """A stream mode, or a mix of modes, that does not exist."""
+
+    default_code = "unsupported_stream_mode"
+
+
+class BadMockProvider(Refused):
+    """A mock provider that this host does not have."""
+
+    default_code = "unsupported_mock_provider"
+
+
+class BadEngineVersion(Refused):
+    """A forced engine version outside the advertised range."""
+
+    default_code = "unsupported_force_engine_version"
+
+
+class CapabilityRequired(Refused):
+    """A workflow that needs a capability which is not advertised."""
+
+    default_code = "capability_required"
+
+
+class Unauthenticated(WoprError):
+    """No key, or not a valid one."""
+
+    default_code = "unauthenticated"
+
+
+class Forbidden(WoprError):
+    """A valid key that may not do this."""
+
+    default_code = "forbidden"
+
+
+class NotFound(WoprError):
+    """Unknown, or another tenant's: the caller cannot tell which."""
+
+    default_code = "not_found"
+
+
+class Conflict(WoprError):
+    """The present state of the thing forbids it."""
+
+    default_code = "run_state_conflict"
+
+
+class SequenceTaken(Conflict):
+    """Another writer appended first; reload the run and plan again."""
+
+    default_code = "sequence_taken"
+
+
+class Gone(WoprError):
+    """It was there, and retention removed it."""
+
+    default_code = "run_expired"
+
+
+class TooLarge(WoprError):
+    """A request body over the limit."""
+
+    default_code = "payload_too_large"
+
+
+class Unprocessable(WoprError):
+    """Well-formed, but this host cannot do it."""
+
+    default_code = "unprocessable"
+
+
+class RateLimited(WoprError):
+    """Too many requests; the answer says when to come back."""
+
+    default_code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after: int, **details: object) -> None:
+        super().__init__(message)
+        self.details = {"retryAfterMs": retry_after * 1000, **details}
+        self.retry_after = retry_after
+
+
+class NotProvided(WoprError):
+    """A capability that is switched off."""
+
+    default_code = "capability_not_provided"
+
+
+class Unavailable(WoprError):
+    """Draining, or over capacity."""
+
+    default_code = "service_unavailable"
+
+    def __init__(self, message: str, *, retry_after: int = 1, **details: object) -> None:
+        super().__init__(message)
+        self.details = {"retryAfter": retry_after, **details}
+        self.retry_after = retry_after

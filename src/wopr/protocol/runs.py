@@ -1,0 +1,270 @@
+"""Runs on the wire: the create request and its options, answers, and the snapshot."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from wopr.protocol.agents import AgentRef
+from wopr.protocol.documents import (
+    UNSET,
+    Closed,
+    Document,
+    Id,
+    Json,
+    JsonObject,
+    NonEmpty,
+    Unset,
+)
+
+RunStatus: TypeAlias = Literal[
+    "pending",
+    "running",
+    "paused",
+    "waiting-approval",
+    "waiting-input",
+    "waiting-external",
+    "completed",
+    "failed",
+    "cancelling",
+    "cancelled",
+]
+RUN_STATUSES: tuple[str, ...] = (
+    "pending",
+    "running",
+    "paused",
+    "waiting-approval",
+    "waiting-input",
+    "waiting-external",
+    "completed",
+    "failed",
+    "cancelling",
+    "cancelled",
+)
+TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+DrainPolicy: TypeAlias = Literal["immediate", "drain-current-node"]
+DRAIN_POLICIES: tuple[str, ...] = ("immediate", "drain-current-node")
+
+Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class MockProvider(Closed, frozen=True, kw_only=True):
+    """Routes a run's model calls to a deterministic provider of the host's own."""
+
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    config: JsonObject = {}
+
+
+class Configurable(Document, frozen=True, kw_only=True):
+    """The reserved keys of `configurable`; all other keys pass through untouched."""
+
+    recursion_limit: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+    run_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+    max_loop_iterations: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+    model: NonEmpty | Unset = UNSET
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | Unset = UNSET
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+    prompt_overrides: dict[str, str] | Unset = UNSET
+    escalation_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | Unset = UNSET
+    reasoning_verbosity: Literal["summary", "full", "off"] | Unset = UNSET
+    mock_provider: MockProvider | Unset = UNSET
+
+
+class CreateRun(Closed, frozen=True, kw_only=True):
+    """The body of `POST /v1/runs`."""
+
+    workflow_id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    inputs: JsonObject = {}
+    tenant_id: Id | Unset = UNSET
+    scope_id: Id | Unset = UNSET
+    callback_url: NonEmpty | Unset = UNSET
+    residency: Json | Unset = UNSET
+    configurable: JsonObject = {}
+    tags: Annotated[list[Tag], msgspec.Meta(max_length=100)] = []
+    metadata: JsonObject = {}
+
+
+class RunAccepted(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """The 201 answer: where to read on."""
+
+    run_id: Id
+    workflow_id: str
+    status: RunStatus
+    events_url: str
+    status_url: str
+    started_at: str
+
+
+class RunError(Closed, frozen=True, kw_only=True):
+    """Why a node or a run failed."""
+
+    code: NonEmpty
+    message: NonEmpty
+    details: JsonObject | Unset = UNSET
+    retryable: bool | Unset = UNSET
+
+
+class Owner(Closed, frozen=True, kw_only=True):
+    """Whose run it is: opaque ids, never a person's data."""
+
+    tenant: NonEmpty
+    workspace: NonEmpty | Unset = UNSET
+    principal: NonEmpty | Unset = UNSET
+
+
+class NodeView(Document, frozen=True, kw_only=True):
+    """One node as the snapshot shows it."""
+
+    status: str
+    attempts: int = 0
+    started_at: str | Unset = UNSET
+    completed_at: str | Unset = UNSET
+    outputs: JsonObject | Unset = UNSET
+    error: RunError | Unset = UNSET
+    reason: str | Unset = UNSET
+
+
+class ChildRun(Document, frozen=True, kw_only=True):
+    """A run that this run started."""
+
+    run_id: Id
+    status: RunStatus
+    node_id: str | Unset = UNSET
+    workflow_id: str | Unset = UNSET
+
+
+class RunSnapshot(Document, frozen=True, kw_only=True):
+    """A run as it stands now: the fold of its log."""
+
+    run_id: Id
+    workflow_id: str
+    status: RunStatus
+    workflow_version: str | Unset = UNSET
+    owner: Owner | Unset = UNSET
+    current_node_id: str | Unset = UNSET
+    started_at: str | Unset = UNSET
+    completed_at: str | Unset = UNSET
+    ended_at: str | Unset = UNSET
+    inputs: JsonObject | Unset = UNSET
+    outputs: JsonObject | Unset = UNSET
+    variables: JsonObject | Unset = UNSET
+    channels: JsonObject | Unset = UNSET
+    node_states: dict[str, NodeView] | Unset = UNSET
+    agent: AgentRef | Unset = UNSET
+    run_orchestrator: AgentRef | Unset = UNSET
+    error: RunError | Unset = UNSET
+    engine_version: str | Unset = UNSET
+    event_log_schema_version: int | Unset = UNSET
+    tags: list[str] | Unset = UNSET
+    metadata: JsonObject | Unset = UNSET
+    configurable: JsonObject | Unset = UNSET
+    metrics: JsonObject | Unset = UNSET
+    interrupt: JsonObject | Unset = UNSET
+    child_runs: list[ChildRun] | Unset = UNSET
+    parent_run_id: str | Unset = UNSET
+    parent_node_id: str | Unset = UNSET
+    paused_at: str | Unset = UNSET
+    last_sequence: int | Unset = UNSET
+
+
+class CancelRun(Closed, frozen=True, kw_only=True):
+    """The optional body of a cancel."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=512)] | Unset = UNSET
+
+
+class CancelAnswer(Document, frozen=True, kw_only=True):
+    """What a cancel did; an ended run answers with the status it already had."""
+
+    run_id: Id
+    status: RunStatus
+    already_terminal: bool = False
+
+
+class BulkCancel(Closed, frozen=True, kw_only=True):
+    """The body of `POST /v1/runs:bulk-cancel`."""
+
+    run_ids: Annotated[list[Id], msgspec.Meta(min_length=1, max_length=100)]
+    reason: Annotated[str, msgspec.Meta(max_length=512)] | Unset = UNSET
+
+
+class ItemError(Closed, frozen=True, kw_only=True):
+    """Why one item of a bulk request failed; not the error envelope, on purpose."""
+
+    code: NonEmpty
+    message: NonEmpty
+
+
+class BulkCancelItem(Document, frozen=True, kw_only=True):
+    """The answer for one run of a bulk cancel."""
+
+    run_id: str
+    ok: bool
+    status: RunStatus | Unset = UNSET
+    error: ItemError | Unset = UNSET
+
+
+class BulkCancelAnswer(Document, frozen=True, kw_only=True):
+    """All answers, in request order."""
+
+    results: list[BulkCancelItem]
+
+
+class PauseRun(Closed, frozen=True, kw_only=True):
+    """The optional body of a pause."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=512)] | Unset = UNSET
+    drain_policy: str = "drain-current-node"
+
+
+class PauseAnswer(Document, frozen=True, kw_only=True):
+    """The 202 answer of a pause."""
+
+    run_id: Id
+    status: RunStatus
+    paused_at: str
+
+
+class ResumeRun(Closed, frozen=True, kw_only=True):
+    """The optional body of a resume: nothing can be said in it yet."""
+
+
+class ResumeAnswer(Document, frozen=True, kw_only=True):
+    """The 202 answer of a resume."""
+
+    run_id: Id
+    status: RunStatus
+    resumed_at: str
+
+
+class EventPage(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """The poll answer: the union of both shapes that clients know."""
+
+    run_id: Id
+    events: list[msgspec.Raw]
+    last_event_seq: int
+    run_status: RunStatus
+    is_terminal: bool
+    is_complete: bool
+
+
+class RunListItem(Document, frozen=True, kw_only=True):
+    """One line of the run list."""
+
+    run_id: Id
+    workflow_id: str
+    workflow_version: str
+    status: RunStatus
+    created_at: str
+    updated_at: str
+    ended_at: str | Unset = UNSET
+    tags: list[str] = []
+    parent_run_id: str | Unset = UNSET
+
+
+class Page(Document, frozen=True, kw_only=True):
+    """A page of a host-extension collection."""
+
+    items: list[Any]
+    next_cursor: str | Unset = UNSET

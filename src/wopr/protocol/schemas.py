@@ -1,0 +1,89 @@
+"""JSON Schemas of the wire documents, generated from the types that decode them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from wopr.protocol.capabilities import Capabilities
+from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
+from wopr.protocol.errors import ErrorEnvelope
+from wopr.protocol.events import RunEvent
+from wopr.protocol.interrupts import DATA
+from wopr.protocol.payloads import PAYLOADS
+from wopr.protocol.runs import (
+    BulkCancel,
+    CancelRun,
+    Configurable,
+    CreateRun,
+    EventPage,
+    PauseRun,
+    RunSnapshot,
+    Tag,
+)
+from wopr.protocol.workflow import WorkflowDefinition
+
+Schema: TypeAlias = dict[str, Any]
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_LOCAL: Final = "#/$defs/{name}"
+
+
+class RunOptions(Document, frozen=True, kw_only=True):
+    """The options of a run, wherever a request carries them."""
+
+    configurable: Configurable | Unset = UNSET
+    tags: Annotated[list[Tag], msgspec.Meta(max_length=100)] | Unset = UNSET
+    metadata: JsonObject | Unset = UNSET
+
+
+_DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
+    "run-event": RunEvent,
+    "run-snapshot": RunSnapshot,
+    "workflow-definition": WorkflowDefinition,
+    "create-run": CreateRun,
+    "run-options": RunOptions,
+    "error-envelope": ErrorEnvelope,
+    "capabilities": Capabilities,
+    "pause-run": PauseRun,
+    "cancel-run": CancelRun,
+    "bulk-cancel": BulkCancel,
+}
+
+
+def export() -> dict[str, Schema]:
+    """Generate every published schema, by its stable name."""
+    documents = {name: _named(name, _schema(struct)) for name, struct in _DOCUMENTS.items()}
+    documents["event-page"] = _named("event-page", _event_page())
+    documents["run-event-payloads"] = _named("run-event-payloads", _payloads())
+    return documents
+
+
+def _named(name: str, schema: Schema) -> Schema:
+    return {"$schema": DIALECT, "$id": f"/v1/schemas/{name}.json", **schema}
+
+
+def _schema(struct: type[msgspec.Struct]) -> Schema:
+    return msgspec.json.schema(struct, ref_template=_LOCAL)
+
+
+def _event_page() -> Schema:
+    """The page holds events as the bytes they were stored in; the schema says what they are."""
+    (page, event), shapes = msgspec.json.schema_components(
+        [EventPage, RunEvent], ref_template=_LOCAL
+    )
+    shapes["EventPage"]["properties"]["events"]["items"] = event
+    return {**page, "$defs": shapes}
+
+
+def _payloads() -> Schema:
+    """One `$defs` entry per event type, beside the shapes that they are made of."""
+    references, shapes = msgspec.json.schema_components(
+        [*PAYLOADS.values(), *DATA.values()], ref_template=_LOCAL
+    )
+    by_type = dict(zip(PAYLOADS, references, strict=False))
+    # The struct keeps the data of an interrupt as it came and checks it by kind.
+    kinds = list(references[len(PAYLOADS) :])
+    shapes["InterruptPayload"]["properties"]["data"] = {"oneOf": kinds}
+    return {"title": "RunEventPayloads", "type": "object", "$defs": {**by_type, **shapes}}

@@ -1,0 +1,53 @@
+"""The four stream modes and the events each of them carries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from wopr.protocol.errors import BadStreamMode
+
+MODES: Final = ("updates", "values", "messages", "debug")
+
+_UPDATES: Final = frozenset(
+    """
+    run.started run.completed run.failed run.cancelled run.paused run.resumed
+    node.completed node.failed node.skipped node.suspended node.dispatched node.cancelled
+    node.resumed approval.requested approval.received artifact.created workspace.updated
+    """.split()
+)
+_UPDATES_FAMILIES: Final = (
+    "clarification.",
+    "interrupt.",
+    "eval.",
+    "deployment.",
+    "proposal.",
+    "goal.",
+)
+# A `values` reader gets a fresh snapshot after each of these.
+VALUES_EXTRA: Final = frozenset({"node.started"})
+
+
+def is_update(event_type: str) -> bool:
+    """Tell whether the `updates` mode carries this event type."""
+    return event_type in _UPDATES or event_type.startswith(_UPDATES_FAMILIES)
+
+
+def parse_modes(raw: str | None) -> frozenset[str]:
+    """Read a `streamMode` query value: one mode, or a comma list without `values`."""
+    if raw is None:
+        return frozenset({"updates"})
+    modes = [mode.strip() for mode in raw.split(",")]
+    unknown = [mode for mode in modes if mode not in MODES]
+    if unknown or ("values" in modes and len(set(modes)) > 1):
+        raise BadStreamMode(
+            f"streamMode must be one of {', '.join(MODES)}, or a comma list without values; "
+            f"got {raw!r}",
+            supported=list(MODES),
+            field="streamMode",
+        )
+    return frozenset(modes)
+
+
+def carries(modes: frozenset[str], event_type: str) -> bool:
+    """Tell whether a reader of these modes gets this event as it stands in the log."""
+    return "debug" in modes or ("updates" in modes and is_update(event_type))

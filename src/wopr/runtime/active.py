@@ -1,0 +1,52 @@
+"""A run while this process works on it."""
+
+from __future__ import annotations
+
+import anyio
+
+from wopr.engine.state import RunState
+from wopr.runtime.library import Compiled
+from wopr.runtime.vault import Vault
+from wopr.runtime.wishes import PauseWish
+from wopr.store.port import RunRow
+
+
+class ActiveRun:
+    """A run in memory: its state, what is in flight, and the lock that makes one writer of us.
+
+    `parked` are nodes that returned without being done: they are called again at an instant, or
+    (None) when something outside happens. It is empty after a restart, so that every node that
+    the log calls running is then called again.
+    """
+
+    __slots__ = (
+        "compiled",
+        "in_flight",
+        "launch",
+        "lock",
+        "parked",
+        "pausing",
+        "row",
+        "state",
+        "vault",
+    )
+
+    def __init__(
+        self, state: RunState, compiled: Compiled, vault: Vault, row: RunRow | None
+    ) -> None:
+        self.state = state
+        self.compiled = compiled
+        self.vault = vault
+        self.row = row
+        self.lock = anyio.Lock()
+        self.in_flight: dict[str, anyio.CancelScope] = {}
+        self.parked: dict[str, int | None] = {}
+        # A pause that waits for the nodes in flight; nothing new starts meanwhile.
+        self.pausing: PauseWish | None = None
+        # Async nodes that start once the events that say so are committed.
+        self.launch: list[str] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether this process holds nothing that the store does not."""
+        return not (self.in_flight or self.launch)

@@ -1,0 +1,116 @@
+"""The discovery document's value, built from what this host has really registered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wopr import __version__
+from wopr.nodes.mock_providers import CATALOGUE
+from wopr.nodes.registry import NodeRegistry
+from wopr.protocol.agent_families import SubWorkflow
+from wopr.protocol.capabilities import (
+    Capabilities,
+    Implementation,
+    Limits,
+    Observability,
+    Otel,
+)
+from wopr.protocol.documents import UNSET
+from wopr.protocol.events import ENGINE_VERSION, EVENT_LOG_SCHEMA_VERSION
+from wopr.protocol.families import (
+    Auth,
+    Authorization,
+    Backpressure,
+    BulkCancelLimits,
+    Compliance,
+    EngineVersionRange,
+    HttpClient,
+    Idempotency,
+    KeyRotation,
+    PauseResume,
+    Production,
+    RestTransport,
+    Retention,
+    Role,
+    Runs,
+    Testing,
+)
+from wopr.runtime.requests import OLDEST_ENGINE
+from wopr.runtime.settings import Settings
+from wopr.security.keys import ROLES, TEST_KEY_PREFIX
+
+MAX_RESPONSE_BODY_BYTES = 4 * 1024 * 1024
+ROTATION_GRACE_SECONDS = 86_400
+ANSWERS_KEPT_SECONDS = 86_400
+INVOCATIONS_KEPT_SECONDS = 1_209_600
+RETRY_AFTER_SECONDS = 1
+
+
+def capabilities(
+    settings: Settings, registry: NodeRegistry, fixtures: Sequence[str]
+) -> Capabilities:
+    """Say what this host can do, and nothing that it cannot."""
+    return Capabilities(
+        supported_envelopes=[],
+        limits=_limits(settings),
+        implementation=Implementation(name="wopr", version=__version__, vendor="wopr"),
+        engine_version=ENGINE_VERSION,
+        event_log_schema_version=EVENT_LOG_SCHEMA_VERSION,
+        protocol_versions=["1.0"],
+        supported_transports=["rest"],
+        observability=Observability(otel=Otel(export_protocols=["http/protobuf"])),
+        fixtures=list(fixtures) or UNSET,
+        sub_workflow=SubWorkflow(input_mapping=True) if registry.get("core.subWorkflow") else UNSET,
+        runs=Runs(
+            pause_resume=PauseResume(
+                supported=True, drain_policies=["immediate", "drain-current-node"]
+            ),
+            bulk_cancel=BulkCancelLimits(supported=True, max_run_ids=100),
+        ),
+        auth=Auth(
+            profiles=["openwop-auth-api-key-rotation"],
+            rotation=KeyRotation(supported=True, min_grace_seconds=ROTATION_GRACE_SECONDS),
+        ),
+        authorization=Authorization(
+            supported=True,
+            roles=[Role(role=name, scopes=sorted(scopes)) for name, scopes in ROLES.items()],
+        ),
+        compliance=Compliance(
+            default_mode="mask", supported_classes=["public", "pii", "phi", "pci", "regulated"]
+        ),
+        idempotency=Idempotency(
+            supported=True,
+            layer1_retention_seconds=ANSWERS_KEPT_SECONDS,
+            layer2_retention_seconds=INVOCATIONS_KEPT_SECONDS,
+            cross_region="single-region",
+        ),
+        production=_production(settings),
+        testing=Testing(
+            mock_providers=list(CATALOGUE),
+            test_key_prefix=TEST_KEY_PREFIX,
+            force_engine_version_range=EngineVersionRange(min=OLDEST_ENGINE, max=ENGINE_VERSION),
+        ),
+        http_client=HttpClient(supported=True, max_response_body_bytes=MAX_RESPONSE_BODY_BYTES),
+        rest_transport=RestTransport(conditional_run_get=True),
+    )
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        max_node_executions=settings.limits.max_node_executions,
+        max_run_duration_ms=settings.limits.max_run_duration_ms,
+        max_loop_iterations=settings.limits.max_loop_iterations,
+        max_request_body_bytes=settings.max_body_bytes,
+    )
+
+
+def _production(settings: Settings) -> Production:
+    return Production(
+        supported=True,
+        backpressure=Backpressure(
+            supported=True,
+            inflight_cap=settings.max_in_flight,
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+        ),
+        retention=Retention(supported=True, min_window_seconds=settings.retention_days * 86_400),
+    )

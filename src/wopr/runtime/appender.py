@@ -1,0 +1,136 @@
+"""The one appender: every event of every run passes `Burst.add` and nothing else writes a log.
+
+It checks that the type may come from that emitter, masks what is marked sensitive, redacts what
+looks like a secret, stamps id, sequence, time and causation, and encodes the event once: these
+bytes are what is stored and what every reader gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec.structs import replace
+
+from wopr.engine.fold import fold
+from wopr.engine.outcome import NodeFailure
+from wopr.engine.state import RunState
+from wopr.protocol.documents import UNSET, Json, JsonObject, encode
+from wopr.protocol.emitters import may_emit, required_capability
+from wopr.protocol.events import RunEvent, is_known_type
+from wopr.protocol.times import to_iso
+from wopr.runtime.vault import Vault
+from wopr.security.redact import Redactor
+from wopr.store.port import Artifact, Batch, StoredEvent, Wish
+
+
+class Guard:
+    """What this host lets onto a log: advertised families only, from authorised emitters only."""
+
+    def __init__(self, advertises: Callable[[str], bool]) -> None:
+        self._advertises = advertises
+
+    def check(self, type_id: str, event_type: str) -> None:
+        """Fail the node that may not emit this."""
+        if not is_known_type(event_type):
+            raise NodeFailure(
+                f"{event_type} is neither a protocol event type nor a legal vendor type",
+                code="validation_error",
+                retryable=False,
+            )
+        if not may_emit(type_id, event_type):
+            raise NodeFailure(
+                f"a node of type {type_id} may not emit {event_type}",
+                code="validation_error",
+                retryable=False,
+            )
+        capability = required_capability(event_type)
+        if capability is not None and not self._advertises(capability):
+            raise NodeFailure(
+                f"{event_type} needs {capability}, which this host does not advertise",
+                code="capability_not_provided",
+                retryable=False,
+            )
+
+
+class Burst:
+    """Events that one step of one run appends together, and the state that they lead to."""
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        vault: Vault,
+        redactor: Redactor,
+        guard: Guard,
+        now: int,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.state = state
+        self.first = state.next_sequence
+        self.now = now
+        self.events: list[StoredEvent] = []
+        self.artifacts: list[Artifact] = []
+        self.wishes: list[Wish] = []
+        self.children: list[Batch] = []
+        self.vault = vault
+        self._new_id = new_id
+        self._redactor = redactor
+        self._guard = guard
+        self.iso = to_iso(now)
+
+    def add(
+        self,
+        event_type: str,
+        payload: JsonObject,
+        *,
+        node_id: str = "",
+        causation_id: str = "",
+        event_id: str = "",
+    ) -> str:
+        """Append an event of the host's own and return its id."""
+        state = self.state
+        payload = self.vault.conceal(state, event_type, node_id, payload, self.now)
+        event = RunEvent(
+            event_id=event_id or self._new_id(),
+            run_id=state.identity.run_id,
+            type=event_type,
+            payload=payload,
+            timestamp=self.iso,
+            sequence=state.next_sequence,
+            node_id=node_id or UNSET,
+            causation_id=causation_id or state.last_event_id or UNSET,
+        )
+        body = encode(event)
+        if self._redactor.may_hold_secret(body):
+            event = replace(event, payload=self._redactor.json(payload))
+            body = encode(event)
+        self.state = fold(state, event)
+        self.events.append(StoredEvent(sequence=event.sequence, type=event_type, body=body))
+        return event.event_id
+
+    def add_from_node(
+        self,
+        event_type: str,
+        payload: JsonObject,
+        *,
+        node_id: str,
+        causation_id: str = "",
+        event_id: str = "",
+    ) -> str:
+        """Append an event that a node emits, if it may."""
+        self._guard.check(self.state.graph.nodes[node_id].type_id, event_type)
+        return self.add(
+            event_type, payload, node_id=node_id, causation_id=causation_id, event_id=event_id
+        )
+
+
+def as_json(value: Json) -> Json:
+    """What the value looks like after a round trip through the log.
+
+    State folded now and state folded from the disk tomorrow must be the same.
+    """
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except (TypeError, ValueError, msgspec.MsgspecError) as fault:
+        raise NodeFailure(f"a value is not JSON: {fault}", retryable=False) from fault

@@ -1,0 +1,78 @@
+"""The bus: tells readers in this process that a run's log has grown.
+
+It carries the last few events of each run that somebody reads, as a shortcut; a reader that
+fell behind takes the rest from the store, so nothing is lost and nothing queues up per reader.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import anyio
+
+from wopr.protocol.errors import RateLimited
+from wopr.store.port import StoredEvent
+
+RECENT = 256
+
+
+class Topic:
+    """What readers of one run share."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.recent: deque[StoredEvent] = deque(maxlen=RECENT)
+        self._news = anyio.Event()
+
+    def publish(self, events: Sequence[StoredEvent]) -> None:
+        """Offer committed events and wake every reader."""
+        self.recent.extend(events)
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    def since(self, start: int) -> list[StoredEvent] | None:
+        """Recent events from `start` on; None when the shortcut does not reach back that far."""
+        if not self.recent or self.recent[0].sequence > start:
+            return None
+        return [event for event in self.recent if event.sequence >= start]
+
+    async def news(self) -> None:
+        """Wait for the next publication."""
+        await self._news.wait()
+
+
+class Bus:
+    """All topics that have readers."""
+
+    def __init__(self, max_readers_per_run: int) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._max_readers = max_readers_per_run
+
+    @property
+    def readers(self) -> int:
+        """How many readers there are."""
+        return sum(topic.readers for topic in self._topics.values())
+
+    def publish(self, run_id: str, events: Sequence[StoredEvent]) -> None:
+        """Offer committed events to whoever reads this run."""
+        topic = self._topics.get(run_id)
+        if topic is not None:
+            topic.publish(events)
+
+    @contextmanager
+    def subscribe(self, run_id: str) -> Iterator[Topic]:
+        """Read a run's topic; subscribe before reading the backlog and there is no gap."""
+        topic = self._topics.setdefault(run_id, Topic())
+        if topic.readers >= self._max_readers:
+            raise RateLimited(
+                f"this run has {topic.readers} readers already", retry_after=5, scope="route"
+            )
+        topic.readers += 1
+        try:
+            yield topic
+        finally:
+            topic.readers -= 1
+            if not topic.readers:
+                self._topics.pop(run_id, None)

@@ -1,0 +1,99 @@
+"""Calls a node: its arguments, its own time limit, and what its exceptions mean."""
+
+from __future__ import annotations
+
+import anyio
+import msgspec
+import structlog
+
+from wopr.engine.outcome import Failed, NodeFailure, Outcome
+from wopr.engine.ports import PortFault, resolve
+from wopr.engine.state import RunState
+from wopr.engine.triggers import scope
+from wopr.nodes.registry import NodeType, as_outcome, await_outcome
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import WoprError
+from wopr.protocol.runs import RunError
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.call import NodeCall
+
+log = structlog.get_logger("wopr.nodes")
+
+
+def call_now(run: ActiveRun, call: NodeCall, node_type: NodeType) -> Outcome:
+    """Call a node that does not wait."""
+    expired = out_of_time(call.state, call.node_id, call.now)
+    if expired is not None:
+        return expired
+    try:
+        return as_outcome(node_type.execute(call, *_arguments(run, call, node_type)))
+    except Exception as error:  # the outer edge of a node's own code
+        return _failed(call, error)
+
+
+async def call_and_wait(run: ActiveRun, call: NodeCall, node_type: NodeType, now: int) -> Outcome:
+    """Call a node that may wait, within what is left of its time."""
+    expired = out_of_time(call.state, call.node_id, now)
+    if expired is not None:
+        return expired
+    limit = run.compiled.graph.nodes[call.node_id].settings.timeout
+    left = (call.started_at + limit - now) / 1000 if limit else None
+    with anyio.move_on_after(left):
+        try:
+            arguments = _arguments(run, call, node_type)
+            return await await_outcome(node_type.execute(call, *arguments))
+        except Exception as error:  # the outer edge of a node's own code
+            return _failed(call, error)
+    return _timed_out(call.node_id, limit)
+
+
+def out_of_time(state: RunState, node_id: str, now: int) -> Failed | None:
+    """The failure of a node that has run out of its own time, counted from its start."""
+    limit = state.graph.nodes[node_id].settings.timeout
+    if limit and now - state.nodes[node_id].started_at > limit:
+        return _timed_out(node_id, limit)
+    return None
+
+
+def _timed_out(node_id: str, limit: int) -> Failed:
+    message = f"{node_id} took longer than its limit of {limit} ms"
+    return Failed(RunError(code="node_timeout", message=message))
+
+
+def _arguments(run: ActiveRun, call: NodeCall, node_type: NodeType) -> tuple[Json, Json]:
+    graph = run.compiled.graph
+    ports = graph.nodes[call.node_id].inputs
+    inputs: JsonObject = {}
+    if ports or graph.incoming[call.node_id]:
+        known = scope(call.state)
+        inputs = _carried_values(run, call.node_id, known) | resolve(ports, known)
+    return run.compiled.configs[call.node_id], node_type.decode_inputs(inputs)
+
+
+def _carried_values(run: ActiveRun, node_id: str, known: dict[str, Json]) -> JsonObject:
+    """Values that edges bring along: those that name the input they lead to."""
+    values: JsonObject = {}
+    for edge in run.compiled.graph.incoming[node_id]:
+        if isinstance(edge.target_input, Unset):
+            continue
+        outputs = known["nodes"].get(edge.source_node_id, {})
+        if isinstance(edge.source_output, Unset):
+            values[edge.target_input] = outputs.get("output", outputs)
+        elif edge.source_output in outputs:
+            values[edge.target_input] = outputs[edge.source_output]
+    return values
+
+
+def _failed(call: NodeCall, error: Exception) -> Failed:
+    match error:
+        case NodeFailure():
+            return Failed(error.error)
+        case PortFault() | msgspec.ValidationError():
+            message = f"inputs: {error}"
+            return Failed(RunError(code="validation_error", message=message, retryable=False))
+        case WoprError():
+            return Failed(RunError(code=error.code, message=error.message))
+        case _:
+            log.warning("node raised", run_id=call.run_id, node_id=call.node_id, exc_info=error)
+            message = f"{type(error).__name__}: {error}"
+            return Failed(RunError(code="node_error", message=message))

@@ -1,0 +1,94 @@
+"""Child runs: born with their parent's dispatch event, in the parent's tenant."""
+
+from __future__ import annotations
+
+from wopr.engine.outcome import NodeFailure
+from wopr.engine.snapshot import visible_variables
+from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.nodes.context import ChildView
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.errors import WoprError
+from wopr.protocol.runs import Owner
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.journal import Journal
+from wopr.runtime.library import Compiled
+from wopr.runtime.starting import check_inputs, started_payload
+from wopr.runtime.vault import Vault
+from wopr.store.port import Batch
+
+# A workflow that calls itself must end somewhere.
+DEEPEST = 16
+# Options that say how long a run may go on are its own; the others go down to its children.
+_OWN_OPTIONS = frozenset({"recursionLimit", "runTimeoutMs", "maxLoopIterations"})
+
+
+async def child_batch(
+    journal: Journal, parent: ActiveRun, node_id: str, workflow_id: str, inputs: JsonObject
+) -> Batch:
+    """The first event of a child run, to be appended together with its parent's dispatch."""
+    identity = parent.state.identity
+    await _check_depth(journal, identity)
+    try:
+        compiled = await journal.library.newest(identity.tenant, workflow_id)
+        check_inputs(compiled, inputs)
+    except WoprError as error:
+        raise NodeFailure(error.message, code=error.code, retryable=False) from error
+    child = RunIdentity(
+        run_id=journal.new_id(),
+        tenant=identity.tenant,
+        workflow_id=compiled.workflow_id,
+        workflow_version=compiled.version,
+        parent_run_id=identity.run_id,
+        parent_node_id=node_id,
+    )
+    run = ActiveRun(initial(child, compiled.graph), compiled, Vault(), None)
+    burst = journal.burst(run)
+    owner = parent.state.owner or Owner(tenant=identity.tenant)
+    options = _inherited(parent.state, compiled)
+    burst.add(
+        "run.started", started_payload(compiled, inputs=inputs, owner=owner, configurable=options)
+    )
+    return Batch(run=journal.row(run, burst), first=0, events=tuple(burst.events))
+
+
+async def _check_depth(journal: Journal, identity: RunIdentity) -> None:
+    depth, ancestor = 1, identity.parent_run_id
+    while ancestor is not None and depth <= DEEPEST:
+        row = await journal.store.run(identity.tenant, ancestor)
+        ancestor = row.parent_run_id if row is not None else None
+        depth += 1
+    if depth > DEEPEST:
+        raise NodeFailure(
+            f"sub-workflows may be nested {DEEPEST} deep at most",
+            code="recursion_limit_exceeded",
+            retryable=False,
+        )
+
+
+def _inherited(state: RunState, compiled: Compiled) -> JsonObject:
+    if compiled.configurable_schema is not None:
+        return {}
+    return {name: v for name, v in state.configurable.items() if name not in _OWN_OPTIONS}
+
+
+async def child_views(journal: Journal, state: RunState, node_id: str) -> tuple[ChildView, ...]:
+    """The children that a node has dispatched, as they stand now."""
+    return tuple(
+        [
+            await _view(journal, state.identity.tenant, run_id, workflow_id)
+            for run_id, workflow_id in state.nodes[node_id].children
+        ]
+    )
+
+
+async def _view(journal: Journal, tenant: str, run_id: str, workflow_id: str) -> ChildView:
+    child = await journal.load(tenant, run_id)
+    if child is None:
+        raise NodeFailure(f"child run {run_id} is gone", code="child_failed", retryable=False)
+    return ChildView(
+        run_id=run_id,
+        workflow_id=workflow_id,
+        status=child.state.status,
+        variables=visible_variables(child.state),
+        error=child.state.error,
+    )

@@ -1,0 +1,235 @@
+"""Commands: wishes of a client, checked and turned into events. The answer follows the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+import msgspec
+
+from wopr.engine.fold import INTERRUPTED_BY_PAUSE
+from wopr.engine.state import RunIdentity, initial
+from wopr.protocol.documents import JsonObject, Unset, encode
+from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
+from wopr.protocol.runs import (
+    DRAIN_POLICIES,
+    BulkCancel,
+    BulkCancelAnswer,
+    BulkCancelItem,
+    CancelAnswer,
+    ItemError,
+    PauseAnswer,
+    PauseRun,
+    ResumeAnswer,
+    RunAccepted,
+    RunStatus,
+)
+from wopr.protocol.times import to_iso
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.advance import Advancer
+from wopr.runtime.appender import Burst
+from wopr.runtime.metrics import Metrics
+from wopr.runtime.requests import NewRun
+from wopr.runtime.starting import started_payload
+from wopr.runtime.steps import cancel_run
+from wopr.runtime.vault import Vault
+from wopr.runtime.wishes import CancelWish, PauseWish
+from wopr.store.port import RememberedAnswer, RunFilter
+
+Remember = Callable[[bytes], RememberedAnswer]
+UNFINISHED: tuple[str, ...] = (
+    "pending",
+    "running",
+    "paused",
+    "waiting-approval",
+    "waiting-input",
+    "waiting-external",
+    "cancelling",
+)
+DEDUP_RETRY_SECONDS = 5
+
+
+class Commands:
+    """What clients can ask a run to do."""
+
+    def __init__(self, advancer: Advancer, metrics: Metrics) -> None:
+        self._advancer = advancer
+        self._journal = advancer.journal
+        self._metrics = metrics
+        self._deduplicating = anyio.Lock()
+
+    async def create(self, new: NewRun, remember: Remember | None = None) -> bytes:
+        """Start a run and return the encoded 201 answer.
+
+        Every step that needs no waiting is taken at once, so a short run is created and
+        completed by one append.
+        """
+        if not new.dedup:
+            return await self._create(new, remember)
+        async with self._deduplicating:
+            await self._refuse_if_active(new)
+            return await self._create(new, remember)
+
+    async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
+        compiled = new.compiled
+        identity = RunIdentity(
+            run_id=self._journal.new_id(),
+            tenant=new.owner.tenant,
+            workflow_id=compiled.workflow_id,
+            workflow_version=compiled.version,
+        )
+        run = ActiveRun(initial(identity, compiled.graph), compiled, Vault(), None)
+        burst = self._journal.burst(run)
+        payload = started_payload(
+            compiled,
+            inputs=new.request.inputs,
+            owner=new.owner,
+            configurable=new.request.configurable,
+            engine_version=new.engine_version,
+            tags=new.request.tags,
+            metadata=new.request.metadata,
+            scopeId=None if isinstance(new.request.scope_id, Unset) else new.request.scope_id,
+            traceparent=new.traceparent,
+        )
+        burst.add("run.started", payload)
+        answer = encode(_accepted(identity, burst.iso))
+        async with run.lock:
+            await self._advancer.advance(run, burst, remember(answer) if remember else None)
+        self._metrics.created()
+        return answer
+
+    async def _refuse_if_active(self, new: NewRun) -> None:
+        where = RunFilter(statuses=UNFINISHED, workflow_id=new.compiled.workflow_id)
+        page = await self._journal.store.runs(new.owner.tenant, where, None, 1)
+        if page.runs:
+            raise Conflict(
+                f"a run of {new.compiled.workflow_id} is active already",
+                code="run_already_active",
+                activeRunId=page.runs[0].run_id,
+                activeHost="cloud",
+                retryAfter=DEDUP_RETRY_SECONDS,
+            )
+
+    async def cancel(self, tenant: str, run_id: str, reason: str) -> CancelAnswer:
+        """Cancel a run and its children; a run that has ended answers with its status."""
+        run = await self._run(tenant, run_id)
+        async with run.lock:
+            if run.state.is_terminal:
+                return CancelAnswer(run_id=run_id, status=run.state.status, already_terminal=True)
+            wish = CancelWish(reason=reason)
+            await self._advancer.transact(run, lambda burst: _cancel(run, burst, wish))
+            return CancelAnswer(run_id=run_id, status=run.state.status)
+
+    async def bulk_cancel(self, tenant: str, request: BulkCancel) -> BulkCancelAnswer:
+        """Cancel many runs; each gets its own answer."""
+        reason = "" if isinstance(request.reason, Unset) else request.reason
+        return BulkCancelAnswer(
+            results=[await self._cancel_item(tenant, run_id, reason) for run_id in request.run_ids]
+        )
+
+    async def _cancel_item(self, tenant: str, run_id: str, reason: str) -> BulkCancelItem:
+        try:
+            answer = await self.cancel(tenant, run_id, reason)
+        except WoprError as error:
+            problem = ItemError(code=error.code, message=error.message)
+            return BulkCancelItem(run_id=run_id, ok=False, error=problem)
+        if answer.status in ("completed", "failed"):
+            problem = ItemError(code="run_terminal", message=f"the run has {answer.status}")
+            return BulkCancelItem(run_id=run_id, ok=False, status=answer.status, error=problem)
+        return BulkCancelItem(run_id=run_id, ok=True, status=answer.status)
+
+    async def pause(self, tenant: str, run_id: str, request: PauseRun) -> PauseAnswer:
+        """Pause a run, at once or when the nodes in flight have ended."""
+        if request.drain_policy not in DRAIN_POLICIES:
+            raise Unprocessable(
+                f"drainPolicy must be one of {', '.join(DRAIN_POLICIES)}",
+                code="unprocessable",
+                field="drainPolicy",
+                supported=list(DRAIN_POLICIES),
+            )
+        run = await self._run(tenant, run_id)
+        async with run.lock:
+            if run.state.status != "running" or run.pausing is not None:
+                raise _conflict(run, "paused", "running")
+            reason = "" if isinstance(request.reason, Unset) else request.reason
+            at = self._journal.now()
+            if request.drain_policy == "immediate":
+                await self._advancer.transact(run, lambda burst: _pause_now(burst, reason))
+                self._advancer.interrupt(run)
+            else:
+                await self._pause_when_drained(run, PauseWish(reason=reason))
+        return PauseAnswer(run_id=run_id, status="paused", paused_at=to_iso(at))
+
+    async def _pause_when_drained(self, run: ActiveRun, wish: PauseWish) -> None:
+        """Keep the wish first, so that a crash while the nodes drain does not lose it."""
+        identity = run.state.identity
+        now = self._journal.now()
+        store = self._journal.store
+        if any(node.status == "running" for node in run.state.nodes.values()):
+            await store.set_wish(identity.tenant, identity.run_id, msgspec.json.encode(wish), now)
+        run.pausing = wish
+        self._advancer.runs[identity.run_id] = run
+        await self._advancer.transact(run, lambda _: None)
+
+    async def resume(self, tenant: str, run_id: str) -> ResumeAnswer:
+        """Let a paused run go on."""
+        run = await self._run(tenant, run_id)
+        async with run.lock:
+            if run.state.status != "paused":
+                raise _conflict(run, "resumed", "paused")
+
+            def change(burst: Burst) -> None:
+                burst.add("run.resumed", {})
+                self._advancer.call_again(run, burst)
+
+            await self._advancer.transact(run, change)
+            return ResumeAnswer(
+                run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
+            )
+
+    async def _run(self, tenant: str, run_id: str) -> ActiveRun:
+        run = await self._advancer.load(tenant, run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        if not run.state.is_terminal:
+            self._advancer.runs.setdefault(run_id, run)
+        return run
+
+
+def _accepted(identity: RunIdentity, started_at: str) -> RunAccepted:
+    base = f"/v1/runs/{identity.run_id}"
+    # The wire has no terminal status here: the run was accepted, and readers see how it went on.
+    return RunAccepted(
+        run_id=identity.run_id,
+        workflow_id=identity.workflow_id,
+        status="running",
+        events_url=f"{base}/events",
+        status_url=base,
+        started_at=started_at,
+    )
+
+
+def _cancel(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
+    if not burst.state.is_terminal:
+        cancel_run(run, burst, wish)
+
+
+def _pause_now(burst: Burst, reason: str) -> None:
+    if burst.state.status != "running":
+        raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
+    for node_id, node in burst.state.nodes.items():
+        # A node that waits for children goes on waiting: a fresh attempt would start them twice.
+        if node.status == "running" and not node.children:
+            payload = {"nodeId": node_id, "reason": INTERRUPTED_BY_PAUSE}
+            burst.add("node.cancelled", payload, node_id=node_id)
+    paused: JsonObject = {"reason": reason} if reason else {}
+    burst.add("run.paused", paused | {"drainPolicy": "immediate"})
+
+
+def _conflict(run: ActiveRun, wanted: str, needed: RunStatus) -> Conflict:
+    state = run.state
+    return Conflict(
+        f"only a {needed} run can be {wanted}; this one is {state.status}",
+        runStatus=state.status,
+        pausedAt=to_iso(state.paused_at) if state.paused_at else None,
+    )

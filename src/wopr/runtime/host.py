@@ -1,0 +1,197 @@
+"""The host: every part of the runtime, put together and started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+import anyio.lowlevel
+import httpx
+import msgspec
+import structlog
+
+from wopr.nodes.builtin import builtin_registry
+from wopr.nodes.registry import NodeRegistry
+from wopr.protocol.capabilities import document, etag
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.emitters import look_up
+from wopr.protocol.errors import WoprError
+from wopr.runtime.advance import Advancer
+from wopr.runtime.advertise import (
+    ANSWERS_KEPT_SECONDS,
+    INVOCATIONS_KEPT_SECONDS,
+    MAX_RESPONSE_BODY_BYTES,
+    capabilities,
+)
+from wopr.runtime.appender import Guard
+from wopr.runtime.builtin_workflows import conformance_fixtures, hello
+from wopr.runtime.bus import Bus
+from wopr.runtime.commands import Commands
+from wopr.runtime.definition_files import find_definitions, load_definition
+from wopr.runtime.egress import guarded_client
+from wopr.runtime.host_secret import host_secret
+from wopr.runtime.journal import Journal
+from wopr.runtime.keyring import Keyring
+from wopr.runtime.library import SHARED, Library
+from wopr.runtime.metrics import Metrics
+from wopr.runtime.readers import Readers
+from wopr.runtime.settings import DAY_MS, Settings
+from wopr.runtime.sources import Sources
+from wopr.runtime.tracing import Tracing
+from wopr.security.keys import parse_env_keys
+from wopr.security.redact import Redactor
+from wopr.security.seal import Seal, derive
+from wopr.store.open import open_store
+from wopr.store.port import Store
+
+HOUSEKEEPING_SECONDS = 3600
+EXPIRED_AT_ONCE = 500
+
+log = structlog.get_logger("wopr.host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the HTTP layer talks to."""
+
+    settings: Settings
+    store: Store
+    registry: NodeRegistry
+    library: Library
+    keyring: Keyring
+    commands: Commands
+    readers: Readers
+    advancer: Advancer
+    bus: Bus
+    metrics: Metrics
+    sources: Sources
+    discovery: bytes
+    discovery_etag: str
+    first_key: str | None
+
+
+@asynccontextmanager
+async def running_host(
+    settings: Settings, sources: Sources | None = None, registry: NodeRegistry | None = None
+) -> AsyncIterator[Host]:
+    """Open the store, take up unfinished runs, and stop everything cleanly at the end."""
+    sources = sources or Sources()
+    registry = registry or builtin_registry(with_conformance=settings.conformance)
+    tracing = Tracing.from_environment()
+    store = await open_store(settings.database_url)
+    http = guarded_client(
+        allow_private=settings.allow_private_destinations,
+        max_response_bytes=MAX_RESPONSE_BODY_BYTES,
+        timeout=30,
+    )
+    try:
+        async with http, anyio.create_task_group() as tasks:
+            host = await _assemble(settings, sources, registry, store, http, tracing)
+            await host.advancer.start(tasks)
+            tasks.start_soon(_keep_house, host)
+            yield host
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.close()
+        tracing.close()
+
+
+async def _assemble(
+    settings: Settings,
+    sources: Sources,
+    registry: NodeRegistry,
+    store: Store,
+    http: httpx.AsyncClient,
+    tracing: Tracing,
+) -> Host:
+    redactor = Redactor()
+    configured = parse_env_keys(settings.api_keys)
+    for key in configured:
+        redactor.register("api-key", key.key)
+    library = Library(store, registry, sources.now)
+    fixtures = await _register_workflows(settings, library)
+    discovery = document(capabilities(settings, registry, fixtures))
+    keyring = Keyring(store, configured, sources.now)
+    metrics = Metrics()
+    bus = Bus(settings.max_readers_per_run)
+    journal = Journal(
+        store=store,
+        library=library,
+        bus=bus,
+        guard=_guard(discovery),
+        redactor=redactor,
+        seal=Seal(derive(host_secret(settings.data_dir, os.environ), "run-vault")),
+        limits=settings.limits,
+        sources=sources,
+    )
+    advancer = Advancer(journal, http=http, metrics=metrics, tracing=tracing, provides=frozenset())
+    return Host(
+        settings=settings,
+        store=store,
+        registry=registry,
+        library=library,
+        keyring=keyring,
+        commands=Commands(advancer, metrics),
+        readers=Readers(advancer, bus),
+        advancer=advancer,
+        bus=bus,
+        metrics=metrics,
+        sources=sources,
+        discovery=discovery,
+        discovery_etag=etag(discovery),
+        first_key=await keyring.first_key(),
+    )
+
+
+def _guard(discovery: bytes) -> Guard:
+    advertised: JsonObject = msgspec.json.decode(discovery)
+    return Guard(lambda capability: look_up(advertised, capability) not in (None, False))
+
+
+async def _register_workflows(settings: Settings, library: Library) -> list[str]:
+    """Register what the operator gave, then what is built in; answers with the fixtures' ids."""
+    given = [
+        (str(path), load_definition(path))
+        for directory in settings.workflows
+        for path in find_definitions(directory)
+    ]
+    names = {str(document.get("id")) for _, document in given}
+    built_in = [("built in", hello())]
+    if settings.conformance:
+        built_in += [("built in", document) for document in conformance_fixtures()]
+    given += [(source, d) for source, d in built_in if str(d.get("id")) not in names]
+    registered = [await _register(library, source, document) for source, document in given]
+    kept = sorted(name for name in registered if name is not None)
+    log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
+    return [name for name in kept if name.startswith("conformance-")]
+
+
+async def _register(library: Library, source: str, document: JsonObject) -> str | None:
+    """Register one definition; one that cannot run here is left out, and the log says why."""
+    try:
+        row, _ = await library.register(SHARED, document)
+    except WoprError as error:
+        level = log.debug if source == "built in" else log.warning
+        level("workflow left out", source=source, id=document.get("id"), reason=str(error))
+        return None
+    return row.workflow_id
+
+
+async def _keep_house(host: Host) -> None:
+    """Retention: drop what is past its time, in small bites."""
+    while True:
+        now = host.sources.now()
+        try:
+            keep_ms = host.settings.retention_days * DAY_MS
+            while await host.store.expire(now - keep_ms, EXPIRED_AT_ONCE):
+                await anyio.lowlevel.checkpoint()
+            await host.store.forget(
+                now - ANSWERS_KEPT_SECONDS * 1000, now - INVOCATIONS_KEPT_SECONDS * 1000
+            )
+        except WoprError as error:
+            log.error("housekeeping failed", code=error.code, message=str(error))
+        await anyio.sleep(HOUSEKEEPING_SECONDS)

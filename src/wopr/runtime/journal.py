@@ -1,0 +1,155 @@
+"""Runs and the store: loads a run by folding its log, and makes bursts durable."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.engine.fold import fold_all
+from wopr.engine.limits import HostLimits
+from wopr.engine.plan import plan
+from wopr.engine.snapshot import snapshot
+from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.protocol.documents import encode
+from wopr.protocol.events import RunEvent
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.appender import Burst, Guard
+from wopr.runtime.bus import Bus
+from wopr.runtime.library import Compiled, Library
+from wopr.runtime.sources import Sources
+from wopr.runtime.vault import Vault
+from wopr.security.redact import Redactor
+from wopr.security.seal import Seal
+from wopr.store.port import Batch, RememberedAnswer, RunRow, Store
+
+PAGE = 1000
+_EVENTS = msgspec.json.Decoder(RunEvent)
+
+
+class Journal:
+    """The only writer of logs in this process, and the reader that turns them into state."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        library: Library,
+        bus: Bus,
+        guard: Guard,
+        redactor: Redactor,
+        seal: Seal,
+        limits: HostLimits,
+        sources: Sources,
+    ) -> None:
+        self.store = store
+        self.library = library
+        self.redactor = redactor
+        self.limits = limits
+        self.now = sources.now
+        self.new_id = sources.new_id
+        self._bus = bus
+        self._guard = guard
+        self._seal = seal
+
+    async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
+        """A run folded from its log; None when the tenant has no such run."""
+        row = await self.store.run(tenant, run_id)
+        if row is None:
+            return None
+        compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
+        state = await self.read_state(tenant, row, compiled)
+        return ActiveRun(state, compiled, Vault.unseal(row.sealed, self._seal, run_id), row)
+
+    async def read_state(self, tenant: str, row: RunRow, compiled: Compiled) -> RunState:
+        """Fold a run's whole log."""
+        identity = RunIdentity(
+            run_id=row.run_id,
+            tenant=tenant,
+            workflow_id=row.workflow_id,
+            workflow_version=row.workflow_version,
+            parent_run_id=row.parent_run_id,
+            parent_node_id=row.parent_node_id,
+        )
+        return await self.catch_up(initial(identity, compiled.graph))
+
+    async def catch_up(self, state: RunState) -> RunState:
+        """Fold what the log holds beyond this state."""
+        tenant, run_id = state.identity.tenant, state.identity.run_id
+        while page := await self.store.read(tenant, run_id, state.next_sequence, PAGE):
+            state = fold_all(state, (_EVENTS.decode(event.body) for event in page))
+            if len(page) < PAGE:
+                break
+        return state
+
+    async def reload(self, run: ActiveRun) -> None:
+        """Take in what another writer appended."""
+        identity = run.state.identity
+        run.state = await self.catch_up(run.state)
+        run.row = await self.store.run(identity.tenant, identity.run_id)
+        sealed = run.row.sealed if run.row is not None else None
+        run.vault = Vault.unseal(sealed, self._seal, identity.run_id)
+        run.launch.clear()
+
+    def burst(self, run: ActiveRun) -> Burst:
+        """An empty burst on top of the run's present state."""
+        return Burst(
+            run.state,
+            vault=run.vault,
+            redactor=self.redactor,
+            guard=self._guard,
+            now=self.now(),
+            new_id=self.new_id,
+        )
+
+    async def commit(
+        self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
+    ) -> bool:
+        """Make a burst durable and show it to readers; False when there was nothing to write."""
+        row = self.row(run, burst)
+        if not burst.events and run.row is not None and run.row.wake_at == row.wake_at:
+            return False
+        identity = burst.state.identity
+        parent = identity.parent_run_id if burst.state.is_terminal else None
+        batch = Batch(
+            run=row,
+            first=burst.first,
+            events=tuple(burst.events),
+            wakes=(parent,) if parent else (),
+            wishes=tuple(burst.wishes),
+            artifacts=tuple(burst.artifacts),
+            remember=remember,
+        )
+        await self.store.append(identity.tenant, [batch, *burst.children])
+        run.state, run.row = burst.state, row
+        self._bus.publish(identity.run_id, burst.events)
+        return True
+
+    def row(self, run: ActiveRun, burst: Burst) -> RunRow:
+        """The run's row as it stands after the burst."""
+        state = burst.state
+        identity = state.identity
+        ended = state.is_terminal
+        # A run with children shows their present status, so its snapshot is made when asked for.
+        keep = ended and not any(node.children for node in state.nodes.values())
+        return RunRow(
+            run_id=identity.run_id,
+            workflow_id=identity.workflow_id,
+            workflow_version=identity.workflow_version,
+            status=state.status,
+            created_at=state.started_at,
+            updated_at=burst.now,
+            last_sequence=state.next_sequence - 1,
+            ended_at=state.ended_at if ended else None,
+            wake_at=None if ended else self._wake_at(run, burst),
+            parent_run_id=identity.parent_run_id,
+            parent_node_id=identity.parent_node_id,
+            tags=state.tags,
+            sealed=None if ended else run.vault.sealed(self._seal, identity.run_id),
+            snapshot=encode(snapshot(state)) if keep else None,
+        )
+
+    def _wake_at(self, run: ActiveRun, burst: Burst) -> int | None:
+        planned = plan(burst.state, burst.now, self.limits).wake_at
+        due = [until for until in run.parked.values() if until is not None]
+        if burst.state.status == "paused" or not due:
+            return planned
+        return min(due) if planned is None else min([*due, planned])

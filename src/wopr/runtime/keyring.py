@@ -1,0 +1,90 @@
+"""API keys at work: who a presented key speaks for."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from wopr.protocol.errors import Unauthenticated
+from wopr.security.keys import ConfiguredKey, Principal, hash_key, new_key, scopes_of
+from wopr.store.port import KeyRow, Keys
+
+# A key that was looked up is trusted this long; so long may a revocation take to be noticed.
+TRUSTED_MS = 1000
+KEPT = 4096
+
+
+class Keyring:
+    """Finds principals by key hash; keys of the environment live only in memory."""
+
+    def __init__(
+        self, store: Keys, configured: Iterable[ConfiguredKey], now: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._configured = {
+            hash_key(key.key): Principal(
+                key_id=f"env-{index}",
+                tenant=key.tenant,
+                role=key.role,
+                scopes=scopes_of(key.role),
+                is_test=key.is_test,
+            )
+            for index, key in enumerate(configured, start=1)
+        }
+        self._trusted: OrderedDict[bytes, tuple[int, Principal]] = OrderedDict()
+
+    async def principal(self, key: str) -> Principal:
+        """The principal of a key. The error never says what was presented."""
+        key_hash = hash_key(key)
+        configured = self._configured.get(key_hash)
+        if configured is not None:
+            return configured
+        now = self._now()
+        trusted = self._trusted.get(key_hash)
+        if trusted is not None and now < trusted[0]:
+            return trusted[1]
+        row = await self._store.key_by_hash(key_hash)
+        if row is None:
+            raise Unauthenticated("the API key is not known")
+        principal = _principal(row, now)
+        until = (
+            now + TRUSTED_MS if row.expires_at is None else min(now + TRUSTED_MS, row.expires_at)
+        )
+        self._trusted[key_hash] = (until, principal)
+        while len(self._trusted) > KEPT:
+            self._trusted.popitem(last=False)
+        return principal
+
+    async def first_key(self) -> str | None:
+        """Make an admin key for an empty keyring; None when there are keys already."""
+        if self._configured or await self._store.keys():
+            return None
+        key = new_key(secrets.token_bytes(32), is_test=False)
+        await self._store.put_key(
+            KeyRow(
+                key_id=f"key_{secrets.token_hex(6)}",
+                tenant="default",
+                name="first key",
+                role="admin",
+                scopes=(),
+                key_hash=hash_key(key),
+                created_at=self._now(),
+            )
+        )
+        return key
+
+
+def _principal(row: KeyRow, now: int) -> Principal:
+    if row.revoked_at is not None and row.revoked_at <= now:
+        raise Unauthenticated("the API key was revoked", code="key_revoked")
+    if row.expires_at is not None and row.expires_at <= now:
+        raise Unauthenticated("the API key has expired", code="key_expired")
+    return Principal(
+        key_id=row.key_id,
+        tenant=row.tenant,
+        role=row.role,
+        scopes=scopes_of(row.role) | frozenset(row.scopes),
+        is_test=row.is_test,
+    )

@@ -1,0 +1,39 @@
+"""Logs: readable lines for a terminal, or JSON with run ids for a machine."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def configure_logs(log_format: str, log_level: str) -> None:
+    """Send everything to standard error, ours and the libraries', from this level on."""
+    level = _LEVELS[log_level]
+    # Requests are worth a line each for a machine; a terminal shows what needs attention.
+    shown = level if log_format == "json" or level != 20 else 30
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_logger_name,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=shown, force=True)
+    logging.getLogger("uvicorn").setLevel(max(shown, logging.WARNING))
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,131 @@
+"""Reading runs: snapshots, pages of events, and live following without a gap or a duplicate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import anyio
+
+from wopr.engine.snapshot import snapshot
+from wopr.protocol.documents import encode
+from wopr.protocol.errors import NotFound
+from wopr.protocol.events import RUN_TERMINAL_TYPES
+from wopr.protocol.runs import TERMINAL, ChildRun, RunSnapshot
+from wopr.runtime.advance import Advancer
+from wopr.runtime.bus import Bus
+from wopr.store.port import RunFilter, RunRow, StoredEvent
+
+PAGE = 500
+CHILDREN_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBody:
+    """An encoded snapshot and the sequence that it is the fold of."""
+
+    body: bytes
+    sequence: int
+
+
+class Readers:
+    """Everything that reads runs and writes nothing."""
+
+    def __init__(self, advancer: Advancer, bus: Bus) -> None:
+        self._advancer = advancer
+        self._store = advancer.journal.store
+        self._bus = bus
+
+    async def row(self, tenant: str, run_id: str) -> RunRow:
+        """The run's row; unknown and foreign are the same."""
+        row = await self._store.run(tenant, run_id)
+        if row is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        return row
+
+    async def snapshot(self, tenant: str, run_id: str) -> SnapshotBody:
+        """The run as it stands, encoded."""
+        row = await self.row(tenant, run_id)
+        if row.snapshot is not None:
+            return SnapshotBody(row.snapshot, row.last_sequence)
+        view = await self.fold(tenant, run_id)
+        return SnapshotBody(encode(view), int(view.last_sequence or 0))
+
+    async def fold(self, tenant: str, run_id: str) -> RunSnapshot:
+        """The run as it stands, from its log."""
+        run = await self._advancer.load(tenant, run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id!r}")
+        state = run.state
+        has_children = any(node.children for node in state.nodes.values())
+        return snapshot(state, await self._children(tenant, run_id) if has_children else ())
+
+    async def _children(self, tenant: str, run_id: str) -> list[ChildRun]:
+        where = RunFilter(parent_run_id=run_id)
+        page = await self._store.runs(tenant, where, None, CHILDREN_SHOWN)
+        return [
+            ChildRun(
+                run_id=row.run_id,
+                status=row.status,  # type: ignore[arg-type]  # the store keeps what the fold gave
+                node_id=row.parent_node_id or "",
+                workflow_id=row.workflow_id,
+            )
+            for row in reversed(page.runs)
+        ]
+
+    async def events(
+        self, tenant: str, run_id: str, start: int, limit: int = PAGE
+    ) -> list[StoredEvent]:
+        """A page of the log."""
+        return await self._store.read(tenant, run_id, start, limit)
+
+    async def all_events(self, tenant: str, run_id: str) -> AsyncIterator[StoredEvent]:
+        """The log so far."""
+        start = 0
+        while page := await self._store.read(tenant, run_id, start, PAGE):
+            for event in page:
+                yield event
+            start = page[-1].sequence + 1
+
+    async def wait_for_events(
+        self, tenant: str, run_id: str, start: int, seconds: float
+    ) -> list[StoredEvent]:
+        """Events from `start` on; waits for the first one unless the run has ended."""
+        with self._bus.subscribe(run_id) as topic, anyio.move_on_after(seconds):
+            while True:
+                events = await self._store.read(tenant, run_id, start, PAGE)
+                if events or (await self.row(tenant, run_id)).status in TERMINAL:
+                    return events
+                await topic.news()
+        return []
+
+    async def follow(
+        self, tenant: str, run_id: str, start: int, heartbeat: float
+    ) -> AsyncIterator[list[StoredEvent]]:
+        """Stored events first, then live ones, until the terminal event.
+
+        An empty list is a heartbeat: nothing came for that many seconds.
+        """
+        with self._bus.subscribe(run_id) as topic:
+            while True:
+                events = topic.since(start)
+                if not events:
+                    events = await self._store.read(tenant, run_id, start, PAGE)
+                if events:
+                    yield events
+                    start = events[-1].sequence + 1
+                    if events[-1].type in RUN_TERMINAL_TYPES:
+                        return
+                    continue
+                if await self._is_over(tenant, run_id, start):
+                    return
+                has_news = False
+                with anyio.move_on_after(heartbeat):
+                    await topic.news()
+                    has_news = True
+                if not has_news:
+                    yield []
+
+    async def _is_over(self, tenant: str, run_id: str, start: int) -> bool:
+        row = await self._store.run(tenant, run_id)
+        return row is None or (row.status in TERMINAL and start > row.last_sequence)

@@ -1,0 +1,142 @@
+"""A run request, checked against the caller, the host and the workflow before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from wopr.nodes.mock_providers import script
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
+from wopr.protocol.errors import BadEngineVersion, CapabilityRequired, Forbidden, Refused
+from wopr.protocol.events import ENGINE_VERSION
+from wopr.protocol.runs import Configurable, CreateRun, Owner
+from wopr.runtime.library import Compiled, Library
+from wopr.runtime.settings import Settings
+from wopr.runtime.starting import check_inputs
+from wopr.security.keys import Principal
+
+DEEPEST_METADATA = 4
+OLDEST_ENGINE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRun:
+    """A request that may be carried out."""
+
+    request: CreateRun
+    compiled: Compiled
+    owner: Owner
+    engine_version: int = ENGINE_VERSION
+    traceparent: str = ""
+    dedup: bool = False
+
+
+async def check_request(
+    request: CreateRun,
+    *,
+    principal: Principal,
+    library: Library,
+    settings: Settings,
+    force_engine_version: str | None = None,
+    traceparent: str = "",
+    dedup: bool = False,
+) -> NewRun:
+    """Check a create request in the order: who may, which workflow, which options, which inputs."""
+    if not isinstance(request.tenant_id, Unset) and request.tenant_id != principal.tenant:
+        raise Forbidden("tenantId names a tenant that this key is no member of", field="tenantId")
+    _refuse_unsupported(request)
+    engine_version = _engine_version(force_engine_version, principal)
+    compiled = await library.newest(principal.tenant, request.workflow_id)
+    if request.configurable:
+        _check_configurable(request.configurable, compiled, principal)
+    elif compiled.configurable_schema is not None:
+        _check_schema(request.configurable, compiled)
+    if request.metadata:
+        _check_metadata(request.metadata, settings.max_metadata_bytes)
+    check_inputs(compiled, request.inputs)
+    return NewRun(
+        request=request,
+        compiled=compiled,
+        owner=Owner(tenant=principal.tenant, principal=principal.key_id),
+        engine_version=engine_version,
+        traceparent=traceparent,
+        dedup=dedup,
+    )
+
+
+def _refuse_unsupported(request: CreateRun) -> None:
+    for name, value, capability in (
+        ("callbackUrl", request.callback_url, "webhooks.supported"),
+        ("residency", request.residency, "residency.supported"),
+    ):
+        if not isinstance(value, Unset):
+            raise CapabilityRequired(
+                f"{name} needs {capability}, which this host does not advertise",
+                field=name,
+                requiredCapability=capability,
+            )
+
+
+def _engine_version(forced: str | None, principal: Principal) -> int:
+    if forced is None:
+        return ENGINE_VERSION
+    if not principal.is_test:
+        raise Forbidden(
+            "X-Force-Engine-Version is for test keys only", code="force_engine_version_forbidden"
+        )
+    if not forced.isdecimal() or not OLDEST_ENGINE <= int(forced) <= ENGINE_VERSION:
+        raise BadEngineVersion(
+            f"X-Force-Engine-Version must be {OLDEST_ENGINE} to {ENGINE_VERSION}",
+            min=OLDEST_ENGINE,
+            max=ENGINE_VERSION,
+        )
+    return int(forced)
+
+
+def _check_configurable(configurable: JsonObject, compiled: Compiled, principal: Principal) -> None:
+    try:
+        options = msgspec.convert(configurable, Configurable)
+    except msgspec.ValidationError as fault:
+        message, _, path = str(fault).partition(" - at ")
+        name = path.strip("`").replace("$", "configurable", 1) or "configurable"
+        raise Refused(f"{name}: {message}", field=name) from fault
+    if not isinstance(options.mock_provider, Unset):
+        if not principal.is_test:
+            raise Forbidden(
+                "configurable.mockProvider is for test keys only", code="mock_provider_forbidden"
+            )
+        script(options.mock_provider)
+    _check_schema(configurable, compiled)
+
+
+def _check_schema(configurable: JsonObject, compiled: Compiled) -> None:
+    if compiled.configurable_schema is None:
+        return
+    faults = [
+        {
+            "path": ".".join(["configurable", *(str(step) for step in error.instance_path)]),
+            "message": error.message,
+        }
+        for error in compiled.configurable_schema.iter_errors(configurable)
+    ]
+    if faults:
+        raise Refused(
+            f"{faults[0]['path']}: {faults[0]['message']}", field=faults[0]["path"], errors=faults
+        )
+
+
+def _check_metadata(metadata: JsonObject, most_bytes: int) -> None:
+    if _depth(metadata) > DEEPEST_METADATA:
+        raise Refused(f"metadata may be nested {DEEPEST_METADATA} deep at most", field="metadata")
+    size = len(encode(metadata))
+    if size > most_bytes:
+        raise Refused(f"metadata may have at most {most_bytes} bytes, not {size}", field="metadata")
+
+
+def _depth(value: Json) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0

@@ -1,0 +1,138 @@
+"""Everything an operator can set, in one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wopr.engine.limits import HostLimits
+
+DAY_MS = 86_400_000
+RETENTION_FLOOR_DAYS = 7
+_DEFAULT_LIMITS = HostLimits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one process; the command line and `WOPR_*` variables fill them."""
+
+    host: str = "127.0.0.1"
+    port: int = 8642
+    data_dir: Path = Path("data")
+    db: str = ""
+    workflows: tuple[Path, ...] = ()
+    conformance: bool = False
+    log_format: str = "text"
+    log_level: str = "info"
+    api_keys: str = field(default="", repr=False)
+    limits: HostLimits = _DEFAULT_LIMITS
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_metadata_bytes: int = 8192
+    # Requests per second that one key may make, with bursts of twice as many; 0 is no limit.
+    rate_limit: int = 5000
+    # Requests under way at once before the host answers 503.
+    max_in_flight: int = 2000
+    max_readers_per_run: int = 1000
+    retention_days: int = 30
+    drain_seconds: float = 10.0
+    heartbeat_seconds: float = 15.0
+    allow_private_destinations: bool = False
+    host_key: str = field(default="", repr=False)
+
+    @property
+    def database_url(self) -> str:
+        """Where the data lies."""
+        return self.db or f"sqlite:///{self.data_dir / 'wopr.db'}"
+
+    def checked(self) -> Settings:
+        """Refuse settings that cannot work, naming each."""
+        faults = [
+            f"{name} must be {rule}, not {value}"
+            for name, value, rule, is_fine in (
+                ("port", self.port, "between 0 and 65535", 0 <= self.port <= 65535),
+                (
+                    "retention_days",
+                    self.retention_days,
+                    f"at least {RETENTION_FLOOR_DAYS}",
+                    self.retention_days >= RETENTION_FLOOR_DAYS,
+                ),
+                (
+                    "max_body_bytes",
+                    self.max_body_bytes,
+                    "at least 1024",
+                    self.max_body_bytes >= 1024,
+                ),
+                ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
+                ("max_in_flight", self.max_in_flight, "at least 1", self.max_in_flight >= 1),
+                (
+                    "heartbeat_seconds",
+                    self.heartbeat_seconds,
+                    "between 0 and 30",
+                    0 < self.heartbeat_seconds <= 30,
+                ),
+                (
+                    "max_run_duration_ms",
+                    self.limits.max_run_duration_ms,
+                    "at least 1000",
+                    self.limits.max_run_duration_ms >= 1000,
+                ),
+            )
+            if not is_fine
+        ]
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+
+# Settings that have no option of their own on the command line.
+_FROM_ENVIRONMENT = (
+    "api_keys",
+    "max_body_bytes",
+    "max_metadata_bytes",
+    "rate_limit",
+    "max_in_flight",
+    "max_readers_per_run",
+    "retention_days",
+    "drain_seconds",
+    "heartbeat_seconds",
+    "allow_private_destinations",
+    "host_key",
+)
+_LIMITS = HostLimits.__struct_fields__
+
+
+def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
+    """Lay `WOPR_*` variables over settings; a value that does not parse is refused by name."""
+    kinds = {f.name: type(getattr(settings, f.name)) for f in fields(settings)}
+    changes: dict[str, Any] = {
+        name: _parse(f"WOPR_{name.upper()}", environment[f"WOPR_{name.upper()}"], kinds[name])
+        for name in _FROM_ENVIRONMENT
+        if environment.get(f"WOPR_{name.upper()}")
+    }
+    limits = {
+        name: _parse(f"WOPR_{name.upper()}", environment[f"WOPR_{name.upper()}"], int)
+        for name in _LIMITS
+        if environment.get(f"WOPR_{name.upper()}")
+    }
+    if limits:
+        changes["limits"] = msgspec.structs.replace(settings.limits, **limits)
+    return replace(settings, **changes)
+
+
+def _parse(name: str, text: str, kind: type) -> str | int | float | bool:
+    if kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off"):
+            return False
+        raise ValueError(f"{name} must be 1 or 0, not {text!r}")
+    if kind is str:
+        return text
+    try:
+        return float(text) if kind is float else int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be a number, not {text!r}") from None

@@ -1,0 +1,27 @@
+"""Time and ids, as values that can be passed in, so that tests can hold them still."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import uuid_utils
+
+
+def wall_clock() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def time_ordered_id() -> str:
+    """A UUIDv7: unique everywhere, and neighbours in time are neighbours in an index."""
+    return str(uuid_utils.uuid7())
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the runtime gets the time and new ids from."""
+
+    now: Callable[[], int] = wall_clock
+    new_id: Callable[[], str] = time_ordered_id

@@ -1,0 +1,76 @@
+"""What a new run starts with: inputs checked against the workflow, and its first event."""
+
+from __future__ import annotations
+
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import Refused
+from wopr.protocol.events import ENGINE_VERSION
+from wopr.protocol.runs import Owner
+from wopr.protocol.workflow import VariableType, WorkflowVariable
+from wopr.runtime.library import Compiled
+
+_KINDS: dict[VariableType, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+}
+
+
+def check_inputs(compiled: Compiled, inputs: JsonObject) -> None:
+    """Refuse inputs that are missing or of the wrong type, naming every one of them."""
+    faults = [
+        {"path": f"inputs.{variable.name}", "message": fault}
+        for variable in compiled.definition.variables
+        if (fault := _fault(variable, inputs)) is not None
+    ]
+    if faults:
+        raise Refused(
+            "; ".join(f"{fault['path']} {fault['message']}" for fault in faults),
+            field=faults[0]["path"],
+            errors=faults,
+        )
+
+
+def _fault(variable: WorkflowVariable, inputs: JsonObject) -> str | None:
+    if variable.name not in inputs:
+        has_default = not isinstance(variable.default_value, Unset)
+        return None if has_default or not variable.required else f"must be a {variable.type}"
+    value: Json = inputs[variable.name]
+    is_right = isinstance(value, _KINDS[variable.type]) and (
+        variable.type == "boolean" or not isinstance(value, bool)
+    )
+    return None if is_right else f"must be a {variable.type}, not {_name(value)}"
+
+
+def _name(value: Json) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def started_payload(
+    compiled: Compiled,
+    *,
+    inputs: JsonObject,
+    owner: Owner,
+    configurable: JsonObject | None = None,
+    engine_version: int = ENGINE_VERSION,
+    **extra: Json,
+) -> JsonObject:
+    """The payload of `run.started`: with the definition, all that a replay needs."""
+    who: JsonObject = {"tenant": owner.tenant}
+    if not isinstance(owner.principal, Unset):
+        who["principal"] = owner.principal
+    payload: JsonObject = {
+        "workflowId": compiled.workflow_id,
+        "workflowVersion": compiled.version,
+        "inputs": inputs,
+        "transport": "rest",
+        "engineVersion": str(engine_version),
+        "owner": who,
+    }
+    if configurable:
+        payload["configurable"] = configurable
+    payload.update({name: value for name, value in extra.items() if value})
+    return payload

@@ -1,0 +1,152 @@
+"""Turns the engine's steps into events: the part of an advance that needs no waiting."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.engine.limits import backoff_ms, max_retries
+from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Sleeping, Waiting
+from wopr.engine.plan import (
+    Breach,
+    FailNode,
+    FailRun,
+    Finish,
+    Loopback,
+    Skip,
+    Start,
+    Step,
+    outputs,
+)
+from wopr.engine.state import ACTIVE, RunState
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.runs import RunError
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.appender import Burst, as_json
+from wopr.runtime.wishes import CancelWish
+from wopr.store.port import Wish
+
+
+def error_json(error: RunError) -> JsonObject:
+    """An error as a payload member."""
+    plain: JsonObject = msgspec.to_builtins(error)
+    return plain
+
+
+def take(run: ActiveRun, burst: Burst, step: Step) -> None:
+    """Append the events of a step other than `Start`."""
+    match step:
+        case Start():
+            raise AssertionError("starts are taken by the advancer")
+        case Skip(node_id, reason):
+            payload = {"nodeId": node_id, "reason": reason}
+            burst.add("node.skipped", payload, node_id=node_id)
+        case FailNode(node_id, error):
+            fail_node(burst, node_id, error)
+        case Breach():
+            breach(run, burst, step)
+        case Loopback(node_id, iterations, limit, error):
+            stop_nodes(run, burst, "loop-limit")
+            loop: JsonObject = {"nodeId": node_id, "iterations": iterations, "limit": limit}
+            burst.add("workflow.loopback-limit", loop, node_id=node_id)
+            burst.add("run.failed", {"error": error_json(error), "failedNodeId": node_id})
+        case Finish():
+            # From the masked state: what the log hides, the run's outputs hide.
+            burst.add("run.completed", {"outputs": outputs(burst.state)})
+        case FailRun(node_id, error):
+            stop_nodes(run, burst, "run-failed")
+            burst.add("run.failed", {"error": error_json(error), "failedNodeId": node_id})
+
+
+def breach(run: ActiveRun, burst: Burst, step: Breach) -> None:
+    """Stop what is in flight, say which cap was reached, and fail the run."""
+    stop_nodes(run, burst, step.error.code)
+    payload: JsonObject = {"kind": step.kind, "limit": step.limit, "observed": step.observed}
+    if step.node_id is not None:
+        payload["nodeId"] = step.node_id
+    burst.add("cap.breached", payload, node_id=step.node_id or "")
+    burst.add("run.failed", {"error": error_json(step.error)})
+
+
+def fail_node(burst: Burst, node_id: str, error: RunError, attempts: int = 1) -> None:
+    """Append a node's final failure."""
+    payload = {"nodeId": node_id, "error": error_json(error), "attempts": attempts}
+    cause = burst.state.nodes[node_id].started_event
+    burst.add("node.failed", payload, node_id=node_id, causation_id=cause)
+
+
+def stop_nodes(run: ActiveRun, burst: Burst, reason: str) -> None:
+    """Cancel every node that has started and not ended, and the children they wait for."""
+    for node_id in burst.state.active():
+        cancel_children(run, burst, node_id)
+        payload = {"nodeId": node_id, "reason": reason}
+        burst.add("node.cancelled", payload, node_id=node_id)
+
+
+def cancel_children(run: ActiveRun, burst: Burst, node_id: str) -> None:
+    """Leave a cancel wish on a node's children, unless its config says they live on."""
+    config: Json = run.compiled.configs.get(node_id)
+    if getattr(config, "propagate_cancellation", True):
+        wish = CancelWish(reason="parent-cancelled", parent_run_id=run.state.identity.run_id)
+        body = msgspec.json.encode(wish)
+        burst.wishes += [
+            Wish(run_id=child, body=body) for child, _ in burst.state.nodes[node_id].children
+        ]
+
+
+def settle(run: ActiveRun, burst: Burst, node_id: str, outcome: Outcome) -> None:
+    """Append what came of a call of a node, or park it until its next call."""
+    run.parked.pop(node_id, None)
+    match outcome:
+        case Completed(result):
+            _complete(burst, node_id, result)
+        case Failed(error):
+            _fail_or_retry(burst, node_id, error)
+        case Sleeping(until):
+            run.parked[node_id] = until
+        case Waiting():
+            run.parked[node_id] = None
+
+
+def _complete(burst: Burst, node_id: str, result: JsonObject) -> None:
+    try:
+        payload = {"nodeId": node_id, "outputs": as_json(result) if result else {}}
+    except NodeFailure as failure:
+        return _fail_or_retry(burst, node_id, failure.error)
+    cause = burst.state.nodes[node_id].started_event
+    burst.add("node.completed", payload, node_id=node_id, causation_id=cause)
+    return None
+
+
+def _fail_or_retry(burst: Burst, node_id: str, error: RunError) -> None:
+    node = burst.state.graph.nodes[node_id]
+    attempts = burst.state.nodes[node_id].attempt + 1
+    may_retry = isinstance(error.retryable, Unset) or error.retryable
+    if not may_retry or attempts > max_retries(burst.state, node):
+        return fail_node(burst, node_id, error, attempts)
+    payload: JsonObject = {
+        "nodeId": node_id,
+        "attempt": attempts,
+        "delayMs": backoff_ms(node, attempts),
+        "lastError": error_json(error),
+    }
+    cause = burst.state.nodes[node_id].started_event
+    burst.add("node.retried", payload, node_id=node_id, causation_id=cause)
+    return None
+
+
+def is_current(state: RunState, node_id: str, started_event: str) -> bool:
+    """Tell whether the log still waits for this very execution of the node."""
+    node = state.nodes[node_id]
+    return node.status == "running" and node.started_event == started_event
+
+
+def cancel_run(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
+    """Append a cancellation: of the nodes in flight, of all children, and of the run."""
+    for node_id, node in burst.state.nodes.items():
+        if node.status not in ACTIVE:
+            cancel_children(run, burst, node_id)
+    stop_nodes(run, burst, wish.reason or "cancelled")
+    payload: JsonObject = {"reason": wish.reason} if wish.reason else {}
+    if wish.parent_run_id:
+        payload["parentRunId"] = wish.parent_run_id
+    burst.add("run.cancelled", payload)

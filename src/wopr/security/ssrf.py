@@ -1,0 +1,186 @@
+"""Who may be dialled: the rules for a URL that somebody else named (SSRF and egress)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
+_FIRST_FREE_PORT: Final = 1024
+
+_BLOCKED_NAMES: Final = frozenset(
+    "localhost localhost.localdomain ip6-localhost ip6-loopback broadcasthost "
+    "metadata instance-data metadata.google.internal".split()
+)
+_BLOCKED_SUFFIXES: Final = tuple(
+    ".localhost .localdomain .local .internal .intranet .lan .home.arpa".split()
+)
+
+_BLOCKED_V4: Final = tuple(
+    ipaddress.IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # carrier-grade NAT
+        "127.0.0.0/8",
+        "168.63.129.16/32",  # a cloud's platform endpoint on a public number
+        "169.254.0.0/16",  # link-local, instance metadata
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+    )
+)
+# IPv6 has one public range. What lies outside it is blocked without a name: `::`, `::1`, mapped
+# and compatible IPv4, NAT64 (64:ff9b::/96, 64:ff9b:1::/48), fc00::/7, fe80::/10, ff00::/8.
+_PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")
+_BLOCKED_V6: Final = tuple(
+    ipaddress.IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo, benchmarks, ORCHID
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4 carries an IPv4 address inside
+        "3fff::/20",  # documentation
+    )
+)
+
+_LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_BRACKETED: Final = re.compile(r"\[[^\[\]]+\](?::[0-9]*)?")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+
+
+class DestinationDenied(ValueError):
+    """The host does not dial this destination. The message says why, without the URL."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a URL leads: its scheme, its normalised host, its port."""
+
+    scheme: str
+    host: str
+    port: int
+    is_address: bool
+
+    @property
+    def origin(self) -> str:
+        """The origin in its one spelling, to compare by."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+def check_url(url: str, *, allow_private: bool) -> Destination:
+    """Return where the URL leads. Raises `DestinationDenied` if the host must not go there.
+
+    A name that passes can still resolve to a private address: whoever connects checks each
+    address with `is_blocked_address` and dials the one that was checked.
+    """
+    parts = _split(url)
+    destination = _destination(parts, _port(parts))
+    if not allow_private:
+        _require_public(destination)
+    return destination
+
+
+def is_blocked_address(ip: str) -> bool:
+    """Tell whether an address is not public: private, local, reserved or IPv4 in disguise.
+
+    Text that is no address is blocked as well.
+    """
+    try:
+        address = ipaddress.ip_address(ip)
+    except ValueError:
+        return True
+    if isinstance(address, ipaddress.IPv4Address):
+        return any(address in network for network in _BLOCKED_V4)
+    if address.scope_id is not None or address not in _PUBLIC_V6:
+        return True
+    return any(address in network for network in _BLOCKED_V6)
+
+
+def _split(url: str) -> SplitResult:
+    # Parsers disagree about these characters, and a check is only as good as the agreement.
+    if any(char <= " " or char == "\\" or char > "~" for char in url):
+        raise DestinationDenied("a URL holds only printable ASCII; write a name as xn--")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise DestinationDenied("the URL is malformed") from None
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise DestinationDenied("only https is dialled")
+    if "@" in parts.netloc:
+        raise DestinationDenied("a URL must not carry credentials")
+    return parts
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        port = parts.port
+    except ValueError:
+        raise DestinationDenied("the port is not a number from 1 to 65535") from None
+    if port == 0:
+        raise DestinationDenied("the port is not a number from 1 to 65535")
+    return _DEFAULT_PORTS[parts.scheme] if port is None else port
+
+
+def _destination(parts: SplitResult, port: int) -> Destination:
+    host = parts.hostname or ""
+    if "[" in parts.netloc or "]" in parts.netloc:
+        # What stands beside the brackets is ignored by some parsers and the host for others.
+        if not _BRACKETED.fullmatch(parts.netloc):
+            raise DestinationDenied("the URL has no valid host name")
+        host, is_address = _ipv6(host), True
+    else:
+        host = host.removesuffix(".")
+        is_address = _is_ipv4(host)
+    return Destination(scheme=parts.scheme, host=host, port=port, is_address=is_address)
+
+
+def _ipv6(host: str) -> str:
+    try:
+        address = ipaddress.IPv6Address(host)
+    except ValueError:
+        raise DestinationDenied("the address in brackets is not IPv6") from None
+    if address.scope_id is not None:
+        raise DestinationDenied("an address must not name a network interface")
+    return str(address)
+
+
+def _is_ipv4(host: str) -> bool:
+    """Tell an IPv4 address from a name; refuse what is neither, or an address in odd spelling."""
+    labels = host.split(".")
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise DestinationDenied("the URL has no valid host name")
+    if not _NUMBER.fullmatch(labels[-1]):
+        return False
+    # `127.1`, `0x7f.0.0.1`, `017700000001` and `2130706433` all reach 127.0.0.1 somewhere.
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        raise DestinationDenied("write an IPv4 address as four decimal numbers") from None
+    return True
+
+
+def _require_public(destination: Destination) -> None:
+    host = destination.host
+    if destination.scheme != "https":
+        raise DestinationDenied("only https is dialled")
+    if destination.is_address and is_blocked_address(host):
+        raise DestinationDenied("the address is not public")
+    if host in _BLOCKED_NAMES or host.endswith(_BLOCKED_SUFFIXES):
+        raise DestinationDenied("the name is one of a private network")
+    if destination.port < _FIRST_FREE_PORT and destination.port not in _DEFAULT_PORTS.values():
+        raise DestinationDenied("the port belongs to another protocol")

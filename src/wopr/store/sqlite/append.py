@@ -1,0 +1,249 @@
+"""Write batches: the fences first, then the rows; the hot path of the whole host."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from wopr.protocol.errors import Conflict, SequenceTaken
+from wopr.store.port import Batch, RememberedAnswer, RunRow
+
+_HEAD = """
+SELECT last_sequence, status, ended_at, wake_at, wish FROM runs WHERE run_id = ? AND tenant = ?
+"""
+
+_INSERT_RUN = """
+INSERT INTO runs (
+    run_id, tenant, workflow_id, workflow_version, status, created_at, updated_at, last_sequence,
+    ended_at, wake_at, parent_run_id, parent_node_id, tags, wish, sealed, snapshot
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id) DO NOTHING
+"""
+
+# SQLite rewrites an index when its column is in the SET list, changed or not. Most steps change
+# none of the indexed columns, and those take the short form.
+_MOVE_RUN = """
+UPDATE runs SET updated_at = ?, last_sequence = ?, sealed = ?, snapshot = ?
+WHERE run_id = ? AND tenant = ?
+"""
+
+_CHANGE_RUN = """
+UPDATE runs SET updated_at = ?, last_sequence = ?, sealed = ?, snapshot = ?,
+    status = ?, ended_at = ?, wake_at = ?, wish = ?
+WHERE run_id = ? AND tenant = ?
+"""
+
+_INSERT_EVENT = "INSERT INTO events (run_id, sequence, type, body) VALUES (?, ?, ?, ?)"
+
+_INSERT_TAG = """
+INSERT OR IGNORE INTO run_tags (tenant, tag, created_at, run_id) VALUES (?, ?, ?, ?)
+"""
+
+_PUT_ARTIFACT = """
+INSERT OR REPLACE INTO artifacts (run_id, artifact_id, node_id, artifact_type, created_at, body)
+VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+_ANSWER_EXISTS = "SELECT 1 FROM answers WHERE tenant = ? AND key_hash = ?"
+
+INSERT_ANSWER = """
+INSERT OR IGNORE INTO answers (tenant, key_hash, request_digest, status, body, created_at)
+VALUES (?, ?, ?, ?, ?, ?)
+"""
+
+_WAKE = "UPDATE runs SET wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL"
+
+LEAVE_WISH = """
+UPDATE runs SET wish = ?, wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL
+"""
+
+CLEAR_WISH = "UPDATE runs SET wish = NULL WHERE run_id = ? AND tenant = ? AND ended_at IS NULL"
+
+
+class _Head(NamedTuple):
+    """What a run's row says before a batch."""
+
+    last_sequence: int
+    status: str
+    ended_at: int | None
+    wake_at: int | None
+    wish: bytes | None
+
+
+def check_batch(batch: Batch) -> None:
+    """Raise `ValueError` unless the batch's events are numbered as its row and `first` say."""
+    after = batch.first + len(batch.events)
+    if batch.run.last_sequence != after - 1:
+        raise ValueError(f"last_sequence must be {after - 1}, not {batch.run.last_sequence}")
+    if [event.sequence for event in batch.events] != list(range(batch.first, after)):
+        raise ValueError(f"the batch's events must be numbered from {batch.first} on, without gaps")
+    if not after:
+        raise ValueError("a run begins with at least one event")
+
+
+def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]) -> None:
+    """Write all batches inside the caller's transaction, or raise: then none must be committed."""
+    heads = _pass_fences(connection, tenant, batches)
+    for batch in batches:
+        if batch.remember is not None:
+            _check_unanswered(connection, tenant, batch.remember.key_hash)
+    for batch in batches:
+        _write_batch(connection, tenant, batch, heads)
+    # Last, so that no row of this call overwrites a wake-up of this call.
+    for batch in batches:
+        if batch.wakes or batch.wishes:
+            _wake_others(connection, tenant, batch)
+
+
+def _pass_fences(
+    connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]
+) -> dict[str, _Head]:
+    """Find every run's head, and raise `SequenceTaken` unless its batches follow on it."""
+    heads: dict[str, _Head] = {}
+    last: dict[str, int] = {}
+    for batch in batches:
+        run_id = batch.run.run_id
+        if run_id not in last:
+            last[run_id] = _stored_last(connection, tenant, batch, heads)
+        if batch.first != last[run_id] + 1:
+            raise SequenceTaken("the run's log has moved on", runId=run_id)
+        last[run_id] = batch.run.last_sequence
+    return heads
+
+
+def _stored_last(
+    connection: sqlite3.Connection, tenant: str, batch: Batch, heads: dict[str, _Head]
+) -> int:
+    if batch.first == 0:
+        return -1  # the insert is the fence
+    run_id = batch.run.run_id
+    row = connection.execute(_HEAD, (run_id, tenant)).fetchone()
+    if row is None:
+        return -1
+    heads[run_id] = _Head._make(row)
+    return heads[run_id].last_sequence
+
+
+def _check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
+    if connection.execute(_ANSWER_EXISTS, (tenant, key_hash)).fetchone() is not None:
+        raise Conflict(
+            "another request with this idempotency key came first", code="idempotency_in_flight"
+        )
+
+
+def _write_batch(
+    connection: sqlite3.Connection, tenant: str, batch: Batch, heads: dict[str, _Head]
+) -> None:
+    run = batch.run
+    head = heads.get(run.run_id)
+    if head is None:
+        heads[run.run_id] = _insert_run(connection, tenant, run)
+    else:
+        heads[run.run_id] = _update_run(connection, tenant, run, head)
+    if batch.events:
+        connection.executemany(
+            _INSERT_EVENT, [(run.run_id, e.sequence, e.type, e.body) for e in batch.events]
+        )
+    if batch.artifacts:
+        connection.executemany(
+            _PUT_ARTIFACT,
+            [
+                (run.run_id, a.artifact_id, a.node_id, a.artifact_type, a.created_at, a.body)
+                for a in batch.artifacts
+            ],
+        )
+    answer = batch.remember
+    if answer is not None:
+        connection.execute(INSERT_ANSWER, answer_values(tenant, answer))
+
+
+def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _Head:
+    ended = run.ended_at is not None
+    head = _Head(
+        run.last_sequence,
+        run.status,
+        run.ended_at,
+        None if ended else run.wake_at,
+        None if ended else run.wish,
+    )
+    inserted = connection.execute(
+        _INSERT_RUN,
+        (
+            run.run_id,
+            tenant,
+            run.workflow_id,
+            run.workflow_version,
+            run.status,
+            run.created_at,
+            run.updated_at,
+            run.last_sequence,
+            run.ended_at,
+            head.wake_at,
+            run.parent_run_id,
+            run.parent_node_id,
+            msgspec.json.encode(run.tags) if run.tags else None,
+            head.wish,
+            None if ended else run.sealed,
+            run.snapshot,
+        ),
+    )
+    if not inserted.rowcount:
+        # Should earlier batches of this call be written already, the writer undoes them.
+        raise SequenceTaken("the run exists already", runId=run.run_id)
+    if run.tags:
+        connection.executemany(
+            _INSERT_TAG, [(tenant, tag, run.created_at, run.run_id) for tag in run.tags]
+        )
+    return head
+
+
+def _update_run(connection: sqlite3.Connection, tenant: str, run: RunRow, head: _Head) -> _Head:
+    ended = run.ended_at is not None
+    after = _Head(
+        run.last_sequence,
+        run.status,
+        run.ended_at,
+        None if ended else _next_wake(head, run.wake_at),
+        # Whoever left a wish since this run was loaded must find it kept.
+        None if ended else head.wish,
+    )
+    moved = (run.updated_at, run.last_sequence, None if ended else run.sealed, run.snapshot)
+    if after[1:] == head[1:]:
+        connection.execute(_MOVE_RUN, (*moved, run.run_id, tenant))
+    else:
+        connection.execute(_CHANGE_RUN, (*moved, *after[1:], run.run_id, tenant))
+    return after
+
+
+def _next_wake(head: _Head, wake_at: int | None) -> int | None:
+    """The row's own wake-up, or an earlier one that a wish still waits for."""
+    if head.wish is None or head.wake_at is None:
+        return wake_at
+    return head.wake_at if wake_at is None else min(head.wake_at, wake_at)
+
+
+def answer_values(
+    tenant: str, answer: RememberedAnswer
+) -> tuple[str, bytes, bytes, int, bytes, int]:
+    """The parameters of `INSERT_ANSWER`."""
+    return (
+        tenant,
+        answer.key_hash,
+        answer.request_digest,
+        answer.status,
+        answer.body,
+        answer.created_at,
+    )
+
+
+def _wake_others(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
+    now = batch.run.updated_at
+    if batch.wakes:
+        connection.executemany(_WAKE, [(now, run_id, tenant) for run_id in batch.wakes])
+    if batch.wishes:
+        connection.executemany(
+            LEAVE_WISH, [(wish.body, now, wish.run_id, tenant) for wish in batch.wishes]
+        )

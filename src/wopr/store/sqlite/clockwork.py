@@ -1,0 +1,125 @@
+"""The part that the host's own timers use: what is due, what to recover, what to delete."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+
+import msgspec
+
+from wopr.store.sqlite.part import Part
+
+_DUE = "SELECT tenant, run_id FROM runs WHERE wake_at <= ? ORDER BY wake_at, run_id LIMIT ?"
+
+_NEXT_DUE = "SELECT wake_at FROM runs WHERE wake_at >= 0 ORDER BY wake_at LIMIT 1"
+
+_UNFINISHED = """
+SELECT tenant, run_id FROM runs INDEXED BY runs_unfinished
+WHERE ended_at IS NULL AND (tenant, run_id) > (?, ?)
+ORDER BY tenant, run_id LIMIT ?
+"""
+
+_COUNTS = "SELECT status, count(*) FROM runs GROUP BY status"
+
+_ENDED = """
+SELECT tenant, run_id, ended_at, created_at, tags, last_sequence FROM runs
+WHERE ended_at < ? ORDER BY ended_at, run_id LIMIT ?
+"""
+
+_BURY = "INSERT OR REPLACE INTO expired_runs (tenant, run_id, ended_at) VALUES (?, ?, ?)"
+_DELETE_TAG = """
+DELETE FROM run_tags WHERE tenant = ? AND tag = ? AND created_at = ? AND run_id = ?
+"""
+_DELETE_OF_RUN = (
+    "DELETE FROM events WHERE run_id = ?",
+    "DELETE FROM artifacts WHERE run_id = ?",
+    "DELETE FROM runs WHERE run_id = ?",
+)
+
+_FORGET_ANSWERS = """
+DELETE FROM answers WHERE (tenant, key_hash) IN (
+    SELECT tenant, key_hash FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?
+)
+"""
+_FORGET_INVOCATIONS = """
+DELETE FROM invocations WHERE (tenant, invocation_id) IN (
+    SELECT tenant, invocation_id FROM invocations WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?
+)
+"""
+
+# Deleting shares the writer with live runs, so no transaction deletes more than this at once. A
+# single run with a longer log still goes in one piece: half a log must never be seen.
+_CHUNK_RUNS = 64
+_CHUNK_EVENTS = 4000
+_CHUNK_RECORDS = 1000
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+class SqliteClockwork(Part):
+    """`Clockwork` on SQLite."""
+
+    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Runs whose `wake_at` has come, earliest first."""
+        return [(row[0], row[1]) for row in self._reader.near(_DUE, (now, limit))]
+
+    async def next_due(self) -> int | None:
+        """The earliest `wake_at` of all unfinished runs."""
+        rows = self._reader.near(_NEXT_DUE)
+        return rows[0][0] if rows else None
+
+    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+        """A page of all runs that have not ended."""
+        rows = await self._reader.far(_UNFINISHED, (*(after or ("", "")), limit))
+        return [(row[0], row[1]) for row in rows]
+
+    async def expire(self, ended_before: int, limit: int) -> int:
+        """Delete up to `limit` runs that ended before then, and keep a note that they were."""
+        removed = 0
+        while removed < limit:
+            chunk = min(limit - removed, _CHUNK_RUNS)
+            count = await self._writer.submit(
+                partial(_expire, ended_before=ended_before, limit=chunk)
+            )
+            if not count:
+                break
+            removed += count
+        return removed
+
+    async def forget(self, answers_before: int, invocations_before: int) -> None:
+        """Drop idempotency records past their retention."""
+        for sql, before in (
+            (_FORGET_ANSWERS, answers_before),
+            (_FORGET_INVOCATIONS, invocations_before),
+        ):
+            while await self._writer.submit(partial(_forget, sql=sql, before=before)):
+                pass
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs there are by status."""
+        return {row[0]: row[1] for row in await self._reader.far(_COUNTS)}
+
+
+def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> int:
+    """Delete the oldest few runs; answer how many."""
+    events = 0
+    count = 0
+    rows = connection.execute(_ENDED, (ended_before, limit)).fetchall()
+    for tenant, run_id, ended_at, created_at, tags, last_sequence in rows:
+        events += last_sequence + 1
+        if count and events > _CHUNK_EVENTS:
+            break
+        connection.execute(_BURY, (tenant, run_id, ended_at))
+        if tags is not None:
+            connection.executemany(
+                _DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in _tags.decode(tags)]
+            )
+        for sql in _DELETE_OF_RUN:
+            connection.execute(sql, (run_id,))
+        count += 1
+    return count
+
+
+def _forget(connection: sqlite3.Connection, sql: str, before: int) -> bool:
+    """Delete some records; answer whether there may be more."""
+    return connection.execute(sql, (before, _CHUNK_RECORDS)).rowcount == _CHUNK_RECORDS

@@ -1,0 +1,66 @@
+"""Open connections: the one that writes, and those that only read."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from wopr.protocol.errors import Unavailable
+from wopr.store.sqlite.faults import unavailable
+from wopr.store.sqlite.schema import migrate
+
+# How long a lock of another process, such as a backup, is waited for.
+_BUSY_SECONDS = 5.0
+
+_WRITER_PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    # FULL: an acknowledged commit is on disk. NORMAL would lose the last ones at a power cut.
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -16000",
+    # The log stays within one block of its index, and a page that many groups touch is copied once.
+    "PRAGMA wal_autocheckpoint = 4000",
+    "PRAGMA journal_size_limit = 67108864",
+    "PRAGMA temp_store = MEMORY",
+)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Create the file if need be, readable by its owner only, and bring its schema up to date."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise Unavailable(f"the database file cannot be created: {error.strerror}") from error
+    try:
+        return _prepared(path)
+    except sqlite3.Error as error:
+        raise unavailable(error) from error
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open a connection that cannot write, whatever statement it is given."""
+    try:
+        return sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    except sqlite3.Error as error:
+        raise unavailable(error) from error
+
+
+def _prepared(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        for pragma in _WRITER_PRAGMAS:
+            connection.execute(pragma)
+        migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,26 @@
+"""What the parts of the store share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+
+from wopr.store.sqlite.reader import Parameter, Reader
+from wopr.store.sqlite.writer import Writer
+
+
+class Part:
+    """One of the port's protocols, on the database's one writer and its readers."""
+
+    def __init__(self, writer: Writer, reader: Reader) -> None:
+        self._writer = writer
+        self._reader = reader
+
+    async def _change(self, sql: str, parameters: Sequence[Parameter] = ()) -> bool:
+        """Run one statement durably; True when it changed a row."""
+        return await self._writer.submit(partial(_changed, sql=sql, parameters=parameters))
+
+
+def _changed(connection: sqlite3.Connection, sql: str, parameters: Sequence[Parameter]) -> bool:
+    return connection.execute(sql, parameters).rowcount > 0

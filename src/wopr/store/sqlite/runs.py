@@ -1,0 +1,92 @@
+"""The part that keeps runs and their logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent
+from wopr.store.sqlite.append import CLEAR_WISH, LEAVE_WISH, append_batches, check_batch
+from wopr.store.sqlite.listing import RUN_COLUMNS, listing, run_row
+from wopr.store.sqlite.part import Part
+
+_RUN = f"SELECT {RUN_COLUMNS} FROM runs r WHERE r.run_id = ? AND r.tenant = ?"
+
+# The run's row is the way to its log, and it is there that the tenant is checked.
+_EVENTS = """
+SELECT e.sequence, e.type, e.body
+FROM runs r CROSS JOIN events e ON e.run_id = r.run_id
+WHERE r.run_id = ? AND r.tenant = ? AND e.sequence >= ?
+ORDER BY e.sequence LIMIT ?
+"""
+
+_ARTIFACT = """
+SELECT a.artifact_id, a.node_id, a.artifact_type, a.created_at, a.body
+FROM runs r CROSS JOIN artifacts a ON a.run_id = r.run_id
+WHERE r.run_id = ? AND r.tenant = ? AND a.artifact_id = ?
+"""
+
+_EXPIRED = "SELECT 1 FROM expired_runs WHERE tenant = ? AND run_id = ?"
+
+# A page up to this size is read on the event loop; a longer one is worth the hop to a thread.
+_NEAR_EVENTS = 200
+
+
+class SqliteRunLog(Part):
+    """`RunLog` on SQLite."""
+
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> None:
+        """Write every batch or none, durably."""
+        for batch in batches:
+            check_batch(batch)
+        await self._writer.submit(partial(append_batches, tenant=tenant, batches=tuple(batches)))
+
+    async def read(
+        self, tenant: str, run_id: str, start: int = 0, limit: int = 100
+    ) -> list[StoredEvent]:
+        """Events from `start` on, in order."""
+        parameters = (run_id, tenant, start, limit)
+        if limit <= _NEAR_EVENTS:
+            rows = self._reader.near(_EVENTS, parameters)
+        else:
+            rows = await self._reader.far(_EVENTS, parameters)
+        return [StoredEvent(sequence=s, type=t, body=b) for s, t, b in rows]
+
+    async def run(self, tenant: str, run_id: str) -> RunRow | None:
+        """The run's row."""
+        rows = self._reader.near(_RUN, (run_id, tenant))
+        return run_row(rows[0]) if rows else None
+
+    async def runs(
+        self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
+    ) -> RunPage:
+        """A page of runs, newest first, by keyset."""
+        # One more than asked for tells whether there is a next page.
+        rows = await self._reader.far(*listing(tenant, where, after, limit + 1))
+        page = tuple(run_row(row) for row in rows[:limit])
+        more = len(rows) > limit and page
+        return RunPage(
+            runs=page, next_after=(page[-1].created_at, page[-1].run_id) if more else None
+        )
+
+    async def set_wish(self, tenant: str, run_id: str, body: bytes | None, now: int) -> bool:
+        """Leave a wish on an unfinished run and wake it, or take it away."""
+        if body is None:
+            return await self._change(CLEAR_WISH, (run_id, tenant))
+        return await self._change(LEAVE_WISH, (body, now, run_id, tenant))
+
+    async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
+        """An artifact of the run, or None."""
+        for row in self._reader.near(_ARTIFACT, (run_id, tenant, artifact_id)):
+            return Artifact(
+                artifact_id=row[0],
+                node_id=row[1],
+                artifact_type=row[2],
+                created_at=row[3],
+                body=row[4],
+            )
+        return None
+
+    async def expired(self, tenant: str, run_id: str) -> bool:
+        """Whether retention removed this run of the tenant."""
+        return bool(self._reader.near(_EXPIRED, (tenant, run_id)))

@@ -1,0 +1,174 @@
+"""The tables, as numbered migrations; `PRAGMA user_version` says how many a file has had.
+
+A migration that was released is never edited: a change is a new entry at the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from wopr.protocol.errors import Refused
+
+# Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
+# are partial: they hold only the few runs they are about.
+_FIRST = (
+    """
+    CREATE TABLE runs (
+        run_id           TEXT NOT NULL PRIMARY KEY,
+        tenant           TEXT NOT NULL,
+        workflow_id      TEXT NOT NULL,
+        workflow_version TEXT NOT NULL,
+        status           TEXT NOT NULL,
+        created_at       INTEGER NOT NULL,
+        updated_at       INTEGER NOT NULL,
+        last_sequence    INTEGER NOT NULL,
+        ended_at         INTEGER,
+        wake_at          INTEGER,
+        parent_run_id    TEXT,
+        parent_node_id   TEXT,
+        tags             BLOB,
+        wish             BLOB,
+        sealed           BLOB,
+        snapshot         BLOB,
+        CHECK (ended_at IS NULL OR (wake_at IS NULL AND sealed IS NULL))
+    )
+    """,
+    "CREATE INDEX runs_newest ON runs (tenant, created_at, run_id)",
+    "CREATE INDEX runs_by_status ON runs (tenant, status, created_at, run_id)",
+    "CREATE INDEX runs_by_workflow ON runs (tenant, workflow_id, created_at, run_id)",
+    """
+    CREATE INDEX runs_by_parent ON runs (tenant, parent_run_id, created_at, run_id)
+    WHERE parent_run_id IS NOT NULL
+    """,
+    "CREATE INDEX runs_due ON runs (wake_at, run_id) WHERE wake_at IS NOT NULL",
+    "CREATE INDEX runs_unfinished ON runs (tenant, run_id) WHERE ended_at IS NULL",
+    "CREATE INDEX runs_ended ON runs (ended_at, run_id) WHERE ended_at IS NOT NULL",
+    """
+    CREATE TABLE run_tags (
+        tenant     TEXT NOT NULL,
+        tag        TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        run_id     TEXT NOT NULL,
+        PRIMARY KEY (tenant, tag, created_at, run_id)
+    ) WITHOUT ROWID
+    """,
+    # No tenant here: a reader comes through the run's row, which has it, in the same statement.
+    """
+    CREATE TABLE events (
+        run_id   TEXT NOT NULL,
+        sequence INTEGER NOT NULL,
+        type     TEXT NOT NULL,
+        body     BLOB NOT NULL,
+        PRIMARY KEY (run_id, sequence)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE artifacts (
+        run_id        TEXT NOT NULL,
+        artifact_id   TEXT NOT NULL,
+        node_id       TEXT NOT NULL,
+        artifact_type TEXT NOT NULL,
+        created_at    INTEGER NOT NULL,
+        body          BLOB NOT NULL,
+        PRIMARY KEY (run_id, artifact_id)
+    )
+    """,
+    # What retention took away, so that a later request can be told from one for an unknown run.
+    """
+    CREATE TABLE expired_runs (
+        tenant   TEXT NOT NULL,
+        run_id   TEXT NOT NULL,
+        ended_at INTEGER NOT NULL,
+        PRIMARY KEY (tenant, run_id)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE workflows (
+        place         INTEGER PRIMARY KEY,
+        tenant        TEXT NOT NULL,
+        workflow_id   TEXT NOT NULL,
+        version       TEXT NOT NULL,
+        digest        BLOB NOT NULL,
+        body          BLOB NOT NULL,
+        registered_at INTEGER NOT NULL,
+        UNIQUE (tenant, workflow_id, version)
+    )
+    """,
+    "CREATE INDEX workflows_newest ON workflows (tenant, workflow_id, registered_at, place)",
+    """
+    CREATE TABLE api_keys (
+        key_id      TEXT NOT NULL PRIMARY KEY,
+        tenant      TEXT NOT NULL,
+        name        TEXT NOT NULL,
+        role        TEXT NOT NULL,
+        scopes      BLOB NOT NULL,
+        key_hash    BLOB NOT NULL UNIQUE,
+        created_at  INTEGER NOT NULL,
+        is_test     INTEGER NOT NULL,
+        expires_at  INTEGER,
+        revoked_at  INTEGER,
+        replaced_by TEXT
+    )
+    """,
+    "CREATE INDEX api_keys_newest ON api_keys (tenant, created_at, key_id)",
+    """
+    CREATE TABLE answers (
+        tenant         TEXT NOT NULL,
+        key_hash       BLOB NOT NULL,
+        request_digest BLOB NOT NULL,
+        status         INTEGER NOT NULL,
+        body           BLOB NOT NULL,
+        created_at     INTEGER NOT NULL,
+        PRIMARY KEY (tenant, key_hash)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX answers_by_age ON answers (created_at)",
+    """
+    CREATE TABLE invocations (
+        tenant        TEXT NOT NULL,
+        invocation_id TEXT NOT NULL,
+        run_id        TEXT NOT NULL,
+        state         TEXT NOT NULL,
+        claimed_at    INTEGER NOT NULL,
+        outcome       BLOB,
+        PRIMARY KEY (tenant, invocation_id)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX invocations_by_age ON invocations (claimed_at)",
+    "CREATE TABLE meta (name TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+
+
+def schema_version(connection: sqlite3.Connection) -> int:
+    """How many migrations this database has had."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Apply what is missing, all or nothing. Raises `Refused` for a newer schema than this one."""
+    if schema_version(connection) == len(MIGRATIONS):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Read again under the lock: another process may have migrated in between.
+        _apply(connection, schema_version(connection))
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.execute("COMMIT")
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    if version > len(MIGRATIONS):
+        raise Refused(
+            f"the database has schema {version}, this program knows up to {len(MIGRATIONS)}: "
+            "use the version of wopr that wrote it, or a newer one",
+            field="db",
+        )
+    for statements in MIGRATIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import FakeHost, Wopr
+
+
+def completed(host: FakeHost) -> None:
+    host.run(outputs={"message": "hi"}, completedAt="2026-01-02T03:04:06.500Z")
+    host.stream(
+        "r1",
+        [
+            host.event(0, "run.started", workflowId="hello"),
+            host.event(1, "node.started", "greet", nodeId="greet", typeId="core.noop"),
+            host.event(2, "node.completed", "greet", nodeId="greet", outputs={"message": "hi"}),
+            host.event(3, "run.completed", outputs={"message": "hi"}),
+        ],
+    )
+
+
+def test_a_run_is_waited_for_and_its_outputs_are_shown(host: FakeHost, wopr: Wopr) -> None:
+    completed(host)
+
+    result = wopr("run", "hello", "-i", "name=Ada", "--input", "times=3", "--tag", "a")
+
+    assert result.exit_code == 0
+    assert result.stdout == 'run r1 completed in 1.50s\noutputs\n  message = "hi"\n'
+    assert host.bodies[0] == {
+        "workflowId": "hello",
+        "inputs": {"name": "Ada", "times": 3},
+        "tags": ["a"],
+    }
+    assert host.requests[0].headers["authorization"] == "Bearer secret-key"
+
+
+def test_a_followed_run_shows_its_events_as_lines(host: FakeHost, wopr: Wopr) -> None:
+    completed(host)
+
+    result = wopr("run", "hello", "--follow")
+
+    lines = result.stdout.splitlines()
+    assert lines[0] == '  +0.000s    0  run.started  workflowId="hello"'
+    assert lines[2] == '  +0.002s    2  node.completed  greet  outputs message="hi"'
+    assert host.requests[1].query_params["streamMode"] == "debug"
+
+
+def test_a_followed_run_gives_json_lines(host: FakeHost, wopr: Wopr) -> None:
+    completed(host)
+
+    result = wopr("run", "hello", "--follow", "--json")
+
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [event["sequence"] for event in events] == [0, 1, 2, 3]
+
+
+def test_a_waited_run_gives_one_json_document(host: FakeHost, wopr: Wopr) -> None:
+    completed(host)
+
+    result = wopr("run", "hello", "--json")
+
+    assert json.loads(result.stdout)["outputs"] == {"message": "hi"}
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_code"), [("completed", 0), ("failed", 1), ("cancelled", 7)]
+)
+def test_the_exit_code_says_how_the_run_ended(
+    host: FakeHost, wopr: Wopr, status: str, exit_code: int
+) -> None:
+    host.run(status=status)
+    host.stream("r1", [host.event(0, "run.started"), host.event(1, f"run.{status}")])
+
+    assert wopr("run", "hello").exit_code == exit_code
+
+
+def test_a_failed_run_shows_its_error(host: FakeHost, wopr: Wopr) -> None:
+    host.run(status="failed", error={"code": "node_error", "message": "it broke"})
+    host.stream("r1", [host.event(0, "run.failed", error={"code": "node_error", "message": "m"})])
+
+    assert "node_error: it broke" in wopr("run", "hello").stdout
+
+
+def test_without_waiting_the_run_id_is_printed_at_once(host: FakeHost, wopr: Wopr) -> None:
+    host.run()
+
+    result = wopr("run", "hello", "--no-wait", "--idempotency-key", "k1")
+
+    assert result.stdout == "r1\n"
+    assert host.calls() == ["POST /v1/runs"]
+    assert host.requests[0].headers["idempotency-key"] == "k1"
+
+
+def test_a_timeout_ends_with_124_and_says_that_the_run_goes_on(host: FakeHost, wopr: Wopr) -> None:
+    host.run(status="running")
+    host.stream("r1", [host.event(0, "run.started")])
+
+    result = wopr("run", "hello", "--timeout", "0.2")
+
+    assert result.exit_code == 124
+    assert "wopr runs tail r1" in result.stderr
+
+
+def test_a_run_that_waits_for_somebody_says_so(host: FakeHost, wopr: Wopr) -> None:
+    host.run()
+    suspended = host.event(1, "node.suspended", "gate", nodeId="gate", kind="approval")
+    host.stream("r1", [host.event(0, "run.started"), suspended, host.event(2, "run.completed")])
+
+    assert "run r1 waits: node.suspended gate" in wopr("run", "hello").stderr
+
+
+@pytest.mark.parametrize("form", ["argument", "file", "stdin"])
+def test_inputs_come_as_json_from_anywhere(
+    host: FakeHost, wopr: Wopr, tmp_path: Path, form: str
+) -> None:
+    host.run()
+    text = '{"a": [1, null]}'
+    (tmp_path / "in.json").write_text(text)
+    argument = {"argument": text, "file": "@in.json", "stdin": "-"}[form]
+
+    result = wopr("run", "hello", "--no-wait", "--inputs", argument, stdin=text)
+
+    assert result.exit_code == 0
+    assert host.bodies[0]["inputs"] == {"a": [1, None]}
+
+
+def test_values_that_are_not_json_are_text(host: FakeHost, wopr: Wopr) -> None:
+    host.run()
+
+    wopr("run", "hello", "--no-wait", "-i", "a=NaN", "-i", "b=x=y", "-i", 'c="1"', "-i", "d=")
+
+    assert host.bodies[0]["inputs"] == {"a": "NaN", "b": "x=y", "c": "1", "d": ""}
+
+
+def test_config_goes_into_configurable(host: FakeHost, wopr: Wopr) -> None:
+    host.run()
+
+    wopr("run", "hello", "--no-wait", "--config", "recursionLimit=5")
+
+    assert host.bodies[0]["configurable"] == {"recursionLimit": 5}
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("-i", "novalue"),
+        ("-i", "=x"),
+        ("-i", "a=1", "-i", "a=2"),
+        ("-i", "a=1", "--inputs", "{}"),
+        ("--inputs", "[1]"),
+        ("--inputs", "{"),
+        ("--inputs", "@missing.json"),
+        ("--follow", "--no-wait"),
+        ("--timeout", "-1"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_asks_no_server(
+    host: FakeHost, wopr: Wopr, args: tuple[str, ...]
+) -> None:
+    assert wopr("run", "hello", *args).exit_code == 2
+    assert host.calls() == []

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wopr.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Wopr
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What the server would have been started with."""
+    settings: list[Settings] = []
+    server = ModuleType("wopr.http.server")
+    vars(server)["serve"] = settings.append
+    monkeypatch.setitem(sys.modules, "wopr.http.server", server)
+    return settings
+
+
+def test_without_options_the_host_stays_on_this_machine(
+    local: Wopr, served: list[Settings]
+) -> None:
+    assert local("serve").exit_code == 0
+
+    assert served == [Settings(db="sqlite:///data/wopr.db", data_dir=Path("data"))]
+    assert (served[0].host, served[0].port) == ("127.0.0.1", 8642)
+
+
+def test_options_become_settings(local: Wopr, served: list[Settings]) -> None:
+    local(
+        *("serve", "--host", "0.0.0.0", "--port", "0", "--data-dir", "/srv/w", "--conformance"),
+        *("--workflows", "a", "--workflows", "b", "--log-format", "json", "--log-level", "debug"),
+    )
+
+    assert served == [
+        Settings(
+            host="0.0.0.0",
+            port=0,
+            data_dir=Path("/srv/w"),
+            db="sqlite:////srv/w/wopr.db",
+            workflows=(Path("a"), Path("b")),
+            conformance=True,
+            log_format="json",
+            log_level="debug",
+        )
+    ]
+
+
+def test_variables_become_settings(local: Wopr, served: list[Settings]) -> None:
+    local(
+        "serve",
+        WOPR_HOST="::1",
+        WOPR_PORT="9000",
+        WOPR_DB="sqlite:///x.db",
+        WOPR_DATA_DIR="d",
+        WOPR_WORKFLOWS="a:b",
+        WOPR_CONFORMANCE="1",
+        WOPR_LOG_FORMAT="json",
+        WOPR_LOG_LEVEL="error",
+        WOPR_API_KEYS="k:acme",
+        WOPR_RETENTION_DAYS="9",
+    )
+
+    assert served == [
+        Settings(
+            host="::1",
+            port=9000,
+            db="sqlite:///x.db",
+            data_dir=Path("d"),
+            workflows=(Path("a"), Path("b")),
+            conformance=True,
+            log_format="json",
+            log_level="error",
+            api_keys="k:acme",
+            retention_days=9,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "variables"),
+    [
+        (("--port", "70000"), {}),
+        (("--log-format", "xml"), {}),
+        ((), {"WOPR_PORT": "many"}),
+        ((), {"WOPR_RETENTION_DAYS": "1"}),
+        ((), {"WOPR_RATE_LIMIT": "lots"}),
+    ],
+)
+def test_settings_that_cannot_work_are_wrong_usage(
+    local: Wopr, served: list[Settings], args: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    assert local("serve", *args, **variables).exit_code == 2
+    assert served == []

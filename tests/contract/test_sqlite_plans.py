@@ -1,0 +1,99 @@
+"""No statement may walk a whole table: what it costs must not depend on how much is stored."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sqlite3
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+import wopr.store.sqlite
+from tests.contract.builders import T0, TENANT
+from wopr.store.port import RunFilter
+from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.listing import listing
+
+# Totals for metrics and for the operator's command line; they run on a thread and rarely.
+WALKS_ALL_ON_PURPOSE = {"clockwork._COUNTS", "store._TOTALS", "keys._ALL"}
+# Its page is cut before it is sorted.
+SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH"}
+
+
+def statements() -> dict[str, str]:
+    """Every statement of the adapter, by module and name."""
+    found: dict[str, str] = {}
+    for module in pkgutil.iter_modules(wopr.store.sqlite.__path__, "wopr.store.sqlite."):
+        for name, value in vars(importlib.import_module(module.name)).items():
+            texts = value if isinstance(value, tuple) else (value,)
+            for n, text in enumerate(texts):
+                if isinstance(text, str) and text.split()[:1] in (
+                    ["SELECT"],
+                    ["UPDATE"],
+                    ["DELETE"],
+                ):
+                    found[f"{module.name.rsplit('.')[-1]}.{name}{f'[{n}]' if n else ''}"] = text
+    return found
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    connection = open_writer(Path(tmp_path_factory.mktemp("plans")) / "wopr.db")
+    yield connection
+    connection.close()
+
+
+def plan(database: sqlite3.Connection, sql: str) -> list[str]:
+    rows = database.execute(f"EXPLAIN QUERY PLAN {sql}", [None] * sql.count("?"))
+    return [row[3] for row in rows]
+
+
+def walks(steps: list[str]) -> list[str]:
+    """The steps that read a table from end to end. Rows of a subquery are bounded by its LIMIT."""
+    bounded = ("SCAN (subquery", "SCAN known")
+    return [step for step in steps if step.startswith("SCAN") and not step.startswith(bounded)]
+
+
+def sorts(steps: list[str]) -> list[str]:
+    return [step for step in steps if "TEMP B-TREE" in step]
+
+
+@pytest.mark.parametrize("name", sorted(statements().keys() - WALKS_ALL_ON_PURPOSE))
+def test_a_statement_walks_no_table(database: sqlite3.Connection, name: str) -> None:
+    steps = plan(database, statements()[name])
+
+    assert steps
+    assert not walks(steps)
+    assert name in SORTS_ITS_PAGE or not sorts(steps)
+
+
+def test_the_statements_that_walk_on_purpose_are_known() -> None:
+    assert statements().keys() >= WALKS_ALL_ON_PURPOSE
+    assert len(statements()) > 20
+
+
+@pytest.mark.parametrize("statuses", [(), ("running",), ("running", "paused", "failed")])
+def test_no_listing_walks_or_sorts_a_table(
+    database: sqlite3.Connection, statuses: tuple[str, ...]
+) -> None:
+    for workflow_id, tag, parent, created_from, created_before, after in product(
+        (None, "w"), (None, "t"), (None, "p"), (None, T0), (None, T0), (None, (T0, "run-1"))
+    ):
+        where = RunFilter(
+            statuses=statuses,
+            workflow_id=workflow_id,
+            tag=tag,
+            parent_run_id=parent,
+            created_from=created_from,
+            created_before=created_before,
+        )
+
+        steps = plan(database, listing(TENANT, where, after, 20)[0])
+
+        assert not walks(steps), where
+        # The merge of several statuses sorts, but no more than a page of each.
+        merges = len(statuses) > 1 and not (workflow_id or tag or parent)
+        assert merges or not sorts(steps), where

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from unittest.mock import Mock
+
+import anyio.to_thread
+import pytest
+
+from tests.contract.builders import TENANT, batch, log
+from wopr.protocol.errors import SequenceTaken, Unavailable
+from wopr.store.sqlite import SqliteStore
+from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.writer import GROUP_LIMIT, Writer
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE = 10.0
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "wopr.db"
+
+
+@pytest.fixture
+def connection(file: Path) -> sqlite3.Connection:
+    return open_writer(file)
+
+
+@pytest.fixture
+async def writer(connection: sqlite3.Connection) -> AsyncIterator[Writer]:
+    writer = Writer(connection)
+    yield writer
+    writer.refuse()
+    await anyio.to_thread.run_sync(writer.finish)
+    writer.close()
+
+
+class Gate:
+    """Holds the writer inside a job, so that what is submitted meanwhile becomes one group."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._entered = threading.Event()
+        self._open = threading.Event()
+        self.job = writer.submit(self._hold)
+        assert self._entered.wait(DEADLINE)
+
+    def _hold(self, _: sqlite3.Connection) -> bool:
+        self._entered.set()
+        return self._open.wait(DEADLINE)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def write(name: str) -> Callable[[sqlite3.Connection], str]:
+    def job(connection: sqlite3.Connection) -> str:
+        connection.execute("INSERT INTO meta (name, value) VALUES (?, 1)", (name,))
+        return name
+
+    return job
+
+
+def fail(error: Exception) -> Callable[[sqlite3.Connection], str]:
+    def job(connection: sqlite3.Connection) -> str:
+        raise error
+
+    return job
+
+
+def written(file: Path) -> set[str]:
+    reader = sqlite3.connect(file)
+    names = {row[0] for row in reader.execute("SELECT name FROM meta")}
+    reader.close()
+    return names
+
+
+async def test_a_job_answers_with_its_result_once_it_is_committed(
+    writer: Writer, file: Path
+) -> None:
+    assert await writer.submit(write("a")) == "a"
+
+    assert written(file) == {"a"}
+
+
+async def test_jobs_that_wait_share_one_transaction_and_one_wake_up(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(writer)
+    jobs = [writer.submit(lambda c: c.execute("SELECT 1").fetchone()) for _ in range(20)]
+    begun: list[str] = []
+    writer.submit(lambda c: c.set_trace_callback(begun.append))
+    late = [writer.submit(write(str(n))) for n in range(20)]
+    loop = asyncio.get_running_loop()
+    wake_up = Mock(wraps=loop.call_soon_threadsafe)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", wake_up)
+
+    gate.open()
+    await asyncio.gather(gate.job, *jobs, *late)
+
+    assert begun.count("COMMIT") == 1
+    # One for the job that held the gate, one for the group behind it.
+    assert wake_up.call_count == 2
+
+
+async def test_a_group_has_a_limit(writer: Writer, file: Path) -> None:
+    gate = Gate(writer)
+    commits: list[str] = []
+    writer.submit(lambda c: c.set_trace_callback(commits.append))
+    jobs = [writer.submit(write(str(n))) for n in range(GROUP_LIMIT * 2)]
+
+    gate.open()
+    await asyncio.gather(*jobs)
+
+    assert commits.count("COMMIT") == 3
+    assert len(written(file)) == GROUP_LIMIT * 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SequenceTaken("moved on"), ValueError("a mistake"), sqlite3.OperationalError("broken")],
+    ids=["refused", "mistaken", "broken"],
+)
+async def test_a_failing_job_does_not_harm_its_neighbours(
+    writer: Writer, file: Path, error: Exception
+) -> None:
+    gate = Gate(writer)
+    before = writer.submit(write("before"))
+    failing = writer.submit(fail(error))
+    after = writer.submit(write("after"))
+
+    gate.open()
+    results = await asyncio.gather(before, failing, after, return_exceptions=True)
+
+    assert (results[0], results[2]) == ("before", "after")
+    assert isinstance(results[1], type(error) | Unavailable)
+    assert written(file) == {"before", "after"}
+
+
+async def test_a_job_that_is_refused_after_writing_leaves_nothing(
+    writer: Writer, file: Path
+) -> None:
+    def late_refusal(connection: sqlite3.Connection) -> None:
+        write("half")(connection)
+        raise SequenceTaken("moved on")
+
+    gate = Gate(writer)
+    refused = writer.submit(late_refusal)
+    neighbour = writer.submit(write("neighbour"))
+
+    gate.open()
+    results = await asyncio.gather(refused, neighbour, return_exceptions=True)
+
+    assert isinstance(results[0], SequenceTaken)
+    assert written(file) == {"neighbour"}
+
+
+async def test_a_job_that_fails_alone_is_undone_and_the_next_one_works(
+    writer: Writer, file: Path
+) -> None:
+    await writer.submit(write("a"))
+
+    with pytest.raises(Unavailable):
+        await writer.submit(write("a"))
+
+    await writer.submit(write("b"))
+    assert written(file) == {"a", "b"}
+
+
+async def test_a_cancelled_caller_is_passed_over(writer: Writer, file: Path) -> None:
+    gate = Gate(writer)
+    abandoned = writer.submit(write("abandoned"))
+    kept = writer.submit(write("kept"))
+    abandoned.cancel()
+
+    gate.open()
+
+    assert await kept == "kept"
+    assert written(file) == {"abandoned", "kept"}
+
+
+async def test_no_job_is_taken_after_closing(writer: Writer) -> None:
+    writer.refuse()
+
+    with pytest.raises(Unavailable):
+        writer.submit(write("late"))
+
+
+async def test_a_lock_of_another_process_fails_the_group_as_unavailable(
+    writer: Writer, connection: sqlite3.Connection, file: Path
+) -> None:
+    await writer.submit(lambda c: c.execute("PRAGMA busy_timeout = 1").fetchone())
+    rival = sqlite3.connect(file, isolation_level=None)
+    rival.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(Unavailable, match="another process"):
+        await writer.submit(write("blocked"))
+
+    rival.execute("ROLLBACK")
+    rival.close()
+    assert await writer.submit(write("free")) == "free"
+
+
+async def test_a_full_disk_fails_only_what_does_not_fit_and_names_no_path(tmp_path: Path) -> None:
+    store = await SqliteStore.open(str(tmp_path / "wopr.db"))
+    writer = store._writer
+    await writer.submit(
+        lambda c: c.execute(
+            f"PRAGMA max_page_count = {c.execute('PRAGMA page_count').fetchone()[0] + 20}"
+        ).fetchone()
+    )
+    gate = Gate(writer)
+    appends = [
+        asyncio.ensure_future(store.append(TENANT, [batch("small")])),
+        asyncio.ensure_future(store.append(TENANT, [batch("huge", mark="x" * 500_000)])),
+        asyncio.ensure_future(store.append(TENANT, [batch("other")])),
+    ]
+    await asyncio.sleep(0)
+
+    gate.open()
+    small, huge, other = await asyncio.gather(*appends, return_exceptions=True)
+
+    assert (small, other) == (None, None)
+    assert isinstance(huge, Unavailable)
+    assert huge.message == "the store is not available: the database's disk is full"
+    assert isinstance(huge.__cause__, sqlite3.OperationalError)
+    assert await log(store, "small") == [b"0"]
+    assert await store.run(TENANT, "huge") is None
+    await store.close()
+
+
+async def test_a_store_whose_writer_is_stuck_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wopr.store.sqlite.store._PROBE_SECONDS", 0.01)
+    store = await SqliteStore.open(str(tmp_path / "wopr.db"))
+    gate = Gate(store._writer)
+
+    with pytest.raises(Unavailable, match="has not written"):
+        await store.ready()
+
+    gate.open()
+    await store.close()

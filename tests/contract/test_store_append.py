@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.builders import (
+    T0,
+    TENANT,
+    answer,
+    artifact,
+    batch,
+    ended,
+    events,
+    found,
+    log,
+    run,
+)
+from wopr.protocol.errors import Conflict, SequenceTaken
+from wopr.store.port import Batch, RunFilter, Store, Wish
+
+pytestmark = pytest.mark.anyio
+
+
+async def append_or_lose(store: Store, given: Batch) -> bool:
+    try:
+        await store.append(TENANT, [given])
+    except SequenceTaken:
+        return False
+    return True
+
+
+async def test_a_run_reads_back_as_it_was_written(store: Store) -> None:
+    row = run(
+        last=1,
+        wake_at=T0 + 9,
+        parent_run_id="parent",
+        parent_node_id="call",
+        tags=("blue", "green"),
+        sealed=b"sealed",
+        wish=b"pause",
+    )
+
+    await store.append(TENANT, [Batch(run=row, first=0, events=events(0, 2))])
+
+    assert await store.run(TENANT, "run-1") == row
+    assert await store.read(TENANT, "run-1") == list(events(0, 2))
+
+
+async def test_a_log_is_read_in_pages(store: Store) -> None:
+    await store.append(TENANT, [batch(count=250)])
+
+    page = await store.read(TENANT, "run-1", start=100, limit=3)
+    rest = await store.read(TENANT, "run-1", start=240, limit=1000)
+
+    assert [event.sequence for event in page] == [100, 101, 102]
+    assert [event.sequence for event in rest] == list(range(240, 250))
+
+
+async def test_a_run_cannot_be_created_twice(store: Store) -> None:
+    await store.append(TENANT, [batch(mark="first ")])
+
+    with pytest.raises(SequenceTaken):
+        await store.append(TENANT, [batch(mark="second ")])
+
+    assert await log(store) == [b"first 0"]
+
+
+@pytest.mark.parametrize("first", [1, 3, 7])
+async def test_a_batch_must_follow_on_the_log(store: Store, first: int) -> None:
+    await store.append(TENANT, [batch(count=2)])
+
+    with pytest.raises(SequenceTaken):
+        await store.append(TENANT, [batch(first=first)])
+
+    assert await log(store) == [b"0", b"1"]
+
+
+async def test_a_batch_for_an_unknown_run_must_create_it(store: Store) -> None:
+    with pytest.raises(SequenceTaken):
+        await store.append(TENANT, [batch(first=1)])
+
+    assert await store.run(TENANT, "run-1") is None
+
+
+async def test_one_of_fifty_writers_wins_each_sequence(store: Store) -> None:
+    await store.append(TENANT, [batch()])
+
+    for sequence in range(1, 5):
+        rivals = [batch(first=sequence, mark=f"{n}:") for n in range(50)]
+        won = await asyncio.gather(*(append_or_lose(store, rival) for rival in rivals))
+        assert sum(won) == 1
+        assert (await log(store))[-1] == f"{won.index(True)}:{sequence}".encode()
+
+    assert len(await log(store)) == 5
+
+
+async def test_fifty_writers_create_a_run_once(store: Store) -> None:
+    won = await asyncio.gather(*(append_or_lose(store, batch(mark=f"{n}:")) for n in range(50)))
+
+    assert sum(won) == 1
+    assert await log(store) == [f"{won.index(True)}:0".encode()]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [batch("run-1"), batch("run-1", first=2), batch("unknown", first=1)],
+    ids=["a run that exists", "a gap", "an unknown run"],
+)
+async def test_a_refused_batch_takes_its_whole_call_with_it(store: Store, refused: Batch) -> None:
+    await store.append(TENANT, [batch("run-1")])
+
+    with pytest.raises(SequenceTaken):
+        await store.append(
+            TENANT, [batch("run-2", tags=("t",), remember=answer(), wakes=["run-1"]), refused]
+        )
+
+    assert await store.run(TENANT, "run-2") is None
+    assert await log(store, "run-2") == []
+    assert await store.answer(TENANT, b"k") is None
+    assert (await found(store)).wake_at is None
+    assert (await store.runs(TENANT, RunFilter(tag="t"), None, 9)).runs == ()
+
+
+async def test_batches_of_one_run_may_follow_each_other_in_one_call(store: Store) -> None:
+    await store.append(TENANT, [batch(count=2), batch(first=2), ended(first=3)])
+
+    assert await log(store) == [b"0", b"1", b"2", b"3"]
+    assert (await found(store)).status == "completed"
+
+
+async def test_a_batch_without_events_changes_only_the_row(store: Store) -> None:
+    await store.append(TENANT, [batch(count=2)])
+
+    await store.append(TENANT, [batch(first=2, count=0, status="paused", updated_at=T0 + 7)])
+
+    assert await store.run(TENANT, "run-1") == run(last=1, status="paused", updated_at=T0 + 7)
+    assert await log(store) == [b"0", b"1"]
+
+
+async def test_a_stale_batch_without_events_is_refused_too(store: Store) -> None:
+    await store.append(TENANT, [batch(count=2)])
+
+    with pytest.raises(SequenceTaken):
+        await store.append(TENANT, [batch(first=1, count=0, status="paused")])
+
+    assert (await found(store)).status == "running"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Batch(run=run(last=5), first=0, events=events(0, 2)),
+        Batch(run=run(last=1), first=0, events=(*events(0, 1), *events(2, 1))),
+        Batch(run=run(last=-1), first=0),
+    ],
+    ids=["a wrong last sequence", "a gap", "no events"],
+)
+async def test_a_batch_that_contradicts_itself_is_a_mistake_of_the_caller(
+    store: Store, wrong: Batch
+) -> None:
+    with pytest.raises(ValueError, match=r"last_sequence|numbered|at least one"):
+        await store.append(TENANT, [wrong])
+
+    assert await store.run(TENANT, "run-1") is None
+
+
+async def test_a_run_that_ends_keeps_no_wake_up_no_wish_and_nothing_sealed(store: Store) -> None:
+    await store.append(TENANT, [batch(sealed=b"secret", wake_at=T0)])
+    await store.set_wish(TENANT, "run-1", b"pause", T0)
+
+    await store.append(TENANT, [ended(wake_at=T0, sealed=b"secret")])
+
+    row = await found(store)
+    assert (row.wake_at, row.wish, row.sealed) == (None, None, None)
+    assert (row.ended_at, row.snapshot) == (T0 + 5, b"{}")
+
+
+async def test_a_run_that_is_created_ended_keeps_none_of_them_either(store: Store) -> None:
+    await store.append(TENANT, [ended(first=0, wake_at=T0, sealed=b"secret", wish=b"pause")])
+
+    row = await found(store)
+    assert (row.wake_at, row.wish, row.sealed) == (None, None, None)
+
+
+async def test_a_wish_survives_an_append_that_did_not_know_it(store: Store) -> None:
+    await store.append(TENANT, [batch()])
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+
+    await store.append(TENANT, [batch(first=1, wish=None, wake_at=T0 + 900)])
+
+    row = await found(store)
+    assert (row.wish, row.wake_at) == (b"pause", T0 + 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"), [(None, T0 + 3), (T0 + 1, T0 + 1), (T0 + 3, T0 + 3), (T0 + 9, T0 + 3)]
+)
+async def test_the_wake_up_of_a_wish_is_never_put_off(
+    store: Store, asked: int | None, kept: int
+) -> None:
+    await store.append(TENANT, [batch()])
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+
+    await store.append(TENANT, [batch(first=1, wake_at=asked)])
+
+    assert (await found(store)).wake_at == kept
+
+
+async def test_a_wish_without_a_wake_up_takes_the_one_that_comes(store: Store) -> None:
+    await store.append(TENANT, [batch(wish=b"pause")])
+
+    await store.append(TENANT, [batch(first=1, wake_at=T0 + 9)])
+
+    assert (await found(store)).wake_at == T0 + 9
+
+
+async def test_without_a_wish_the_append_sets_the_wake_up(store: Store) -> None:
+    await store.append(TENANT, [batch(wake_at=T0 + 3)])
+
+    await store.append(TENANT, [batch(first=1, wake_at=T0 + 9)])
+
+    assert (await found(store)).wake_at == T0 + 9
+
+
+async def test_a_wish_can_be_taken_away_again(store: Store) -> None:
+    await store.append(TENANT, [batch()])
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+
+    assert await store.set_wish(TENANT, "run-1", None, T0 + 8)
+
+    row = await found(store)
+    assert (row.wish, row.wake_at) == (None, T0 + 3)
+
+
+async def test_there_is_no_wishing_on_a_run_that_ended_or_never_was(store: Store) -> None:
+    await store.append(TENANT, [ended(first=0)])
+
+    assert not await store.set_wish(TENANT, "run-1", b"pause", T0)
+    assert not await store.set_wish(TENANT, "unknown", b"pause", T0)
+    assert (await found(store)).wish is None
+
+
+async def test_a_batch_wakes_and_wishes_on_other_runs_that_have_not_ended(store: Store) -> None:
+    await store.append(TENANT, [batch("parent"), batch("child"), ended("late", first=0)])
+    step = Batch(
+        run=run(last=0, updated_at=T0 + 4),
+        first=0,
+        events=events(0, 1),
+        wakes=("parent", "late", "unknown"),
+        wishes=(Wish(run_id="child", body=b"cancel"), Wish(run_id="late", body=b"cancel")),
+    )
+
+    await store.append(TENANT, [step])
+
+    assert (await found(store, "parent")).wake_at == T0 + 4
+    child = await found(store, "child")
+    assert (child.wake_at, child.wish) == (T0 + 4, b"cancel")
+    late = await found(store, "late")
+    assert (late.wake_at, late.wish) == (None, None)
+
+
+async def test_a_wake_up_outlives_the_row_of_the_same_call(store: Store) -> None:
+    await store.append(TENANT, [batch("parent")])
+
+    await store.append(
+        TENANT,
+        [batch("child", wakes=["parent"], updated_at=T0 + 4), batch("parent", first=1)],
+    )
+
+    assert (await found(store, "parent")).wake_at == T0 + 4
+
+
+async def test_artifacts_come_with_their_batch_and_the_later_one_holds(store: Store) -> None:
+    await store.append(TENANT, [batch(artifacts=[artifact("a"), artifact("b")])])
+
+    await store.append(TENANT, [batch(first=1, artifacts=[artifact("b", b"new")])])
+
+    assert await store.artifact(TENANT, "run-1", "a") == artifact("a")
+    assert await store.artifact(TENANT, "run-1", "b") == artifact("b", b"new")
+    assert await store.artifact(TENANT, "run-1", "c") is None
+
+
+async def test_a_batch_carries_the_answer_it_gives(store: Store) -> None:
+    await store.append(TENANT, [batch(remember=answer())])
+
+    assert await store.answer(TENANT, b"k") == answer()
+
+
+async def test_a_second_request_with_the_same_key_writes_nothing(store: Store) -> None:
+    await store.append(TENANT, [batch(remember=answer(body=b"first"))])
+
+    with pytest.raises(Conflict) as refused:
+        await store.append(TENANT, [batch("run-2", remember=answer(body=b"second"))])
+
+    assert refused.value.code == "idempotency_in_flight"
+    assert await store.run(TENANT, "run-2") is None
+    assert await store.answer(TENANT, b"k") == answer(body=b"first")

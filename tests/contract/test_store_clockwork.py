@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract.builders import (
+    OTHER,
+    T0,
+    TENANT,
+    answer,
+    artifact,
+    batch,
+    ended,
+    found,
+    invocation,
+    log,
+)
+from wopr.store.port import RunFilter, Store
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_due_runs_come_earliest_first_over_all_tenants(store: Store) -> None:
+    await store.append(TENANT, [batch("late", wake_at=T0 + 9), batch("soon", wake_at=T0 + 2)])
+    await store.append(OTHER, [batch("theirs", wake_at=T0 + 1), batch("waiting")])
+
+    assert await store.due(T0 + 2, 10) == [(OTHER, "theirs"), (TENANT, "soon")]
+    assert await store.due(T0 + 9, 1) == [(OTHER, "theirs")]
+    assert await store.due(T0, 10) == []
+    assert await store.next_due() == T0 + 1
+
+
+async def test_a_run_that_ended_or_sleeps_without_a_date_is_never_due(store: Store) -> None:
+    await store.append(TENANT, [batch(wake_at=T0), batch("run-2", wake_at=T0)])
+
+    await store.append(TENANT, [ended(), batch("run-2", first=1, wake_at=None)])
+
+    assert await store.due(T0 + 99, 10) == []
+    assert await store.next_due() is None
+
+
+async def test_a_wish_makes_a_run_due(store: Store) -> None:
+    await store.append(TENANT, [batch(wake_at=T0 + 900)])
+
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 1)
+
+    assert await store.due(T0 + 1, 10) == [(TENANT, "run-1")]
+
+
+async def test_unfinished_runs_are_paged_for_recovery(store: Store) -> None:
+    await store.append(TENANT, [batch(f"run-{n}") for n in range(5)])
+    await store.append(OTHER, [batch("theirs")])
+    await store.append(TENANT, [ended("run-2")])
+
+    first = await store.unfinished(None, 3)
+    second = await store.unfinished(first[-1], 3)
+
+    assert first == [(TENANT, "run-0"), (TENANT, "run-1"), (TENANT, "run-3")]
+    assert second == [(TENANT, "run-4"), (OTHER, "theirs")]
+
+
+async def test_runs_are_counted_by_status_over_all_tenants(store: Store) -> None:
+    assert await store.counts() == {}
+    await store.append(TENANT, [batch("run-1"), batch("run-2"), ended("run-3", first=0)])
+    await store.append(OTHER, [batch("theirs")])
+
+    assert await store.counts() == {"running": 3, "completed": 1}
+
+
+async def test_expired_runs_go_with_all_that_is_theirs(store: Store) -> None:
+    old = ended("old", first=0, at=T0 + 1, tags=("blue",), artifacts=[artifact()])
+    await store.append(TENANT, [old, ended("new", first=0, at=T0 + 2), batch("open")])
+
+    assert await store.expire(T0 + 2, 10) == 1
+
+    assert await store.run(TENANT, "old") is None
+    assert await log(store, "old") == []
+    assert await store.artifact(TENANT, "old", "a-1") is None
+    assert (await store.runs(TENANT, RunFilter(tag="blue"), None, 10)).runs == ()
+    listed = await store.runs(TENANT, RunFilter(), None, 10)
+    assert [row.run_id for row in listed.runs] == ["open", "new"]
+    assert await log(store, "new") == [b"0"]
+
+
+async def test_expiry_deletes_the_oldest_first_and_no_more_than_asked(store: Store) -> None:
+    await store.append(TENANT, [ended(f"run-{n:03}", first=0, at=T0 + 200 - n) for n in range(150)])
+
+    assert await store.expire(T0 + 999, 140) == 140
+
+    assert len((await store.runs(TENANT, RunFilter(), None, 500)).runs) == 10
+    await found(store, "run-009")
+    assert await store.run(TENANT, "run-010") is None
+    assert await store.expire(T0 + 999, 140) == 10
+    assert await store.expire(T0 + 999, 140) == 0
+
+
+async def test_long_logs_expire_too(store: Store) -> None:
+    await store.append(
+        TENANT,
+        [
+            batch(f"run-{n}", count=2500, status="failed", ended_at=T0 + n, snapshot=b"{}")
+            for n in range(3)
+        ],
+    )
+
+    assert await store.expire(T0 + 999, 10) == 3
+
+    assert await store.counts() == {}
+
+
+async def test_idempotency_records_are_forgotten_by_age(store: Store) -> None:
+    for n in range(3):
+        await store.remember(TENANT, answer(bytes([n]), at=T0 + n))
+        await store.claim(TENANT, invocation(f"i-{n}", at=T0 + n))
+
+    await store.forget(T0 + 2, T0 + 1)
+
+    kept = [n for n in range(3) if await store.answer(TENANT, bytes([n])) is not None]
+    assert kept == [2]
+    again = [await store.claim(TENANT, invocation(f"i-{n}", at=T0 + 50)) for n in range(3)]
+    assert [record.claimed_at for record in again] == [T0 + 50, T0 + 1, T0 + 2]
+
+
+async def test_any_number_of_records_is_forgotten_at_once(store: Store) -> None:
+    keys = [n.to_bytes(2, "big") for n in range(1500)]
+    await asyncio.gather(*(store.remember(TENANT, answer(key)) for key in keys))
+
+    await store.forget(T0 + 1, T0 + 1)
+
+    assert [key for key in keys if await store.answer(TENANT, key) is not None] == []
+
+
+async def test_a_run_that_is_not_over_keeps_its_answers_out_of_expiry(store: Store) -> None:
+    await store.append(TENANT, [batch(remember=answer())])
+
+    assert await store.expire(T0 + 999, 10) == 0
+
+    assert await store.answer(TENANT, b"k") == answer()

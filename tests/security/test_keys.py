@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wopr.security.keys import (
+    ROLES,
+    Principal,
+    hash_key,
+    is_test_key,
+    new_key,
+    parse_env_keys,
+    same,
+    scopes_of,
+)
+
+SCOPES = frozenset(
+    """
+    manifest:read runs:create runs:read runs:cancel runs:annotate approvals:respond artifacts:read
+    webhooks:manage audit:read workflows:write agents:write fleet:ingest fleet:read keys:manage
+    """.split()
+)
+
+
+@pytest.mark.parametrize(("is_test", "prefix"), [(False, "wopr_live_"), (True, "wopr_test_")])
+def test_a_new_key_says_whether_it_is_for_testing(is_test: bool, prefix: str) -> None:
+    key = new_key(bytes(range(32)), is_test=is_test)
+
+    assert key.startswith(prefix)
+    assert is_test_key(key) is is_test
+
+
+@given(st.binary(min_size=32, max_size=48))
+def test_a_new_key_can_stand_in_the_environment_and_in_a_header(secret: bytes) -> None:
+    key = new_key(secret, is_test=False)
+
+    assert not set(key) & set(":, \t=+/")
+    assert parse_env_keys(f"{key}:acme")[0].key == key
+
+
+def test_a_key_of_too_little_randomness_is_refused() -> None:
+    with pytest.raises(ValueError, match="32 random bytes"):
+        new_key(b"short", is_test=True)
+
+
+def test_a_key_is_stored_as_its_sha256() -> None:
+    assert hash_key("wopr_live_x") == hashlib.sha256(b"wopr_live_x").digest()
+
+
+def test_hashes_are_compared_whole() -> None:
+    assert same(hash_key("a"), hash_key("a"))
+    assert not same(hash_key("a"), hash_key("b"))
+    assert not same(hash_key("a"), hash_key("a")[:-1])
+
+
+def test_an_admin_holds_every_scope_but_the_one_no_role_holds() -> None:
+    assert ROLES["admin"] == SCOPES
+    assert not any("conformance:author" in scopes for scopes in ROLES.values())
+
+
+def test_every_role_holds_known_scopes_only() -> None:
+    assert set(ROLES) == {"admin", "operator", "developer", "reviewer", "viewer", "ingest"}
+    assert all(scopes <= SCOPES for scopes in ROLES.values())
+
+
+def test_a_viewer_changes_nothing_and_an_ingest_key_reads_nothing() -> None:
+    assert all(scope.endswith(":read") for scope in ROLES["viewer"])
+    assert ROLES["ingest"] == {"fleet:ingest"}
+
+
+@pytest.mark.parametrize("role", ["operator", "developer", "reviewer", "viewer", "ingest"])
+def test_only_an_admin_manages_keys(role: str) -> None:
+    assert "keys:manage" not in ROLES[role]
+
+
+def test_an_unknown_role_may_do_nothing() -> None:
+    assert scopes_of("root") == frozenset()
+
+
+def test_a_principal_may_do_exactly_what_its_scopes_say() -> None:
+    viewer = Principal(
+        key_id="k1", tenant="acme", role="viewer", scopes=scopes_of("viewer"), is_test=False
+    )
+
+    assert viewer.may("runs:read")
+    assert not viewer.may("runs:create")
+    assert not viewer.may("runs")
+
+
+def test_keys_are_read_from_the_environment() -> None:
+    keys = parse_env_keys("first-key:acme, wopr_test_second:globex:viewer ,")
+
+    assert [(k.key, k.tenant, k.role, k.is_test) for k in keys] == [
+        ("first-key", "acme", "admin", False),
+        ("wopr_test_second", "globex", "viewer", True),
+    ]
+
+
+def test_no_keys_in_the_environment_are_no_keys() -> None:
+    assert parse_env_keys("") == ()
+    assert parse_env_keys(" , ") == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("test_abc", True), ("test-abc", True), ("latest-abc", False), ("testify", False)],
+)
+def test_a_key_of_the_operators_own_is_for_testing_if_it_begins_so(
+    key: str, expected: bool
+) -> None:
+    assert parse_env_keys(f"{key}:acme")[0].is_test is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("ok:acme,s3cr3t", "entry 2 of WOPR_API_KEYS has 1 fields"),
+        ("s3cr3t:acme:admin:more", "entry 1 of WOPR_API_KEYS has 4 fields"),
+        ("s3cr3t:", "empty field"),
+        (":s3cr3t", "empty field"),
+        ("s3cr3t: :admin", "empty field"),
+        ("acme:admin:s3cr3t", "unknown role; the roles are admin, operator"),
+        ("s3cr3t:acme,s3cr3t:globex", "same key twice"),
+    ],
+)
+def test_a_bad_entry_is_named_by_its_number_and_never_repeated(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint) as refusal:
+        parse_env_keys(text)
+
+    assert "s3cr3t" not in str(refusal.value)
+
+
+def test_a_configured_key_does_not_show_itself_when_printed() -> None:
+    assert "s3cr3t" not in repr(parse_env_keys("s3cr3t:acme"))
