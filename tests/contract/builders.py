@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wopr.store.port import (
+    AgentRow,
     Artifact,
     Batch,
     Invocation,
     KeyRow,
+    MemoryRow,
     RememberedAnswer,
     RunRow,
     Store,
     StoredEvent,
+    Suspension,
     WorkflowRow,
 )
 
@@ -68,6 +72,29 @@ def artifact(artifact_id: str = "a-1", body: bytes = b"text") -> Artifact:
     )
 
 
+def suspension(
+    interrupt_id: str = "int-1", run_id: str = "run-1", at: int = T0, **changes: object
+) -> Suspension:
+    fields: dict[str, object] = {
+        "node_id": "gate",
+        "workflow_id": "greet",
+        "kind": "approval",
+        "body": b"{}",
+    }
+    return Suspension(
+        interrupt_id=interrupt_id,
+        run_id=run_id,
+        created_at=at,
+        **{**fields, **changes},  # type: ignore[arg-type]  # tests name the fields they change
+    )
+
+
+def suspending(*suspensions: Suspension, first: int = 0, resumes: Sequence[str] = ()) -> Batch:
+    """A batch of the suspensions' run that opens them."""
+    step = batch(suspensions[0].run_id if suspensions else "run-1", first)
+    return replace(step, suspends=suspensions, resumes=tuple(resumes))
+
+
 def answer(key: bytes = b"k", body: bytes = b"{}", at: int = T0) -> RememberedAnswer:
     return RememberedAnswer(key_hash=key, request_digest=b"d", status=201, body=body, created_at=at)
 
@@ -78,6 +105,21 @@ def workflow(
     return WorkflowRow(
         workflow_id=workflow_id, version=version, digest=b"#" + body, body=body, registered_at=at
     )
+
+
+def agent(
+    agent_id: str = "local.acme.writer", version: str = "1", body: bytes = b"{}", at: int = T0
+) -> AgentRow:
+    return AgentRow(
+        agent_id=agent_id, version=version, digest=b"#" + body, body=body, registered_at=at
+    )
+
+
+def memory(
+    memory_id: str = "m-1", ref: str = "notes", at: int = T0, **changes: object
+) -> MemoryRow:
+    fields: dict[str, object] = {"content": "text", "run_id": "run-1", **changes}
+    return MemoryRow(memory_ref=ref, memory_id=memory_id, created_at=at, **fields)  # type: ignore[arg-type]  # see run()
 
 
 def key(key_id: str = "key-1", tenant: str = TENANT, at: int = T0) -> KeyRow:

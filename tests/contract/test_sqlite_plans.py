@@ -13,14 +13,15 @@ import pytest
 
 import wopr.store.sqlite
 from tests.contract.builders import T0, TENANT
-from wopr.store.port import RunFilter
+from wopr.store.port import RunFilter, SuspensionFilter
 from wopr.store.sqlite.connect import open_writer
 from wopr.store.sqlite.listing import listing
+from wopr.store.sqlite.suspensions import pending_listing
 
 # Totals for metrics and for the operator's command line; they run on a thread and rarely.
 WALKS_ALL_ON_PURPOSE = {"clockwork._COUNTS", "store._TOTALS", "keys._ALL"}
 # Its page is cut before it is sorted.
-SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH"}
+SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
 
 
 def statements() -> dict[str, str]:
@@ -96,4 +97,18 @@ def test_no_listing_walks_or_sorts_a_table(
         assert not walks(steps), where
         # The merge of several statuses sorts, but no more than a page of each.
         merges = len(statuses) > 1 and not (workflow_id or tag or parent)
+        assert merges or not sorts(steps), where
+
+
+@pytest.mark.parametrize("kinds", [(), ("approval",), ("approval", "low-confidence")])
+def test_no_listing_of_suspensions_walks_or_sorts_a_table(
+    database: sqlite3.Connection, kinds: tuple[str, ...]
+) -> None:
+    for workflow_id, run_id, after in product((None, "w"), (None, "r"), (None, (T0, "r/i"))):
+        where = SuspensionFilter(kinds=kinds, workflow_id=workflow_id, run_id=run_id)
+
+        steps = plan(database, pending_listing(TENANT, where, after, 20)[0])
+
+        assert not walks(steps), where
+        merges = len(kinds) > 1 and not (workflow_id or run_id)
         assert merges or not sorts(steps), where

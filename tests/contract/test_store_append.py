@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -223,14 +224,50 @@ async def test_without_a_wish_the_append_sets_the_wake_up(store: Store) -> None:
     assert (await found(store)).wake_at == T0 + 9
 
 
-async def test_a_wish_can_be_taken_away_again(store: Store) -> None:
+async def test_a_writer_that_knows_a_wish_sets_the_wake_up_and_keeps_the_wish(
+    store: Store,
+) -> None:
     await store.append(TENANT, [batch()])
     await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
 
-    assert await store.set_wish(TENANT, "run-1", None, T0 + 8)
+    await store.append(TENANT, [batch(first=1, wish=b"pause", wake_at=T0 + 9)])
 
     row = await found(store)
-    assert (row.wish, row.wake_at) == (None, T0 + 3)
+    assert (row.wish, row.wake_at) == (b"pause", T0 + 9)
+
+
+async def test_a_wish_goes_with_the_events_that_carry_it_out(store: Store) -> None:
+    await store.append(TENANT, [batch()])
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+
+    await store.append(TENANT, [replace(batch(first=1, wish=b"pause"), grants=True)])
+
+    row = await found(store)
+    assert (row.wish, row.wake_at) == (None, None)
+
+
+async def test_carrying_out_one_wish_keeps_another_that_took_its_place(store: Store) -> None:
+    cancelling = Batch(
+        run=run("parent"), first=0, events=events(0, 1), wishes=(Wish(run_id="run-1", body=b"x"),)
+    )
+    await store.append(TENANT, [batch()])
+    await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+    await store.append(TENANT, [cancelling])
+
+    await store.append(TENANT, [replace(batch(first=1, wish=b"pause"), grants=True)])
+
+    row = await found(store)
+    assert (row.wish, row.wake_at) == (b"x", T0)
+
+
+async def test_a_second_wish_does_not_take_the_place_of_the_first(store: Store) -> None:
+    await store.append(TENANT, [batch()])
+
+    assert await store.set_wish(TENANT, "run-1", b"pause", T0 + 3)
+    assert not await store.set_wish(TENANT, "run-1", b"another", T0 + 8)
+
+    row = await found(store)
+    assert (row.wish, row.wake_at) == (b"pause", T0 + 3)
 
 
 async def test_there_is_no_wishing_on_a_run_that_ended_or_never_was(store: Store) -> None:

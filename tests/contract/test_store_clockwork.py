@@ -28,7 +28,8 @@ async def test_due_runs_come_earliest_first_over_all_tenants(store: Store) -> No
     assert await store.due(T0 + 2, 10) == [(OTHER, "theirs"), (TENANT, "soon")]
     assert await store.due(T0 + 9, 1) == [(OTHER, "theirs")]
     assert await store.due(T0, 10) == []
-    assert await store.next_due() == T0 + 1
+    assert await store.next_due(0) == T0 + 1
+    assert await store.next_due(T0 + 1) == T0 + 2
 
 
 async def test_a_run_that_ended_or_sleeps_without_a_date_is_never_due(store: Store) -> None:
@@ -37,7 +38,7 @@ async def test_a_run_that_ended_or_sleeps_without_a_date_is_never_due(store: Sto
     await store.append(TENANT, [ended(), batch("run-2", first=1, wake_at=None)])
 
     assert await store.due(T0 + 99, 10) == []
-    assert await store.next_due() is None
+    assert await store.next_due(0) is None
 
 
 async def test_a_wish_makes_a_run_due(store: Store) -> None:

@@ -86,7 +86,6 @@ async def test_a_foreign_run_can_be_neither_woken_nor_wished_on(shared: Store) -
     await shared.append(OTHER, [wishing])
 
     assert not await shared.set_wish(OTHER, "run-1", b"cancel", T0)
-    assert not await shared.set_wish(OTHER, "run-1", None, T0)
     row = await found(shared)
     assert (row.wish, row.wake_at) == (None, None)
 

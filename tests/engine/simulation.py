@@ -207,9 +207,9 @@ class Simulation:
         for node_id in self.state.active():
             self.add("node.cancelled", {"nodeId": node_id, "reason": "run-failed"}, node_id)
         match step:
-            case Breach(kind, limit, observed, _, node_id):
+            case Breach(kind, limit, observed):
                 payload = {"kind": kind, "limit": limit, "observed": observed}
-                self.add("cap.breached", payload, node_id or "")
+                self.add("cap.breached", payload, step.node_id or "")
             case Loopback(node_id, iterations, limit):
                 payload = {"nodeId": node_id, "iterations": iterations, "limit": limit}
                 self.add("workflow.loopback-limit", payload, node_id)

@@ -27,6 +27,9 @@ NAMES = {
     "cancel-run",
     "bulk-cancel",
     "event-page",
+    "agent-manifest",
+    "agent-inventory-response",
+    "memory-entry",
 }
 CLOSED: dict[str, JsonObject] = {
     "create-run": {"workflowId": "noop"},
@@ -34,6 +37,9 @@ CLOSED: dict[str, JsonObject] = {
     "pause-run": {},
     "cancel-run": {},
     "bulk-cancel": {"runIds": ["run-1"]},
+    "agent-manifest": {"agentId": "local.acme.a", "persona": "A", "modelClass": "general"},
+    "agent-inventory-response": {"agents": [], "total": 0},
+    "memory-entry": {"id": "m", "content": "", "tags": [], "createdAt": "2026-01-01T00:00:00Z"},
 }
 
 

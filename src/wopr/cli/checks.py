@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from wopr.cli.connection import Client, open_client
 from wopr.cli.credentials import Server, find_server
+from wopr.cli.documents import object_of
 from wopr.cli.errors import CliError
 from wopr.cli.options import Target
 from wopr.cli.paths import credentials_path, data_dir, database_url
@@ -151,7 +152,8 @@ def _discovery(document: JsonObject) -> Check:
             f"the server does not speak OpenWOP 1: protocolVersion is {version!r}",
             "check --url; it may be another service",
         )
-    name = document.get("implementation")
+    told = object_of(document.get("implementation"))
+    name = " ".join(str(told[part]) for part in ("name", "version") if part in told)
     return Check("discovery", "ok", f"OpenWOP {version}, {name or 'unnamed host'}")
 
 

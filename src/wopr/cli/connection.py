@@ -13,7 +13,7 @@ import msgspec
 
 from wopr import __version__
 from wopr.cli.credentials import Server
-from wopr.cli.documents import Listing, Verdict, WorkflowListItem
+from wopr.cli.documents import AgentInventory, AgentItem, Listing, Verdict, WorkflowListItem
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
@@ -102,6 +102,19 @@ class Client:
     async def check_workflow(self, definition: JsonObject) -> Answer[Verdict]:
         """Ask whether a definition could be registered."""
         return await self._post("/v1/workflows:validate", definition, Verdict)
+
+    async def agents(self) -> Answer[AgentInventory]:
+        """Read the inventory of agents."""
+        return await self._get("/v1/agents", AgentInventory)
+
+    async def agent(self, agent_id: str, version: str | None) -> Answer[JsonObject]:
+        """Read one agent of the inventory."""
+        query = {} if version is None else {"version": version}
+        return await self._get(f"/v1/agents/{_segment(agent_id)}", JsonObject, query)
+
+    async def add_agent(self, manifest: JsonObject) -> Answer[AgentItem]:
+        """Install a manifest."""
+        return await self._post("/v1/agents", manifest, AgentItem)
 
     async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
         """Read the discovery document and the headers it came with."""

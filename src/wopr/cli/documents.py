@@ -25,6 +25,24 @@ class WorkflowListItem(Document, frozen=True, kw_only=True):
     registered_at: str | Unset = UNSET
 
 
+class AgentItem(Document, frozen=True, kw_only=True):
+    """One agent of the inventory."""
+
+    agent_id: str
+    pack_version: str
+    label: str
+    model_class: str
+    tool_allowlist: list[str]
+    confidence_threshold: float | Unset = UNSET
+    degraded: list[str] = []
+
+
+class AgentInventory(Document, frozen=True, kw_only=True):
+    """All agents that the key can use."""
+
+    agents: list[AgentItem]
+
+
 class Fault(Document, frozen=True, kw_only=True):
     """One thing that is wrong with a definition, and where."""
 

@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from wopr.cli.errors import CliError, command
-from wopr.cli.exit_codes import ExitCode
+from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.options import DbOption
 from wopr.cli.paths import DATA_DIR_VARIABLE, data_dir, database_url
+from wopr.protocol.errors import WoprError
 
 
 @command
@@ -57,6 +58,7 @@ def serve(
     WOPR_API_KEYS="key:tenant[:role],..." adds keys; other settings are WOPR_* variables too.
     """
     from wopr.http.server import serve as serve_http
+    from wopr.runtime.host_secret import UnusableHostKey
     from wopr.runtime.settings import Settings, with_environment
 
     settings = Settings(
@@ -73,4 +75,11 @@ def serve(
         checked = with_environment(settings, os.environ).checked()
     except ValueError as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
-    serve_http(checked)
+    try:
+        serve_http(checked)
+    except WoprError as fault:
+        raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
+    except UnusableHostKey as fault:
+        raise CliError(str(fault), ExitCode.USAGE) from None
+    except OSError as fault:
+        raise CliError(str(fault), ExitCode.UNAVAILABLE) from None

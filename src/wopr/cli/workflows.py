@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wopr.cli.conversation import ask
-from wopr.cli.errors import CliError, command, faults
+from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
+from wopr.cli.files import FilesArgument, each_file, yaml_text
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
-from wopr.cli.output import (
-    is_plain,
-    note,
-    print_json,
-    print_json_value,
-    print_line,
-    print_table,
-)
+from wopr.cli.output import note, print_json, print_json_value, print_table
 from wopr.cli.paging import collect
 from wopr.protocol.documents import JsonObject
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from wopr.cli.connection import Client
 
 app = typer.Typer(help="List, add, check and show workflow definitions.", no_args_is_help=True)
-
-FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="JSON or YAML definitions.")
-]
 
 
 @app.command("list")
@@ -74,7 +61,7 @@ def add(
         stored = (await client.add_workflow(definition)).document
         return {"id": stored.get("id"), "version": stored.get("version")}
 
-    _each_file(files, Target(url, api_key), register, as_json=as_json, done="added")
+    each_file(files, Target(url, api_key), register, as_json=as_json, done="added")
 
 
 @app.command()
@@ -102,7 +89,7 @@ def check(
             )
         return {"id": definition.get("id"), "version": definition.get("version")}
 
-    _each_file(files, Target(url, api_key), validate, as_json=as_json, done="valid")
+    each_file(files, Target(url, api_key), validate, as_json=as_json, done="valid")
 
 
 @app.command()
@@ -122,77 +109,4 @@ def show(
     if as_json:
         print_json(answer.body)
     else:
-        typer.echo(_yaml(answer.document), nl=False)
-
-
-def _yaml(document: JsonObject) -> str:
-    import yaml
-
-    text: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
-    if is_plain(text):
-        return text
-    # Escaped, such characters reach the reader as what they are and the terminal as letters.
-    escaped: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=100)
-    return escaped
-
-
-def _each_file(
-    files: list[Path],
-    target: Target,
-    treat: Callable[[Client, JsonObject], Awaitable[JsonObject]],
-    *,
-    as_json: bool,
-    done: str,
-) -> None:
-    """Treat every file, faulty or not, then exit with the first failure's code."""
-
-    async def treat_all(client: Client) -> list[JsonObject | CliError]:
-        return [await _treat_file(path, client, treat) for path in files]
-
-    results = list(zip(files, ask(target, treat_all), strict=True))
-    if as_json:
-        print_json_value({"results": [_result(path, outcome) for path, outcome in results]})
-    else:
-        for path, outcome in results:
-            _print_outcome(path, outcome, done)
-    failures = [outcome for _, outcome in results if isinstance(outcome, CliError)]
-    raise typer.Exit(failures[0].exit_code if failures else ExitCode.OK)
-
-
-async def _treat_file(
-    path: Path, client: Client, treat: Callable[[Client, JsonObject], Awaitable[JsonObject]]
-) -> JsonObject | CliError:
-    from wopr.runtime.definition_files import DefinitionUnreadable, load_definition
-
-    try:
-        return await treat(client, load_definition(path))
-    except DefinitionUnreadable as fault:
-        where = "" if fault.line is None else f"line {fault.line}"
-        return CliError(
-            "not a readable definition",
-            ExitCode.USAGE,
-            code="validation_error",
-            details={"errors": [{"path": where, "message": fault.reason}]},
-        )
-    except CliError as refusal:
-        if refusal.exit_code in (ExitCode.DENIED, ExitCode.UNAVAILABLE):
-            raise
-        return refusal
-
-
-def _result(path: Path, outcome: JsonObject | CliError) -> JsonObject:
-    if not isinstance(outcome, CliError):
-        return {"file": str(path), "ok": True, **outcome}
-    error: JsonObject = {"error": outcome.code, "message": outcome.message}
-    if outcome.details:
-        error["details"] = outcome.details
-    return {"file": str(path), "ok": False, **error}
-
-
-def _print_outcome(path: Path, outcome: JsonObject | CliError, done: str) -> None:
-    if not isinstance(outcome, CliError):
-        print_line(f"{path}: {done} {outcome.get('id')} {outcome.get('version')}")
-        return
-    print_line(f"{path}: {outcome.message}")
-    for fault in faults(outcome.details):
-        print_line(f"  {fault}")
+        typer.echo(yaml_text(answer.document), nl=False)

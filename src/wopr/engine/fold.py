@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wopr.engine.channels import reduce
+from wopr.engine.expression_tokens import is_object
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.events import RunEvent
@@ -26,7 +27,7 @@ def fold(state: RunState, event: RunEvent) -> RunState:
     """Apply one event. An event of a type that changes nothing only moves the sequence on."""
     at = _instant(event.timestamp, state.updated_at)
     change = _CHANGES.get(event.type)
-    if change is not None and isinstance(event.payload, dict):
+    if change is not None and is_object(event.payload):
         state = change(state, event, event.payload, at)
     return replace(
         state,
@@ -52,10 +53,18 @@ def _instant(timestamp: str, fallback: int) -> int:
 
 def _read(payload: JsonObject, name: str, kind: type[Any], default: Json) -> Json:
     """A member of the payload when it has the right shape, else the default."""
+    if name not in payload:
+        return default
     try:
         return msgspec.convert(payload[name], kind)
-    except (KeyError, msgspec.ValidationError, ValueError):
+    except (msgspec.ValidationError, ValueError):
         return default
+
+
+def _object(payload: JsonObject, name: str) -> JsonObject | None:
+    """A member of the payload when it is an object."""
+    value = payload.get(name)
+    return value if is_object(value) else None
 
 
 def _with_node(state: RunState, event: RunEvent, **changes: Json) -> RunState:
@@ -67,27 +76,17 @@ def _with_node(state: RunState, event: RunEvent, **changes: Json) -> RunState:
 
 
 def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    inputs = _read(payload, "inputs", dict[str, Any], {})
-    variables = {
-        v.name: v.default_value
-        for v in state.graph.definition.variables
-        if not isinstance(v.default_value, Unset)
-    }
-    channels = {
-        name: declared.default
-        for name, declared in state.graph.channels.items()
-        if not isinstance(declared.default, Unset)
-    }
+    inputs = _object(payload, "inputs") or {}
     return replace(
         state,
         status="running",
         started_at=at,
         inputs=inputs,
-        variables=variables | inputs,
-        channels=channels,
-        configurable=_read(payload, "configurable", dict[str, Any], {}),
+        variables=state.graph.shown_variables | inputs,
+        channels=dict(state.graph.shown_channels),
+        configurable=_object(payload, "configurable") or {},
         tags=_read(payload, "tags", tuple[str, ...], ()),
-        metadata=_read(payload, "metadata", dict[str, Any], {}),
+        metadata=_object(payload, "metadata") or {},
         owner=_read(payload, "owner", Owner, None),
         engine_version=_read(payload, "engineVersion", str, ""),
         traceparent=_read(payload, "traceparent", str, ""),
@@ -95,7 +94,7 @@ def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> 
 
 
 def _run_completed(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    outputs = _read(payload, "outputs", dict[str, Any], None)
+    outputs = _object(payload, "outputs")
     return replace(state, status="completed", ended_at=at, outputs=outputs)
 
 
@@ -118,9 +117,7 @@ def _run_resumed(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunSt
 def _error(payload: JsonObject, name: str = "error") -> RunError:
     """The error of an event; keys that another host added are left out."""
     members = payload.get(name)
-    known = (
-        {k: members[k] for k in _ERROR_KEYS if k in members} if isinstance(members, dict) else {}
-    )
+    known = {k: members[k] for k in _ERROR_KEYS if k in members} if is_object(members) else {}
     try:
         return msgspec.convert(known, RunError)
     except msgspec.ValidationError:
@@ -150,10 +147,7 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
 
 
 def _reset_loop(state: RunState, head: str) -> RunState:
-    """A loop's head starts again: all its members wait for the new round.
-
-    A loop inside it counts its rounds anew.
-    """
+    """A loop's head starts again: all its members wait for the round, and inner loops count anew."""
     fresh = {
         member: replace(
             state.nodes[member], status="pending", attempt=0, iteration=0, error=None, children=()
@@ -164,7 +158,7 @@ def _reset_loop(state: RunState, head: str) -> RunState:
 
 
 def _node_completed(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    outputs = _read(payload, "outputs", dict[str, Any], {})
+    outputs = _object(payload, "outputs") or {}
     return _with_node(state, event, status="completed", ended_at=at, outputs=outputs, error=None)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from wopr.protocol.documents import Unset
+from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.workflow import (
     ChannelDeclaration,
     MaskingMode,
@@ -13,6 +14,8 @@ from wopr.protocol.workflow import (
     WorkflowEdge,
     WorkflowNode,
 )
+
+Mask: TypeAlias = Callable[[JsonObject, Collection[str], MaskingMode], JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class Graph:
     enclosing: Mapping[str, tuple[str, ...]]
     sensitive_variables: frozenset[str]
     sensitive_channels: frozenset[str]
+    # What variables and channels begin with, as a reader may see it.
+    shown_variables: JsonObject
+    shown_channels: JsonObject
 
     @property
     def channels(self) -> Mapping[str, ChannelDeclaration]:
@@ -46,16 +52,46 @@ class Graph:
     @property
     def masking(self) -> MaskingMode:
         """How this workflow's sensitive values are written to the log."""
-        mode = self.definition.metadata.compliance_config.masking_mode
-        return "mask" if isinstance(mode, Unset) else mode
+        return _masking(self.definition)
 
     def sinks(self) -> Iterator[WorkflowNode]:
         """Nodes that nothing follows."""
         return (node for node in self.nodes.values() if not self.outgoing[node.id])
 
 
-def compile_graph(definition: WorkflowDefinition, reentrant: Collection[str]) -> Graph:
-    """Compile a checked definition; `reentrant` are the type ids that may head a loop."""
+def default_variables(definition: WorkflowDefinition) -> JsonObject:
+    """The true defaults of variables."""
+    return {
+        v.name: v.default_value
+        for v in definition.variables
+        if not isinstance(v.default_value, Unset)
+    }
+
+
+def default_channels(definition: WorkflowDefinition) -> JsonObject:
+    """The true defaults of channels."""
+    return {
+        n: c.default for n, c in definition.channels.items() if not isinstance(c.default, Unset)
+    }
+
+
+def leave_out(members: JsonObject, names: Collection[str], mode: MaskingMode) -> JsonObject:
+    """Hide members by showing none of them."""
+    if mode == "passthrough":
+        return members
+    return {name: value for name, value in members.items() if name not in names}
+
+
+def compile_graph(
+    definition: WorkflowDefinition, reentrant: Collection[str], mask: Mask = leave_out
+) -> Graph:
+    """Compile a checked definition.
+
+    `reentrant` are the type ids that may head a loop; `mask` hides sensitive defaults.
+    """
+    variables = frozenset(v.name for v in definition.variables if v.sensitive)
+    channels = frozenset(n for n, c in definition.channels.items() if c.sensitive)
+    masking = _masking(definition)
     nodes = {node.id: node for node in definition.nodes}
     loops = {loop.head: loop for loop in _loops(definition, reentrant)}
     back = {edge.id for loop in loops.values() for edge in loop.back}
@@ -69,9 +105,16 @@ def compile_graph(definition: WorkflowDefinition, reentrant: Collection[str]) ->
         enclosing={
             n: tuple(head for head, loop in loops.items() if n in loop.members) for n in nodes
         },
-        sensitive_variables=frozenset(v.name for v in definition.variables if v.sensitive),
-        sensitive_channels=frozenset(n for n, c in definition.channels.items() if c.sensitive),
+        sensitive_variables=variables,
+        sensitive_channels=channels,
+        shown_variables=mask(default_variables(definition), variables, masking),
+        shown_channels=mask(default_channels(definition), channels, masking),
     )
+
+
+def _masking(definition: WorkflowDefinition) -> MaskingMode:
+    mode = definition.metadata.compliance_config.masking_mode
+    return "mask" if isinstance(mode, Unset) else mode
 
 
 def _loops(definition: WorkflowDefinition, reentrant: Collection[str]) -> Iterator[Loop]:

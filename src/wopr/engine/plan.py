@@ -117,14 +117,15 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     fatal = _unhandled_failure(state)
     if fatal is not None:
         return (fatal,)
-    steps = list(_moves(state, now))
-    if any(not isinstance(step, Start) for step in steps):
+    steps = list(_moves(state, now)) or list(_next_rounds(state, limits))
+    for step in steps:
+        if isinstance(step, Breach | Loopback):
+            # The run ends here: nothing may come beside it or after it.
+            return (step,)
+    settled = tuple(step for step in steps if not isinstance(step, Start))
+    if settled:
         # Skips and failures settle first: they decide which of the others may start.
-        return tuple(step for step in steps if not isinstance(step, Start))
-    if not steps:
-        steps = list(_next_rounds(state, limits))
-    if any(not isinstance(step, Start) for step in steps):
-        return tuple(steps)
+        return settled
     if steps:
         return _within_cap(state, steps, limits)
     return () if state.active() else (_finish(state),)

@@ -94,10 +94,13 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         return [node_id for node_id, node in self.nodes.items() if node.status in ACTIVE]
 
 
+_PENDING = NodeState()
+
+
 def initial(identity: RunIdentity, graph: Graph) -> RunState:
     """The state of a run whose log is empty."""
     return RunState(
         identity=identity,
         graph=graph,
-        nodes={node_id: NodeState() for node_id in graph.nodes},
+        nodes=dict.fromkeys(graph.nodes, _PENDING),
     )

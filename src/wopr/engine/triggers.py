@@ -107,6 +107,11 @@ def _condition_holds(state: RunState, edge: WorkflowEdge) -> bool:
 def verdict(state: RunState, node_id: str) -> Verdict:
     """Apply the trigger rules. Edges with the same rule form a group, and every group must agree."""
     edges = state.graph.incoming[node_id]
+    if not edges:
+        return Verdict.READY
+    if not any(state.nodes[edge.source_node_id].status in ENDED for edge in edges):
+        # No rule decides on pending edges alone.
+        return Verdict.WAIT
     groups: dict[TriggerRule, list[Carried]] = {}
     for edge in edges:
         groups.setdefault(edge.trigger_rule, []).append(carried(state, edge))

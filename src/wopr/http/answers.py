@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import WoprError
+from wopr.security.redact import Redactor
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
@@ -36,11 +39,20 @@ def ok(document: object, status: int = 200, **headers: str) -> Answer:
 
 
 def error_answer(error: WoprError) -> Answer:
-    """The error envelope, with `Retry-After` where the error says when to come back."""
+    """The error envelope, with the headers that belong to its status."""
     headers: dict[str, str] = {}
     retry_after = getattr(error, "retry_after", None) or error.details.get("retryAfter")
     if retry_after is not None:
         headers["retry-after"] = str(retry_after)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if error.status == 405:
+        headers["allow"] = str(error.details["allow"])
     return Answer(error.status, encode(error.envelope()), headers=headers)
+
+
+def redacted(answer: Answer, redactor: Redactor) -> Answer:
+    """An answer that repeats parts of its request, without the secrets among them."""
+    if not redactor.may_hold_secret(answer.body):
+        return answer
+    return replace(answer, body=encode(redactor.json(msgspec.json.decode(answer.body))))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from starlette.routing import BaseRoute, Route, Router
+from starlette.routing import Route, Router
 
-from wopr.http import discovery, events, runs, workflows
+from wopr.http import agents, discovery, events, runs, workflows
 from wopr.http.answers import Answer
 from wopr.http.asgi import Receive, Scope, Send
 from wopr.http.endpoint import Endpoint, Shared, not_found
@@ -24,6 +24,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
     *events.OPERATIONS,
     *workflows.OPERATIONS,
+    *agents.OPERATIONS,
     *discovery.OPERATIONS,
 )
 
@@ -34,12 +35,14 @@ class App:
     def __init__(self, open_host: OpenHost) -> None:
         self.shared = Shared(time.perf_counter)
         self._open_host = open_host
-        operations = (*OPERATIONS, _openapi(OPERATIONS))
+        endpoints = _endpoints(self.shared, (*OPERATIONS, _openapi(OPERATIONS)))
+        # A path without parameters is found by its name; only the others need the router's search.
+        self._plain = {path: found for path, found in endpoints.items() if "{" not in path}
         self._router = Router(
-            routes=_routes(self.shared, operations),
+            routes=[Route(path, endpoint) for path, endpoint in endpoints.items()],
             redirect_slashes=False,
             default=not_found,
-            lifespan=self._lifespan,
+            lifespan=lambda _: self.opened(),
         )
 
     @property
@@ -51,23 +54,25 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        await self._router(scope, receive, send)
+        serve = self._plain.get(scope["path"]) if scope["type"] == "http" else None
+        await (serve or self._router)(scope, receive, send)
 
     @asynccontextmanager
-    async def _lifespan(self, _: object) -> AsyncIterator[None]:
+    async def opened(self) -> AsyncGenerator[None, None]:
+        """Open the host, and close it at the end of the block."""
         async with self._open_host() as host:
             self.shared.open(host)
             yield
             self.shared.stopping.set()
 
 
-def _routes(shared: Shared, operations: Iterable[Operation]) -> list[BaseRoute]:
-    """One route per path; an action (`/{id}:pause`) before the path it would be mistaken for."""
+def _endpoints(shared: Shared, operations: Iterable[Operation]) -> dict[str, Endpoint]:
+    """One endpoint per path; an action (`/{id}:pause`) before the path it would be mistaken for."""
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     ordered = sorted(by_path, key=lambda path: ":" not in path.rpartition("/")[2])
-    return [Route(path, Endpoint(shared, by_path[path])) for path in ordered]
+    return {path: Endpoint(shared, by_path[path]) for path in ordered}
 
 
 def _openapi(operations: tuple[Operation, ...]) -> Operation:

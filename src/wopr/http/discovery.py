@@ -29,7 +29,7 @@ async def get_discovery(exchange: Exchange) -> Answer:
         "cache-control": "public, max-age=300",
         "capabilities-etag": host.discovery_etag.strip('"'),
     }
-    if exchange.header(b"if-none-match") == host.discovery_etag:
+    if exchange.already_has(host.discovery_etag):
         return Answer(304, headers=headers)
     return Answer(200, host.discovery, headers=headers)
 

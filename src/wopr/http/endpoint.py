@@ -8,7 +8,7 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from wopr.http.answers import Answer, Stream, error_answer
+from wopr.http.answers import Answer, Stream, error_answer, redacted
 from wopr.http.asgi import Receive, Scope, Send
 from wopr.http.exchange import Exchange
 from wopr.http.idempotency import Idempotency
@@ -46,6 +46,7 @@ class Shared:
             max_in_flight=host.settings.max_in_flight,
             clock=self.clock,
         )
+        host.metrics.in_flight.set_function(lambda: self.throttle.in_flight)
 
 
 class Endpoint:
@@ -70,7 +71,8 @@ class Endpoint:
             exchange = Exchange(host, scope, receive)
             answer = await self._answer(exchange, operation)
             if isinstance(answer, Stream):
-                await send_stream(send, receive, answer, shared.stopping)
+                headers = _trace_headers(exchange)
+                await send_stream(send, receive, answer, shared.stopping, headers)
                 return
             await send_answer(send, answer, _trace_headers(exchange))
         finally:
@@ -83,10 +85,12 @@ class Endpoint:
     async def _answer(self, exchange: Exchange, operation: Operation | None) -> Answer | Stream:
         try:
             if operation is None:
-                raise MethodNotAllowed(f"this path answers {self._allowed}", allowed=self._allowed)
+                raise MethodNotAllowed(f"this path answers {self._allowed}", allow=self._allowed)
             return await self._carry_out(exchange, operation)
         except WoprError as error:
-            return _safe(exchange, error_answer(error))
+            if error.status >= 500:
+                error.details.setdefault("correlationId", uuid4().hex)
+            return redacted(error_answer(error), exchange.redactor)
         except Exception as error:  # the outer edge of a request
             return _internal(exchange, error)
 
@@ -115,22 +119,13 @@ async def authenticate(exchange: Exchange) -> Principal:
     return await exchange.host.keyring.principal(key.strip())
 
 
-def _safe(exchange: Exchange, answer: Answer) -> Answer:
-    """Redact an error that repeats a secret of the request."""
-    redactor = exchange.host.advancer.journal.redactor
-    if not redactor.may_hold_secret(answer.body):
-        return answer
-    text = redactor.text(answer.body.decode())
-    return Answer(answer.status, text.encode(), answer.content_type, answer.headers)
-
-
 def _internal(exchange: Exchange, error: Exception) -> Answer:
     correlation_id = uuid4().hex
     log.error(
         "request failed",
         correlation_id=correlation_id,
         method=exchange.scope["method"],
-        path=exchange.scope["path"],
+        path=exchange.redactor.text(exchange.scope["path"]),
         exc_info=error,
     )
     hidden = WoprError("something went wrong inside the host", correlationId=correlation_id)
@@ -138,8 +133,8 @@ def _internal(exchange: Exchange, error: Exception) -> Answer:
 
 
 def _trace_headers(exchange: Exchange) -> dict[str, str]:
-    parent = exchange.header(b"traceparent")
-    return {} if parent is None else {"traceparent": parent}
+    parent = exchange.traceparent
+    return {"traceparent": parent} if parent else {}
 
 
 def _log_request(exchange: Exchange, name: str, status: int, seconds: float) -> None:
@@ -150,11 +145,11 @@ def _log_request(exchange: Exchange, name: str, status: int, seconds: float) -> 
         "request",
         operation=name,
         method=exchange.scope["method"],
-        path=exchange.scope["path"],
+        path=exchange.redactor.text(exchange.scope["path"]),
         status=status,
         ms=round(seconds * 1000, 2),
         key_id=principal.key_id if principal else None,
-        run_id=exchange.path.get("run_id"),
+        run_id=exchange.redactor.text(exchange.path.get("run_id", "")) or None,
     )
 
 
@@ -172,12 +167,19 @@ async def send_answer(send: Send, answer: Answer, extra: Mapping[str, str] | Non
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_stream(send: Send, receive: Receive, stream: Stream, stopping: anyio.Event) -> None:
+async def send_stream(
+    send: Send,
+    receive: Receive,
+    stream: Stream,
+    stopping: anyio.Event,
+    extra: Mapping[str, str] | None = None,
+) -> None:
     """Write chunks as they come, until the source ends, the reader leaves or the host stops."""
     headers = [
         (b"content-type", stream.content_type.encode()),
         (b"cache-control", b"no-store"),
         (b"x-accel-buffering", b"no"),
+        *((name.encode(), value.encode("latin-1")) for name, value in (extra or {}).items()),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
 
@@ -201,5 +203,5 @@ async def send_stream(send: Send, receive: Receive, stream: Stream, stopping: an
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a path that does not exist."""
-    error = NotFound(f"there is nothing at {scope['path'][:200]}")
+    error = NotFound("there is nothing at this path")
     await send_answer(send, error_answer(error))

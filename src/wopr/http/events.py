@@ -34,6 +34,7 @@ async def get_events(exchange: Exchange) -> Answer | Stream:
     await exchange.host.readers.row(exchange.tenant, name)
     if _wants_json(exchange.header(b"accept")):
         return await _log_so_far(exchange, name, start)
+    exchange.host.bus.admit(name)
     batches = exchange.host.readers.follow(
         exchange.tenant, name, start, exchange.host.settings.heartbeat_seconds
     )
@@ -134,6 +135,7 @@ async def poll_events(exchange: Exchange) -> Answer:
     seconds = exchange.whole_number("timeout", POLL_DEFAULT, least=1, most=POLL_MOST)
     readers = exchange.host.readers
     await readers.row(exchange.tenant, name)
+    exchange.host.bus.admit(name)
     events = await readers.wait_for_events(exchange.tenant, name, last + 1, seconds)
     row = await readers.row(exchange.tenant, name)
     newest = events[-1].sequence if events else min(last, row.last_sequence)

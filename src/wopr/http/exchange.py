@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from wopr.http.asgi import Receive, Scope
-from wopr.protocol.documents import Json
+from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
+from wopr.security.redact import Redactor
 from wopr.store.port import RememberedAnswer
 
 T = TypeVar("T")
 DEEPEST_JSON = 64
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class WrongMediaType(WoprError):
@@ -29,7 +32,17 @@ class WrongMediaType(WoprError):
 class Exchange:
     """A request as handlers see it."""
 
-    __slots__ = ("__dict__", "_read", "_receive", "host", "path", "principal", "remember", "scope")
+    __slots__ = (
+        "__dict__",
+        "_headers",
+        "_read",
+        "_receive",
+        "host",
+        "path",
+        "principal",
+        "remember",
+        "scope",
+    )
 
     def __init__(self, host: Host, scope: Scope, receive: Receive) -> None:
         self.host = host
@@ -38,6 +51,8 @@ class Exchange:
         self.principal: Principal | None = None
         # Set where the answer must be kept in the transaction that makes it true.
         self.remember: Callable[[bytes], RememberedAnswer] | None = None
+        # Of a repeated header the first counts.
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         self._read: bytes | None = None
         self._receive = receive
 
@@ -57,13 +72,29 @@ class Exchange:
         """The caller's tenant, which no part of the request can change."""
         return self.caller.tenant
 
+    @property
+    def redactor(self) -> Redactor:
+        """What keeps secrets out of answers."""
+        return self.host.advancer.journal.redactor
+
     def header(self, name: bytes) -> str | None:
         """A request header by its lower-case name."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                text: str = value.decode("latin-1")
-                return text
-        return None
+        value = self._headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def traceparent(self) -> str:
+        """The caller's trace, or nothing; what is not one is neither kept nor answered."""
+        sent = self.header(b"traceparent") or ""
+        return sent if _TRACEPARENT.fullmatch(sent) else ""
+
+    def already_has(self, etag: str) -> bool:
+        """Whether `If-None-Match` names this strong tag, alone, in a list or by the star."""
+        sent = self.header(b"if-none-match")
+        if sent is None:
+            return False
+        tags = {tag.strip().removeprefix("W/") for tag in sent.split(",")}
+        return etag in tags or "*" in tags
 
     @cached_property
     def query(self) -> dict[str, str]:
@@ -119,6 +150,7 @@ class Exchange:
                 raise WrongMediaType(
                     f"Content-Type must be application/json, not {media!r}", field="Content-Type"
                 )
+        _refuse_deep(raw)
         return raw
 
 
@@ -154,25 +186,30 @@ def _named(message: str, field: str) -> str:
 
 
 def decode_any(raw: bytes) -> Json:
-    """Decode JSON of any shape, within a bounded depth."""
-    document = decode(raw, object)
-    if not _is_shallow(document):
+    """Decode JSON of any shape."""
+    return decode(raw, object)
+
+
+def _refuse_deep(raw: bytes) -> None:
+    """Bound the depth, so that nothing which walks a document can run out of stack."""
+    # Most bodies do not have enough brackets to be deep, and need no closer look.
+    if raw.count(b"{") + raw.count(b"[") > DEEPEST_JSON and not _is_shallow(decode_any(raw)):
         raise Refused(f"the body may be nested {DEEPEST_JSON} deep at most", field="body")
-    return document
 
 
 def _is_shallow(document: Json) -> bool:
     level: list[Json] = [document]
     for _ in range(DEEPEST_JSON + 1):
-        level = [
-            member
-            for value in level
-            if isinstance(value, dict | list)
-            for member in (value.values() if isinstance(value, dict) else value)
-        ]
+        level = [member for value in level for member in _members(value)]
         if not level:
             return True
     return False
+
+
+def _members(value: Json) -> Iterable[Json]:
+    if isinstance(value, dict):
+        return cast("JsonObject", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
 
-from wopr.http.answers import Answer, Stream, error_answer
+from wopr.http.answers import Answer, Stream, error_answer, redacted
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.errors import Conflict, Refused, WoprError
@@ -46,7 +46,7 @@ class Idempotency:
             return await self._first(exchange, operation, key_hash, digest)
 
     @asynccontextmanager
-    async def _alone(self, key_hash: bytes) -> AsyncIterator[None]:
+    async def _alone(self, key_hash: bytes) -> AsyncGenerator[None, None]:
         while (other := self._under_way.get(key_hash)) is not None:
             await other.wait()
         done = self._under_way[key_hash] = anyio.Event()
@@ -74,7 +74,7 @@ class Idempotency:
         try:
             answer = await operation.handler(exchange)
         except WoprError as error:
-            answer = error_answer(error)
+            answer = redacted(error_answer(error), exchange.redactor)
             if answer.status in NEVER_KEPT or error.code == "idempotency_in_flight":
                 raise
         if not isinstance(answer, Answer):

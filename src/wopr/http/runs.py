@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 
-from wopr.http.answers import Answer, Stream, ok
+from wopr.http.answers import Answer, Stream, ok, redacted
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
 from wopr.protocol.documents import UNSET, Unset
@@ -52,7 +53,7 @@ async def create_run(exchange: Exchange) -> Answer:
         library=exchange.host.library,
         settings=exchange.host.settings,
         force_engine_version=exchange.header(b"x-force-engine-version"),
-        traceparent=exchange.header(b"traceparent") or "",
+        traceparent=exchange.traceparent,
         dedup=(exchange.header(b"x-dedup") or "").lower() == "enforce",
     )
     return Answer(201, await exchange.host.commands.create(new, exchange.remember))
@@ -61,8 +62,9 @@ async def create_run(exchange: Exchange) -> Answer:
 async def get_run(exchange: Exchange) -> Answer:
     """Read a run's snapshot; with `If-None-Match` only when it has changed."""
     found = await exchange.host.readers.snapshot(exchange.tenant, run_id(exchange))
-    tag = f'"{found.sequence}"'
-    if exchange.header(b"if-none-match") == tag:
+    # The sequence alone is not enough: a snapshot also shows where the run's children stand.
+    tag = f'"{found.sequence}-{hashlib.sha256(found.body).hexdigest()[:16]}"'
+    if exchange.already_has(tag):
         return Answer(304, headers={"etag": tag})
     return Answer(200, found.body, headers={"etag": tag, "cache-control": "no-cache"})
 
@@ -120,9 +122,11 @@ def read_cursor(raw: str | None) -> tuple[int, str] | None:
     try:
         text = base64.urlsafe_b64decode(raw + "=" * (-len(raw) % 4)).decode()
         instant, _, name = text.partition(":")
-        if not name or not instant.isdecimal() or len(instant) > 18:
+        after = int(instant), name
+        # Only what this host would have written: no other digits, no stray characters.
+        if not name or write_cursor(after) != raw or not 0 <= after[0] < 2**63:
             raise ValueError(text)
-        return int(instant), name
+        return after
     except (ValueError, binascii.Error):
         raise Refused("cursor is not one that this host gave out", field="cursor") from None
 
@@ -157,7 +161,8 @@ async def bulk_cancel(exchange: Exchange) -> Answer:
     except Refused as refused:
         refused.details["maxRunIds"] = MOST_RUN_IDS
         raise
-    return ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request))
+    answer = ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request))
+    return redacted(answer, exchange.redactor)
 
 
 async def pause_run(exchange: Exchange) -> Answer:

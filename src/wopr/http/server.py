@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import signal
 import socket
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -17,6 +21,8 @@ from wopr.runtime.logs import configure_logs
 from wopr.runtime.settings import Settings
 
 KEEP_ALIVE_SECONDS = 75
+YOUNG_OBJECTS = 20_000
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
@@ -27,9 +33,19 @@ class Server(uvicorn.Server):
         self._app = app
         self._settings = settings
 
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the host, serve it until a signal comes, and close it.
+
+        It is not left to a lifespan, which would tell of a host that cannot be opened in its own way.
+        """
+        with self.capture_signals():
+            async with self._app.opened():
+                await super().serve(sockets)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then greet."""
         await super().startup(sockets)
+        _spare_the_collector()
         if self.should_exit or not self.servers:
             return
         port = self.servers[0].sockets[0].getsockname()[1]
@@ -41,11 +57,22 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let readers go, finish what is under way, then close the host."""
         self._app.shared.stopping.set()
+        self._app.host.bus.close()
         await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Stop on a signal, and then end as done: uvicorn would raise the signal once more."""
+        before = {sign: signal.signal(sign, self.handle_exit) for sign in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes. Raises what kept the host from opening."""
     configure_logs(settings.log_format, settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     app = App(lambda: running_host(settings))
@@ -56,14 +83,24 @@ def serve(settings: Settings) -> None:
         access_log=False,
         server_header=False,
         log_config=None,
-        lifespan="on",
+        lifespan="off",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
+    # Before the host is opened: an address that is taken must not cost a recovery.
+    sockets = [config.bind_socket()]
     server = Server(config, app, settings)
-    server.run()
+    server.run(sockets)
     if not server.started:
         sys.exit(1)
+
+
+def _spare_the_collector() -> None:
+    """Look for cycles less often: what a request leaves behind, reference counts free at once."""
+    gc.collect()
+    # What was loaded to start with stays for good, and is not looked through again.
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
 
 def _shown(host: str) -> str:
@@ -74,7 +111,7 @@ def _shown(host: str) -> str:
 def keep_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | None:
     """Write the address and the first key where the command line finds them, for this user only."""
     path = data_dir / "credentials.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     key = first_key or known.get("apiKey")
     if key is None:
         return None

@@ -21,9 +21,9 @@ class Throttle:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def admit(self) -> None:
-        """Refuse new work when too much is under way."""
-        if self.in_flight >= self._max_in_flight:
-            raise Unavailable(f"{self.in_flight} requests are under way; try again")
+        """Refuse a request, itself counted already, when too much is under way."""
+        if self.in_flight > self._max_in_flight:
+            raise Unavailable(f"{self._max_in_flight} requests are under way; try again")
 
     def spend(self, key_id: str) -> None:
         """Take a token of this key, or say when there will be one."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from wopr.http.answers import Answer, ok
+from wopr.http.answers import Answer, ok, redacted
 from wopr.http.exchange import Exchange, decode_any
 from wopr.http.operation import Operation, Parameter
 from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST
+from wopr.protocol.checking import Fault
 from wopr.protocol.documents import UNSET, Document, JsonObject, NonEmpty, Unset
 from wopr.protocol.errors import Refused
 from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
-from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runtime.library import SHARED
-from wopr.runtime.registration import Fault, check_definition
-from wopr.store.port import WorkflowRow
+from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
+from wopr.runtime.registration import check_definition
+from wopr.store.port import SHARED, WorkflowRow
 
 
 class WorkflowItem(Document, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ async def get_workflow(exchange: Exchange) -> Answer:
 async def list_workflows(exchange: Exchange) -> Answer:
     """List the newest version of every definition the tenant can run."""
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
-    after = exchange.query.get("cursor")
+    after = _cursor(exchange.query.get("cursor"))
     store = exchange.host.store
     own = await store.workflows(exchange.tenant, after, limit + 1)
     names = {row.workflow_id for row in own}
@@ -67,6 +67,14 @@ async def list_workflows(exchange: Exchange) -> Answer:
     more = len(items) > limit
     page = Page(items=items[:limit], next_cursor=items[limit - 1].id if more else UNSET)
     return ok(page)
+
+
+def _cursor(raw: str | None) -> str | None:
+    """The id that the last page ended with."""
+    try:
+        return msgspec.convert(raw, WorkflowId | None)
+    except msgspec.ValidationError:
+        raise Refused("cursor is not one that this host gave out", field="cursor") from None
 
 
 async def list_versions(exchange: Exchange) -> Answer:
@@ -106,7 +114,8 @@ async def validate_workflow(exchange: Exchange) -> Answer:
         errors = refused.details.get("errors")
         found = msgspec.convert(errors, list[Fault]) if errors else []
         fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
-        return ok(Verdict(valid=False, errors=found or [fallback]))
+        verdict = ok(Verdict(valid=False, errors=found or [fallback]))
+        return redacted(verdict, exchange.redactor)
     return ok(Verdict(valid=True))
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from wopr.engine.expression_tokens import is_list
 from wopr.engine.expressions import ExpressionFault, evaluate
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
@@ -56,7 +57,7 @@ def loop(ctx: NodeContext, config: LoopConfig, inputs: JsonObject) -> Completed:
     """
     step = ctx.iteration
     items = inputs.get("items", config.items)
-    if isinstance(items, list):
+    if is_list(items):
         if step >= len(items):
             return Completed({"done": True, "iteration": step})
         return Completed({"done": False, "iteration": step, "item": items[step]})

@@ -53,17 +53,23 @@ async def http_request(
         )
 
     async def send() -> Json:
-        return await _send(ctx, config, inputs, url)
+        answer = await _send(ctx, config, inputs, url)
+        # Within the effect, so that an answer worth another try is not recorded as the last one.
+        if config.fail_on_error_status and answer["status"] >= 400:
+            raise _error_status(config, url, answer["status"])
+        return answer
 
     answer = await send() if config.method in SAFE_METHODS else await ctx.once(f"http:{url}", send)
-    if config.fail_on_error_status and answer["status"] >= 400:
-        raise NodeFailure(
-            f"{config.method} {httpx.URL(url).host} answered {answer['status']}",
-            code="http_error",
-            retryable=answer["status"] >= 500 or answer["status"] == 429,
-            details={"status": answer["status"]},
-        )
     return Completed(answer)
+
+
+def _error_status(config: HttpRequestConfig, url: str, status: int) -> NodeFailure:
+    return NodeFailure(
+        f"{config.method} {httpx.URL(url).host} answered {status}",
+        code="http_error",
+        retryable=status >= 500 or status == 429,
+        details={"status": status},
+    )
 
 
 async def _send(

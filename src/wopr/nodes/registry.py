@@ -44,6 +44,8 @@ class NodeType:
 
     def decode_inputs(self, inputs: JsonObject) -> Any:
         """The inputs as the node wants them."""
+        if self.inputs_type is JsonObject:
+            return inputs
         return msgspec.convert(inputs, self.inputs_type)
 
     def schema(self) -> JsonObject:

@@ -30,6 +30,7 @@ from wopr.protocol.documents import Closed, JsonObject, NonEmpty
 CATALOGUE: dict[str, int] = {
     "validation_error": 400,
     "unsupported_stream_mode": 400,
+    "unsupported_model_class": 400,
     "unsupported_mock_provider": 400,
     "unsupported_force_engine_version": 400,
     "webhook_url_rejected": 400,
@@ -56,6 +57,7 @@ CATALOGUE: dict[str, int] = {
     "run_already_active": 409,
     "run_state_conflict": 409,
     "workflow_exists": 409,
+    "agent_exists": 409,
     "sequence_taken": 409,
     "idempotency_in_flight": 409,
     "idempotency_key_mismatch": 409,
@@ -222,9 +224,14 @@ class TooLarge(WoprError):
 
 
 class Unprocessable(WoprError):
-    """Well-formed, but this host cannot do it."""
+    """Well-formed, but this host cannot do it. Its code may be one that elsewhere means 400."""
 
     default_code = "unprocessable"
+
+    @property
+    def status(self) -> int:
+        """Always 422."""
+        return 422
 
 
 class RateLimited(WoprError):

@@ -11,6 +11,8 @@ from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
 from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.events import RunEvent
 from wopr.protocol.interrupts import DATA
+from wopr.protocol.manifests import AgentInventoryResponse, AgentManifest
+from wopr.protocol.memory import MemoryEntry
 from wopr.protocol.payloads import PAYLOADS
 from wopr.protocol.runs import (
     BulkCancel,
@@ -49,6 +51,9 @@ _DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "pause-run": PauseRun,
     "cancel-run": CancelRun,
     "bulk-cancel": BulkCancel,
+    "agent-manifest": AgentManifest,
+    "agent-inventory-response": AgentInventoryResponse,
+    "memory-entry": MemoryEntry,
 }
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+
+_EPOCH = datetime(1970, 1, 1)
+# Whatever is written in one millisecond carries the same few instants.
+_KEPT = 256
 
 
+@lru_cache(maxsize=_KEPT)
 def to_iso(instant: int) -> str:
     """Write an instant the way every document on the wire does."""
-    seconds, millis = divmod(instant, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    moment = _EPOCH + timedelta(milliseconds=instant)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
+@lru_cache(maxsize=_KEPT)
 def to_millis(iso: str) -> int:
     """Read an ISO 8601 timestamp; a time without a zone is UTC."""
     moment = datetime.fromisoformat(iso)

@@ -24,6 +24,7 @@ class ActiveRun:
         "in_flight",
         "launch",
         "lock",
+        "missed",
         "parked",
         "pausing",
         "row",
@@ -38,9 +39,11 @@ class ActiveRun:
         self.compiled = compiled
         self.vault = vault
         self.row = row
-        self.lock = anyio.Lock()
+        self.lock = anyio.Lock(fast_acquire=True)
         self.in_flight: dict[str, anyio.CancelScope] = {}
         self.parked: dict[str, int | None] = {}
+        # Nodes in flight whose run was woken meanwhile: what woke it may be news to them.
+        self.missed: set[str] = set()
         # A pause that waits for the nodes in flight; nothing new starts meanwhile.
         self.pausing: PauseWish | None = None
         # Async nodes that start once the events that say so are committed.

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import anyio
-import anyio.abc
 import httpx
 import msgspec
-import structlog
 
-from wopr.engine.outcome import Failed, NodeFailure, Outcome
+from wopr.engine.outcome import Failed, NodeFailure, Outcome, Waiting
 from wopr.engine.plan import Breach, Start, plan
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
@@ -26,11 +24,11 @@ from wopr.runtime.appender import Burst
 from wopr.runtime.call import NodeCall
 from wopr.runtime.calling import call_and_wait, call_now
 from wopr.runtime.children import child_views
-from wopr.runtime.journal import PAGE, Journal
+from wopr.runtime.journal import Journal
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.steps import cancel_run, fail_node, is_current, settle, take
-from wopr.runtime.timers import Timers
 from wopr.runtime.tracing import Tracing
+from wopr.runtime.wakeups import Wakeups
 from wopr.runtime.wishes import CancelWish, PauseWish, read_wish
 from wopr.store.port import RememberedAnswer
 
@@ -40,8 +38,6 @@ T = TypeVar("T")
 LARGEST_BURST = 200
 # How often a writer that lost a race looks again before it gives up.
 MOST_RACES = 20
-
-log = structlog.get_logger("wopr.advance")
 
 
 class Advancer:
@@ -58,23 +54,11 @@ class Advancer:
     ) -> None:
         self.journal = journal
         self.http = http
-        self.timers = Timers(journal.store, self.wake_soon, journal.now)
+        self.wakeups = Wakeups(journal, self.advance)
         self.runs: dict[str, ActiveRun] = {}
         self._metrics = metrics
         self._tracing = tracing
         self._provides = provides
-        self._waking: set[str] = set()
-        self._tasks: anyio.abc.TaskGroup | None = None
-
-    async def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the timers and take up every run that has not ended."""
-        self._tasks = tasks
-        tasks.start_soon(self.timers.run_forever)
-        after: tuple[str, str] | None = None
-        while page := await self.journal.store.unfinished(after, PAGE):
-            for tenant, run_id in page:
-                await self.wake(tenant, run_id)
-            after = page[-1]
 
     async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
         """The run that this process works on, or one folded from its log."""
@@ -91,39 +75,69 @@ class Advancer:
         When another process appended first, the run is reloaded and `change` is asked again; an
         error that it raises leaves nothing written.
         """
+        result, more = await self._append_or_reload(run, change)
+        await self._go_on(run, more)
+        return result
+
+    async def begin(self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None) -> None:
+        """Append the first burst of a new run and everything that follows from it."""
+        # From here on whoever wakes the run waits for this lock instead of loading it once more.
+        # Nobody can hold it yet, so there is nothing to wait for.
+        run.lock.acquire_nowait()
+        self.runs[run.state.identity.run_id] = run
+        try:
+            await self._go_on(run, await self._append(run, burst, remember))
+        except BaseException:
+            run.launch.clear()
+            raise
+        finally:
+            self.release(run)
+            run.lock.release()
+
+    async def _append_or_reload(
+        self, run: ActiveRun, change: Callable[[Burst], T]
+    ) -> tuple[T, bool]:
         for _ in range(MOST_RACES):
             burst = self.journal.burst(run)
-            result = change(burst)
             try:
-                await self.advance(run, burst)
+                result = change(burst)
+                return result, await self._append(run, burst)
             except SequenceTaken:
                 await self.journal.reload(run)
                 self.interrupt(run)
-                continue
-            return result
+            except BaseException:
+                self.journal.undo(run)
+                raise
         raise Unavailable("the run is being written elsewhere; try again")
 
-    async def advance(
+    async def _append(
         self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
-    ) -> None:
-        """Take the steps that follow from a burst, commit, and go on while there are more."""
+    ) -> bool:
+        """Take the steps that follow from a burst and commit; True when more of them are left."""
         more = self._take_steps(run, burst)
         if await self.journal.commit(run, burst, remember):
             self._committed(run, burst)
         self._launch(run)
-        if more:
-            await self.advance(run, self.journal.burst(run))
+        return more
+
+    async def _go_on(self, run: ActiveRun, more: bool) -> None:
+        """Take the steps that did not fit into one append; the first of them is acknowledged."""
+        try:
+            while more:
+                _, more = await self._append_or_reload(run, lambda _: None)
+        except WoprError as error:
+            await self.wakeups.later(run.state.identity.tenant, run.state.identity.run_id, error)
 
     def _committed(self, run: ActiveRun, burst: Burst) -> None:
         """Tell timers, parent and children what the store now knows."""
         identity = run.state.identity
         self._metrics.appended(burst.events)
         if run.row is not None:
-            self.timers.note(run.row.wake_at)
+            self.wakeups.timers.note(run.row.wake_at)
         for wish in burst.wishes:
-            self.wake_soon(identity.tenant, wish.run_id)
+            self.wakeups.soon(identity.tenant, wish.run_id)
         for child in burst.children:
-            self.wake_soon(identity.tenant, child.run.run_id)
+            self.wakeups.soon(identity.tenant, child.run.run_id)
         if run.state.is_terminal:
             self.runs.pop(identity.run_id, None)
             run.launch.clear()
@@ -132,7 +146,7 @@ class Advancer:
             self._metrics.ended(run.state.status)
             self._tracing.export(run.state)
             if identity.parent_run_id is not None:
-                self.wake_soon(identity.tenant, identity.parent_run_id)
+                self.wakeups.soon(identity.tenant, identity.parent_run_id)
 
     def interrupt(self, run: ActiveRun) -> None:
         """Stop executions that the log no longer waits for."""
@@ -151,7 +165,7 @@ class Advancer:
             if run.pausing is not None:
                 steps = tuple(step for step in steps if isinstance(step, Breach))
                 if not steps:
-                    _pause_when_drained(run, burst)
+                    _pause_when_drained(run.pausing, burst)
             if not steps:
                 return False
             for step in steps:
@@ -192,7 +206,10 @@ class Advancer:
         if burst.state.status == "paused":
             return
         for node_id, node in list(burst.state.nodes.items()):
-            if node.status != "running" or node_id in run.in_flight:
+            if node.status != "running":
+                continue
+            if node_id in run.in_flight:
+                run.missed.add(node_id)
                 continue
             until = run.parked.get(node_id, 0)
             node_type = run.compiled.types[node_id]
@@ -203,114 +220,121 @@ class Advancer:
 
     def _launch(self, run: ActiveRun) -> None:
         """Start the async nodes whose start is now on the log."""
-        if self._tasks is None or not run.launch:
+        if self.wakeups.tasks is None or not run.launch:
             return
         self.runs[run.state.identity.run_id] = run
         for node_id in run.launch:
-            run.in_flight[node_id] = anyio.CancelScope()
-            self._tasks.start_soon(self._execute, run, node_id)
+            scope = run.in_flight[node_id] = anyio.CancelScope()
+            run.missed.discard(node_id)
+            self.wakeups.tasks.start_soon(self._execute, run, node_id, scope)
         run.launch.clear()
 
-    async def _execute(self, run: ActiveRun, node_id: str) -> None:
-        node = run.state.nodes[node_id]
-        node_type = run.compiled.types[node_id]
+    async def _execute(self, run: ActiveRun, node_id: str, scope: anyio.CancelScope) -> None:
+        """Call an async node and append what came of it."""
+        call = NodeCall(self, run, node_id, run.state, now=self.journal.now())
+        outcome: Outcome | None = None
+        try:
+            with scope:
+                outcome = await self._call(run, call)
+            async with run.lock:
+                try:
+                    await self._finish(run, call, outcome, scope)
+                finally:
+                    self.release(run)
+        except Exception as error:  # the outer edge of a task
+            # The node stays running on the log, and is called again.
+            if run.in_flight.get(node_id) is scope:
+                del run.in_flight[node_id]
+            await self.wakeups.later(call.tenant, call.run_id, error)
+
+    async def _call(self, run: ActiveRun, call: NodeCall) -> Outcome | None:
+        node_type = run.compiled.types[call.node_id]
         if node_type is None:
-            return
-        done: tuple[NodeCall, Outcome] | None = None
-        with run.in_flight[node_id]:
-            state = run.state
-            now = self.journal.now()
-            children = await child_views(self.journal, state, node_id) if node.children else ()
-            call = NodeCall(self, run, node_id, state, now=now, children=children)
-            done = (call, await call_and_wait(run, call, node_type, now))
-        if done is None:
-            run.in_flight.pop(node_id, None)
-        else:
-            await self._finish(run, *done, node.started_event)
+            return None
+        try:
+            call.children = await child_views(self.journal, call.state, call.node_id)
+        except NodeFailure as failure:
+            return Failed(failure.error)
+        return await call_and_wait(run, call, node_type, call.now)
 
     async def _finish(
-        self, run: ActiveRun, call: NodeCall, outcome: Outcome, started_event: str
+        self, run: ActiveRun, call: NodeCall, outcome: Outcome | None, scope: anyio.CancelScope
     ) -> None:
-        """Append what came of an async node, unless the run has moved on without it."""
-        async with run.lock:
-            run.in_flight.pop(call.node_id, None)
+        """Append the outcome of an async node, unless the run has moved on without it."""
+        # A node that was interrupted may be in flight again before its first execution is done.
+        if run.in_flight.get(call.node_id) is scope:
+            del run.in_flight[call.node_id]
+        if outcome is None or run.state.is_terminal:
+            return
 
-            def change(burst: Burst) -> None:
-                if is_current(burst.state, call.node_id, started_event):
-                    _settle(run, burst, call, outcome)
+        def change(burst: Burst) -> None:
+            if is_current(burst.state, call.node_id, call.started_event):
+                _settle(run, burst, call, outcome)
 
-            try:
-                if not run.state.is_terminal:
-                    await self.transact(run, change)
-            except WoprError as error:
-                # The store would not take it. The node stays running on the log and is called
-                # again by the next wake-up or the next start.
-                log.error("append failed", run_id=call.run_id, code=error.code, message=str(error))
-            self._release(run)
+        await self.transact(run, change)
+        if isinstance(outcome, Waiting) and call.node_id in run.missed:
+            self.wakeups.soon(call.tenant, call.run_id)
 
     async def flush(self, run: ActiveRun, call: NodeCall) -> None:
         """Append what a node in flight has emitted so far."""
-        async with run.lock:
-            if not run.state.is_terminal:
-                await self.transact(run, call.drain)
 
-    def _release(self, run: ActiveRun) -> None:
-        """Let go of a run that waits: the store knows all there is to know."""
+        def change(burst: Burst) -> int:
+            is_awaited = is_current(burst.state, call.node_id, call.started_event)
+            return call.write(burst) if is_awaited else 0
+
+        async with run.lock:
+            # A node whose time is up meanwhile is stopped after the commit and not during it, so
+            # that what this process knows and what the store holds stay the same.
+            with anyio.CancelScope(shield=True):
+                call.forget(await self.transact(run, change))
+
+    def release(self, run: ActiveRun) -> None:
+        """Let go of a run that waits: the store knows all there is to know.
+
+        One that has ended is let go of when its last event is committed.
+        """
+        if run.state.is_terminal:
+            return
         if run.is_idle and not run.lock.statistics().tasks_waiting:
             self.runs.pop(run.state.identity.run_id, None)
 
-    # Wake-ups
+    async def advance(self, tenant: str, run_id: str) -> None:
+        """Carry out what was wished, call what is due, and plan."""
+        run = await self.load(tenant, run_id)
+        self.wakeups.begun(run_id)
+        if run is None or run.state.is_terminal:
+            return
+        self.runs[run_id] = run
+        async with run.lock:
+            try:
+                await self._advance_locked(run)
+            finally:
+                self.release(run)
 
-    def wake_soon(self, tenant: str, run_id: str) -> None:
-        """Advance a run in the background, once however often it is asked for."""
-        if self._tasks is not None and run_id not in self._waking:
-            self._waking.add(run_id)
-            self._tasks.start_soon(self.wake, tenant, run_id)
-
-    async def wake(self, tenant: str, run_id: str) -> None:
-        """Advance a run: carry out what was wished, call what is due, and plan."""
-        try:
-            run = await self.load(tenant, run_id)
-            self._waking.discard(run_id)
-            if run is None or run.state.is_terminal:
-                return
-            self.runs[run_id] = run
-            async with run.lock:
-                if not run.state.is_terminal:
-                    await self._wake_locked(run)
-                self._release(run)
-        except WoprError as error:
-            self._waking.discard(run_id)
-            log.error("advance failed", run_id=run_id, code=error.code, message=str(error))
-
-    async def _wake_locked(self, run: ActiveRun) -> None:
+    async def _advance_locked(self, run: ActiveRun) -> None:
         identity = run.state.identity
         run.row = await self.journal.store.run(identity.tenant, identity.run_id)
         wish = read_wish(run.row.wish if run.row is not None else None)
         if isinstance(wish, CancelWish):
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))
             return
-        run.pausing = None if run.state.status == "paused" else wish
+        run.pausing = wish
         await self.transact(run, lambda burst: self.call_again(run, burst))
-        if isinstance(wish, PauseWish) and run.state.status == "paused":
-            await self.journal.store.set_wish(
-                identity.tenant, identity.run_id, None, self.journal.now()
-            )
 
 
 def _settle(run: ActiveRun, burst: Burst, call: NodeCall, outcome: Outcome) -> None:
     try:
-        call.drain(burst)
+        call.write(burst)
     except NodeFailure as failure:
         outcome = Failed(failure.error)
     settle(run, burst, call.node_id, outcome)
 
 
-def _pause_when_drained(run: ActiveRun, burst: Burst) -> None:
-    if any(node.status == "running" for node in burst.state.nodes.values()):
+def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:
+    is_running = any(node.status == "running" for node in burst.state.nodes.values())
+    if burst.state.status == "paused" or is_running:
         return
-    reason = {"reason": run.pausing.reason} if run.pausing and run.pausing.reason else {}
-    run.pausing = None
+    reason = {"reason": pausing.reason} if pausing.reason else {}
     burst.add("run.paused", {**reason, "drainPolicy": "drain-current-node"})
 
 

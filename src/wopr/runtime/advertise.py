@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from wopr import __version__
 from wopr.nodes.mock_providers import CATALOGUE
 from wopr.nodes.registry import NodeRegistry
-from wopr.protocol.agent_families import SubWorkflow
+from wopr.protocol.agent_families import ProviderUsageFamily, SubWorkflow
 from wopr.protocol.capabilities import (
     Capabilities,
     Implementation,
@@ -61,6 +61,7 @@ def capabilities(
         observability=Observability(otel=Otel(export_protocols=["http/protobuf"])),
         fixtures=list(fixtures) or UNSET,
         sub_workflow=SubWorkflow(input_mapping=True) if registry.get("core.subWorkflow") else UNSET,
+        provider_usage=ProviderUsageFamily(supported=True),
         runs=Runs(
             pause_resume=PauseResume(
                 supported=True, drain_policies=["immediate", "drain-current-node"]

@@ -1,13 +1,18 @@
-"""The workflows that come with the package: the first one to try, and the conformance fixtures."""
+"""What comes with the package: the first workflow to try, and what conformance checks need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import Json, JsonObject
 from wopr.runtime.definition_files import load_definition
+
+FIXTURE_PREFIX = "conformance-"
+# What a fixture may ask of a host beyond its node types, and this host does not offer.
+_UNMET_CONFIG = frozenset({"memoryAction", "emitDuplicateMessageId"})
+_UNMET_METADATA = frozenset({"requiresInstalledPack", "requiresWorkspaceAgent"})
 
 
 def hello() -> JsonObject:
@@ -17,14 +22,44 @@ def hello() -> JsonObject:
 
 def conformance_fixtures() -> Iterator[JsonObject]:
     """Give every conformance workflow, by name, whether or not this host can run it."""
-    fixtures = (_shipped() / "conformance").iterdir()
-    for file in sorted(fixtures, key=lambda found: found.name):
-        if file.name.endswith(".json"):
-            yield _read(file)
+    return _read_all("conformance")
+
+
+def conformance_agents() -> Iterator[JsonObject]:
+    """Give the agent manifests that conformance checks look for."""
+    return _read_all("agents")
+
+
+def runnable_fixtures(registered: Mapping[str, JsonObject]) -> list[str]:
+    """Name the registered fixtures that do here what they are for: listing one is a promise."""
+    return sorted(
+        name
+        for name, document in registered.items()
+        if name.startswith(FIXTURE_PREFIX) and _can_run(document, registered)
+    )
+
+
+def _can_run(document: JsonObject, registered: Mapping[str, JsonObject]) -> bool:
+    nodes: list[JsonObject] = document["nodes"]
+    children: list[Json] = [
+        node["config"].get("workflowId") for node in nodes if node["typeId"] == "core.subWorkflow"
+    ]
+    is_unmet = (
+        not _UNMET_METADATA.isdisjoint(document["metadata"])
+        or any("agent" in node or not _UNMET_CONFIG.isdisjoint(node["config"]) for node in nodes)
+        or any(child not in registered for child in children)
+    )
+    return not is_unmet
 
 
 def _shipped() -> Traversable:
     return files("wopr") / "workflows"
+
+
+def _read_all(folder: str) -> Iterator[JsonObject]:
+    for file in sorted((_shipped() / folder).iterdir(), key=lambda found: found.name):
+        if file.name.endswith(".json"):
+            yield _read(file)
 
 
 def _read(file: Traversable) -> JsonObject:

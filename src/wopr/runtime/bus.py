@@ -7,7 +7,7 @@ fell behind takes the rest from the store, so nothing is lost and nothing queues
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import anyio
@@ -28,6 +28,9 @@ class Topic:
 
     def publish(self, events: Sequence[StoredEvent]) -> None:
         """Offer committed events and wake every reader."""
+        if self.recent and events and events[0].sequence != self.recent[-1].sequence + 1:
+            # Another writer's events are in between: readers take those from the store.
+            self.recent.clear()
         self.recent.extend(events)
         news, self._news = self._news, anyio.Event()
         news.set()
@@ -47,6 +50,7 @@ class Bus:
     """All topics that have readers."""
 
     def __init__(self, max_readers_per_run: int) -> None:
+        self.is_closed = False
         self._topics: dict[str, Topic] = {}
         self._max_readers = max_readers_per_run
 
@@ -61,14 +65,24 @@ class Bus:
         if topic is not None:
             topic.publish(events)
 
-    @contextmanager
-    def subscribe(self, run_id: str) -> Iterator[Topic]:
-        """Read a run's topic; subscribe before reading the backlog and there is no gap."""
-        topic = self._topics.setdefault(run_id, Topic())
-        if topic.readers >= self._max_readers:
+    def close(self) -> None:
+        """Let waiting readers know that the host stops: nobody should keep it waiting for news."""
+        self.is_closed = True
+        for topic in self._topics.values():
+            topic.publish(())
+
+    def admit(self, run_id: str) -> None:
+        """Refuse a reader of a run that has enough of them, while that can still be answered."""
+        topic = self._topics.get(run_id)
+        if topic is not None and topic.readers >= self._max_readers:
             raise RateLimited(
                 f"this run has {topic.readers} readers already", retry_after=5, scope="route"
             )
+
+    @contextmanager
+    def subscribe(self, run_id: str) -> Generator[Topic, None, None]:
+        """Read a run's topic; subscribe before reading the backlog and there is no gap."""
+        topic = self._topics.setdefault(run_id, Topic())
         topic.readers += 1
         try:
             yield topic

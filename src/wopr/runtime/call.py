@@ -60,6 +60,7 @@ class NodeCall:
         self.attempt = self._node.attempt
         self.iteration = self._node.iteration
         self.started_at = self._node.started_at
+        self.started_event = self._node.started_event
         self.now = now
         self.chunks = self._node.chunks
         self.configurable: Mapping[str, Json] = state.configurable
@@ -76,17 +77,25 @@ class NodeCall:
         """What an expression of this node can see."""
         return scope(self.state) | {"variables": self.variables}
 
-    def drain(self, burst: Burst) -> None:
-        """Move what was emitted so far into the burst, in order."""
-        drafts, self._drafts = self._drafts, []
+    def write(self, burst: Burst) -> int:
+        """Add what was emitted so far to the burst, in order; answer how much that was.
+
+        A burst that loses a race is written again, so the drafts stay until `forget`.
+        """
+        drafts = tuple(self._drafts)
         for draft in drafts:
             draft(burst)
+        return len(drafts)
+
+    def forget(self, count: int) -> None:
+        """Let go of what is on the log."""
+        del self._drafts[:count]
 
     def emit(self, event_type: str, payload: JsonObject, *, causation_id: str = "") -> str:
         """Put an event on the run's log, if this node's type may emit it."""
         event_id = self._advancer.journal.new_id()
         payload = as_json(payload)
-        cause = causation_id or self._node.started_event
+        cause = causation_id or self.started_event
 
         def draft(burst: Burst) -> None:
             burst.add_from_node(
@@ -98,7 +107,7 @@ class NodeCall:
 
     def _append(self, burst: Burst, event_type: str, payload: JsonObject) -> None:
         """Append an event that the host writes on the node's behalf, whatever the node's type."""
-        burst.add(event_type, payload, node_id=self.node_id, causation_id=self._node.started_event)
+        burst.add(event_type, payload, node_id=self.node_id, causation_id=self.started_event)
 
     def set_variable(self, name: str, value: Json) -> None:
         """Change a variable of the run."""
@@ -306,4 +315,5 @@ def _plain(error: RunError) -> Json:
 
 def _recorded(outcome: bytes) -> NodeFailure:
     error = msgspec.json.decode(outcome, type=RunError)
-    return NodeFailure(error.message, code=error.code, retryable=False)
+    details = None if isinstance(error.details, Unset) else error.details
+    return NodeFailure(error.message, code=error.code, retryable=False, details=details)

@@ -13,7 +13,6 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.journal import Journal
 from wopr.runtime.library import Compiled
 from wopr.runtime.starting import check_inputs, started_payload
-from wopr.runtime.vault import Vault
 from wopr.store.port import Batch
 
 # A workflow that calls itself must end somewhere.
@@ -41,7 +40,8 @@ async def child_batch(
         parent_run_id=identity.run_id,
         parent_node_id=node_id,
     )
-    run = ActiveRun(initial(child, compiled.graph), compiled, Vault(), None)
+    vault = parent.vault.handed_down()
+    run = ActiveRun(initial(child, compiled.graph), compiled, vault, None)
     burst = journal.burst(run)
     owner = parent.state.owner or Owner(tenant=identity.tenant)
     options = _inherited(parent.state, compiled)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
 
 from wopr.engine.fold import INTERRUPTED_BY_PAUSE
-from wopr.engine.state import RunIdentity, initial
+from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
 from wopr.protocol.runs import (
@@ -93,8 +94,7 @@ class Commands:
         )
         burst.add("run.started", payload)
         answer = encode(_accepted(identity, burst.iso))
-        async with run.lock:
-            await self._advancer.advance(run, burst, remember(answer) if remember else None)
+        await self._advancer.begin(run, burst, remember(answer) if remember else None)
         self._metrics.created()
         return answer
 
@@ -112,12 +112,11 @@ class Commands:
 
     async def cancel(self, tenant: str, run_id: str, reason: str) -> CancelAnswer:
         """Cancel a run and its children; a run that has ended answers with its status."""
-        run = await self._run(tenant, run_id)
-        async with run.lock:
+        async with self._held(tenant, run_id) as run:
             if run.state.is_terminal:
                 return CancelAnswer(run_id=run_id, status=run.state.status, already_terminal=True)
             wish = CancelWish(reason=reason)
-            await self._advancer.transact(run, lambda burst: _cancel(run, burst, wish))
+            await self._advancer.transact(run, lambda burst: cancel_run(run, burst, wish))
             return CancelAnswer(run_id=run_id, status=run.state.status)
 
     async def bulk_cancel(self, tenant: str, request: BulkCancel) -> BulkCancelAnswer:
@@ -143,14 +142,13 @@ class Commands:
         if request.drain_policy not in DRAIN_POLICIES:
             raise Unprocessable(
                 f"drainPolicy must be one of {', '.join(DRAIN_POLICIES)}",
-                code="unprocessable",
+                code="validation_error",
                 field="drainPolicy",
                 supported=list(DRAIN_POLICIES),
             )
-        run = await self._run(tenant, run_id)
-        async with run.lock:
+        async with self._held(tenant, run_id) as run:
             if run.state.status != "running" or run.pausing is not None:
-                raise _conflict(run, "paused", "running")
+                raise _conflict(run.state, "paused", "running")
             reason = "" if isinstance(request.reason, Unset) else request.reason
             at = self._journal.now()
             if request.drain_policy == "immediate":
@@ -164,21 +162,20 @@ class Commands:
         """Keep the wish first, so that a crash while the nodes drain does not lose it."""
         identity = run.state.identity
         now = self._journal.now()
-        store = self._journal.store
-        if any(node.status == "running" for node in run.state.nodes.values()):
-            await store.set_wish(identity.tenant, identity.run_id, msgspec.json.encode(wish), now)
+        body = msgspec.json.encode(wish)
+        if not await self._journal.store.set_wish(identity.tenant, identity.run_id, body, now):
+            # Ended elsewhere, or about to be cancelled with its parent.
+            raise _conflict(await self._journal.catch_up(run.state), "paused", "running")
         run.pausing = wish
-        self._advancer.runs[identity.run_id] = run
-        await self._advancer.transact(run, lambda _: None)
+        await self._advancer.transact(run, lambda burst: self._advancer.call_again(run, burst))
 
     async def resume(self, tenant: str, run_id: str) -> ResumeAnswer:
         """Let a paused run go on."""
-        run = await self._run(tenant, run_id)
-        async with run.lock:
-            if run.state.status != "paused":
-                raise _conflict(run, "resumed", "paused")
+        async with self._held(tenant, run_id) as run:
 
             def change(burst: Burst) -> None:
+                if burst.state.status != "paused":
+                    raise _conflict(burst.state, "resumed", "paused")
                 burst.add("run.resumed", {})
                 self._advancer.call_again(run, burst)
 
@@ -187,13 +184,18 @@ class Commands:
                 run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
             )
 
-    async def _run(self, tenant: str, run_id: str) -> ActiveRun:
+    @asynccontextmanager
+    async def _held(self, tenant: str, run_id: str) -> AsyncGenerator[ActiveRun, None]:
+        """A run with this caller as its only writer."""
         run = await self._advancer.load(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
-        if not run.state.is_terminal:
-            self._advancer.runs.setdefault(run_id, run)
-        return run
+        self._advancer.runs[run_id] = run
+        async with run.lock:
+            try:
+                yield run
+            finally:
+                self._advancer.release(run)
 
 
 def _accepted(identity: RunIdentity, started_at: str) -> RunAccepted:
@@ -209,11 +211,6 @@ def _accepted(identity: RunIdentity, started_at: str) -> RunAccepted:
     )
 
 
-def _cancel(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
-    if not burst.state.is_terminal:
-        cancel_run(run, burst, wish)
-
-
 def _pause_now(burst: Burst, reason: str) -> None:
     if burst.state.status != "running":
         raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
@@ -226,8 +223,7 @@ def _pause_now(burst: Burst, reason: str) -> None:
     burst.add("run.paused", paused | {"drainPolicy": "immediate"})
 
 
-def _conflict(run: ActiveRun, wanted: str, needed: RunStatus) -> Conflict:
-    state = run.state
+def _conflict(state: RunState, wanted: str, needed: RunStatus) -> Conflict:
     return Conflict(
         f"only a {needed} run can be {wanted}; this one is {state.status}",
         runStatus=state.status,

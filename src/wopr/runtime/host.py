@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import structlog
 
+from wopr.agents.registry import Agents
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.capabilities import document, etag
@@ -27,7 +28,12 @@ from wopr.runtime.advertise import (
     capabilities,
 )
 from wopr.runtime.appender import Guard
-from wopr.runtime.builtin_workflows import conformance_fixtures, hello
+from wopr.runtime.builtin_workflows import (
+    conformance_agents,
+    conformance_fixtures,
+    hello,
+    runnable_fixtures,
+)
 from wopr.runtime.bus import Bus
 from wopr.runtime.commands import Commands
 from wopr.runtime.definition_files import find_definitions, load_definition
@@ -35,7 +41,7 @@ from wopr.runtime.egress import guarded_client
 from wopr.runtime.host_secret import host_secret
 from wopr.runtime.journal import Journal
 from wopr.runtime.keyring import Keyring
-from wopr.runtime.library import SHARED, Library
+from wopr.runtime.library import Library
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import DAY_MS, Settings
@@ -44,8 +50,8 @@ from wopr.runtime.tracing import Tracing
 from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal, derive
-from wopr.store.open import open_store
-from wopr.store.port import Store
+from wopr.store.open import serving_store
+from wopr.store.port import SHARED, Store
 
 HOUSEKEEPING_SECONDS = 3600
 EXPIRED_AT_ONCE = 500
@@ -61,6 +67,7 @@ class Host:
     store: Store
     registry: NodeRegistry
     library: Library
+    agents: Agents
     keyring: Keyring
     commands: Commands
     readers: Readers
@@ -76,28 +83,27 @@ class Host:
 @asynccontextmanager
 async def running_host(
     settings: Settings, sources: Sources | None = None, registry: NodeRegistry | None = None
-) -> AsyncIterator[Host]:
+) -> AsyncGenerator[Host, None]:
     """Open the store, take up unfinished runs, and stop everything cleanly at the end."""
     sources = sources or Sources()
     registry = registry or builtin_registry(with_conformance=settings.conformance)
     tracing = Tracing.from_environment()
-    store = await open_store(settings.database_url)
     http = guarded_client(
         allow_private=settings.allow_private_destinations,
         max_response_bytes=MAX_RESPONSE_BODY_BYTES,
         timeout=30,
     )
-    try:
-        async with http, anyio.create_task_group() as tasks:
-            host = await _assemble(settings, sources, registry, store, http, tracing)
-            await host.advancer.start(tasks)
-            tasks.start_soon(_keep_house, host)
-            yield host
-            tasks.cancel_scope.cancel()
-    finally:
-        with anyio.CancelScope(shield=True):
-            await store.close()
-        tracing.close()
+    async with serving_store(settings.database_url) as store, http:
+        # Outside of the task group, so that what fails here is raised as it is.
+        host = await _assemble(settings, sources, registry, store, http, tracing)
+        try:
+            async with anyio.create_task_group() as tasks:
+                await host.advancer.wakeups.start(tasks)
+                tasks.start_soon(_keep_house, host)
+                yield host
+                tasks.cancel_scope.cancel()
+        finally:
+            tracing.close()
 
 
 async def _assemble(
@@ -115,6 +121,9 @@ async def _assemble(
     library = Library(store, registry, sources.now)
     fixtures = await _register_workflows(settings, library)
     discovery = document(capabilities(settings, registry, fixtures))
+    agents = Agents(store, sources.now, msgspec.json.decode(discovery))
+    if settings.conformance:
+        await _install_agents(agents)
     keyring = Keyring(store, configured, sources.now)
     metrics = Metrics()
     bus = Bus(settings.max_readers_per_run)
@@ -134,6 +143,7 @@ async def _assemble(
         store=store,
         registry=registry,
         library=library,
+        agents=agents,
         keyring=keyring,
         commands=Commands(advancer, metrics),
         readers=Readers(advancer, bus),
@@ -164,21 +174,33 @@ async def _register_workflows(settings: Settings, library: Library) -> list[str]
     if settings.conformance:
         built_in += [("built in", document) for document in conformance_fixtures()]
     given += [(source, d) for source, d in built_in if str(d.get("id")) not in names]
-    registered = [await _register(library, source, document) for source, document in given]
-    kept = sorted(name for name in registered if name is not None)
+    kept = {
+        str(document["id"]): document
+        for source, document in given
+        if await _register(library, source, document)
+    }
     log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
-    return [name for name in kept if name.startswith("conformance-")]
+    return runnable_fixtures(kept)
 
 
-async def _register(library: Library, source: str, document: JsonObject) -> str | None:
+async def _register(library: Library, source: str, document: JsonObject) -> bool:
     """Register one definition; one that cannot run here is left out, and the log says why."""
     try:
-        row, _ = await library.register(SHARED, document)
+        await library.register(SHARED, document)
     except WoprError as error:
         level = log.debug if source == "built in" else log.warning
         level("workflow left out", source=source, id=document.get("id"), reason=str(error))
-        return None
-    return row.workflow_id
+        return False
+    return True
+
+
+async def _install_agents(agents: Agents) -> None:
+    """Install the agents of conformance checks; one that this host cannot have is left out."""
+    for manifest in conformance_agents():
+        try:
+            await agents.register(SHARED, manifest)
+        except WoprError as error:
+            log.warning("agent left out", id=manifest.get("agentId"), reason=str(error))
 
 
 async def _keep_house(host: Host) -> None:
@@ -192,6 +214,7 @@ async def _keep_house(host: Host) -> None:
             await host.store.forget(
                 now - ANSWERS_KEPT_SECONDS * 1000, now - INVOCATIONS_KEPT_SECONDS * 1000
             )
+            await host.store.forget_memories(now)
         except WoprError as error:
             log.error("housekeeping failed", code=error.code, message=str(error))
         await anyio.sleep(HOUSEKEEPING_SECONDS)

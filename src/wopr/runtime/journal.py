@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
 from wopr.engine.fold import fold_all
@@ -17,6 +19,7 @@ from wopr.runtime.bus import Bus
 from wopr.runtime.library import Compiled, Library
 from wopr.runtime.sources import Sources
 from wopr.runtime.vault import Vault
+from wopr.runtime.wishes import PauseWish, read_wish
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal
 from wopr.store.port import Batch, RememberedAnswer, RunRow, Store
@@ -57,7 +60,10 @@ class Journal:
             return None
         compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
         state = await self.read_state(tenant, row, compiled)
-        return ActiveRun(state, compiled, Vault.unseal(row.sealed, self._seal, run_id), row)
+        run = ActiveRun(state, compiled, self._vault(row), row)
+        wish = read_wish(row.wish)
+        run.pausing = wish if isinstance(wish, PauseWish) else None
+        return run
 
     async def read_state(self, tenant: str, row: RunRow, compiled: Compiled) -> RunState:
         """Fold a run's whole log."""
@@ -81,13 +87,29 @@ class Journal:
         return state
 
     async def reload(self, run: ActiveRun) -> None:
-        """Take in what another writer appended."""
+        """Take in what another writer appended, and let readers know of it."""
         identity = run.state.identity
         run.state = await self.catch_up(run.state)
         run.row = await self.store.run(identity.tenant, identity.run_id)
-        sealed = run.row.sealed if run.row is not None else None
-        run.vault = Vault.unseal(sealed, self._seal, identity.run_id)
+        self.undo(run)
+        self._bus.publish(identity.run_id, ())
+
+    def undo(self, run: ActiveRun) -> None:
+        """Forget what a burst that was not committed has changed in memory."""
+        nodes = run.state.nodes
         run.launch.clear()
+        run.parked = {n: until for n, until in run.parked.items() if nodes[n].status == "running"}
+        run.vault = self._vault(run.row)
+
+    def _vault(self, row: RunRow | None) -> Vault:
+        return Vault() if row is None else Vault.unseal(row.sealed, self._seal, row.run_id)
+
+    async def put_off(self, tenant: str, run_id: str, until: int) -> None:
+        """Let a run that cannot be advanced wait, so that its wake-up is not due all the time."""
+        row = await self.store.run(tenant, run_id)
+        if row is not None and row.ended_at is None:
+            later = Batch(run=replace(row, wake_at=until), first=row.last_sequence + 1)
+            await self.store.append(tenant, [later])
 
     def burst(self, run: ActiveRun) -> Burst:
         """An empty burst on top of the run's present state."""
@@ -105,7 +127,10 @@ class Journal:
     ) -> bool:
         """Make a burst durable and show it to readers; False when there was nothing to write."""
         row = self.row(run, burst)
-        if not burst.events and run.row is not None and run.row.wake_at == row.wake_at:
+        is_paused = burst.state.status == "paused"
+        grants = is_paused and run.pausing is not None
+        is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
+        if is_same and not grants:
             return False
         identity = burst.state.identity
         parent = identity.parent_run_id if burst.state.is_terminal else None
@@ -117,9 +142,12 @@ class Journal:
             wishes=tuple(burst.wishes),
             artifacts=tuple(burst.artifacts),
             remember=remember,
+            grants=grants,
         )
         await self.store.append(identity.tenant, [batch, *burst.children])
         run.state, run.row = burst.state, row
+        if is_paused:
+            run.pausing = None
         self._bus.publish(identity.run_id, burst.events)
         return True
 
@@ -143,6 +171,7 @@ class Journal:
             parent_run_id=identity.parent_run_id,
             parent_node_id=identity.parent_node_id,
             tags=state.tags,
+            wish=None if run.pausing is None else msgspec.json.encode(run.pausing),
             sealed=None if ended else run.vault.sealed(self._seal, identity.run_id),
             snapshot=encode(snapshot(state)) if keep else None,
         )

@@ -13,14 +13,14 @@ import msgspec
 
 from wopr.engine.graph import Graph, compile_graph
 from wopr.nodes.registry import NodeRegistry, NodeType
+from wopr.protocol.checking import compile_schema
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runtime.registration import check_definition, compile_schema
-from wopr.store.port import WorkflowRow, Workflows
+from wopr.runtime.registration import check_definition
+from wopr.security.masking import mask_members
+from wopr.store.port import SHARED, WorkflowRow, Workflows
 
-# Definitions that every tenant can run: the built-in ones and those given at start.
-SHARED = "*"
 COMPILED_KEPT = 512
 # How long this process may run a definition after another process registered a newer version.
 NEWEST_KEPT_MS = 1000
@@ -112,7 +112,7 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
     return Compiled(
         workflow_id=definition.id,
         version=definition.version,
-        graph=compile_graph(definition, registry.reentrant),
+        graph=compile_graph(definition, registry.reentrant, mask_members),
         types=types,
         configs={
             node.id: node_type.decode_config(node.config)

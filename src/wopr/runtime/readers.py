@@ -48,15 +48,19 @@ class Readers:
         row = await self.row(tenant, run_id)
         if row.snapshot is not None:
             return SnapshotBody(row.snapshot, row.last_sequence)
-        view = await self.fold(tenant, run_id)
+        view = await self.fold(tenant, row)
         return SnapshotBody(encode(view), int(view.last_sequence or 0))
 
-    async def fold(self, tenant: str, run_id: str) -> RunSnapshot:
+    async def fold(self, tenant: str, row: RunRow) -> RunSnapshot:
         """The run as it stands, from its log."""
+        run_id = row.run_id
         run = await self._advancer.load(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
         state = run.state
+        if state.next_sequence <= row.last_sequence:
+            # What this process holds is behind a commit that the reader may have seen already.
+            state = await self._advancer.journal.catch_up(state)
         has_children = any(node.children for node in state.nodes.values())
         return snapshot(state, await self._children(tenant, run_id) if has_children else ())
 
@@ -90,11 +94,13 @@ class Readers:
     async def wait_for_events(
         self, tenant: str, run_id: str, start: int, seconds: float
     ) -> list[StoredEvent]:
-        """Events from `start` on; waits for the first one unless the run has ended."""
+        """Events from `start` on; waits for the first one unless the run ends or the host stops."""
         with self._bus.subscribe(run_id) as topic, anyio.move_on_after(seconds):
             while True:
                 events = await self._store.read(tenant, run_id, start, PAGE)
-                if events or (await self.row(tenant, run_id)).status in TERMINAL:
+                if events or self._bus.is_closed:
+                    return events
+                if (await self.row(tenant, run_id)).status in TERMINAL:
                     return events
                 await topic.news()
         return []

@@ -12,10 +12,12 @@ from wopr.engine.expressions import condition_faults
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.nodes.registry import NodeRegistry, NodeType
-from wopr.protocol.documents import Closed, Json, JsonObject, Unset
-from wopr.protocol.errors import CapabilityRequired, Refused
+from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
+from wopr.protocol.documents import Json, Unset
+from wopr.protocol.errors import CapabilityRequired
 from wopr.protocol.schemas import export
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.security.plaintext import credentials_in
 
 # Types that the protocol gates: a host that does not advertise the capability refuses them.
 GATED_TYPES = {
@@ -27,54 +29,22 @@ GATED_TYPES = {
 CONFORMANCE_PREFIX = "conformance-"
 
 
-class Fault(Closed, frozen=True, kw_only=True):
-    """One thing that is wrong with a definition, and where."""
-
-    path: str
-    message: str
-
-
 def check_definition(document: Json, registry: NodeRegistry) -> WorkflowDefinition:
     """Return the definition, or refuse it with every fault in `details.errors`."""
-    faults = list(_shape_faults(document))
+    faults = list(shape_faults(document, _shape(), WorkflowDefinition))
     if faults:
-        raise refused(faults)
+        raise refused(faults, "definition")
     definition = msgspec.convert(document, WorkflowDefinition)
     _check_capabilities(definition, registry)
-    faults = list(_meaning_faults(definition, registry))
+    faults = [*_credential_faults(document), *_meaning_faults(definition, registry)]
     if faults:
-        raise refused(faults)
+        raise refused(faults, "definition")
     return definition
-
-
-def refused(faults: list[Fault]) -> Refused:
-    """The error that lists the faults."""
-    first = faults[0]
-    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return Refused(
-        f"{first.path or 'definition'}: {first.message}{more}",
-        field=first.path,
-        errors=[msgspec.to_builtins(fault) for fault in faults],
-    )
 
 
 @cache
 def _shape() -> jsonschema_rs.Draft202012Validator:
     return jsonschema_rs.Draft202012Validator(export()["workflow-definition"])
-
-
-def _shape_faults(document: Json) -> Iterator[Fault]:
-    found = [
-        Fault(path=".".join(str(step) for step in error.instance_path), message=error.message)
-        for error in _shape().iter_errors(document)
-    ]
-    yield from found
-    if not found:
-        try:
-            msgspec.convert(document, WorkflowDefinition)
-        except msgspec.ValidationError as fault:
-            message, _, path = str(fault).partition(" - at ")
-            yield Fault(path=path.strip("`$.") or "", message=message)
 
 
 def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
@@ -89,6 +59,12 @@ def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) 
                 offendingTypeId=node.type_id,
                 nodeId=node.id,
             )
+
+
+def _credential_faults(document: Json) -> Iterator[Fault]:
+    """A definition is kept and shown exactly as it came, so no credential may come with it."""
+    for path in credentials_in(document):
+        yield Fault(path=path, message="looks like a credential; name one with credentialsRef")
 
 
 def _meaning_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> Iterator[Fault]:
@@ -162,26 +138,10 @@ def _edge_faults(definition: WorkflowDefinition, node_ids: Collection[str]) -> I
 
 def _schema_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
     if not isinstance(definition.configurable_schema, Unset):
-        yield from _schema_fault("configurableSchema", definition.configurable_schema)
+        yield from schema_faults("configurableSchema", definition.configurable_schema)
     for name, channel in definition.channels.items():
         if not isinstance(channel.schema, Unset):
-            yield from _schema_fault(f"channels.{name}.schema", channel.schema)
-
-
-def _schema_fault(path: str, schema: JsonObject) -> Iterator[Fault]:
-    try:
-        compile_schema(schema)
-    except ValueError as fault:
-        yield Fault(path=path, message=f"not a JSON Schema (draft 2020-12): {fault}")
-
-
-def compile_schema(schema: JsonObject) -> jsonschema_rs.Draft202012Validator:
-    """Compile a user's schema; it can never make the host fetch another document."""
-
-    def refuse(uri: str) -> Json:
-        raise ValueError(f"references to other documents are not followed: {uri}")
-
-    return jsonschema_rs.Draft202012Validator(schema, retriever=refuse)
+            yield from schema_faults(f"channels.{name}.schema", channel.schema)
 
 
 def _cycle_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> Iterator[Fault]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -85,13 +86,14 @@ def _engine_version(forced: str | None, principal: Principal) -> int:
         raise Forbidden(
             "X-Force-Engine-Version is for test keys only", code="force_engine_version_forbidden"
         )
-    if not forced.isdecimal() or not OLDEST_ENGINE <= int(forced) <= ENGINE_VERSION:
+    known = {str(version): version for version in range(OLDEST_ENGINE, ENGINE_VERSION + 1)}
+    if forced not in known:
         raise BadEngineVersion(
             f"X-Force-Engine-Version must be {OLDEST_ENGINE} to {ENGINE_VERSION}",
             min=OLDEST_ENGINE,
             max=ENGINE_VERSION,
         )
-    return int(forced)
+    return known[forced]
 
 
 def _check_configurable(configurable: JsonObject, compiled: Compiled, principal: Principal) -> None:
@@ -136,7 +138,7 @@ def _check_metadata(metadata: JsonObject, most_bytes: int) -> None:
 
 def _depth(value: Json) -> int:
     if isinstance(value, dict):
-        return 1 + max(map(_depth, value.values()), default=0)
+        return 1 + max(map(_depth, cast("JsonObject", value).values()), default=0)
     if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
+        return 1 + max(map(_depth, cast("list[object]", value)), default=0)
     return 0

@@ -107,7 +107,9 @@ _LIMITS = HostLimits.__struct_fields__
 
 def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
     """Lay `WOPR_*` variables over settings; a value that does not parse is refused by name."""
-    kinds = {f.name: type(getattr(settings, f.name)) for f in fields(settings)}
+    kinds: dict[str, type[Any]] = {
+        f.name: type(getattr(settings, f.name)) for f in fields(settings)
+    }
     changes: dict[str, Any] = {
         name: _parse(f"WOPR_{name.upper()}", environment[f"WOPR_{name.upper()}"], kinds[name])
         for name in _FROM_ENVIRONMENT

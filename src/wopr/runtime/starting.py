@@ -45,8 +45,19 @@ def _fault(variable: WorkflowVariable, inputs: JsonObject) -> str | None:
 
 
 def _name(value: Json) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), "a number")
+    match value:
+        case None:
+            return "null"
+        case dict():
+            return "an object"
+        case list():
+            return "an array"
+        case str():
+            return "a string"
+        case bool():
+            return "a boolean"
+        case _:
+            return "a number"
 
 
 def started_payload(

@@ -109,7 +109,7 @@ def settle(run: ActiveRun, burst: Burst, node_id: str, outcome: Outcome) -> None
 
 def _complete(burst: Burst, node_id: str, result: JsonObject) -> None:
     try:
-        payload = {"nodeId": node_id, "outputs": as_json(result) if result else {}}
+        payload: JsonObject = {"nodeId": node_id, "outputs": as_json(result) if result else {}}
     except NodeFailure as failure:
         return _fail_or_retry(burst, node_id, failure.error)
     cause = burst.state.nodes[node_id].started_event
@@ -141,7 +141,12 @@ def is_current(state: RunState, node_id: str, started_event: str) -> bool:
 
 
 def cancel_run(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
-    """Append a cancellation: of the nodes in flight, of all children, and of the run."""
+    """Append a cancellation: of the nodes in flight, of all children, and of the run.
+
+    A run that has ended stays as it is.
+    """
+    if burst.state.is_terminal:
+        return
     for node_id, node in burst.state.nodes.items():
         if node.status not in ACTIVE:
             cancel_children(run, burst, node_id)

@@ -12,14 +12,18 @@ from wopr.store.port import Clockwork
 
 AT_ONCE = 200
 LONGEST_SLEEP_MS = 30_000
-# A run that is due stays due in the store until its advance commits.
+# Time for runs that were woken to commit, so that those behind them come into view.
 SHORTEST_SLEEP_MS = 5
 
 log = structlog.get_logger("wopr.timers")
 
 
 class Timers:
-    """One task that sleeps until the earliest `wake_at` in the store."""
+    """One task that sleeps until the next `wake_at` in the store.
+
+    A run that is due stays due in the store until its advance commits. It was woken once, and
+    whoever advances it takes care of what goes wrong, so it is not looked at in between.
+    """
 
     def __init__(
         self, store: Clockwork, wake: Callable[[str, str], None], now: Callable[[], int]
@@ -52,8 +56,11 @@ class Timers:
         now = self._now()
         self._sooner = anyio.Event()
         self._next = now + LONGEST_SLEEP_MS
-        for tenant, run_id in await self._store.due(now, AT_ONCE):
+        due = await self._store.due(now, AT_ONCE)
+        for tenant, run_id in due:
             self._wake(tenant, run_id)
-        earliest = await self._store.next_due()
-        if earliest is not None:
-            self._next = min(self._next, earliest)
+        upcoming = await self._store.next_due(now)
+        if len(due) == AT_ONCE:
+            self._next = now
+        elif upcoming is not None:
+            self._next = min(self._next, upcoming)

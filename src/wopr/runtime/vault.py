@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator, Sequence
+from typing import Final, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from wopr.engine.channels import reduce
 from wopr.engine.fold import channel_limits
+from wopr.engine.graph import default_channels, default_variables
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.security.masking import mask_members
+from wopr.security.redact import MIN_SECRET, Redactor
 from wopr.security.seal import Seal
+
+HIDDEN_ID: Final = "sensitive"
+_CHANGED: Final = ("next", "previous")
+_STRUCTURE: Final = frozenset({"kind", "key", "name", "status", "phase", "drainPolicy"})
 
 
 class Contents(msgspec.Struct, kw_only=True):
@@ -21,13 +29,40 @@ class Contents(msgspec.Struct, kw_only=True):
     variables: JsonObject = {}
     outputs: dict[str, JsonObject] = {}
     channels: JsonObject = {}
+    # What the parent of the run hides, and may have handed down.
+    inherited: list[str] = []
 
 
 class Vault:
-    """One run's sensitive values. Nodes read through it; the log never sees them."""
+    """One run's sensitive values. Nodes read through it; the log never sees them.
+
+    What is hidden in one place is hidden in all: text of a sensitive value that a node copies
+    elsewhere, or complains about, is masked there as well.
+    """
 
     def __init__(self, contents: Contents | None = None) -> None:
         self._contents = contents or Contents()
+        self._redactor: Redactor | None = None
+        if contents is not None:
+            self._hide(msgspec.structs.astuple(contents))
+
+    def handed_down(self) -> Vault:
+        """The vault that a child run begins with."""
+        return Vault(
+            Contents(inherited=sorted(set(_texts(msgspec.structs.astuple(self._contents)))))
+        )
+
+    def _hide(self, value: Json) -> None:
+        for text in _texts(value):
+            if self._redactor is None:
+                self._redactor = Redactor()
+            self._redactor.register(HIDDEN_ID, text)
+
+    def _clean(self, state: RunState, value: Json) -> Json:
+        """The value without hidden text; the very same one when it has none."""
+        if self._redactor is None or state.graph.masking == "passthrough":
+            return value
+        return self._redactor.json(value)
 
     @classmethod
     def unseal(cls, sealed: bytes | None, seal: Seal, run_id: str) -> Vault:
@@ -39,11 +74,12 @@ class Vault:
 
     def sealed(self, seal: Seal, run_id: str) -> bytes | None:
         """The contents, encrypted for this run; None when there are none."""
-        contents = self._contents
-        if not (contents.variables or contents.outputs or contents.channels):
+        if self._contents == Contents():
             return None
         return seal.seal(
-            msgspec.json.encode(contents), nonce=secrets.token_bytes(12), context=run_id.encode()
+            msgspec.json.encode(self._contents),
+            nonce=secrets.token_bytes(12),
+            context=run_id.encode(),
         )
 
     def reveal(self, state: RunState) -> RunState:
@@ -70,43 +106,78 @@ class Vault:
         match event_type:
             case "run.started":
                 return self._conceal_inputs(state, payload)
-            case "variable.changed" if payload.get("name") in state.graph.sensitive_variables:
+            case "variable.changed":
                 return self._conceal_variable(state, payload)
             case "node.completed":
                 return self._conceal_outputs(state, node_id, payload)
-            case "channel.written" if payload.get("channel") in state.graph.sensitive_channels:
+            case "channel.written":
                 return self._conceal_write(state, payload, at)
-            case _:
+            case _ if self._redactor is None:
                 return payload
+            case _:
+                return {
+                    name: value if _is_structure(name) else self._clean(state, value)
+                    for name, value in payload.items()
+                }
 
     def _conceal_inputs(self, state: RunState, payload: JsonObject) -> JsonObject:
-        names = state.graph.sensitive_variables
-        inputs: JsonObject = payload.get("inputs", {})
-        for variable in state.graph.definition.variables:
-            if variable.sensitive and variable.default_value is not UNSET:
-                self._contents.variables[variable.name] = variable.default_value
-        self._contents.variables |= {n: v for n, v in inputs.items() if n in names}
-        if not inputs:
+        graph = state.graph
+        names = graph.sensitive_variables
+        if not names and not graph.sensitive_channels and self._redactor is None:
             return payload
-        return payload | {"inputs": mask_members(inputs, names, state.graph.masking)}
+        inputs: JsonObject = payload.get("inputs", {})
+        given = default_variables(graph.definition) | inputs
+        self._contents.variables |= {n: v for n, v in given.items() if n in names}
+        self._contents.channels |= {
+            n: v
+            for n, v in default_channels(graph.definition).items()
+            if n in graph.sensitive_channels
+        }
+        self._hide([self._contents.variables, self._contents.channels])
+        shown = self._clean(state, mask_members(inputs, names, graph.masking))
+        self._contents.variables |= {n: v for n, v in inputs.items() if shown.get(n) is not v}
+        return payload if shown is inputs else payload | {"inputs": shown}
 
     def _conceal_variable(self, state: RunState, payload: JsonObject) -> JsonObject:
+        name: str = payload["name"]
+        is_marked = name in state.graph.sensitive_variables
+        if is_marked:
+            self._hide(payload.get("next"))
+        shown = mask_members(payload, _CHANGED if is_marked else (), state.graph.masking)
+        shown = shown | {n: self._clean(state, shown[n]) for n in _CHANGED if n in shown}
         if "next" in payload:
-            self._contents.variables[payload["name"]] = payload["next"]
-        return mask_members(payload, {"next", "previous"}, state.graph.masking)
+            _keep(self._contents.variables, name, payload["next"], shown.get("next"), is_marked)
+        return shown
 
     def _conceal_outputs(self, state: RunState, node_id: str, payload: JsonObject) -> JsonObject:
         marked = state.graph.nodes[node_id].output_sensitivity
+        if not marked and self._redactor is None:
+            return payload
         names = {port for port, is_sensitive in marked.items() if is_sensitive}
         outputs: JsonObject = payload.get("outputs", {})
-        kept = {n: v for n, v in outputs.items() if n in names}
-        if not kept:
-            return payload
-        self._contents.outputs[node_id] = kept
-        return payload | {"outputs": mask_members(outputs, names, state.graph.masking)}
+        self._hide([v for n, v in outputs.items() if n in names])
+        shown = self._clean(state, mask_members(outputs, names, state.graph.masking))
+        kept = {n: v for n, v in outputs.items() if n in names or shown.get(n) is not v}
+        # A node of a loop completes again: what it returned before is over.
+        self._contents.outputs.pop(node_id, None)
+        if kept:
+            self._contents.outputs[node_id] = kept
+        return payload if shown is outputs else payload | {"outputs": shown}
 
     def _conceal_write(self, state: RunState, payload: JsonObject, at: int) -> JsonObject:
-        name = payload["channel"]
+        name: str = payload["channel"]
+        is_marked = name in state.graph.sensitive_channels
+        if is_marked:
+            self._hide(payload["value"])
+        shown = mask_members(payload, {"value"} if is_marked else (), state.graph.masking)
+        # The schema requires a value, so `omit` leaves the plainest mask there is.
+        value = self._clean(state, shown.get("value"))
+        if is_marked or name in self._contents.channels or value is not payload["value"]:
+            self._fold_write(state, payload, at)
+        return payload if value is payload["value"] else shown | {"value": value}
+
+    def _fold_write(self, state: RunState, payload: JsonObject, at: int) -> None:
+        name: str = payload["channel"]
         ttl_ms, max_size = channel_limits(state, name, payload.get("nodeId"))
         current: Json = self._contents.channels.get(name, state.channels.get(name, UNSET))
         self._contents.channels[name] = reduce(
@@ -117,6 +188,29 @@ class Vault:
             ttl_ms=ttl_ms,
             max_size=max_size,
         )
-        masked = mask_members(payload, {"value"}, state.graph.masking)
-        # The schema requires a value, so `omit` leaves the plainest mask there is.
-        return masked if "value" in masked else masked | {"value": None}
+
+
+def _keep(kept: JsonObject, name: str, true: Json, shown: Json, is_marked: bool) -> None:
+    """Keep a true value that is not shown; forget an older one when it is."""
+    if is_marked or shown is not true:
+        kept[name] = true
+    else:
+        kept.pop(name, None)
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every text in a value that is long enough to be known again."""
+    if isinstance(value, str):
+        if len(value) >= MIN_SECRET:
+            yield value
+    elif isinstance(value, dict):
+        for member in cast("JsonObject", value).values():
+            yield from _texts(member)
+    elif isinstance(value, list | tuple):
+        for item in cast("Sequence[Json]", value):
+            yield from _texts(item)
+
+
+def _is_structure(name: str) -> bool:
+    """Whether a member of a payload is the host's own: ids, times and names of things."""
+    return name.endswith(("Id", "At")) or name in _STRUCTURE

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
+
+import msgspec
+
+# The tenant of what every tenant can use: built-in definitions and those given at start.
+SHARED: Final = "*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredEvent:
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a run's log as it lies on disk; `body` is what every reader gets."""
 
     sequence: int
@@ -30,7 +34,7 @@ class RunRow:
     `snapshot` is the encoded RunSnapshot of a run that has ended; until then it is None.
 
     Identity, workflow, parent, tags and `created_at` are fixed by the batch that creates the run.
-    `wish` is read here and changed by `set_wish` and `Batch.wishes` only. A run that has ended has
+    `wish` is changed by `set_wish`, `Batch.wishes` and `Batch.grants` only. A run that has ended has
     no `wake_at`, no `wish` and nothing `sealed`, whatever the row given to `append` says.
     """
 
@@ -84,6 +88,23 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Suspension:
+    """A pending interrupt of a run. `body` is the encoded document that an inbox shows.
+
+    Only what is pending is kept: the log is the history.
+    """
+
+    interrupt_id: str
+    run_id: str
+    node_id: str
+    workflow_id: str
+    kind: str
+    created_at: int
+    expires_at: int | None = None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """All that one step of one run writes.
 
@@ -94,10 +115,14 @@ class Batch:
     that have ended, and both come after the rows of all batches of the call. Two artifacts of one
     run with the same id: the later holds.
 
-    `run.wish` is taken when the batch creates the run and ignored after that: another command may
-    have left a wish since the row was loaded, and it is kept until the run ends. While a wish
-    waits, `wake_at` becomes the earlier of the stored one and `run.wake_at`, so that its wake-up
-    is kept too.
+    `run.wish` is taken when the batch creates the run. After that it is the wish that the writer
+    knows of, and with `grants` the events carry it out, so that it is taken away. A stored wish that
+    differs was left by another command since: it is kept, and `wake_at` becomes the earlier of the
+    stored one and `run.wake_at`, so that its wake-up is kept too.
+
+    `suspends` are the interrupts that this batch opens; one with an id that is pending already
+    takes its place. `resumes` are the ids of this run's interrupts that are pending no longer,
+    whichever way they ended. A run that ends has none pending, named here or not.
     """
 
     run: RunRow
@@ -107,6 +132,9 @@ class Batch:
     wishes: tuple[Wish, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     remember: RememberedAnswer | None = None
+    grants: bool = False
+    suspends: tuple[Suspension, ...] = ()
+    resumes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +158,23 @@ class RunPage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuspensionFilter:
+    """Which pending interrupts to list; an absent field does not filter."""
+
+    kinds: tuple[str, ...] = ()
+    workflow_id: str | None = None
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspensionPage:
+    """Newest first. `next_after` is the place to go on from, or None at the end."""
+
+    suspensions: tuple[Suspension, ...]
+    next_after: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRow:
     """A registered definition, byte for byte as it came. The newest `registered_at` runs by default."""
 
@@ -138,6 +183,32 @@ class WorkflowRow:
     digest: bytes
     body: bytes
     registered_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRow:
+    """An installed agent manifest, byte for byte as it came. `place` counts registrations."""
+
+    agent_id: str
+    version: str
+    digest: bytes
+    body: bytes
+    registered_at: int
+    # Given by the store; what reads the registrations in order goes on after it.
+    place: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRow:
+    """An entry of an agent's long-term memory, and the run that wrote it."""
+
+    memory_ref: str
+    memory_id: str
+    content: str
+    created_at: int
+    run_id: str
+    tags: tuple[str, ...] = ()
+    expires_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +267,10 @@ class RunLog(Protocol):
         """A page of runs, newest first, by keyset."""
         ...
 
-    async def set_wish(self, tenant: str, run_id: str, body: bytes | None, now: int) -> bool:
-        """Leave a wish on an unfinished run and wake it; False when there is no such run.
+    async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
+        """Leave a wish on an unfinished run and wake it.
 
-        With None the wish is taken away, and nothing is woken.
+        False when there is no such run, or another wish waits on it already.
         """
         ...
 
@@ -215,8 +286,8 @@ class Clockwork(Protocol):
         """`(tenant, run_id)` of unfinished runs whose `wake_at` has come, earliest first."""
         ...
 
-    async def next_due(self) -> int | None:
-        """The earliest `wake_at` of all unfinished runs."""
+    async def next_due(self, after: int) -> int | None:
+        """The earliest `wake_at` of all unfinished runs that comes after this instant."""
         ...
 
     async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
@@ -229,6 +300,10 @@ class Clockwork(Protocol):
 
     async def forget(self, answers_before: int, invocations_before: int) -> None:
         """Drop idempotency records past their retention."""
+        ...
+
+    async def forget_memories(self, before: int) -> None:
+        """Delete the memory entries that expired before then."""
         ...
 
     async def counts(self) -> dict[str, int]:
@@ -258,6 +333,86 @@ class Workflows(Protocol):
 
     async def workflow_versions(self, tenant: str, workflow_id: str) -> list[WorkflowRow]:
         """All versions of one definition, newest first."""
+        ...
+
+
+class Suspensions(Protocol):
+    """Pending interrupts; `RunLog.append` opens and ends them."""
+
+    async def pending(
+        self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
+    ) -> SuspensionPage:
+        """A page of the tenant's pending interrupts, newest first, by keyset."""
+        ...
+
+    async def pending_count(self, tenant: str) -> int:
+        """How many interrupts of the tenant are pending."""
+        ...
+
+
+class AgentManifests(Protocol):
+    """Installed agent manifests, by tenant. Nothing is ever taken away or changed."""
+
+    async def put_agent(self, tenant: str, row: AgentRow) -> bool:
+        """Install; True when new, False when the same content is there already.
+
+        Raises `Conflict` with code `agent_exists` when this id and version hold other content.
+        """
+        ...
+
+    async def agent(self, tenant: str, agent_id: str, version: str | None) -> AgentRow | None:
+        """The manifest of that version, or the newest when `version` is None."""
+        ...
+
+    async def agents(self, tenant: str, after: str | None, limit: int) -> list[AgentRow]:
+        """The newest version of each manifest, by id, after the given id."""
+        ...
+
+    async def agents_since(self, tenant: str, place: int, limit: int) -> list[AgentRow]:
+        """Every version of every manifest that was installed after that place, in order."""
+        ...
+
+
+class Memories(Protocol):
+    """Long-term memory. A reference that is malformed or another tenant's reads as empty.
+
+    A run sees what was there when it started and what it wrote itself: with `visible_to_run`,
+    entries that other runs wrote after `run_started_at` are left out. An entry that has expired
+    is never seen, whether or not it has been deleted.
+    """
+
+    async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
+        """Keep an entry; False when its id is taken by one that has not expired: that one stays.
+
+        Raises `Refused` for a reference or an id that could not be read again.
+        """
+        ...
+
+    async def memories(
+        self,
+        tenant: str,
+        memory_ref: str,
+        *,
+        now: int,
+        visible_to_run: str | None = None,
+        run_started_at: int | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+    ) -> list[MemoryRow]:
+        """The entries under a reference, newest first."""
+        ...
+
+    async def memory(
+        self,
+        tenant: str,
+        memory_ref: str,
+        memory_id: str,
+        now: int,
+        *,
+        visible_to_run: str | None = None,
+        run_started_at: int | None = None,
+    ) -> MemoryRow | None:
+        """One entry, or None."""
         ...
 
 
@@ -312,7 +467,18 @@ class Invocations(Protocol):
         ...
 
 
-class Store(RunLog, Clockwork, Workflows, Keys, Answers, Invocations, Protocol):
+class Store(
+    RunLog,
+    Clockwork,
+    Suspensions,
+    Workflows,
+    AgentManifests,
+    Memories,
+    Keys,
+    Answers,
+    Invocations,
+    Protocol,
+):
     """One store: all of the above on one database."""
 
     async def close(self) -> None:

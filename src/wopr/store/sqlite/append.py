@@ -10,9 +10,11 @@ import msgspec
 
 from wopr.protocol.errors import Conflict, SequenceTaken
 from wopr.store.port import Batch, RememberedAnswer, RunRow
+from wopr.store.sqlite.suspensions import resume, suspend
 
 _HEAD = """
-SELECT last_sequence, status, ended_at, wake_at, wish FROM runs WHERE run_id = ? AND tenant = ?
+SELECT last_sequence, status, ended_at, wake_at, wish, has_suspended
+FROM runs WHERE run_id = ? AND tenant = ?
 """
 
 _INSERT_RUN = """
@@ -56,11 +58,9 @@ VALUES (?, ?, ?, ?, ?, ?)
 
 _WAKE = "UPDATE runs SET wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL"
 
-LEAVE_WISH = """
+_WISH = """
 UPDATE runs SET wish = ?, wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL
 """
-
-CLEAR_WISH = "UPDATE runs SET wish = NULL WHERE run_id = ? AND tenant = ? AND ended_at IS NULL"
 
 
 class _Head(NamedTuple):
@@ -71,6 +71,7 @@ class _Head(NamedTuple):
     ended_at: int | None
     wake_at: int | None
     wish: bytes | None
+    has_suspended: int = 0
 
 
 def check_batch(batch: Batch) -> None:
@@ -82,6 +83,8 @@ def check_batch(batch: Batch) -> None:
         raise ValueError(f"the batch's events must be numbered from {batch.first} on, without gaps")
     if not after:
         raise ValueError("a run begins with at least one event")
+    if any(suspension.run_id != batch.run.run_id for suspension in batch.suspends):
+        raise ValueError("a batch suspends its own run only")
 
 
 def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]) -> None:
@@ -140,9 +143,9 @@ def _write_batch(
     run = batch.run
     head = heads.get(run.run_id)
     if head is None:
-        heads[run.run_id] = _insert_run(connection, tenant, run)
+        after = _insert_run(connection, tenant, run)
     else:
-        heads[run.run_id] = _update_run(connection, tenant, run, head)
+        after = _update_run(connection, tenant, batch, head)
     if batch.events:
         connection.executemany(
             _INSERT_EVENT, [(run.run_id, e.sequence, e.type, e.body) for e in batch.events]
@@ -158,6 +161,13 @@ def _write_batch(
     answer = batch.remember
     if answer is not None:
         connection.execute(INSERT_ANSWER, answer_values(tenant, answer))
+    if batch.suspends:
+        suspend(connection, tenant, batch.suspends)
+        after = after._replace(has_suspended=1)
+    if after.has_suspended:
+        # Second, so that what one batch opens and ends is not pending.
+        resume(connection, run.run_id, None if run.ended_at is not None else batch.resumes)
+    heads[run.run_id] = after
 
 
 def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _Head:
@@ -200,21 +210,24 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
     return head
 
 
-def _update_run(connection: sqlite3.Connection, tenant: str, run: RunRow, head: _Head) -> _Head:
+def _update_run(connection: sqlite3.Connection, tenant: str, batch: Batch, head: _Head) -> _Head:
+    run = batch.run
     ended = run.ended_at is not None
+    # Whoever left a wish since this run was loaded must find it kept.
+    is_known = head.wish == run.wish
     after = _Head(
         run.last_sequence,
         run.status,
         run.ended_at,
-        None if ended else _next_wake(head, run.wake_at),
-        # Whoever left a wish since this run was loaded must find it kept.
-        None if ended else head.wish,
+        None if ended else run.wake_at if is_known else _next_wake(head, run.wake_at),
+        None if ended or (batch.grants and is_known) else head.wish,
+        head.has_suspended,
     )
     moved = (run.updated_at, run.last_sequence, None if ended else run.sealed, run.snapshot)
     if after[1:] == head[1:]:
         connection.execute(_MOVE_RUN, (*moved, run.run_id, tenant))
     else:
-        connection.execute(_CHANGE_RUN, (*moved, *after[1:], run.run_id, tenant))
+        connection.execute(_CHANGE_RUN, (*moved, *after[1:5], run.run_id, tenant))
     return after
 
 
@@ -245,5 +258,5 @@ def _wake_others(connection: sqlite3.Connection, tenant: str, batch: Batch) -> N
         connection.executemany(_WAKE, [(now, run_id, tenant) for run_id in batch.wakes])
     if batch.wishes:
         connection.executemany(
-            LEAVE_WISH, [(wish.body, now, wish.run_id, tenant) for wish in batch.wishes]
+            _WISH, [(wish.body, now, wish.run_id, tenant) for wish in batch.wishes]
         )

@@ -11,7 +11,7 @@ from wopr.store.sqlite.part import Part
 
 _DUE = "SELECT tenant, run_id FROM runs WHERE wake_at <= ? ORDER BY wake_at, run_id LIMIT ?"
 
-_NEXT_DUE = "SELECT wake_at FROM runs WHERE wake_at >= 0 ORDER BY wake_at LIMIT 1"
+_NEXT_DUE = "SELECT wake_at FROM runs WHERE wake_at > ? ORDER BY wake_at LIMIT 1"
 
 _UNFINISHED = """
 SELECT tenant, run_id FROM runs INDEXED BY runs_unfinished
@@ -63,9 +63,9 @@ class SqliteClockwork(Part):
         """Runs whose `wake_at` has come, earliest first."""
         return [(row[0], row[1]) for row in self._reader.near(_DUE, (now, limit))]
 
-    async def next_due(self) -> int | None:
-        """The earliest `wake_at` of all unfinished runs."""
-        rows = self._reader.near(_NEXT_DUE)
+    async def next_due(self, after: int) -> int | None:
+        """The earliest `wake_at` of all unfinished runs that comes after this instant."""
+        rows = self._reader.near(_NEXT_DUE, (after,))
         return rows[0][0] if rows else None
 
     async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent
-from wopr.store.sqlite.append import CLEAR_WISH, LEAVE_WISH, append_batches, check_batch
+from wopr.store.sqlite.append import append_batches, check_batch
 from wopr.store.sqlite.listing import RUN_COLUMNS, listing, run_row
 from wopr.store.sqlite.part import Part
 
@@ -20,6 +20,11 @@ WHERE r.run_id = ? AND r.tenant = ? AND e.sequence >= ?
 ORDER BY e.sequence LIMIT ?
 """
 
+_SET_WISH = """
+UPDATE runs SET wish = ?, wake_at = ?
+WHERE run_id = ? AND tenant = ? AND ended_at IS NULL AND wish IS NULL
+"""
+
 _ARTIFACT = """
 SELECT a.artifact_id, a.node_id, a.artifact_type, a.created_at, a.body
 FROM runs r CROSS JOIN artifacts a ON a.run_id = r.run_id
@@ -28,7 +33,7 @@ WHERE r.run_id = ? AND r.tenant = ? AND a.artifact_id = ?
 
 _EXPIRED = "SELECT 1 FROM expired_runs WHERE tenant = ? AND run_id = ?"
 
-# A page up to this size is read on the event loop; a longer one is worth the hop to a thread.
+# So much of a page is read on the event loop; only what goes beyond is worth the hop to a thread.
 _NEAR_EVENTS = 200
 
 
@@ -45,11 +50,10 @@ class SqliteRunLog(Part):
         self, tenant: str, run_id: str, start: int = 0, limit: int = 100
     ) -> list[StoredEvent]:
         """Events from `start` on, in order."""
-        parameters = (run_id, tenant, start, limit)
-        if limit <= _NEAR_EVENTS:
-            rows = self._reader.near(_EVENTS, parameters)
-        else:
-            rows = await self._reader.far(_EVENTS, parameters)
+        rows = self._reader.near(_EVENTS, (run_id, tenant, start, min(limit, _NEAR_EVENTS)))
+        if len(rows) == _NEAR_EVENTS < limit:
+            rest = limit - _NEAR_EVENTS
+            rows += await self._reader.far(_EVENTS, (run_id, tenant, rows[-1][0] + 1, rest))
         return [StoredEvent(sequence=s, type=t, body=b) for s, t, b in rows]
 
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
@@ -69,11 +73,9 @@ class SqliteRunLog(Part):
             runs=page, next_after=(page[-1].created_at, page[-1].run_id) if more else None
         )
 
-    async def set_wish(self, tenant: str, run_id: str, body: bytes | None, now: int) -> bool:
-        """Leave a wish on an unfinished run and wake it, or take it away."""
-        if body is None:
-            return await self._change(CLEAR_WISH, (run_id, tenant))
-        return await self._change(LEAVE_WISH, (body, now, run_id, tenant))
+    async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
+        """Leave a wish on an unfinished run that has none, and wake it."""
+        return await self._change(_SET_WISH, (body, now, run_id, tenant))
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
         """An artifact of the run, or None."""

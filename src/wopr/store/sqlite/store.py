@@ -11,13 +11,16 @@ import anyio.to_thread
 
 from wopr.protocol.errors import Unavailable
 from wopr.store.port import StoreFacts
+from wopr.store.sqlite.agents import SqliteAgents
 from wopr.store.sqlite.clockwork import SqliteClockwork
 from wopr.store.sqlite.connect import open_writer
 from wopr.store.sqlite.idempotency import SqliteAnswers, SqliteInvocations
 from wopr.store.sqlite.keys import SqliteKeys
+from wopr.store.sqlite.memory import SqliteMemories
 from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.runs import SqliteRunLog
 from wopr.store.sqlite.schema import schema_version
+from wopr.store.sqlite.suspensions import SqliteSuspensions
 from wopr.store.sqlite.workflows import SqliteWorkflows
 from wopr.store.sqlite.writer import Writer
 
@@ -34,7 +37,15 @@ _SETTINGS = ("journal_mode", "synchronous", "page_size", "wal_autocheckpoint")
 
 
 class SqliteStore(
-    SqliteRunLog, SqliteClockwork, SqliteWorkflows, SqliteKeys, SqliteAnswers, SqliteInvocations
+    SqliteRunLog,
+    SqliteClockwork,
+    SqliteSuspensions,
+    SqliteWorkflows,
+    SqliteAgents,
+    SqliteMemories,
+    SqliteKeys,
+    SqliteAnswers,
+    SqliteInvocations,
 ):
     """`Store` on one SQLite file."""
 

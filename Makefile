@@ -1,0 +1,51 @@
+# Every target is one line to the real tool. Needed beforehand: Python 3.11 or newer, make, git.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
+COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --universal --python-version 3.11 \
+	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
+
+.PHONY: serve test check docs bench lock clean
+
+serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
+	$(BIN)/wopr serve $(ARGS)
+
+test: check ## format, lint, types, then every test
+	$(BIN)/pytest -n auto --cov
+
+check: $(VENV)/dev.stamp ## format, lint and types only
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+
+docs: $(VENV)/dev.stamp ## write docs/reference from the code
+	$(BIN)/python -m docs.generate
+
+bench: $(VENV)/dev.stamp ## measure
+	$(BIN)/python -m bench
+
+lock: $(VENV)/dev.stamp ## choose dependency versions anew
+	$(COMPILE) --upgrade --output-file requirements/serve.lock
+	$(COMPILE) --upgrade --group dev --constraints requirements/serve.lock --output-file requirements/dev.lock
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .coverage .coverage.* .bench-*
+
+$(VENV)/serve.stamp: requirements/serve.lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes --requirement requirements/serve.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/dev.stamp: requirements/dev.lock pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes --requirement requirements/dev.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "WOPR needs Python 3.11 or newer; $(PYTHON) is not. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -1,0 +1,56 @@
+"""`python -m bench`: measure everything in one run and print it beside its floors and aims."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench.figures import FULL, QUICK, Figure
+from bench.floors import floor_figures, measure_floors
+from bench.measures import MEASURES
+from bench.report import table
+
+
+def main() -> None:
+    """Measure, print, and leave with 0: a figure is for reading, and no gate."""
+    arguments = _arguments()
+    size = QUICK if arguments.quick else FULL
+    began = time.perf_counter()
+    _say("floors")
+    floors = measure_floors(size)
+    figures = floor_figures(floors)
+    for name in arguments.only or MEASURES:
+        _say(name)
+        figures += MEASURES[name](size, floors)
+    seconds = time.perf_counter() - began
+    print(table(figures))
+    print(f"\n{os.cpu_count()} cores, {seconds:.0f} s; ratios are to floors of this same run.")
+    if arguments.json is not None:
+        _write(arguments.json, figures)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="under a minute, less to believe")
+    parser.add_argument(
+        "--only", action="append", choices=list(MEASURES), help="one measure; repeatable"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    return parser.parse_args()
+
+
+def _say(name: str) -> None:
+    print(f"measuring {name} ...", file=sys.stderr, flush=True)
+
+
+def _write(path: Path, figures: list[Figure]) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

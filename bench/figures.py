@@ -1,0 +1,83 @@
+"""What a benchmark gives: figures, each with its floor and, where there is one, its aim."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One figure. Ratios are to the floor, so they hold on another machine where rates do not."""
+
+    measure: str
+    name: str
+    value: float
+    unit: str
+    # CPU of the served process per operation, and of the process that made the load.
+    cpu_us: float | None = None
+    load_us: float | None = None
+    floor: float | None = None
+    floor_cpu_us: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    aim: str = ""
+    met: bool | None = None
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True):
+    """The least that an operation could cost here: how often a second, and CPU each time."""
+
+    rate: float
+    cpu_us: float
+    load_us: float | None = None
+
+
+class Floors(msgspec.Struct, frozen=True, kw_only=True):
+    """The floors of one run of the benchmark, by number of clients."""
+
+    echo: dict[int, Floor]
+    append: dict[int, Floor]
+    fan_out_ms: float
+    events: list[bytes]
+
+    def run(self, clients: int) -> Floor:
+        """The floor of a run: one bare request and one bare append of its events."""
+        echo, append = self.echo[clients], self.append[clients]
+        return Floor(rate=min(echo.rate, append.rate), cpu_us=echo.cpu_us + append.cpu_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is measured: enough to read a trend, or enough to believe a figure."""
+
+    seconds: float
+    fan_outs: int
+    stored_runs: tuple[int, ...]
+    window_runs: int
+    windows: int
+    memory_step: int
+
+
+QUICK = Size(
+    seconds=1.5,
+    fan_outs=10,
+    stored_runs=(1_000, 10_000),
+    window_runs=500,
+    windows=3,
+    memory_step=2_000,
+)
+FULL = Size(
+    seconds=8.0,
+    fan_outs=40,
+    stored_runs=(1_000, 10_000, 100_000),
+    window_runs=1_500,
+    windows=5,
+    memory_step=10_000,
+)
+CLIENTS = (1, 16, 64)
+
+
+def clients_named(count: int) -> str:
+    """`1 client`, `16 clients`."""
+    return "1 client" if count == 1 else f"{count} clients"

@@ -1,0 +1,23 @@
+"""The measures, by the name that `--only` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from bench.figures import Figure, Floors, Size
+from bench.measures.appends import measure_appends
+from bench.measures.fan_out import measure_fan_out
+from bench.measures.growth import measure_growth
+from bench.measures.reads import measure_reads
+from bench.measures.runs import measure_runs
+
+Measure: TypeAlias = Callable[[Size, Floors], list[Figure]]
+
+MEASURES: Mapping[str, Measure] = {
+    "runs": measure_runs,
+    "appends": measure_appends,
+    "reads": measure_reads,
+    "fan-out": measure_fan_out,
+    "growth": measure_growth,
+}

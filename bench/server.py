@@ -1,0 +1,100 @@
+"""Processes under measurement: a served host or a bare server, on this disk and this loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil  # type: ignore[import-untyped]  # the package carries no types
+
+from bench.workflows import WORKFLOWS
+
+KEY = "test_bench_0123456789"
+TENANT = "bench"
+STOP_SECONDS = 20
+_ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+_SERVE = "from wopr.cli.main import main; main()"
+
+
+class Served:
+    """A server process: its port, and what it has cost so far."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self.port = port
+        self._process = psutil.Process(process.pid)
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads since it started."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_bytes(self) -> int:
+        """Resident memory now."""
+        return int(self._process.memory_info().rss)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory on the disk of the working directory, gone afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def serving_host() -> Iterator[Served]:
+    """A host as `wopr serve` starts it, with the benchmark's workflows and no rate limit."""
+    with scratch() as directory:
+        workflows = directory / "workflows"
+        workflows.mkdir()
+        for definition in WORKFLOWS:
+            (workflows / f"{definition['id']}.json").write_bytes(msgspec.json.encode(definition))
+        environment = os.environ | {
+            "WOPR_DATA_DIR": str(directory / "data"),
+            "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
+            "WOPR_RATE_LIMIT": "0",
+        }
+        command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows))
+        with _process(command, environment) as served:
+            yield served
+
+
+@contextmanager
+def serving_echo() -> Iterator[Served]:
+    """The bare server that the host is compared with."""
+    with _process(("-m", "bench.echo"), dict(os.environ)) as served:
+        yield served
+
+
+@contextmanager
+def _process(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Served(process, _port(process))
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def _port(process: subprocess.Popen[str]) -> int:
+    for line in process.stdout or ():
+        found = _ADDRESS.search(line)
+        if found is not None:
+            return int(found.group(1))
+    raise RuntimeError(f"the server ended with {process.wait()} before it listened")

@@ -1,0 +1,43 @@
+"""Requests as bytes, made once: building them must not be part of what is measured."""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection
+from typing import Any
+
+import msgspec
+
+from bench.server import KEY
+
+
+def request(method: str, path: str, body: bytes = b"") -> bytes:
+    """A whole HTTP/1.1 request on a connection that is kept."""
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        f"Authorization: Bearer {KEY}",
+    ]
+    if method == "POST":
+        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def create_run(workflow_id: str) -> bytes:
+    """The request that starts a run."""
+    return request("POST", "/v1/runs", msgspec.json.encode({"workflowId": workflow_id}))
+
+
+def call(port: int, method: str, path: str, body: Any = None) -> Any:
+    """Make one request and return the decoded answer; for what is not measured."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    try:
+        raw = None if body is None else msgspec.json.encode(body)
+        connection.request(method, path, body=raw, headers=headers)
+        response = connection.getresponse()
+        answer = response.read()
+    finally:
+        connection.close()
+    if response.status >= 400:
+        raise RuntimeError(f"{method} {path} answered {response.status}: {answer[:300]!r}")
+    return msgspec.json.decode(answer) if answer else None

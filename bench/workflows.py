@@ -1,0 +1,49 @@
+"""The workflows that the benchmark runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+CHAIN_NODES = 25
+
+
+def _definition(name: str, nodes: list[dict[str, Any]], edges: list[dict[str, Any]]) -> Any:
+    return {
+        "id": name,
+        "name": name,
+        "version": "1.0",
+        "nodes": nodes,
+        "edges": edges,
+        "triggers": [{"id": "manual", "type": "manual", "enabled": True}],
+        "variables": [],
+        "metadata": {},
+        "settings": {},
+    }
+
+
+def _node(name: str, type_id: str, **config: Any) -> dict[str, Any]:
+    return {
+        "id": name,
+        "typeId": type_id,
+        "name": name,
+        "position": {"x": 0, "y": 0},
+        "config": config,
+        "inputs": {},
+    }
+
+
+def _edge(number: int) -> dict[str, Any]:
+    ends = {"sourceNodeId": f"step-{number}", "targetNodeId": f"step-{number + 1}"}
+    return {"id": f"edge-{number}", **ends}
+
+
+NOOP = _definition("bench-noop", [_node("noop", "core.noop")], [])
+CHAIN = _definition(
+    "bench-chain",
+    [_node(f"step-{number}", "core.noop") for number in range(CHAIN_NODES)],
+    [_edge(number) for number in range(CHAIN_NODES - 1)],
+)
+# A pause gives the node a fresh minute, so it outlives the measurement.
+WAIT = _definition("bench-wait", [_node("wait", "core.delay", delayMs=60_000)], [])
+
+WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT)

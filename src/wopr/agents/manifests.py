@@ -1,0 +1,97 @@
+"""Checks an agent manifest before it is installed, and names every fault at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from functools import cache
+from typing import cast
+
+import jsonschema_rs
+import msgspec
+
+from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.errors import Refused
+from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
+from wopr.protocol.schemas import export
+
+# References lead into the pack that a manifest comes in, and this host takes manifests alone.
+_REFERENCES = {"systemPromptRef": "give systemPrompt", "evalSuiteRef": "leave it out"}
+_HANDOFF_REFERENCES = {
+    "taskSchemaRef": "give taskSchema",
+    "returnSchemaRef": "give returnSchema",
+}
+
+
+def check_manifest(document: Json, model_classes: Collection[str] | None = None) -> AgentManifest:
+    """Return the manifest, or refuse it with every fault in `details.errors`.
+
+    A manifest whose model class is not among those advertised is refused with
+    `unsupported_model_class`; None advertises no list, and then every class will do.
+    """
+    meaning = list(_meaning_faults(document))
+    # Where a fault is explained, the schema's own words for the same place add nothing.
+    explained = {fault.path for fault in meaning}
+    shape = shape_faults(document, _shape(), AgentManifest)
+    faults = [*meaning, *(fault for fault in shape if fault.path not in explained)]
+    if faults:
+        raise refused(faults, "manifest")
+    manifest = msgspec.convert(document, AgentManifest)
+    _check_model_class(manifest, model_classes)
+    return manifest
+
+
+@cache
+def _shape() -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(export()["agent-manifest"])
+
+
+def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] | None) -> None:
+    needed = MODEL_CLASSES[manifest.model_class]
+    if model_classes is not None and needed not in model_classes:
+        raise Refused(
+            f"modelClass: {manifest.model_class} needs models of class {needed}, "
+            "which this host does not advertise",
+            code="unsupported_model_class",
+            field="modelClass",
+            modelClass=needed,
+            supported=sorted(model_classes),
+        )
+
+
+def _meaning_faults(document: Json) -> Iterator[Fault]:
+    """What is wrong beyond the shape, read from the raw document so that both come at once."""
+    if not isinstance(document, dict):
+        return
+    manifest = cast("JsonObject", document)
+    agent_id = manifest.get("agentId")
+    if isinstance(agent_id, str) and agent_id.startswith(HOST_PREFIX):
+        yield Fault(
+            path="agentId",
+            message=f"{HOST_PREFIX} names agents of the host itself; a manifest cannot have it",
+        )
+    yield from _reference_faults(manifest, _REFERENCES, "")
+    if ("systemPrompt" in manifest) == ("systemPromptRef" in manifest):
+        yield Fault(path="systemPrompt", message="a manifest has exactly one system prompt")
+    handoff = manifest.get("handoff")
+    if isinstance(handoff, dict):
+        yield from _handoff_faults(cast("JsonObject", handoff))
+
+
+def _handoff_faults(handoff: JsonObject) -> Iterator[Fault]:
+    yield from _reference_faults(handoff, _HANDOFF_REFERENCES, "handoff.")
+    for name in ("taskSchema", "returnSchema"):
+        schema = handoff.get(name)
+        if isinstance(schema, dict):
+            yield from schema_faults(f"handoff.{name}", cast("JsonObject", schema))
+
+
+def _reference_faults(
+    holder: JsonObject, references: dict[str, str], prefix: str
+) -> Iterator[Fault]:
+    for name, instead in references.items():
+        if name in holder:
+            yield Fault(
+                path=f"{prefix}{name}",
+                message=f"there is no pack here to resolve this in: {instead}",
+            )

@@ -1,0 +1,162 @@
+"""The registry of agents: installed manifests, kept in memory so that a lookup never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import jsonschema_rs
+import msgspec
+
+from wopr.agents.inventory import inventory_entry
+from wopr.agents.manifests import check_manifest
+from wopr.protocol.checking import compile_schema
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
+from wopr.protocol.emitters import look_up
+from wopr.protocol.errors import NotFound
+from wopr.protocol.manifests import AgentInventoryEntry, AgentInventoryResponse, AgentManifest
+from wopr.security.digest import json_digest
+from wopr.store.port import SHARED, AgentManifests, AgentRow
+
+_PAGE: Final = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Installed:
+    """One version of an installed agent."""
+
+    manifest: AgentManifest
+    registered_at: int
+    place: int
+
+    @cached_property
+    def task_schema(self) -> jsonschema_rs.Draft202012Validator | None:
+        """What checks the inputs that the agent is handed, where it says."""
+        handoff = self.manifest.handoff
+        if isinstance(handoff, Unset) or isinstance(handoff.task_schema, Unset):
+            return None
+        return compile_schema(handoff.task_schema)
+
+    @cached_property
+    def return_schema(self) -> jsonschema_rs.Draft202012Validator | None:
+        """What checks the value that the agent hands back, where it says."""
+        handoff = self.manifest.handoff
+        if isinstance(handoff, Unset) or isinstance(handoff.return_schema, Unset):
+            return None
+        return compile_schema(handoff.return_schema)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """All that one tenant installed, as far as it has been read."""
+
+    place: int = 0
+    versions: dict[str, list[Installed]] = field(default_factory=dict[str, list[Installed]])
+
+    def add(self, row: AgentRow) -> None:
+        manifest = msgspec.json.decode(row.body, type=AgentManifest)
+        versions = self.versions.setdefault(row.agent_id, [])
+        versions.append(Installed(manifest, row.registered_at, row.place))
+        versions.sort(key=lambda each: (each.registered_at, each.place))
+        self.place = row.place
+
+    def find(self, agent_id: str, version: str | None, at: int | None) -> Installed | None:
+        for installed in reversed(self.versions.get(agent_id, ())):
+            is_wanted = version is None or installed.manifest.version == version
+            if is_wanted and (at is None or installed.registered_at <= at):
+                return installed
+        return None
+
+
+class Agents:
+    """Finds a tenant's agents, its own before the shared ones.
+
+    `load` reads what was installed since the last time; after it the lookups need no waiting.
+    They take the version that a reference pins, and with `at` they leave out what was installed
+    after that instant: a run keeps the manifests it started with. `advertised` is the discovery
+    document: it says which model classes can be installed, and what an agent will miss here.
+    """
+
+    def __init__(
+        self, store: AgentManifests, now: Callable[[], int], advertised: JsonObject
+    ) -> None:
+        self._store = store
+        self._now = now
+        self._advertised = advertised
+        self._model_classes: list[str] | None = look_up(advertised, "agents.modelClasses")
+        self._shelves: dict[str, _Shelf] = {}
+
+    async def register(self, tenant: str, document: Json) -> tuple[Installed, bool]:
+        """Check and install a manifest; the flag says whether it is new."""
+        manifest = check_manifest(document, self._model_classes)
+        row = AgentRow(
+            agent_id=manifest.agent_id,
+            version=manifest.version,
+            digest=json_digest(document),
+            body=encode(document),
+            registered_at=self._now(),
+        )
+        is_new = await self._store.put_agent(tenant, row)
+        return await self.agent(tenant, manifest.agent_id, manifest.version), is_new
+
+    async def load(self, tenant: str) -> None:
+        """Read what was installed for the tenant and for all since the last time."""
+        for owner in (tenant, SHARED):
+            shelf = self._shelves.setdefault(owner, _Shelf())
+            while rows := await self._store.agents_since(owner, shelf.place, _PAGE):
+                for row in rows:
+                    # Another load may have read the same rows while this one waited.
+                    if row.place > shelf.place:
+                        shelf.add(row)
+
+    def find(
+        self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
+    ) -> Installed | None:
+        """The agent as loaded, or None."""
+        for owner in (tenant, SHARED):
+            shelf = self._shelves.get(owner)
+            found = None if shelf is None else shelf.find(agent_id, version, at)
+            if found is not None:
+                return found
+        return None
+
+    def threshold(
+        self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
+    ) -> float | None:
+        """The agent's own confidence threshold; None when it has none, or no manifest."""
+        found = self.find(tenant, agent_id, version, at)
+        return None if found is None else found.manifest.threshold
+
+    def allowlist(
+        self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
+    ) -> frozenset[str] | None:
+        """The tools that the agent may call; None when it has no manifest."""
+        found = self.find(tenant, agent_id, version, at)
+        return None if found is None else found.manifest.tools
+
+    async def agent(self, tenant: str, agent_id: str, version: str | None = None) -> Installed:
+        """The agent as installed now, or `NotFound`."""
+        await self.load(tenant)
+        found = self.find(tenant, agent_id, version)
+        if found is None:
+            raise NotFound(f"there is no agent {agent_id[:256]!r}")
+        return found
+
+    def entry(self, installed: Installed) -> AgentInventoryEntry:
+        """The agent as the inventory shows it."""
+        return inventory_entry(installed.manifest, self._advertised)
+
+    async def inventory(self, tenant: str) -> AgentInventoryResponse:
+        """Every agent that the tenant can use, in its newest version, by id."""
+        await self.load(tenant)
+        entries = [self.entry(found) for found in self._newest(tenant)]
+        return AgentInventoryResponse(agents=entries, total=len(entries))
+
+    def _newest(self, tenant: str) -> Iterator[Installed]:
+        names = {name for owner in (tenant, SHARED) for name in self._shelves[owner].versions}
+        for name in sorted(names):
+            found = self.find(tenant, name)
+            if found is not None:
+                yield found

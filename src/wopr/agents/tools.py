@@ -1,0 +1,98 @@
+"""Tool permission: which tools an agent may call, for whom, how often, and what is noted of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from typing import Final, Literal, TypeAlias, cast
+
+import rfc8785
+
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.errors import Forbidden, RateLimited, Refused
+
+Decision: TypeAlias = Literal["ok", "forbidden"]
+
+BUCKETS_KEPT: Final = 10_000
+# What a double holds without loss; beyond it JSON numbers are what a double makes of them.
+_SAFE_INTEGER: Final = 2**53 - 1
+
+
+def allowed(allowlist: Collection[str] | None, tool_name: str) -> bool:
+    """Tell whether the agent may call the tool: named in full, or not at all. No list, no tools."""
+    return allowlist is not None and tool_name in allowlist
+
+
+def decide(
+    principal_scopes: Collection[str] | None, required_scopes: Collection[str] | None
+) -> Decision:
+    """Decide whether a principal may have a tool called. What cannot be decided is forbidden."""
+    if principal_scopes is None or required_scopes is None:
+        return "forbidden"
+    return "ok" if set(required_scopes) <= set(principal_scopes) else "forbidden"
+
+
+def forbidden_tool(tool_name: str, required_scopes: Collection[str] = ()) -> Forbidden:
+    """The error of a call that was not allowed, and so was not made."""
+    return Forbidden(
+        f"the tool {tool_name} may not be called here",
+        scope="tool",
+        toolName=tool_name,
+        requiredScopes=sorted(required_scopes),
+    )
+
+
+def exhausted_tool(tool_name: str, retry_after: int) -> RateLimited:
+    """The error of a call that came too soon, and so was not made."""
+    return RateLimited(
+        f"the tool {tool_name} was called too often",
+        retry_after=retry_after,
+        scope="tool",
+        toolName=tool_name,
+    )
+
+
+def args_hash(args: Json) -> str:
+    """The SHA-256 of the canonical JSON (RFC 8785) of arguments that are redacted already."""
+    try:
+        return hashlib.sha256(rfc8785.dumps(_as_doubles(args))).hexdigest()
+    except (rfc8785.CanonicalizationError, OverflowError, RecursionError) as fault:
+        raise Refused(f"tool arguments that are not JSON: {fault}", field="args") from fault
+
+
+def _as_doubles(value: Json) -> Json:
+    """The value with every number as JSON knows it: a double."""
+    if isinstance(value, dict):
+        members = cast("JsonObject", value)
+        return {name: _as_doubles(member) for name, member in members.items()}
+    if isinstance(value, list | tuple):
+        return [_as_doubles(item) for item in cast("list[Json]", value)]
+    if isinstance(value, int) and abs(value) > _SAFE_INTEGER:
+        return float(value)
+    return value
+
+
+class ToolLimits:
+    """Token buckets: a principal may call one tool so often; a rate of 0 is no limit."""
+
+    def __init__(self, *, per_second: float, burst: int, clock: Callable[[], float]) -> None:
+        self._rate = per_second
+        self._burst = float(burst)
+        self._clock = clock
+        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+
+    def take(self, principal: str, tool_name: str) -> int:
+        """Take a token: 0 when the call may go, else the whole seconds until there is one."""
+        if not self._rate:
+            return 0
+        key = (principal, tool_name)
+        now = self._clock()
+        tokens, then = self._buckets.pop(key, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - then) * self._rate)
+        may_go = tokens >= 1
+        self._buckets[key] = (tokens - 1 if may_go else tokens, now)
+        if len(self._buckets) > BUCKETS_KEPT:
+            self._buckets.popitem(last=False)
+        return 0 if may_go else max(1, math.ceil((1 - tokens) / self._rate))

@@ -1,0 +1,207 @@
+"""The part that keeps long-term memory."""
+
+from __future__ import annotations
+
+import sqlite3
+from functools import partial
+
+import msgspec
+
+from wopr.protocol.errors import Refused
+from wopr.protocol.memory import is_memory_id, is_memory_ref, is_memory_tag, is_text
+from wopr.store.port import MemoryRow
+from wopr.store.sqlite.part import Part
+from wopr.store.sqlite.reader import Parameter, Row
+
+_COLUMNS = (
+    "m.memory_ref, m.memory_id, m.content, m.tags, m.created_at, m.expires_at, m.run_id, m.place"
+)
+
+_STORED = """
+SELECT place, created_at, expires_at, tags FROM memories
+WHERE tenant = ? AND memory_ref = ? AND memory_id = ?
+"""
+
+_INSERT = """
+INSERT INTO memories (
+    tenant, memory_ref, memory_id, content, tags, created_at, expires_at, run_id
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_INSERT_TAG = """
+INSERT OR IGNORE INTO memory_tags (tenant, memory_ref, tag, created_at, place)
+VALUES (?, ?, ?, ?, ?)
+"""
+
+_DELETE = "DELETE FROM memories WHERE place = ?"
+
+_DELETE_TAG = """
+DELETE FROM memory_tags
+WHERE tenant = ? AND memory_ref = ? AND tag = ? AND created_at = ? AND place = ?
+"""
+
+_ALIVE = "(m.expires_at IS NULL OR m.expires_at > ?)"
+
+# Without a run to be visible to, the bound is the end of time and every entry is below it.
+_SEEN = "(m.created_at <= ? OR m.run_id = ?)"
+
+_ENTRY = f"""
+SELECT {_COLUMNS} FROM memories m
+WHERE m.tenant = ? AND m.memory_ref = ? AND m.memory_id = ? AND {_ALIVE} AND {_SEEN}
+"""
+
+_NEWEST = f"""
+SELECT {_COLUMNS} FROM memories m INDEXED BY memories_newest
+WHERE m.tenant = ? AND m.memory_ref = ? AND {_ALIVE} AND {_SEEN}
+ORDER BY m.created_at DESC, m.place DESC LIMIT ?
+"""
+
+_TAGGED = f"""
+SELECT {_COLUMNS} FROM memory_tags t CROSS JOIN memories m ON m.place = t.place
+WHERE t.tenant = ? AND t.memory_ref = ? AND t.tag = ? AND {_ALIVE} AND {_SEEN}
+ORDER BY t.created_at DESC, t.place DESC LIMIT ?
+"""
+
+_EXPIRED = """
+SELECT tenant, memory_ref, place, created_at, tags FROM memories
+WHERE expires_at < ? ORDER BY expires_at, place LIMIT ?
+"""
+
+_END_OF_TIME = 2**63 - 1
+# Deleting shares the writer with live runs, so no transaction deletes more than this at once.
+_CHUNK = 500
+
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+class SqliteMemories(Part):
+    """`Memories` on SQLite, and the clockwork that deletes what has expired."""
+
+    async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
+        """Keep an entry; False when its id is taken by one that has not expired."""
+        _check(row)
+        return await self._writer.submit(partial(_put, tenant=tenant, row=row))
+
+    async def memories(
+        self,
+        tenant: str,
+        memory_ref: str,
+        *,
+        now: int,
+        visible_to_run: str | None = None,
+        run_started_at: int | None = None,
+        tag: str | None = None,
+        limit: int = 100,
+    ) -> list[MemoryRow]:
+        """The entries under a reference, newest first."""
+        if not is_memory_ref(memory_ref) or not (tag is None or is_memory_tag(tag)):
+            return []
+        view = _view(now, visible_to_run, run_started_at)
+        if tag is None:
+            rows = await self._reader.far(_NEWEST, (tenant, memory_ref, *view, limit))
+        else:
+            rows = await self._reader.far(_TAGGED, (tenant, memory_ref, tag, *view, limit))
+        return [_memory_row(row) for row in rows]
+
+    async def memory(
+        self,
+        tenant: str,
+        memory_ref: str,
+        memory_id: str,
+        now: int,
+        *,
+        visible_to_run: str | None = None,
+        run_started_at: int | None = None,
+    ) -> MemoryRow | None:
+        """One entry, or None."""
+        if not is_memory_ref(memory_ref) or not is_memory_id(memory_id):
+            return None
+        view = _view(now, visible_to_run, run_started_at)
+        rows = self._reader.near(_ENTRY, (tenant, memory_ref, memory_id, *view))
+        return _memory_row(rows[0]) if rows else None
+
+    async def forget_memories(self, before: int) -> None:
+        """Delete the entries that expired before then."""
+        while await self._writer.submit(partial(_forget, before=before)):
+            pass
+
+
+def _check(row: MemoryRow) -> None:
+    """Refuse what could be written and then not be asked for."""
+    for name, is_fine in (
+        ("memoryRef", is_memory_ref(row.memory_ref)),
+        ("id", is_memory_id(row.memory_id)),
+        ("tags", all(is_memory_tag(tag) for tag in row.tags)),
+        ("content", is_text(row.content)),
+    ):
+        if not is_fine:
+            raise Refused(f"{name} is not what a memory entry can have", field=name)
+
+
+def _view(now: int, run_id: str | None, started_at: int | None) -> tuple[Parameter, ...]:
+    """The parameters of `_ALIVE` and `_SEEN`."""
+    bound = _END_OF_TIME if run_id is None or started_at is None else started_at
+    return (now, bound, run_id)
+
+
+def _put(connection: sqlite3.Connection, tenant: str, row: MemoryRow) -> bool:
+    key = (tenant, row.memory_ref, row.memory_id)
+    stored = connection.execute(_STORED, key).fetchone()
+    if stored is not None:
+        place, created_at, expires_at, tags = stored
+        if expires_at is None or expires_at > row.created_at:
+            return False
+        _delete(connection, tenant, row.memory_ref, place, created_at, tags)
+    inserted = connection.execute(
+        _INSERT,
+        (
+            *key,
+            row.content,
+            msgspec.json.encode(row.tags) if row.tags else None,
+            row.created_at,
+            row.expires_at,
+            row.run_id,
+        ),
+    )
+    if row.tags:
+        connection.executemany(
+            _INSERT_TAG,
+            [(tenant, row.memory_ref, tag, row.created_at, inserted.lastrowid) for tag in row.tags],
+        )
+    return True
+
+
+def _forget(connection: sqlite3.Connection, before: int) -> bool:
+    """Delete some entries; answer whether there may be more."""
+    rows = connection.execute(_EXPIRED, (before, _CHUNK)).fetchall()
+    for row in rows:
+        _delete(connection, *row)
+    return len(rows) == _CHUNK
+
+
+def _delete(
+    connection: sqlite3.Connection,
+    tenant: str,
+    memory_ref: str,
+    place: int,
+    created_at: int,
+    tags: bytes | None,
+) -> None:
+    if tags is not None:
+        connection.executemany(
+            _DELETE_TAG,
+            [(tenant, memory_ref, tag, created_at, place) for tag in _tags.decode(tags)],
+        )
+    connection.execute(_DELETE, (place,))
+
+
+def _memory_row(row: Row) -> MemoryRow:
+    return MemoryRow(
+        memory_ref=row[0],
+        memory_id=row[1],
+        content=row[2],
+        tags=_tags.decode(row[3]) if row[3] is not None else (),
+        created_at=row[4],
+        expires_at=row[5],
+        run_id=row[6],
+    )

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from wopr.agents import tools
+from wopr.agents.tools import (
+    ToolLimits,
+    allowed,
+    args_hash,
+    decide,
+    exhausted_tool,
+    forbidden_tool,
+)
+from wopr.protocol.documents import Json
+from wopr.protocol.errors import Refused
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_only_a_tool_on_the_list_may_be_called() -> None:
+    listed = frozenset({"mcp:search", "openwop:ask"})
+
+    assert allowed(listed, "mcp:search")
+    for name in ("mcp:searcher", "mcp:", "search", "MCP:search", "*", ""):
+        assert not allowed(listed, name)
+
+
+@pytest.mark.parametrize("nothing", [None, frozenset[str](), frozenset({"*"})])
+def test_without_a_list_no_tool_may_be_called(nothing: frozenset[str] | None) -> None:
+    assert not allowed(nothing, "mcp:search")
+
+
+def test_a_principal_needs_every_scope_that_the_tool_asks_for() -> None:
+    assert decide({"db:read", "db:write"}, ["db:write"]) == "ok"
+    assert decide(set(), []) == "ok"
+    assert decide({"db:read"}, ["db:read", "db:write"]) == "forbidden"
+    assert decide(set(), ["db:write"]) == "forbidden"
+
+
+def test_what_cannot_be_decided_is_forbidden() -> None:
+    assert decide({"db:write"}, None) == "forbidden"
+    assert decide(None, ["db:write"]) == "forbidden"
+    assert decide(None, []) == "forbidden"
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        ({}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"),
+        ({"q": "openwop"}, "9458af8c77ede919beb4dd201de70ea7909225488c9e925190a9b4e585cb9d6f"),
+    ],
+)
+def test_the_hash_of_arguments_is_the_published_one(args: Json, expected: str) -> None:
+    assert args_hash(args) == expected
+
+
+def test_the_order_of_keys_does_not_change_the_hash() -> None:
+    assert args_hash({"a": 1, "b": [1.0, {"d": None, "c": "é"}]}) == args_hash(
+        {"b": [1, {"c": "é", "d": None}], "a": 1.0}
+    )
+
+
+def test_a_number_beyond_a_doubles_precision_is_hashed_as_a_double() -> None:
+    assert args_hash([2**60 + 1]) == args_hash([2.0**60])
+    assert args_hash([2**53 - 1]) != args_hash([2**53 - 2])
+
+
+@pytest.mark.parametrize("args", [math.nan, [math.inf], 10**400, "\ud800", {1: 2}, b"x"])
+def test_arguments_that_are_not_json_are_refused(args: Json) -> None:
+    with pytest.raises(Refused) as refused:
+        args_hash(args)
+
+    assert refused.value.details["field"] == "args"
+
+
+def test_arguments_nested_without_end_are_refused() -> None:
+    knot: list[Json] = []
+    knot.append(knot)
+
+    with pytest.raises(Refused):
+        args_hash(knot)
+
+
+def test_a_burst_is_let_through_and_then_the_rate() -> None:
+    clock = Clock()
+    limits = ToolLimits(per_second=2, burst=3, clock=clock)
+
+    assert [limits.take("key", "mcp:a") for _ in range(4)] == [0, 0, 0, 1]
+    clock.now += 0.5
+    assert [limits.take("key", "mcp:a") for _ in range(2)] == [0, 1]
+    clock.now += 60
+    assert [limits.take("key", "mcp:a") for _ in range(4)] == [0, 0, 0, 1]
+
+
+def test_the_wait_is_told_in_whole_seconds() -> None:
+    limits = ToolLimits(per_second=0.1, burst=1, clock=Clock())
+
+    assert [limits.take("key", "mcp:a") for _ in range(2)] == [0, 10]
+
+
+def test_each_principal_and_tool_has_a_bucket_of_its_own() -> None:
+    limits = ToolLimits(per_second=1, burst=1, clock=Clock())
+
+    assert limits.take("key", "mcp:a") == 0
+    assert limits.take("key", "mcp:b") == 0
+    assert limits.take("other", "mcp:a") == 0
+    assert limits.take("key", "mcp:a") == 1
+
+
+def test_a_rate_of_nothing_is_no_limit() -> None:
+    limits = ToolLimits(per_second=0, burst=1, clock=Clock())
+
+    assert {limits.take("key", "mcp:a") for _ in range(100)} == {0}
+
+
+def test_the_buckets_least_used_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "BUCKETS_KEPT", 2)
+    limits = ToolLimits(per_second=1, burst=1, clock=Clock())
+    for name in ("a", "b", "a", "c"):
+        limits.take("key", name)
+
+    assert limits.take("key", "a") == 1
+    assert limits.take("key", "b") == 0
+
+
+def test_the_errors_say_that_a_tool_is_the_matter() -> None:
+    forbidden = forbidden_tool("mcp:a", ["db:write"])
+    limited = exhausted_tool("mcp:a", 3)
+
+    assert (forbidden.status, forbidden.details) == (
+        403,
+        {"scope": "tool", "toolName": "mcp:a", "requiredScopes": ["db:write"]},
+    )
+    assert (limited.status, limited.retry_after, limited.details["scope"]) == (429, 3, "tool")

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from wopr.agents.manifests import check_manifest
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.errors import Refused
+from wopr.protocol.manifests import Handoff
+
+GOOD: JsonObject = {
+    "agentId": "local.acme.writer",
+    "persona": "Writer",
+    "modelClass": "writing",
+    "systemPrompt": "Write.",
+}
+
+
+def faults(document: Json) -> dict[str, str]:
+    """The message at each place that is at fault."""
+    with pytest.raises(Refused) as refused:
+        check_manifest(document)
+    errors = refused.value.details["errors"]
+    assert isinstance(errors, list)
+    return {error["path"]: error["message"] for error in errors}
+
+
+def test_a_good_manifest_is_returned() -> None:
+    assert check_manifest(GOOD).agent_id == "local.acme.writer"
+
+
+def test_every_fault_is_named_at_once() -> None:
+    document = {
+        "agentId": "host:writer",
+        "persona": "",
+        "modelClass": "chat",
+        "systemPromptRef": "prompts/writer.md",
+        "confidence": {"defaultThreshold": 7},
+        "handoff": {"taskSchemaRef": "task.json", "returnSchema": {"type": "nonsense"}},
+    }
+
+    assert faults(document).keys() == {
+        "agentId",
+        "persona",
+        "modelClass",
+        "systemPromptRef",
+        "confidence.defaultThreshold",
+        "handoff.taskSchemaRef",
+        "handoff.returnSchema",
+    }
+
+
+def test_an_id_of_the_host_is_refused_with_the_reason() -> None:
+    assert "agents of the host itself" in faults({**GOOD, "agentId": "host:writer"})["agentId"]
+
+
+@pytest.mark.parametrize("agent_id", ["core.chat", "acme.x.y", "local.acme.x\n", "local.Acme.x"])
+def test_an_id_outside_the_namespaces_is_refused(agent_id: str) -> None:
+    assert faults({**GOOD, "agentId": agent_id}).keys() == {"agentId"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "way_out"),
+    [
+        ({"systemPrompt": None, "systemPromptRef": "p.md"}, "systemPromptRef", "systemPrompt"),
+        ({"evalSuiteRef": "e.json"}, "evalSuiteRef", "leave it out"),
+        ({"handoff": {"taskSchemaRef": "t"}}, "handoff.taskSchemaRef", "taskSchema"),
+        ({"handoff": {"returnSchemaRef": "r"}}, "handoff.returnSchemaRef", "returnSchema"),
+    ],
+)
+def test_a_reference_into_a_pack_is_refused_with_the_way_out(
+    changes: JsonObject, path: str, way_out: str
+) -> None:
+    document = {k: v for k, v in {**GOOD, **changes}.items() if v is not None}
+
+    found = faults(document)
+
+    assert found.keys() == {path}
+    assert "no pack" in found[path]
+    assert way_out in found[path]
+
+
+def test_two_system_prompts_are_one_too_many_and_none_is_one_too_few() -> None:
+    none = {name: value for name, value in GOOD.items() if name != "systemPrompt"}
+
+    assert "exactly one" in faults({**GOOD, "systemPromptRef": "p.md"})["systemPrompt"]
+    assert "exactly one" in faults(none)["systemPrompt"]
+
+
+def test_a_handoff_schema_may_not_lead_to_another_document() -> None:
+    schema = {"$ref": "https://example.com/task.json"}
+
+    assert "handoff.taskSchema" in faults({**GOOD, "handoff": {"taskSchema": schema}})
+
+
+def test_good_handoff_schemas_are_taken() -> None:
+    schema = {"type": "object", "required": ["topic"]}
+
+    manifest = check_manifest({**GOOD, "handoff": {"taskSchema": schema, "returnSchema": schema}})
+
+    assert isinstance(manifest.handoff, Handoff)
+    assert manifest.handoff.task_schema == manifest.handoff.return_schema == schema
+
+
+@pytest.mark.parametrize("document", [None, [], "text", 7, {}])
+def test_what_is_no_manifest_at_all_is_refused(document: Json) -> None:
+    assert faults(document)
+
+
+def test_a_model_class_is_compared_after_its_projection() -> None:
+    assert check_manifest(GOOD, ["chat"]).model_class == "writing"
+    assert check_manifest(GOOD, None).model_class == "writing"
+
+    with pytest.raises(Refused) as refused:
+        check_manifest(GOOD, ["reasoning", "code"])
+
+    assert (refused.value.code, refused.value.status) == ("unsupported_model_class", 400)
+    assert refused.value.details == {
+        "field": "modelClass",
+        "modelClass": "chat",
+        "supported": ["code", "reasoning"],
+    }

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.contract.builders import OTHER, T0, TENANT, memory
+from wopr.protocol.errors import Refused
+from wopr.store.port import Store
+
+pytestmark = pytest.mark.anyio
+
+UNREADABLE = ["", "x" * 257, "a\x00b", "../notes", "a/../notes", "notes/..", "./notes", "\ud800"]
+
+
+async def ids(store: Store, tenant: str = TENANT, ref: str = "notes", **view: object) -> list[str]:
+    rows = await store.memories(tenant, ref, **{"now": T0 + 50, **view})  # type: ignore[arg-type]  # tests name what they ask for
+    return [row.memory_id for row in rows]
+
+
+async def test_an_entry_is_read_as_it_was_written(store: Store) -> None:
+    row = memory(content="a fact", tags=("blue", "red"), expires_at=T0 + 99)
+
+    assert await store.put_memory(TENANT, row)
+
+    assert await store.memories(TENANT, "notes", now=T0) == [row]
+    assert await store.memory(TENANT, "notes", "m-1", T0) == row
+    assert await store.memory(TENANT, "notes", "m-2", T0) is None
+
+
+async def test_entries_come_newest_first_and_no_more_than_asked(store: Store) -> None:
+    for n, at in enumerate((T0, T0 + 2, T0 + 1, T0 + 2)):
+        await store.put_memory(TENANT, memory(f"m-{n}", at=at))
+    await store.put_memory(TENANT, memory("elsewhere", "other-notes"))
+
+    assert await ids(store) == ["m-3", "m-1", "m-2", "m-0"]
+    assert await ids(store, limit=2) == ["m-3", "m-1"]
+
+
+async def test_a_tag_selects_the_entries_that_have_it(store: Store) -> None:
+    await store.put_memory(TENANT, memory("m-1", tags=("blue",)))
+    await store.put_memory(TENANT, memory("m-2", at=T0 + 1, tags=("red", "blue", "red")))
+    await store.put_memory(TENANT, memory("m-3", at=T0 + 2))
+
+    assert await ids(store, tag="blue") == ["m-2", "m-1"]
+    assert await ids(store, tag="red") == ["m-2"]
+    assert await ids(store, tag="blu") == []
+    assert await ids(store, tag="\ud800") == []
+
+
+async def test_an_expired_entry_is_never_seen(store: Store) -> None:
+    await store.put_memory(TENANT, memory("old", tags=("t",), expires_at=T0 + 10))
+    await store.put_memory(TENANT, memory("new", tags=("t",), expires_at=T0 + 11))
+
+    for tag in (None, "t"):
+        assert await ids(store, now=T0 + 9, tag=tag) == ["new", "old"]
+        assert await ids(store, now=T0 + 10, tag=tag) == ["new"]
+    assert await store.memory(TENANT, "notes", "old", T0 + 10) is None
+    assert await store.memory(TENANT, "notes", "new", T0 + 10) is not None
+
+
+async def test_an_entry_may_be_written_after_its_time(store: Store) -> None:
+    assert await store.put_memory(TENANT, memory(expires_at=T0 - 1))
+
+    assert await ids(store, now=T0) == []
+
+
+async def test_a_run_sees_what_was_there_at_its_start_and_its_own(store: Store) -> None:
+    await store.put_memory(TENANT, memory("before", at=T0, run_id="other", tags=("t",)))
+    await store.put_memory(TENANT, memory("during", at=T0 + 2, run_id="other", tags=("t",)))
+    await store.put_memory(TENANT, memory("own", at=T0 + 3, run_id="mine", tags=("t",)))
+
+    for tag in (None, "t"):
+        seen = await ids(store, visible_to_run="mine", run_started_at=T0, tag=tag)
+        assert seen == ["own", "before"]
+    assert await ids(store) == ["own", "during", "before"]
+
+
+async def test_one_entry_obeys_the_same_rule(store: Store) -> None:
+    await store.put_memory(TENANT, memory(at=T0 + 2, run_id="other"))
+
+    hidden = await store.memory(
+        TENANT, "notes", "m-1", T0 + 5, visible_to_run="mine", run_started_at=T0
+    )
+    shown = await store.memory(
+        TENANT, "notes", "m-1", T0 + 5, visible_to_run="other", run_started_at=T0
+    )
+
+    assert hidden is None
+    assert shown == memory(at=T0 + 2, run_id="other")
+
+
+async def test_the_first_entry_under_an_id_stays(store: Store) -> None:
+    await store.put_memory(TENANT, memory(content="first", tags=("a",)))
+
+    assert not await store.put_memory(TENANT, memory(content="second", at=T0 + 1, tags=("b",)))
+
+    assert await store.memory(TENANT, "notes", "m-1", T0) == memory(content="first", tags=("a",))
+    assert await ids(store, tag="b") == []
+
+
+async def test_the_id_of_an_expired_entry_is_free_again(store: Store) -> None:
+    await store.put_memory(TENANT, memory(tags=("a",), expires_at=T0 + 1))
+
+    assert await store.put_memory(TENANT, memory(content="new", at=T0 + 1, tags=("b",)))
+
+    assert await ids(store, tag="a") == []
+    assert await ids(store, tag="b") == ["m-1"]
+
+
+async def test_what_has_expired_is_deleted_and_the_rest_stays(store: Store) -> None:
+    for n in range(3):
+        await store.put_memory(TENANT, memory(f"m-{n}", tags=("t",), expires_at=T0 + n))
+    await store.put_memory(OTHER, memory(expires_at=T0))
+    await store.put_memory(TENANT, memory("for ever", at=T0 - 9))
+
+    await store.forget_memories(T0 + 2)
+
+    # Before its time, only what is deleted is missing.
+    assert await ids(store, now=0) == ["m-2", "for ever"]
+    assert await ids(store, OTHER, now=0) == []
+    assert await ids(store, now=0, tag="t") == ["m-2"]
+
+
+async def test_any_number_of_entries_is_deleted_at_once(store: Store) -> None:
+    for n in range(600):
+        await store.put_memory(TENANT, memory(f"m-{n}", expires_at=T0))
+
+    await store.forget_memories(T0 + 1)
+
+    assert await ids(store, now=0, limit=1000) == []
+
+
+@pytest.mark.parametrize("ref", UNREADABLE)
+async def test_a_malformed_reference_reads_as_empty(store: Store, ref: str) -> None:
+    assert await ids(store, ref=ref) == []
+    assert await store.memory(TENANT, ref, "m-1", T0) is None
+
+
+async def test_a_malformed_id_reads_as_absent(store: Store) -> None:
+    for memory_id in ("", "x" * 1501, "\x00", "\udfff"):
+        assert await store.memory(TENANT, "notes", memory_id, T0) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        *(({"ref": ref}, "memoryRef") for ref in UNREADABLE),
+        ({"memory_id": ""}, "id"),
+        ({"memory_id": "x" * 1501}, "id"),
+        ({"tags": ("",)}, "tags"),
+        ({"tags": ("x" * 257,)}, "tags"),
+        ({"content": "\ud800"}, "content"),
+    ],
+)
+async def test_what_could_not_be_read_again_is_not_written(
+    store: Store, changes: dict[str, object], field: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        await store.put_memory(TENANT, memory(**changes))  # type: ignore[arg-type]  # see ids()
+
+    assert refused.value.details == {"field": field}
+
+
+async def test_a_foreign_memory_reads_as_empty_and_its_names_are_free(store: Store) -> None:
+    await store.put_memory(TENANT, memory(tags=("t",)))
+
+    assert await ids(store, OTHER) == []
+    assert await ids(store, OTHER, tag="t") == []
+    assert await ids(store, OTHER, visible_to_run="run-1", run_started_at=0) == []
+    assert await store.memory(OTHER, "notes", "m-1", T0) is None
+
+    assert await store.put_memory(OTHER, memory(content="theirs", tags=("t",)))
+
+    assert await store.memory(TENANT, "notes", "m-1", T0) == memory(tags=("t",))
+    assert await ids(store, tag="t") == ["m-1"]

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from tests.protocol.conftest import OFFICIAL, Official
+
+from wopr.nodes.builtin import builtin_registry
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.events import RunEvent
+from wopr.protocol.runs import CreateRun, Owner, RunAccepted
+from wopr.protocol.times import to_millis
+from wopr.protocol.workflow import WorkflowDefinition
+from wopr.runtime.builtin_workflows import conformance_fixtures, hello
+from wopr.runtime.host import running_host
+from wopr.runtime.registration import check_definition
+from wopr.runtime.requests import NewRun
+from wopr.runtime.settings import Settings
+
+FIXTURES = {fixture["id"]: fixture for fixture in conformance_fixtures()}
+SHIPPED = [*FIXTURES.values(), hello()]
+# What a person reads and no scenario compares.
+FREE_TEXT = {"name", "description", "title", "message", "summary", "position", "notes"}
+EXECUTABLE = ("id", "version", "nodes", "edges", "triggers", "variables")
+OPTIONAL = ("channels", "configurableSchema")
+SETTINGS = ("timeout", "maxRetries", "maxLoopbackIterations")
+
+every_fixture = pytest.mark.parametrize("fixture_id", sorted(FIXTURES))
+every_workflow = pytest.mark.parametrize("document", SHIPPED, ids=lambda shipped: shipped["id"])
+
+
+@pytest.fixture(scope="module")
+def official() -> Official:
+    if not (OFFICIAL / "fixtures").is_dir():
+        pytest.skip("the published OpenWOP schemas and fixtures are not beside this checkout")
+    return Official(OFFICIAL)
+
+
+@pytest.fixture(scope="module")
+def published(official: Official) -> dict[str, JsonObject]:
+    return {workflow["id"]: workflow for workflow in official.workflows()}
+
+
+def executable(workflow: JsonObject) -> JsonObject:
+    """All of a workflow that a host acts on."""
+    parts: JsonObject = {name: _without_text(workflow[name]) for name in EXECUTABLE}
+    parts |= {name: _without_text(workflow.get(name)) for name in OPTIONAL}
+    parts["settings"] = {name: workflow["settings"].get(name) for name in SETTINGS}
+    needs = workflow["metadata"].items()
+    return parts | {name: value for name, value in needs if name.startswith("requires")}
+
+
+def _without_text(value: Json) -> Json:
+    if isinstance(value, list):
+        return [_without_text(item) for item in value]
+    if isinstance(value, dict):
+        # A variable's name is no free text: it stands beside a type.
+        kept = FREE_TEXT - ({"name"} if "type" in value else set())
+        return {key: _without_text(item) for key, item in value.items() if key not in kept}
+    return value
+
+
+@every_workflow
+def test_a_shipped_workflow_decodes(document: JsonObject) -> None:
+    definition = msgspec.convert(document, WorkflowDefinition)
+
+    assert msgspec.to_builtins(definition)["id"] == document["id"]
+
+
+def test_every_fixture_lies_in_the_file_of_its_name() -> None:
+    folder = files("wopr") / "workflows" / "conformance"
+
+    names = sorted(file.name for file in folder.iterdir())
+
+    assert names == sorted(f"{fixture_id}.json" for fixture_id in FIXTURES)
+    assert len(FIXTURES) == 60
+
+
+@every_fixture
+def test_a_fixture_is_marked_as_one(fixture_id: str) -> None:
+    fixture = FIXTURES[fixture_id]
+
+    assert fixture["version"] == "1.0"
+    assert fixture["metadata"]["tags"][0] == "conformance"
+
+
+@every_fixture
+def test_a_fixture_whose_types_are_known_can_be_registered(fixture_id: str) -> None:
+    registry = builtin_registry(with_conformance=True)
+    fixture = FIXTURES[fixture_id]
+    unknown = {n["typeId"] for n in fixture["nodes"] if registry.get(n["typeId"]) is None}
+    if unknown:
+        pytest.skip(f"this host has no {', '.join(sorted(unknown))}")
+
+    assert check_definition(fixture, registry).id == fixture_id
+
+
+@every_workflow
+def test_a_shipped_workflow_is_valid_by_the_published_schema(
+    document: JsonObject, official: Official
+) -> None:
+    assert official.fault("workflow-definition.schema.json", document) is None
+
+
+@every_fixture
+def test_a_fixture_does_what_the_published_one_does(
+    fixture_id: str, published: dict[str, JsonObject]
+) -> None:
+    assert executable(FIXTURES[fixture_id]) == executable(published[fixture_id])
+
+
+# Hello
+
+
+async def log_of_hello(data_dir: Path, inputs: JsonObject) -> list[RunEvent]:
+    """Run hello on a host of its own until it has ended."""
+    async with running_host(Settings(data_dir=data_dir)) as host:
+        compiled = await host.library.newest("acme", "hello")
+        request = CreateRun(workflow_id="hello", inputs=inputs)
+        new = NewRun(request=request, compiled=compiled, owner=Owner(tenant="acme"))
+        accepted = msgspec.json.decode(await host.commands.create(new), type=RunAccepted)
+        with anyio.fail_after(20):
+            pages = host.readers.follow("acme", accepted.run_id, 0, heartbeat=1)
+            return [
+                msgspec.json.decode(event.body, type=RunEvent)
+                async for page in pages
+                for event in page
+            ]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("inputs", "message", "passed_over"),
+    [
+        ({"name": "Ada"}, "Hello, Ada!", "greet-everyone"),
+        ({}, "Hello, world!", "greet-you"),
+    ],
+)
+async def test_hello_greets_branches_waits_and_signs_the_guest_book_twice(
+    tmp_path: Path, inputs: JsonObject, message: str, passed_over: str
+) -> None:
+    log = await log_of_hello(tmp_path, inputs)
+
+    assert log[-1].type == "run.completed"
+    assert log[-1].payload["outputs"] == {"message": message}
+    assert [event.node_id for event in log if event.type == "node.skipped"] == [passed_over]
+    assert [event.type for event in log].count("channel.written") == 2
+    waited = [to_millis(event.timestamp) for event in log if event.node_id == "breathe"]
+    assert waited[-1] - waited[0] >= 500

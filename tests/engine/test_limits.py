@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
+
+from wopr.engine.limits import HostLimits, backoff_ms
+from wopr.engine.plan import Breach, Finish, Plan, Start, plan
+from wopr.protocol.documents import JsonObject
+
+
+def test_the_node_beyond_the_cap_is_named_and_never_starts() -> None:
+    names = ["n1", "n2", "n3", "n4", "n5"]
+    edges = [edge(a, b) for a, b in pairwise(names)]
+    run = Simulation(sketch(map(node, names), edges), inline=names, recursionLimit=3)
+
+    run.run()
+
+    assert run.about("node.started") == ["n1", "n2", "n3"]
+    assert run.log[-2].type == "cap.breached"
+    assert run.log[-2].node_id == "n4"
+    assert run.log[-2].payload == {"kind": "node-executions", "limit": 3, "observed": 4}
+    assert run.state.error is not None
+    assert run.state.error.code == "recursion_limit_exceeded"
+
+
+def test_as_many_nodes_start_as_the_cap_has_room_for() -> None:
+    run = Simulation(sketch([node("a"), node("b"), node("c")]), recursionLimit=2)
+
+    assert run.plan().steps == (Start("a"), Start("b"))
+
+
+def test_a_run_is_out_of_time_only_beyond_its_limit() -> None:
+    run = Simulation(sketch([node("a")]), runTimeoutMs=1000)
+    run.take_steps()
+
+    assert plan(run.state, EPOCH + 1000, run.limits) == Plan((), EPOCH + 1001)
+    breach = plan(run.state, EPOCH + 1001, run.limits).steps[0]
+
+    assert isinstance(breach, Breach)
+    assert (breach.kind, breach.limit, breach.observed) == ("run-duration", 1000, 1001)
+    assert (breach.error.code, breach.node_id) == ("run_timeout", None)
+
+
+@pytest.mark.parametrize(
+    ("host", "workflow", "wanted", "expected"),
+    [(9000, 0, 9999, 9000), (9000, 5000, 9999, 5000), (9000, 5000, 3000, 3000), (9000, 0, 1, 1)],
+)
+def test_a_run_can_lower_its_time_and_never_raise_it(
+    host: int, workflow: int, wanted: int, expected: int
+) -> None:
+    limits = HostLimits(max_run_duration_ms=host)
+    run = Simulation(sketch([node("a")], timeout=workflow), limits=limits, runTimeoutMs=wanted)
+
+    assert run.plan().wake_at == EPOCH + expected + 1
+
+
+def test_options_that_cannot_be_read_leave_the_hosts_limits() -> None:
+    run = Simulation(sketch([node("a")]), recursionLimit="many")
+
+    assert run.plan().steps == (Start("a"),)
+
+
+def test_a_finished_graph_finishes_even_at_the_cap() -> None:
+    run = Simulation(sketch([node("a")]), inline=["a"], recursionLimit=1)
+    run.take_steps()
+
+    assert run.state.status == "completed"
+    assert plan(replace(run.state, status="running"), EPOCH, run.limits).steps == (Finish({}),)
+
+
+@pytest.mark.parametrize(
+    ("policy", "delays"),
+    [
+        ({}, [1000, 2000, 4000, 8000]),
+        ({"initialMs": 10, "factor": 1}, [10, 10, 10, 10]),
+        ({"initialMs": 10, "factor": 3, "maxMs": 50}, [10, 30, 50, 50]),
+        ({"initialMs": 0}, [0, 0, 0, 0]),
+    ],
+)
+def test_each_retry_waits_longer_up_to_the_longest(policy: JsonObject, delays: list[int]) -> None:
+    declared = sketch([node("a", settings={"backoff": policy})]).nodes[0]
+
+    assert [backoff_ms(declared, attempt) for attempt in (1, 2, 3, 4)] == delays
+    assert backoff_ms(declared, 100_000) <= 60_000

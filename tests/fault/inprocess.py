@@ -1,0 +1,215 @@
+"""A host inside the test, with a clock and ids that the test holds, and gates that nodes wait at."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from tests.wire.definitions import workflow
+from wopr.engine.outcome import Completed, Outcome, Waiting
+from wopr.nodes.builtin import builtin_registry
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import NodeType
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.events import RunEvent
+from wopr.protocol.runs import CreateRun, Owner
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.host import Host, running_host
+from wopr.runtime.requests import NewRun
+from wopr.runtime.settings import Settings
+from wopr.runtime.sources import Sources
+from wopr.store.port import RunRow
+
+TENANT = "acme"
+NOON = 1_800_000_000_000
+DEADLINE_SECONDS = 10
+LINES = 20
+
+
+class Clock:
+    """Time that moves only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Gates:
+    """Places where nodes of a test wait: each says when it is reached, and opens when told."""
+
+    def __init__(self) -> None:
+        self.reached: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self.opened: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+        self.children: list[str] = []
+
+    async def wait_at(self, name: str) -> None:
+        self.reached[name].set()
+        await self.opened[name].wait()
+
+    async def until_reached(self, name: str) -> None:
+        with anyio.fail_after(DEADLINE_SECONDS):
+            await self.reached[name].wait()
+
+    def open(self, name: str) -> None:
+        self.opened[name].set()
+
+
+class Bench:
+    """A running host and what a test does with it."""
+
+    def __init__(self, host: Host, clock: Clock, db: Path) -> None:
+        self.host = host
+        self.clock = clock
+        self.db = db
+
+    async def register(self, nodes: Iterable[JsonObject], **fields: object) -> str:
+        """Register a workflow of these nodes and return its id."""
+        definition = workflow(list(nodes), **fields)
+        await self.host.library.register(TENANT, definition)
+        return str(definition["id"])
+
+    async def create(
+        self, workflow_id: str, inputs: JsonObject | None = None, **configurable: object
+    ) -> str:
+        """Start a run and return its id."""
+        new = NewRun(
+            request=CreateRun(
+                workflow_id=workflow_id, inputs=inputs or {}, configurable=configurable
+            ),
+            compiled=await self.host.library.newest(TENANT, workflow_id),
+            owner=Owner(tenant=TENANT),
+        )
+        accepted: JsonObject = msgspec.json.decode(await self.host.commands.create(new))
+        return str(accepted["runId"])
+
+    async def log(self, run_id: str) -> list[RunEvent]:
+        """The run's log as it lies in the store, checked for gaps."""
+        stored = await self.host.store.read(TENANT, run_id, 0, 10_000)
+        assert [event.sequence for event in stored] == list(range(len(stored)))
+        return [msgspec.json.decode(event.body, type=RunEvent) for event in stored]
+
+    async def types(self, run_id: str) -> list[str]:
+        return [event.type for event in await self.log(run_id)]
+
+    async def row(self, run_id: str) -> RunRow:
+        row = await self.host.store.run(TENANT, run_id)
+        assert row is not None
+        return row
+
+    async def wake(self, run_id: str) -> None:
+        """Advance a run now, as its timer would."""
+        await self.host.advancer.wakeups.now(TENANT, run_id)
+
+    async def until(self, run_id: str, *statuses: str) -> None:
+        """Wait until the run has one of these statuses."""
+
+        async def is_there() -> bool:
+            return (await self.row(run_id)).status in statuses
+
+        await eventually(is_there)
+
+    async def until_logged(self, run_id: str, event_type: str, times: int = 1) -> None:
+        """Wait until the log has that many events of a type."""
+
+        async def is_there() -> bool:
+            return (await self.types(run_id)).count(event_type) >= times
+
+        await eventually(is_there)
+
+    async def loaded(self, run_id: str) -> ActiveRun:
+        run = await self.host.advancer.load(TENANT, run_id)
+        assert run is not None
+        return run
+
+
+async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Look again and again until it is so."""
+    with anyio.fail_after(DEADLINE_SECONDS):
+        while True:
+            if await is_so():
+                return
+            await anyio.sleep(0.002)
+
+
+def numbered() -> Callable[[], str]:
+    """Ids that tell in which order they were made."""
+    numbers = count()
+    return lambda: f"id-{next(numbers):08d}"
+
+
+@asynccontextmanager
+async def bench(
+    data_dir: Path, *types: NodeType, clock: Clock | None = None, new_id: Callable[[], str]
+) -> AsyncGenerator[Bench, None]:
+    """Run a host on SQLite in this folder, with these node types beside its own."""
+    registry = builtin_registry(with_conformance=True)
+    for node_type in types:
+        registry.add(node_type)
+    clock = clock or Clock()
+    settings = Settings(data_dir=data_dir, api_keys=f"test_key:{TENANT}")
+    sources = Sources(now=clock, new_id=new_id)
+    async with running_host(settings, sources, registry) as host:
+        yield Bench(host, clock, data_dir / "wopr.db")
+
+
+def gate_types(gates: Gates) -> tuple[NodeType, ...]:
+    """Node types that wait at gates, and do something before and after."""
+
+    async def gate(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        ctx.log("info", f"before {ctx.attempt}")
+        await gates.wait_at(ctx.node_id)
+        ctx.log("info", f"after {ctx.attempt}")
+        ctx.set_variable("passed", ctx.node_id)
+        return Completed({"attempt": ctx.attempt})
+
+    async def talk(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        ctx.log("info", "before")
+        await ctx.flush()
+        await gates.wait_at(ctx.node_id)
+        ctx.log("info", "after")
+        await ctx.flush()
+        return Completed()
+
+    async def clingy(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        """Take time to stop when interrupted."""
+        try:
+            await gates.wait_at(f"{ctx.node_id}-{ctx.attempt}")
+        finally:
+            with anyio.CancelScope(shield=True):
+                await gates.wait_at(f"{ctx.node_id}-{ctx.attempt}-stops")
+        return Completed()
+
+    async def duet(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        """Flush from two tasks at once."""
+
+        async def voice(name: str) -> None:
+            for number in range(LINES):
+                ctx.log("info", f"{name}{number}")
+                await ctx.flush()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(voice, "a")
+            tasks.start_soon(voice, "b")
+        return Completed()
+
+    async def slow_parent(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Outcome:
+        """Take longer to say that it waits for its child than the child takes to end."""
+        if ctx.children:
+            return Completed({"child": ctx.children[0].status})
+        gates.children.append(await ctx.spawn(config["workflowId"], {}))
+        await gates.wait_at(ctx.node_id)
+        return Waiting()
+
+    nodes = {"gate": gate, "talk": talk, "clingy": clingy, "duet": duet, "parent": slow_parent}
+    return tuple(
+        NodeType(type_id=f"test.{name}", execute=execute, is_async=True)
+        for name, execute in nodes.items()
+    )

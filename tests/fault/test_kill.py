@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import httpx
+import msgspec
+import pytest
+
+from tests.fault.checker import Stored, StoredRun
+from tests.fault.hosts import FragileHost
+from tests.fault.load import WORDS, Ledger, Load, Page
+from tests.wire.host import ACME
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
+# A slow machine lives fewer lives rather than failing the test by its length.
+MOST_SECONDS = 150
+SEED = int(os.environ.get("FAULT_SEED") or time.time())
+SETTLING_SECONDS = 60
+
+
+class Story:
+    """One data directory through many lives of its host."""
+
+    def __init__(self, host: FragileHost, seed: int) -> None:
+        self.host = host
+        self.chance = random.Random(seed)
+        self.ledger = Ledger()
+
+    async def live(self) -> None:
+        """Start, see that nothing was forgotten, be busy, and die."""
+        if self.chance.random() < 0.2:
+            await self.die_while_starting()
+        await anyio.to_thread.run_sync(self.host.start)
+        await self.recall()
+        load = Load(self.host.url, self.ledger, self.chance)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(load.run)
+            with anyio.move_on_after(2):
+                await load.until_noted(self.chance.randrange(10, 300))
+            if self.chance.random() < 0.2:
+                self.host.ask_to_stop()
+                await anyio.sleep(self.chance.uniform(0, 0.3))
+            await anyio.to_thread.run_sync(self.host.kill)
+            tasks.cancel_scope.cancel()
+
+    async def die_while_starting(self) -> None:
+        """Kill a host that has not come to serving, or has just begun."""
+        self.host.launch()
+        await anyio.sleep(self.chance.uniform(0, 1))
+        await anyio.to_thread.run_sync(self.host.kill)
+
+    async def recall(self) -> None:
+        """Everything that was seen in the last life is there, byte for byte."""
+        places, self.ledger.lately = self.ledger.lately, set()
+        async with self.client() as client:
+            for run_id in {run_id for run_id, _ in places}:
+                response = await client.get(
+                    f"/v1/runs/{run_id}/events", headers={"Accept": "application/json"}
+                )
+                assert response.status_code == 200, response.text
+                for body in msgspec.json.decode(response.content, type=Page).events:
+                    self.ledger.saw(run_id, bytes(body))
+        assert places <= self.ledger.lately
+        self.ledger.lately.clear()
+
+    async def settle(self) -> None:
+        """Ask again for what was never answered, then let every run come to its end."""
+        await anyio.to_thread.run_sync(self.host.start)
+        await self.recall()
+        async with self.client() as client:
+            load = Load(self.host.url, self.ledger, self.chance)
+            for key in sorted(self.ledger.unanswered):
+                await load.create_with(client, key)
+            await self.until_still(client)
+            await self.check_pauses(client)
+            for run_id in await self.listed(client, "paused"):
+                response = await client.post(f"/v1/runs/{run_id}:resume")
+                assert response.status_code == 202, response.text
+            await self.until_still(client)
+            assert await self.listed(client, "paused") == []
+
+    async def check_pauses(self, client: httpx.AsyncClient) -> None:
+        """A pause that was acknowledged holds until somebody resumes the run or it ends."""
+        for run_id in self.ledger.paused:
+            found = (await client.get(f"/v1/runs/{run_id}")).json()
+            assert found["status"] in ("paused", "completed", "failed", "cancelled"), found
+
+    async def until_still(self, client: httpx.AsyncClient) -> None:
+        with anyio.fail_after(SETTLING_SECONDS):
+            while True:
+                if not await self.listed(client, "pending,running,cancelling"):
+                    return
+                await anyio.sleep(0.05)
+
+    async def listed(self, client: httpx.AsyncClient, statuses: str) -> list[str]:
+        response = await client.get("/v1/runs", params={"status": statuses, "limit": 200})
+        assert response.status_code == 200, response.text
+        return [item["runId"] for item in response.json()["items"]]
+
+    def client(self) -> httpx.AsyncClient:
+        headers = {"Authorization": f"Bearer {ACME}"}
+        return httpx.AsyncClient(
+            base_url=self.host.url, headers=headers, timeout=20, trust_env=False
+        )
+
+
+async def test_a_host_that_is_killed_again_and_again_forgets_nothing(tmp_path: Path) -> None:
+    print(f"FAULT_SEED={SEED}")
+    story = Story(FragileHost(tmp_path / "host", ("--conformance",)), SEED)
+
+    lives = 0
+    began = time.monotonic()
+    while lives < ROUNDS and time.monotonic() < began + MOST_SECONDS:
+        await story.live()
+        lives += 1
+    await story.settle()
+
+    story.host.check()
+    print(f"{lives} lives: {dict(story.ledger.counts)}")
+    compare(story.ledger, Stored(story.host.db).runs)
+
+
+def compare(ledger: Ledger, runs: dict[str, StoredRun]) -> None:
+    """What clients were told is what the store holds."""
+    assert ledger.acknowledged.keys() <= runs.keys()
+    for (run_id, sequence), body in ledger.events.items():
+        assert runs[run_id].log[sequence].body == body
+    for run in runs.values():
+        # Nothing here fails by itself; a pause lasts as long as it lasts, and time goes on.
+        assert run.row.status in ("completed", "cancelled") or was_paused_too_long(run), run
+    assert {runs[run_id].row.status for run_id in ledger.cancelled} <= {"cancelled"}
+    assert not ledger.unanswered
+    for key, known in ledger.by_key.items():
+        tagged = {run_id for run_id, run in runs.items() if key in run.row.tags}
+        assert tagged == known, key
+    for run in runs.values():
+        compare_results(run)
+
+
+def was_paused_too_long(run: StoredRun) -> bool:
+    last = run.events[-1]
+    was_paused = any(event.type == "run.paused" for event in run.events)
+    return was_paused and last.payload["error"]["code"] == "run_timeout"
+
+
+def compare_results(run: StoredRun) -> None:
+    """A run that was interrupted by the death of its host says what every other run says."""
+    if run.row.status != "completed":
+        return
+    events = run.events
+    if run.row.workflow_id == "conformance-stream-text":
+        # A pause that interrupts makes a fresh attempt, which says everything from the start.
+        last = max(e.sequence for e in events if e.type == "node.started")
+        chunks = [e for e in events if e.type == "output.chunk" and e.sequence > last]
+        assert [chunk.payload["chunk"] for chunk in chunks] == WORDS
+    if run.row.workflow_id == "conformance-channel-ttl":
+        written = [e.payload["value"]["value"] for e in events if e.type == "channel.written"]
+        assert written == ["a", "b", "c", "d"]
+    if run.row.workflow_id == "conformance-subworkflow-parent":
+        assert len(run.dispatched) == 1

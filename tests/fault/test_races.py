@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.fault.checker import problems
+from tests.fault.inprocess import LINES, TENANT, Bench, Gates, bench, gate_types, numbered
+from tests.fault.rival import Rival
+from tests.wire.definitions import delay, node
+from wopr.protocol.errors import Conflict
+from wopr.protocol.events import RUN_TERMINAL_TYPES
+from wopr.protocol.runs import CancelAnswer, PauseRun
+
+pytestmark = pytest.mark.anyio
+
+NOW = PauseRun(drain_policy="immediate")
+DRAIN = PauseRun()
+
+
+async def at_once(*calls: Callable[[], Awaitable[object]]) -> None:
+    """Make all calls at the same time; those that conflict with another are simply refused."""
+
+    async def make(call: Callable[[], Awaitable[object]]) -> None:
+        with suppress(Conflict):
+            await call()
+
+    async with anyio.create_task_group() as tasks:
+        for call in calls:
+            tasks.start_soon(make, call)
+
+
+async def test_fifty_cancels_at_once_make_one_end(ours: Bench, gates: Gates) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
+    await gates.until_reached("wait")
+    answers: list[CancelAnswer] = []
+
+    async def cancel() -> None:
+        answers.append(await ours.host.commands.cancel(TENANT, run_id, "enough"))
+
+    await at_once(*[cancel] * 50)
+
+    assert [answer.status for answer in answers] == ["cancelled"] * 50
+    assert (await ours.types(run_id))[-2:] == ["node.cancelled", "run.cancelled"]
+    assert (await ours.types(run_id)).count("run.cancelled") == 1
+
+
+async def test_a_cancel_that_races_the_end_makes_one_end(ours: Bench, gates: Gates) -> None:
+    workflow = await ours.register([node("wait", "test.gate"), node("after")])
+    runs = [await ours.create(workflow) for _ in range(30)]
+    await gates.until_reached("wait")
+
+    async def open_gate() -> None:
+        gates.open("wait")
+
+    async def cancel(run_id: str, turns: int) -> None:
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        await ours.host.commands.cancel(TENANT, run_id, "")
+
+    async with anyio.create_task_group() as tasks:
+        for turns, run_id in enumerate(runs):
+            tasks.start_soon(cancel, run_id, turns)
+        tasks.start_soon(open_gate)
+
+    for run_id in runs:
+        await ours.until(run_id, "completed", "cancelled")
+        ends = [kind for kind in await ours.types(run_id) if kind in RUN_TERMINAL_TYPES]
+        assert len(ends) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_storm_of_pauses_and_resumes_leaves_a_run_that_can_finish(
+    ours: Bench, gates: Gates, seed: int
+) -> None:
+    chance = random.Random(seed)
+    nodes = [node("first", "test.gate"), delay("second", 1), node("third", "test.gate")]
+    run_id = await ours.create(await ours.register(nodes))
+    commands = ours.host.commands
+    gates.open("first")
+
+    async def storm() -> None:
+        for _ in range(12):
+            for _ in range(chance.randrange(6)):
+                await anyio.lowlevel.checkpoint()
+            ours.clock.now += 1
+            await at_once(
+                chance.choice(
+                    [
+                        lambda: commands.pause(TENANT, run_id, NOW),
+                        lambda: commands.pause(TENANT, run_id, DRAIN),
+                        lambda: commands.resume(TENANT, run_id),
+                        lambda: ours.wake(run_id),
+                    ]
+                )
+            )
+
+    await at_once(*[storm] * 4)
+    gates.open("third")
+    with anyio.fail_after(10):
+        while (await ours.row(run_id)).status != "completed":
+            await at_once(lambda: commands.resume(TENANT, run_id), lambda: ours.wake(run_id))
+
+    events = await ours.types(run_id)
+    turns = [kind for kind in events if kind in ("run.paused", "run.resumed")]
+    assert turns == ["run.paused", "run.resumed"] * (len(turns) // 2)
+    assert events.count("run.completed") == 1
+
+
+async def test_a_run_that_was_resumed_is_not_paused_by_the_same_wish_again(
+    ours: Bench, gates: Gates
+) -> None:
+    nodes = [node("first", "test.gate"), node("second", "test.gate")]
+    run_id = await ours.create(await ours.register(nodes))
+    await gates.until_reached("first")
+    await ours.host.commands.pause(TENANT, run_id, DRAIN)
+    gates.open("first")
+    await ours.until(run_id, "paused")
+
+    await ours.host.commands.resume(TENANT, run_id)
+    await ours.wake(run_id)
+    gates.open("second")
+    await ours.until(run_id, "completed", "paused")
+
+    assert (await ours.types(run_id)).count("run.paused") == 1
+    assert (await ours.row(run_id)).status == "completed"
+
+
+async def test_a_run_that_drains_is_left_alone_until_something_happens(
+    ours: Bench, gates: Gates
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
+    await gates.until_reached("wait")
+    await ours.host.commands.pause(TENANT, run_id, DRAIN)
+
+    await ours.wake(run_id)
+
+    wake_at = (await ours.row(run_id)).wake_at
+    assert wake_at is not None
+    assert wake_at > ours.clock.now
+
+
+async def test_a_delay_goes_on_while_its_run_drains(ours: Bench) -> None:
+    run_id = await ours.create(await ours.register([delay("wait", 500), node("after")]))
+
+    await ours.host.commands.pause(TENANT, run_id, DRAIN)
+    ours.clock.now += 500
+    await ours.wake(run_id)
+
+    assert (await ours.types(run_id))[-2:] == ["node.completed", "run.paused"]
+
+
+async def test_a_second_pause_is_refused_while_the_first_one_drains(ours: Bench) -> None:
+    run_id = await ours.create(await ours.register([delay("wait", 500)]))
+    await ours.host.commands.pause(TENANT, run_id, DRAIN)
+
+    with pytest.raises(Conflict):
+        await ours.host.commands.pause(TENANT, run_id, DRAIN)
+
+
+async def test_a_pause_does_not_take_the_place_of_a_cancellation(ours: Bench) -> None:
+    run_id = await ours.create(await ours.register([delay("wait", 500)]))
+    Rival(ours.db).wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
+
+    with pytest.raises(Conflict):
+        await ours.host.commands.pause(TENANT, run_id, DRAIN)
+    await ours.wake(run_id)
+
+    assert (await ours.row(run_id)).status == "cancelled"
+
+
+async def test_a_node_that_is_slow_to_stop_does_not_disturb_its_next_attempt(
+    ours: Bench, gates: Gates
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.clingy")]))
+    await gates.until_reached("wait-0")
+    await ours.host.commands.pause(TENANT, run_id, NOW)
+    await gates.until_reached("wait-0-stops")
+    await ours.host.commands.resume(TENANT, run_id)
+    await gates.until_reached("wait-1")
+
+    gates.open("wait-0-stops")
+    await anyio.wait_all_tasks_blocked()
+
+    assert list((await ours.loaded(run_id)).in_flight) == ["wait"]
+    gates.open("wait-1")
+    gates.open("wait-1-stops")
+    await ours.until(run_id, "completed")
+    assert (await ours.types(run_id)).count("node.started") == 2
+
+
+async def test_a_child_that_ends_before_its_parent_waits_is_not_missed(
+    ours: Bench, gates: Gates
+) -> None:
+    child = await ours.register([node("quick")])
+    config = {"workflowId": child}
+    run_id = await ours.create(await ours.register([node("call", "test.parent", config=config)]))
+    await gates.until_reached("call")
+    await ours.until(gates.children[0], "completed")
+    await anyio.wait_all_tasks_blocked()
+
+    gates.open("call")
+
+    await ours.until(run_id, "completed")
+
+
+async def test_a_child_that_is_gone_fails_its_parent_and_not_the_host(
+    ours: Bench, gates: Gates
+) -> None:
+    config = {"workflowId": await ours.register([node("wait", "test.gate")])}
+    run_id = await ours.create(
+        await ours.register([node("call", "core.subWorkflow", config=config)])
+    )
+    await gates.until_reached("wait")
+    child_id = (await ours.loaded(run_id)).state.nodes["call"].children[0][0]
+    await ours.host.commands.pause(TENANT, run_id, NOW)
+    gates.open("wait")
+    await ours.until(child_id, "completed")
+    await ours.host.store.expire(ours.clock.now + 1, 10)
+
+    await ours.host.commands.resume(TENANT, run_id)
+    await ours.until(run_id, "failed")
+
+    error = (await ours.loaded(run_id)).state.error
+    assert error is not None
+    assert error.code == "child_failed"
+
+
+async def test_two_tasks_of_a_node_may_flush_at_the_same_time(ours: Bench) -> None:
+    run_id = await ours.create(await ours.register([node("sing", "test.duet")]))
+
+    await ours.until(run_id, "completed")
+
+    lines = [e.payload["message"] for e in await ours.log(run_id) if e.type == "log.appended"]
+    assert [line for line in lines if line.startswith("a")] == [f"a{n}" for n in range(LINES)]
+    assert [line for line in lines if line.startswith("b")] == [f"b{n}" for n in range(LINES)]
+
+
+async def test_a_run_that_is_woken_while_it_is_created_executes_its_nodes_once(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open("wait")
+    next_id = numbered()
+    async with bench(tmp_path, *gate_types(gates), new_id=next_id) as ours:
+        workflow = await ours.register([node("wait", "test.gate")])
+
+        for _ in range(40):
+            number = int(next_id().removeprefix("id-")) + 1
+            await at_once(
+                lambda: ours.create(workflow),
+                lambda number=number: wake_as_soon_as_stored(ours, f"id-{number:08d}"),  # type: ignore[misc]  # the default binds the loop's value
+            )
+            run_id = f"id-{number:08d}"
+            await ours.until(run_id, "completed")
+            lines = [e for e in await ours.log(run_id) if e.type == "log.appended"]
+            assert len(lines) == 2
+    assert problems(tmp_path / "wopr.db") == []
+
+
+async def wake_as_soon_as_stored(ours: Bench, run_id: str) -> None:
+    while await ours.host.store.run(TENANT, run_id) is None:
+        await anyio.lowlevel.checkpoint()
+    await ours.wake(run_id)

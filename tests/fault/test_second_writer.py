@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.fault.checker import problems
+from tests.fault.inprocess import TENANT, Bench, Gates, bench, gate_types, numbered
+from tests.fault.rival import Rival
+from tests.wire.definitions import node
+from wopr.protocol.errors import Conflict, Unavailable
+from wopr.protocol.runs import PauseRun
+from wopr.runtime.advance import MOST_RACES
+from wopr.runtime.appender import Burst
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def rival(ours: Bench) -> Rival:
+    return Rival(ours.db)
+
+
+async def messages(ours: Bench, run_id: str) -> list[str]:
+    lines = [event for event in await ours.log(run_id) if event.type == "log.appended"]
+    return [line.payload.get("message", "rival") for line in lines]
+
+
+async def test_a_node_that_ends_after_another_writer_keeps_all_that_it_did(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate"), node("after")]))
+    await gates.until_reached("wait")
+    rival.append(run_id)
+
+    gates.open("wait")
+    await ours.until(run_id, "completed")
+
+    assert await messages(ours, run_id) == ["rival", "before 0", "after 0"]
+    assert (await ours.types(run_id)).count("node.completed") == 2
+    assert (await ours.loaded(run_id)).state.variables == {"passed": "wait"}
+
+
+async def test_a_flush_after_another_writer_is_neither_lost_nor_repeated(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
+    await gates.until_reached("wait")
+    rival.append(run_id)
+
+    gates.open("wait")
+    await ours.until(run_id, "completed")
+
+    assert await messages(ours, run_id) == ["before", "rival", "after"]
+
+
+async def test_a_run_that_another_writer_cancelled_gets_nothing_more(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.talk"), node("after")]))
+    await gates.until_reached("wait")
+    rival.append(run_id, "node.cancelled", {"nodeId": "wait"}, "wait")
+    rival.append(run_id, "run.cancelled")
+
+    gates.open("wait")
+    await anyio.wait_all_tasks_blocked()
+    answer = await ours.host.commands.cancel(TENANT, run_id, "")
+
+    assert (answer.status, answer.already_terminal) == ("cancelled", True)
+    assert (await ours.types(run_id))[-1] == "run.cancelled"
+
+
+async def test_what_a_node_says_after_its_attempt_was_taken_from_it_is_not_logged(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
+    await gates.until_reached("wait")
+    rival.append(run_id, "node.cancelled", {"nodeId": "wait", "reason": "paused"}, "wait")
+    rival.append(run_id, "run.paused", {"drainPolicy": "immediate"})
+
+    gates.open("wait")
+    await anyio.wait_all_tasks_blocked()
+
+    assert (await ours.types(run_id))[-1] == "run.paused"
+
+
+@pytest.mark.parametrize("meanwhile", ["run.resumed", "run.cancelled"])
+async def test_a_resume_that_comes_second_is_refused(
+    ours: Bench, gates: Gates, rival: Rival, meanwhile: str
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
+    await gates.until_reached("wait")
+    await ours.host.commands.pause(TENANT, run_id, PauseRun(drain_policy="immediate"))
+    run = ours.host.advancer.runs[run_id] = await ours.loaded(run_id)
+    rival.append(run_id, meanwhile)
+
+    with pytest.raises(Conflict):
+        await ours.host.commands.resume(TENANT, run_id)
+
+    assert run.state.next_sequence == len(await ours.log(run_id))
+    assert (await ours.types(run_id))[-1] == meanwhile
+
+
+async def test_a_cancel_wish_on_a_run_that_another_writer_ended_adds_nothing(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
+    await gates.until_reached("wait")
+    rival.wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
+    rival.append(run_id, "node.cancelled", {"nodeId": "wait"}, "wait")
+    rival.append(run_id, "run.cancelled")
+
+    await ours.wake(run_id)
+
+    assert (await ours.types(run_id)).count("run.cancelled") == 1
+
+
+async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
+    await gates.until_reached("wait")
+    seen: list[int] = []
+    reading = anyio.Event()
+
+    async def read() -> None:
+        async for page in ours.host.readers.follow(TENANT, run_id, 0, heartbeat=30):
+            seen.extend(event.sequence for event in page)
+            reading.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await reading.wait()
+        rival.append(run_id)
+        gates.open("wait")
+        await ours.until(run_id, "completed")
+
+    assert seen == list(range(len(await ours.log(run_id))))
+
+
+async def test_a_writer_that_always_comes_second_gives_up_and_says_so(
+    ours: Bench, gates: Gates, rival: Rival
+) -> None:
+    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
+    await gates.until_reached("wait")
+    run = await ours.loaded(run_id)
+    before = len(await ours.log(run_id))
+
+    def change(burst: Burst) -> None:
+        rival.append(run_id)
+        burst.add("log.appended", {})
+
+    async with run.lock:
+        with pytest.raises(Unavailable):
+            await ours.host.advancer.transact(run, change)
+
+    assert len(await ours.log(run_id)) == before + MOST_RACES
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_busy_second_writer_costs_neither_a_gap_nor_a_repeat(
+    tmp_path: Path, gates: Gates, seed: int
+) -> None:
+    chance = random.Random(seed)
+    names = [f"n{number}" for number in range(6)]
+    async with bench(tmp_path, *gate_types(gates), new_id=numbered()) as ours:
+        rival = Rival(ours.db)
+        workflow = await ours.register([node(name, "test.talk") for name in names])
+        runs = [await ours.create(workflow) for _ in range(5)]
+
+        for name in names:
+            await gates.until_reached(name)
+            for _ in range(chance.randrange(8)):
+                rival.append(chance.choice(runs))
+            gates.open(name)
+            for run_id in runs:
+                await ours.until_logged(run_id, "node.completed", names.index(name) + 1)
+
+        for run_id in runs:
+            await ours.until(run_id, "completed")
+            said = [line for line in await messages(ours, run_id) if line != "rival"]
+            assert said == ["before", "after"] * len(names)
+    assert problems(tmp_path / "wopr.db") == []

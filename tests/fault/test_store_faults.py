@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.fault.hosts import FragileHost, eventually
+from tests.fault.inprocess import NOON, TENANT, Gates, bench, gate_types, numbered
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, node, variable, workflow
+from tests.wire.host import WOPR, environment
+from wopr.runtime.wakeups import FAILED_MS
+from wopr.store.sqlite.schema import MIGRATIONS
+
+NewHost = Callable[..., FragileHost]
+
+SMALL_BYTES = 16_384
+
+
+def fill_disk(host: FragileHost) -> None:
+    """Let the host write nothing beyond the first few pages of any file, as on a full disk."""
+    assert Path(f"{host.db}-wal").stat().st_size > SMALL_BYTES
+    assert host.stderr_file.stat().st_size < SMALL_BYTES // 2
+    limit(host, SMALL_BYTES)
+
+
+def free_disk(host: FragileHost) -> None:
+    limit(host, resource.RLIM_INFINITY)
+
+
+def limit(host: FragileHost, size: int) -> None:
+    _, most = resource.prlimit(host.running.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(host.running.pid, resource.RLIMIT_FSIZE, (size, most))
+
+
+def readiness(host: FragileHost) -> int:
+    return host.wire.get("/readyz").status_code
+
+
+def refuses(response: httpx.Response) -> bool:
+    """Tell whether an answer is the envelope of a host that cannot serve now."""
+    body = response.json()
+    return bool(
+        response.status_code == 503
+        and body["error"] == "service_unavailable"
+        and body["details"]["correlationId"]
+    )
+
+
+def test_a_full_disk_is_said_and_nothing_is_acknowledged_until_there_is_room(
+    new_host: NewHost,
+) -> None:
+    host = new_host()
+    before = host.wire.create("conformance-noop")
+    fill_disk(host)
+
+    created = [host.wire.post("/v1/runs", {"workflowId": "conformance-noop"}) for _ in range(3)]
+    keyed = [
+        host.wire.post(
+            "/v1/runs", {"workflowId": "conformance-noop"}, headers={"Idempotency-Key": "once"}
+        )
+        for _ in range(2)
+    ]
+
+    assert all(refuses(response) for response in [*created, *keyed])
+    assert readiness(host) == 503
+    assert host.wire.snapshot(before)["status"] == "completed"
+    assert [item["runId"] for item in host.wire.document("/v1/runs")["items"]] == [before]
+    free_disk(host)
+    assert readiness(host) == 200
+    headers = {"Idempotency-Key": "once"}
+    assert host.wire.finished(host.wire.create("conformance-noop", headers=headers))
+
+
+def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_room(
+    new_host: NewHost,
+) -> None:
+    host = new_host()
+    wire = host.wire
+    words = [f"word{number} " for number in range(15)]
+    provider = {"id": "stream-text", "config": {"tokens": words, "delayMsPerToken": 50}}
+    talking = wire.create("conformance-stream-text", configurable={"mockProvider": provider})
+    asleep = wire.create(wire.register(workflow([delay("wait", 300), node("after")])))
+    child = wire.register(workflow([delay("sleep", 300)]))
+    call = node("call", "core.subWorkflow", config={"workflowId": child})
+    parent = wire.create(wire.register(workflow([call])))
+    wire.events_until(parent, "node.dispatched")
+    wire.events_until(talking, "output.chunk")
+    fill_disk(host)
+    eventually(lambda: host.log().count("advance failed") >= 3)
+
+    free_disk(host)
+
+    assert [wire.finished(run)["status"] for run in (talking, asleep, parent)] == ["completed"] * 3
+    chunks = [event for event in wire.log(talking) if event["type"] == "output.chunk"]
+    assert [chunk["payload"]["chunk"] for chunk in chunks] == words
+
+
+def test_commands_that_a_full_disk_refused_can_be_given_again(new_host: NewHost) -> None:
+    host = new_host()
+    wire = host.wire
+    runs = {
+        name: wire.create("conformance-cancellable", {"delayMs": 2000})
+        for name in ("/cancel", ":pause")
+    }
+    fill_disk(host)
+
+    refused = [wire.post(f"/v1/runs/{run_id}{name}") for name, run_id in runs.items()]
+    free_disk(host)
+    done = [wire.post(f"/v1/runs/{run_id}{name}") for name, run_id in runs.items()]
+
+    assert all(refuses(response) for response in refused)
+    assert [response.status_code for response in done] == [200, 202]
+    assert wire.finished(runs["/cancel"])["status"] == "cancelled"
+    wire.events_until(runs[":pause"], "run.paused")
+    assert wire.post(f"/v1/runs/{runs[':pause']}:resume").status_code == 202
+    assert wire.finished(runs[":pause"])["status"] == "completed"
+
+
+def try_to_serve(data_dir: Path) -> subprocess.CompletedProcess[str]:
+    """Start a host that should refuse to, and wait for its end."""
+    return subprocess.run(
+        [WOPR, "serve", "--port", "0"],
+        env=environment(data_dir, {}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def told(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that a host which does not start has for its operator."""
+    assert done.returncode not in (0, -signal.SIGKILL)
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    return line
+
+
+def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
+    tmp_path.joinpath("wopr.db").write_bytes(secrets.token_bytes(5000))
+
+    assert "not a database" in told(try_to_serve(tmp_path))
+
+
+def test_a_database_that_was_cut_short_is_refused_in_one_line(new_host: NewHost) -> None:
+    host = new_host()
+    host.stop()
+    cut = host.data_dir.parent / "cut"
+    cut.mkdir()
+    whole = host.db.read_bytes()
+    cut.joinpath("wopr.db").write_bytes(whole[: len(whole) // 3])
+
+    assert "damaged" in told(try_to_serve(cut))
+
+
+def test_a_schema_from_the_future_is_refused_in_one_line(new_host: NewHost) -> None:
+    host = new_host()
+    host.stop()
+    later = host.data_dir.parent / "later"
+    later.mkdir()
+    shutil.copy(host.db, later)
+    connection = sqlite3.connect(later / "wopr.db")
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.close()
+
+    line = told(try_to_serve(later))
+
+    assert f"schema {len(MIGRATIONS) + 1}" in line
+    assert "newer" in line
+
+
+def test_a_host_key_that_others_can_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    key = tmp_path / "host.key"
+    key.write_bytes(secrets.token_bytes(32))
+    key.chmod(0o644)
+
+    assert "chmod 600" in told(try_to_serve(tmp_path))
+
+
+def test_a_second_host_on_the_same_database_is_refused_in_one_line(new_host: NewHost) -> None:
+    host = new_host()
+
+    line = told(try_to_serve(host.data_dir))
+
+    assert f"another wopr process ({host.running.pid})" in line
+    assert host.wire.finished(host.wire.create("conformance-noop"))["status"] == "completed"
+
+
+def test_a_host_that_was_killed_holds_no_place(new_host: NewHost) -> None:
+    host = new_host()
+    host.kill()
+
+    host.start()
+
+    assert readiness(host) == 200
+
+
+def test_keys_are_made_and_used_beside_a_host_that_serves(new_host: NewHost) -> None:
+    host = new_host()
+
+    key = host.command("keys", "create", "--tenant", "acme").splitlines()[0]
+
+    with Wire(host.url, key) as wire:
+        assert wire.finished(wire.create("conformance-noop"))["status"] == "completed"
+
+
+@pytest.mark.anyio
+async def test_a_run_that_cannot_be_opened_is_put_off_and_others_go_on(
+    tmp_path: Path, gates: Gates
+) -> None:
+    secret = variable("secret", sensitive=True)
+    async with bench(tmp_path, *gate_types(gates), new_id=numbered()) as ours:
+        workflow_id = await ours.register([delay("wait", 1)], variables=[secret])
+        run_id = await ours.create(workflow_id, {"secret": "joshua"})
+    tmp_path.joinpath("host.key").write_bytes(secrets.token_bytes(32))
+
+    def others() -> Callable[[], str]:
+        numbers = numbered()
+        return lambda: f"other-{numbers()}"
+
+    async with bench(tmp_path, *gate_types(gates), new_id=others()) as ours:
+        other = await ours.create(await ours.register([node("quick")]))
+        await ours.until(other, "completed")
+
+        assert (await ours.row(run_id)).wake_at == NOON + FAILED_MS
+        assert (await ours.host.store.run(TENANT, run_id)) is not None
+
+
+def test_a_lock_is_left_by_nobody_but_the_kernel(new_host: NewHost) -> None:
+    host = new_host()
+    lock = Path(f"{host.db}.lock")
+    assert lock.read_text() == str(host.running.pid)
+    os.utime(lock)
+
+    host.stop()
+    host.start()
+
+    assert lock.read_text() == str(host.running.pid)

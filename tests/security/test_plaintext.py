@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from wopr.protocol.documents import Json
+from wopr.security.plaintext import credentials_in
+
+SECRET = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
+
+
+@pytest.mark.parametrize(
+    ("document", "places"),
+    [
+        ({"a": {"b": [1, SECRET]}}, ["a.b.1"]),
+        ([{"x": f"key {SECRET}"}, SECRET], ["0.x", "1"]),
+        ({"a": {SECRET: "value"}}, ["a"]),
+        ({"a": SECRET, "b": {"c": SECRET}}, ["a", "b.c"]),
+        (SECRET, [""]),
+    ],
+)
+def test_every_credential_is_found_where_it_stands(document: Json, places: list[str]) -> None:
+    assert list(credentials_in(document)) == places
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"credentialsRef": "cred_9f8e7d6c5b4a"},
+        {"nodes": [{"config": {"credentialRef": "cred_9f8e7d6c5b4a"}}]},
+        {"text": "the Bearer of this letter", "n": 1, "none": None, "list": [True]},
+        {},
+    ],
+)
+def test_references_and_ordinary_text_are_no_credentials(document: Json) -> None:
+    assert list(credentials_in(document)) == []

@@ -1,0 +1,232 @@
+"""Rules of the house that no linter knows: codes, sizes, locks and documents."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import wopr
+from wopr.protocol.errors import CATALOGUE, RUN_CODES, WoprError
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "wopr"
+LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+OWN_TEXTS = sorted(
+    path
+    for folder in ("src", "tests", "bench", "docs")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".md", ".yaml", ".toml"}
+)
+
+MOST_LINES = 300
+# Files that may be longer, and why each is still one thing.
+LONGER = {
+    "store/port.py": "the whole port on one page: values and protocols, no code",
+    "http/runs.py": "a third of it is the table of the operations on runs",
+    "runtime/advance.py": "the advance loop; its parts share the run's lock",
+    "runtime/call.py": "all that a node can do in one call, one method each",
+    "engine/fold.py": "one case per event type",
+}
+
+
+class Code(NamedTuple):
+    where: str
+    code: str
+
+
+def test_every_default_code_of_an_error_is_in_the_catalogue() -> None:
+    unknown = {
+        error.__name__: error.default_code
+        for error in _errors()
+        if error.default_code not in CATALOGUE
+    }
+
+    assert unknown == {}
+
+
+def test_every_code_that_an_error_is_raised_with_is_in_the_catalogue() -> None:
+    names = frozenset(error.__name__ for error in _errors())
+
+    raised = list(_codes(names))
+
+    assert raised
+    assert [each for each in raised if each.code not in CATALOGUE] == []
+
+
+def test_every_code_that_can_end_a_run_is_a_known_one() -> None:
+    given = list(_codes(frozenset({"RunError", "NodeFailure"})))
+
+    assert given
+    assert [e for e in given if e.code not in RUN_CODES and e.code not in CATALOGUE] == []
+
+
+def _errors() -> list[type[WoprError]]:
+    """Every error class of the package, wherever it is declared."""
+    for module in pkgutil.walk_packages(wopr.__path__, "wopr."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = [WoprError]
+    for error in found:
+        found += error.__subclasses__()
+    return [error for error in found if error.__module__.startswith("wopr.")]
+
+
+def _codes(calls: frozenset[str]) -> Iterator[Code]:
+    """Every literal `code=` in calls of these names; both branches of a conditional one."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        for call in ast.walk(ast.parse(path.read_bytes())):
+            if not isinstance(call, ast.Call) or _name(call.func) not in calls:
+                continue
+            for keyword in call.keywords:
+                if keyword.arg == "code":
+                    where = f"{path.relative_to(SOURCE).as_posix()}:{call.lineno}"
+                    yield from (Code(where, code) for code in _literals(keyword.value))
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _literals(value: ast.expr) -> list[str]:
+    if isinstance(value, ast.IfExp):
+        return [*_literals(value.body), *_literals(value.orelse)]
+    return [value.value] if isinstance(value, ast.Constant) and isinstance(value.value, str) else []
+
+
+def test_a_file_is_short_or_its_length_has_a_reason() -> None:
+    long = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if len(path.read_text().splitlines()) > MOST_LINES
+    }
+
+    assert long - LONGER.keys() == set()
+
+
+def test_a_reason_for_length_belongs_to_a_file_that_exists() -> None:
+    assert [name for name in LONGER if not (SOURCE / name).is_file()] == []
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    packages = sorted(SOURCE.rglob("__init__.py"))
+
+    silent = [str(path) for path in packages if not ast.get_docstring(ast.parse(path.read_bytes()))]
+
+    assert silent == []
+
+
+def test_nothing_is_left_to_be_done_later() -> None:
+    # Spelled in parts, so that this file does not find itself.
+    mark = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+
+    left = [str(path) for path in OWN_TEXTS if mark.search(path.read_text())]
+
+    assert left == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_names_no_place_to_fetch_from(lock: Path) -> None:
+    text = lock.read_text()
+
+    found = re.findall(r".*(?:://|--(?:extra-)?index|--find-links|--trusted-host| @ ).*", text)
+
+    assert found == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
+def test_a_lock_pins_every_package_with_hashes(lock: Path) -> None:
+    lines = lock.read_text().splitlines()
+    packages = [place for place, line in enumerate(lines) if re.match(r"[a-z0-9]", line)]
+
+    assert packages
+    for place in packages:
+        assert re.match(r"[a-z0-9._-]+(\[[a-z,]+\])?==\S+( ; .+)? \\$", lines[place])
+        assert re.match(r"    --hash=sha256:[0-9a-f]{64}", lines[place + 1])
+
+
+def test_the_locks_hold_what_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups: dict[str, list[str]] = project["dependency-groups"]
+    wanted = {
+        "serve.lock": [*project["project"]["dependencies"], *groups["build"]],
+        "dev.lock": [*project["project"]["dependencies"], *groups["build"], *groups["dev"]],
+    }
+
+    for lock in LOCKS:
+        pinned = set(re.findall(r"^([a-z0-9._-]+)", lock.read_text(), re.MULTILINE))
+        assert {_package(each) for each in wanted[lock.name]} <= pinned
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def _package(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None
+    return re.sub(r"[._-]+", "-", match[0]).lower()
+
+
+def test_the_source_imports_only_declared_dependencies() -> None:
+    declared = {_package(each) for each in _project()["dependencies"]}
+    offered = packages_distributions()
+
+    undeclared = {
+        name
+        for name in _third_parties()
+        if declared.isdisjoint(_package(each) for each in offered.get(name, ()))
+    }
+
+    assert undeclared == set()
+
+
+def _third_parties() -> set[str]:
+    names: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        for found in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(found, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in found.names}
+            elif isinstance(found, ast.ImportFrom) and found.module:
+                names.add(found.module.partition(".")[0])
+    return names - sys.stdlib_module_names - {"wopr"}
+
+
+def test_the_versions_of_package_and_project_agree() -> None:
+    assert wopr.__version__ == _project()["version"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_document_names_no_path_of_a_machine(document: Path) -> None:
+    text = document.read_text()
+
+    found = re.findall(r"(?<![\w.~/<>-])/(?:home|root|Users|work|tmp|opt|mnt)/\S*", text)
+
+    assert found == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_a_link_between_documents_leads_somewhere(document: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", document.read_text())
+
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_the_readme_names_the_command_that_runs_and_the_one_that_tests() -> None:
+    text = (ROOT / "README.md").read_text()
+
+    assert "make serve" in text
+    assert "make test" in text

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.host import ACME, GLOBEX, LIVE, ServedHost, served
+from tests.wire.recorder import OFFICIAL
+
+Connect = Callable[..., Wire]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_proxy() -> Iterator[None]:
+    """Loopback is reached directly, whatever the machine's proxy settings are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("no_proxy", "127.0.0.1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """The host that most tests share, with the project's own conformance workflows."""
+    data_dir = tmp_path_factory.mktemp("host")
+    with served(data_dir, "--conformance", "--log-format", "json") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def official_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """A host that runs the published definitions in place of the project's own."""
+    if not (OFFICIAL / "fixtures").is_dir():
+        pytest.skip("the published OpenWOP workflows are not beside this checkout")
+    data_dir = tmp_path_factory.mktemp("official")
+    with served(data_dir, "--conformance", "--workflows", str(OFFICIAL / "fixtures")) as running:
+        yield running
+
+
+@pytest.fixture
+def new_host(tmp_path: Path) -> Iterator[Callable[..., ServedHost]]:
+    """Start hosts of a test's own, with its own settings."""
+    started: list[ServedHost] = []
+
+    def start(*options: str, **variables: str) -> ServedHost:
+        running = ServedHost(tmp_path / f"host{len(started)}", options, variables)
+        running.start()
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def connect(host: ServedHost) -> Iterator[Connect]:
+    """Make callers; by default of the shared host."""
+    opened: list[Wire] = []
+
+    def open_wire(key: str | None = ACME, at: ServedHost = host) -> Wire:
+        opened.append(Wire(at.url, key))
+        return opened[-1]
+
+    yield open_wire
+    for wire in opened:
+        wire.http.close()
+
+
+@pytest.fixture
+def acme(connect: Connect) -> Wire:
+    return connect(ACME)
+
+
+@pytest.fixture(params=["host", "official_host"], ids=["own", "published"])
+def fixtures(request: pytest.FixtureRequest, connect: Connect) -> Wire:
+    """A caller of a host with conformance workflows: the project's own, then the published ones."""
+    return connect(ACME, request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def globex(connect: Connect) -> Wire:
+    return connect(GLOBEX)
+
+
+@pytest.fixture
+def live(connect: Connect) -> Wire:
+    return connect(LIVE)
+
+
+@pytest.fixture
+def nobody(connect: Connect) -> Wire:
+    """A caller without a key."""
+    return connect(None)

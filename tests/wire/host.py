@@ -1,0 +1,131 @@
+"""A host served by the real command in a process of its own, on loopback."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ACME = "test_acme_admin"
+GLOBEX = "test_globex_admin"
+LIVE = "live_acme_admin"
+VIEWER = "test_acme_viewer"
+REVIEWER = "test_acme_reviewer"
+OPERATOR = "test_acme_operator"
+DEVELOPER = "test_acme_developer"
+INGEST = "test_acme_ingest"
+ROLES = {
+    "admin": ACME,
+    "operator": OPERATOR,
+    "developer": DEVELOPER,
+    "reviewer": REVIEWER,
+    "viewer": VIEWER,
+    "ingest": INGEST,
+}
+KEYS = (LIVE, GLOBEX, *ROLES.values())
+API_KEYS = ",".join(
+    [
+        f"{LIVE}:acme:admin",
+        f"{GLOBEX}:globex:admin",
+        *(f"{key}:acme:{role}" for role, key in ROLES.items()),
+    ]
+)
+WOPR = Path(sys.executable).parent / "wopr"
+STOP_SECONDS = 20
+
+
+def environment(data_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's variables without settings that belong to somebody else's host."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
+    return kept | {"WOPR_DATA_DIR": str(data_dir), "WOPR_API_KEYS": API_KEYS} | dict(variables)
+
+
+@dataclass
+class ServedHost:
+    """A running host: where it is, where its files are, and how to stop it."""
+
+    data_dir: Path
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    url: str = ""
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def stderr_file(self) -> Path:
+        return self.data_dir / "stderr.log"
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def log(self) -> str:
+        """What the host has written to standard error so far."""
+        return self.stderr_file.read_text()
+
+    def start(self) -> None:
+        """Start it and wait for the address that it prints."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with self.stderr_file.open("a") as stderr:
+            self.process = subprocess.Popen(
+                [WOPR, "serve", "--port", "0", *self.options],
+                env=environment(self.data_dir, self.variables),
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            found = re.search(r"listening on (http://\S+)", line)
+            if found is not None:
+                self.url = found[1]
+                return
+        raise AssertionError(f"the host did not start: {self.log()}")
+
+    def stop(self) -> None:
+        """Stop it the polite way and check that it left nothing to complain about."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=STOP_SECONDS)
+        log = self.log()
+        assert process.returncode == 0, log
+        assert "Traceback" not in log
+        assert not [key for key in KEYS if key in log]
+
+    def restart(self) -> None:
+        """Stop it and start it on the same data; its address changes."""
+        self.stop()
+        self.start()
+
+    def command(self, *arguments: str) -> str:
+        """Run another `wopr` command on this host's data and return what it printed."""
+        done = subprocess.run(
+            [WOPR, *arguments],
+            env=environment(self.data_dir, {}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@contextmanager
+def served(data_dir: Path, *options: str, **variables: str) -> Iterator[ServedHost]:
+    """Serve a host for as long as the block lasts."""
+    host = ServedHost(data_dir, options, variables)
+    host.start()
+    try:
+        yield host
+    finally:
+        if host.process is not None and host.process.poll() is None:
+            host.stop()
+        elif host.process is not None:
+            raise AssertionError(f"the host died: {host.log()}")

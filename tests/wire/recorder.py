@@ -1,0 +1,102 @@
+"""Holds everything that a host says against the published schemas, where those are at hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import httpx
+import jsonschema_rs
+
+from wopr.protocol.documents import Json, JsonObject
+
+OFFICIAL = Path(__file__).parents[2].parent / "shared" / "openwop"
+BASE = "https://openwop.dev/spec/v1/"
+SNAPSHOT_PATH = re.compile(r"^/v1/runs/[^/:]+$")
+EVENTS_PATH = re.compile(r"^/v1/runs/[^/]+/events(/poll)?$")
+# The contract rules that these leave the published schema: a channel's reducer may be `message`.
+PAYLOAD_SCHEMAS = "run-event-payloads.schema.json"
+
+
+@cache
+def _registry() -> jsonschema_rs.Registry:
+    schemas = [json.loads(path.read_text()) for path in OFFICIAL.glob("schemas/**/*.json")]
+    return jsonschema_rs.Registry([(s["$id"], s) for s in schemas if "$id" in s])
+
+
+@cache
+def _validator(reference: str) -> jsonschema_rs.Draft202012Validator:
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": reference}
+    return jsonschema_rs.Draft202012Validator(
+        schema, registry=_registry(), base_uri=BASE, offline=True
+    )
+
+
+@cache
+def _payload_schemas() -> dict[str, str]:
+    """Where the payload of each event type is described."""
+    published = json.loads((OFFICIAL / "schemas" / PAYLOAD_SCHEMAS).read_text())
+    index: JsonObject = published["$defs"]["_typeIndex"]["properties"]
+    return {name: PAYLOAD_SCHEMAS + entry["$ref"] for name, entry in index.items()}
+
+
+class Recorder:
+    """Checks every document that passes a client, and counts them."""
+
+    def __init__(self) -> None:
+        self.is_official = (OFFICIAL / "schemas").is_dir()
+        self.seen = 0
+
+    def check(self, reference: str, document: Json) -> None:
+        """Fail when a published schema has something against the document."""
+        self.seen += 1
+        if self.is_official:
+            faults = [error.message for error in _validator(reference).iter_errors(document)]
+            assert not faults, f"{reference}: {faults}\n{json.dumps(document, indent=1)}"
+
+    def error(self, document: JsonObject) -> None:
+        """An error envelope, closed and without nulls."""
+        assert document.keys() <= {"error", "message", "details"}
+        assert all(
+            isinstance(document[name], str) and document[name] for name in ("error", "message")
+        )
+        assert isinstance(document.get("details", {}), dict)
+        self.check("error-envelope.schema.json", document)
+
+    def event(self, event: JsonObject) -> None:
+        """An event of the log, with the payload that its type prescribes."""
+        self.check("run-event.schema.json", event)
+        if self.is_official and event["type"] in _payload_schemas():
+            self.check(_payload_schemas()[event["type"]], event["payload"])
+
+    def frame(self, event_type: str, data: Json) -> None:
+        """The data of an SSE frame."""
+        if event_type == "batch":
+            for event in data:
+                self.event(event)
+        elif event_type == "state.snapshot":
+            self.check("run-snapshot.schema.json", data["payload"])
+        elif event_type == "ai.message.chunk":
+            self.check(f"{PAYLOAD_SCHEMAS}#/$defs/outputChunk", data)
+        else:
+            assert data["type"] == event_type
+            self.event(data)
+
+    def response(self, response: httpx.Response) -> None:
+        """An answer, by the path that it came from."""
+        assert response.status_code < 500 or response.status_code == 503, response.text
+        if "json" not in response.headers.get("content-type", ""):
+            return
+        document = response.json()
+        path = response.request.url.path
+        if response.is_error:
+            self.error(document)
+        elif path == "/.well-known/openwop":
+            self.check("capabilities.schema.json", document)
+        elif EVENTS_PATH.match(path):
+            for event in document["events"]:
+                self.event(event)
+        elif SNAPSHOT_PATH.match(path) and response.request.method == "GET":
+            self.check("run-snapshot.schema.json", document)

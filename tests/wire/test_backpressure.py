@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.host import ACME, INGEST, LIVE, ROLES, ServedHost, served
+
+UNKNOWN = "wopr_live_Zq8VxK3mTtY7pLw2RbN9cHd5JfGs4AeU"
+
+
+def _spend(wire: Wire, path: str = "/v1/runs/nowhere") -> httpx.Response:
+    """Call until the rate limit answers."""
+    for _ in range(200):
+        response = wire.get(path)
+        if response.status_code == 429:
+            return response
+    raise AssertionError("the rate limit never came")
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    with served(tmp_path_factory.mktemp("rate"), "--conformance", WOPR_RATE_LIMIT="5") as running:
+        yield running
+
+
+def test_too_many_requests_are_told_when_to_come_back(
+    slow: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    response = _spend(connect(ACME, slow))
+
+    details = response.json()["details"]
+    assert response.json()["error"] == "rate_limited"
+    assert abs(int(response.headers["retry-after"]) * 1000 - details["retryAfterMs"]) <= 1000
+    assert details["scope"] == "key"
+    assert details["limit"] == 5
+
+
+def test_the_limit_of_one_key_is_not_the_limit_of_another(
+    slow: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    _spend(connect(ACME, slow))
+
+    assert connect(LIVE, slow).get("/v1/runs").status_code == 200
+
+
+def test_the_rate_limit_comes_after_the_key_and_before_the_scope(
+    slow: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    assert _spend(connect(INGEST, slow), "/v1/runs").status_code == 429
+
+    assert connect(UNKNOWN, slow).get("/v1/runs").status_code == 401
+
+
+def test_a_key_may_go_on_when_its_time_has_come(
+    slow: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    wire = connect(ROLES["developer"], slow)
+    waits = int(_spend(wire).headers["retry-after"])
+    deadline = time.monotonic() + waits + 1
+
+    while wire.get("/v1/runs").status_code == 429:
+        assert time.monotonic() < deadline
+
+
+def test_open_paths_are_not_limited(slow: ServedHost, connect: Callable[..., Wire]) -> None:
+    wire = connect(None, slow)
+
+    assert all(wire.get("/healthz").status_code == 200 for _ in range(30))
+
+
+def test_over_capacity_the_host_says_so_and_recovers(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host("--conformance", WOPR_MAX_IN_FLIGHT="3")
+    wire = connect(ACME, host)
+    run_id = wire.create("conformance-cancellable")
+
+    with ThreadPoolExecutor(2) as pool:
+        waits = [connect(ACME, host) for _ in range(2)]
+        polls = [pool.submit(w.poll, run_id, lastSequence=1, timeout=2) for w in waits]
+        # Both polls, and the request that asks for the count.
+        while "wopr_http_in_flight 3.0" not in wire.get("/metrics").text:
+            assert not any(poll.done() for poll in polls)
+        with wire.stream(run_id) as frames:
+            next(frames)
+            refused = wire.get("/v1/runs")
+            health = wire.get("/healthz")
+
+    assert refused.status_code == 503
+    assert refused.json()["error"] == "service_unavailable"
+    assert refused.headers["retry-after"] == str(refused.json()["details"]["retryAfter"])
+    assert health.status_code == 200
+    assert all(poll.result()["runStatus"] == "running" for poll in polls)
+    assert wire.post(f"/v1/runs/{run_id}/cancel").status_code == 200
+    assert wire.document("/.well-known/openwop")["production"]["backpressure"]["inflightCap"] == 3
+
+
+def test_a_host_for_one_request_at_a_time_takes_one(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host(WOPR_MAX_IN_FLIGHT="1")
+
+    assert connect(ACME, host).get("/v1/runs").status_code == 200

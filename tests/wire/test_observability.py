@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tests.wire.client import Wire
+from tests.wire.definitions import fresh, node, workflow
+from tests.wire.host import ACME, LIVE, ServedHost
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT_ID = "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE_ID}-{PARENT_ID}-01"
+PRIVATE = "the-private-word-of-this-input"
+
+
+# Metrics
+
+
+def _sample(wire: Wire, name: str) -> float:
+    """The value of one line of the metrics."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", wire.get("/metrics").text, re.MULTILINE)
+    return 0.0 if found is None else float(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "workflow_id"),
+    [
+        ("wopr_runs_created_total", "conformance-noop"),
+        ("wopr_events_appended_total", "conformance-noop"),
+        ('wopr_runs_ended_total{status="completed"}', "conformance-noop"),
+        ('wopr_runs_ended_total{status="failed"}', "conformance-failure"),
+        ('wopr_runs_stored{status="completed"}', "conformance-noop"),
+        ('wopr_http_request_seconds_count{operation="createRun",status="201"}', "conformance-noop"),
+    ],
+)
+def test_a_run_moves_the_counters(acme: Wire, name: str, workflow_id: str) -> None:
+    before = _sample(acme, name)
+
+    acme.run(workflow_id)
+
+    assert _sample(acme, name) > before
+
+
+def test_refusals_are_counted_by_status(acme: Wire) -> None:
+    name = 'wopr_http_request_seconds_count{operation="getRun",status="404"}'
+    before = _sample(acme, name)
+
+    acme.get("/v1/runs/nowhere")
+
+    assert _sample(acme, name) == before + 1
+
+
+def test_a_cancelled_run_is_counted_and_an_open_stream_is_too(acme: Wire) -> None:
+    name = 'wopr_runs_ended_total{status="cancelled"}'
+    before = _sample(acme, name)
+    run_id = acme.create("conformance-cancellable")
+
+    with acme.stream(run_id) as frames:
+        next(frames)
+        readers = _sample(acme, "wopr_stream_readers")
+    acme.post(f"/v1/runs/{run_id}/cancel")
+
+    assert readers >= 1
+    assert _sample(acme, name) > before
+
+
+def test_metrics_hold_no_ids_and_no_content(acme: Wire) -> None:
+    tag = fresh("tag")
+    found = acme.run("conformance-identity", {"payload": {"w": PRIVATE}}, tags=[tag])
+
+    text = acme.get("/metrics").text
+
+    assert acme.get("/metrics").headers["content-type"].startswith("text/plain")
+    assert not [word for word in (found["runId"], tag, PRIVATE, "acme") if word in text]
+
+
+# Logs
+
+
+def test_logs_are_one_json_object_per_line_with_run_ids_and_without_secrets_or_inputs(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host("--conformance", "--log-format", "json", "--log-level", "debug")
+    wire = connect(ACME, host)
+    found = wire.run(
+        "conformance-identity", {"payload": {"w": PRIVATE}}, metadata={"m": PRIVATE}, tags=[PRIVATE]
+    )
+    wire.run("conformance-failure")
+    wire.post("/v1/runs", {"workflowId": PRIVATE}, headers={"Idempotency-Key": "a-key-to-hide"})
+    connect("wopr_live_unknown_key_0123456789", host).get("/v1/runs")
+    connect(LIVE, host).get("/v1/runs", params={"tag": PRIVATE})
+
+    lines = host.log().splitlines()
+
+    entries = [json.loads(line) for line in lines]
+    assert all(isinstance(entry, dict) and entry["event"] and entry["level"] for entry in entries)
+    assert found["runId"] in {entry.get("run_id") for entry in entries}
+    requests = [entry for entry in entries if entry["event"] == "request"]
+    assert {"operation", "method", "path", "status", "ms", "key_id"} <= requests[0].keys()
+    hidden = (ACME, LIVE, PRIVATE, "wopr_live_unknown", "a-key-to-hide")
+    assert not [word for word in hidden if word in host.log()]
+
+
+def test_a_readable_log_is_quiet_about_ordinary_requests(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host("--conformance")
+    connect(ACME, host).run("conformance-noop")
+
+    assert "createRun" not in host.log()
+
+
+def test_health_and_readiness_answer(nobody: Wire) -> None:
+    assert nobody.document("/healthz")["status"] == "ok"
+    assert nobody.document("/readyz")["status"] == "ready"
+
+
+# Traces
+
+
+class Collector:
+    """Takes OTLP over HTTP and keeps the spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.arrived = threading.Condition()
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector.take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self._thread = threading.Thread(target=self.server.serve_forever)
+        self._thread.start()
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        with self.arrived:
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    self.spans += scope.spans
+            self.arrived.notify_all()
+
+    def of_run(self, run_id: str) -> list[Span]:
+        """The spans of a run, once its own has come."""
+        with self.arrived:
+
+            def mine() -> list[Span]:
+                return [s for s in self.spans if attributes(s).get("openwop.run_id") == run_id]
+
+            def is_there() -> bool:
+                return any(span.name == "openwop.run" for span in mine())
+
+            assert self.arrived.wait_for(is_there, timeout=15)
+            return mine()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+def attributes(span: Span) -> dict[str, str | int]:
+    return {
+        each.key: each.value.int_value
+        if each.value.HasField("int_value")
+        else each.value.string_value
+        for each in span.attributes
+    }
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    running = Collector()
+    yield running
+    running.close()
+
+
+def test_a_run_and_its_nodes_become_spans_of_the_caller_s_trace(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire], collector: Collector
+) -> None:
+    host = new_host(
+        "--conformance",
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_BSP_SCHEDULE_DELAY="100",
+        OTEL_EXPORTER_OTLP_HEADERS="",
+    )
+    wire = connect(ACME, host)
+    definition = workflow([node("first"), node("second", "core.fail", config={"message": PRIVATE})])
+    run_id = wire.create(wire.register(definition), headers={"traceparent": TRACEPARENT})
+    wire.finished(run_id)
+
+    spans = collector.of_run(run_id)
+
+    (run,) = [span for span in spans if span.name == "openwop.run"]
+    nodes = {attributes(s)["openwop.node_id"]: s for s in spans if s.name == "openwop.node"}
+    assert {span.trace_id.hex() for span in spans} == {TRACE_ID}
+    assert run.parent_span_id.hex() == PARENT_ID
+    assert {span.parent_span_id for span in nodes.values()} == {run.span_id}
+    assert attributes(run)["openwop.workflow_id"] == definition["id"]
+    assert attributes(run)["openwop.run_status"] == "failed"
+    assert nodes.keys() == {"first", "second"}
+    assert attributes(nodes["second"])["openwop.node_type"] == "core.fail"
+    assert attributes(nodes["second"])["openwop.node_status"] == "failed"
+    assert run.start_time_unix_nano <= nodes["first"].start_time_unix_nano
+    assert nodes["second"].end_time_unix_nano <= run.end_time_unix_nano
+    assert not [span for span in spans if PRIVATE in str(span)]
+
+
+def test_spans_that_wait_are_sent_when_the_host_stops(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire], collector: Collector
+) -> None:
+    host = new_host(
+        "--conformance",
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_BSP_SCHEDULE_DELAY="60000",
+    )
+    run_id = connect(ACME, host).run("conformance-noop")["runId"]
+
+    host.stop()
+
+    assert len(collector.of_run(run_id)) == 2
+
+
+def test_a_collector_that_is_away_does_not_hold_up_a_run(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host(
+        "--conformance",
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+    )
+
+    assert connect(ACME, host).run("conformance-noop")["status"] == "completed"
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/runs/nowhere", "/.well-known/openwop"])
+def test_the_caller_s_trace_is_named_in_the_answer(acme: Wire, path: str) -> None:
+    response = acme.get(path, headers={"traceparent": TRACEPARENT})
+
+    assert response.headers["traceparent"].split("-")[1] == TRACE_ID
+
+
+@pytest.mark.parametrize("value", ["nonsense", "00-0-0-00", "x" * 3000, "00-\xe9"])
+def test_a_traceparent_that_is_none_is_neither_kept_nor_answered(acme: Wire, value: str) -> None:
+    headers = {"traceparent": value.encode("latin-1")}
+
+    response = acme.post("/v1/runs", {"workflowId": "conformance-noop"}, headers=headers)
+
+    assert response.status_code == 201
+    assert "traceparent" not in response.headers
+    assert value not in str(acme.log(response.json()["runId"]))
+
+
+def test_a_stream_names_the_caller_s_trace_too(acme: Wire) -> None:
+    run_id = acme.create("conformance-noop")
+
+    response = acme.get(f"/v1/runs/{run_id}/events", headers={"traceparent": TRACEPARENT})
+
+    assert response.headers["traceparent"].split("-")[1] == TRACE_ID

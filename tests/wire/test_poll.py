@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.host import ACME, ServedHost
+from wopr.protocol.documents import JsonObject
+
+
+def test_a_poll_without_a_sequence_begins_at_the_first_event(acme: Wire) -> None:
+    run_id = acme.create("conformance-noop")
+
+    page = acme.poll(run_id, timeout=1)
+
+    assert page["events"] == acme.log(run_id)
+    assert page == {
+        "runId": run_id,
+        "events": page["events"],
+        "lastEventSeq": 3,
+        "runStatus": "completed",
+        "isTerminal": True,
+        "isComplete": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["lastSequence", "since"])
+def test_the_last_sequence_is_exclusive_under_both_of_its_names(acme: Wire, name: str) -> None:
+    run_id = acme.create("conformance-noop")
+
+    zero = acme.poll(run_id, **{name: 0}, timeout=1)
+    two = acme.poll(run_id, **{name: 2}, timeout=1)
+
+    assert [event["sequence"] for event in zero["events"]] == [1, 2, 3]
+    assert [event["sequence"] for event in two["events"]] == [3]
+
+
+@pytest.mark.parametrize("last", [3, 4, 1_000_000])
+def test_past_the_end_of_an_ended_run_a_poll_answers_at_once_with_nothing(
+    acme: Wire, last: int
+) -> None:
+    run_id = acme.create("conformance-noop")
+    began = time.monotonic()
+
+    page = acme.poll(run_id, lastSequence=last, timeout=30)
+
+    assert time.monotonic() - began < 5
+    assert page["events"] == []
+    assert page["isComplete"]
+
+
+def test_a_poll_waits_for_the_next_event(acme: Wire) -> None:
+    run_id = acme.create("conformance-delay", {"delayMs": 300})
+
+    page = acme.poll(run_id, lastSequence=1, timeout=30)
+
+    assert page["events"][0]["type"] == "node.completed"
+
+
+def test_a_poll_gives_up_when_its_time_is_over(acme: Wire) -> None:
+    run_id = acme.create("conformance-cancellable")
+    began = time.monotonic()
+
+    page = acme.poll(run_id, lastSequence=1, timeout=1)
+    waited = time.monotonic() - began
+
+    acme.post(f"/v1/runs/{run_id}/cancel")
+    assert 0.9 < waited < 5
+    assert page["events"] == []
+    assert page["lastEventSeq"] == 1
+    assert (page["isTerminal"], page["isComplete"]) == (False, False)
+
+
+def test_a_waiting_poll_hears_of_a_cancel(acme: Wire, host: ServedHost) -> None:
+    run_id = acme.create("conformance-cancellable")
+
+    with Wire(host.url, ACME) as other, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.poll, run_id, lastSequence=1, timeout=30)
+        acme.post(f"/v1/runs/{run_id}/cancel")
+        page = waiting.result(timeout=10)
+
+    assert page["events"][-1]["type"] == "run.cancelled"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lastSequence", "abc"),
+        ("lastSequence", "-2"),
+        ("lastSequence", "9" * 30),
+        ("since", "1.5"),
+        ("timeout", "0"),
+        ("timeout", "61"),
+        ("timeout", "soon"),
+        ("timeout", ""),
+    ],
+)
+def test_a_bad_number_is_refused_by_name(acme: Wire, name: str, value: str) -> None:
+    run_id = acme.create("conformance-noop")
+
+    response = acme.get(f"/v1/runs/{run_id}/events/poll", params={name: value})
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "validation_error"
+    assert response.json()["details"]["field"] == name
+
+
+def test_polling_page_by_page_gives_the_log_of_a_long_run(acme: Wire) -> None:
+    tokens = {"tokens": [f"t{number}" for number in range(1200)]}
+    mock = {"mockProvider": {"id": "stream-text", "config": tokens}}
+    run_id = acme.create("conformance-stream-text", configurable=mock)
+    acme.finished(run_id)
+    events: list[JsonObject] = []
+
+    while not (page := acme.poll(run_id, lastSequence=len(events) - 1, timeout=1))["isComplete"]:
+        events += page["events"]
+    events += page["events"]
+
+    assert [event["sequence"] for event in events] == list(range(1205))
+    assert events == acme.log(run_id)
+
+
+def test_the_log_of_an_ended_run_reads_the_same_bytes_every_time(acme: Wire) -> None:
+    run_id = acme.create("conformance-failure")
+    acme.finished(run_id)
+    path = f"/v1/runs/{run_id}/events/poll"
+
+    answers = {acme.get(path).content for _ in range(3)}
+
+    assert len(answers) == 1

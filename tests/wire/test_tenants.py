@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, edge, fresh, node, workflow
+from tests.wire.host import ACME, GLOBEX, ServedHost
+from wopr.http.app import OPERATIONS
+from wopr.http.operation import Operation
+from wopr.protocol.documents import Json, JsonObject
+
+# Nothing of a tenant's is behind these.
+OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} | {
+    "listNodeTypes",
+    "validateWorkflow",
+}
+BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in OPEN]
+LISTS = ["listRuns", "listWorkflows", "listAgents"]
+# Operations that name a thing in their body: how to name it there.
+BY_BODY: dict[str, Json] = {
+    "createRun": {"workflowId": "{workflow_id}"},
+    "bulkCancelRuns": {"runIds": ["{run_id}"]},
+}
+# Operations that make a thing whose name another tenant may have taken.
+MAKERS = ["registerWorkflow", "registerAgent"]
+
+
+def _agent(persona: str) -> JsonObject:
+    return {
+        "agentId": f"local.acme.{fresh('agent')}",
+        "persona": persona,
+        "modelClass": "general",
+        "systemPrompt": "Keep quiet.",
+    }
+
+
+class Belongings:
+    """What acme has, and ids of the same length that nobody has."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.tag = fresh("secret-tag")
+        self.workflow = workflow([delay("wait", 60_000)], id=fresh("acme"), name="Secret plan")
+        self.agent = _agent("Secret agent")
+        wire.register(self.workflow)
+        assert wire.post("/v1/agents", self.agent).status_code == 201
+        self.run_id = wire.create(self.workflow["id"], tags=[self.tag])
+        self.ended = wire.run("conformance-noop", tags=[self.tag])["runId"]
+        self.real = {
+            "run_id": self.run_id,
+            "workflow_id": self.workflow["id"],
+            "artifact_id": "wait-0-0",
+            "agent_id": self.agent["agentId"],
+        }
+        self.missing = {
+            name: re.sub("[0-9a-f]{8}$", "ffffffff", v) for name, v in self.real.items()
+        }
+
+    def marks(self) -> list[str]:
+        """Words that no answer to another tenant may hold."""
+        return [
+            self.run_id,
+            self.ended,
+            self.tag,
+            self.workflow["id"],
+            str(self.agent["agentId"]),
+            "Secret",
+        ]
+
+
+@pytest.fixture(scope="module")
+def acme_s(host: ServedHost) -> Iterator[Belongings]:
+    with Wire(host.url, ACME) as wire:
+        belongings = Belongings(wire)
+        yield belongings
+        wire.post(f"/v1/runs/{belongings.run_id}/cancel")
+
+
+def _plain(response: httpx.Response, ids: dict[str, str]) -> tuple[int, str, dict[str, str]]:
+    """An answer without the ids that the caller named itself, and without the time of day."""
+    text = response.text
+    for name, value in ids.items():
+        text = text.replace(value, f"<{name}>")
+    headers = {name: value for name, value in response.headers.items() if name != "date"}
+    return response.status_code, text, headers
+
+
+def _filled(value: Json, ids: dict[str, str]) -> Json:
+    if isinstance(value, dict):
+        return {name: _filled(member, ids) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_filled(member, ids) for member in value]
+    return value.format(**ids) if isinstance(value, str) else value
+
+
+def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Response:
+    body = BY_BODY.get(operation.name, {} if operation.body is not None else None)
+    return wire.request(operation.method, operation.path.format(**ids), json=_filled(body, ids))
+
+
+def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
+    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS]
+
+    assert sorted(covered) == sorted(operation.name for operation in OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    "operation", [*BY_ID, *(o for o in OPERATIONS if o.name in BY_BODY)], ids=lambda each: each.name
+)
+def test_another_tenant_s_thing_answers_byte_for_byte_like_one_that_is_not_there(
+    globex: Wire, acme_s: Belongings, operation: Operation
+) -> None:
+    foreign = _plain(_call(globex, operation, acme_s.real), acme_s.real)
+    missing = _plain(_call(globex, operation, acme_s.missing), acme_s.missing)
+
+    assert foreign == missing
+    assert foreign[0] == (200 if operation.name == "bulkCancelRuns" else 404)
+
+
+@pytest.mark.parametrize("operation", BY_ID, ids=lambda each: each.name)
+def test_a_thing_that_has_ended_tells_no_more_than_one_that_has_not(
+    globex: Wire, acme_s: Belongings, operation: Operation
+) -> None:
+    ended = acme_s.real | {"run_id": acme_s.ended}
+
+    foreign = _plain(_call(globex, operation, ended), ended)
+    missing = _plain(_call(globex, operation, acme_s.missing), acme_s.missing)
+
+    assert foreign == missing
+
+
+def test_nothing_of_it_was_touched(acme: Wire, globex: Wire, acme_s: Belongings) -> None:
+    for operation in BY_ID:
+        _call(globex, operation, acme_s.real)
+
+    assert acme.snapshot(acme_s.run_id)["status"] == "running"
+    assert acme.types(acme_s.run_id) == ["run.started", "node.started"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_no_list_shows_anything_of_another_tenant(
+    globex: Wire, acme_s: Belongings, name: str
+) -> None:
+    operation = next(each for each in OPERATIONS if each.name == name)
+    globex.run("conformance-noop")
+    seen = ""
+    cursor: dict[str, str] = {}
+    while True:
+        page = globex.document(operation.path, params={"limit": "200", **cursor})
+        seen += str(page)
+        if "nextCursor" not in page:
+            break
+        cursor = {"cursor": page["nextCursor"]}
+
+    assert not [mark for mark in acme_s.marks() if mark in seen]
+
+
+@pytest.mark.parametrize("name", ["tag", "workflowId", "parentRunId"])
+def test_no_filter_finds_anything_of_another_tenant(
+    globex: Wire, acme_s: Belongings, name: str
+) -> None:
+    wanted = {
+        "tag": acme_s.tag,
+        "workflowId": acme_s.workflow["id"],
+        "parentRunId": acme_s.run_id,
+    }[name]
+
+    assert globex.document("/v1/runs", params={name: wanted}) == {"items": []}
+
+
+def test_a_cursor_of_another_tenant_leads_to_nothing_of_it(
+    acme: Wire, globex: Wire, acme_s: Belongings
+) -> None:
+    cursor = acme.document("/v1/runs", params={"limit": 1})["nextCursor"]
+
+    page = globex.document("/v1/runs", params={"cursor": cursor, "limit": 200})
+
+    assert not [mark for mark in acme_s.marks() if mark in str(page)]
+
+
+def test_the_name_of_another_tenant_s_workflow_is_free_to_take(acme: Wire, globex: Wire) -> None:
+    theirs = workflow([node("theirs")])
+    acme.register(theirs)
+    own = theirs | {"nodes": [node("mine")]}
+
+    response = globex.post("/v1/workflows", own)
+
+    assert response.status_code == 201
+    assert acme.document(f"/v1/workflows/{own['id']}") == theirs
+    assert globex.document(f"/v1/workflows/{own['id']}") == own
+
+
+def test_the_name_of_another_tenant_s_agent_is_free_to_take(acme: Wire, globex: Wire) -> None:
+    theirs = _agent("Theirs")
+    acme.post("/v1/agents", theirs)
+
+    response = globex.post("/v1/agents", theirs | {"persona": "Mine"})
+
+    path = f"/v1/agents/{theirs['agentId']}"
+    assert response.status_code == 201
+    assert acme.document(path)["persona"] == "Theirs"
+    assert globex.document(path)["persona"] == "Mine"
+
+
+def test_a_workflow_cannot_call_another_tenant_s(acme: Wire, globex: Wire) -> None:
+    theirs, missing = acme.register(workflow([node("a")])), fresh()
+    errors: list[JsonObject] = []
+    for called in (theirs, missing):
+        definition = workflow([node("call", "core.subWorkflow", config={"workflowId": called})])
+        found = globex.run(globex.register(definition))
+        errors.append(found["error"] | {"message": found["error"]["message"].replace(called, "")})
+
+    assert errors[0] == errors[1]
+    assert errors[0]["code"] == "not_found"
+
+
+def test_a_child_belongs_to_the_tenant_of_its_parent(acme: Wire, globex: Wire) -> None:
+    definition = workflow(
+        [
+            node("start"),
+            node("call", "core.subWorkflow", config={"workflowId": "conformance-noop"}),
+        ],
+        edges=[edge("start", "call")],
+    )
+    found = acme.run(acme.register(definition))
+
+    child = found["childRuns"][0]["runId"]
+
+    assert acme.snapshot(child)["owner"]["tenant"] == "acme"
+    assert globex.get(f"/v1/runs/{child}").status_code == 404
+
+
+@pytest.mark.parametrize("header", ["X-Tenant-Id", "X-Tenant", "tenantId"])
+def test_no_header_or_query_changes_the_tenant(
+    globex: Wire, acme_s: Belongings, header: str
+) -> None:
+    path = f"/v1/runs/{acme_s.run_id}"
+
+    assert globex.get(path, headers={header: "acme"}).status_code == 404
+    assert globex.get(path, params={header: "acme"}).status_code == 404
+
+
+def test_two_tenants_do_not_see_each_other_s_keys(host: ServedHost) -> None:
+    with Wire(host.url, GLOBEX) as wire:
+        found = wire.run("conformance-noop")
+
+    assert found["owner"]["tenant"] == "globex"
+    assert ACME not in str(found)

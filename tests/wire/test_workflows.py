@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, edge, fresh, from_variable, node, variable, workflow
+from tests.wire.host import ACME, ServedHost
+from wopr.protocol.documents import Json, JsonObject
+
+GATED = {
+    "core.conversationGate": "conversationPrimitive",
+    "core.orchestrator.supervisor": "agents.orchestrator",
+    "core.dispatch": "agents.dispatch",
+    "core.conformance.mock-agent": "conformance.mockAgent",
+}
+
+
+def _faults(wire: Wire, definition: Json) -> dict[str, str]:
+    """What is wrong with a definition, by path."""
+    response = wire.post("/v1/workflows", definition)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"] == "validation_error"
+    return {fault["path"]: fault["message"] for fault in response.json()["details"]["errors"]}
+
+
+def test_a_new_definition_is_registered_and_read_back_as_it_came(acme: Wire) -> None:
+    definition = workflow(
+        [node("a", notes="as it came")],
+        description="Ünïcode ☃",
+        metadata={"x-editor": {"zoom": 1.5}},
+        configurableSchema={"type": "object"},
+    )
+
+    response = acme.post("/v1/workflows", definition)
+
+    assert response.status_code == 201
+    assert response.json() == definition
+    assert acme.document(f"/v1/workflows/{definition['id']}") == definition
+
+
+def test_the_same_definition_again_changes_nothing(acme: Wire) -> None:
+    definition = workflow([node("a"), node("b")])
+    acme.post("/v1/workflows", definition)
+
+    again = acme.post("/v1/workflows", dict(reversed(definition.items())))
+
+    versions = acme.document(f"/v1/workflows/{definition['id']}/versions")["items"]
+    assert again.status_code == 200
+    assert again.json() == definition
+    assert len(versions) == 1
+
+
+def test_other_content_under_the_same_version_is_a_conflict(acme: Wire) -> None:
+    definition = workflow([node("a")])
+    acme.register(definition)
+
+    response = acme.post("/v1/workflows", definition | {"name": "Another"})
+
+    assert response.status_code == 409
+    assert response.json()["error"] == "workflow_exists"
+    assert acme.document(f"/v1/workflows/{definition['id']}") == definition
+
+
+def test_a_new_version_runs_by_default_while_old_runs_keep_theirs(acme: Wire) -> None:
+    first = workflow([delay("old", 400)])
+    acme.register(first)
+    old = acme.create(first["id"])
+
+    second = first | {"version": "2.0", "nodes": [node("new")]}
+    acme.register(second)
+    new = acme.create(first["id"])
+
+    assert acme.finished(new)["workflowVersion"] == "2.0"
+    assert list(acme.snapshot(new)["nodeStates"]) == ["new"]
+    assert acme.finished(old)["workflowVersion"] == "1.0"
+    assert list(acme.snapshot(old)["nodeStates"]) == ["old"]
+
+
+def test_every_version_stays_readable(acme: Wire) -> None:
+    first = workflow([node("a")], version="1.0")
+    second = first | {"version": "1.1", "name": "Second"}
+    acme.register(first)
+    acme.register(second)
+    path = f"/v1/workflows/{first['id']}"
+
+    versions = acme.document(f"{path}/versions")["items"]
+
+    assert [item["version"] for item in versions] == ["1.1", "1.0"]
+    assert acme.document(path) == second
+    assert acme.document(path, params={"version": "1.0"}) == first
+    assert acme.get(path, params={"version": "9"}).status_code == 404
+
+
+def test_an_old_run_keeps_its_version_across_a_restart(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host()
+    wire = connect(ACME, host)
+    first = workflow([delay("wait", 1500), node("old")])
+    wire.register(first)
+    run_id = wire.create(first["id"])
+    wire.register(first | {"version": "2.0", "nodes": [node("new")], "edges": []})
+
+    host.restart()
+    wire = connect(ACME, host)
+
+    found = wire.finished(run_id)
+    assert (found["workflowVersion"], found["status"]) == ("1.0", "completed")
+    assert found["nodeStates"]["old"]["status"] == "completed"
+
+
+def test_the_list_shows_own_and_shared_workflows_in_pages(acme: Wire) -> None:
+    own = acme.register(workflow([node("a")], id=fresh("zz-own"), description="Mine"))
+    found: list[JsonObject] = []
+    page = acme.document("/v1/workflows", params={"limit": 7})
+    while "nextCursor" in page:
+        found += page["items"]
+        page = acme.document("/v1/workflows", params={"limit": 7, "cursor": page["nextCursor"]})
+    found += page["items"]
+
+    ids = [item["id"] for item in found]
+    by_id = {item["id"]: item for item in found}
+    assert ids == sorted(set(ids))
+    assert {"hello", "conformance-noop", own} <= set(ids)
+    assert by_id["hello"]["isShared"] is True
+    assert by_id[own]["isShared"] is False
+    assert by_id[own]["description"] == "Mine"
+
+
+@pytest.mark.parametrize("cursor", ["", "UPPER", "a b", "../x", "a" * 200, "\u0000"])
+def test_a_cursor_that_is_no_workflow_id_is_refused(acme: Wire, cursor: str) -> None:
+    response = acme.get("/v1/workflows", params={"cursor": cursor})
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == "cursor"
+
+
+def test_an_own_workflow_stands_before_a_shared_one_of_the_same_name(
+    acme: Wire, globex: Wire
+) -> None:
+    shared = acme.document("/v1/workflows/conformance-version-fold")
+    own = workflow([node("mine")], id="conformance-version-fold", version="7.0")
+
+    globex.register(own)
+
+    assert globex.document("/v1/workflows/conformance-version-fold") == own
+    assert globex.run("conformance-version-fold")["workflowVersion"] == "7.0"
+    assert acme.document("/v1/workflows/conformance-version-fold") == shared
+    assert acme.run("conformance-version-fold")["workflowVersion"] == shared["version"]
+
+
+def test_every_fault_of_the_shape_is_named_at_once(acme: Wire) -> None:
+    broken = workflow([node("a") | {"typeId": "Not A Type"}, node("b") | {"surprise": 1}])
+    del broken["triggers"]
+    broken["id"] = "Bad Id"
+    broken["variables"] = [{"name": "v", "type": "date"}]
+
+    faults = _faults(acme, broken)
+
+    assert {"", "id", "nodes.0.typeId", "nodes.1", "variables.0.type"} <= faults.keys()
+    assert "triggers" in faults[""]
+    assert "surprise" in faults["nodes.1"]
+
+
+def test_every_fault_of_the_meaning_is_named_at_once(acme: Wire) -> None:
+    definition = workflow(
+        [
+            node("a"),
+            node("a", "core.nothing"),
+            node("set", "core.setVariable", config={"nom": "x"}),
+            node("reads", inputs={"x": {"type": "connection", "nodeId": "gone", "outputKey": "y"}}),
+            node("asks", inputs={"x": {"type": "expression", "expression": "1 +"}}),
+        ],
+        edges=[
+            edge("a", "nowhere"),
+            edge("a", "set", condition={"type": "expression", "expression": ")("}),
+        ],
+        variables=[variable("v"), variable("v")],
+        configurableSchema={"type": "colour"},
+        channels={"c": {"reducer": "append", "schema": {"type": 7}}},
+    )
+
+    faults = _faults(acme, definition)
+
+    assert faults.keys() >= {
+        "nodes.1",
+        "nodes.1.typeId",
+        "nodes.2.config",
+        "nodes.3.inputs.x",
+        "nodes.4.inputs.x",
+        "edges.0.targetNodeId",
+        "edges.1.condition",
+        "variables.1",
+        "configurableSchema",
+        "channels.c.schema",
+    }
+    assert "core.nothing" in faults["nodes.1.typeId"]
+    assert "nowhere" in faults["edges.0.targetNodeId"]
+
+
+def test_a_cycle_is_named_by_its_nodes(acme: Wire) -> None:
+    definition = workflow(
+        [node("a"), node("b"), node("c")], edges=[edge("a", "b"), edge("b", "c"), edge("c", "b")]
+    )
+
+    faults = _faults(acme, definition)
+
+    assert "b → c → b" in faults["edges"] or "c → b → c" in faults["edges"]
+
+
+@pytest.mark.parametrize("type_id", GATED)
+def test_a_gated_type_that_is_not_advertised_is_refused_with_its_capability(
+    acme: Wire, type_id: str
+) -> None:
+    discovery = acme.document("/.well-known/openwop")
+    family, _, member = GATED[type_id].partition(".")
+    advertised = discovery.get(family, {})
+    is_advertised = advertised.get(member) if member else advertised
+    if is_advertised:
+        pytest.skip(f"this host advertises {GATED[type_id]}")
+
+    response = acme.post("/v1/workflows", workflow([node("a"), node("gated", type_id)]))
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "capability_required"
+    assert response.json()["details"] == {
+        "requiredCapability": GATED[type_id],
+        "offendingTypeId": type_id,
+        "nodeId": "gated",
+    }
+
+
+def test_a_conformance_type_is_for_conformance_workflows_only(acme: Wire) -> None:
+    nodes = [node("n", "conformance.requiresMissing")]
+
+    faults = _faults(acme, workflow(nodes))
+
+    assert "conformance" in faults["nodes.0.typeId"]
+
+
+def test_a_check_tells_faults_without_registering(acme: Wire) -> None:
+    good = workflow([node("a")])
+    bad = workflow([node("a", "core.nothing"), node("b", "core.dispatch")])
+
+    assert acme.post("/v1/workflows:validate", good).json() == {"valid": True, "errors": []}
+    verdict = acme.post("/v1/workflows:validate", bad).json()
+    assert verdict["valid"] is False
+    assert verdict["errors"][0]["path"]
+    assert acme.get(f"/v1/workflows/{good['id']}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/workflows", "/v1/workflows:validate"])
+@pytest.mark.parametrize("media_type", ["application/yaml", "text/yaml", "text/plain", "text/html"])
+def test_the_wire_takes_definitions_as_json_only(acme: Wire, path: str, media_type: str) -> None:
+    response = acme.post(path, content="id: hello\n", headers={"Content-Type": media_type})
+
+    assert response.status_code == 415
+    assert response.json()["error"] == "unsupported_media_type"
+    assert response.json()["details"]["field"] == "Content-Type"
+
+
+@pytest.mark.parametrize("document", [[], "x", 7, None, {}, {"id": "x"}])
+def test_what_is_no_definition_is_refused_with_faults(acme: Wire, document: Json) -> None:
+    response = acme.post(
+        "/v1/workflows", content=json.dumps(document), headers={"Content-Type": "application/json"}
+    )
+
+    assert response.status_code == 400
+    assert response.json()["details"]["errors"]
+
+
+def test_an_unknown_workflow_is_not_found(acme: Wire) -> None:
+    for response in (
+        acme.get("/v1/workflows/nowhere"),
+        acme.get("/v1/workflows/nowhere/versions"),
+        acme.post("/v1/runs", {"workflowId": "nowhere"}),
+    ):
+        assert response.status_code == 404
+        assert response.json()["error"] == "not_found"
+
+
+def test_node_types_come_with_the_schemas_of_their_config(acme: Wire) -> None:
+    items = acme.document("/v1/node-types")["items"]
+
+    by_id = {item["typeId"]: item for item in items}
+    assert [item["typeId"] for item in items] == sorted(by_id)
+    assert {"core.noop", "core.delay", "core.subWorkflow", "wopr.http.request"} <= by_id.keys()
+    assert all(item["description"] for item in items)
+    assert "name" in str(by_id["core.setVariable"]["config"])
+
+
+def test_values_flow_along_ports_edges_and_expressions(acme: Wire) -> None:
+    definition = workflow(
+        [
+            node("in", "core.identity", inputs={"n": from_variable("n")}),
+            node(
+                "double",
+                "core.identity",
+                inputs={"twice": {"type": "expression", "expression": "nodes['in'].n * 2"}},
+            ),
+            node("big", "core.identity", inputs={"is": {"type": "static", "value": "big"}}),
+            node("small", "core.identity", inputs={"is": {"type": "static", "value": "small"}}),
+        ],
+        edges=[
+            edge("in", "double"),
+            edge(
+                "double",
+                "big",
+                condition={"type": "expression", "expression": "nodes.double.twice > 10"},
+            ),
+            edge(
+                "double",
+                "small",
+                condition={"type": "expression", "expression": "nodes.double.twice <= 10"},
+            ),
+        ],
+        variables=[variable("n", "number", required=True)],
+    )
+    workflow_id = acme.register(definition)
+
+    outcomes = [acme.run(workflow_id, {"n": n})["outputs"] for n in (2, 7)]
+
+    assert outcomes == [{"small": {"is": "small"}}, {"big": {"is": "big"}}]
