@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import psutil  # type: ignore[import-untyped]  # the package carries no types
 
 from bench.figures import FULL, QUICK, Figure
 from bench.floors import floor_figures, measure_floors
@@ -20,7 +21,7 @@ def main() -> None:
     """Measure, print, and leave with 0: a figure is for reading, and no gate."""
     arguments = _arguments()
     size = QUICK if arguments.quick else FULL
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), _busy_elsewhere()
     _say("floors")
     floors = measure_floors(size)
     figures = floor_figures(floors)
@@ -28,8 +29,12 @@ def main() -> None:
         _say(name)
         figures += MEASURES[name](size, floors)
     seconds = time.perf_counter() - began
+    others = (_busy_elsewhere() - busy) / seconds
     print(table(figures))
-    print(f"\n{os.cpu_count()} cores, {seconds:.0f} s; ratios are to floors of this same run.")
+    print(
+        f"\n{seconds:.0f} s on {os.cpu_count()} cores. Ratios are to the floors of this same run."
+    )
+    print(f"Other processes used {max(others, 0):.1f} cores meanwhile; the less, the truer.")
     if arguments.json is not None:
         _write(arguments.json, figures)
 
@@ -42,6 +47,16 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     return parser.parse_args()
+
+
+def _busy_elsewhere() -> float:
+    """CPU seconds that the machine has spent on anything but this benchmark and its processes."""
+    machine = psutil.cpu_times()
+    idle = machine.idle + getattr(machine, "iowait", 0.0)
+    own = os.times()
+    return float(
+        sum(machine[:8]) - idle - (own.user + own.system + own.children_user + own.children_system)
+    )
 
 
 def _say(name: str) -> None:

@@ -49,7 +49,10 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is measured: enough to read a trend, or enough to believe a figure."""
+    """How much is measured: enough to read a trend, or enough to believe a figure.
+
+    A host is filled up to each of `stored_runs` and compared there with a fresh one.
+    """
 
     seconds: float
     fan_outs: int
@@ -62,7 +65,7 @@ class Size:
 QUICK = Size(
     seconds=1.5,
     fan_outs=10,
-    stored_runs=(1_000, 10_000),
+    stored_runs=(10_000,),
     window_runs=500,
     windows=3,
     memory_step=2_000,
@@ -70,9 +73,9 @@ QUICK = Size(
 FULL = Size(
     seconds=8.0,
     fan_outs=40,
-    stored_runs=(1_000, 10_000, 100_000),
+    stored_runs=(10_000, 100_000),
     window_runs=1_500,
-    windows=5,
+    windows=7,
     memory_step=10_000,
 )
 CLIENTS = (1, 16, 64)

@@ -1,8 +1,14 @@
-"""What a run costs after many runs, and what memory they leave behind: one host, filled up."""
+"""What a run costs after many runs, and what memory they leave behind: one host, filled up.
+
+A machine is not the same from one minute to the next, so a full host is never compared with what
+it was earlier: a fresh one runs beside it, and the two are measured in turn.
+"""
 
 from __future__ import annotations
 
 import statistics
+
+from msgspec.structs import replace
 
 from bench import wire
 from bench.figures import Figure, Floors, Size
@@ -12,6 +18,7 @@ from bench.server import Served, serving_host
 
 CLIENTS = 16
 FILLING_CLIENTS = 64
+FRESH_RUNS = 1_000
 AIM_GROWTH = 0.10
 # The database's caches and the allocator's arenas fill with the first runs: what memory does
 # before that says nothing.
@@ -22,64 +29,82 @@ AIM_KIB = 512
 
 def measure_growth(size: Size, floors: Floors) -> list[Figure]:
     """Fill one host, and stop on the way to measure."""
-    filling = _Filling(size.memory_step)
     figures: list[Figure] = []
     with serving_host() as served:
+        filling = _Filling(served, size.memory_step)
         for stored in size.stored_runs:
-            filling.up_to(served, stored)
-            rates = [filling.window(served, size.window_runs) for _ in range(size.windows)]
-            figures.append(_cost(stored, rates, floors, figures))
-        filling.up_to(served, size.stored_runs[-1] + size.memory_step)
+            filling.up_to(stored)
+            figures += _beside_a_fresh_host(filling, stored, size, floors)
+        filling.up_to(size.stored_runs[-1] + size.memory_step)
     return [*figures, _memory(filling.seen)]
 
 
 class _Filling:
     """Creates runs and looks at the host's memory every so many."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, served: Served, step: int) -> None:
+        self._served = served
         self._step = step
         self._stored = 0
         self.seen: list[tuple[int, int]] = []
 
-    def up_to(self, served: Served, stored: int) -> None:
+    def up_to(self, stored: int) -> None:
         """Create runs until so many are stored."""
         while self._stored < stored:
             count = min(self._step, stored - self._stored)
-            self._create(served, FILLING_CLIENTS, count)
-            self.seen.append((self._stored, served.rss_bytes()))
+            self._create(FILLING_CLIENTS, count)
+            self.seen.append((self._stored, self._served.rss_bytes()))
 
-    def window(self, served: Served, count: int) -> Rate:
+    def window(self, count: int) -> Rate:
         """Create runs with few clients, and say what they cost."""
-        return self._create(served, CLIENTS, count)
+        return self._create(CLIENTS, count)
 
-    def _create(self, served: Served, clients: int, count: int) -> Rate:
+    def _create(self, clients: int, count: int) -> Rate:
         self._stored += count
         job = Requests(
-            port=served.port,
+            port=self._served.port,
             clients=clients,
             requests=[wire.create_run("bench-noop")],
             count=count,
         )
-        return measured(served, job)
+        return measured(self._served, job)
 
 
-def _cost(stored: int, rates: list[Rate], floors: Floors, earlier: list[Figure]) -> Figure:
-    cpu_us = statistics.median(rate.cpu_us for rate in rates)
-    first = earlier[0].cpu_us if earlier else None
-    growth = None if first is None else cpu_us / first - 1
+def _beside_a_fresh_host(
+    filling: _Filling, stored: int, size: Size, floors: Floors
+) -> list[Figure]:
+    fresh_rates: list[Rate] = []
+    rates: list[Rate] = []
+    with serving_host() as served:
+        emptier = _Filling(served, FRESH_RUNS)
+        emptier.up_to(FRESH_RUNS)
+        for _ in range(size.windows):
+            fresh_rates.append(emptier.window(size.window_runs))
+            rates.append(filling.window(size.window_runs))
+    before = _cost(f"a run after {FRESH_RUNS:,} stored", fresh_rates, floors)
+    after = _cost(f"a run after {stored:,} stored", rates, floors)
+    pairs = zip(fresh_rates, rates, strict=True)
+    growth = statistics.median(full.cpu_us / fresh.cpu_us for fresh, full in pairs) - 1
+    judged = replace(
+        after,
+        name=f"{after.name} ({growth:+.1%} CPU)",
+        aim=f"under {AIM_GROWTH:.0%} growth",
+        met=growth < AIM_GROWTH,
+    )
+    return [before, judged]
+
+
+def _cost(name: str, rates: list[Rate], floors: Floors) -> Figure:
     floor = floors.run(CLIENTS)
     return Figure(
         measure="growth",
-        name=f"a run after {stored:,} stored, {CLIENTS} clients"
-        + ("" if growth is None else f" ({growth:+.1%} CPU)"),
+        name=name,
         value=statistics.median(rate.per_second for rate in rates),
         unit="runs/s",
-        cpu_us=cpu_us,
+        cpu_us=statistics.median(rate.cpu_us for rate in rates),
         load_us=statistics.median(rate.load_us for rate in rates),
         floor=floor.rate,
         floor_cpu_us=floor.cpu_us,
-        aim="" if growth is None else f"under {AIM_GROWTH:.0%} growth",
-        met=None if growth is None else growth < AIM_GROWTH,
     )
 
 

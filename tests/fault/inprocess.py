@@ -124,6 +124,12 @@ class Bench:
 
         await eventually(is_there)
 
+    async def snapshot(self, run_id: str) -> JsonObject:
+        """The run as its readers see it."""
+        found = await self.host.readers.snapshot(TENANT, run_id)
+        document: JsonObject = msgspec.json.decode(found.body)
+        return document
+
     async def loaded(self, run_id: str) -> ActiveRun:
         run = await self.host.advancer.load(TENANT, run_id)
         assert run is not None
@@ -187,19 +193,6 @@ def gate_types(gates: Gates) -> tuple[NodeType, ...]:
                 await gates.wait_at(f"{ctx.node_id}-{ctx.attempt}-stops")
         return Completed()
 
-    async def duet(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
-        """Flush from two tasks at once."""
-
-        async def voice(name: str) -> None:
-            for number in range(LINES):
-                ctx.log("info", f"{name}{number}")
-                await ctx.flush()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(voice, "a")
-            tasks.start_soon(voice, "b")
-        return Completed()
-
     async def slow_parent(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Outcome:
         """Take longer to say that it waits for its child than the child takes to end."""
         if ctx.children:
@@ -208,8 +201,29 @@ def gate_types(gates: Gates) -> tuple[NodeType, ...]:
         await gates.wait_at(ctx.node_id)
         return Waiting()
 
-    nodes = {"gate": gate, "talk": talk, "clingy": clingy, "duet": duet, "parent": slow_parent}
+    nodes = (gate, talk, clingy, slow_parent, duet, chatter)
     return tuple(
-        NodeType(type_id=f"test.{name}", execute=execute, is_async=True)
-        for name, execute in nodes.items()
+        NodeType(type_id=f"test.{execute.__name__}", execute=execute, is_async=True)
+        for execute in nodes
     )
+
+
+async def duet(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+    """Flush from two tasks at once."""
+
+    async def voice(name: str) -> None:
+        for number in range(LINES):
+            ctx.log("info", f"{name}{number}")
+            await ctx.flush()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(voice, "a")
+        tasks.start_soon(voice, "b")
+    return Completed()
+
+
+async def chatter(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+    """Flush without end."""
+    while True:
+        ctx.log("info", "and another thing")
+        await ctx.flush()

@@ -198,7 +198,9 @@ async def test_a_child_that_ends_before_its_parent_waits_is_not_missed(
 ) -> None:
     child = await ours.register([node("quick")])
     config = {"workflowId": child}
-    run_id = await ours.create(await ours.register([node("call", "test.parent", config=config)]))
+    run_id = await ours.create(
+        await ours.register([node("call", "test.slow_parent", config=config)])
+    )
     await gates.until_reached("call")
     await ours.until(gates.children[0], "completed")
     await anyio.wait_all_tasks_blocked()
@@ -216,18 +218,16 @@ async def test_a_child_that_is_gone_fails_its_parent_and_not_the_host(
         await ours.register([node("call", "core.subWorkflow", config=config)])
     )
     await gates.until_reached("wait")
-    child_id = (await ours.loaded(run_id)).state.nodes["call"].children[0][0]
+    [child] = (await ours.snapshot(run_id))["childRuns"]
     await ours.host.commands.pause(TENANT, run_id, NOW)
     gates.open("wait")
-    await ours.until(child_id, "completed")
+    await ours.until(child["runId"], "completed")
     await ours.host.store.expire(ours.clock.now + 1, 10)
 
     await ours.host.commands.resume(TENANT, run_id)
     await ours.until(run_id, "failed")
 
-    error = (await ours.loaded(run_id)).state.error
-    assert error is not None
-    assert error.code == "child_failed"
+    assert (await ours.snapshot(run_id))["error"]["code"] == "child_failed"
 
 
 async def test_two_tasks_of_a_node_may_flush_at_the_same_time(ours: Bench) -> None:
@@ -238,6 +238,27 @@ async def test_two_tasks_of_a_node_may_flush_at_the_same_time(ours: Bench) -> No
     lines = [e.payload["message"] for e in await ours.log(run_id) if e.type == "log.appended"]
     assert [line for line in lines if line.startswith("a")] == [f"a{n}" for n in range(LINES)]
     assert [line for line in lines if line.startswith("b")] == [f"b{n}" for n in range(LINES)]
+
+
+async def test_a_node_that_runs_out_of_time_while_it_flushes_leaves_a_whole_log(
+    ours: Bench,
+) -> None:
+    chatter = node("talk", "test.chatter", settings={"timeout": 40})
+    runs = [await ours.create(await ours.register([chatter])) for _ in range(5)]
+    seen: dict[str, list[int]] = {run_id: [] for run_id in runs}
+
+    async def read(run_id: str) -> None:
+        async for page in ours.host.readers.follow(TENANT, run_id, 0, heartbeat=30):
+            seen[run_id] += [event.sequence for event in page]
+
+    async with anyio.create_task_group() as tasks:
+        for run_id in runs:
+            tasks.start_soon(read, run_id)
+
+    for run_id in runs:
+        log = await ours.log(run_id)
+        assert seen[run_id] == list(range(len(log)))
+        assert [event.type for event in log[-2:]] == ["node.failed", "run.failed"]
 
 
 async def test_a_run_that_is_woken_while_it_is_created_executes_its_nodes_once(

@@ -211,6 +211,18 @@ def test_words_that_are_on_the_log_are_not_streamed_again(new_host: NewHost) -> 
     assert host.wire.types(run_id).count("node.started") == 1
 
 
+def test_credentials_that_were_cut_short_do_not_keep_a_host_from_starting(
+    new_host: NewHost,
+) -> None:
+    host = new_host()
+    host.kill()
+    host.data_dir.joinpath("credentials.json").write_bytes(b'{"url": "ht')
+
+    host.start()
+
+    assert host.wire.get("/readyz").status_code == 200
+
+
 def posting(url: str, **settings: object) -> JsonObject:
     config = {"url": url, "method": "POST", "body": {"amount": 1}, "timeoutMs": 20_000}
     effect = node("effect", "wopr.http.request", config=config, settings=settings)

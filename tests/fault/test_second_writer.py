@@ -14,6 +14,8 @@ from wopr.protocol.errors import Conflict, Unavailable
 from wopr.protocol.runs import PauseRun
 from wopr.runtime.advance import MOST_RACES
 from wopr.runtime.appender import Burst
+from wopr.runtime.bus import Bus
+from wopr.store.port import StoredEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +42,7 @@ async def test_a_node_that_ends_after_another_writer_keeps_all_that_it_did(
 
     assert await messages(ours, run_id) == ["rival", "before 0", "after 0"]
     assert (await ours.types(run_id)).count("node.completed") == 2
-    assert (await ours.loaded(run_id)).state.variables == {"passed": "wait"}
+    assert (await ours.snapshot(run_id))["variables"] == {"passed": "wait"}
 
 
 async def test_a_flush_after_another_writer_is_neither_lost_nor_repeated(
@@ -103,25 +105,12 @@ async def test_a_resume_that_comes_second_is_refused(
     assert (await ours.types(run_id))[-1] == meanwhile
 
 
-async def test_a_cancel_wish_on_a_run_that_another_writer_ended_adds_nothing(
-    ours: Bench, gates: Gates, rival: Rival
-) -> None:
-    run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
-    await gates.until_reached("wait")
-    rival.wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
-    rival.append(run_id, "node.cancelled", {"nodeId": "wait"}, "wait")
-    rival.append(run_id, "run.cancelled")
-
-    await ours.wake(run_id)
-
-    assert (await ours.types(run_id)).count("run.cancelled") == 1
-
-
 async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
     ours: Bench, gates: Gates, rival: Rival
 ) -> None:
-    run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
-    await gates.until_reached("wait")
+    nodes = [node("first", "test.talk"), node("second", "test.talk")]
+    run_id = await ours.create(await ours.register(nodes))
+    await gates.until_reached("first")
     seen: list[int] = []
     reading = anyio.Event()
 
@@ -133,11 +122,24 @@ async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(read)
         await reading.wait()
+        gates.open("first")
+        await gates.until_reached("second")
         rival.append(run_id)
-        gates.open("wait")
+        gates.open("second")
         await ours.until(run_id, "completed")
 
     assert seen == list(range(len(await ours.log(run_id))))
+
+
+async def test_readers_are_not_offered_what_lies_beyond_a_hole() -> None:
+    first, third = (StoredEvent(sequence=n, type="log.appended", body=b"{}") for n in (1, 3))
+
+    with Bus(max_readers_per_run=1).subscribe("run") as topic:
+        topic.publish([first])
+        topic.publish([third])
+
+        assert topic.since(2) is None
+        assert topic.since(3) == [third]
 
 
 async def test_a_writer_that_always_comes_second_gives_up_and_says_so(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import resource
 import secrets
 import shutil
@@ -234,15 +233,3 @@ async def test_a_run_that_cannot_be_opened_is_put_off_and_others_go_on(
 
         assert (await ours.row(run_id)).wake_at == NOON + FAILED_MS
         assert (await ours.host.store.run(TENANT, run_id)) is not None
-
-
-def test_a_lock_is_left_by_nobody_but_the_kernel(new_host: NewHost) -> None:
-    host = new_host()
-    lock = Path(f"{host.db}.lock")
-    assert lock.read_text() == str(host.running.pid)
-    os.utime(lock)
-
-    host.stop()
-    host.start()
-
-    assert lock.read_text() == str(host.running.pid)

@@ -111,14 +111,25 @@ def _shown(host: str) -> str:
 def keep_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | None:
     """Write the address and the first key where the command line finds them, for this user only."""
     path = data_dir / "credentials.json"
-    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    key = first_key or known.get("apiKey")
+    key = first_key or _kept_key(path)
     if key is None:
         return None
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # A new file takes the place of the old one whole, so that a crash leaves either of them.
+    draft = path.with_name(f".{path.name}.new")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
         json.dump({"url": url, "apiKey": key}, file)
+    draft.replace(path)
     return path
+
+
+def _kept_key(path: Path) -> str | None:
+    """The key of an earlier start; a file that cannot be read is as good as none."""
+    try:
+        known: dict[str, str] = json.loads(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return known.get("apiKey")
 
 
 def greet(settings: Settings, host: Host, url: str, credentials: Path | None) -> None:
