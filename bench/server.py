@@ -52,7 +52,7 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def serving_host() -> Iterator[Served]:
+def serving_host(*options: str) -> Iterator[Served]:
     """A host as `wopr serve` starts it, with the benchmark's workflows and no rate limit."""
     with scratch() as directory:
         workflows = directory / "workflows"
@@ -64,7 +64,7 @@ def serving_host() -> Iterator[Served]:
             "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
             "WOPR_RATE_LIMIT": "0",
         }
-        command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows))
+        command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows), *options)
         with _process(command, environment) as served:
             yield served
 

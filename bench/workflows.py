@@ -45,5 +45,23 @@ CHAIN = _definition(
 )
 # A pause gives the node a fresh minute, so it outlives the measurement.
 WAIT = _definition("bench-wait", [_node("wait", "core.delay", delayMs=60_000)], [])
+GATE = _definition("bench-gate", [_node("gate", "core.approvalGate", title="Go on?")], [])
 
-WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT)
+# Only a host with conformance workflows has agents that follow a script.
+TOOL_CALLS = 50
+_TOOL = {"toolId": "openwop:echo", "arguments": {"x": 1}, "result": {"x": 1}, "durationMs": 1}
+AGENT = _definition(
+    "conformance-bench-agent",
+    [
+        _node(
+            "agent",
+            "core.conformance.mock-agent",
+            mockReasoning={"summary": "Look at every part of the question in turn."},
+            mockToolCalls=[_TOOL] * TOOL_CALLS,
+            mockDecision={"decision": {"next": "done"}, "confidence": 1},
+        )
+    ],
+    [],
+)
+
+WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT, GATE)

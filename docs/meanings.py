@@ -30,6 +30,17 @@ SETTINGS: Final[dict[str, str]] = {
     "allow_private_destinations": "Let nodes call private addresses and plain HTTP. For tests only.",
     "host_key": "The host secret as base64 of 32 bytes or more, in place of the file in the data "
     "directory.",
+    "confidence_floor": "How sure a supervisor must be for its decision to be carried out; 0.5 to 1.",
+    "confidence_interrupt_kind": "How a person is asked about a decision below the floor: "
+    "`approval`, `clarification`, or a kind of your own, `x-host-<host>-<kind>`.",
+    "confidence_waiting_status": "The status that a kind of your own gives the run: "
+    "`waiting-approval`, `waiting-input` or `waiting-external`.",
+    "suppress_escalation": "Let decisions below an agent's threshold pass, on the record.",
+    "reasoning_verbosity": "How much agents tell of their reasoning, unless a run says otherwise: "
+    "`summary`, `full` or `off`.",
+    "reasoning_token_limit": "How long a summary of reasoning may be, in tokens of four bytes.",
+    "tool_rate_limit": "Calls per second that the runs of one key may make of one tool; 0 is no "
+    "limit.",
     "max_node_executions": "How many node executions a run may have.",
     "max_run_duration_ms": "How long a run may take, waits included.",
     "max_loop_iterations": "How often one loop may go round.",
@@ -38,7 +49,7 @@ SETTINGS: Final[dict[str, str]] = {
 ANSWERS: Final[dict[str, str]] = {
     "validation_error": "The request is wrong; `details.field` names where.",
     "unsupported_stream_mode": "A stream mode, or a mix of modes, that does not exist.",
-    "unsupported_model_class": "A model class that this host does not serve.",
+    "unsupported_model_class": "An agent whose class of model this host does not advertise.",
     "unsupported_mock_provider": "A mock provider that this host does not have.",
     "unsupported_force_engine_version": "A forced engine version outside the advertised range.",
     "webhook_url_rejected": "A webhook address that the host does not dial.",
@@ -66,7 +77,7 @@ ANSWERS: Final[dict[str, str]] = {
     "run_already_active": "`X-Dedup: enforce` found an active run of the same workflow.",
     "run_state_conflict": "The run's present state forbids it.",
     "workflow_exists": "This id and version hold other content.",
-    "agent_exists": "This id and version of an agent hold other content.",
+    "agent_exists": "This agent and version hold other content.",
     "sequence_taken": "A lost race for a run's log. Retried inside the host; no client sees it.",
     "idempotency_in_flight": "The first request with this key is still under way.",
     "idempotency_key_mismatch": "The key was used with another body.",
@@ -90,6 +101,8 @@ ANSWERS: Final[dict[str, str]] = {
 }
 
 RUNS: Final[dict[str, str]] = {
+    "decision_rejected": "A person rejected the agent's decision.",
+    "interrupt_timeout": "Nobody answered in time.",
     "recursion_limit_exceeded": "More node executions than allowed.",
     "run_timeout": "The run took longer than its limit.",
     "loop_limit_exceeded": "A loop went round too often.",
@@ -109,6 +122,9 @@ RUNS: Final[dict[str, str]] = {
     "replay_diverged_at_refusal": "The replay met a refusal that the original did not.",
     "no_pending_decision": "A dispatch without a decision to carry out.",
     "fan_out_unsupported": "A decision for several workers where one is allowed.",
+    "unknown_child_workflow": "A decision for a worker that is no workflow here.",
+    "handoff_task_schema_violation": "An agent would be handed what its manifest does not take.",
+    "handoff_return_schema_violation": "An agent handed back what its manifest does not promise.",
     "envelope_payload_invalid": "A model's answer does not fit its schema.",
     "envelope_truncation_unrecoverable": "A model's answer was cut off, and again on every retry.",
     "envelope_refused_by_provider": "The model refused.",

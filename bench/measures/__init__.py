@@ -6,18 +6,22 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from bench.figures import Figure, Floors, Size
+from bench.measures.agent_events import measure_agent_events
 from bench.measures.appends import measure_appends
 from bench.measures.fan_out import measure_fan_out
 from bench.measures.growth import measure_growth
 from bench.measures.reads import measure_reads
 from bench.measures.runs import measure_runs
+from bench.measures.waiting import measure_waiting
 
 Measure: TypeAlias = Callable[[Size, Floors], list[Figure]]
 
 MEASURES: Mapping[str, Measure] = {
     "runs": measure_runs,
     "appends": measure_appends,
+    "agent-events": measure_agent_events,
     "reads": measure_reads,
     "fan-out": measure_fan_out,
     "growth": measure_growth,
+    "waiting": measure_waiting,
 }

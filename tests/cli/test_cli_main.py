@@ -41,7 +41,10 @@ def test_the_help_names_every_exit_code(local: Wopr) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "run", "runs", "workflows", "agents", "keys", "doctor", "runs tail", "keys rotate"],
+    [
+        *("serve", "run", "runs", "inbox", "workflows", "agents", "keys", "doctor"),
+        *("runs tail", "inbox answer", "keys rotate"),
+    ],
 )
 def test_every_command_has_help(local: Wopr, command: str) -> None:
     result = local(*command.split(), "--help")

@@ -53,8 +53,11 @@ def plan(database: sqlite3.Connection, sql: str) -> list[str]:
 
 
 def walks(steps: list[str]) -> list[str]:
-    """The steps that read a table from end to end. Rows of a subquery are bounded by its LIMIT."""
-    bounded = ("SCAN (subquery", "SCAN known")
+    """The steps that read a table from end to end.
+
+    Rows of a subquery are bounded by its LIMIT, and those below a run by its children.
+    """
+    bounded = ("SCAN (subquery", "SCAN known", "SCAN below")
     return [step for step in steps if step.startswith("SCAN") and not step.startswith(bounded)]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, memory
+from tests.contract.builders import OTHER, T0, TENANT, batch, memory
 from wopr.protocol.errors import Refused
 from wopr.store.port import Store
 
@@ -72,6 +72,40 @@ async def test_a_run_sees_what_was_there_at_its_start_and_its_own(store: Store) 
         seen = await ids(store, visible_to_run="mine", run_started_at=T0, tag=tag)
         assert seen == ["own", "before"]
     assert await ids(store) == ["own", "during", "before"]
+
+
+async def test_a_run_sees_what_the_runs_below_it_wrote_once_they_have_completed(
+    store: Store,
+) -> None:
+    family = {
+        "child": ("mine", "completed"),
+        "grandchild": ("child", "completed"),
+        "failed": ("mine", "failed"),
+        "running": ("mine", "running"),
+        "below-running": ("running", "completed"),
+        "stranger": (None, "completed"),
+    }
+    for name, (parent, status) in family.items():
+        ended = None if status == "running" else T0 + 9
+        row = batch(name, parent_run_id=parent, status=status, ended_at=ended, wake_at=None)
+        await store.append(TENANT, [row])
+        await store.put_memory(TENANT, memory(f"of-{name}", at=T0 + 2, run_id=name, tags=("t",)))
+
+    for tag in (None, "t"):
+        seen = await ids(store, visible_to_run="mine", run_started_at=T0, tag=tag)
+        assert sorted(seen) == ["of-child", "of-grandchild"]
+    assert await ids(store, visible_to_run="child", run_started_at=T0) == [
+        "of-grandchild",
+        "of-child",
+    ]
+
+
+async def test_the_runs_below_a_run_are_those_of_its_tenant(store: Store) -> None:
+    row = batch("child", parent_run_id="mine", status="completed", ended_at=T0, wake_at=None)
+    await store.append(OTHER, [row])
+    await store.put_memory(TENANT, memory(at=T0 + 2, run_id="child"))
+
+    assert await ids(store, visible_to_run="mine", run_started_at=T0) == []
 
 
 async def test_one_entry_obeys_the_same_rule(store: Store) -> None:

@@ -76,7 +76,7 @@ def test_every_fixture_lies_in_the_file_of_its_name() -> None:
     names = sorted(file.name for file in folder.iterdir())
 
     assert names == sorted(f"{fixture_id}.json" for fixture_id in FIXTURES)
-    assert len(FIXTURES) == 60
+    assert len(FIXTURES) == 61
 
 
 @every_fixture

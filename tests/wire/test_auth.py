@@ -141,7 +141,7 @@ def test_a_key_made_while_the_host_runs_opens_it(
 def test_an_expired_key_is_refused_as_expired(
     own: ServedHost, connect: Callable[..., Wire]
 ) -> None:
-    made = _make(own, "--expires", "2s")
+    made = _make(own, "--expires", "6s")
     wire = connect(made["key"], own)
 
     assert _status(wire) == (200, "")

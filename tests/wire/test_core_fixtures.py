@@ -312,7 +312,8 @@ def test_a_child_made_for_cancelling_waits_until_it_is_cancelled(fixtures: Wire)
     assert fixtures.finished(run_id)["status"] == "cancelled"
 
 
-def test_a_fixture_that_needs_what_this_host_lacks_is_not_there(fixtures: Wire) -> None:
-    response = fixtures.post("/v1/runs", {"workflowId": "conformance-conversation-lifecycle"})
+def test_a_fixture_that_needs_what_this_host_lacks_is_not_promised(fixtures: Wire) -> None:
+    promised = fixtures.document("/.well-known/openwop")["fixtures"]
 
-    assert response.status_code == 404
+    assert "conformance-conversation-capability-negotiation" not in promised
+    assert "conformance-wasm-pack-roundtrip" not in promised

@@ -115,7 +115,6 @@ def test_a_limit_that_is_no_whole_number_of_at_least_one_is_refused(
         ("temperature", -0.1),
         ("temperature", "hot"),
         ("escalationThreshold", 1.1),
-        ("reasoningVerbosity", "loud"),
         ("model", ""),
         ("mockProvider", "stream-text"),
         ("mockProvider", {"id": "stream-text", "other": 1}),

@@ -17,9 +17,10 @@ from wopr.protocol.documents import Json, JsonObject
 OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} | {
     "listNodeTypes",
     "validateWorkflow",
+    "probeToolHooks",
 }
 BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in OPEN]
-LISTS = ["listRuns", "listWorkflows", "listAgents"]
+LISTS = ["listRuns", "listWorkflows", "listAgents", "listInterrupts"]
 # Operations that name a thing in their body: how to name it there.
 BY_BODY: dict[str, Json] = {
     "createRun": {"workflowId": "{workflow_id}"},
@@ -54,6 +55,7 @@ class Belongings:
             "workflow_id": self.workflow["id"],
             "artifact_id": "wait-0-0",
             "agent_id": self.agent["agentId"],
+            "node_id": "wait",
         }
         self.missing = {
             name: re.sub("[0-9a-f]{8}$", "ffffffff", v) for name, v in self.real.items()
@@ -98,7 +100,8 @@ def _filled(value: Json, ids: dict[str, str]) -> Json:
 
 def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Response:
     body = BY_BODY.get(operation.name, {} if operation.body is not None else None)
-    return wire.request(operation.method, operation.path.format(**ids), json=_filled(body, ids))
+    path = operation.path.replace(":path}", "}").format(**ids)
+    return wire.request(operation.method, path, json=_filled(body, ids))
 
 
 def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:

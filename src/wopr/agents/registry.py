@@ -21,6 +21,8 @@ from wopr.security.digest import json_digest
 from wopr.store.port import SHARED, AgentManifests, AgentRow
 
 _PAGE: Final = 100
+# Tasks and returns may hold what the log masks, so a fault speaks of them without showing any.
+_MASK: Final = "the value"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,7 @@ class Installed:
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.task_schema, Unset):
             return None
-        return compile_schema(handoff.task_schema)
+        return compile_schema(handoff.task_schema, mask=_MASK)
 
     @cached_property
     def return_schema(self) -> jsonschema_rs.Draft202012Validator | None:
@@ -45,7 +47,7 @@ class Installed:
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.return_schema, Unset):
             return None
-        return compile_schema(handoff.return_schema)
+        return compile_schema(handoff.return_schema, mask=_MASK)
 
 
 @dataclass(slots=True)
@@ -132,9 +134,14 @@ class Agents:
     def allowlist(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
     ) -> frozenset[str] | None:
-        """The tools that the agent may call; None when it has no manifest."""
+        """The tools that the agent may call; None when it has no manifest.
+
+        A version that is not installed of an agent that is may call none.
+        """
         found = self.find(tenant, agent_id, version, at)
-        return None if found is None else found.manifest.tools
+        if found is not None:
+            return found.manifest.tools
+        return None if self.find(tenant, agent_id, None, at) is None else frozenset()
 
     async def agent(self, tenant: str, agent_id: str, version: str | None = None) -> Installed:
         """The agent as installed now, or `NotFound`."""

@@ -13,12 +13,20 @@ import msgspec
 
 from wopr import __version__
 from wopr.cli.credentials import Server
-from wopr.cli.documents import AgentInventory, AgentItem, Listing, Verdict, WorkflowListItem
+from wopr.cli.documents import (
+    AgentInventory,
+    AgentItem,
+    InboxItem,
+    Listing,
+    Verdict,
+    WorkflowListItem,
+)
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.errors import ErrorEnvelope
+from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.runs import (
     TERMINAL,
     BulkCancel,
@@ -85,6 +93,18 @@ class Client:
     async def resume(self, run_id: str) -> Answer[ResumeAnswer]:
         """Resume a paused run."""
         return await self._post(f"/v1/runs/{_segment(run_id)}:resume", {}, ResumeAnswer)
+
+    async def inbox(self, query: Mapping[str, str]) -> Answer[Listing[InboxItem]]:
+        """Read one page of what waits for an answer, newest first."""
+        return await self._get("/v1/interrupts", Listing[InboxItem], query)
+
+    async def answer(
+        self, run_id: str, node_id: str, body: ResolveInterrupt, interrupt_id: str | None
+    ) -> Answer[AnswerTaken]:
+        """Answer what a node waits for; only that wait, where one is named."""
+        path = f"/v1/runs/{_segment(run_id)}/interrupts/{_segment(node_id)}"
+        query = {} if interrupt_id is None else {"interruptId": interrupt_id}
+        return await self._post(path, body, AnswerTaken, query=query)
 
     async def workflows(self, query: Mapping[str, str]) -> Answer[Listing[WorkflowListItem]]:
         """Read one page of registered workflows."""
@@ -160,10 +180,16 @@ class Client:
         return _decode(await self._send("GET", path, query=query), kind)
 
     async def _post(
-        self, path: str, body: object, kind: type[T], headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: object,
+        kind: type[T],
+        headers: Mapping[str, str] | None = None,
+        query: Mapping[str, str] | None = None,
     ) -> Answer[T]:
         sent = {**_JSON, **(headers or {})}
-        return _decode(await self._send("POST", path, content=encode(body), headers=sent), kind)
+        response = await self._send("POST", path, query=query, content=encode(body), headers=sent)
+        return _decode(response, kind)
 
     async def _send(
         self,

@@ -43,6 +43,42 @@ class AgentInventory(Document, frozen=True, kw_only=True):
     agents: list[AgentItem]
 
 
+class Asker(Document, frozen=True, kw_only=True):
+    """Who waits for an answer."""
+
+    node_name: str = ""
+    agent_id: str = ""
+    started_by: str = ""
+
+
+class InboxVotes(Document, frozen=True, kw_only=True):
+    """How far a gate that needs several approvals has come."""
+
+    granted: int
+    rejected: int
+    required: int
+
+
+class InboxItem(Document, frozen=True, kw_only=True):
+    """One wait of the inbox."""
+
+    interrupt_id: str
+    run_id: str
+    node_id: str
+    workflow_id: str
+    kind: str
+    status: str
+    requested_at: str
+    question: str
+    asked_by: Asker
+    data: JsonObject
+    answers: dict[str, str]
+    age_ms: int = 0
+    expires_at: str = ""
+    reason: str = ""
+    votes: InboxVotes | Unset = UNSET
+
+
 class Fault(Document, frozen=True, kw_only=True):
     """One thing that is wrong with a definition, and where."""
 

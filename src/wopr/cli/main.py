@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wopr import __version__
-from wopr.cli import agents, doctor, keys, run, runs, serve, workflows
+from wopr.cli import agents, doctor, inbox, keys, run, runs, serve, workflows
 from wopr.cli.exit_codes import exit_code_table
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command()(serve.serve)
 app.command()(run.run)
 app.add_typer(runs.app, name="runs")
+app.add_typer(inbox.app, name="inbox")
 app.add_typer(workflows.app, name="workflows")
 app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")

@@ -47,6 +47,14 @@ def parse_assignments(pairs: Sequence[str], option: str) -> JsonObject:
     return values
 
 
+def parse_json(argument: str, option: str) -> Json:
+    """Read any JSON from the argument, from a file (`@path`) or from stdin (`-`)."""
+    try:
+        return msgspec.json.decode(_argument_bytes(argument, option))
+    except (msgspec.DecodeError, UnicodeError) as fault:
+        raise typer.BadParameter(f"not JSON: {fault}", param_hint=option) from None
+
+
 def parse_object(argument: str, option: str) -> JsonObject:
     """Read a JSON object from the argument, from a file (`@path`) or from stdin (`-`)."""
     raw = _argument_bytes(argument, option)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
 
+from wopr.engine import fold_agents, fold_interrupts
 from wopr.engine.channels import reduce
 from wopr.engine.expression_tokens import is_object
+from wopr.engine.fold_agents import bind_agent
+from wopr.engine.fold_interrupts import settled, status_of
+from wopr.engine.folding import Change, read, read_object, with_node
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.events import RunEvent
@@ -20,15 +23,13 @@ INTERRUPTED_BY_PAUSE = "paused"
 
 _ERROR_KEYS = ("code", "message", "details", "retryable")
 
-Change: TypeAlias = Callable[[RunState, RunEvent, JsonObject, int], RunState]
-
 
 def fold(state: RunState, event: RunEvent) -> RunState:
     """Apply one event. An event of a type that changes nothing only moves the sequence on."""
     at = _instant(event.timestamp, state.updated_at)
     change = _CHANGES.get(event.type)
     if change is not None and is_object(event.payload):
-        state = change(state, event, event.payload, at)
+        state = settled(change(state, event, event.payload, at))
     return replace(
         state,
         next_sequence=event.sequence + 1,
@@ -51,32 +52,8 @@ def _instant(timestamp: str, fallback: int) -> int:
         return fallback
 
 
-def _read(payload: JsonObject, name: str, kind: type[Any], default: Json) -> Json:
-    """A member of the payload when it has the right shape, else the default."""
-    if name not in payload:
-        return default
-    try:
-        return msgspec.convert(payload[name], kind)
-    except (msgspec.ValidationError, ValueError):
-        return default
-
-
-def _object(payload: JsonObject, name: str) -> JsonObject | None:
-    """A member of the payload when it is an object."""
-    value = payload.get(name)
-    return value if is_object(value) else None
-
-
-def _with_node(state: RunState, event: RunEvent, **changes: Json) -> RunState:
-    node_id = event.node_id
-    node = None if isinstance(node_id, Unset) else state.nodes.get(node_id)
-    if node is None or isinstance(node_id, Unset):
-        return state
-    return replace(state, nodes={**state.nodes, node_id: replace(node, **changes)})
-
-
 def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    inputs = _object(payload, "inputs") or {}
+    inputs = read_object(payload, "inputs") or {}
     return replace(
         state,
         status="running",
@@ -84,17 +61,17 @@ def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> 
         inputs=inputs,
         variables=state.graph.shown_variables | inputs,
         channels=dict(state.graph.shown_channels),
-        configurable=_object(payload, "configurable") or {},
-        tags=_read(payload, "tags", tuple[str, ...], ()),
-        metadata=_object(payload, "metadata") or {},
-        owner=_read(payload, "owner", Owner, None),
-        engine_version=_read(payload, "engineVersion", str, ""),
-        traceparent=_read(payload, "traceparent", str, ""),
+        configurable=read_object(payload, "configurable") or {},
+        tags=read(payload, "tags", tuple[str, ...], ()),
+        metadata=read_object(payload, "metadata") or {},
+        owner=read(payload, "owner", Owner, None),
+        engine_version=read(payload, "engineVersion", str, ""),
+        traceparent=read(payload, "traceparent", str, ""),
     )
 
 
 def _run_completed(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    outputs = _object(payload, "outputs")
+    outputs = read_object(payload, "outputs")
     return replace(state, status="completed", ended_at=at, outputs=outputs)
 
 
@@ -102,8 +79,9 @@ def _run_failed(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> R
     return replace(state, status="failed", ended_at=at, error=_error(payload))
 
 
-def _run_cancelled(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
-    return replace(state, status="cancelled", ended_at=at)
+def _run_cancelled(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
+    by_parent = "parentRunId" in payload
+    return replace(state, status="cancelled", ended_at=at, cancelled_by_parent=by_parent)
 
 
 def _run_paused(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
@@ -111,7 +89,9 @@ def _run_paused(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunSta
 
 
 def _run_resumed(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
-    return state if state.is_terminal else replace(state, status="running", paused_at=0)
+    if state.is_terminal:
+        return state
+    return replace(state, status=status_of(state.nodes), paused_at=0)
 
 
 def _error(payload: JsonObject, name: str = "error") -> RunError:
@@ -130,19 +110,28 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         return state
     before = state.nodes[node_id]
     again = before.status in ("completed", "skipped", "failed")
+    attempt = read(payload, "attempt", int, 0)
     if again and node_id in state.graph.loops:
         state = _reset_loop(state, node_id)
     node = replace(
         state.nodes[node_id],
         status="running",
-        attempt=_read(payload, "attempt", int, 0),
+        attempt=attempt,
         iteration=before.iteration + again,
+        visit=before.visit + (bool(before.started_event) and not attempt),
         started_at=at,
+        ended_at=0,
         started_event=event.event_id,
         error=None,
         children=(),
         chunks=0,
+        chain=(),
+        handed_to="",
+        decided=(),
+        open_calls={},
+        interrupt=None,
     )
+    state = bind_agent(state, node_id)
     return replace(state, nodes={**state.nodes, node_id: node}, executions=state.executions + 1)
 
 
@@ -150,7 +139,13 @@ def _reset_loop(state: RunState, head: str) -> RunState:
     """A loop's head starts again: all its members wait for the round, and inner loops count anew."""
     fresh = {
         member: replace(
-            state.nodes[member], status="pending", attempt=0, iteration=0, error=None, children=()
+            state.nodes[member],
+            status="pending",
+            attempt=0,
+            iteration=0,
+            refinements=0,
+            error=None,
+            children=(),
         )
         for member in state.graph.loops[head].members
     }
@@ -158,61 +153,63 @@ def _reset_loop(state: RunState, head: str) -> RunState:
 
 
 def _node_completed(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    outputs = _object(payload, "outputs") or {}
-    return _with_node(state, event, status="completed", ended_at=at, outputs=outputs, error=None)
+    outputs = read_object(payload, "outputs") or {}
+    return with_node(
+        state,
+        event,
+        status="completed",
+        ended_at=at,
+        outputs=outputs,
+        error=None,
+        # Used up: a later round of the same node starts without it.
+        feedback=None,
+    )
 
 
 def _node_failed(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    return _with_node(state, event, status="failed", ended_at=at, error=_error(payload))
+    return with_node(state, event, status="failed", ended_at=at, error=_error(payload))
 
 
 def _node_retried(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    delay = _read(payload, "delayMs", int, 0)
-    attempt = _read(payload, "attempt", int, 1)
+    delay = read(payload, "delayMs", int, 0)
+    attempt = read(payload, "attempt", int, 1)
     error = _error(payload, "lastError") if "lastError" in payload else None
-    return _with_node(
+    return with_node(
         state, event, status="retrying", attempt=attempt, retry_at=at + delay, error=error
     )
 
 
 def _node_skipped(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    reason = _read(payload, "reason", str, "")
-    return _with_node(state, event, status="skipped", ended_at=at, reason=reason)
+    reason = read(payload, "reason", str, "")
+    return with_node(state, event, status="skipped", ended_at=at, reason=reason)
 
 
 def _node_cancelled(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    reason = _read(payload, "reason", str, "")
+    reason = read(payload, "reason", str, "")
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
     if node is not None and reason == INTERRUPTED_BY_PAUSE:
         # An immediate pause gives the node a fresh attempt once the run is resumed.
-        return _with_node(state, event, status="retrying", attempt=node.attempt + 1, retry_at=at)
-    return _with_node(state, event, status="cancelled", ended_at=at, reason=reason)
-
-
-def _node_suspended(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    return _with_node(state, event, status="suspended")
-
-
-def _node_resumed(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    return _with_node(state, event, status="running")
+        return with_node(state, event, status="retrying", attempt=node.attempt + 1, retry_at=at)
+    return with_node(state, event, status="cancelled", ended_at=at, reason=reason)
 
 
 def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    child = _read(payload, "childRunId", str, "")
-    workflow = _read(payload, "childWorkflowId", str, "")
+    child = read(payload, "childRunId", str, "")
+    workflow = read(payload, "childWorkflowId", str, "")
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
     if not child or node is None:
         return state
-    return _with_node(state, event, children=(*node.children, (child, workflow)))
+    state = replace(state, children=(*state.children, (child, str(event.node_id))))
+    return with_node(state, event, children=(*node.children, (child, workflow)))
 
 
 def _output_chunk(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
-    return state if node is None else _with_node(state, event, chunks=node.chunks + 1)
+    return state if node is None else with_node(state, event, chunks=node.chunks + 1)
 
 
 def _variable_changed(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    name = _read(payload, "name", str, "")
+    name = read(payload, "name", str, "")
     if not name:
         return state
     if "next" not in payload:
@@ -221,14 +218,14 @@ def _variable_changed(state: RunState, _: RunEvent, payload: JsonObject, at: int
 
 
 def _channel_written(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    channel = _read(payload, "channel", str, "")
+    channel = read(payload, "channel", str, "")
     if not channel or "value" not in payload:
         return state
     ttl_ms, max_size = channel_limits(state, channel, payload.get("nodeId"))
     folded = reduce(
         state.channels.get(channel, UNSET),
         payload["value"],
-        reducer=_read(payload, "reducer", str, "replace"),
+        reducer=read(payload, "reducer", str, "replace"),
         at=at,
         ttl_ms=ttl_ms,
         max_size=max_size,
@@ -244,12 +241,12 @@ def channel_limits(state: RunState, channel: str, node_id: Json) -> tuple[int | 
         return ttl_ms, None if isinstance(declared.max_size, Unset) else declared.max_size
     node = state.graph.nodes.get(node_id) if isinstance(node_id, str) else None
     config = {} if node is None else node.config
-    return _read(config, "ttlMs", int, None) or None, _read(config, "maxSize", int, None) or None
+    return read(config, "ttlMs", int, None) or None, read(config, "maxSize", int, None) or None
 
 
 def _version_pinned(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    change_id = _read(payload, "changeId", str, "")
-    version = _read(payload, "version", int, None)
+    change_id = read(payload, "changeId", str, "")
+    version = read(payload, "version", int, None)
     if not change_id or version is None:
         return state
     return replace(state, pins={**state.pins, change_id: version})
@@ -261,13 +258,13 @@ def _provider_usage(state: RunState, _: RunEvent, payload: JsonObject, at: int) 
     tokens = past.get("tokens", {"input": 0, "output": 0})
     usage: JsonObject = {
         "tokens": {
-            "input": tokens["input"] + _read(payload, "inputTokens", int, 0),
-            "output": tokens["output"] + _read(payload, "outputTokens", int, 0),
+            "input": tokens["input"] + read(payload, "inputTokens", int, 0),
+            "output": tokens["output"] + read(payload, "outputTokens", int, 0),
         },
-        "provider": _read(payload, "provider", str, "unknown"),
-        "model": _read(payload, "model", str, "unknown"),
+        "provider": read(payload, "provider", str, "unknown"),
+        "model": read(payload, "model", str, "unknown"),
     }
-    usd = past.get("usd", 0) + _read(payload, "costEstimateUsd", float, 0)
+    usd = past.get("usd", 0) + read(payload, "costEstimateUsd", float, 0)
     return replace(state, usage=usage | {"usd": usd} if usd else usage)
 
 
@@ -284,12 +281,12 @@ _CHANGES: dict[str, Change] = {
     "node.retried": _node_retried,
     "node.skipped": _node_skipped,
     "node.cancelled": _node_cancelled,
-    "node.suspended": _node_suspended,
-    "node.resumed": _node_resumed,
     "node.dispatched": _node_dispatched,
     "output.chunk": _output_chunk,
     "variable.changed": _variable_changed,
     "channel.written": _channel_written,
     "version.pinned": _version_pinned,
     "provider.usage": _provider_usage,
+    **fold_agents.CHANGES,
+    **fold_interrupts.CHANGES,
 }

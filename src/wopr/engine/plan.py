@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from wopr.engine.expressions import ExpressionFault
+from wopr.engine.fold_agents import SUPERVISOR
 from wopr.engine.limits import HostLimits, RunLimits, run_limits
 from wopr.engine.state import RunState
 from wopr.engine.triggers import TOLERANT, Verdict, carried, goes_round, verdict
@@ -48,6 +49,8 @@ class Breach:
     observed: int
     error: RunError
     node_id: str | None = None
+    # Whose cap it was, when it was not the run's.
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,13 @@ class Loopback:
     iterations: int
     limit: int
     error: RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """End a wait that nobody answered in time."""
+
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class FailRun:
     error: RunError
 
 
-Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Finish | FailRun
+Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Expire | Finish | FailRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +112,16 @@ def plan(state: RunState, now: int, host: HostLimits) -> Plan:
         return Plan((_out_of_time(state, now, limits),), None)
     if state.status == "paused":
         return Plan((), deadline)
-    retries = [n.retry_at for n in state.nodes.values() if n.status == "retrying"]
-    return Plan(_steps(state, now, limits), min([deadline, *retries]))
+    return Plan(_steps(state, now, limits), min([deadline, *_timers(state)]))
+
+
+def _timers(state: RunState) -> Iterator[int]:
+    """When a node is to be tried again, or its wait times out."""
+    for node in state.nodes.values():
+        if node.status == "retrying":
+            yield node.retry_at
+        elif node.interrupt is not None and node.interrupt.deadline is not None:
+            yield node.interrupt.deadline
 
 
 def _out_of_time(state: RunState, now: int, limits: RunLimits) -> Breach:
@@ -117,7 +135,8 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     fatal = _unhandled_failure(state)
     if fatal is not None:
         return (fatal,)
-    steps = list(_moves(state, now)) or list(_next_rounds(state, limits))
+    steps = [*_refined_too_often(state, limits), *_moves(state, now)]
+    steps = steps or list(_next_rounds(state, limits))
     for step in steps:
         if isinstance(step, Breach | Loopback):
             # The run ends here: nothing may come beside it or after it.
@@ -151,10 +170,23 @@ def _moves(state: RunState, now: int) -> Iterator[Step]:
     for node_id, node in state.nodes.items():
         if node.status == "retrying" and node.retry_at <= now:
             yield Start(node_id, node.attempt)
+        elif node.status == "suspended":
+            deadline = node.interrupt.deadline if node.interrupt is not None else None
+            if deadline is not None and deadline <= now:
+                yield Expire(node_id)
         elif node.status == "pending":
             step = _first_move(state, node_id)
             if step is not None:
                 yield step
+
+
+def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
+    """Gates whose work was sent back once more than a workflow may loop back."""
+    for node_id, node in state.nodes.items():
+        if node.status == "pending" and node.refinements > limits.loopbacks:
+            message = f"{node_id} sent the work back more than {limits.loopbacks} times"
+            error = RunError(code="loop_limit_exceeded", message=message)
+            yield Loopback(node_id, node.refinements, limits.loopbacks, error)
 
 
 def _first_move(state: RunState, node_id: str) -> Step | None:
@@ -190,6 +222,8 @@ def _next_rounds(state: RunState, limits: RunLimits) -> Iterator[Step]:
 
 
 def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
+    if state.graph.nodes[head].type_id == SUPERVISOR:
+        return _turn_or_limit(state, head, limits)
     iterations = state.nodes[head].iteration + 1
     if iterations > limits.loopbacks:
         message = f"{head} looped back more than {limits.loopbacks} times"
@@ -200,6 +234,16 @@ def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
         error = RunError(code="loop_limit_exceeded", message=message)
         return Breach("loop-iterations", limits.loop_iterations, iterations, error, head)
     return Start(head)
+
+
+def _turn_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
+    """A supervisor's turns are bounded by the run, not by the workflow's loopback setting."""
+    turn = state.nodes[head].iteration + 2
+    if turn <= limits.loop_iterations:
+        return Start(head)
+    message = f"the supervisor may take {limits.loop_iterations} turns at most"
+    error = RunError(code="loop_limit_exceeded", message=message)
+    return Breach("loop-iterations", limits.loop_iterations, turn, error)
 
 
 def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple[Step, ...]:

@@ -32,6 +32,8 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
         variables=visible_variables(state),
         channels=state.channels or UNSET,
         node_states={n: _view(node) for n, node in state.nodes.items()},
+        agent=state.agent or UNSET,
+        run_orchestrator=state.run_orchestrator or UNSET,
         error=replace(state.error, retryable=UNSET) if state.error else UNSET,
         engine_version=state.engine_version or UNSET,
         event_log_schema_version=EVENT_LOG_SCHEMA_VERSION,

@@ -8,7 +8,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from wopr.engine.graph import Graph
-from wopr.protocol.documents import JsonObject
+from wopr.engine.interrupts import Interrupt, Resolution
+from wopr.protocol.agents import AgentRef
+from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.runs import Owner, RunError, RunStatus
 
 NodeStatus: TypeAlias = Literal[
@@ -36,12 +38,30 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     parent_node_id: str | None = None
 
 
+class ChainLink(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of handing work to a child, with the event that recorded it."""
+
+    phase: str
+    child_run_id: str
+    event_id: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """A supervisor's decision and the event that recorded it."""
+
+    event_id: str
+    decision: JsonObject
+
+
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One node of the run. `outputs` survive a re-entry until the next completion."""
 
     status: NodeStatus = "pending"
     attempt: int = 0
+    # Which round of the loop that it heads; an outer loop's next round counts it anew.
     iteration: int = 0
+    # How often the node had started before in this run, retries not counted.
+    visit: int = 0
     started_at: int = 0
     ended_at: int = 0
     retry_at: int = 0
@@ -53,6 +73,22 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     started_event: str = ""
     # How many `output.chunk` events this execution has on the log.
     chunks: int = 0
+    interrupt: Interrupt | None = None
+    # How the last interrupt ended, for whoever comes too late.
+    resolution: Resolution | None = None
+    chain: tuple[ChainLink, ...] = ()
+    # To whom this execution handed control over; empty while its own agent acts.
+    handed_to: str = ""
+    # What agents decided in this execution, as far as they said how sure they were.
+    decided: tuple[JsonObject, ...] = ()
+    # Tool calls that are on the log without their return: call id and event id.
+    open_calls: Mapping[str, str] = {}
+    # What a reviewer wants changed, for the node that does the work again.
+    feedback: JsonObject | None = None
+    # How often reviewers at this gate have sent the work back.
+    refinements: int = 0
+    # When its last wait ended: the node's own time limit counts from there.
+    resumed_at: int = 0
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +117,14 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     pins: Mapping[str, int] = {}
     usage: JsonObject | None = None
+    agent: AgentRef | None = None
+    run_orchestrator: AgentRef | None = None
+    decisions: tuple[Decision, ...] = ()
+    # (child run id, node) of every child that the run ever had, in the order they were made.
+    children: tuple[tuple[str, str], ...] = ()
+    cancelled_by_parent: bool = False
+    # Resume values by interrupt key: the same key never asks twice.
+    answers: Mapping[str, Json] = {}
     # The last event, which causes whatever the engine does next.
     last_event_id: str = ""
 

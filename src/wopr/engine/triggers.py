@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from wopr.engine.expressions import holds
+from wopr.engine.fold_agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
 from wopr.protocol.workflow import TriggerRule, WorkflowEdge
@@ -84,7 +85,17 @@ def _round_ended(state: RunState, head: str) -> bool:
 
 def _goes_back(state: RunState, head: str) -> bool:
     back = state.graph.loops[head].back
-    return any(_carried_this_round(state, edge) == "success" for edge in back)
+    return any(
+        _carried_this_round(state, edge) == "success" and not _ends_loop(state, edge)
+        for edge in back
+    )
+
+
+def _ends_loop(state: RunState, edge: WorkflowEdge) -> bool:
+    """A dispatch that carried out `terminate` gives its supervisor no other turn."""
+    source = state.nodes[edge.source_node_id]
+    is_dispatch = state.graph.nodes[edge.source_node_id].type_id == DISPATCH
+    return is_dispatch and (source.outputs or {}).get("decision") == "terminate"
 
 
 def _condition_holds(state: RunState, edge: WorkflowEdge) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.routing import Route, Router
 
-from wopr.http import agents, discovery, events, runs, workflows
+from wopr.http import agents, discovery, events, interrupts, runs, toolhooks, workflows
 from wopr.http.answers import Answer
 from wopr.http.asgi import Receive, Scope, Send
 from wopr.http.endpoint import Endpoint, Shared, not_found
@@ -23,8 +23,10 @@ OpenHost = Callable[[], AbstractAsyncContextManager[Host]]
 OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
     *events.OPERATIONS,
+    *interrupts.OPERATIONS,
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
+    *toolhooks.OPERATIONS,
     *discovery.OPERATIONS,
 )
 
@@ -39,7 +41,11 @@ class App:
         # A path without parameters is found by its name; only the others need the router's search.
         self._plain = {path: found for path, found in endpoints.items() if "{" not in path}
         self._router = Router(
-            routes=[Route(path, endpoint) for path, endpoint in endpoints.items()],
+            # A node's id is any text, one with a slash too.
+            routes=[
+                Route(path.replace("{node_id}", "{node_id:path}"), endpoint)
+                for path, endpoint in endpoints.items()
+            ],
             redirect_slashes=False,
             default=not_found,
             lifespan=lambda _: self.opened(),

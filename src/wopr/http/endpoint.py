@@ -125,11 +125,18 @@ def _internal(exchange: Exchange, error: Exception) -> Answer:
         "request failed",
         correlation_id=correlation_id,
         method=exchange.scope["method"],
-        path=exchange.redactor.text(exchange.scope["path"]),
+        path=_shown_path(exchange),
         exc_info=error,
     )
     hidden = WoprError("something went wrong inside the host", correlationId=correlation_id)
     return error_answer(hidden)
+
+
+def _shown_path(exchange: Exchange) -> str:
+    """The path as the log may have it: a token in it is a credential."""
+    path: str = exchange.scope["path"]
+    token = exchange.path.get("token")
+    return path.replace(token, "[TOKEN]") if token else path
 
 
 def _trace_headers(exchange: Exchange) -> dict[str, str]:
@@ -145,7 +152,7 @@ def _log_request(exchange: Exchange, name: str, status: int, seconds: float) -> 
         "request",
         operation=name,
         method=exchange.scope["method"],
-        path=exchange.redactor.text(exchange.scope["path"]),
+        path=_shown_path(exchange),
         status=status,
         ms=round(seconds * 1000, 2),
         key_id=principal.key_id if principal else None,

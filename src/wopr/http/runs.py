@@ -61,12 +61,17 @@ async def create_run(exchange: Exchange) -> Answer:
 
 async def get_run(exchange: Exchange) -> Answer:
     """Read a run's snapshot; with `If-None-Match` only when it has changed."""
-    found = await exchange.host.readers.snapshot(exchange.tenant, run_id(exchange))
+    keys = exchange.host.token_keys if exchange.caller.may("approvals:respond") else ()
+    found = await exchange.host.readers.snapshot(
+        exchange.tenant, run_id(exchange), token_key=keys[0] if keys else None
+    )
     # The sequence alone is not enough: a snapshot also shows where the run's children stand.
     tag = f'"{found.sequence}-{hashlib.sha256(found.body).hexdigest()[:16]}"'
     if exchange.already_has(tag):
         return Answer(304, headers={"etag": tag})
-    return Answer(200, found.body, headers={"etag": tag, "cache-control": "no-cache"})
+    # A token is a credential: what holds one is kept nowhere on the way.
+    kept = "no-store" if found.has_token else "no-cache"
+    return Answer(200, found.body, headers={"etag": tag, "cache-control": kept})
 
 
 async def list_runs(exchange: Exchange) -> Answer:

@@ -101,7 +101,11 @@ def _item(row: WorkflowRow, *, is_shared: bool) -> WorkflowItem:
 async def register_workflow(exchange: Exchange) -> Answer:
     """Register a definition, or a new version of one."""
     document = decode_any(await exchange.raw_document())
-    row, is_new = await exchange.host.library.register(exchange.tenant, document)
+    row, is_new = await exchange.host.library.register(
+        exchange.tenant,
+        document,
+        may_author_conformance=exchange.caller.may("conformance:author"),
+    )
     return Answer(201 if is_new else 200, row.body)
 
 
@@ -109,7 +113,11 @@ async def validate_workflow(exchange: Exchange) -> Answer:
     """Check a definition and register nothing."""
     document = decode_any(await exchange.raw_document())
     try:
-        check_definition(document, exchange.host.registry)
+        check_definition(
+            document,
+            exchange.host.registry,
+            may_author_conformance=exchange.caller.may("conformance:author"),
+        )
     except Refused as refused:
         errors = refused.details.get("errors")
         found = msgspec.convert(errors, list[Fault]) if errors else []

@@ -9,12 +9,19 @@ from wopr.nodes import (
     call_prompt,
     channel_write,
     conformance,
+    conversation_gate,
     delay,
+    dispatch,
     fail,
     flow,
+    gates,
+    governance_gate,
     http_request,
     identity,
+    identity_hooks,
+    mock_agent,
     sub_workflow,
+    supervisor,
     variables,
 )
 from wopr.nodes.registry import NodeRegistry, NodeType, declared_in
@@ -30,6 +37,13 @@ MODULES = (
     sub_workflow,
     call_prompt,
     http_request,
+    gates,
+    governance_gate,
+    conversation_gate,
+    supervisor,
+    dispatch,
+    mock_agent,
+    identity_hooks,
     conformance,
 )
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import httpx
 
+from wopr.engine.outcome import Suspended
+from wopr.engine.state import ChainLink
+from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.runs import RunError, RunStatus
 
 LogLevel = Literal["debug", "info", "warn", "error"]
+# What a node's wait for a person to ratify its decision is called in its key.
+RATIFICATION = "ratification"
+# Who calls a tool when no agent does.
+SYSTEM_AGENT = "core.system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,50 @@ class ChildView:
         return self.status in ("completed", "failed", "cancelled")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceFloor:
+    """How sure a supervisor must be, and how the host asks when it is not."""
+
+    threshold: float = 0.5
+    interrupt_kind: str = "approval"
+    escalation_kind: Literal["clarify", "escalate"] = "escalate"
+    waiting_status: RunStatus = "waiting-approval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """A call of something outside, as it is authorised and as the log shows it.
+
+    What no agent caused is the host's own. `required_scopes` are what the key that started the
+    run must hold. Arguments appear on the log as their hash.
+    """
+
+    tool_name: str
+    arguments: Json
+    transport: Literal["mcp", "http", "native"]
+    required_scopes: tuple[str, ...] = ()
+    agent_id: str = SYSTEM_AGENT
+
+
+class NodeMemory(Protocol):
+    """Long-term memory, within the run's tenant."""
+
+    async def put(
+        self,
+        memory_ref: str,
+        content: str,
+        *,
+        tags: Sequence[str] = (),
+        expires_at: int | None = None,
+    ) -> JsonObject:
+        """Keep an entry; secrets in it are redacted before it is written."""
+        ...
+
+    async def list(self, memory_ref: str) -> Sequence[JsonObject]:
+        """Entries, newest first, as this run may see them."""
+        ...
+
+
 class NodeContext(Protocol):
     """The node's side of the run.
 
@@ -43,8 +94,10 @@ class NodeContext(Protocol):
     workflow_id: str
     node_id: str
     attempt: int
-    # Which round of the loop around this node, from 0.
+    # Which round of the loop that this node heads, from 0.
     iteration: int
+    # How often the node had started before in this run, retries not counted.
+    visit: int
     # When the node started and what time it is, in milliseconds since the epoch.
     started_at: int
     now: int
@@ -53,6 +106,20 @@ class NodeContext(Protocol):
     configurable: Mapping[str, Json]
     children: tuple[ChildView, ...]
     http: httpx.AsyncClient
+    # The agent that this node is pinned to.
+    agent: AgentRef | None
+    run_orchestrator: str | None
+    # The supervisor's decisions so far, with the events that recorded them.
+    decisions: tuple[tuple[str, JsonObject], ...]
+    # What this node has recorded of handing work to its children.
+    chain: tuple[ChainLink, ...]
+    # What a reviewer wants changed, when the node does its work again.
+    feedback: JsonObject | None
+    verbosity: str
+    floor: ConfidenceFloor
+    # Whether the workflow is one of the conformance suite's.
+    is_conformance: bool
+    memory: NodeMemory
 
     @property
     def variables(self) -> Mapping[str, Json]:
@@ -92,11 +159,53 @@ class NodeContext(Protocol):
         """Keep a document with the run and return its id."""
         ...
 
+    def interrupt_key(self, purpose: str = "") -> str:
+        """The key of this node's wait in this round; the same after every restart."""
+        ...
+
+    def answer(self, key: str) -> Json:
+        """The recorded answer to the wait with this key, or `UNSET` while there is none."""
+        ...
+
+    def low_confidence(
+        self, agent_id: str, confidence: float, decision: Json, key: str
+    ) -> Suspended | None:
+        """The wait for a person to ratify a decision, when the agent is not sure enough."""
+        ...
+
+    def reason(
+        self, agent_id: str, text: str, *, deltas: Sequence[str] = (), **extra: Json
+    ) -> None:
+        """Put an agent's reasoning on the log, as much of it as the run's verbosity allows."""
+        ...
+
+    def record_tool_call(
+        self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject
+    ) -> bool:
+        """Put a tool call and its return on the log; False when the call was not allowed."""
+        ...
+
+    async def call_tool(
+        self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
+    ) -> Json:
+        """Call a tool if it may be called, with the call and its return on the log.
+
+        `shown` says how much of the result the log may have. A call that is not allowed or comes
+        too soon fails the node, and is not made.
+        """
+        ...
+
+    async def entry_agent(self, workflow_id: str) -> str | None:
+        """The agent that a workflow's first node is pinned to."""
+        ...
+
     async def flush(self) -> None:
         """Append what has been emitted so far, so that readers see it now."""
         ...
 
-    async def spawn(self, workflow_id: str, inputs: JsonObject) -> str:
+    async def spawn(
+        self, workflow_id: str, inputs: JsonObject, *, causation_id: str = "", flush: bool = True
+    ) -> str:
         """Start a child run in the same transaction as its `node.dispatched` event."""
         ...
 

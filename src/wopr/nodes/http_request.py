@@ -8,11 +8,12 @@ import httpx
 import msgspec
 
 from wopr.engine.outcome import Completed, NodeFailure
-from wopr.nodes.context import NodeContext
+from wopr.nodes.context import NodeContext, ToolUse
 from wopr.nodes.registry import node
-from wopr.protocol.documents import UNSET, Closed, Json, NonEmpty, Unset
+from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
 from wopr.security.ssrf import DestinationDenied
 
+TYPE_ID = "wopr.http.request"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
@@ -24,6 +25,8 @@ class HttpRequestConfig(Closed, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     body: Json | Unset = UNSET
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=120_000)] = 10_000
+    # What the key that started the run must be allowed; without these the call is not made.
+    required_scopes: list[NonEmpty] = []
     fail_on_error_status: bool = True
 
 
@@ -35,13 +38,14 @@ class HttpRequestInputs(Closed, frozen=True, kw_only=True):
     body: Json | Unset = UNSET
 
 
-@node("wopr.http.request")
+@node(TYPE_ID)
 async def http_request(
     ctx: NodeContext, config: HttpRequestConfig, inputs: HttpRequestInputs
 ) -> Completed:
     """Send the request and return status, headers and body.
 
-    A method that changes something is sent once per logical invocation and carries its id as
+    The call and its return are on the log, as a tool call of the host's own, without content. A
+    method that changes something is sent once per logical invocation and carries its id as
     `Idempotency-Key`; when a restart finds it sent, the recorded answer is used.
     """
     url = config.url if isinstance(inputs.url, Unset) else inputs.url
@@ -59,7 +63,17 @@ async def http_request(
             raise _error_status(config, url, answer["status"])
         return answer
 
-    answer = await send() if config.method in SAFE_METHODS else await ctx.once(f"http:{url}", send)
+    async def send_once() -> Json:
+        return await ctx.once(f"http:{url}", send)
+
+    use = ToolUse(
+        tool_name=TYPE_ID,
+        arguments=_arguments(config, inputs, url),
+        transport="http",
+        required_scopes=tuple(config.required_scopes),
+    )
+    effect = send if config.method in SAFE_METHODS else send_once
+    answer = await ctx.call_tool(use, effect, lambda answer: {"status": answer["status"]})
     return Completed(answer)
 
 
@@ -72,10 +86,21 @@ def _error_status(config: HttpRequestConfig, url: str, status: int) -> NodeFailu
     )
 
 
+def _arguments(config: HttpRequestConfig, inputs: HttpRequestInputs, url: str) -> JsonObject:
+    """What the call is about, for its hash; headers say how it is made, and hold credentials."""
+    body = _request_body(config, inputs)
+    about: JsonObject = {"method": config.method, "url": url}
+    return about if isinstance(body, Unset) else about | {"body": body}
+
+
+def _request_body(config: HttpRequestConfig, inputs: HttpRequestInputs) -> Json:
+    return config.body if isinstance(inputs.body, Unset) else inputs.body
+
+
 async def _send(
     ctx: NodeContext, config: HttpRequestConfig, inputs: HttpRequestInputs, url: str
 ) -> Json:
-    body = config.body if isinstance(inputs.body, Unset) else inputs.body
+    body = _request_body(config, inputs)
     headers = config.headers | inputs.headers
     if config.method not in SAFE_METHODS:
         headers = {"Idempotency-Key": ctx.invocation_id(f"http:{url}")} | headers

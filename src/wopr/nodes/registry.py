@@ -10,7 +10,17 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
 
-from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Sleeping, Waiting
+from wopr.engine.expression_tokens import is_list
+from wopr.engine.outcome import (
+    Breached,
+    Completed,
+    Failed,
+    NodeFailure,
+    Outcome,
+    Sleeping,
+    Suspended,
+    Waiting,
+)
 from wopr.nodes.context import NodeContext
 from wopr.protocol.documents import Json, JsonObject
 
@@ -134,6 +144,13 @@ class NodeRegistry:
                 self.add(node_type)
 
 
+def members_of(config: JsonObject, name: str) -> list[JsonObject]:
+    """The list under a name of an unchecked config, with nothing in place of what is no object."""
+    found: Json = config.get(name)
+    items: list[Json] = found if is_list(found) else []
+    return [cast("JsonObject", item) if isinstance(item, dict) else {} for item in items]
+
+
 def _offered(value: object) -> list[NodeType]:
     declared = getattr(value, "__wopr_node__", None)
     if isinstance(declared, NodeType):
@@ -143,7 +160,7 @@ def _offered(value: object) -> list[NodeType]:
 
 def as_outcome(result: object) -> Outcome:
     """Accept what a node returned: an outcome, or its outputs as a struct or an object."""
-    if isinstance(result, Completed | Failed | Sleeping | Waiting):
+    if isinstance(result, Completed | Failed | Sleeping | Waiting | Suspended | Breached):
         return result
     outputs: Json = msgspec.to_builtins({} if result is None else result)
     if not isinstance(outputs, dict):

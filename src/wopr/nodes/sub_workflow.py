@@ -15,7 +15,7 @@ class SubWorkflowConfig(Closed, frozen=True, kw_only=True):
 
     workflow_id: NonEmpty
     wait_for_completion: bool = True
-    on_child_failure: Literal["fail-parent", "continue"] = "fail-parent"
+    on_child_failure: Literal["fail-parent", "absorb"] = "fail-parent"
     input_mapping: dict[str, str] = {}
     output_mapping: dict[str, str] = {}
     propagate_cancellation: bool = True
@@ -50,7 +50,7 @@ def _harvest(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> O
             if name in child.variables:
                 ctx.set_variable(parent, child.variables[name])
         return Completed(outputs)
-    if config.on_child_failure == "continue":
+    if config.on_child_failure == "absorb":
         return Completed(outputs)
     why = f": {child.error.message}" if child.error else ""
     raise NodeFailure(

@@ -11,6 +11,8 @@ from wopr.protocol.documents import UNSET, Closed, Unset
 AgentId = Annotated[str, msgspec.Meta(min_length=3, max_length=256)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
 Pin = Annotated[str, msgspec.Meta(max_length=64)]
+MemoryRef = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Channel = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 ModelClass = Literal[
     "reasoning",
     "tool-using",
@@ -30,9 +32,9 @@ class AgentRef(Closed, frozen=True, kw_only=True):
     agent_id: AgentId
     name: Label | Unset = UNSET
     model_class: ModelClass | Unset = UNSET
-    memory_ref: Label | Unset = UNSET
+    memory_ref: MemoryRef | Unset = UNSET
     version: Pin | Unset = UNSET
-    channel: Pin | Unset = UNSET
+    channel: Channel | Unset = UNSET
     source_manifest_id: Label | Unset = UNSET
 
     def __post_init__(self) -> None:

@@ -95,6 +95,8 @@ class InterruptExtension(Document, frozen=True, kw_only=True):
     profiles: list[str] | Unset = UNSET
     signed_callback_tokens: bool | Unset = UNSET
     external_event_retention_seconds: _Whole | Unset = UNSET
+    # Where the meaning of this host's own interrupt kind is written down.
+    vendor_kind_url: NonEmpty | Unset = UNSET
 
 
 class Extensions(Document, frozen=True, kw_only=True):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import jsonschema_rs
 import msgspec
 
 from wopr.protocol.documents import Closed, Json, JsonObject
 from wopr.protocol.errors import Refused
+
+_INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
 class Fault(Closed, frozen=True, kw_only=True):
@@ -46,16 +50,23 @@ def shape_faults(
             msgspec.convert(document, kind)
         except msgspec.ValidationError as fault:
             message, _, path = str(fault).partition(" - at ")
-            yield Fault(path=path.strip("`$.") or "", message=message)
+            # The same spelling as the schema's: steps parted by dots.
+            steps = _INDEX.sub(r".\1", path.strip("`$."))
+            yield Fault(path=steps, message=message)
 
 
-def compile_schema(schema: JsonObject) -> jsonschema_rs.Draft202012Validator:
-    """Compile a user's schema; it can never make the host fetch another document."""
+def compile_schema(
+    schema: JsonObject, *, mask: str | None = None
+) -> jsonschema_rs.Draft202012Validator:
+    """Compile a user's schema; it can never make the host fetch another document.
+
+    With a mask, faults name a value by it and never show what it was.
+    """
 
     def refuse(uri: str) -> Json:
         raise ValueError(f"references to other documents are not followed: {uri}")
 
-    return jsonschema_rs.Draft202012Validator(schema, retriever=refuse)
+    return jsonschema_rs.Draft202012Validator(schema, retriever=refuse, mask=mask)
 
 
 def schema_faults(path: str, schema: JsonObject) -> Iterator[Fault]:

@@ -102,6 +102,9 @@ RUN_CODES: frozenset[str] = frozenset(
         "replay_diverged_at_refusal",
         "no_pending_decision",
         "fan_out_unsupported",
+        "unknown_child_workflow",
+        "handoff_task_schema_violation",
+        "handoff_return_schema_violation",
         "envelope_payload_invalid",
         "envelope_truncation_unrecoverable",
         "envelope_refused_by_provider",
@@ -118,6 +121,8 @@ RUN_CODES: frozenset[str] = frozenset(
         "http_error",
         "internal_error",
         "interrupt_rejected",
+        "interrupt_timeout",
+        "decision_rejected",
     }
 )
 

@@ -7,7 +7,17 @@ from typing import Annotated, Final, Literal, TypeAlias
 import msgspec
 
 from wopr.protocol.agents import AgentId
-from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.documents import (
+    UNSET,
+    Closed,
+    Document,
+    Id,
+    Json,
+    JsonObject,
+    NonEmpty,
+    Unset,
+)
+from wopr.protocol.runs import RunStatus
 
 InterruptKind: TypeAlias = Literal[
     "approval",
@@ -266,3 +276,11 @@ class ResolveInterrupt(Closed, frozen=True, kw_only=True):
     """The body that resolves an interrupt, by run and node or by token."""
 
     resume_value: Json
+
+
+class AnswerTaken(Document, frozen=True, kw_only=True):
+    """What an answer led to: the run's status right after it."""
+
+    run_id: Id
+    node_id: NonEmpty
+    status: RunStatus

@@ -67,7 +67,8 @@ class Configurable(Document, frozen=True, kw_only=True):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
     prompt_overrides: dict[str, str] | Unset = UNSET
     escalation_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | Unset = UNSET
-    reasoning_verbosity: Literal["summary", "full", "off"] | Unset = UNSET
+    # One of summary, full and off; anything else leaves it to the host.
+    reasoning_verbosity: Json | Unset = UNSET
     mock_provider: MockProvider | Unset = UNSET
 
 

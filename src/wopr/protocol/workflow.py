@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from wopr.protocol.agents import AgentRef
+from wopr.protocol.agents import AgentId, AgentRef
 from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
 
 WorkflowId = Annotated[
@@ -211,7 +211,7 @@ class ComplianceConfig(Document, frozen=True, kw_only=True):
 
 
 class WorkflowMetadata(Document, frozen=True, kw_only=True):
-    """Bookkeeping; of it only the compliance fields change what the host does."""
+    """Bookkeeping; of it the compliance fields and the required agent change what the host does."""
 
     tags: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]],
@@ -219,6 +219,8 @@ class WorkflowMetadata(Document, frozen=True, kw_only=True):
     ] = []
     compliance_class: Literal["public", "pii", "phi", "pci", "regulated"] = "public"
     compliance_config: ComplianceConfig = ComplianceConfig()
+    # The agent that the workflow works for: its hand-off schemas check the run's inputs and outputs.
+    requires_agent_id: AgentId | Unset = UNSET
 
 
 class WorkflowSettings(Document, frozen=True, kw_only=True):

@@ -13,20 +13,26 @@ import anyio
 import httpx
 import msgspec
 
-from wopr.engine.outcome import Failed, NodeFailure, Outcome, Waiting
+from wopr.agents.memory import Memory
+from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended, Waiting
 from wopr.engine.plan import Breach, Start, plan
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
+from wopr.runtime.agent_call import AgentCall, AgentServices
 from wopr.runtime.appender import Burst
 from wopr.runtime.call import NodeCall
 from wopr.runtime.calling import call_and_wait, call_now
 from wopr.runtime.children import child_views
+from wopr.runtime.handoff_schemas import check_return
+from wopr.runtime.handoffs import hand_over
 from wopr.runtime.journal import Journal
 from wopr.runtime.metrics import Metrics
+from wopr.runtime.resolving import play_script
 from wopr.runtime.steps import cancel_run, fail_node, is_current, settle, take
+from wopr.runtime.suspending import hold
 from wopr.runtime.tracing import Tracing
 from wopr.runtime.wakeups import Wakeups
 from wopr.runtime.wishes import CancelWish, PauseWish, read_wish
@@ -51,9 +57,13 @@ class Advancer:
         metrics: Metrics,
         tracing: Tracing,
         provides: frozenset[str],
+        services: AgentServices,
+        memory: Memory,
     ) -> None:
         self.journal = journal
         self.http = http
+        self.services = services
+        self.memory = memory
         self.wakeups = Wakeups(journal, self.advance)
         self.runs: dict[str, ActiveRun] = {}
         self._metrics = metrics
@@ -186,6 +196,7 @@ class Advancer:
         if missing:
             fail_node(burst, node.id, _not_provided(node.type_id, missing))
             return
+        hand_over(burst, node)
         payload: JsonObject = {"nodeId": node.id, "typeId": node.type_id, "attempt": step.attempt}
         if not isinstance(node.agent, Unset):
             payload["agent"] = msgspec.to_builtins(node.agent)
@@ -198,8 +209,27 @@ class Advancer:
         if node_type.is_async:
             run.launch.append(node_id)
             return
-        call = NodeCall(self, run, node_id, burst.state, now=burst.now)
-        _settle(run, burst, call, call_now(run, call, node_type))
+        call = AgentCall(self, run, node_id, burst.state, now=burst.now)
+        self._settle(run, burst, call, call_now(run, call, node_type))
+
+    def _settle(self, run: ActiveRun, burst: Burst, call: AgentCall, outcome: Outcome) -> None:
+        """Append what a node emitted and what came of its call."""
+        try:
+            call.write(burst)
+        except NodeFailure as failure:
+            outcome = Failed(failure.error)
+        if isinstance(outcome, Completed):
+            outcome = check_return(call, outcome) or outcome
+        doubt = call.doubt(burst) if isinstance(outcome, Completed) else None
+        if doubt is not None and isinstance(outcome, Completed):
+            fault = hold(burst, call.node_id, doubt, outcome.outputs)
+            if fault is not None:
+                fail_node(burst, call.node_id, fault)
+            return
+        settle(run, burst, call.node_id, outcome)
+        if isinstance(outcome, Suspended) and outcome.script:
+            play_script(burst, call.node_id, outcome.script)
+            self.call_again(run, burst)
 
     def call_again(self, run: ActiveRun, burst: Burst) -> None:
         """Call every running node that is due, or that nobody in this process is executing."""
@@ -231,7 +261,7 @@ class Advancer:
 
     async def _execute(self, run: ActiveRun, node_id: str, scope: anyio.CancelScope) -> None:
         """Call an async node and append what came of it."""
-        call = NodeCall(self, run, node_id, run.state, now=self.journal.now())
+        call = AgentCall(self, run, node_id, run.state, now=self.journal.now())
         outcome: Outcome | None = None
         try:
             with scope:
@@ -247,7 +277,7 @@ class Advancer:
                 del run.in_flight[node_id]
             await self.wakeups.later(call.tenant, call.run_id, error)
 
-    async def _call(self, run: ActiveRun, call: NodeCall) -> Outcome | None:
+    async def _call(self, run: ActiveRun, call: AgentCall) -> Outcome | None:
         node_type = run.compiled.types[call.node_id]
         if node_type is None:
             return None
@@ -258,7 +288,7 @@ class Advancer:
         return await call_and_wait(run, call, node_type, call.now)
 
     async def _finish(
-        self, run: ActiveRun, call: NodeCall, outcome: Outcome | None, scope: anyio.CancelScope
+        self, run: ActiveRun, call: AgentCall, outcome: Outcome | None, scope: anyio.CancelScope
     ) -> None:
         """Append the outcome of an async node, unless the run has moved on without it."""
         # A node that was interrupted may be in flight again before its first execution is done.
@@ -269,7 +299,7 @@ class Advancer:
 
         def change(burst: Burst) -> None:
             if is_current(burst.state, call.node_id, call.started_event):
-                _settle(run, burst, call, outcome)
+                self._settle(run, burst, call, outcome)
 
         await self.transact(run, change)
         if isinstance(outcome, Waiting) and call.node_id in run.missed:
@@ -320,14 +350,6 @@ class Advancer:
             return
         run.pausing = wish
         await self.transact(run, lambda burst: self.call_again(run, burst))
-
-
-def _settle(run: ActiveRun, burst: Burst, call: NodeCall, outcome: Outcome) -> None:
-    try:
-        call.write(burst)
-    except NodeFailure as failure:
-        outcome = Failed(failure.error)
-    settle(run, burst, call.node_id, outcome)
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

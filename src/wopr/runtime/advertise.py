@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from wopr import __version__
 from wopr.nodes.mock_providers import CATALOGUE
 from wopr.nodes.registry import NodeRegistry
-from wopr.protocol.agent_families import ProviderUsageFamily, SubWorkflow
 from wopr.protocol.capabilities import (
     Capabilities,
     Implementation,
@@ -35,6 +34,7 @@ from wopr.protocol.families import (
     Runs,
     Testing,
 )
+from wopr.runtime.advertise_agents import agent_families
 from wopr.runtime.requests import OLDEST_ENGINE
 from wopr.runtime.settings import Settings
 from wopr.security.keys import ROLES, TEST_KEY_PREFIX
@@ -50,6 +50,10 @@ def capabilities(
     settings: Settings, registry: NodeRegistry, fixtures: Sequence[str]
 ) -> Capabilities:
     """Say what this host can do, and nothing that it cannot."""
+    return agent_families(settings, registry, _core(settings, fixtures))
+
+
+def _core(settings: Settings, fixtures: Sequence[str]) -> Capabilities:
     return Capabilities(
         supported_envelopes=[],
         limits=_limits(settings),
@@ -60,8 +64,6 @@ def capabilities(
         supported_transports=["rest"],
         observability=Observability(otel=Otel(export_protocols=["http/protobuf"])),
         fixtures=list(fixtures) or UNSET,
-        sub_workflow=SubWorkflow(input_mapping=True) if registry.get("core.subWorkflow") else UNSET,
-        provider_usage=ProviderUsageFamily(supported=True),
         runs=Runs(
             pause_resume=PauseResume(
                 supported=True, drain_policies=["immediate", "drain-current-node"]

@@ -16,41 +16,55 @@ from wopr.engine.fold import fold
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, encode
-from wopr.protocol.emitters import may_emit, required_capability
-from wopr.protocol.events import RunEvent, is_known_type
+from wopr.protocol.emitters import is_advertised, may_emit
+from wopr.protocol.events import EVENT_TYPES, RunEvent, is_known_type
+from wopr.protocol.payloads.check import faults
 from wopr.protocol.times import to_iso
 from wopr.runtime.vault import Vault
 from wopr.security.redact import Redactor
 from wopr.store.port import Artifact, Batch, StoredEvent, Wish
 
+_WAITS = frozenset(
+    {
+        "node.suspended",
+        "node.resumed",
+        "node.failed",
+        "node.cancelled",
+        "approval.granted",
+        "approval.rejected",
+        "approval.received",
+    }
+)
+
 
 class Guard:
     """What this host lets onto a log: advertised families only, from authorised emitters only."""
 
-    def __init__(self, advertises: Callable[[str], bool]) -> None:
-        self._advertises = advertises
+    def __init__(self, discovery: JsonObject) -> None:
+        self._silent = frozenset(
+            event_type for event_type in EVENT_TYPES if not is_advertised(event_type, discovery)
+        )
 
-    def check(self, type_id: str, event_type: str) -> None:
-        """Fail the node that may not emit this."""
+    def advertises(self, event_type: str) -> bool:
+        """Tell whether the discovery document lets this host emit events of this type."""
+        return event_type not in self._silent
+
+    def check(self, type_id: str, event_type: str, payload: Json) -> None:
+        """Fail the node that may not emit this, or not in this form."""
         if not is_known_type(event_type):
-            raise NodeFailure(
-                f"{event_type} is neither a protocol event type nor a legal vendor type",
-                code="validation_error",
-                retryable=False,
-            )
+            raise _refused(f"{event_type} is neither a protocol event type nor a legal vendor type")
         if not may_emit(type_id, event_type):
-            raise NodeFailure(
-                f"a node of type {type_id} may not emit {event_type}",
-                code="validation_error",
-                retryable=False,
-            )
-        capability = required_capability(event_type)
-        if capability is not None and not self._advertises(capability):
-            raise NodeFailure(
-                f"{event_type} needs {capability}, which this host does not advertise",
-                code="capability_not_provided",
-                retryable=False,
-            )
+            raise _refused(f"a node of type {type_id} may not emit {event_type}")
+        if not self.advertises(event_type):
+            message = f"this host does not advertise what {event_type} needs"
+            raise _refused(message, code="capability_not_provided")
+        fault = faults(event_type, payload)
+        if fault is not None:
+            raise _refused(fault)
+
+
+def _refused(message: str, code: str = "validation_error") -> NodeFailure:
+    return NodeFailure(message, code=code, retryable=False)
 
 
 class Burst:
@@ -73,10 +87,12 @@ class Burst:
         self.artifacts: list[Artifact] = []
         self.wishes: list[Wish] = []
         self.children: list[Batch] = []
+        # Whether the inbox changes with these events.
+        self.moves_waits = False
         self.vault = vault
         self._new_id = new_id
         self._redactor = redactor
-        self._guard = guard
+        self.guard = guard
         self.iso = to_iso(now)
 
     def add(
@@ -106,6 +122,7 @@ class Burst:
             event = replace(event, payload=self._redactor.json(payload))
             body = encode(event)
         self.state = fold(state, event)
+        self.moves_waits = self.moves_waits or event_type in _WAITS
         self.events.append(StoredEvent(sequence=event.sequence, type=event_type, body=body))
         return event.event_id
 
@@ -119,7 +136,7 @@ class Burst:
         event_id: str = "",
     ) -> str:
         """Append an event that a node emits, if it may."""
-        self._guard.check(self.state.graph.nodes[node_id].type_id, event_type)
+        self.guard.check(self.state.graph.nodes[node_id].type_id, event_type, payload)
         return self.add(
             event_type, payload, node_id=node_id, causation_id=causation_id, event_id=event_id
         )

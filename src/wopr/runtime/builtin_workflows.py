@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 
@@ -11,8 +11,7 @@ from wopr.runtime.definition_files import load_definition
 
 FIXTURE_PREFIX = "conformance-"
 # What a fixture may ask of a host beyond its node types, and this host does not offer.
-_UNMET_CONFIG = frozenset({"memoryAction", "emitDuplicateMessageId"})
-_UNMET_METADATA = frozenset({"requiresInstalledPack", "requiresWorkspaceAgent"})
+_UNMET_METADATA = "requiresWorkspaceAgent"
 
 
 def hello() -> JsonObject:
@@ -30,26 +29,35 @@ def conformance_agents() -> Iterator[JsonObject]:
     return _read_all("agents")
 
 
-def runnable_fixtures(registered: Mapping[str, JsonObject]) -> list[str]:
-    """Name the registered fixtures that do here what they are for: listing one is a promise."""
+def runnable_fixtures(
+    registered: Mapping[str, JsonObject], packs: Collection[str] = ()
+) -> list[str]:
+    """Name the registered fixtures that do here what they are for: listing one is a promise.
+
+    `packs` are those that the installed agents come from.
+    """
     return sorted(
         name
         for name, document in registered.items()
-        if name.startswith(FIXTURE_PREFIX) and _can_run(document, registered)
+        if name.startswith(FIXTURE_PREFIX) and _can_run(document, registered, packs)
     )
 
 
-def _can_run(document: JsonObject, registered: Mapping[str, JsonObject]) -> bool:
+def _can_run(
+    document: JsonObject, registered: Mapping[str, JsonObject], packs: Collection[str]
+) -> bool:
     nodes: list[JsonObject] = document["nodes"]
     children: list[Json] = [
         node["config"].get("workflowId") for node in nodes if node["typeId"] == "core.subWorkflow"
     ]
-    is_unmet = (
-        not _UNMET_METADATA.isdisjoint(document["metadata"])
-        or any("agent" in node or not _UNMET_CONFIG.isdisjoint(node["config"]) for node in nodes)
-        or any(child not in registered for child in children)
-    )
-    return not is_unmet
+    # Checks that a host without conversations refuses it.
+    if document["id"] == "conformance-conversation-capability-negotiation":
+        return False
+    metadata: JsonObject = document["metadata"]
+    pack = metadata.get("requiresInstalledPack")
+    if _UNMET_METADATA in metadata or (pack is not None and pack not in packs):
+        return False
+    return all(child in registered for child in children)
 
 
 def _shipped() -> Traversable:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Draft = Callable[[Burst], None]
 LARGEST_ARTIFACT_BYTES = 8 * 1024 * 1024
-# Effects are numbered within a round of a loop; no node performs a million of them in one.
-EFFECTS_PER_ROUND = 1_000_000
+# Effects are numbered within one visit of a node; none performs a million of them in one.
+EFFECTS_PER_VISIT = 1_000_000
 
 
 class NodeCall:
@@ -59,6 +59,7 @@ class NodeCall:
         self.node_id = node_id
         self.attempt = self._node.attempt
         self.iteration = self._node.iteration
+        self.visit = self._node.visit
         self.started_at = self._node.started_at
         self.started_event = self._node.started_event
         self.now = now
@@ -104,6 +105,29 @@ class NodeCall:
 
         self._drafts.append(draft)
         return event_id
+
+    def record(self, event_type: str, payload: JsonObject, causation_id: str = "") -> str:
+        """Put an event of the host's own on the log, where it advertises events of that type."""
+        event_id = self._advancer.journal.new_id()
+        payload = as_json(payload)
+        cause = causation_id or self.started_event
+
+        def draft(burst: Burst) -> None:
+            if burst.guard.advertises(event_type):
+                burst.add(
+                    event_type, payload, node_id=self.node_id, causation_id=cause, event_id=event_id
+                )
+
+        self._drafts.append(draft)
+        return event_id
+
+    def open_call(self, call_id: str) -> str | None:
+        """The event of a tool call that is on the log without its return."""
+        return self._node.open_calls.get(call_id)
+
+    def clock(self) -> int:
+        """What time it is now, in milliseconds since the epoch."""
+        return self._advancer.journal.now()
 
     def _append(self, burst: Burst, event_type: str, payload: JsonObject) -> None:
         """Append an event that the host writes on the node's behalf, whatever the node's type."""
@@ -226,7 +250,7 @@ class NodeCall:
                 retryable=False,
             )
         # Derived, not random: a replay names its artifacts alike.
-        artifact_id = f"{self.node_id}-{self.iteration}-{self._artifacts}"
+        artifact_id = f"{self.node_id}-{self.visit}-{self._artifacts}"
         self._artifacts += 1
 
         def draft(burst: Burst) -> None:
@@ -254,7 +278,9 @@ class NodeCall:
         """Append what has been emitted so far."""
         await self._advancer.flush(self._run, self)
 
-    async def spawn(self, workflow_id: str, inputs: JsonObject) -> str:
+    async def spawn(
+        self, workflow_id: str, inputs: JsonObject, *, causation_id: str = "", flush: bool = True
+    ) -> str:
         """Start a child run in the same transaction as its dispatch event."""
         batch = await child_batch(
             self._advancer.journal, self._run, self.node_id, workflow_id, inputs
@@ -264,15 +290,17 @@ class NodeCall:
         def draft(burst: Burst) -> None:
             burst.children.append(batch)
             payload = {"childRunId": child_id, "childWorkflowId": workflow_id}
-            self._append(burst, "node.dispatched", payload)
+            cause = causation_id or self._node.started_event
+            burst.add("node.dispatched", payload, node_id=self.node_id, causation_id=cause)
 
         self._drafts.append(draft)
-        await self.flush()
+        if flush:
+            await self.flush()
         return child_id
 
     def invocation_id(self, provider_key: str) -> str:
         """The layer-2 id of this node's next effect."""
-        ordinal = self.iteration * EFFECTS_PER_ROUND + self._effects
+        ordinal = self.visit * EFFECTS_PER_VISIT + self._effects
         return logical_invocation_id(self.tenant, self.run_id, self.node_id, ordinal, provider_key)
 
     async def once(self, provider_key: str, effect: Callable[[], Awaitable[Json]]) -> Json:

@@ -15,12 +15,13 @@ from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import Unavailable, WoprError
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
-from wopr.runtime.call import NodeCall
+from wopr.runtime.agent_call import AgentCall
+from wopr.runtime.handoff_schemas import check_task
 
 log = structlog.get_logger("wopr.nodes")
 
 
-def call_now(run: ActiveRun, call: NodeCall, node_type: NodeType) -> Outcome:
+def call_now(run: ActiveRun, call: AgentCall, node_type: NodeType) -> Outcome:
     """Call a node that does not wait."""
     expired = out_of_time(call.state, call.node_id, call.now)
     if expired is not None:
@@ -31,7 +32,7 @@ def call_now(run: ActiveRun, call: NodeCall, node_type: NodeType) -> Outcome:
         return _failed(call, error)
 
 
-async def call_and_wait(run: ActiveRun, call: NodeCall, node_type: NodeType, now: int) -> Outcome:
+async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, now: int) -> Outcome:
     """Call a node that may wait, within what is left of its time.
 
     Raises `Unavailable` when the store was away: that is no failure of the node.
@@ -40,7 +41,7 @@ async def call_and_wait(run: ActiveRun, call: NodeCall, node_type: NodeType, now
     if expired is not None:
         return expired
     limit = run.compiled.graph.nodes[call.node_id].settings.timeout
-    left = (call.started_at + limit - now) / 1000 if limit else None
+    left = (_began(call.state, call.node_id) + limit - now) / 1000 if limit else None
     with anyio.move_on_after(left):
         try:
             arguments = _arguments(run, call, node_type)
@@ -53,11 +54,17 @@ async def call_and_wait(run: ActiveRun, call: NodeCall, node_type: NodeType, now
 
 
 def out_of_time(state: RunState, node_id: str, now: int) -> Failed | None:
-    """The failure of a node that has run out of its own time, counted from its start."""
+    """The failure of a node that has run out of its own time."""
     limit = state.graph.nodes[node_id].settings.timeout
-    if limit and now - state.nodes[node_id].started_at > limit:
+    if limit and now - _began(state, node_id) > limit:
         return _timed_out(node_id, limit)
     return None
+
+
+def _began(state: RunState, node_id: str) -> int:
+    """When the node's time began: the wait for an answer has a limit of its own."""
+    node = state.nodes[node_id]
+    return max(node.started_at, node.resumed_at)
 
 
 def _timed_out(node_id: str, limit: int) -> Failed:
@@ -65,13 +72,14 @@ def _timed_out(node_id: str, limit: int) -> Failed:
     return Failed(RunError(code="node_timeout", message=message))
 
 
-def _arguments(run: ActiveRun, call: NodeCall, node_type: NodeType) -> tuple[Json, Json]:
+def _arguments(run: ActiveRun, call: AgentCall, node_type: NodeType) -> tuple[Json, Json]:
     graph = run.compiled.graph
     ports = graph.nodes[call.node_id].inputs
     inputs: JsonObject = {}
     if ports or graph.incoming[call.node_id]:
         known = scope(call.state)
         inputs = _carried_values(run, call.node_id, known) | resolve(ports, known)
+    check_task(call, inputs)
     return run.compiled.configs[call.node_id], node_type.decode_inputs(inputs)
 
 
@@ -89,7 +97,7 @@ def _carried_values(run: ActiveRun, node_id: str, known: dict[str, Json]) -> Jso
     return values
 
 
-def _failed(call: NodeCall, error: Exception) -> Failed:
+def _failed(call: AgentCall, error: Exception) -> Failed:
     match error:
         case NodeFailure():
             return Failed(error.error)

@@ -10,8 +10,9 @@ import msgspec
 
 from wopr.engine.fold import INTERRUPTED_BY_PAUSE
 from wopr.engine.state import RunIdentity, RunState, initial
-from wopr.protocol.documents import JsonObject, Unset, encode
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
+from wopr.protocol.interrupts import AnswerTaken
 from wopr.protocol.runs import (
     DRAIN_POLICIES,
     BulkCancel,
@@ -31,9 +32,11 @@ from wopr.runtime.advance import Advancer
 from wopr.runtime.appender import Burst
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.requests import NewRun
+from wopr.runtime.resolving import pending, resolve
 from wopr.runtime.starting import started_payload
 from wopr.runtime.steps import cancel_run
 from wopr.runtime.vault import Vault
+from wopr.runtime.waits import Resolver
 from wopr.runtime.wishes import CancelWish, PauseWish
 from wopr.store.port import RememberedAnswer, RunFilter
 
@@ -183,6 +186,32 @@ class Commands:
             return ResumeAnswer(
                 run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
             )
+
+    async def answer(
+        self,
+        tenant: str,
+        run_id: str,
+        node_id: str,
+        value: Json,
+        by: Resolver,
+        *,
+        interrupt_id: str | None = None,
+    ) -> AnswerTaken:
+        """Answer what a node waits for. Of several answers the first one taken wins."""
+        async with self._held(tenant, run_id) as run:
+
+            def change(burst: Burst) -> WoprError | None:
+                interrupt = pending(
+                    burst.state, node_id, interrupt_id, value=value, by_token=by.by_token
+                )
+                refusal = resolve(burst, node_id, interrupt, value, by)
+                self._advancer.call_again(run, burst)
+                return refusal
+
+            refusal = await self._advancer.transact(run, change)
+            if refusal is not None:
+                raise refusal
+            return AnswerTaken(run_id=run_id, node_id=node_id, status=run.state.status)
 
     @asynccontextmanager
     async def _held(self, tenant: str, run_id: str) -> AsyncGenerator[ActiveRun, None]:

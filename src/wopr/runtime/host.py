@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,12 +14,14 @@ import httpx
 import msgspec
 import structlog
 
+from wopr.agents.memory import Memory
 from wopr.agents.registry import Agents
+from wopr.agents.tools import ToolLimits
 from wopr.nodes.builtin import builtin_registry
+from wopr.nodes.identity_hooks import PROBE_SECRET, PROBE_SECRET_ID
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.capabilities import document, etag
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.emitters import look_up
 from wopr.protocol.errors import WoprError
 from wopr.runtime.advance import Advancer
 from wopr.runtime.advertise import (
@@ -27,6 +30,8 @@ from wopr.runtime.advertise import (
     MAX_RESPONSE_BODY_BYTES,
     capabilities,
 )
+from wopr.runtime.advertise_agents import floor_of
+from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Guard
 from wopr.runtime.builtin_workflows import (
     conformance_agents,
@@ -46,6 +51,7 @@ from wopr.runtime.metrics import Metrics
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import DAY_MS, Settings
 from wopr.runtime.sources import Sources
+from wopr.runtime.tool_calls import ToolPolicy
 from wopr.runtime.tracing import Tracing
 from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactor
@@ -78,6 +84,8 @@ class Host:
     discovery: bytes
     discovery_etag: str
     first_key: str | None
+    # The first signs interrupt tokens; the others still verify them.
+    token_keys: tuple[bytes, ...]
 
 
 @asynccontextmanager
@@ -115,13 +123,18 @@ async def _assemble(
     tracing: Tracing,
 ) -> Host:
     redactor = Redactor()
+    secret = host_secret(settings.data_dir, os.environ)
+    if settings.conformance:
+        redactor.register(PROBE_SECRET_ID, PROBE_SECRET)
     configured = parse_env_keys(settings.api_keys)
     for key in configured:
         redactor.register("api-key", key.key)
     library = Library(store, registry, sources.now)
     fixtures = await _register_workflows(settings, library)
     discovery = document(capabilities(settings, registry, fixtures))
-    agents = Agents(store, sources.now, msgspec.json.decode(discovery))
+    advertised: JsonObject = msgspec.json.decode(discovery)
+    agents = Agents(store, sources.now, advertised)
+    library.agents = agents
     if settings.conformance:
         await _install_agents(agents)
     keyring = Keyring(store, configured, sources.now)
@@ -131,13 +144,28 @@ async def _assemble(
         store=store,
         library=library,
         bus=bus,
-        guard=_guard(discovery),
+        guard=Guard(advertised),
         redactor=redactor,
-        seal=Seal(derive(host_secret(settings.data_dir, os.environ), "run-vault")),
+        seal=Seal(derive(secret, "run-vault")),
         limits=settings.limits,
         sources=sources,
     )
-    advancer = Advancer(journal, http=http, metrics=metrics, tracing=tracing, provides=frozenset())
+    advancer = Advancer(
+        journal,
+        http=http,
+        metrics=metrics,
+        tracing=tracing,
+        provides=frozenset(),
+        services=AgentServices(
+            agents=agents,
+            floor=floor_of(settings),
+            tools=ToolPolicy(limits=_tool_limits(settings, sources), scopes=keyring.scopes),
+            verbosity=settings.reasoning_verbosity,  # type: ignore[arg-type]  # checked there
+            token_limit=settings.reasoning_token_limit,
+            suppresses_escalation=settings.suppress_escalation,
+        ),
+        memory=Memory(store, sources.now),
+    )
     return Host(
         settings=settings,
         store=store,
@@ -154,12 +182,15 @@ async def _assemble(
         discovery=discovery,
         discovery_etag=etag(discovery),
         first_key=await keyring.first_key(),
+        token_keys=(derive(secret, "interrupt-token"),),
     )
 
 
-def _guard(discovery: bytes) -> Guard:
-    advertised: JsonObject = msgspec.json.decode(discovery)
-    return Guard(lambda capability: look_up(advertised, capability) not in (None, False))
+def _tool_limits(settings: Settings, sources: Sources) -> ToolLimits:
+    rate = settings.tool_rate_limit
+    return ToolLimits(
+        per_second=rate, burst=max(1, math.ceil(rate)), clock=lambda: sources.now() / 1000
+    )
 
 
 async def _register_workflows(settings: Settings, library: Library) -> list[str]:
@@ -180,7 +211,8 @@ async def _register_workflows(settings: Settings, library: Library) -> list[str]
         if await _register(library, source, document)
     }
     log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
-    return runnable_fixtures(kept)
+    agents = conformance_agents() if settings.conformance else ()
+    return runnable_fixtures(kept, {str(a["agentId"]).rpartition(".")[0] for a in agents})
 
 
 async def _register(library: Library, source: str, document: JsonObject) -> bool:

@@ -13,6 +13,7 @@ from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RunEvent
+from wopr.runtime import inbox
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, Guard
 from wopr.runtime.bus import Bus
@@ -134,9 +135,12 @@ class Journal:
             return False
         identity = burst.state.identity
         parent = identity.parent_run_id if burst.state.is_terminal else None
+        opened, closed = inbox.changes(run.state, burst.state) if burst.moves_waits else ((), ())
         batch = Batch(
             run=row,
             first=burst.first,
+            suspends=opened,
+            resumes=closed,
             events=tuple(burst.events),
             wakes=(parent,) if parent else (),
             wishes=tuple(burst.wishes),
@@ -157,7 +161,7 @@ class Journal:
         identity = state.identity
         ended = state.is_terminal
         # A run with children shows their present status, so its snapshot is made when asked for.
-        keep = ended and not any(node.children for node in state.nodes.values())
+        keep = ended and not state.children
         return RunRow(
             run_id=identity.run_id,
             workflow_id=identity.workflow_id,

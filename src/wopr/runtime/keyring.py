@@ -57,6 +57,19 @@ class Keyring:
             self._trusted.popitem(last=False)
         return principal
 
+    async def scopes(self, tenant: str, key_id: str) -> frozenset[str] | None:
+        """What a key of this tenant may do now; None for one that is unknown or no longer valid."""
+        for principal in self._configured.values():
+            if (principal.tenant, principal.key_id) == (tenant, key_id):
+                return principal.scopes
+        for row in await self._store.keys(tenant):
+            if row.key_id == key_id:
+                try:
+                    return _principal(row, self._now()).scopes
+                except Unauthenticated:
+                    return None
+        return None
+
     async def first_key(self) -> str | None:
         """Make an admin key for an empty keyring; None when there are keys already."""
         if self._configured or await self._store.keys():

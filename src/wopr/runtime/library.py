@@ -11,13 +11,16 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 
+from wopr.agents.registry import Agents
 from wopr.engine.graph import Graph, compile_graph
+from wopr.nodes.identity_hooks import SCRIPT_KEYS
+from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.checking import compile_schema
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.errors import NotFound
-from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runtime.registration import check_definition
+from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.runtime.registration import CONFORMANCE_PREFIX, check_definition
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
@@ -52,11 +55,17 @@ class Library:
         self._registry = registry
         self._now = now
         self._compiled: OrderedDict[tuple[str, str, str], Compiled] = OrderedDict()
+        # Set once the host knows its agents; their manifests are loaded with the workflows.
+        self.agents: Agents | None = None
         self._newest: dict[tuple[str, str], tuple[int, Compiled]] = {}
 
-    async def register(self, tenant: str, document: Json) -> tuple[WorkflowRow, bool]:
+    async def register(
+        self, tenant: str, document: Json, *, may_author_conformance: bool = False
+    ) -> tuple[WorkflowRow, bool]:
         """Check and keep a definition; the flag says whether it is new."""
-        definition = check_definition(document, self._registry)
+        definition = check_definition(
+            document, self._registry, may_author_conformance=may_author_conformance
+        )
         body = encode(document)
         row = WorkflowRow(
             workflow_id=definition.id,
@@ -83,8 +92,7 @@ class Library:
         now = self._now()
         if kept is not None and now - kept[0] < NEWEST_KEPT_MS:
             return kept[1]
-        row = await self.row(tenant, workflow_id)
-        compiled = self._compile(tenant, row)
+        compiled = await self._compile(tenant, await self.row(tenant, workflow_id))
         self._newest[tenant, workflow_id] = (now, compiled)
         return compiled
 
@@ -93,9 +101,11 @@ class Library:
         kept = self._compiled.get((tenant, workflow_id, version))
         if kept is not None:
             return kept
-        return self._compile(tenant, await self.row(tenant, workflow_id, version))
+        return await self._compile(tenant, await self.row(tenant, workflow_id, version))
 
-    def _compile(self, tenant: str, row: WorkflowRow) -> Compiled:
+    async def _compile(self, tenant: str, row: WorkflowRow) -> Compiled:
+        if self.agents is not None:
+            await self.agents.load(tenant)
         key = (tenant, row.workflow_id, row.version)
         kept = self._compiled.get(key)
         if kept is None:
@@ -106,8 +116,23 @@ class Library:
         return kept
 
 
+def _type_of(
+    node: WorkflowNode, definition: WorkflowDefinition, registry: NodeRegistry
+) -> NodeType | None:
+    """A node's type; the scripts of conformance workflows are played by a type of their own."""
+    if node.type_id != "core.identity":
+        return registry.get(node.type_id)
+    is_scripted = not node.config.keys().isdisjoint(SCRIPT_KEYS)
+    # Its inputs say what the agent that it works for pretends to hand back.
+    is_for_agent = definition.id.startswith(CONFORMANCE_PREFIX) and not isinstance(
+        definition.metadata.requires_agent_id, Unset
+    )
+    hooks = registry.get(IDENTITY_HOOKS) if is_scripted or is_for_agent else None
+    return hooks if hooks is not None or is_scripted else registry.get(node.type_id)
+
+
 def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compiled:
-    types = {node.id: registry.get(node.type_id) for node in definition.nodes}
+    types = {node.id: _type_of(node, definition, registry) for node in definition.nodes}
     schema = definition.configurable_schema
     return Compiled(
         workflow_id=definition.id,

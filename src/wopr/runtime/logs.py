@@ -7,7 +7,24 @@ import sys
 
 import structlog
 
+from wopr.security.redact import Redactor
+
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+class RedactingFormatter(logging.Formatter):
+    """The last place before the log: whoever wrote the line, no credential leaves in it."""
+
+    def __init__(self, fmt: str) -> None:
+        super().__init__(fmt)
+        self._redactor = Redactor()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write a record without what looks like a secret."""
+        line = super().format(record)
+        if not self._redactor.may_hold_secret(line.encode("utf-8", "replace")):
+            return line
+        return self._redactor.text(line)
 
 
 def configure_logs(log_format: str, log_level: str) -> None:
@@ -33,7 +50,7 @@ def configure_logs(log_format: str, log_level: str) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(RedactingFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=shown, force=True)
     logging.getLogger("uvicorn").setLevel(max(shown, logging.WARNING))
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import anyio
+from msgspec.structs import replace
 
 from wopr.engine.snapshot import snapshot
-from wopr.protocol.documents import encode
+from wopr.engine.state import RunState
+from wopr.protocol.documents import UNSET, JsonObject, Unset, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RUN_TERMINAL_TYPES
-from wopr.protocol.runs import TERMINAL, ChildRun, RunSnapshot
+from wopr.protocol.runs import TERMINAL, ChildRun, RunSnapshot, RunStatus
 from wopr.runtime.advance import Advancer
 from wopr.runtime.bus import Bus
+from wopr.runtime.inbox import may_use_token, mint, request
 from wopr.store.port import RunFilter, RunRow, StoredEvent
 
 PAGE = 500
@@ -26,6 +29,7 @@ class SnapshotBody:
 
     body: bytes
     sequence: int
+    has_token: bool = False
 
 
 class Readers:
@@ -43,15 +47,21 @@ class Readers:
             raise NotFound(f"there is no run {run_id!r}")
         return row
 
-    async def snapshot(self, tenant: str, run_id: str) -> SnapshotBody:
-        """The run as it stands, encoded."""
+    async def snapshot(
+        self, tenant: str, run_id: str, *, token_key: bytes | None = None
+    ) -> SnapshotBody:
+        """The run as it stands, encoded; with a token for its wait where a key is given."""
         row = await self.row(tenant, run_id)
         if row.snapshot is not None:
             return SnapshotBody(row.snapshot, row.last_sequence)
-        view = await self.fold(tenant, row)
-        return SnapshotBody(encode(view), int(view.last_sequence or 0))
+        view = await self.fold(tenant, row, token_key=token_key)
+        waits = view.interrupt
+        has_token = not isinstance(waits, Unset) and "interruptToken" in waits
+        return SnapshotBody(encode(view), int(view.last_sequence or 0), has_token)
 
-    async def fold(self, tenant: str, row: RunRow) -> RunSnapshot:
+    async def fold(
+        self, tenant: str, row: RunRow, *, token_key: bytes | None = None
+    ) -> RunSnapshot:
         """The run as it stands, from its log."""
         run_id = row.run_id
         run = await self._advancer.load(tenant, run_id)
@@ -61,8 +71,35 @@ class Readers:
         if state.next_sequence <= row.last_sequence:
             # What this process holds is behind a commit that the reader may have seen already.
             state = await self._advancer.journal.catch_up(state)
-        has_children = any(node.children for node in state.nodes.values())
-        return snapshot(state, await self._children(tenant, run_id) if has_children else ())
+        waits = self._wait(state, token_key)
+        if not state.children:
+            return replace(snapshot(state), interrupt=waits)
+        children = await self._children(tenant, run_id)
+        view = replace(snapshot(state, children), interrupt=waits)
+        waiting = next((c for c in children if c.status.startswith("waiting-")), None)
+        if waiting is None or view.status != "running":
+            return view
+        # While it is blocked on a child that waits, a run shows that it waits too.
+        return replace(view, status=waiting.status, current_node_id=waiting.node_id)
+
+    def _wait(self, state: RunState, token_key: bytes | None) -> JsonObject | Unset:
+        """What the run waits for; the token only for those who may answer."""
+        for node_id, node in state.nodes.items():
+            interrupt = node.interrupt
+            if node.status != "suspended" or interrupt is None or state.is_terminal:
+                continue
+            shown: JsonObject = {
+                "kind": interrupt.kind,
+                "nodeId": node_id,
+                "interruptId": interrupt.interrupt_id,
+                "payload": request(interrupt),
+            }
+            if token_key is not None and may_use_token(state, node_id, interrupt):
+                now = self._advancer.journal.now()
+                token = mint(state, node_id, interrupt, now, token_key)
+                shown |= {"interruptToken": token, "callbackUrl": f"/v1/interrupts/{token}"}
+            return shown
+        return UNSET
 
     async def _children(self, tenant: str, run_id: str) -> list[ChildRun]:
         where = RunFilter(parent_run_id=run_id)
@@ -70,12 +107,19 @@ class Readers:
         return [
             ChildRun(
                 run_id=row.run_id,
-                status=row.status,  # type: ignore[arg-type]  # the store keeps what the fold gave
+                status=await self._shown_status(tenant, row),
                 node_id=row.parent_node_id or "",
                 workflow_id=row.workflow_id,
             )
             for row in reversed(page.runs)
         ]
+
+    async def _shown_status(self, tenant: str, row: RunRow) -> RunStatus:
+        """A child's status, seen through to the grandchild that it waits for."""
+        if row.status == "running":
+            return (await self.fold(tenant, row)).status
+        status: RunStatus = row.status  # type: ignore[assignment]  # as the fold gave it
+        return status
 
     async def events(
         self, tenant: str, run_id: str, start: int, limit: int = PAGE

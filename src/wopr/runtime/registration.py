@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
+from typing import TypeAlias
 
 import jsonschema_rs
 import msgspec
 
 from wopr.engine.expressions import condition_faults
+from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.nodes.registry import NodeRegistry, NodeType
+from wopr.nodes.supervisor import HOOKS
 from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
-from wopr.protocol.documents import Json, Unset
-from wopr.protocol.errors import CapabilityRequired
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.schemas import export
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.security.plaintext import credentials_in
 
+MOCK_AGENT = "core.conformance.mock-agent"
 # Types that the protocol gates: a host that does not advertise the capability refuses them.
 GATED_TYPES = {
     "core.conversationGate": "conversationPrimitive",
     "core.orchestrator.supervisor": "agents.orchestrator",
     "core.dispatch": "agents.dispatch",
-    "core.conformance.mock-agent": "conformance.mockAgent",
+    MOCK_AGENT: "conformance.mockAgent",
 }
 CONFORMANCE_PREFIX = "conformance-"
+ConfigFaults: TypeAlias = Callable[[JsonObject], Iterable[tuple[str, str]]]
+# Config keys that script a node, by type.
+CONFORMANCE_KEYS = {
+    SUPERVISOR: HOOKS,
+    "core.conversationGate": ("mockAutoResume",),
+    "core.identity": ("memoryAction", "emitDuplicateMessageId"),
+}
 
 
-def check_definition(document: Json, registry: NodeRegistry) -> WorkflowDefinition:
+def check_definition(
+    document: Json, registry: NodeRegistry, *, may_author_conformance: bool = False
+) -> WorkflowDefinition:
     """Return the definition, or refuse it with every fault in `details.errors`."""
     faults = list(shape_faults(document, _shape(), WorkflowDefinition))
     if faults:
         raise refused(faults, "definition")
     definition = msgspec.convert(document, WorkflowDefinition)
     _check_capabilities(definition, registry)
+    may_script = may_author_conformance or definition.id.startswith(CONFORMANCE_PREFIX)
+    if not may_script or registry.get(MOCK_AGENT) is None:
+        _refuse_conformance(definition, registry)
     faults = [*_credential_faults(document), *_meaning_faults(definition, registry)]
     if faults:
         raise refused(faults, "definition")
@@ -61,6 +77,27 @@ def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) 
             )
 
 
+def _refuse_conformance(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
+    """Types and hooks that script a run are not for production workflows."""
+    for index, node in enumerate(definition.nodes):
+        node_type = registry.get(node.type_id)
+        is_scripted = node_type is not None and node_type.conformance_only
+        hooks = [name for name in CONFORMANCE_KEYS.get(node.type_id, ()) if name in node.config]
+        if is_scripted or hooks:
+            what = ", ".join(f"config.{hook}" for hook in hooks) or node.type_id
+            message = (
+                f"node {node.id}: {what} is for hosts with --conformance, and there for workflows "
+                f"named {CONFORMANCE_PREFIX}*, or for a key with the scope conformance:author"
+            )
+            raise Refused(
+                message,
+                requiredCapability="conformance.mockAgent",
+                offendingTypeId=node.type_id,
+                nodeId=node.id,
+                errors=[{"path": f"nodes.{index}.typeId", "message": message}],
+            )
+
+
 def _credential_faults(document: Json) -> Iterator[Fault]:
     """A definition is kept and shown exactly as it came, so no credential may come with it."""
     for path in credentials_in(document):
@@ -77,6 +114,7 @@ def _meaning_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> I
         yield from _node_faults(f"nodes.{index}", definition, node, registry)
         for port, message in port_faults(node.inputs, node_ids=node_ids, variable_names=variables):
             yield Fault(path=f"nodes.{index}.inputs.{port}", message=message)
+    yield from _agent_faults(definition)
     edge_faults = list(_edge_faults(definition, set(node_ids)))
     yield from edge_faults
     yield from _schema_faults(definition)
@@ -99,28 +137,44 @@ def _node_faults(
     if node_type is None:
         yield Fault(path=f"{path}.typeId", message=f"this host has no node type {node.type_id!r}")
         return
-    if node_type.conformance_only and not definition.id.startswith(CONFORMANCE_PREFIX):
-        yield Fault(
-            path=f"{path}.typeId",
-            message=f"{node.type_id} is for workflows named {CONFORMANCE_PREFIX}* only",
-        )
     yield from _config_faults(path, node, node_type)
 
 
 def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
-    try:
-        schema = msgspec.json.schema(node_type.config_type)
-        errors = list(jsonschema_rs.Draft202012Validator(schema).iter_errors(node.config))
-    except (TypeError, ValueError):
-        errors = []
-    for error in errors:
-        steps = [f"{path}.config", *(str(step) for step in error.instance_path)]
-        yield Fault(path=".".join(steps), message=error.message)
-    if not errors:
+    found = [*_config_shape_faults(path, node, node_type)]
+    # A config type may know rules that its schema cannot say; it names every breach of them.
+    explain: ConfigFaults | None = getattr(node_type.config_type, "faults", None)
+    if explain is not None:
+        explained = explain(node.config)
+        found += [Fault(path=f"{path}.config.{where}", message=why) for where, why in explained]
+    yield from found
+    if not found:
         try:
             node_type.decode_config(node.config)
         except (msgspec.ValidationError, ValueError) as fault:
             yield Fault(path=f"{path}.config", message=str(fault))
+
+
+def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
+    try:
+        schema = msgspec.json.schema(node_type.config_type)
+        errors = list(jsonschema_rs.Draft202012Validator(schema).iter_errors(node.config))
+    except (TypeError, ValueError):
+        return
+    for error in errors:
+        steps = [f"{path}.config", *(str(step) for step in error.instance_path)]
+        yield Fault(path=".".join(steps), message=error.message)
+
+
+def _agent_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
+    types = [node.type_id for node in definition.nodes]
+    for index, node in enumerate(definition.nodes):
+        if not isinstance(node.agent, Unset) and not isinstance(node.agent.channel, Unset):
+            message = "agent.channel needs agents.deployment, which this host does not advertise"
+            yield Fault(path=f"nodes.{index}.agent.channel", message=message)
+        if node.type_id == DISPATCH and SUPERVISOR not in types:
+            message = f"{DISPATCH} needs a {SUPERVISOR} in the same workflow"
+            yield Fault(path=f"nodes.{index}.typeId", message=message)
 
 
 def _edge_faults(definition: WorkflowDefinition, node_ids: Collection[str]) -> Iterator[Fault]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -14,6 +16,8 @@ from wopr.engine.limits import HostLimits
 DAY_MS = 86_400_000
 RETENTION_FLOOR_DAYS = 7
 _DEFAULT_LIMITS = HostLimits()
+_INTERRUPT_KIND = re.compile(r"approval|clarification|x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*")
+_WAITING = ("waiting-approval", "waiting-input", "waiting-external")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,17 @@ class Settings:
     heartbeat_seconds: float = 15.0
     allow_private_destinations: bool = False
     host_key: str = field(default="", repr=False)
+    # How sure a supervisor must be, and the kind of interrupt that asks when it is not:
+    # approval, clarification, or x-host-<host>-<kind> with the status that it gives.
+    confidence_floor: float = 0.5
+    confidence_interrupt_kind: str = "approval"
+    confidence_waiting_status: str = "waiting-approval"
+    # Let unsure agents pass, on the record. Off unless the operator wants it.
+    suppress_escalation: bool = False
+    reasoning_verbosity: str = "summary"
+    reasoning_token_limit: int = 512
+    # Calls per second that one key's runs may make of one tool; 0 is no limit.
+    tool_rate_limit: float = 0.0
 
     @property
     def database_url(self) -> str:
@@ -75,6 +90,36 @@ class Settings:
                     0 < self.heartbeat_seconds <= 30,
                 ),
                 (
+                    "confidence_floor",
+                    self.confidence_floor,
+                    "between 0.5 and 1",
+                    0.5 <= self.confidence_floor <= 1,
+                ),
+                (
+                    "confidence_interrupt_kind",
+                    self.confidence_interrupt_kind,
+                    "approval, clarification or x-host-<host>-<kind>",
+                    _INTERRUPT_KIND.fullmatch(self.confidence_interrupt_kind) is not None,
+                ),
+                (
+                    "confidence_waiting_status",
+                    self.confidence_waiting_status,
+                    "waiting-approval, waiting-input or waiting-external",
+                    self.confidence_waiting_status in _WAITING,
+                ),
+                (
+                    "reasoning_verbosity",
+                    self.reasoning_verbosity,
+                    "summary, full or off",
+                    self.reasoning_verbosity in ("summary", "full", "off"),
+                ),
+                (
+                    "tool_rate_limit",
+                    self.tool_rate_limit,
+                    "0 or more",
+                    0 <= self.tool_rate_limit < math.inf,
+                ),
+                (
                     "max_run_duration_ms",
                     self.limits.max_run_duration_ms,
                     "at least 1000",
@@ -101,6 +146,13 @@ _FROM_ENVIRONMENT = (
     "heartbeat_seconds",
     "allow_private_destinations",
     "host_key",
+    "confidence_floor",
+    "confidence_interrupt_kind",
+    "confidence_waiting_status",
+    "suppress_escalation",
+    "reasoning_verbosity",
+    "reasoning_token_limit",
+    "tool_rate_limit",
 )
 _LIMITS = HostLimits.__struct_fields__
 

@@ -5,9 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from wopr.engine.limits import backoff_ms, max_retries
-from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Sleeping, Waiting
+from wopr.engine.outcome import (
+    Breached,
+    Completed,
+    Failed,
+    NodeFailure,
+    Outcome,
+    Sleeping,
+    Suspended,
+    Waiting,
+)
 from wopr.engine.plan import (
     Breach,
+    Expire,
     FailNode,
     FailRun,
     Finish,
@@ -17,11 +27,12 @@ from wopr.engine.plan import (
     Step,
     outputs,
 )
-from wopr.engine.state import ACTIVE, RunState
+from wopr.engine.state import RunState
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, as_json
+from wopr.runtime.suspending import expired, suspend
 from wopr.runtime.wishes import CancelWish
 from wopr.store.port import Wish
 
@@ -49,6 +60,8 @@ def take(run: ActiveRun, burst: Burst, step: Step) -> None:
             loop: JsonObject = {"nodeId": node_id, "iterations": iterations, "limit": limit}
             burst.add("workflow.loopback-limit", loop, node_id=node_id)
             burst.add("run.failed", {"error": error_json(error), "failedNodeId": node_id})
+        case Expire(node_id):
+            fail_node(burst, node_id, expired(burst, node_id))
         case Finish():
             # From the masked state: what the log hides, the run's outputs hide.
             burst.add("run.completed", {"outputs": outputs(burst.state)})
@@ -63,6 +76,8 @@ def breach(run: ActiveRun, burst: Burst, step: Breach) -> None:
     payload: JsonObject = {"kind": step.kind, "limit": step.limit, "observed": step.observed}
     if step.node_id is not None:
         payload["nodeId"] = step.node_id
+    if step.scope:
+        payload["scope"] = step.scope
     burst.add("cap.breached", payload, node_id=step.node_id or "")
     burst.add("run.failed", {"error": error_json(step.error)})
 
@@ -77,42 +92,55 @@ def fail_node(burst: Burst, node_id: str, error: RunError, attempts: int = 1) ->
 def stop_nodes(run: ActiveRun, burst: Burst, reason: str) -> None:
     """Cancel every node that has started and not ended, and the children they wait for."""
     for node_id in burst.state.active():
-        cancel_children(run, burst, node_id)
+        for child, _ in burst.state.nodes[node_id].children:
+            _cancel_child(run, burst, node_id, child)
         payload = {"nodeId": node_id, "reason": reason}
         burst.add("node.cancelled", payload, node_id=node_id)
 
 
-def cancel_children(run: ActiveRun, burst: Burst, node_id: str) -> None:
-    """Leave a cancel wish on a node's children, unless its config says they live on."""
+def _cancel_child(run: ActiveRun, burst: Burst, node_id: str, child: str) -> None:
+    """Leave a cancel wish on a node's child, unless its config says that it lives on."""
     config: Json = run.compiled.configs.get(node_id)
     if getattr(config, "propagate_cancellation", True):
         wish = CancelWish(reason="parent-cancelled", parent_run_id=run.state.identity.run_id)
-        body = msgspec.json.encode(wish)
-        burst.wishes += [
-            Wish(run_id=child, body=body) for child, _ in burst.state.nodes[node_id].children
-        ]
+        burst.wishes.append(Wish(run_id=child, body=msgspec.json.encode(wish)))
 
 
 def settle(run: ActiveRun, burst: Burst, node_id: str, outcome: Outcome) -> None:
     """Append what came of a call of a node, or park it until its next call."""
     run.parked.pop(node_id, None)
     match outcome:
-        case Completed(result):
-            _complete(burst, node_id, result)
+        case Completed(result, cause):
+            complete(burst, node_id, result, cause)
         case Failed(error):
             _fail_or_retry(burst, node_id, error)
         case Sleeping(until):
             run.parked[node_id] = until
         case Waiting():
             run.parked[node_id] = None
+        case Suspended():
+            fault = suspend(burst, node_id, outcome)
+            if fault is not None:
+                fail_node(burst, node_id, fault)
+        case Breached():
+            kind, limit, observed = outcome.kind, outcome.limit, outcome.observed
+            breach(
+                run,
+                burst,
+                Breach(kind, limit, observed, outcome.error, node_id, outcome.scope),
+            )
 
 
-def _complete(burst: Burst, node_id: str, result: JsonObject) -> None:
+def complete(burst: Burst, node_id: str, result: JsonObject, cause: str = "") -> None:
+    """Append a node's completion, with the agent that it is pinned to."""
     try:
         payload: JsonObject = {"nodeId": node_id, "outputs": as_json(result) if result else {}}
     except NodeFailure as failure:
         return _fail_or_retry(burst, node_id, failure.error)
-    cause = burst.state.nodes[node_id].started_event
+    agent = burst.state.graph.nodes[node_id].agent
+    if not isinstance(agent, Unset):
+        payload["agent"] = msgspec.to_builtins(agent)
+    cause = cause or burst.state.nodes[node_id].started_event
     burst.add("node.completed", payload, node_id=node_id, causation_id=cause)
     return None
 
@@ -147,10 +175,11 @@ def cancel_run(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
     """
     if burst.state.is_terminal:
         return
-    for node_id, node in burst.state.nodes.items():
-        if node.status not in ACTIVE:
-            cancel_children(run, burst, node_id)
     stop_nodes(run, burst, wish.reason or "cancelled")
+    told = {left.run_id for left in burst.wishes}
+    for child, node_id in burst.state.children:
+        if child not in told:
+            _cancel_child(run, burst, node_id, child)
     payload: JsonObject = {"reason": wish.reason} if wish.reason else {}
     if wish.parent_run_id:
         payload["parentRunId"] = wish.parent_run_id

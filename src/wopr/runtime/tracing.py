@@ -58,6 +58,7 @@ class Tracing:
                 "openwop.workflow_version": state.identity.workflow_version,
                 "openwop.run_status": state.status,
                 "openwop.compliance_class": state.graph.definition.metadata.compliance_class,
+                "openwop.interrupt_count": len(state.answers),
             },
         )
         for node_id, node in state.nodes.items():
@@ -82,6 +83,9 @@ class Tracing:
                 "openwop.attempt": node.attempt,
             },
         )
+        if node.resolution is not None:
+            span.set_attribute("openwop.interrupt_kind", node.resolution.kind)
+            span.set_attribute("openwop.interrupt_id", node.resolution.interrupt_id)
         if node.error is not None:
             span.set_status(StatusCode.ERROR, node.error.code)
         span.end((node.ended_at or state.ended_at) * NANOS_PER_MILLI)

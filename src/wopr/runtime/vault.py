@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from wopr.engine.channels import reduce
 from wopr.engine.fold import channel_limits
 from wopr.engine.graph import default_channels, default_variables
+from wopr.engine.interrupts import HELD_OUTPUTS
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.security.masking import mask_members
@@ -109,7 +110,9 @@ class Vault:
             case "variable.changed":
                 return self._conceal_variable(state, payload)
             case "node.completed":
-                return self._conceal_outputs(state, node_id, payload)
+                return self._conceal_outputs(state, node_id, payload, "outputs")
+            case "node.suspended" if HELD_OUTPUTS in payload:
+                return self._conceal_outputs(state, node_id, payload, HELD_OUTPUTS)
             case "channel.written":
                 return self._conceal_write(state, payload, at)
             case _ if self._redactor is None:
@@ -149,12 +152,14 @@ class Vault:
             _keep(self._contents.variables, name, payload["next"], shown.get("next"), is_marked)
         return shown
 
-    def _conceal_outputs(self, state: RunState, node_id: str, payload: JsonObject) -> JsonObject:
+    def _conceal_outputs(
+        self, state: RunState, node_id: str, payload: JsonObject, member: str
+    ) -> JsonObject:
         marked = state.graph.nodes[node_id].output_sensitivity
         if not marked and self._redactor is None:
             return payload
         names = {port for port, is_sensitive in marked.items() if is_sensitive}
-        outputs: JsonObject = payload.get("outputs", {})
+        outputs: JsonObject = payload.get(member, {})
         self._hide([v for n, v in outputs.items() if n in names])
         shown = self._clean(state, mask_members(outputs, names, state.graph.masking))
         kept = {n: v for n, v in outputs.items() if n in names or shown.get(n) is not v}
@@ -162,7 +167,11 @@ class Vault:
         self._contents.outputs.pop(node_id, None)
         if kept:
             self._contents.outputs[node_id] = kept
-        return payload if shown is outputs else payload | {"outputs": shown}
+        return payload if shown is outputs else payload | {member: shown}
+
+    def true_outputs(self, node_id: str) -> JsonObject:
+        """The sensitive outputs of a node as they were."""
+        return self._contents.outputs.get(node_id, {})
 
     def _conceal_write(self, state: RunState, payload: JsonObject, at: int) -> JsonObject:
         name: str = payload["channel"]

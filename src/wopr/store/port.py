@@ -376,8 +376,9 @@ class AgentManifests(Protocol):
 class Memories(Protocol):
     """Long-term memory. A reference that is malformed or another tenant's reads as empty.
 
-    A run sees what was there when it started and what it wrote itself: with `visible_to_run`,
-    entries that other runs wrote after `run_started_at` are left out. An entry that has expired
+    A run sees what was there when it started, what it wrote itself, and what the runs that it
+    started wrote, once they have completed: with `visible_to_run`, entries that other runs wrote
+    after `run_started_at` are left out. An entry that has expired
     is never seen, whether or not it has been deleted.
     """
 

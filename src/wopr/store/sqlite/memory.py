@@ -42,8 +42,18 @@ WHERE tenant = ? AND memory_ref = ? AND tag = ? AND created_at = ? AND place = ?
 
 _ALIVE = "(m.expires_at IS NULL OR m.expires_at > ?)"
 
+# The runs that a run started, and those that they started, as far as they have completed.
+_COMPLETED_BELOW = """
+WITH RECURSIVE below (run_id) AS (
+    SELECT run_id FROM runs WHERE tenant = ? AND parent_run_id = ? AND status = 'completed'
+    UNION ALL
+    SELECT r.run_id FROM below JOIN runs r ON r.parent_run_id = below.run_id
+    WHERE r.tenant = ? AND r.status = 'completed'
+) SELECT run_id FROM below
+"""
+
 # Without a run to be visible to, the bound is the end of time and every entry is below it.
-_SEEN = "(m.created_at <= ? OR m.run_id = ?)"
+_SEEN = f"(m.created_at <= ? OR m.run_id = ? OR m.run_id IN ({_COMPLETED_BELOW}))"
 
 _ENTRY = f"""
 SELECT {_COLUMNS} FROM memories m
@@ -96,7 +106,7 @@ class SqliteMemories(Part):
         """The entries under a reference, newest first."""
         if not is_memory_ref(memory_ref) or not (tag is None or is_memory_tag(tag)):
             return []
-        view = _view(now, visible_to_run, run_started_at)
+        view = _view(tenant, now, visible_to_run, run_started_at)
         if tag is None:
             rows = await self._reader.far(_NEWEST, (tenant, memory_ref, *view, limit))
         else:
@@ -116,7 +126,7 @@ class SqliteMemories(Part):
         """One entry, or None."""
         if not is_memory_ref(memory_ref) or not is_memory_id(memory_id):
             return None
-        view = _view(now, visible_to_run, run_started_at)
+        view = _view(tenant, now, visible_to_run, run_started_at)
         rows = self._reader.near(_ENTRY, (tenant, memory_ref, memory_id, *view))
         return _memory_row(rows[0]) if rows else None
 
@@ -138,10 +148,12 @@ def _check(row: MemoryRow) -> None:
             raise Refused(f"{name} is not what a memory entry can have", field=name)
 
 
-def _view(now: int, run_id: str | None, started_at: int | None) -> tuple[Parameter, ...]:
+def _view(
+    tenant: str, now: int, run_id: str | None, started_at: int | None
+) -> tuple[Parameter, ...]:
     """The parameters of `_ALIVE` and `_SEEN`."""
     bound = _END_OF_TIME if run_id is None or started_at is None else started_at
-    return (now, bound, run_id)
+    return (now, bound, run_id, tenant, run_id, tenant)
 
 
 def _put(connection: sqlite3.Connection, tenant: str, row: MemoryRow) -> bool:

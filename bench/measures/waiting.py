@@ -1,0 +1,92 @@
+"""Ten thousand runs that wait at once: the memory they hold, and the time to list the inbox."""
+
+from __future__ import annotations
+
+import statistics
+
+from bench import wire
+from bench.figures import Figure, Floors, Size
+from bench.load import Requests
+from bench.rates import Rate, measured
+from bench.server import Served, serving_host
+
+FEW, MANY = 1_000, 10_000
+STEP = 1_000
+CLIENTS = 16
+LISTING_CLIENTS = 1
+# Caches of the database and the allocator's arenas fill with the first runs.
+SETTLED = 3_000
+# What the allocator alone moves while ten thousand runs pass by.
+AIM_KIB = 4_096
+AIM_GROWTH = 0.10
+
+
+def measure_waiting(size: Size, floors: Floors) -> list[Figure]:
+    """Fill one host with waiting runs, and list its inbox when few and when many wait."""
+    with serving_host() as served:
+        seen = _fill(served, FEW)
+        few = _list(served, size)
+        seen += _fill(served, MANY - FEW, already=FEW)
+        many = _list(served, size)
+    first = _listing(FEW, few, floors, None)
+    return [_memory(seen), first, _listing(MANY, many, floors, first)]
+
+
+def _fill(served: Served, count: int, already: int = 0) -> list[tuple[int, int]]:
+    """Create runs that wait, and look at the host's memory now and then."""
+    seen: list[tuple[int, int]] = []
+    for waiting in range(already + STEP, already + count + 1, STEP):
+        job = Requests(
+            port=served.port,
+            clients=CLIENTS,
+            requests=[wire.create_run("bench-gate")],
+            count=STEP,
+        )
+        measured(served, job)
+        seen.append((waiting, served.rss_bytes()))
+    return seen
+
+
+def _list(served: Served, size: Size) -> Rate:
+    job = Requests(
+        port=served.port,
+        clients=LISTING_CLIENTS,
+        requests=[wire.request("GET", "/v1/interrupts?limit=50")],
+        seconds=size.seconds,
+    )
+    return measured(served, job)
+
+
+def _memory(seen: list[tuple[int, int]]) -> Figure:
+    """The slope of memory over waiting runs, by least squares, once caches are warm."""
+    settled = [point for point in seen if point[0] >= SETTLED]
+    kib = statistics.linear_regression(*zip(*settled, strict=True)).slope * MANY / 1024
+    return Figure(
+        measure="waiting",
+        name=f"memory of {MANY:,} waiting runs, at {seen[-1][1] / 2**20:.0f} MiB",
+        value=kib,
+        unit="KiB",
+        aim=f"none of their own (under {AIM_KIB} KiB)",
+        met=kib < AIM_KIB,
+    )
+
+
+def _listing(waiting: int, rate: Rate, floors: Floors, first: Figure | None) -> Figure:
+    earlier = None if first is None else first.cpu_us
+    growth = None if earlier is None else rate.cpu_us / earlier - 1
+    floor = floors.echo[LISTING_CLIENTS]
+    return Figure(
+        measure="waiting",
+        name=f"list the inbox, 50 of {waiting:,}"
+        + ("" if growth is None else f" ({growth:+.1%} CPU)"),
+        value=rate.per_second,
+        unit="requests/s",
+        cpu_us=rate.cpu_us,
+        load_us=rate.load_us,
+        floor=floor.rate,
+        floor_cpu_us=floor.cpu_us,
+        p50_ms=rate.answers.p50_ms,
+        p99_ms=rate.answers.p99_ms,
+        aim="" if growth is None else f"under {AIM_GROWTH:.0%} growth",
+        met=None if growth is None else growth < AIM_GROWTH,
+    )

@@ -1,0 +1,236 @@
+"""`wopr inbox`: list, show and answer what waits for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.text import Text
+
+from wopr.cli.conversation import ask
+from wopr.cli.documents import InboxItem
+from wopr.cli.errors import CliError, command
+from wopr.cli.exit_codes import ExitCode
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
+from wopr.cli.output import (
+    note,
+    plain,
+    print_block,
+    print_json,
+    print_json_value,
+    print_line,
+    print_table,
+)
+from wopr.cli.paging import Collected, collect
+from wopr.cli.values import parse_assignments, parse_json, parse_value
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.interrupts import DATA, ResolveInterrupt
+
+if TYPE_CHECKING:
+    from wopr.cli.connection import Client
+
+app = typer.Typer(help="List, show and answer what waits for a person.", no_args_is_help=True)
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node that waits.")]
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+
+
+def _complete_kind(begun: str) -> list[str]:
+    return [kind for kind in DATA if kind.startswith(begun)]
+
+
+def _known_kinds(chosen: list[str] | None) -> list[str] | None:
+    for kind in chosen or []:
+        if kind not in DATA:
+            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(DATA)}")
+    return chosen
+
+
+@app.command("list")
+@command
+def list_inbox(
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            help="Only these; repeatable.",
+            callback=_known_kinds,
+            autocompletion=_complete_kind,
+        ),
+    ] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 50,
+    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what waits for an answer, newest first."""
+    filters = {"kind": ",".join(kind or []), "workflowId": workflow, "runId": run}
+    query = {name: value for name, value in filters.items() if value}
+    wanted = None if every else limit
+    found = ask(Target(url, api_key), lambda client: collect(client.inbox, query, wanted))
+    if as_json:
+        print_json_value(found.document())
+        return
+    print_table(
+        ("RUN", "NODE", "KIND", "AGE", "EXPIRES", "ASKED BY", "QUESTION"), map(_row, found.items)
+    )
+    if found.next_cursor is not None:
+        note("there are more; use --limit or --all")
+
+
+@app.command()
+@command
+def show(
+    run_id: RunArgument,
+    node_id: NodeArgument,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a node asks, and what each answer does."""
+
+    async def look(client: Client) -> Collected[InboxItem]:
+        return await collect(client.inbox, {"runId": run_id}, None)
+
+    found = ask(Target(url, api_key), look)
+    place = next((n for n, item in enumerate(found.items) if item.node_id == node_id), None)
+    if place is None:
+        raise CliError(
+            f"node {node_id} of run {run_id} does not wait for an answer",
+            ExitCode.NOT_FOUND,
+            code="interrupt_not_found",
+            hint=f"see what does with `wopr inbox list --run {run_id}`",
+        )
+    if as_json:
+        print_json(bytes(found.bodies[place]))
+    else:
+        _print_item(found.items[place])
+
+
+@app.command()
+@command
+def answer(
+    run_id: RunArgument,
+    node_id: NodeArgument,
+    accept: Annotated[bool, typer.Option("--accept", help="Accept, or ratify a decision.")] = False,
+    reject: Annotated[bool, typer.Option("--reject", help="Reject.")] = False,
+    answers: Annotated[
+        list[str] | None,
+        typer.Option("--answer", metavar="QUESTION=VALUE", help="Answer a question; repeatable."),
+    ] = None,
+    decision: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Give this decision instead of the agent's.")
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Give any other answer: JSON, @file, or - for stdin."),
+    ] = None,
+    feedback: Annotated[
+        str | None,
+        typer.Option(help="Say why, with --accept or --reject; alone, send the work back."),
+    ] = None,
+    interrupt: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Answer only this wait, not one that has replaced it."),
+    ] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Answer what a node waits for; give exactly one answer."""
+    given: dict[str, Json] = {}
+    if accept:
+        given["--accept"] = _action("accept", feedback)
+    if reject:
+        given["--reject"] = _action("reject", feedback)
+    if answers:
+        given["--answer"] = {"answers": parse_assignments(answers, "--answer")}
+    if decision is not None:
+        given["--decision"] = {"decision": _decision(decision)}
+    if value is not None:
+        given["--value"] = parse_json(value, "--value")
+    if feedback is not None and not (accept or reject):
+        given["--feedback"] = _refinement(feedback)
+    body = ResolveInterrupt(resume_value=_only(given))
+    taken = ask(
+        Target(url, api_key), lambda client: client.answer(run_id, node_id, body, interrupt)
+    )
+    if as_json:
+        print_json(taken.body)
+    else:
+        print_line(f"run {taken.document.run_id} {taken.document.status}")
+
+
+def _action(action: str, feedback: str | None) -> JsonObject:
+    said: JsonObject = {"action": action}
+    return said if feedback is None else said | {"feedback": feedback}
+
+
+def _refinement(text: str) -> JsonObject:
+    return {"action": "refine", "refineFeedback": {"scope": "whole", "text": text}}
+
+
+def _decision(raw: str) -> Json:
+    is_elsewhere = raw == "-" or raw.startswith("@")
+    return parse_json(raw, "--decision") if is_elsewhere else parse_value(raw)
+
+
+def _only(given: dict[str, Json]) -> Json:
+    if len(given) != 1:
+        raise typer.BadParameter(
+            "give exactly one of --accept, --reject, --answer, --decision, --value "
+            "and --feedback; --feedback may also go with --accept or --reject"
+        )
+    [value] = given.values()
+    return value
+
+
+def _row(item: InboxItem) -> tuple[str, ...]:
+    asker = item.asked_by.agent_id or item.workflow_id
+    return (
+        item.run_id,
+        item.node_id,
+        item.kind,
+        _age(item.age_ms),
+        item.expires_at,
+        asker,
+        item.question,
+    )
+
+
+def _age(milliseconds: int) -> str:
+    for unit, size in _UNITS:
+        if milliseconds >= size:
+            return f"{milliseconds // size}{unit}"
+    return "now"
+
+
+def _print_item(item: InboxItem) -> None:
+    print_line(Text.assemble((plain(item.question), "bold")))
+    for name, value in _facts(item):
+        print_line(Text.assemble((f"  {name:<12}", "dim"), plain(value)))
+    print_table(("ANSWER", "WHAT IT DOES"), item.answers.items())
+    print_block("details", item.data)
+
+
+def _facts(item: InboxItem) -> list[tuple[str, str]]:
+    votes = item.votes
+    asker = item.asked_by
+    facts = [
+        ("kind", item.kind),
+        ("reason", item.reason),
+        ("run", item.run_id),
+        ("node", item.node_id),
+        ("workflow", item.workflow_id),
+        ("agent", asker.agent_id),
+        ("started by", asker.started_by),
+        ("asked", f"{item.requested_at} ({_age(item.age_ms)})"),
+        ("expires", item.expires_at),
+        ("votes", "" if isinstance(votes, Unset) else f"{votes.granted} of {votes.required}"),
+        ("wait", item.interrupt_id),
+    ]
+    return [(name, value) for name, value in facts if value]

@@ -1,0 +1,92 @@
+"""Who acts: the agent of the run, its orchestrator, decisions, and work handed to children."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from wopr.engine.folding import Change, read, with_node
+from wopr.engine.state import ChainLink, Decision, NodeState, RunState
+from wopr.protocol.agents import AgentRef
+from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.events import RunEvent
+
+SUPERVISOR = "core.orchestrator.supervisor"
+DISPATCH = "core.dispatch"
+DEFAULT_ORCHESTRATOR = "host:orchestrator"
+
+
+def bind_agent(state: RunState, node_id: str) -> RunState:
+    """A pinned node makes its agent the run's; a supervisor becomes its orchestrator, for good."""
+    node = state.graph.nodes[node_id]
+    pinned = None if isinstance(node.agent, Unset) else node.agent
+    if node.type_id != SUPERVISOR:
+        return state if pinned is None else replace(state, agent=pinned)
+    if state.run_orchestrator is not None:
+        return state
+    named = read(node.config, "agentId", str, DEFAULT_ORCHESTRATOR)
+    return replace(state, run_orchestrator=pinned or AgentRef(agent_id=named))
+
+
+def _handed_over(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    receiver = read(payload, "toAgentId", str, "")
+    if not receiver:
+        return state
+    state = replace(state, agent=AgentRef(agent_id=receiver))
+    return with_node(state, event, handed_to=receiver)
+
+
+def _agent_decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    node = _node(state, event)
+    is_whole = {"agentId", "decision", "confidence"} <= payload.keys()
+    if node is None or not is_whole or not isinstance(payload["agentId"], str):
+        return state
+    return with_node(state, event, decided=(*node.decided, payload))
+
+
+def _tool_called(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    node, call_id = _node(state, event), read(payload, "callId", str, "")
+    if node is None or not call_id:
+        return state
+    return with_node(state, event, open_calls={**node.open_calls, call_id: event.event_id})
+
+
+def _tool_returned(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    node, call_id = _node(state, event), read(payload, "callId", str, "")
+    if node is None or call_id not in node.open_calls:
+        return state
+    still_open = {name: called for name, called in node.open_calls.items() if name != call_id}
+    return with_node(state, event, open_calls=still_open)
+
+
+def _node(state: RunState, event: RunEvent) -> NodeState | None:
+    return state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
+
+
+def _decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    decision = read(payload, "decision", dict[str, Any], {})
+    taken = Decision(event_id=event.event_id, decision=decision)
+    return replace(state, decisions=(*state.decisions, taken))
+
+
+def _chained(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    node = _node(state, event)
+    if node is None:
+        return state
+    link = ChainLink(
+        phase=read(payload, "phase", str, ""),
+        child_run_id=read(payload, "childRunId", str, ""),
+        event_id=event.event_id,
+    )
+    return with_node(state, event, chain=(*node.chain, link))
+
+
+CHANGES: dict[str, Change] = {
+    "agent.handoff": _handed_over,
+    "agent.decided": _agent_decided,
+    "agent.toolCalled": _tool_called,
+    "agent.toolReturned": _tool_returned,
+    "runOrchestrator.decided": _decided,
+    "core.workflowChain.event": _chained,
+}

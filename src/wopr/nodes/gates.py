@@ -1,0 +1,180 @@
+"""Gates: nodes that wait for a person or for the outside."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from wopr.engine.expression_tokens import is_object
+from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import node
+from wopr.protocol.checking import compile_schema
+from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.interrupts import (
+    ApprovalAction,
+    ApprovalData,
+    Audience,
+    ClarificationData,
+    InterruptKind,
+    InterruptPayload,
+    Question,
+)
+
+TimeoutMs = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ApprovalGateConfig(Document, frozen=True, kw_only=True):
+    """What to approve, by whom, and which answers there are."""
+
+    title: NonEmpty
+    description: str | Unset = UNSET
+    actions: Annotated[list[ApprovalAction], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: ["accept", "reject"]
+    )
+    artifact_id: NonEmpty | Unset = UNSET
+    artifact_type: NonEmpty = "approval"
+    required_approvals: Annotated[int, msgspec.Meta(ge=1)] = 1
+    rejection_policy: Literal["single-veto", "majority"] = "single-veto"
+    approvers_list: list[str] = []
+    approver_role_refs: list[str] = []
+    approver_group_refs: list[str] = []
+    audience: Audience | Unset = UNSET
+    profile: str | Unset = UNSET
+    timeout_ms: TimeoutMs = 0
+
+    def __post_init__(self) -> None:
+        if len(set(self.actions)) != len(self.actions):
+            raise ValueError("actions must not name an action twice")
+        if self.approver_group_refs and not (self.approvers_list or self.approver_role_refs):
+            raise ValueError(_NO_GROUPS)
+
+
+_NO_GROUPS = (
+    "this host knows no groups, so nobody could approve; "
+    "name approversList or approverRoleRefs beside approverGroupRefs"
+)
+
+
+@node("core.approvalGate")
+def approval_gate(ctx: NodeContext, config: ApprovalGateConfig, inputs: JsonObject) -> Outcome:
+    """Wait for an approval; the input `artifact` is what the approver sees."""
+    key = ctx.interrupt_key()
+    answer = ctx.answer(key)
+    if isinstance(answer, Unset):
+        return _ask_approval(ctx, config, inputs, key)
+    action = answer.get("action")
+    if action == "reject":
+        raise NodeFailure(f"{config.title}: rejected", code="interrupt_rejected", retryable=False)
+    outputs: JsonObject = {"action": action, "approved": True}
+    if "editedArtifactData" in answer:
+        return Completed(outputs | {"artifact": answer["editedArtifactData"]})
+    return Completed(outputs | ({"artifact": inputs["artifact"]} if "artifact" in inputs else {}))
+
+
+def _ask_approval(
+    ctx: NodeContext, config: ApprovalGateConfig, inputs: JsonObject, key: str
+) -> Suspended:
+    artifact_id = key if isinstance(config.artifact_id, Unset) else config.artifact_id
+    data: JsonObject = {
+        "artifactId": artifact_id,
+        "artifactType": config.artifact_type,
+        "title": config.title,
+        "actions": config.actions,
+        "requiredApprovals": config.required_approvals,
+        "rejectionPolicy": config.rejection_policy,
+    }
+    if not isinstance(config.description, Unset):
+        data["description"] = config.description
+    if not isinstance(config.audience, Unset):
+        data["audience"] = msgspec.to_builtins(config.audience)
+    named = {
+        "approversList": config.approvers_list,
+        "approverRoleRefs": config.approver_role_refs,
+        "approverGroupRefs": config.approver_group_refs,
+    }
+    data |= {member: names for member, names in named.items() if names}
+    if "artifact" in inputs:
+        data["artifactData"] = inputs["artifact"]
+    return Suspended(kind="approval", key=key, data=data, timeout_ms=config.timeout_ms)
+
+
+class ClarificationGateConfig(Closed, frozen=True, kw_only=True):
+    """What to ask."""
+
+    questions: Annotated[list[Question], msgspec.Meta(min_length=1)]
+    context_type: str | Unset = UNSET
+    timeout_ms: TimeoutMs = 0
+
+    def __post_init__(self) -> None:
+        _check_questions(self.questions)
+
+
+def _check_questions(questions: list[Question]) -> None:
+    """Refuse questions that nobody could answer."""
+    if len({question.id for question in questions}) != len(questions):
+        raise ValueError("two questions have the same id")
+    for question in questions:
+        if not isinstance(question.schema, Unset):
+            compile_schema(question.schema)
+
+
+@node("core.clarificationGate")
+def clarification_gate(
+    ctx: NodeContext, config: ClarificationGateConfig, inputs: JsonObject
+) -> Outcome:
+    """Wait for the answers to some questions."""
+    key = ctx.interrupt_key()
+    answer = ctx.answer(key)
+    if not isinstance(answer, Unset):
+        return Completed({"answers": answer["answers"]})
+    data: JsonObject = {"questions": msgspec.to_builtins(config.questions)}
+    if not isinstance(config.context_type, Unset):
+        data["contextType"] = config.context_type
+    return Suspended(kind="clarification", key=key, data=data, timeout_ms=config.timeout_ms)
+
+
+class InterruptConfig(Closed, frozen=True, kw_only=True):
+    """Any wait that the protocol knows."""
+
+    kind: InterruptKind
+    data: JsonObject
+    timeout_ms: TimeoutMs = 0
+    resume_schema: JsonObject | Unset = UNSET
+
+    def __post_init__(self) -> None:
+        if self.kind == "low-confidence":
+            raise ValueError("the host itself asks this when an agent is not sure enough")
+        if self.kind.startswith("conversation."):
+            raise ValueError("conversations are held by core.conversationGate")
+        if not isinstance(self.resume_schema, Unset):
+            compile_schema(self.resume_schema)
+        data = InterruptPayload(kind=self.kind, key="checked", data=self.data).typed_data()
+        if isinstance(data, ClarificationData):
+            _check_questions(data.questions)
+        if isinstance(data, ApprovalData) and _names_only_groups(data):
+            raise ValueError(_NO_GROUPS)
+
+
+def _names_only_groups(data: ApprovalData) -> bool:
+    groups, named, roles = data.approver_group_refs, data.approvers_list, data.approver_role_refs
+    has_others = any(not isinstance(names, Unset) and names for names in (named, roles))
+    return not isinstance(groups, Unset) and bool(groups) and not has_others
+
+
+@node("core.interrupt")
+def interrupt(ctx: NodeContext, config: InterruptConfig, inputs: JsonObject) -> Outcome:
+    """Wait for whatever the config describes; the answer becomes the outputs."""
+    key = ctx.interrupt_key()
+    answer: Json = ctx.answer(key)
+    if not isinstance(answer, Unset):
+        return Completed(answer if is_object(answer) else {"value": answer})
+    schema = config.resume_schema
+    return Suspended(
+        kind=config.kind,
+        key=key,
+        data=config.data,
+        timeout_ms=config.timeout_ms,
+        resume_schema=None if isinstance(schema, Unset) else schema,
+    )

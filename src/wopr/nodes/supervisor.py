@@ -1,0 +1,166 @@
+"""`core.orchestrator.supervisor`: one decision a turn, on the record before it has any effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated
+
+import msgspec
+
+from wopr.engine.answers import read_ratification
+from wopr.engine.expressions import ExpressionFault, compile_check, evaluate
+from wopr.engine.outcome import Completed, NodeFailure, Outcome
+from wopr.nodes.context import RATIFICATION, NodeContext
+from wopr.nodes.decisions import (
+    DECISION,
+    YES_OR_NO,
+    answers,
+    given_instead,
+    members,
+    read_decision,
+)
+from wopr.nodes.registry import members_of, node
+from wopr.protocol.agents import AgentId
+from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+
+DEFAULT_AGENT = "host:orchestrator"
+# Config keys that script the supervisor; only conformance workflows may have them.
+HOOKS = ("mockConfidence", "mockPendingDecision", "mockDispatchPlan", "mockDecisions")
+# What a person may say to a decision that is held, in the forms that `read_ratification` reads.
+_RATIFICATION = answers(
+    members(action=YES_OR_NO),
+    members(ratified={"const": True}),
+    members(rejected={"const": True}),
+    members(decision=DECISION),
+    DECISION,
+)
+_Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Rule(Closed, frozen=True, kw_only=True):
+    """A decision, and the expression that calls for it."""
+
+    when: NonEmpty
+    decision: JsonObject
+
+
+class SupervisorConfig(Document, frozen=True, kw_only=True):
+    """Who decides, by which rules; the first that holds is taken."""
+
+    agent_id: AgentId | Unset = UNSET
+    rules: list[Rule] = []
+    mock_confidence: _Ratio | Unset = UNSET
+    mock_pending_decision: JsonObject | Unset = UNSET
+    mock_dispatch_plan: list[Json] = []
+    mock_decisions: list[Json] = []
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name every rule whose expression or decision cannot be used."""
+        for index, rule in enumerate(members_of(config, "rules")):
+            yield from _rule_faults(f"rules.{index}", rule)
+
+
+def _rule_faults(path: str, rule: JsonObject) -> Iterator[tuple[str, str]]:
+    when = rule.get("when")
+    if isinstance(when, str) and when:
+        fault = compile_check(when)
+        if fault is not None:
+            yield f"{path}.when", fault
+    if isinstance(rule.get("decision"), dict):
+        try:
+            read_decision(rule["decision"])
+        except msgspec.ValidationError as fault:
+            yield f"{path}.decision", str(fault)
+
+
+@node("core.orchestrator.supervisor", reentrant=True)
+def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -> Outcome:
+    """Take one decision. One that the agent is not sure of is held until a person ratifies it."""
+    agent_id = supervisor_agent_id(ctx, config)
+    key = ctx.interrupt_key(RATIFICATION)
+    answer = ctx.answer(key)
+    if not isinstance(answer, Unset):
+        return _decide(ctx, agent_id, _ratified(ctx, config, answer))
+    decision = _next_decision(ctx, config)
+    confidence = config.mock_confidence
+    # A script's doubt concerns its first turn; it would never end otherwise.
+    if isinstance(confidence, Unset) or ctx.decisions:
+        return _decide(ctx, agent_id, decision)
+    payload = {"agentId": agent_id, "decision": decision, "confidence": confidence}
+    ctx.emit("agent.decided", payload)
+    held = ctx.low_confidence(agent_id, confidence, decision, key)
+    if held is None:
+        return _decide(ctx, agent_id, decision)
+    return replace(held, resume_schema=_RATIFICATION)
+
+
+def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
+    """Who the supervisor is: its pin, its config, or the host's own name for it."""
+    if ctx.agent is not None:
+        return ctx.agent.agent_id
+    return DEFAULT_AGENT if isinstance(config.agent_id, Unset) else config.agent_id
+
+
+def _ratified(ctx: NodeContext, config: SupervisorConfig, answer: Json) -> JsonObject:
+    pending = _next_decision(ctx, config)
+    ratified = read_ratification(pending, answer)
+    if ratified.is_rejection:
+        raise NodeFailure("the decision was rejected", code="decision_rejected", retryable=False)
+    return given_instead(ratified.decision)
+
+
+def _next_decision(ctx: NodeContext, config: SupervisorConfig) -> JsonObject:
+    """The decision of this turn, counted by those on the log so that a restart takes the same."""
+    turn = len(ctx.decisions)
+    if turn == 0 and not isinstance(config.mock_pending_decision, Unset):
+        return config.mock_pending_decision
+    plan = config.mock_dispatch_plan or config.mock_decisions
+    if plan:
+        return _scripted(plan, turn)
+    if config.rules:
+        return _by_rule(ctx, config.rules)
+    if not ctx.is_conformance:
+        raise NodeFailure(
+            "a supervisor needs config.rules", code="validation_error", retryable=False
+        )
+    if turn == 0:
+        return {"kind": "next-worker", "nextWorkerIds": ["conformance-noop"]}
+    return {"kind": "terminate", "reason": "goal-reached"}
+
+
+def _scripted(plan: list[Json], turn: int) -> JsonObject:
+    if turn >= len(plan):
+        return {"kind": "terminate", "reason": "mockPlan-exhausted"}
+    try:
+        read_decision(plan[turn])
+    except msgspec.ValidationError:
+        return {"kind": "terminate", "reason": "mockPlan-malformed"}
+    decision: JsonObject = plan[turn]
+    return decision
+
+
+def _by_rule(ctx: NodeContext, rules: list[Rule]) -> JsonObject:
+    known = {**ctx.scope, "turn": len(ctx.decisions)}
+    for rule in rules:
+        try:
+            if evaluate(rule.when, known) is True:
+                return rule.decision
+        except ExpressionFault as fault:
+            raise NodeFailure(
+                f"rule {rule.when!r}: {fault}", code="expression_error", retryable=False
+            ) from fault
+    return {"kind": "terminate", "reason": "no-rule-holds"}
+
+
+def _decide(ctx: NodeContext, agent_id: str, decision: JsonObject) -> Completed:
+    orchestrator = ctx.run_orchestrator
+    if orchestrator is not None and orchestrator != agent_id:
+        raise NodeFailure(
+            f"this run is orchestrated by {orchestrator}, and {agent_id} may not decide for it",
+            code="validation_error",
+            retryable=False,
+        )
+    ctx.emit("runOrchestrator.decided", {"agentId": agent_id, "decision": decision})
+    return Completed({"decision": decision})

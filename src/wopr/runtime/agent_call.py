@@ -1,0 +1,176 @@
+"""The agent's side of a node's call: reasoning, tools, confidence, answers and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wopr.agents.registry import Agents, Installed
+from wopr.engine.escalation import Verbosity, bounded, is_low, threshold, verbosity
+from wopr.engine.outcome import Suspended
+from wopr.engine.state import RunState
+from wopr.nodes.context import RATIFICATION, ChildView, ConfidenceFloor, NodeMemory, ToolUse
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.errors import WoprError
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.appender import Burst
+from wopr.runtime.call import NodeCall
+from wopr.runtime.node_memory import RunMemory
+from wopr.runtime.registration import CONFORMANCE_PREFIX
+from wopr.runtime.suspending import low_confidence
+from wopr.runtime.tool_calls import ToolCalls, ToolPolicy
+
+if TYPE_CHECKING:
+    from wopr.runtime.advance import Advancer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentServices:
+    """What nodes that speak for agents need from the host."""
+
+    agents: Agents
+    floor: ConfidenceFloor
+    tools: ToolPolicy
+    verbosity: Verbosity = "summary"
+    token_limit: int = 512
+    streams_reasoning: bool = True
+    # The operator's choice to let unsure decisions pass, on the record.
+    suppresses_escalation: bool = False
+
+
+class AgentCall(NodeCall):
+    """A node's call with everything that agents may do."""
+
+    def __init__(
+        self,
+        advancer: Advancer,
+        run: ActiveRun,
+        node_id: str,
+        state: RunState,
+        *,
+        now: int,
+        children: tuple[ChildView, ...] = (),
+    ) -> None:
+        super().__init__(advancer, run, node_id, state, now=now, children=children)
+        self._services = advancer.services
+        pinned = state.graph.nodes[node_id].agent
+        self.agent = None if isinstance(pinned, Unset) else pinned
+        orchestrator = state.run_orchestrator
+        self.run_orchestrator = None if orchestrator is None else orchestrator.agent_id
+        self.decisions = tuple((d.event_id, d.decision) for d in state.decisions)
+        self.chain = self._node.chain
+        self.feedback = self._node.feedback
+        self.floor = self._services.floor
+        self.is_conformance = self.workflow_id.startswith(CONFORMANCE_PREFIX)
+        self.verbosity: str = verbosity(state.configurable, self._services.verbosity)
+        self.redactor = advancer.journal.redactor
+        self.memory: NodeMemory = RunMemory(advancer.memory, self)
+        self._tool_calls = ToolCalls(self, self._services.tools)
+
+    def interrupt_key(self, purpose: str = "") -> str:
+        """The key of this node's wait in this visit; no run id, so that a replay asks alike."""
+        suffix = f":{purpose}" if purpose else ""
+        return f"{self.node_id}:{self.visit}{suffix}"
+
+    def answer(self, key: str) -> Json:
+        """The recorded answer to the wait with this key."""
+        return self.state.answers.get(key, UNSET)
+
+    def _version(self, agent_id: str) -> str | None:
+        """The version of an agent that this node is pinned to."""
+        pinned = self.agent
+        if pinned is None or pinned.agent_id != agent_id or isinstance(pinned.version, Unset):
+            return None
+        return pinned.version
+
+    def installed(self, agent_id: str) -> Installed | None:
+        """An agent's manifest as it was when the run started."""
+        version, at = self._version(agent_id), self.state.started_at
+        return self._services.agents.find(self.tenant, agent_id, version, at)
+
+    def tools(self, agent_id: str) -> frozenset[str] | None:
+        """The tools that the agent may call; None when it has no manifest."""
+        version, at = self._version(agent_id), self.state.started_at
+        return self._services.agents.allowlist(self.tenant, agent_id, version, at)
+
+    def threshold(self, agent_id: str) -> float:
+        """How sure this agent must be: the run's option, its manifest, or the default."""
+        found = self.installed(agent_id)
+        return threshold(
+            self.state.configurable, None if found is None else found.manifest.threshold
+        )
+
+    def low_confidence(
+        self, agent_id: str, confidence: float, decision: Json, key: str
+    ) -> Suspended | None:
+        """The wait for a person to ratify a decision, when the agent is not sure enough."""
+        needed = self.threshold(agent_id)
+        if self._services.suppresses_escalation or not is_low(confidence, needed):
+            return None
+        return low_confidence(agent_id, needed, confidence, decision, key)
+
+    def doubt(self, burst: Burst) -> Suspended | None:
+        """What the decisions of this execution lead to when an agent was not sure enough.
+
+        The one place where that is decided: whatever a node does with its own decision, an
+        unsure one waits for a person, or is recorded as let through. The decisions are read from
+        the log, so that neither a flush, a sleep nor a restart lets one slip by.
+        """
+        key = self.interrupt_key(RATIFICATION)
+        if not isinstance(self.answer(key), Unset):
+            return None
+        for decided in burst.state.nodes[self.node_id].decided:
+            agent_id: str = decided["agentId"]
+            needed, observed = self.threshold(agent_id), decided["confidence"]
+            if not is_low(observed, needed):
+                continue
+            if not self._services.suppresses_escalation:
+                return low_confidence(agent_id, needed, observed, decided["decision"], key)
+            kind = "confidence-escalation-suppressed"
+            payload = {"kind": kind, "limit": needed, "observed": observed, "nodeId": self.node_id}
+            burst.add("cap.breached", payload, node_id=self.node_id)
+        return None
+
+    def reason(
+        self, agent_id: str, text: str, *, deltas: Sequence[str] = (), **extra: Json
+    ) -> None:
+        """Put an agent's reasoning on the log, as much of it as the run's verbosity allows."""
+        if self.verbosity == "off":
+            return
+        said = "".join(deltas) or text
+        shown = self.redactor.text(said)
+        # A secret may straddle two deltas, so a text that holds one goes out in a single piece.
+        pieces = list(deltas) if shown == said else [shown] if deltas else []
+        if self._services.streams_reasoning:
+            for sequence, piece in enumerate(pieces):
+                delta: JsonObject = {"agentId": agent_id, "delta": piece, "sequence": sequence}
+                self.emit("agent.reasoning.delta", delta | {"verbosity": self.verbosity})
+        if self.verbosity == "summary":
+            shown = bounded(shown, self._services.token_limit)
+        payload: JsonObject = {"agentId": agent_id, "reasoning": shown, **extra}
+        self.emit("agent.reasoned", payload | {"verbosity": self.verbosity})
+
+    def record_tool_call(
+        self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject
+    ) -> bool:
+        """Put a tool call and its return on the log; False when the call was not allowed."""
+        return self._tool_calls.record(agent_id, tool_name, arguments, returned)
+
+    async def call_tool(
+        self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
+    ) -> Json:
+        """Call a tool if it may be called, with the call and its return on the log."""
+        return await self._tool_calls.make(use, effect, shown)
+
+    async def entry_agent(self, workflow_id: str) -> str | None:
+        """The agent that a workflow's first node is pinned to."""
+        try:
+            compiled = await self._advancer.journal.library.newest(self.tenant, workflow_id)
+        except WoprError:
+            return None
+        graph = compiled.graph
+        for node in graph.nodes.values():
+            if not graph.incoming[node.id] and not isinstance(node.agent, Unset):
+                return node.agent.agent_id
+        return None

@@ -1,0 +1,88 @@
+"""Decides approvals: who may, what counts as a vote, and what a decision leads to."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.engine.answers import action_of, is_question, is_vote, tally
+from wopr.engine.interrupts import Interrupt
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import Forbidden
+from wopr.protocol.interrupts import ApprovalData, ApprovalResume, EditAccept, Refine
+from wopr.runtime.appender import Burst
+from wopr.runtime.waits import Resolver, end_wait, grant, receive, reject, resume_node
+
+
+def approve(
+    burst: Burst, node_id: str, interrupt: Interrupt, resume: ApprovalResume, by: Resolver
+) -> None:
+    """Append what a vote, a decision or a question on a gate leads to."""
+    data = msgspec.convert(interrupt.data, ApprovalData)
+    voter = by.as_voter(resume.voter)
+    _check_eligible(data, voter, by)
+    if is_question(resume):
+        _ask_back(burst, node_id, resume, voter)
+        return
+    decided_by = _vote(burst, node_id, resume, voter, data) if is_vote(resume) else voter
+    if not decided_by:
+        return
+    value = _recorded(resume)
+    end_wait(burst, node_id, interrupt, value, voter)
+    receive(burst, node_id, value, decided_by)
+    if not isinstance(resume, Refine):
+        resume_node(burst, node_id, interrupt, value)
+
+
+def _check_eligible(data: ApprovalData, voter: str, by: Resolver) -> None:
+    """Who may decide is the gate's to say; one that names nobody leaves it to the scope.
+
+    This host knows no groups, so nobody is in one.
+    """
+    named, roles, groups = (
+        set[str]() if isinstance(names, Unset) else set(names)
+        for names in (data.approvers_list, data.approver_role_refs, data.approver_group_refs)
+    )
+    # A voter that a test key names is eligible under that name too.
+    is_named = {by.name, voter, voter.rpartition("#")[2]} & named
+    if (named or roles or groups) and not is_named and by.role not in roles:
+        raise Forbidden("this gate does not name you among its approvers")
+
+
+def _ask_back(burst: Burst, node_id: str, resume: ApprovalResume, voter: str) -> None:
+    asked: Json = msgspec.to_builtins(resume)
+    payload: JsonObject = {
+        "level": "info",
+        "message": "an approver asked a question",
+        "nodeId": node_id,
+        "fields": {**asked, "askedBy": voter},
+    }
+    burst.add("log.appended", payload, node_id=node_id)
+
+
+def _vote(
+    burst: Burst, node_id: str, resume: ApprovalResume, voter: str, data: ApprovalData
+) -> str:
+    """Count a vote and say who decided with it; nobody while the gate needs more."""
+    if data.required_approvals == 1:
+        return voter
+    if action_of(resume) == "accept":
+        grant(burst, node_id, voter, data.required_approvals)
+    else:
+        reason = "" if isinstance(resume.feedback, Unset) else resume.feedback
+        reject(burst, node_id, voter, reason)
+    interrupt = burst.state.nodes[node_id].interrupt
+    counted = None if interrupt is None else tally(interrupt)
+    if counted is None or not counted.is_decided:
+        return ""
+    return f"quorum:{counted.votes}-of-{counted.required}"
+
+
+def _recorded(resume: ApprovalResume) -> JsonObject:
+    value: JsonObject = {"action": action_of(resume)}
+    if not isinstance(resume.feedback, Unset):
+        value["feedback"] = resume.feedback
+    if isinstance(resume, Refine):
+        value["refineFeedback"] = msgspec.to_builtins(resume.refine_feedback)
+    if isinstance(resume, EditAccept):
+        value["editedArtifactData"] = resume.edited_artifact_data
+    return value

@@ -1,0 +1,168 @@
+"""Ends a wait: an answer is checked, recorded with who gave it, and the node goes on."""
+
+from __future__ import annotations
+
+from wopr.engine.answers import (
+    AnswerRefused,
+    Approval,
+    Clarified,
+    Delivered,
+    Governed,
+    Ratified,
+    Turn,
+    is_exchange,
+    read_answer,
+)
+from wopr.engine.interrupts import Interrupt, Resolution
+from wopr.engine.state import NodeState, RunState
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    NotFound,
+    Refused,
+    Unprocessable,
+    WoprError,
+)
+from wopr.protocol.runs import RunError
+from wopr.runtime.appender import Burst
+from wopr.runtime.approving import approve
+from wopr.runtime.conversations import close_conversation, exchange
+from wopr.runtime.governing import govern
+from wopr.runtime.inbox import may_use_token
+from wopr.runtime.steps import complete, fail_node
+from wopr.runtime.waits import Resolver, end_wait, resume_node
+
+
+def pending(
+    state: RunState,
+    node_id: str,
+    interrupt_id: str | None = None,
+    *,
+    value: Json = None,
+    by_token: bool = False,
+) -> Interrupt:
+    """The interrupt that an answer is for, or the reason why there is none.
+
+    An answer that names an interrupt is for that one; others are for whatever the node waits for.
+    """
+    node = state.nodes.get(node_id)
+    if node is None:
+        raise NotFound(f"no node {node_id!r} waits here", code="interrupt_not_found")
+    found = node.interrupt
+    is_open = node.status == "suspended" and not state.is_terminal
+    if found is not None and is_open and interrupt_id in (None, found.interrupt_id):
+        return found
+    # A token that died with its run is told the same, however the run ended.
+    if _was_cancelled(state, node) and (state.cancelled_by_parent or not by_token):
+        raise _cancelled(state)
+    past = node.resolution
+    if past is not None and interrupt_id in (None, past.interrupt_id):
+        raise _settled(past, value)
+    if interrupt_id is not None:
+        raise Conflict("this wait has ended", code="interrupt_already_resolved")
+    raise NotFound(f"node {node_id!r} does not wait for an answer", code="interrupt_not_found")
+
+
+def _was_cancelled(state: RunState, node: NodeState) -> bool:
+    is_cancelled = state.status == node.status == "cancelled"
+    return is_cancelled and node.interrupt is not None
+
+
+def _cancelled(state: RunState) -> WoprError:
+    if state.cancelled_by_parent:
+        return Gone("the run was cancelled with its parent", code="interrupt_gone")
+    return Unprocessable("the run was cancelled while it waited", code="interrupt_cancelled")
+
+
+def _settled(past: Resolution, value: Json) -> WoprError:
+    if past.kind == "conversation.exchange" and is_exchange(value):
+        return Refused(
+            "the conversation is closed; nothing can follow it", field="resumeValue.operation"
+        )
+    return Conflict(
+        f"this was settled already by {past.resolved_by}",
+        code="interrupt_already_resolved",
+        resolvedBy=past.resolved_by,
+        interruptId=past.interrupt_id,
+    )
+
+
+def resolve(
+    burst: Burst, node_id: str, interrupt: Interrupt, value: Json, by: Resolver
+) -> WoprError | None:
+    """Append what an answer leads to.
+
+    A refused answer leaves the run as it was. One whose refusal itself belongs on the log is
+    returned, for the caller to raise once that is committed.
+    """
+    if by.by_token and not may_use_token(burst.state, node_id, interrupt):
+        raise Forbidden("this gate takes no token; sign in with a key")
+    try:
+        answer = read_answer(interrupt, value)
+    except AnswerRefused as refused:
+        kind = Unprocessable if refused.code == "correlation_mismatch" else Refused
+        raise kind(str(refused), code=refused.code, field=refused.field) from refused
+    match answer:
+        case Approval(resume):
+            approve(burst, node_id, interrupt, resume, by)
+        case Governed():
+            return govern(burst, node_id, interrupt, answer, by)
+        case Clarified(answers):
+            _clarify(burst, node_id, interrupt, answers, by)
+        case Delivered(delivered):
+            end_wait(burst, node_id, interrupt, delivered, by.name)
+            resume_node(burst, node_id, interrupt, delivered)
+        case Ratified():
+            _ratify(burst, node_id, interrupt, value, answer, by)
+        case Turn():
+            _take_turn(burst, node_id, interrupt, answer, by)
+    return None
+
+
+def _clarify(
+    burst: Burst, node_id: str, interrupt: Interrupt, answers: JsonObject, by: Resolver
+) -> None:
+    value: JsonObject = {"answers": answers}
+    end_wait(burst, node_id, interrupt, value, by.name)
+    resolved = {"nodeId": node_id, "answers": answers, "answeredBy": by.name}
+    burst.add("clarification.resolved", resolved, node_id=node_id)
+    resume_node(burst, node_id, interrupt, value)
+
+
+def _ratify(
+    burst: Burst, node_id: str, interrupt: Interrupt, value: Json, said: Ratified, by: Resolver
+) -> None:
+    """A node that only waited for this is completed here; another is called again."""
+    end_wait(burst, node_id, interrupt, value, by.name)
+    resume_node(burst, node_id, interrupt, value)
+    if interrupt.held_outputs is None:
+        return
+    if said.is_rejection:
+        message = f"{by.name} rejected the decision of {interrupt.data['agentId']}"
+        error = RunError(code="decision_rejected", message=message, retryable=False)
+        fail_node(burst, node_id, error)
+        return
+    decided = {"agentId": interrupt.data["agentId"], "decision": said.decision}
+    burst.add("agent.decided", decided, node_id=node_id)
+    outputs = interrupt.held_outputs | burst.vault.true_outputs(node_id)
+    complete(burst, node_id, outputs)
+
+
+def _take_turn(burst: Burst, node_id: str, interrupt: Interrupt, said: Turn, by: Resolver) -> None:
+    if not said.is_close:
+        exchange(burst, node_id, interrupt, said.content, by.name)
+        return
+    close_conversation(burst, node_id, interrupt, said.content, said.outcome)
+    value: JsonObject = {"operation": "close", "outcome": said.outcome}
+    end_wait(burst, node_id, interrupt, value, by.name)
+    resume_node(burst, node_id, interrupt, value)
+
+
+def play_script(burst: Burst, node_id: str, script: tuple[Json, ...]) -> None:
+    """Give the answers that a conformance workflow brings along, by the way of all answers."""
+    for value in script:
+        interrupt = burst.state.nodes[node_id].interrupt
+        if interrupt is not None:
+            resolve(burst, node_id, interrupt, value, Resolver(name="system:script"))

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import rfc8785
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wopr.agents.tools import (
+    BUCKETS_KEPT,
+    ToolLimits,
+    allowed,
+    args_hash,
+    decide,
+    exhausted_tool,
+    forbidden_tool,
+)
+from wopr.protocol.documents import Json
+from wopr.protocol.errors import Refused
+
+
+@pytest.mark.parametrize(
+    ("allowlist", "expected"),
+    [
+        (["mcp:search"], True),
+        ([], False),
+        (None, False),
+        (["mcp:searching", "mcp:*", "MCP:SEARCH", "mcp"], False),
+    ],
+)
+def test_a_tool_is_allowed_by_its_full_name_or_not_at_all(
+    allowlist: list[str] | None, expected: bool
+) -> None:
+    assert allowed(allowlist, "mcp:search") is expected
+
+
+@pytest.mark.parametrize(
+    ("scopes", "required", "expected"),
+    [
+        ({"db:read", "db:write"}, ["db:write"], "ok"),
+        ({"db:read"}, [], "ok"),
+        ({"db:read"}, ["db:write"], "forbidden"),
+        ({"db:read"}, ["db:read", "db:write"], "forbidden"),
+        (None, ["db:write"], "forbidden"),
+        (None, [], "forbidden"),
+        ({"db:write"}, None, "forbidden"),
+    ],
+)
+def test_what_cannot_be_decided_is_forbidden(
+    scopes: set[str] | None, required: list[str] | None, expected: str
+) -> None:
+    assert decide(scopes, required) == expected
+
+
+def test_a_refusal_names_the_tool_and_what_it_needs() -> None:
+    error = forbidden_tool("mcp:search", {"b", "a"})
+
+    assert (error.code, error.status) == ("forbidden", 403)
+    assert error.details == {
+        "scope": "tool",
+        "toolName": "mcp:search",
+        "requiredScopes": ["a", "b"],
+    }
+
+
+def test_a_spent_limit_says_when_to_come_back() -> None:
+    error = exhausted_tool("mcp:search", 3)
+
+    assert (error.code, error.status, error.retry_after) == ("rate_limited", 429, 3)
+    assert error.details["scope"] == "tool"
+    assert error.details["toolName"] == "mcp:search"
+
+
+@pytest.mark.parametrize(
+    ("args", "digest"),
+    [
+        ({}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"),
+        ({"q": "openwop"}, "9458af8c77ede919beb4dd201de70ea7909225488c9e925190a9b4e585cb9d6f"),
+    ],
+)
+def test_arguments_are_hashed_as_the_published_vectors_say(args: Json, digest: str) -> None:
+    assert args_hash(args) == digest
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers(-(2**53) + 1, 2**53 - 1) | st.text()))
+def test_the_hash_is_that_of_the_canonical_bytes(args: dict[str, Json]) -> None:
+    backwards = dict(reversed(args.items()))
+
+    assert args_hash(args) == args_hash(backwards)
+    try:
+        canonical = rfc8785.dumps(args)
+    except rfc8785.CanonicalizationError:
+        return
+    assert args_hash(args) == hashlib.sha256(canonical).hexdigest()
+
+
+@pytest.mark.parametrize("number", [2**53, 10**300, 1e22])
+def test_a_number_that_no_double_holds_exactly_is_hashed_as_a_double(number: float) -> None:
+    assert args_hash({"n": number}) == args_hash({"n": float(number)})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "\ud800", object()])
+def test_what_is_no_json_is_refused(value: Json) -> None:
+    with pytest.raises(Refused):
+        args_hash({"v": value})
+
+
+class Clock:
+    """Time that moves only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_lets_a_burst_pass_and_then_one_call_per_tick() -> None:
+    clock = Clock()
+    limits = ToolLimits(per_second=2, burst=3, clock=clock)
+
+    assert [limits.take("key", "tool") for _ in range(4)] == [0, 0, 0, 1]
+    clock.now += 0.5
+    assert [limits.take("key", "tool") for _ in range(2)] == [0, 1]
+
+
+def test_every_principal_has_a_bucket_for_every_tool() -> None:
+    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
+
+    for principal in ("a", "b"):
+        for tool in ("x", "y"):
+            assert limits.take(principal, tool) == 0
+            assert limits.take(principal, tool) > 0
+
+
+def test_a_slow_rate_says_how_long_it_takes() -> None:
+    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
+    limits.take("key", "tool")
+
+    assert limits.take("key", "tool") == 1000
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    limits = ToolLimits(per_second=0, burst=1, clock=Clock())
+
+    assert {limits.take("key", "tool") for _ in range(100)} == {0}
+
+
+def test_buckets_that_are_not_used_are_let_go() -> None:
+    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
+    limits.take("first", "tool")
+    for number in range(BUCKETS_KEPT):
+        limits.take(str(number), "tool")
+
+    assert limits.take("first", "tool") == 0

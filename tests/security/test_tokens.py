@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wopr.security.tokens import InterruptToken, read, sign
+
+KEY = b"k" * 32
+OLD = b"o" * 32
+TOKEN = InterruptToken(
+    tenant="acme",
+    run_id="run-1",
+    node_id="gate",
+    interrupt_id="int-gate:0",
+    expires_at=1_800_000_000_000,
+    intent="resolve",
+)
+
+
+def test_a_token_is_its_payload_and_the_mac_of_it() -> None:
+    encoded, _, signature = sign(TOKEN, KEY).partition(".")
+
+    payload = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+    assert json.loads(payload) == {
+        "tenant": "acme",
+        "runId": "run-1",
+        "nodeId": "gate",
+        "interruptId": "int-gate:0",
+        "expiresAt": 1_800_000_000_000,
+        "intent": "resolve",
+    }
+    assert signature == hmac.new(KEY, payload, hashlib.sha256).hexdigest()
+
+
+def test_a_signed_token_is_read_back() -> None:
+    assert read(sign(TOKEN, KEY), [KEY]) == TOKEN
+
+
+def test_an_old_key_still_verifies_while_keys_are_being_changed() -> None:
+    assert read(sign(TOKEN, OLD), [KEY, OLD]) == TOKEN
+    assert read(sign(TOKEN, OLD), [KEY]) is None
+    assert read(sign(TOKEN, KEY), []) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(sign(TOKEN, KEY)) - 1), st.characters())
+def test_a_token_with_one_character_changed_is_none(place: int, other: str) -> None:
+    text = sign(TOKEN, KEY)
+
+    touched = text[:place] + other + text[place + 1 :]
+
+    assert (read(touched, [KEY]) is None) is (touched != text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, len(sign(TOKEN, KEY))), st.text(min_size=1, max_size=3))
+def test_a_token_with_anything_put_in_is_none(place: int, more: str) -> None:
+    text = sign(TOKEN, KEY)
+
+    assert read(text[:place] + more + text[place:], [KEY]) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=40))
+def test_any_other_text_is_none(text: str) -> None:
+    assert read(text, [KEY]) is None
+
+
+def test_a_payload_of_another_shape_is_none_however_well_signed() -> None:
+    for payload in (b"{}", b"[]", b"nonsense", b'{"intent":"resolve"}', b"\xff"):
+        signature = hmac.new(KEY, payload, hashlib.sha256).hexdigest()
+        encoded = base64.urlsafe_b64encode(payload).decode().rstrip("=")
+        assert read(f"{encoded}.{signature}", [KEY]) is None
+
+
+def test_every_key_is_compared_whole_and_in_constant_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(left: bytes, right: bytes) -> bool:
+        compared.append((left, right))
+        return left == right
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    text = sign(TOKEN, KEY)
+
+    found = read(text, [KEY, OLD, KEY])
+
+    assert found == TOKEN
+    assert len(compared) == 3
+    assert all(given == text.encode() for _, given in compared)
+    assert all(len(expected) == len(text) for expected, _ in compared)

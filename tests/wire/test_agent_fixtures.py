@@ -1,0 +1,420 @@
+"""The agent, orchestrator, dispatch, multi-agent and memory workflows, as their tables say.
+
+Every test runs twice: with the project's own definitions and with the published ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.wire.agent_definitions import (
+    CHAIN,
+    ESCALATED,
+    agents_of,
+    answer,
+    children,
+    every,
+    kinds,
+    only,
+    phases,
+    waiting,
+)
+from tests.wire.client import Wire
+from tests.wire.host import ServedHost
+from wopr.protocol.documents import Json, JsonObject
+
+FIXTURES = {
+    "conformance-dispatch-loop",
+    "conformance-orchestrator-dispatch",
+    "conformance-orchestrator-terminate",
+    "conformance-orchestrator-low-confidence",
+    "conformance-dispatch-input-mapping",
+    "conformance-dispatch-input-mapping-no-default",
+    "conformance-dispatch-output-mapping",
+    "conformance-dispatch-cross-worker-handoff",
+    "conformance-dispatch-per-worker-override",
+    "conformance-dispatch-deterministic-fail-child",
+    "conformance-dispatch-cancellable-child",
+    "conformance-multi-agent-handoff",
+    "conformance-multi-agent-handoff-child",
+    "conformance-multi-agent-confidence-escalation",
+    "conformance-agent-identity",
+    "conformance-agent-reasoning",
+    "conformance-agent-reasoning-streaming",
+    "conformance-agent-low-confidence",
+    "conformance-agent-pack-provenance",
+    "conformance-agent-pack-handoff-schema-validation",
+    "conformance-agent-memory-roundtrip",
+    "conformance-agent-memory-redaction",
+    "conformance-agent-memory-ttl",
+    "conformance-agent-memory-cross-tenant",
+    "conformance-message-reducer",
+}
+STRUCTURED = "conformance-agent-pack-handoff-schema-validation"
+TASK: JsonObject = {"text": "It rained.", "extractionFields": ["weather"]}
+
+
+def ran(
+    wire: Wire, workflow_id: str, inputs: JsonObject | None = None, **body: Json
+) -> tuple[JsonObject, list[JsonObject]]:
+    run_id = wire.create(workflow_id, inputs, **body)
+    return wire.finished(run_id), wire.log(run_id)
+
+
+def test_every_fixture_that_behaves_is_advertised(fixtures: Wire) -> None:
+    assert set(fixtures.document("/.well-known/openwop")["fixtures"]) >= FIXTURES
+
+
+def test_a_fixture_for_a_capability_that_is_missing_is_not_seeded(fixtures: Wire) -> None:
+    listed = fixtures.document("/.well-known/openwop")["fixtures"]
+
+    assert "conformance-agent-channel-dispatch" not in listed
+    assert fixtures.get("/v1/workflows/conformance-agent-channel-dispatch").status_code == 404
+
+
+# Agents
+
+
+def test_agent_identity(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-agent-identity")
+
+    assert found["status"] == "completed"
+    assert found["agent"]["agentId"] == "core.conformance.identity-agent"
+    assert agents_of(log) == []
+
+
+def test_agent_reasoning(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-agent-reasoning")
+
+    assert found["status"] == "completed"
+    assert [event["type"] for event in log] == [
+        "run.started",
+        "node.started",
+        "agent.reasoned",
+        "agent.toolCalled",
+        "agent.toolReturned",
+        "agent.handoff",
+        "agent.decided",
+        "node.completed",
+        "run.completed",
+    ]
+    reasoned, called, returned, handoff, decided = (event["payload"] for event in log[2:7])
+    assert reasoned["reasoning"] == ("Decomposed query, decided to call a tool, then handed off.")
+    assert reasoned["verbosity"] == "summary"
+    assert called["inputs"] == returned["outcome"] == {"x": 1}
+    assert called["callId"] == returned["callId"]
+    assert returned["durationMs"] == 1
+    assert log[4]["causationId"] == log[3]["eventId"]
+    assert handoff["fromAgentId"] == "core.conformance.reasoning-agent"
+    assert handoff["toAgentId"] == "core.conformance.handoff-target"
+    assert decided["decision"] == {"next": "done"}
+    assert decided["confidence"] == 1
+    assert log[7]["payload"]["outputs"] == {}
+    assert found["agent"] == {"agentId": "core.conformance.handoff-target"}
+
+
+def test_agent_reasoning_switched_off_loses_only_its_reasoning(fixtures: Wire) -> None:
+    _, full = ran(fixtures, "conformance-agent-reasoning")
+    options = {"reasoningVerbosity": "off"}
+    _, quiet = ran(fixtures, "conformance-agent-reasoning", configurable=options)
+
+    types = [event["type"] for event in full]
+    types.remove("agent.reasoned")
+    assert [event["type"] for event in quiet] == types
+
+
+def test_agent_reasoning_streaming(fixtures: Wire) -> None:
+    _, log = ran(fixtures, "conformance-agent-reasoning-streaming")
+
+    *deltas, closing = agents_of(log)
+    chunks = [
+        "Let me think about this. ",
+        "First, the user is asking a question. ",
+        "Therefore, I should respond clearly.",
+    ]
+    assert [event["payload"]["delta"] for event in deltas] == chunks
+    assert [event["payload"]["sequence"] for event in deltas] == [0, 1, 2]
+    assert closing["payload"]["reasoning"] == "".join(chunks)
+    assert {event["payload"]["agentId"] for event in agents_of(log)} == {
+        "core.conformance.streaming-reasoner"
+    }
+
+
+def test_agent_low_confidence(fixtures: Wire) -> None:
+    run_id = waiting(fixtures, "conformance-agent-low-confidence")
+
+    suspended = only(fixtures.log(run_id), "node.suspended")["payload"]
+
+    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
+    assert suspended["reason"] == "low-confidence"
+    assert suspended["agentId"] == "core.conformance.low-conf-decider"
+    assert (suspended["threshold"], suspended["observed"]) == (0.7, 0.5)
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.5])
+def test_agent_low_confidence_is_enough_for_a_run_that_asks_for_less(
+    fixtures: Wire, threshold: float
+) -> None:
+    options = {"escalationThreshold": threshold}
+    found, _ = ran(fixtures, "conformance-agent-low-confidence", configurable=options)
+
+    assert found["status"] == "completed"
+
+
+def test_agent_pack_provenance(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-agent-pack-provenance")
+
+    assert found["agent"]["sourceManifestId"] == "core.conformance.agent-pack.installed-agent"
+    assert only(log, "node.started")["payload"]["agent"] == found["agent"]
+
+
+# Hand-off schemas
+
+
+def test_a_task_that_the_agent_takes_is_worked_on(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, STRUCTURED, TASK)
+
+    assert found["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [
+        ({"text": "It rained."}, "handoff_task_schema_violation"),
+        ({"scenario": "invalid-task"}, "handoff_task_schema_violation"),
+        (TASK | {"scenario": "mock-return-violation"}, "handoff_return_schema_violation"),
+    ],
+    ids=["no fields", "older name", "return"],
+)
+def test_a_task_or_a_return_outside_the_agent_s_schemas_fails_the_node(
+    fixtures: Wire, inputs: JsonObject, code: str
+) -> None:
+    found, log = ran(fixtures, STRUCTURED, inputs)
+
+    assert found["status"] == "failed"
+    assert found["error"]["code"] == code
+    assert only(log, "node.failed")["payload"]["error"]["code"] == code
+    assert "node.completed" not in [event["type"] for event in log]
+
+
+def test_the_older_values_of_the_scenario_are_tolerated(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, STRUCTURED, {"scenario": "valid-task"})
+
+    assert found["status"] == "completed"
+
+
+# Orchestrator
+
+
+@pytest.mark.parametrize(
+    "workflow_id", ["conformance-dispatch-loop", "conformance-orchestrator-dispatch"]
+)
+def test_one_worker_and_then_the_end(fixtures: Wire, workflow_id: str) -> None:
+    found, log = ran(fixtures, workflow_id)
+
+    assert found["status"] == "completed"
+    assert kinds(log) == ["next-worker", "terminate"]
+    assert only(log, "node.dispatched")["payload"]["childWorkflowId"] == "conformance-noop"
+    names = {event["payload"]["agentId"] for event in every(log, "runOrchestrator.decided")}
+    assert names == {found["runOrchestrator"]["agentId"]}
+
+
+def test_orchestrator_terminate(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-orchestrator-terminate")
+
+    assert found["status"] == "completed"
+    assert kinds(log) == ["terminate"]
+
+
+def test_orchestrator_low_confidence(fixtures: Wire) -> None:
+    run_id = waiting(fixtures, "conformance-orchestrator-low-confidence")
+
+    log = fixtures.log(run_id)
+
+    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
+    assert kinds(log) == []
+    suspended = only(log, "node.suspended")["payload"]
+    assert suspended["reason"] == "low-confidence"
+    assert suspended["agentId"] == "core.conformance.low-conf-supervisor"
+    answer(fixtures, run_id, "supervisor", {"ratified": True})
+    assert fixtures.finished(run_id)["status"] == "completed"
+    assert kinds(fixtures.log(run_id)) == ["next-worker", "terminate"]
+
+
+# Dispatch mappings
+
+
+def born(wire: Wire, log: list[JsonObject]) -> list[JsonObject]:
+    return [wire.snapshot(child_id) for child_id in children(log)]
+
+
+def test_dispatch_input_mapping(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-dispatch-input-mapping")
+    (child,) = born(fixtures, log)
+
+    assert found["status"] == child["status"] == "completed"
+    assert child["workflowId"] == "conformance-dispatch-input-mapping-child"
+    assert child["inputs"]["childGreeting"] == "Alice"
+
+
+def test_dispatch_input_mapping_no_default(fixtures: Wire) -> None:
+    _, log = ran(fixtures, "conformance-dispatch-input-mapping-no-default")
+    (child,) = born(fixtures, log)
+
+    assert "childGreeting" not in child["inputs"]
+
+
+def test_dispatch_output_mapping(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, "conformance-dispatch-output-mapping")
+
+    assert found["variables"]["parentResult"] == "done"
+
+
+def test_dispatch_cross_worker_handoff(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-dispatch-cross-worker-handoff")
+    one, two = born(fixtures, log)
+
+    assert found["variables"]["sharedVar"] == "hello"
+    assert one["workflowId"].endswith("-child-a")
+    assert two["workflowId"].endswith("-child-b")
+    assert two["inputs"]["input"] == "hello"
+    completed = [e for e in every(log, "node.completed") if e["nodeId"] == "dispatch"]
+    assert completed[0]["payload"]["outputs"]["childRunId"] == two["runId"]
+
+
+def test_dispatch_per_worker_override(fixtures: Wire) -> None:
+    _, log = ran(fixtures, "conformance-dispatch-per-worker-override")
+
+    assert [child["inputs"]["input"] for child in born(fixtures, log)] == [
+        "default-x-value",
+        "shared-value",
+    ]
+
+
+def test_the_children_that_fail_and_that_last(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, "conformance-dispatch-deterministic-fail-child")
+    assert found["error"]["code"] == "hvmap_1b_failed_fixture"
+    run_id = fixtures.create("conformance-dispatch-cancellable-child")
+    fixtures.events_until(run_id, "node.started")
+
+    fixtures.post(f"/v1/runs/{run_id}/cancel")
+
+    assert fixtures.finished(run_id)["status"] == "cancelled"
+
+
+# Multi-agent
+
+
+def test_multi_agent_handoff_writes_the_log_of_the_worked_trace(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-multi-agent-handoff")
+
+    assert found["variables"]["parentResult"] == "handoff-complete"
+    log = [event for event in log if event["type"] != "variable.changed"]
+    assert [(event["type"], event.get("nodeId")) for event in log] == [
+        ("run.started", None),
+        ("node.started", "supervisor"),
+        ("runOrchestrator.decided", "supervisor"),
+        ("node.completed", "supervisor"),
+        ("node.started", "dispatch"),
+        (CHAIN, "dispatch"),
+        ("node.dispatched", "dispatch"),
+        (CHAIN, "dispatch"),
+        (CHAIN, "dispatch"),
+        (CHAIN, "dispatch"),
+        ("node.completed", "dispatch"),
+        ("node.started", "supervisor"),
+        ("runOrchestrator.decided", "supervisor"),
+        ("node.completed", "supervisor"),
+        ("node.started", "dispatch"),
+        ("node.completed", "dispatch"),
+        ("run.completed", None),
+    ]
+    caused = {5: 2, 6: 2, 7: 5, 8: 7, 9: 8, 10: 2, 15: 12}
+    assert {n: log[n]["causationId"] for n in caused} == {
+        n: log[cause]["eventId"] for n, cause in caused.items()
+    }
+    assert phases(log) == [
+        "dispatch.began",
+        "dispatch.succeeded",
+        "child.completed",
+        "output.harvested",
+    ]
+    assert log[9]["payload"]["harvestedKeys"] == ["parentResult"]
+    assert log[10]["payload"]["outputs"] == {
+        "childRunId": children(log)[0],
+        "childStatus": "completed",
+    }
+
+
+def test_multi_agent_confidence_escalation(fixtures: Wire) -> None:
+    run_id = waiting(fixtures, "conformance-multi-agent-confidence-escalation")
+
+    log = fixtures.log(run_id)
+
+    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
+    event = only(log, ESCALATED)
+    assert event["payload"]["confidence"] == 0.3
+    assert event["payload"]["floor"] == 0.5
+    assert event["causationId"] == only(log, "runOrchestrator.decided")["eventId"]
+    assert event["sequence"] < only(log, "interrupt.requested")["sequence"]
+    assert every(log, CHAIN) == []
+    assert children(log) == []
+
+
+# Memory and messages
+
+
+def test_agent_memory_roundtrip(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-agent-memory-roundtrip")
+
+    entry = found["variables"]["memoryReadback"]
+    fixtures.recorder.check("memory-entry.schema.json", entry)
+    written = only(log, "memory.written")["payload"]
+    assert written["memoryId"] == entry["id"]
+    assert written["memoryRef"] == "conformance/agent-memory-roundtrip"
+    assert written["agentId"] == "core.conformance.memory-agent"
+    assert "content" not in written
+
+
+def test_agent_memory_redaction(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-agent-memory-redaction")
+
+    assert re.search(r"\[REDACTED:[^\]]+\]", found["variables"]["memoryReadback"]["content"])
+    assert "conformance-byok-plaintext" not in json.dumps([found, log])
+
+
+def test_agent_memory_ttl(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, "conformance-agent-memory-ttl")
+
+    listed = [entry["id"] for entry in found["variables"]["memoryList"]]
+    assert found["variables"]["freshId"] in listed
+    assert found["variables"]["expiredId"] not in listed
+
+
+def test_agent_memory_cross_tenant(fixtures: Wire) -> None:
+    found, _ = ran(fixtures, "conformance-agent-memory-cross-tenant")
+
+    variables = found["variables"]
+    assert variables["crossTenantProbe"] == []
+    assert variables["ownerEntryId"] in [entry["id"] for entry in variables["ownerProbe"]]
+
+
+def test_message_reducer(fixtures: Wire) -> None:
+    found, log = ran(fixtures, "conformance-message-reducer")
+
+    messages = found["channels"]["messages"]
+    assert [message["messageId"] for message in messages] == ["id-1", "id-2"]
+    assert messages[0]["content"] == "first"
+    assert all({"messageId", "from", "content", "ts"} <= message.keys() for message in messages)
+    assert len(every(log, "channel.written")) == 3
+
+
+def test_the_plaintext_of_the_probe_is_nowhere_on_disk(host: ServedHost, acme: Wire) -> None:
+    ran(acme, "conformance-agent-memory-redaction")
+
+    held = [p for p in host.data_dir.iterdir() if b"conformance-byok-plaintext" in p.read_bytes()]
+
+    assert held == []

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.wire.agent_definitions import (
+    DONE,
+    MOCK_AGENT,
+    SUPERVISOR,
+    faults,
+    mock,
+    scripted,
+    supervised,
+)
+from tests.wire.client import Wire
+from tests.wire.definitions import fresh, node, workflow
+from tests.wire.host import ACME, ServedHost
+from tests.wire.recorder import OFFICIAL
+from wopr.protocol.documents import Json, JsonObject
+
+ECHO: JsonObject = {"toolId": "openwop.echo:echo", "result": 1}
+IDENTITY_HOOKS = node("hooked", "core.identity", config={"emitDuplicateMessageId": True})
+AUTO_RESUME = node("talk", "core.conversationGate", config={"mockAutoResume": True})
+
+
+def refusal(wire: Wire, definition: JsonObject) -> JsonObject:
+    response = wire.post("/v1/workflows", definition)
+    assert response.status_code == 400, response.text
+    found: JsonObject = response.json()
+    return found
+
+
+@pytest.fixture(scope="module")
+def author(host: ServedHost) -> Iterator[Wire]:
+    """A caller whose key may author conformance workflows under any name."""
+    options = ("--tenant", "acme", "--role", "developer", "--scope", "conformance:author")
+    made = json.loads(host.command("keys", "create", "--json", "--test", *options))
+    with Wire(host.url, made["key"]) as wire:
+        yield wire
+
+
+# Where it may be used
+
+
+def test_a_workflow_with_the_conformance_prefix_may_use_the_mock_agent(acme: Wire) -> None:
+    assert acme.post("/v1/workflows", scripted([mock()])).status_code == 201
+
+
+@pytest.mark.parametrize("name", ["production", "x-conformance", "conformances"])
+def test_another_workflow_may_not_and_is_told_what_it_needs(acme: Wire, name: str) -> None:
+    found = refusal(acme, workflow([mock()], id=fresh(name)))
+
+    assert found["error"] == "validation_error"
+    assert found["details"] == {
+        "requiredCapability": "conformance.mockAgent",
+        "offendingTypeId": MOCK_AGENT,
+        "nodeId": "actor",
+    }
+
+
+@pytest.mark.parametrize(
+    ("scripted_node", "type_id"),
+    [
+        (node("supervisor", SUPERVISOR, config={"mockDispatchPlan": [DONE]}), SUPERVISOR),
+        (node("supervisor", SUPERVISOR, config={"mockDecisions": [DONE]}), SUPERVISOR),
+        (node("supervisor", SUPERVISOR, config={"mockPendingDecision": DONE}), SUPERVISOR),
+        (node("supervisor", SUPERVISOR, config={"mockConfidence": 0.5}), SUPERVISOR),
+        (IDENTITY_HOOKS, "core.identity"),
+        (AUTO_RESUME, "core.conversationGate"),
+    ],
+    ids=["plan", "decisions", "pending", "confidence", "identity", "conversation"],
+)
+def test_test_hooks_are_refused_in_a_production_workflow(
+    acme: Wire, scripted_node: JsonObject, type_id: str
+) -> None:
+    found = refusal(acme, workflow([scripted_node]))
+
+    assert found["details"]["requiredCapability"] == "conformance.mockAgent"
+    assert found["details"]["offendingTypeId"] == type_id
+    assert "config." in found["message"]
+
+
+def test_a_key_with_the_author_scope_may_script_a_workflow_of_any_name(author: Wire) -> None:
+    for nodes in ([mock()], [IDENTITY_HOOKS], supervised(DONE)["nodes"]):
+        definition = workflow(nodes, id=fresh("hvmap"))
+        assert author.post("/v1/workflows", definition).status_code == 201
+
+
+def test_the_author_s_workflow_runs_for_everyone_in_the_tenant(author: Wire, acme: Wire) -> None:
+    workflow_id = author.register(workflow([mock(mockReasoning=True)], id=fresh("authored")))
+
+    run_id = acme.create(workflow_id)
+
+    assert acme.finished(run_id)["status"] == "completed"
+    assert "agent.reasoned" in acme.types(run_id)
+
+
+def test_no_role_brings_the_author_scope_along(host: ServedHost, acme: Wire) -> None:
+    roles = acme.document("/.well-known/openwop")["authorization"]["roles"]
+
+    assert roles
+    assert not any("conformance:author" in role["scopes"] for role in roles)
+
+
+# A host without it
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    host = ServedHost(tmp_path_factory.mktemp("production"))
+    host.start()
+    with Wire(host.url, ACME) as wire:
+        yield wire
+    host.stop()
+
+
+def test_the_mock_agent_is_advertised_exactly_where_it_is_registered(
+    acme: Wire, production: Wire
+) -> None:
+    for wire, is_there in ((acme, True), (production, False)):
+        discovery = wire.document("/.well-known/openwop")
+        types = {each["typeId"] for each in wire.document("/v1/node-types")["items"]}
+
+        assert (MOCK_AGENT in types) is is_there
+        assert (discovery.get("conformance", {}).get("mockAgent") is True) is is_there
+        assert discovery["capabilities"].get("conformance") == discovery.get("conformance")
+
+
+def test_a_production_host_refuses_the_mock_agent_under_any_name(production: Wire) -> None:
+    for name in (fresh("conformance-x"), fresh("other")):
+        found = refusal(production, workflow([mock()], id=name))
+
+        assert found["error"] == "capability_required"
+        assert found["details"] == {
+            "requiredCapability": "conformance.mockAgent",
+            "offendingTypeId": MOCK_AGENT,
+            "nodeId": "actor",
+        }
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [supervised(DONE), scripted([IDENTITY_HOOKS]), scripted([AUTO_RESUME])],
+    ids=["supervisor", "identity", "conversation"],
+)
+def test_a_production_host_honours_no_test_hook(production: Wire, definition: JsonObject) -> None:
+    assert refusal(production, definition)["details"]["requiredCapability"] == (
+        "conformance.mockAgent"
+    )
+
+
+def test_a_production_host_has_no_conformance_agents_and_no_fixtures(production: Wire) -> None:
+    assert production.document("/v1/agents") == {"agents": [], "total": 0}
+    assert "fixtures" not in production.document("/.well-known/openwop")
+
+
+# Its config
+
+BAD: dict[str, tuple[JsonObject, str]] = {
+    "a stray key": ({"mock": 1}, ""),
+    "confidence above one": ({"mockConfidence": 1.7}, ".mockConfidence"),
+    "confidence below zero": ({"mockConfidence": -0.1}, ".mockConfidence"),
+    "a short agent id": ({"agentId": "ab"}, ".agentId"),
+    "reasoning without a summary": ({"mockReasoning": {"trace": "t"}}, ".mockReasoning"),
+    "reasoning with a stray key": ({"mockReasoning": {"summary": "s", "x": 1}}, ".mockReasoning"),
+    "reasoning as a text": ({"mockReasoning": "s"}, ".mockReasoning"),
+    "a call without an end": ({"mockToolCalls": [{"toolId": "t"}]}, ".mockToolCalls.0"),
+    "a call with two ends": (
+        {"mockToolCalls": [ECHO | {"error": {"error": "e", "message": "m"}}]},
+        ".mockToolCalls.0",
+    ),
+    "a call with two ends of which one is null": (
+        {
+            "mockToolCalls": [
+                {"toolId": "t", "result": None, "error": {"error": "e", "message": "m"}}
+            ]
+        },
+        ".mockToolCalls.0",
+    ),
+    "a call without a tool": ({"mockToolCalls": [{"result": 1}]}, ".mockToolCalls.0"),
+    "a call with a stray key": ({"mockToolCalls": [ECHO | {"x": 1}]}, ".mockToolCalls.0"),
+    "a negative duration": (
+        {"mockToolCalls": [ECHO | {"durationMs": -1}]},
+        ".mockToolCalls.0.durationMs",
+    ),
+    "an error without a message": (
+        {"mockToolCalls": [{"toolId": "t", "error": {"error": "e"}}]},
+        ".mockToolCalls.0.error",
+    ),
+    "a hand-off to nobody": ({"mockHandoff": {"reason": "r"}}, ".mockHandoff"),
+    "a hand-off to a short id": ({"mockHandoff": {"toAgentId": "x"}}, ".mockHandoff.toAgentId"),
+    "a decision without one": ({"mockDecision": {"confidence": 1}}, ".mockDecision"),
+    "an impossible confidence": (
+        {"mockDecision": {"decision": 1, "confidence": 2}},
+        ".mockDecision.confidence",
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "at"), BAD.values(), ids=BAD)
+def test_a_bad_script_is_refused_at_its_place(acme: Wire, config: JsonObject, at: str) -> None:
+    assert list(faults(acme, scripted([mock(**config)]))) == [f"nodes.0.config{at}"]
+
+
+def test_every_fault_of_a_script_is_named_at_once(acme: Wire) -> None:
+    calls = [{"toolId": "t"}, ECHO, ECHO | {"error": {"error": "e", "message": "m"}}]
+    script: JsonObject = {"mockConfidence": 7, "mockToolCalls": calls, "mockHandoff": {}}
+
+    found = faults(acme, scripted([mock(**script)]))
+
+    assert found.keys() == {
+        "nodes.0.config.mockConfidence",
+        "nodes.0.config.mockToolCalls.0",
+        "nodes.0.config.mockToolCalls.2",
+        "nodes.0.config.mockHandoff",
+    }
+    assert "not both" in found["nodes.0.config.mockToolCalls.2"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        {},
+        {"mockToolCalls": [{"toolId": "t", "result": None}]},
+        {"mockToolCalls": [{"toolId": "t", "error": {"error": "e", "message": "m"}}]},
+        {"mockReasoning": True},
+        {"mockDecision": {"decision": None}},
+        {"mockConfidence": 0},
+    ],
+)
+def test_a_good_script_is_good_by_the_published_schema_too(acme: Wire, script: Json) -> None:
+    acme.register(scripted([mock(**script)]))
+
+    if (OFFICIAL / "schemas").is_dir():
+        acme.recorder.check("core-conformance-mock-agent-config.schema.json", script)

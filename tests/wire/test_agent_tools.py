@@ -1,0 +1,421 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import rfc8785
+
+from tests.wire.agent_definitions import (
+    agent_name,
+    agents_of,
+    every,
+    mock,
+    only,
+    scripted,
+)
+from tests.wire.client import Wire
+from tests.wire.definitions import edge, node, workflow
+from tests.wire.host import ACME, OPERATOR, ServedHost, served
+from wopr.protocol.documents import Json, JsonObject
+
+HTTP = "wopr.http.request"
+PROBE = "/v1/host/sample/toolhooks/invoke"
+
+
+class Shop:
+    """A service that counts its visitors and remembers what they sent."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str, bytes]] = []
+        self.status = 200
+        shop = self
+
+        class Counter(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                shop.seen.append((self.command, self.path, self.rfile.read(length)))
+                body = b'{"stock":7}'
+                self.send_response(shop.status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_POST = _serve
+
+            def log_message(self, *_: object) -> None:
+                """Say nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Counter)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    opened = Shop()
+    thread = threading.Thread(target=opened.server.serve_forever, args=(0.05,))
+    thread.start()
+    yield opened
+    opened.server.shutdown()
+    thread.join()
+    opened.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def outgoing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """A host whose HTTP nodes may reach this machine."""
+    settings = {"WOPR_ALLOW_PRIVATE_DESTINATIONS": "1"}
+    with served(tmp_path_factory.mktemp("outgoing"), "--conformance", **settings) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(outgoing: ServedHost) -> Iterator[Wire]:
+    with Wire(outgoing.url, ACME) as opened:
+        yield opened
+
+
+def called(wire: Wire, url: str, **config: Json) -> tuple[JsonObject, list[JsonObject]]:
+    """The snapshot and the log of a run that calls a URL."""
+    call = node("call", HTTP, config={"url": url, **config})
+    run_id = wire.create(wire.register(workflow([call])))
+    return wire.finished(run_id), wire.log(run_id)
+
+
+# Egress of nodes
+
+
+def test_a_node_s_http_call_is_on_the_log_as_the_host_s_own(wire: Wire, shop: Shop) -> None:
+    found, log = called(wire, f"{shop.url}/stock")
+
+    assert found["status"] == "completed"
+    before, after = (event["payload"] for event in agents_of(log))
+    arguments = {"method": "GET", "url": f"{shop.url}/stock"}
+    assert before == {
+        "agentId": "core.system",
+        "toolName": HTTP,
+        "callId": "call-call-0-0",
+        "argsHash": hashlib.sha256(rfc8785.dumps(arguments)).hexdigest(),
+        "principal": "core.system",
+        "transport": "http",
+    }
+    assert after == {
+        "agentId": "core.system",
+        "toolName": HTTP,
+        "callId": "call-call-0-0",
+        "status": "ok",
+        "outcome": {"status": 200},
+        "durationMs": after["durationMs"],
+    }
+    assert after["durationMs"] >= 0
+
+
+def test_the_return_is_caused_by_the_call_and_both_lie_inside_the_node(
+    wire: Wire, shop: Shop
+) -> None:
+    _, log = called(wire, shop.url)
+
+    assert [event["type"] for event in log] == [
+        "run.started",
+        "node.started",
+        "agent.toolCalled",
+        "agent.toolReturned",
+        "node.completed",
+        "run.completed",
+    ]
+    assert log[3]["causationId"] == log[2]["eventId"]
+    assert {event["nodeId"] for event in log[1:5]} == {"call"}
+
+
+def test_the_hash_covers_what_is_sent_and_the_log_shows_none_of_it(wire: Wire, shop: Shop) -> None:
+    body = {"order": "a private matter"}
+    _, log = called(wire, shop.url, method="POST", body=body, headers={"x-key": "open sesame"})
+
+    arguments: JsonObject = {"method": "POST", "url": shop.url, "body": body}
+    hashed = hashlib.sha256(rfc8785.dumps(arguments)).hexdigest()
+    assert agents_of(log)[0]["payload"]["argsHash"] == hashed
+    told = json.dumps(agents_of(log))
+    assert "private matter" not in told
+    assert "sesame" not in told
+    assert "stock" not in told
+    assert json.loads(shop.seen[0][2]) == body
+
+
+def test_a_call_that_fails_returns_an_error_and_how_long_it_took(wire: Wire, shop: Shop) -> None:
+    shop.server.server_close()
+    found, log = called(wire, shop.url)
+
+    assert found["error"]["code"] == "http_error"
+    returned = agents_of(log)[1]["payload"]
+    assert returned["status"] == "error"
+    assert returned["error"]["code"] == "http_error"
+    assert "durationMs" in returned
+    assert "outcome" not in returned
+
+
+def test_an_answer_of_the_wrong_kind_is_an_error_that_says_which(wire: Wire, shop: Shop) -> None:
+    shop.status = 404
+    found, log = called(wire, shop.url)
+
+    assert found["error"]["code"] == "http_error"
+    assert "404" in agents_of(log)[1]["payload"]["error"]["message"]
+
+
+def test_a_destination_that_is_denied_is_a_call_that_failed(acme: Wire, shop: Shop) -> None:
+    found, log = called(acme, shop.url)
+
+    assert found["error"]["code"] == "egress_denied"
+    assert agents_of(log)[1]["payload"]["error"]["code"] == "egress_denied"
+    assert shop.seen == []
+
+
+def test_a_call_that_is_tried_again_is_another_call(wire: Wire, shop: Shop) -> None:
+    shop.status = 503
+    settings = {"maxRetries": 1, "backoff": {"initialMs": 1}}
+    call = node("call", HTTP, config={"url": shop.url}, settings=settings)
+    run_id = wire.create(wire.register(workflow([call])))
+    wire.finished(run_id)
+
+    ids = [event["payload"]["callId"] for event in every(wire.log(run_id), "agent.toolCalled")]
+
+    assert ids == ["call-call-0-0", "call-call-1-0"]
+    assert len(shop.seen) == 2
+
+
+def test_a_changing_call_in_a_loop_is_made_in_every_round(wire: Wire, shop: Shop) -> None:
+    back = {"type": "expression", "expression": "!nodes.loop.done"}
+    nodes = [
+        node("loop", "core.loop", config={"times": 3}),
+        node("call", HTTP, config={"url": shop.url, "method": "POST"}),
+    ]
+    edges = [edge("loop", "call", condition=back), edge("call", "loop")]
+    found = wire.run(wire.register(workflow(nodes, edges=edges)))
+
+    assert found["status"] == "completed"
+    assert len(shop.seen) == 3
+
+
+# Per-tool authorisation
+
+
+def test_a_tool_needs_the_scopes_that_it_declares_from_whoever_started_the_run(
+    wire: Wire, shop: Shop
+) -> None:
+    found, log = called(wire, shop.url, requiredScopes=["agents:write"])
+
+    assert found["status"] == "completed"
+    assert agents_of(log)[1]["payload"]["status"] == "ok"
+
+
+def test_a_call_without_the_scope_is_refused_and_not_made(
+    outgoing: ServedHost, wire: Wire, shop: Shop
+) -> None:
+    call = node("call", HTTP, config={"url": shop.url, "requiredScopes": ["agents:write"]})
+    workflow_id = wire.register(workflow([call]))
+    with Wire(outgoing.url, OPERATOR) as operator:
+        run_id = operator.create(workflow_id)
+        found = operator.finished(run_id)
+        log = operator.log(run_id)
+
+    assert found["status"] == "failed"
+    assert found["error"]["code"] == "forbidden"
+    assert found["error"]["details"] == {
+        "scope": "tool",
+        "toolName": HTTP,
+        "requiredScopes": ["agents:write"],
+    }
+    before, after = agents_of(log)
+    assert after["payload"]["status"] == "forbidden"
+    assert after["payload"]["error"]["code"] == "forbidden"
+    assert not {"durationMs", "outcome"} & after["payload"].keys()
+    assert after["causationId"] == before["eventId"]
+    assert shop.seen == []
+
+
+def test_a_scope_that_nobody_has_denies_everybody(wire: Wire, shop: Shop) -> None:
+    found, _ = called(wire, shop.url, requiredScopes=["db:write"])
+
+    assert found["error"]["code"] == "forbidden"
+    assert shop.seen == []
+
+
+def test_a_key_that_is_revoked_meanwhile_may_call_nothing(
+    outgoing: ServedHost, wire: Wire, shop: Shop
+) -> None:
+    gate = node("gate", "core.approvalGate", config={"title": "Go on?"})
+    call = node("call", HTTP, config={"url": shop.url, "requiredScopes": ["runs:read"]})
+    workflow_id = wire.register(workflow([gate, call]))
+    options = ("--tenant", "acme", "--role", "developer", "--json")
+    made = json.loads(outgoing.command("keys", "create", *options))
+    with Wire(outgoing.url, made["key"]) as other:
+        run_id = other.create(workflow_id)
+        other.events_until(run_id, "interrupt.requested")
+    outgoing.command("keys", "revoke", made["keyId"])
+    accept = {"resumeValue": {"action": "accept"}}
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", accept)
+
+    assert wire.finished(run_id)["error"]["code"] == "forbidden"
+    assert shop.seen == []
+
+
+# Per-tool rate limit
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A host that lets a key call a tool once in a thousand seconds."""
+    settings = {"WOPR_TOOL_RATE_LIMIT": "0.001", "WOPR_ALLOW_PRIVATE_DESTINATIONS": "1"}
+    with (
+        served(tmp_path_factory.mktemp("slow"), "--conformance", **settings) as running,
+        Wire(running.url, ACME) as opened,
+    ):
+        yield opened
+
+
+def test_a_tool_that_is_called_too_often_is_not_called_and_the_log_says_so(
+    slow: Wire, shop: Shop
+) -> None:
+    assert called(slow, shop.url)[0]["status"] == "completed"
+
+    found, log = called(slow, shop.url)
+
+    assert found["status"] == "failed"
+    assert found["error"]["code"] == "rate_limited"
+    assert found["error"]["details"]["scope"] == "tool"
+    assert found["error"]["details"]["retryAfterMs"] > 0
+    before, after = agents_of(log)
+    assert after["payload"]["status"] == "rate_limited"
+    assert "durationMs" not in after["payload"]
+    assert after["causationId"] == before["eventId"]
+    assert len(shop.seen) == 1
+
+
+def test_every_tool_of_an_agent_has_a_limit_of_its_own(slow: Wire) -> None:
+    calls = [{"toolId": f"openwop:{name}", "result": 1} for name in ("a", "a", "b")]
+    run_id = slow.create(slow.register(scripted([mock(mockToolCalls=calls)])))
+
+    assert slow.finished(run_id)["status"] == "completed"
+    returned = [e["payload"] for e in every(slow.log(run_id), "agent.toolReturned")]
+    assert [payload["status"] for payload in returned] == ["ok", "rate_limited", "ok"]
+    assert returned[1]["error"]["code"] == "rate_limited"
+    assert "outcome" not in returned[1]
+
+
+def test_a_limit_is_advertised_where_there_is_one(slow: Wire, acme: Wire) -> None:
+    for wire, is_limited in ((slow, True), (acme, False)):
+        assert wire.document("/.well-known/openwop")["toolHooks"] == {
+            "supported": True,
+            "prePostEvents": True,
+            "perToolAuthorization": True,
+            "perToolRateLimit": is_limited,
+        }
+
+
+# The allowlist
+
+
+def manifest(tools: list[str] | None) -> JsonObject:
+    listed = {} if tools is None else {"toolAllowlist": tools}
+    return {
+        "agentId": f"local.acme.a{agent_name()[-12:]}",
+        "persona": "Worker",
+        "modelClass": "general",
+        "systemPrompt": "Work.",
+        **listed,
+    }
+
+
+@pytest.mark.parametrize(
+    ("tools", "is_allowed"),
+    [(["openwop:echo"], True), (["openwop:other"], False), ([], False), (None, False)],
+    ids=["listed", "not listed", "empty", "no list"],
+)
+def test_an_agent_calls_only_the_tools_that_its_manifest_lists(
+    acme: Wire, tools: list[str] | None, is_allowed: bool
+) -> None:
+    agent = manifest(tools)
+    assert acme.post("/v1/agents", agent).status_code == 201
+    tool = {"toolId": "openwop:echo", "result": 1}
+    script = mock("actor", {"agentId": agent["agentId"]}, mockToolCalls=[tool])
+    run_id = acme.create(acme.register(scripted([script])))
+    acme.finished(run_id)
+
+    log = acme.log(run_id)
+
+    assert bool(agents_of(log)) is is_allowed
+    if not is_allowed:
+        line = only(log, "log.appended")["payload"]
+        assert line["level"] == "warn"
+        assert line["fields"] == {
+            "agentId": agent["agentId"],
+            "toolName": "openwop:echo",
+            "status": "forbidden",
+        }
+
+
+def test_a_pinned_version_that_is_not_installed_may_call_nothing(acme: Wire) -> None:
+    agent = manifest(["openwop:echo"])
+    assert acme.post("/v1/agents", agent).status_code == 201
+    pin = {"agentId": agent["agentId"], "version": "9.9.9"}
+    tool = {"toolId": "openwop:echo", "result": 1}
+    run_id = acme.create(acme.register(scripted([mock("actor", pin, mockToolCalls=[tool])])))
+    acme.finished(run_id)
+
+    assert agents_of(acme.log(run_id)) == []
+
+
+# The seam
+
+
+def probed(wire: Wire, **body: Json) -> JsonObject:
+    response = wire.post(PROBE, {"principal": "nobody", "toolName": "db.write", **body})
+    assert response.status_code == 200, response.text
+    found: JsonObject = response.json()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("args", "digest"),
+    [
+        ({}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"),
+        (
+            {"q": "openwop"},
+            "9458af8c77ede919beb4dd201de70ea7909225488c9e925190a9b4e585cb9d6f",
+        ),
+    ],
+)
+def test_the_seam_hashes_arguments_as_the_published_vectors_do(
+    acme: Wire, args: Json, digest: str
+) -> None:
+    found = probed(acme, args=args)
+
+    assert found["toolCalled"] == {
+        "argsHash": digest,
+        "principal": "nobody",
+        "transport": "native",
+    }
+    assert found["toolReturned"] == {"status": "ok", "durationMs": 0}
+
+
+def test_the_seam_denies_a_principal_without_the_scope(acme: Wire) -> None:
+    assert probed(acme, requiredScopes=["db:write"])["toolReturned"] == {"status": "forbidden"}
+    granted = probed(acme, principal="env-1", requiredScopes=["runs:read"])
+    assert granted["toolReturned"]["status"] == "ok"
+
+
+def test_the_seam_simulates_a_spent_limit(acme: Wire) -> None:
+    found = probed(acme, simulateRateLimitExhausted=True)
+
+    assert found["toolReturned"] == {"status": "rate_limited"}
+
+
+def test_a_host_without_conformance_has_no_seam(new_host: Callable[..., ServedHost]) -> None:
+    host = new_host()
+    with Wire(host.url, ACME) as opened:
+        response = opened.post(PROBE, {"principal": "nobody", "toolName": "db.write"})
+
+    assert response.status_code == 404

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import time
+
+from tests.wire.client import Wire
+from tests.wire.waiting import (
+    ACCEPT,
+    REJECT,
+    answer,
+    by_token,
+    inbox,
+    payload,
+    refused,
+    taken,
+    token_of,
+    until_waiting,
+)
+from wopr.protocol.documents import JsonObject
+
+PARENT = "conformance-interrupt-parent-child-cancel"
+CASCADE_SECONDS = 5
+
+
+def family(wire: Wire) -> tuple[str, str, JsonObject]:
+    """A parent that waits with its child; both ids and the parent's snapshot."""
+    parent = wire.create(PARENT)
+    shown = until_waiting(wire, parent)
+    [child] = shown["childRuns"]
+    return parent, str(child["runId"]), shown
+
+
+def test_a_parent_shows_that_it_waits_where_its_child_does(fixtures: Wire) -> None:
+    _, child, shown = family(fixtures)
+
+    assert shown["status"] == "waiting-approval"
+    assert shown["currentNodeId"] == "spawn-child"
+    assert shown["childRuns"][0]["status"] == "waiting-approval"
+    assert fixtures.snapshot(child)["currentNodeId"] == "child-gate"
+
+
+def test_cancelling_the_parent_cancels_the_child_and_its_wait(fixtures: Wire) -> None:
+    parent, child, _ = family(fixtures)
+    token = token_of(fixtures, child)
+    began = time.monotonic()
+
+    fixtures.post(f"/v1/runs/{parent}/cancel", {"reason": "enough"})
+    ended = fixtures.finished(child)
+
+    assert time.monotonic() - began < CASCADE_SECONDS
+    assert ended["status"] == fixtures.snapshot(parent)["status"] == "cancelled"
+    assert payload(fixtures, child, "run.cancelled") == {
+        "reason": "parent-cancelled",
+        "parentRunId": parent,
+    }
+    assert refused(fixtures, child, "child-gate", ACCEPT) == (410, "interrupt_gone")
+    late = by_token(fixtures, token, ACCEPT)
+    assert (late.status_code, late.json()["error"]) == (410, "interrupt_gone")
+    assert inbox(fixtures, runId=child) == []
+
+
+def test_an_answered_child_lets_its_parent_go_on(fixtures: Wire) -> None:
+    parent, child, _ = family(fixtures)
+
+    assert taken(fixtures, child, "child-gate", ACCEPT) == "completed"
+
+    assert fixtures.finished(parent)["status"] == "completed"
+
+
+def test_a_rejected_child_fails_its_parent(fixtures: Wire) -> None:
+    parent, child, _ = family(fixtures)
+
+    answer(fixtures, child, "child-gate", REJECT)
+
+    assert fixtures.finished(parent)["status"] == "failed"
+
+
+def test_the_childs_wait_is_answered_at_the_child_and_not_at_the_parent(fixtures: Wire) -> None:
+    parent, child, _ = family(fixtures)
+
+    assert refused(fixtures, parent, "spawn-child", ACCEPT) == (404, "interrupt_not_found")
+    assert refused(fixtures, parent, "child-gate", ACCEPT) == (404, "interrupt_not_found")
+    assert [item["runId"] for item in inbox(fixtures, runId=child)] == [child]

@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.definitions import node, workflow
+from tests.wire.host import ACME
+from tests.wire.waiting import (
+    ACCEPT,
+    EVENT,
+    SUSPENDED,
+    answer,
+    by_token,
+    events,
+    external,
+    gate,
+    name_of,
+    payload,
+    refused,
+    taken,
+    token_of,
+    waiting,
+)
+from wopr.protocol.documents import Json
+
+BLUE = {"answers": {"q1": "blue"}}
+
+
+# Clarification
+
+
+def test_a_clarification_waits_for_input_and_is_completed_by_its_answers(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-clarification")
+    before = fixtures.snapshot(run_id)
+
+    status = taken(fixtures, run_id, "ask", BLUE)
+
+    assert (before["status"], before["currentNodeId"]) == ("waiting-input", "ask")
+    assert status == "completed"
+    assert fixtures.types(run_id) == [
+        *SUSPENDED,
+        "clarification.requested",
+        "interrupt.resolved",
+        "clarification.resolved",
+        "node.resumed",
+        "node.completed",
+        "run.completed",
+    ]
+    asked = payload(fixtures, run_id, "clarification.requested")
+    assert [each["id"] for each in asked["questions"]] == ["q1"]
+    resolved = payload(fixtures, run_id, "clarification.resolved")
+    assert resolved == {"nodeId": "ask", "answers": {"q1": "blue"}, "answeredBy": name_of(ACME)}
+
+
+def test_the_list_form_of_answers_is_recorded_as_the_map(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-clarification")
+
+    taken(fixtures, run_id, "ask", {"answers": [{"id": "q1", "answer": "blue"}]})
+
+    assert payload(fixtures, run_id, "clarification.resolved")["answers"] == {"q1": "blue"}
+    assert payload(fixtures, run_id, "interrupt.resolved")["resumeValue"] == BLUE
+    assert fixtures.snapshot(run_id)["outputs"] == {"ask": BLUE}
+
+
+@pytest.mark.parametrize("value", [{}, {"answers": {}}, {"answers": {"q2": 1}}, {"answers": "x"}])
+def test_a_question_without_an_answer_keeps_the_run_waiting(fixtures: Wire, value: Json) -> None:
+    run_id = fixtures.create("conformance-clarification")
+
+    assert refused(fixtures, run_id, "ask", value) == (400, "validation_error")
+    assert fixtures.snapshot(run_id)["status"] == "waiting-input"
+
+
+def test_each_answer_is_checked_against_the_schema_of_its_question(acme: Wire) -> None:
+    asked = [
+        {"id": "n", "question": "How many?", "schema": {"type": "integer", "minimum": 1}},
+        {"id": "why", "question": "Why?"},
+    ]
+    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=asked))
+
+    bad = answer(acme, run_id, "ask", {"answers": {"n": 0, "why": "x"}})
+
+    assert bad.status_code == 400
+    assert bad.json()["details"]["field"] == "resumeValue.answers.n"
+    assert taken(acme, run_id, "ask", {"answers": {"n": 3, "why": ["any", "thing"]}}) == "completed"
+
+
+# External event
+
+
+def test_an_external_event_waits_outside_and_is_completed_by_its_token(
+    fixtures: Wire, nobody: Wire
+) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+    before = fixtures.snapshot(run_id)
+    token = token_of(fixtures, run_id)
+
+    response = by_token(fixtures, token, EVENT | {"externalReference": "r-1"})
+
+    assert (before["status"], before["currentNodeId"]) == ("waiting-external", "wait-for-external")
+    assert before["interrupt"]["callbackUrl"].startswith("/v1/interrupts/")
+    assert (response.status_code, response.json()["status"]) == (200, "completed")
+    done = fixtures.snapshot(run_id)
+    assert done["outputs"] == {"wait-for-external": EVENT | {"externalReference": "r-1"}}
+    assert "interrupt" not in done
+
+
+def test_a_bearer_may_deliver_the_event_too(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+
+    assert taken(fixtures, run_id, "wait-for-external", EVENT) == "completed"
+
+
+def test_a_wrapped_event_is_handed_on_like_a_flat_one(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+
+    response = by_token(fixtures, token_of(fixtures, run_id), {"eventPayload": EVENT})
+
+    assert response.json()["status"] == "completed"
+    assert fixtures.snapshot(run_id)["outputs"] == {"wait-for-external": EVENT}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"orderId": "fixture-order-1"},
+        EVENT | {"orderId": "another"},
+        EVENT | {"status": True},
+        {"eventPayload": {"orderId": "another"}},
+    ],
+)
+def test_an_event_that_does_not_match_leaves_run_and_token_as_they_were(
+    fixtures: Wire, value: Json
+) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+    token = token_of(fixtures, run_id)
+
+    response = by_token(fixtures, token, value)
+
+    assert (response.status_code, response.json()["error"]) == (422, "correlation_mismatch")
+    assert fixtures.snapshot(run_id)["status"] == "waiting-external"
+    assert by_token(fixtures, token, EVENT).json()["status"] == "completed"
+
+
+def test_an_event_that_is_delivered_twice_takes_effect_once(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+    token = token_of(fixtures, run_id)
+    by_token(fixtures, token, EVENT)
+    log = fixtures.log(run_id)
+
+    again = by_token(fixtures, token, EVENT)
+
+    assert (again.status_code, again.json()["error"]) == (409, "interrupt_already_resolved")
+    assert fixtures.log(run_id) == log
+    assert len(events(fixtures, run_id, "interrupt.resolved")) == 1
+
+
+def test_the_request_says_how_long_the_event_may_take(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-external-event")
+
+    requested = payload(fixtures, run_id, "interrupt.requested")
+
+    assert requested["timeoutMs"] == 60_000
+    assert requested["data"]["correlation"] == EVENT
+    assert fixtures.snapshot(run_id)["interrupt"]["payload"] == requested
+
+
+def test_discovery_says_that_early_events_are_not_kept(acme: Wire) -> None:
+    extension = acme.document("/.well-known/openwop")["extensions"]["interrupts"]
+
+    assert extension["externalEventRetentionSeconds"] == 0
+    assert {
+        "openwop-interrupt-quorum",
+        "openwop-interrupt-auth-required",
+        "openwop-interrupt-external-event",
+        "openwop-interrupt-cascade-cancel",
+    } <= set(extension["profiles"])
+
+
+# Custom and resume schemas
+
+
+def test_a_custom_wait_takes_any_value(acme: Wire) -> None:
+    data = {"customKind": "acme.weigh", "payload": {"unit": "kg"}}
+    run_id = waiting(acme, gate("weigh", "core.interrupt", kind="custom", data=data))
+
+    before = acme.snapshot(run_id)["status"]
+    status = taken(acme, run_id, "weigh", 72)
+
+    assert (before, status) == ("waiting-input", "completed")
+    assert payload(acme, run_id, "interrupt.requested")["data"] == data
+    assert acme.snapshot(run_id)["outputs"] == {"weigh": {"value": 72}}
+
+
+def test_a_null_is_a_value(acme: Wire) -> None:
+    data = {"customKind": "acme.any"}
+    run_id = waiting(acme, gate("any", "core.interrupt", kind="custom", data=data))
+
+    assert taken(acme, run_id, "any", None) == "completed"
+
+
+def test_a_value_that_fails_the_resume_schema_keeps_the_run_waiting(acme: Wire) -> None:
+    schema = {"type": "object", "properties": {"kg": {"type": "number"}}, "required": ["kg"]}
+    config = {"kind": "custom", "data": {"customKind": "acme.weigh"}, "resumeSchema": schema}
+    run_id = waiting(acme, gate("weigh", "core.interrupt", **config))
+
+    bad = answer(acme, run_id, "weigh", {"kg": "heavy"})
+
+    assert (bad.status_code, bad.json()["error"]) == (400, "validation_error")
+    assert bad.json()["details"]["field"] == "resumeValue.kg"
+    assert payload(acme, run_id, "interrupt.requested")["resumeSchema"] == schema
+    assert taken(acme, run_id, "weigh", {"kg": 72.5}) == "completed"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "value", "status"),
+    [
+        (
+            "approval",
+            {"artifactId": "a", "artifactType": "t", "title": "t", "actions": ["accept"]},
+            ACCEPT,
+            "waiting-approval",
+        ),
+        ("clarification", {"questions": [{"id": "q1", "question": "?"}]}, BLUE, "waiting-input"),
+        ("external-event", {"eventType": "e", "correlation": {}}, {}, "waiting-external"),
+        ("custom", {"customKind": "k"}, {"any": 1}, "waiting-input"),
+    ],
+)
+def test_a_node_can_wait_for_every_kind_that_a_workflow_may_open(
+    acme: Wire, kind: str, data: Json, value: Json, status: str
+) -> None:
+    run_id = waiting(acme, gate("wait", "core.interrupt", kind=kind, data=data))
+
+    assert acme.snapshot(run_id)["status"] == status
+    assert acme.snapshot(run_id)["interrupt"]["kind"] == kind
+    assert taken(acme, run_id, "wait", value) == "completed"
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"kind": "conversation.start", "data": {"conversationId": "c", "title": "t"}},
+        {"kind": "conversation.exchange", "data": {"conversationId": "c", "prompt": "p"}},
+        {"kind": "conversation.close", "data": {"conversationId": "c", "reason": "r"}},
+        {
+            "kind": "low-confidence",
+            "data": {"agentId": "local.a.b", "threshold": 0.7, "observed": 0.5},
+        },
+        {"kind": "nonsense", "data": {}},
+        {"kind": "custom", "data": {}},
+        {"kind": "custom", "data": {"customKind": "k", "more": 1}},
+        {"kind": "external-event", "data": {"eventType": "e"}},
+        {"kind": "clarification", "data": {"questions": []}},
+        {"kind": "custom", "data": {"customKind": "k"}, "timeoutMs": -1},
+        {"kind": "custom", "data": {"customKind": "k"}, "resumeSchema": {"type": "nonsense"}},
+        {
+            "kind": "custom",
+            "data": {"customKind": "k"},
+            "resumeSchema": {"$ref": "http://127.0.0.1:9/s.json"},
+        },
+    ],
+)
+def test_a_wait_that_could_not_be_answered_is_refused_when_it_is_registered(
+    acme: Wire, config: dict[str, Json]
+) -> None:
+    response = acme.post("/v1/workflows", workflow([gate("w", "core.interrupt", **config)]))
+
+    assert (response.status_code, response.json()["error"]) == (400, "validation_error")
+    assert all(f["path"].startswith("nodes.0") for f in response.json()["details"]["errors"])
+
+
+@pytest.mark.parametrize(
+    "questions",
+    [
+        [],
+        [{"id": "q"}],
+        [{"id": "q", "question": "?"}, {"id": "q", "question": "??"}],
+        [{"id": "q", "question": "?", "schema": {"type": "nonsense"}}],
+        [{"id": "q", "question": "?", "schema": {"$ref": "file:///etc/passwd"}}],
+    ],
+)
+def test_questions_that_nobody_could_answer_are_refused_when_they_are_registered(
+    acme: Wire, questions: Json
+) -> None:
+    asks = gate("ask", "core.clarificationGate", questions=questions)
+
+    assert acme.post("/v1/workflows", workflow([asks])).status_code == 400
+
+
+def test_an_answer_reaches_the_nodes_that_follow(acme: Wire) -> None:
+    asks = gate("ask", "core.clarificationGate", questions=[{"id": "q", "question": "Who?"}])
+    says = node(
+        "say",
+        "core.identity",
+        inputs={
+            "payload": {"type": "expression", "expression": "nodes.ask.answers.q"},
+        },
+    )
+    run_id = waiting(acme, asks, says)
+
+    taken(acme, run_id, "ask", {"answers": {"q": "Ann"}})
+
+    assert "Ann" in str(acme.finished(run_id)["outputs"])
+
+
+# An agent that is not sure
+
+
+@pytest.mark.parametrize(
+    ("workflow_id", "node_id"),
+    [
+        ("conformance-agent-low-confidence", "low-conf-decider"),
+        ("conformance-orchestrator-low-confidence", "supervisor"),
+    ],
+)
+def test_an_unsure_decision_waits_for_approval_and_says_why(
+    fixtures: Wire, workflow_id: str, node_id: str
+) -> None:
+    run_id = fixtures.create(workflow_id)
+    fixtures.events_until(run_id, "interrupt.requested")
+
+    suspended = payload(fixtures, run_id, "node.suspended")
+
+    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
+    assert suspended["nodeId"] == node_id
+    assert suspended["kind"] == suspended["reason"] == "low-confidence"
+    assert suspended["observed"] == 0.5
+    assert suspended["threshold"] == 0.7
+    assert suspended["agentId"]
+    data = payload(fixtures, run_id, "interrupt.requested")["data"]
+    assert (data["observed"], data["threshold"]) == (0.5, 0.7)
+
+
+def test_a_pending_orchestrator_decision_is_withheld_and_told_once_when_ratified(
+    fixtures: Wire,
+) -> None:
+    run_id = fixtures.create("conformance-orchestrator-low-confidence")
+    fixtures.events_until(run_id, "interrupt.requested")
+    before = fixtures.types(run_id)
+    decision = {"kind": "terminate", "reason": "enough"}
+
+    answer(fixtures, run_id, "supervisor", decision)
+    fixtures.finished(run_id)
+
+    assert "runOrchestrator.decided" not in before
+    assert "node.dispatched" not in before
+    [decided] = events(fixtures, run_id, "runOrchestrator.decided")
+    assert decided["payload"]["decision"]["kind"] == "terminate"
+
+
+def test_an_unknown_word_is_no_decision(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-agent-low-confidence")
+
+    assert refused(fixtures, run_id, "low-conf-decider", {"action": "maybe"}) == (
+        400,
+        "validation_error",
+    )
+    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
+
+
+def test_a_rejected_decision_fails_the_node(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-agent-low-confidence")
+
+    assert taken(fixtures, run_id, "low-conf-decider", {"action": "reject"}) == "failed"
+    assert fixtures.snapshot(run_id)["error"]["code"] == "decision_rejected"
+
+
+def test_an_event_wait_has_no_legacy_announcement(acme: Wire) -> None:
+    run_id = waiting(acme, external())
+
+    assert acme.types(run_id) == SUSPENDED
+
+
+# Time
+
+
+def test_a_wait_that_nobody_answers_in_time_ends_by_itself(acme: Wire) -> None:
+    run_id = acme.create(acme.register(workflow([gate(timeoutMs=150)])))
+
+    failed = acme.finished(run_id)
+
+    assert (failed["status"], failed["error"]["code"]) == ("failed", "interrupt_timeout")
+    assert payload(acme, run_id, "approval.received") == {"nodeId": "gate", "action": "timeout"}
+    late = answer(acme, run_id, "gate", ACCEPT)
+    assert (late.status_code, late.json()["details"]["resolvedBy"]) == (409, "system:timeout")

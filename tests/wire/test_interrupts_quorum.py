@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.conftest import Connect
+from tests.wire.definitions import node
+from tests.wire.host import ACME, LIVE, OPERATOR, REVIEWER, ServedHost
+from tests.wire.waiting import (
+    ACCEPT,
+    REFINE,
+    REJECT,
+    by_token,
+    events,
+    gate,
+    inbox,
+    name_of,
+    payload,
+    refused,
+    signed,
+    taken,
+    waiting,
+)
+
+ALL = ["accept", "reject", "refine", "edit-accept", "ask"]
+
+
+def vote(wire: Wire, run_id: str, voter: str, value: dict[str, str] = ACCEPT) -> str:
+    return taken(wire, run_id, "gate", value | {"voter": voter})
+
+
+# The fixture: three approvals, majority
+
+
+def test_the_third_distinct_accept_completes_the_gate(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-quorum")
+
+    statuses = [vote(fixtures, run_id, voter) for voter in "abc"]
+
+    assert statuses == ["waiting-approval", "waiting-approval", "completed"]
+    received = payload(fixtures, run_id, "approval.received")
+    assert (received["action"], received["decidedBy"]) == ("accept", "quorum:3-of-3")
+
+
+def test_rejections_of_more_than_half_end_it(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-quorum")
+
+    statuses = [vote(fixtures, run_id, voter, REJECT) for voter in "ab"]
+
+    assert statuses == ["waiting-approval", "failed"]
+    assert fixtures.snapshot(run_id)["error"]["code"] == "interrupt_rejected"
+    assert payload(fixtures, run_id, "approval.received")["decidedBy"] == "quorum:2-of-3"
+
+
+def test_a_second_vote_of_the_same_voter_replaces_the_first(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-quorum")
+
+    accepts = [vote(fixtures, run_id, "a") for _ in range(4)]
+    changed = vote(fixtures, run_id, "a", REJECT)
+    others = [vote(fixtures, run_id, voter) for voter in "bc"]
+    back = vote(fixtures, run_id, "a")
+
+    assert accepts == ["waiting-approval"] * 4
+    assert [changed, *others] == ["waiting-approval"] * 3
+    assert back == "completed"
+
+
+def test_a_voter_who_turns_against_can_end_it(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-quorum")
+    vote(fixtures, run_id, "a")
+    vote(fixtures, run_id, "b", REJECT)
+
+    assert vote(fixtures, run_id, "a", REJECT) == "failed"
+
+
+def test_every_vote_is_on_the_log_with_how_far_the_gate_has_come(fixtures: Wire) -> None:
+    run_id = fixtures.create("conformance-interrupt-quorum")
+    vote(fixtures, run_id, "a")
+    vote(fixtures, run_id, "a")
+    vote(fixtures, run_id, "b")
+    vote(fixtures, run_id, "c", REJECT | {"feedback": "too soon"})
+
+    granted = [event["payload"] for event in events(fixtures, run_id, "approval.granted")]
+    rejected = payload(fixtures, run_id, "approval.rejected")
+
+    me = name_of(ACME)
+    assert [g["principal"] for g in granted] == [f"{me}#a", f"{me}#a", f"{me}#b"]
+    assert [g["quorumProgress"]["granted"] for g in granted] == [1, 1, 2]
+    assert all(g["quorumProgress"]["required"] == 3 for g in granted)
+    assert rejected == {"gateId": "gate", "principal": f"{me}#c", "reason": "too soon"}
+
+
+# The voters
+
+
+def test_a_key_of_a_persons_own_has_one_vote_whoever_it_names(live: Wire) -> None:
+    run_id = waiting(live, gate(requiredApprovals=2))
+
+    statuses = [vote(live, run_id, voter) for voter in "abc"]
+
+    assert statuses == ["waiting-approval"] * 3
+    assert {e["payload"]["principal"] for e in events(live, run_id, "approval.granted")} == {
+        name_of(LIVE)
+    }
+
+
+def test_different_keys_are_different_voters(connect: Connect, live: Wire) -> None:
+    run_id = waiting(live, gate(requiredApprovals=3))
+
+    statuses = [
+        taken(connect(key), run_id, "gate", ACCEPT) for key in (LIVE, LIVE, OPERATOR, REVIEWER)
+    ]
+
+    assert statuses == ["waiting-approval"] * 3 + ["completed"]
+
+
+def test_a_voter_who_is_not_an_approver_has_no_vote(connect: Connect, live: Wire) -> None:
+    approvers = [name_of(OPERATOR), name_of(REVIEWER)]
+    run_id = waiting(live, gate(requiredApprovals=2, approversList=approvers))
+
+    assert refused(live, run_id, "gate", ACCEPT) == (403, "forbidden")
+
+    assert taken(connect(OPERATOR), run_id, "gate", ACCEPT) == "waiting-approval"
+    assert taken(connect(REVIEWER), run_id, "gate", ACCEPT) == "completed"
+    assert len(events(live, run_id, "approval.granted")) == 2
+
+
+def test_a_token_has_no_vote_for_its_holder_may_have_one_already(
+    live: Wire, host: ServedHost
+) -> None:
+    run_id = waiting(live, gate(requiredApprovals=2))
+    taken(live, run_id, "gate", ACCEPT)
+    later = round(time.time() * 1000) + 60_000
+    token = signed(host.data_dir, tenant="acme", runId=run_id, expiresAt=later)
+
+    response = by_token(live, token, ACCEPT)
+
+    assert "interruptToken" not in live.snapshot(run_id)["interrupt"]
+    assert (response.status_code, response.json()["error"]) == (403, "forbidden")
+    assert live.snapshot(run_id)["status"] == "waiting-approval"
+
+
+# The rules
+
+
+def test_a_single_veto_ends_a_gate_that_has_no_other_policy(acme: Wire) -> None:
+    run_id = waiting(acme, gate(requiredApprovals=3))
+    vote(acme, run_id, "a")
+    vote(acme, run_id, "b")
+
+    assert vote(acme, run_id, "c", REJECT) == "failed"
+
+
+@pytest.mark.parametrize(("required", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
+def test_a_majority_is_more_than_half_of_what_is_required(
+    acme: Wire, required: int, needed: int
+) -> None:
+    run_id = waiting(acme, gate(requiredApprovals=required, rejectionPolicy="majority"))
+
+    statuses = [vote(acme, run_id, f"v{each}", REJECT) for each in range(needed)]
+
+    assert statuses == ["waiting-approval"] * (needed - 1) + ["failed"]
+
+
+def test_a_refinement_clears_all_votes(acme: Wire) -> None:
+    run_id = waiting(acme, node("work"), gate(requiredApprovals=2, actions=ALL))
+    vote(acme, run_id, "a")
+
+    refined = vote(acme, run_id, "b", REFINE)  # type: ignore[arg-type]  # with its feedback
+    once = vote(acme, run_id, "b")
+    twice = vote(acme, run_id, "a")
+
+    assert [refined, once] == ["waiting-approval"] * 2
+    assert twice == "completed"
+    granted = [
+        e["payload"]["quorumProgress"]["granted"] for e in events(acme, run_id, "approval.granted")
+    ]
+    assert granted == [1, 1, 2]
+
+
+def test_nobody_edits_alone_what_several_have_to_approve(acme: Wire) -> None:
+    run_id = waiting(acme, gate(requiredApprovals=2, actions=ALL))
+    edit = {"action": "edit-accept", "editedArtifactData": {"text": "mine"}}
+
+    assert refused(acme, run_id, "gate", edit) == (400, "validation_error")
+    assert acme.snapshot(run_id)["status"] == "waiting-approval"
+
+
+def test_the_inbox_shows_how_a_vote_stands(acme: Wire) -> None:
+    run_id = waiting(acme, gate(requiredApprovals=4, rejectionPolicy="majority"))
+    before = inbox(acme, runId=run_id)[0]
+
+    vote(acme, run_id, "a")
+    vote(acme, run_id, "b")
+    vote(acme, run_id, "c", REJECT)
+
+    [after] = inbox(acme, runId=run_id)
+    assert before["votes"] == {"granted": 0, "rejected": 0, "required": 4}
+    assert after["votes"] == {"granted": 2, "rejected": 1, "required": 4}
+    assert after["requestedAt"] == before["requestedAt"]
