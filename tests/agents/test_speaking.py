@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -179,6 +181,19 @@ def test_deltas_need_streaming_to_be_advertised() -> None:
 
     assert not guard.advertises("agent.reasoning.delta")
     assert guard.advertises("agent.reasoned")
+
+
+async def test_a_host_that_does_not_stream_tells_reasoning_in_one_piece(ours: Bench) -> None:
+    services = ours.host.advancer.services
+    ours.host.advancer.services = replace(services, streams_reasoning=False)
+    thoughts = {"mockReasoning": {"summary": "s", "streamChunks": ["one ", "two"]}}
+    thinker = node("speaker", "core.conformance.mock-agent", config=thoughts)
+    run_id = await ours.create(await ours.register([thinker], id="conformance-unstreamed"))
+
+    (closing,) = await emitted(ours, run_id)
+
+    assert closing.type == "agent.reasoned"
+    assert closing.payload["reasoning"] == "one two"
 
 
 @pytest.mark.parametrize(

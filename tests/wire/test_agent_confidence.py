@@ -20,6 +20,7 @@ from tests.wire.client import Wire
 from tests.wire.definitions import edge, node
 from tests.wire.host import ACME, ServedHost
 from tests.wire.recorder import Recorder
+from tests.wire.waiting import name_of
 from wopr.protocol.documents import Json, JsonObject
 
 CAUTIOUS = "core.conformance.agents.cautious"
@@ -250,7 +251,7 @@ def test_a_ratified_decision_stands_and_is_on_the_record_without_a_confidence(
     assert log[7]["payload"] == {"agentId": agent_id, "decision": {"kind": "stub"}}
     resolved = log[5]["payload"]
     assert resolved["resumeValue"] == value
-    assert resolved["resolvedBy"]
+    assert resolved["resolvedBy"] == name_of(ACME)
 
 
 def test_a_ratified_node_completes_with_its_agent_and_its_outputs(acme: Wire) -> None:
@@ -290,6 +291,15 @@ def test_a_rejected_decision_fails_its_node(acme: Wire, value: Json) -> None:
     log = acme.log(run_id)
     assert only(log, "node.failed")["payload"]["error"]["code"] == "decision_rejected"
     assert len(every(log, "agent.decided")) == 1
+
+
+def test_who_ratified_is_what_the_host_knows_and_not_what_the_answer_says(acme: Wire) -> None:
+    run_id = held(acme, deciding(UNSURE))
+    answer(acme, run_id, "decider", {"action": "accept", "resolvedBy": "the king"})
+
+    resolved = only(acme.log(run_id), "interrupt.resolved")["payload"]
+
+    assert resolved["resolvedBy"] == name_of(ACME)
 
 
 # A supervisor

@@ -53,11 +53,14 @@ def test_another_workflow_may_not_and_is_told_what_it_needs(acme: Wire, name: st
     found = refusal(acme, workflow([mock()], id=fresh(name)))
 
     assert found["error"] == "validation_error"
+    (fault,) = found["details"].pop("errors")
     assert found["details"] == {
         "requiredCapability": "conformance.mockAgent",
         "offendingTypeId": MOCK_AGENT,
         "nodeId": "actor",
+        "field": "nodes.0.typeId",
     }
+    assert fault["path"] == "nodes.0.typeId"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,17 @@ def test_test_hooks_are_refused_in_a_production_workflow(
     assert found["details"]["requiredCapability"] == "conformance.mockAgent"
     assert found["details"]["offendingTypeId"] == type_id
     assert "config." in found["message"]
+
+
+def test_every_script_in_a_production_workflow_is_named_at_once(acme: Wire) -> None:
+    hooked = node("s", SUPERVISOR, config={"mockConfidence": 0.5, "mockDecisions": []})
+    found = refusal(acme, workflow([mock(), hooked]))
+
+    assert [fault["path"] for fault in found["details"]["errors"]] == [
+        "nodes.0.typeId",
+        "nodes.1.config.mockConfidence",
+        "nodes.1.config.mockDecisions",
+    ]
 
 
 def test_a_key_with_the_author_scope_may_script_a_workflow_of_any_name(author: Wire) -> None:

@@ -14,7 +14,7 @@ from wopr.nodes.context import RATIFICATION, ChildView, ConfidenceFloor, NodeMem
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
 from wopr.runtime.active import ActiveRun
-from wopr.runtime.appender import Burst
+from wopr.runtime.appender import Burst, as_json
 from wopr.runtime.call import NodeCall
 from wopr.runtime.node_memory import RunMemory
 from wopr.runtime.registration import CONFORMANCE_PREFIX
@@ -150,6 +150,29 @@ class AgentCall(NodeCall):
             shown = bounded(shown, self._services.token_limit)
         payload: JsonObject = {"agentId": agent_id, "reasoning": shown, **extra}
         self.emit("agent.reasoned", payload | {"verbosity": self.verbosity})
+
+    def record(self, event_type: str, payload: JsonObject, causation_id: str = "") -> str:
+        """Put an event of the host's own on the log, where it advertises events of that type."""
+        event_id = self._advancer.journal.new_id()
+        payload = as_json(payload)
+        cause = causation_id or self.started_event
+
+        def draft(burst: Burst) -> None:
+            if burst.guard.advertises(event_type):
+                burst.add(
+                    event_type, payload, node_id=self.node_id, causation_id=cause, event_id=event_id
+                )
+
+        self._drafts.append(draft)
+        return event_id
+
+    def open_call(self, call_id: str) -> str | None:
+        """The event of a tool call that is on the log without its return."""
+        return self._node.open_calls.get(call_id)
+
+    def clock(self) -> int:
+        """What time it is now, in milliseconds since the epoch."""
+        return self._advancer.journal.now()
 
     def record_tool_call(
         self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject

@@ -106,29 +106,6 @@ class NodeCall:
         self._drafts.append(draft)
         return event_id
 
-    def record(self, event_type: str, payload: JsonObject, causation_id: str = "") -> str:
-        """Put an event of the host's own on the log, where it advertises events of that type."""
-        event_id = self._advancer.journal.new_id()
-        payload = as_json(payload)
-        cause = causation_id or self.started_event
-
-        def draft(burst: Burst) -> None:
-            if burst.guard.advertises(event_type):
-                burst.add(
-                    event_type, payload, node_id=self.node_id, causation_id=cause, event_id=event_id
-                )
-
-        self._drafts.append(draft)
-        return event_id
-
-    def open_call(self, call_id: str) -> str | None:
-        """The event of a tool call that is on the log without its return."""
-        return self._node.open_calls.get(call_id)
-
-    def clock(self) -> int:
-        """What time it is now, in milliseconds since the epoch."""
-        return self._advancer.journal.now()
-
     def _append(self, burst: Burst, event_type: str, payload: JsonObject) -> None:
         """Append an event that the host writes on the node's behalf, whatever the node's type."""
         burst.add(event_type, payload, node_id=self.node_id, causation_id=self.started_event)

@@ -133,6 +133,7 @@ async def _assemble(
     fixtures = await _register_workflows(settings, library)
     discovery = document(capabilities(settings, registry, fixtures))
     advertised: JsonObject = msgspec.json.decode(discovery)
+    guard = Guard(advertised)
     agents = Agents(store, sources.now, advertised)
     library.agents = agents
     if settings.conformance:
@@ -144,7 +145,7 @@ async def _assemble(
         store=store,
         library=library,
         bus=bus,
-        guard=Guard(advertised),
+        guard=guard,
         redactor=redactor,
         seal=Seal(derive(secret, "run-vault")),
         limits=settings.limits,
@@ -162,6 +163,7 @@ async def _assemble(
             tools=ToolPolicy(limits=_tool_limits(settings, sources), scopes=keyring.scopes),
             verbosity=settings.reasoning_verbosity,  # type: ignore[arg-type]  # checked there
             token_limit=settings.reasoning_token_limit,
+            streams_reasoning=guard.advertises("agent.reasoning.delta"),
             suppresses_escalation=settings.suppress_escalation,
         ),
         memory=Memory(store, sources.now),

@@ -79,23 +79,34 @@ def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) 
 
 def _refuse_conformance(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
     """Types and hooks that script a run are not for production workflows."""
-    for index, node in enumerate(definition.nodes):
-        node_type = registry.get(node.type_id)
-        is_scripted = node_type is not None and node_type.conformance_only
-        hooks = [name for name in CONFORMANCE_KEYS.get(node.type_id, ()) if name in node.config]
-        if is_scripted or hooks:
-            what = ", ".join(f"config.{hook}" for hook in hooks) or node.type_id
-            message = (
-                f"node {node.id}: {what} is for hosts with --conformance, and there for workflows "
-                f"named {CONFORMANCE_PREFIX}*, or for a key with the scope conformance:author"
-            )
-            raise Refused(
-                message,
-                requiredCapability="conformance.mockAgent",
-                offendingTypeId=node.type_id,
-                nodeId=node.id,
-                errors=[{"path": f"nodes.{index}.typeId", "message": message}],
-            )
+    found = [
+        (node, fault)
+        for index, node in enumerate(definition.nodes)
+        for fault in _script_faults(f"nodes.{index}", node, registry)
+    ]
+    if found:
+        first, fault = found[0]
+        raise Refused(
+            f"node {first.id}: {fault.message}",
+            field=fault.path,
+            errors=[msgspec.to_builtins(each) for _, each in found],
+            requiredCapability="conformance.mockAgent",
+            offendingTypeId=first.type_id,
+            nodeId=first.id,
+        )
+
+
+def _script_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Iterator[Fault]:
+    who = (
+        f"is for hosts with --conformance, and there for workflows named {CONFORMANCE_PREFIX}*, "
+        "or for a key with the scope conformance:author"
+    )
+    node_type = registry.get(node.type_id)
+    if node_type is not None and node_type.conformance_only:
+        yield Fault(path=f"{path}.typeId", message=f"{node.type_id} {who}")
+    for hook in CONFORMANCE_KEYS.get(node.type_id, ()):
+        if hook in node.config:
+            yield Fault(path=f"{path}.config.{hook}", message=f"config.{hook} {who}")
 
 
 def _credential_faults(document: Json) -> Iterator[Fault]:
