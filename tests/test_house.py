@@ -37,6 +37,8 @@ LONGER = {
     "runtime/advance.py": "the advance loop; its parts share the run's lock",
     "runtime/call.py": "all that a node can do in one call, one method each",
     "engine/fold.py": "one case per event type",
+    "fleet/emitters/kahn_agent_emit.py": "a producer copies one file and no more",
+    "fleet/emitters/kahn_emit.py": "a producer copies one file and no more",
 }
 
 

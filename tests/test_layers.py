@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "wopr"
 
 # Who may import whom. The order is that of the layers, from the command line down.
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "cli": frozenset({"console", "http", "runtime", "store", "security", "protocol"}),
+    "cli": frozenset({"console", "http", "runtime", "fleet", "store", "security", "protocol"}),
     "console": frozenset({"http", "runtime", "store", "security", "protocol"}),
     "http": frozenset({"runtime", "store", "security", "protocol"}),
     "runtime": frozenset(

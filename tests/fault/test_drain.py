@@ -137,6 +137,14 @@ def half_a_request(host: FragileHost, body: bytes) -> socket.socket:
     return connection
 
 
+def whole_answer(connection: socket.socket) -> str:
+    """Read until the peer closes: head and body may come in two pieces."""
+    pieces: list[bytes] = []
+    while piece := connection.recv(65536):
+        pieces.append(piece)
+    return b"".join(pieces).decode()
+
+
 def is_refused(host: FragileHost) -> bool:
     """Tell whether a new caller learns that this host is no place to go to."""
     try:
@@ -157,7 +165,7 @@ def test_a_request_that_was_begun_is_answered_and_kept_while_new_callers_are_tur
         eventually(lambda: is_refused(host))
 
         connection.sendall(body[-1:])
-        answer = connection.recv(65536).decode()
+        answer = whole_answer(connection)
 
         assert answer.startswith("HTTP/1.1 201")
     assert host.wait_for_exit() == 0

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from wopr import __version__
-from wopr.cli import agents, doctor, inbox, keys, run, runs, serve, workflows
+from wopr.cli import agents, doctor, fleet, inbox, keys, run, runs, serve, workflows
 from wopr.cli.exit_codes import exit_code_table
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.add_typer(inbox.app, name="inbox")
 app.add_typer(workflows.app, name="workflows")
 app.add_typer(agents.app, name="agents")
 app.add_typer(keys.app, name="keys")
+app.add_typer(fleet.app, name="fleet")
 app.command()(doctor.doctor)
 
 

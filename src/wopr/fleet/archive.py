@@ -1,0 +1,63 @@
+"""The archive on the disk (section 6): logs grow, summaries are written once, the index is a cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from wopr.fleet.lines import encode_line
+from wopr.fleet.reading import read_line
+from wopr.fleet.summary import is_complete, summarise
+from wopr.protocol.documents import JsonObject
+
+LOG_NAME: Final = "transitions.jsonl"
+SUMMARY_NAME: Final = "summary.json"
+INDEX_NAME: Final = "index.json"
+RUNS_NAME: Final = "runs"
+
+
+def log_path(archive: Path, run_id: str) -> Path:
+    """Where the lines of a run are."""
+    return archive / RUNS_NAME / run_id / LOG_NAME
+
+
+def write_run(archive: Path, run_id: str, lines: Sequence[bytes]) -> None:
+    """Write the lines of an agent run, and its summary when all of its agents have ended."""
+    append_lines(archive, run_id, lines)
+    summary = summarise(read_line(line).event for line in lines)
+    if is_complete(summary):
+        write_summary(archive, summary)
+
+
+def append_lines(archive: Path, run_id: str, lines: Iterable[bytes]) -> None:
+    """Append lines, given without their newlines, to the log of a run."""
+    path = log_path(archive, run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as log:
+        for line in lines:
+            log.write(line + b"\n")
+
+
+def write_summary(archive: Path, summary: JsonObject) -> None:
+    """Write the summary of an ended run. Raises `FileExistsError` the second time."""
+    path = archive / RUNS_NAME / summary["run_id"] / SUMMARY_NAME
+    with path.open("xb") as file:
+        file.write(encode_line(summary) + b"\n")
+
+
+def rebuild_index(archive: Path) -> None:
+    """Make the index anew from the summaries, and put it in place as a whole."""
+    found = (archive / RUNS_NAME).glob(f"*/{SUMMARY_NAME}")
+    summaries = [msgspec.json.decode(path.read_bytes(), type=JsonObject) for path in found]
+    summaries.sort(key=_order)
+    beside = archive / f"{INDEX_NAME}.new"
+    beside.write_bytes(encode_line({"runs": summaries}) + b"\n")
+    os.replace(beside, archive / INDEX_NAME)
+
+
+def _order(summary: JsonObject) -> tuple[str, str]:
+    return summary["started"], summary["run_id"]

@@ -1,0 +1,123 @@
+"""The bridge from KAHN lines to the log of an observed run (14.7).
+
+Every line becomes one vendor event that holds it whole, which alone makes the direction lossless,
+and then the standard events that say the same. What comes out are drafts: sequence numbers, ids
+and the store are the host's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from wopr.fleet.bridge_facts import object_of
+from wopr.fleet.drafts import Batch, Draft
+from wopr.fleet.events import VARIANTS, AgentRunStart, AuditCheckpoint, variant
+from wopr.fleet.lines import encode_line
+from wopr.fleet.observed_agent import ObservedAgent
+from wopr.fleet.reading import KahnLine
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.events import RunEvent
+
+OBSERVED_WORKFLOW: Final = "kahn.observed"
+SOURCE: Final = "kahn"
+_VENDOR: Final = "kahn."
+# The line itself, beside its fields, where writing the fields anew would give other bytes.
+_RAW: Final = "kahn_line"
+
+
+def observe(
+    lines: Iterable[KahnLine], advertises: Callable[[str], bool] | None = None
+) -> Iterator[list[Draft]]:
+    """Turn the lines of one KAHN run into drafts, a list for each line and one for the run's end."""
+    observer = Observer(advertises)
+    for line in lines:
+        yield observer.feed(line)
+    yield observer.close()
+
+
+class Observer:
+    """Follows one KAHN run as its lines come in.
+
+    `advertises` says which standard events the host may emit; without it, all.
+    """
+
+    def __init__(self, advertises: Callable[[str], bool] | None = None) -> None:
+        self._advertises = advertises or _everything
+        self._agents: dict[str, ObservedAgent] = {}
+        self._latest = ""
+        self._is_closed = False
+
+    def feed(self, line: KahnLine) -> list[Draft]:
+        """Take the next line and return its drafts; a draft's cause is a place in this list.
+
+        After `close` only the vendor event comes, and annotations: a log ends with its run.
+        """
+        event = line.event
+        is_first = not self._latest
+        self._latest = max(self._latest, event.ts)
+        batch = Batch(self._latest, self._advertises)
+        if is_first:
+            metadata = {"source": SOURCE, "runId": event.run_id}
+            batch.add("run.started", {"workflowId": OBSERVED_WORKFLOW, "metadata": metadata})
+        agent_id = getattr(event, "agent_id", None)
+        batch.vendor(f"{_VENDOR}{variant(event)}", _payload(line), agent_id)
+        if isinstance(event, AuditCheckpoint) and event.agent_id is None:
+            batch.annotate(event)
+        elif agent_id is not None and not self._is_closed:
+            self._agent(agent_id, line).derive(batch, event)
+        return batch.drafts
+
+    def _agent(self, agent_id: str, line: KahnLine) -> ObservedAgent:
+        if agent_id not in self._agents:
+            is_start = isinstance(line.event, AgentRunStart)
+            name = line.fields.get("openwop_agent_id") if is_start else None
+            self._agents[agent_id] = ObservedAgent(line.event.run_id, agent_id, name)
+        return self._agents[agent_id]
+
+    def close(self) -> list[Draft]:
+        """End the run if every agent that was seen has ended; otherwise, and again: nothing.
+
+        Call it where the input pauses, such as after a push: further agents may start, and audits
+        come in, after the last open agent's end.
+        """
+        outcomes = [agent.outcome for agent in self._agents.values()]
+        if self._is_closed or not outcomes or None in outcomes:
+            return []
+        self._is_closed = True
+        batch = Batch(self._latest, self._advertises)
+        if "aborted" in outcomes:
+            batch.add("run.cancelled", {"reason": "kahn:aborted"})
+        elif "escaped" in outcomes:
+            message = "an agent left its scope"
+            batch.add("run.failed", {"error": {"code": "agent_escaped", "message": message}})
+        else:
+            batch.add("run.completed", {})
+        return batch.drafts
+
+
+def is_observed(started: RunEvent) -> bool:
+    """Tell by its `run.started` whether a run was observed and not run."""
+    payload = object_of(started.payload)
+    source: object = object_of(payload.get("metadata")).get("source")
+    return payload.get("workflowId") == OBSERVED_WORKFLOW and source == SOURCE
+
+
+def line_of(event: RunEvent) -> list[bytes]:
+    """Give back the line that an event of an observed run holds; none for a derived event."""
+    is_vendor = event.type.startswith(_VENDOR) and event.type.removeprefix(_VENDOR) in VARIANTS
+    if not is_vendor:
+        return []
+    payload: JsonObject = event.payload
+    raw = payload.get(_RAW)
+    return [raw.encode() if isinstance(raw, str) else encode_line(payload)]
+
+
+def _payload(line: KahnLine) -> JsonObject:
+    if _RAW not in line.fields and encode_line(line.fields) == line.raw:
+        return line.fields
+    return {**line.fields, _RAW: line.raw.decode()}
+
+
+def _everything(event_type: str) -> bool:
+    return True
