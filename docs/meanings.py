@@ -27,7 +27,13 @@ SETTINGS: Final[dict[str, str]] = {
     "retention_days": "How long a run is kept after it has ended; at least 7.",
     "drain_seconds": "How long a stop waits for requests under way.",
     "heartbeat_seconds": "After how long a silence a stream sends a comment; at most 30.",
-    "allow_private_destinations": "Let nodes call private addresses and plain HTTP. For tests only.",
+    "feedback": "Take annotations of runs; switched off, their operations answer 501.",
+    "allow_private_destinations": "Let nodes and webhooks call private addresses and plain HTTP. "
+    "For tests only.",
+    "webhook_retry_ms": "How long after a failed delivery it is tried again; each further time twice "
+    "as long, up to an hour.",
+    "webhook_attempts": "How often an event is tried before it becomes a dead letter.",
+    "webhook_open_seconds": "How long a receiver is left alone after four failures in a row.",
     "host_key": "The host secret as base64 of 32 bytes or more, in place of the file in the data "
     "directory.",
     "confidence_floor": "How sure a supervisor must be for its decision to be carried out; 0.5 to 1.",
@@ -47,6 +53,8 @@ SETTINGS: Final[dict[str, str]] = {
 }
 
 ANSWERS: Final[dict[str, str]] = {
+    "replay_memory_snapshot_unavailable": "A branch whose history wrote memories: they cannot be "
+    "shown as they were.",
     "validation_error": "The request is wrong; `details.field` names where.",
     "unsupported_stream_mode": "A stream mode, or a mix of modes, that does not exist.",
     "unsupported_model_class": "An agent whose class of model this host does not advertise.",
@@ -84,6 +92,7 @@ ANSWERS: Final[dict[str, str]] = {
     "interrupt_already_resolved": "Somebody answered before.",
     "workspace_conflict": "The workspace has changed meanwhile.",
     "would_rewrite": "It would rewrite what is already on a log.",
+    "review_conflict": "A review of a run that the reviewer does not hold, or no longer.",
     "interrupt_expired": "The interrupt's time is over.",
     "interrupt_gone": "The interrupt is no longer there.",
     "run_expired": "The run was there; retention removed it.",

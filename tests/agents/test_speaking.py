@@ -136,7 +136,7 @@ def everything() -> Guard:
 
 def discovery(**changes: Json) -> JsonObject:
     registry = builtin_registry(with_conformance=True)
-    found: JsonObject = msgspec.to_builtins(capabilities(Settings(), registry, []))
+    found: JsonObject = msgspec.to_builtins(capabilities(Settings(), registry, [], ""))
     return found | changes
 
 

@@ -127,6 +127,7 @@ async def log_of_hello(data_dir: Path, inputs: JsonObject) -> list[RunEvent]:
             return [
                 msgspec.json.decode(event.body, type=RunEvent)
                 async for page in pages
+                if isinstance(page, list)
                 for event in page
             ]
 

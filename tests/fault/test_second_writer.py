@@ -116,6 +116,7 @@ async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
 
     async def read() -> None:
         async for page in ours.host.readers.follow(TENANT, run_id, 0, heartbeat=30):
+            assert isinstance(page, list)
             seen.extend(event.sequence for event in page)
             reading.set()
 

@@ -30,6 +30,8 @@ NAMES = {
     "agent-manifest",
     "agent-inventory-response",
     "memory-entry",
+    "annotation",
+    "annotation-create",
 }
 CLOSED: dict[str, JsonObject] = {
     "create-run": {"workflowId": "noop"},
@@ -39,6 +41,7 @@ CLOSED: dict[str, JsonObject] = {
     "bulk-cancel": {"runIds": ["run-1"]},
     "agent-manifest": {"agentId": "local.acme.a", "persona": "A", "modelClass": "general"},
     "agent-inventory-response": {"agents": [], "total": 0},
+    "annotation-create": {"signal": {"kind": "flag"}},
     "memory-entry": {"id": "m", "content": "", "tags": [], "createdAt": "2026-01-01T00:00:00Z"},
 }
 

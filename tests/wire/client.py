@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -53,7 +53,7 @@ class Wire:
             base_url=url, headers=headers, timeout=DEADLINE_SECONDS, trust_env=False, verify=False
         )
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -93,7 +93,8 @@ class Recorder:
     def response(self, response: httpx.Response) -> None:
         """An answer, by the path that it came from."""
         assert response.status_code < 500 or response.status_code == 503, response.text
-        if "json" not in response.headers.get("content-type", ""):
+        media = response.headers.get("content-type", "")
+        if "json" not in media or "ndjson" in media:
             return
         document = response.json()
         path = response.request.url.path

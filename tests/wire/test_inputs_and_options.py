@@ -262,7 +262,7 @@ def test_a_member_of_the_wrong_kind_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("member", "capability"),
-    [("callbackUrl", "webhooks.supported"), ("residency", "residency.supported")],
+    [("callbackUrl", "runs.callbackUrl"), ("residency", "residency.supported")],
 )
 def test_what_is_not_advertised_is_refused_with_its_capability(
     acme: Wire, member: str, capability: str

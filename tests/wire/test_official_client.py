@@ -9,7 +9,9 @@ from openwop_client.types import (  # type: ignore[import-untyped]  # ships no t
     BulkCancelRunsRequest,
     CancelRunRequest,
     CreateRunRequest,
+    ForkRunRequest,
     PauseRunRequest,
+    RegisterWebhookRequest,
 )
 
 from tests.wire.definitions import fresh
@@ -185,9 +187,35 @@ def test_the_client_reads_the_error_envelope(client: OpenwopClient) -> None:
     assert caught.value.envelope.error == "not_found"
 
 
-def test_what_this_host_does_not_offer_reads_as_absent(client: OpenwopClient) -> None:
+def test_the_client_forks_compares_and_exports_runs(client: OpenwopClient) -> None:
     run_id = _create(client)
 
-    assert client.runs_debug_bundle(run_id) is None
-    assert client.runs_ancestry(run_id) is None
-    assert client.list_annotations(run_id) is None
+    fork = client.runs_fork(run_id, ForkRunRequest(fromSeq=0, mode="branch"))
+    _streamed(client, fork.runId, "debug")
+    diff = client.runs_diff(run_id, fork.runId)
+    bundle = client.runs_debug_bundle(run_id, max_events=2)
+    ancestry = client.runs_ancestry(run_id)
+
+    assert (fork.sourceRunId, fork.mode) == (run_id, "branch")
+    assert (diff.divergedAtSeq, diff.eventDiffs) == (None, [])
+    assert (len(bundle.events), bundle.truncated, bundle.redactionMode) == (2, True, "mask")
+    assert (ancestry.runId, ancestry.parent) == (run_id, None)
+
+
+def test_the_client_registers_and_removes_webhooks(client: OpenwopClient) -> None:
+    url = "https://hooks.example.com/in"
+
+    made = client.webhooks_register(RegisterWebhookRequest(url=url, events=["run.completed"]))
+    client.webhooks_unregister(made.subscriptionId, "acme")
+
+    assert (made.url, made.eventTypes, len(made.secret)) == (url, ["run.completed"], 64)
+    with pytest.raises(WopError) as unknown:
+        client.webhooks_unregister(made.subscriptionId, "acme")
+    assert unknown.value.status == 404
+
+
+def test_the_client_verifies_the_audit_log(client: OpenwopClient) -> None:
+    found = client.audit_verify(0, 1000)
+
+    assert found.chainValid
+    assert found.anomalies == []

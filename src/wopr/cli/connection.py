@@ -24,9 +24,12 @@ from wopr.cli.documents import (
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
+from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.errors import ErrorEnvelope
+from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
+from wopr.protocol.reviews import FeedbackSummary
 from wopr.protocol.runs import (
     TERMINAL,
     BulkCancel,
@@ -135,6 +138,46 @@ class Client:
     async def add_agent(self, manifest: JsonObject) -> Answer[AgentItem]:
         """Install a manifest."""
         return await self._post("/v1/agents", manifest, AgentItem)
+
+    async def annotate(self, run_id: str, body: AnnotationCreate) -> Answer[Annotation]:
+        """Annotate a run."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}/annotations", body, Annotation)
+
+    async def annotations(self, run_id: str) -> Answer[AnnotationList]:
+        """Read all annotations of a run."""
+        return await self._get(f"/v1/runs/{_segment(run_id)}/annotations", AnnotationList)
+
+    async def feedback_summary(self, query: Mapping[str, str]) -> Answer[FeedbackSummary]:
+        """Read what annotations add up to."""
+        return await self._get("/v1/feedback/summary", FeedbackSummary, query)
+
+    async def export(self, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        """Read an export piece by piece; one that breaks off is a failure."""
+        try:
+            async with self._http.stream("GET", "/v1/export/runs", params=query) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise _refusal(response, self.server)
+                async for chunk in response.aiter_bytes():
+                    yield chunk
+        except httpx.HTTPError as fault:
+            raise _unreachable(self.server, fault) from None
+
+    async def fork(self, run_id: str, body: ForkRun) -> Answer[ForkAccepted]:
+        """Fork a run."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}:fork", body, ForkAccepted)
+
+    async def preview_fork(self, run_id: str, body: ForkRun) -> Answer[ForkPreview]:
+        """Ask what a fork would do."""
+        return await self._post(f"/v1/runs/{_segment(run_id)}:fork?dryRun=true", body, ForkPreview)
+
+    async def diff(self, run_id: str, other: str) -> Answer[RunDiff]:
+        """Compare two runs."""
+        return await self._get(f"/v1/runs/{_segment(run_id)}:diff", RunDiff, {"against": other})
+
+    async def bundle(self, run_id: str, query: Mapping[str, str]) -> Answer[JsonObject]:
+        """Export a run for diagnosis."""
+        return await self._get(f"/v1/runs/{_segment(run_id)}/debug-bundle", JsonObject, query)
 
     async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
         """Read the discovery document and the headers it came with."""

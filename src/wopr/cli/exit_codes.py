@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: Final[dict[ExitCode, str]] = {
     ExitCode.OK: "it worked",
-    ExitCode.FAILED: "the run failed, or a check of `wopr doctor` or `wopr fleet check` did",
+    ExitCode.FAILED: "the run failed, a check did, or what was compared differs",
     ExitCode.USAGE: "wrong usage, or a value that was refused",
     ExitCode.NOT_FOUND: "no such run, workflow or key",
     ExitCode.DENIED: "no valid API key, or one that may not do this",

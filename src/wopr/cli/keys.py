@@ -16,7 +16,7 @@ from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import note, print_json_value, print_line, print_table
 from wopr.cli.paths import database_url
 from wopr.cli.values import parse_duration
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.times import to_iso
 from wopr.security.keys import ROLES, hash_key, new_key
@@ -73,7 +73,12 @@ def create(
             expires_at=None if lifetime is None else now + lifetime,
         )
     )
-    _with_store(db, lambda store: store.put_key(row))
+
+    async def keep(store: Store) -> None:
+        await store.put_key(row)
+        await _record(store, "key.create", row, role=row.role, scopes=list(row.scopes))
+
+    _with_store(db, keep)
     _print_new(key, row, as_json=as_json)
 
 
@@ -137,6 +142,7 @@ def rotate(
         await store.put_key(new)
         until = old_until if old.expires_at is None else min(old_until, old.expires_at)
         await store.update_key(key_id, expires_at=until, replaced_by=new.key_id)
+        await _record(store, "key.rotate", old, replacedBy=new.key_id)
         return key, new
 
     key, new = _with_store(db, exchange)
@@ -155,6 +161,7 @@ def revoke(key_id: KeyIdArgument, db: DbOption = None, as_json: JsonOption = Fal
         row = await _find(store, key_id)
         if row.revoked_at is None:
             await store.update_key(key_id, revoked_at=now)
+            await _record(store, "key.revoke", row)
             return replace(row, revoked_at=now)
         return row
 
@@ -163,6 +170,15 @@ def revoke(key_id: KeyIdArgument, db: DbOption = None, as_json: JsonOption = Fal
         print_json_value(_document(row, now))
     else:
         print_line(f"key {row.key_id} revoked")
+
+
+async def _record(store: Store, action: str, row: KeyRow, **facts: Json) -> None:
+    """Put on record what was done to a key from this command line."""
+    from wopr.runtime.audit import Entries, local_operator
+    from wopr.security.redact import Redactor
+
+    trail = Entries(store, _now, Redactor())
+    await trail.record(row.tenant, local_operator(), action, row.key_id, **facts)
 
 
 def _with_store(db: str | None, work: Callable[[Store], Awaitable[R]]) -> R:

@@ -9,7 +9,21 @@ from typing import Annotated
 import typer
 
 from wopr import __version__
-from wopr.cli import agents, doctor, fleet, inbox, keys, run, runs, serve, workflows
+from wopr.cli import (
+    agents,
+    audit,
+    doctor,
+    export,
+    feedback,
+    fleet,
+    inbox,
+    keys,
+    run,
+    run_forks,
+    runs,
+    serve,
+    workflows,
+)
 from wopr.cli.exit_codes import exit_code_table
 
 app = typer.Typer(
@@ -23,11 +37,15 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(run.run)
+run_forks.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(workflows.app, name="workflows")
 app.add_typer(agents.app, name="agents")
+app.add_typer(feedback.app, name="feedback")
+app.command()(export.export)
 app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app, name="audit")
 app.add_typer(fleet.app, name="fleet")
 app.command()(doctor.doctor)
 

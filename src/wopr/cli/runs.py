@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from wopr.cli.conversation import ask
 from wopr.cli.errors import command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_run
+from wopr.cli.filters import run_query
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
 from wopr.cli.output import (
     note,
@@ -21,7 +21,6 @@ from wopr.cli.output import (
 )
 from wopr.cli.paging import collect
 from wopr.cli.run_report import print_snapshot
-from wopr.cli.values import parse_moment
 from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import BadStreamMode
 from wopr.protocol.runs import (
@@ -34,7 +33,6 @@ from wopr.protocol.runs import (
     PauseRun,
 )
 from wopr.protocol.streams import MODES, parse_modes
-from wopr.protocol.times import to_iso
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
@@ -63,18 +61,21 @@ def _known_statuses(chosen: list[str] | None) -> list[str] | None:
     return chosen
 
 
+StatusOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status",
+        help="Only these; repeatable.",
+        callback=_known_statuses,
+        autocompletion=_complete_status,
+    ),
+]
+
+
 @app.command("list")
 @command
 def list_runs(
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status",
-            help="Only these; repeatable.",
-            callback=_known_statuses,
-            autocompletion=_complete_status,
-        ),
-    ] = None,
+    status: StatusOption = None,
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
     since: Annotated[
@@ -90,15 +91,7 @@ def list_runs(
     as_json: JsonOption = False,
 ) -> None:
     """List runs, newest first."""
-    now = round(time.time() * 1000)
-    filters = {
-        "status": ",".join(status or []),
-        "workflowId": workflow,
-        "tag": tag,
-        "since": since and to_iso(parse_moment(since, now, "--since")),
-        "until": until and to_iso(parse_moment(until, now, "--until")),
-    }
-    query = {name: value for name, value in filters.items() if value}
+    query = run_query(status=status, workflow=workflow, tag=tag, since=since, until=until)
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.runs, query, wanted))
     if as_json:

@@ -13,6 +13,7 @@ from wopr.engine.expression_tokens import is_object
 from wopr.engine.fold_agents import bind_agent
 from wopr.engine.fold_interrupts import settled, status_of
 from wopr.engine.folding import Change, read, read_object, with_node
+from wopr.engine.history import is_copied_by_branch, is_history, moved_by
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.events import RunEvent
@@ -20,13 +21,16 @@ from wopr.protocol.runs import Owner, RunError
 from wopr.protocol.times import to_millis
 
 INTERRUPTED_BY_PAUSE = "paused"
+INTERRUPTED_BY_FORK = "forked"
+# Why a node that was cancelled gets a fresh attempt.
+INTERRUPTIONS = frozenset({INTERRUPTED_BY_PAUSE, INTERRUPTED_BY_FORK})
 
 _ERROR_KEYS = ("code", "message", "details", "retryable")
 
 
 def fold(state: RunState, event: RunEvent) -> RunState:
     """Apply one event. An event of a type that changes nothing only moves the sequence on."""
-    at = _instant(event.timestamp, state.updated_at)
+    at = _instant(event.timestamp, state.updated_at) + moved_by(state.identity, event.sequence)
     change = _CHANGES.get(event.type)
     if change is not None and is_object(event.payload):
         state = settled(change(state, event, event.payload, at))
@@ -54,7 +58,7 @@ def _instant(timestamp: str, fallback: int) -> int:
 
 def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
     inputs = read_object(payload, "inputs") or {}
-    return replace(
+    state = replace(
         state,
         status="running",
         started_at=at,
@@ -67,6 +71,21 @@ def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> 
         owner=read(payload, "owner", Owner, None),
         engine_version=read(payload, "engineVersion", str, ""),
         traceparent=read(payload, "traceparent", str, ""),
+    )
+    return _with_overlay(state)
+
+
+def _with_overlay(state: RunState) -> RunState:
+    """A branch that copied its start has its changes beside the log, not in it."""
+    fork = state.identity.fork
+    if fork is None or fork.overlay.is_empty:
+        return state
+    overlay = fork.overlay
+    return replace(
+        state,
+        configurable=state.configurable | overlay.configurable,
+        tags=tuple(overlay.tags) or state.tags,
+        metadata=state.metadata | overlay.metadata,
     )
 
 
@@ -84,8 +103,11 @@ def _run_cancelled(state: RunState, _: RunEvent, payload: JsonObject, at: int) -
     return replace(state, status="cancelled", ended_at=at, cancelled_by_parent=by_parent)
 
 
-def _run_paused(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
-    return state if state.is_terminal else replace(state, status="paused", paused_at=at)
+def _run_paused(state: RunState, event: RunEvent, _: JsonObject, at: int) -> RunState:
+    # A pause of the source is none of its branch.
+    if state.is_terminal or is_copied_by_branch(state.identity, event.sequence):
+        return state
+    return replace(state, status="paused", paused_at=at)
 
 
 def _run_resumed(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
@@ -124,6 +146,7 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         started_event=event.event_id,
         error=None,
         children=(),
+        borrowed=0,
         chunks=0,
         chain=(),
         handed_to="",
@@ -187,8 +210,7 @@ def _node_skipped(state: RunState, event: RunEvent, payload: JsonObject, at: int
 def _node_cancelled(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
     reason = read(payload, "reason", str, "")
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
-    if node is not None and reason == INTERRUPTED_BY_PAUSE:
-        # An immediate pause gives the node a fresh attempt once the run is resumed.
+    if node is not None and reason in INTERRUPTIONS:
         return with_node(state, event, status="retrying", attempt=node.attempt + 1, retry_at=at)
     return with_node(state, event, status="cancelled", ended_at=at, reason=reason)
 
@@ -200,7 +222,9 @@ def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: 
     if not child or node is None:
         return state
     state = replace(state, children=(*state.children, (child, str(event.node_id))))
-    return with_node(state, event, children=(*node.children, (child, workflow)))
+    borrowed = node.borrowed + is_history(state.identity, event.sequence)
+    children = (*node.children, (child, workflow))
+    return with_node(state, event, children=children, borrowed=borrowed)
 
 
 def _output_chunk(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:

@@ -135,8 +135,8 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     fatal = _unhandled_failure(state)
     if fatal is not None:
         return (fatal,)
-    steps = [*_refined_too_often(state, limits), *_moves(state, now)]
-    steps = steps or list(_next_rounds(state, limits))
+    steps: list[Step] = [*_refined_too_often(state, limits), *_moves(state, now)]
+    steps = steps or [*_next_rounds(state, limits)]
     for step in steps:
         if isinstance(step, Breach | Loopback):
             # The run ends here: nothing may come beside it or after it.
@@ -165,7 +165,7 @@ def _fail_run(state: RunState, node_id: str) -> FailRun:
     return FailRun(node_id, error or RunError(code="node_error", message=f"{node_id} failed"))
 
 
-def _moves(state: RunState, now: int) -> Iterator[Step]:
+def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Expire]:
     """Every node that can leave `pending` or try again."""
     for node_id, node in state.nodes.items():
         if node.status == "retrying" and node.retry_at <= now:
@@ -180,6 +180,14 @@ def _moves(state: RunState, now: int) -> Iterator[Step]:
                 yield step
 
 
+def move_of(state: RunState, node_id: str, now: int) -> Step | None:
+    """What one node would do now, whatever the plan would have others do before.
+
+    The steps of one plan are all taken, and a replay may begin in the midst of them.
+    """
+    return next((step for step in _moves(state, now) if step.node_id == node_id), None)
+
+
 def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
     """Gates whose work was sent back once more than a workflow may loop back."""
     for node_id, node in state.nodes.items():
@@ -189,7 +197,7 @@ def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
             yield Loopback(node_id, node.refinements, limits.loopbacks, error)
 
 
-def _first_move(state: RunState, node_id: str) -> Step | None:
+def _first_move(state: RunState, node_id: str) -> Start | Skip | FailNode | None:
     try:
         answer = verdict(state, node_id)
     except ExpressionFault as fault:

@@ -44,6 +44,8 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
         child_runs=list(children) or UNSET,
         parent_run_id=run.parent_run_id or UNSET,
         parent_node_id=run.parent_node_id or UNSET,
+        source_run_id=run.fork.source_run_id if run.fork else UNSET,
+        fork={"mode": run.fork.mode, "fromSeq": run.fork.from_seq} if run.fork else UNSET,
         paused_at=to_iso(state.paused_at) if state.paused_at else UNSET,
         last_sequence=state.next_sequence - 1,
     )

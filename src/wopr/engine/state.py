@@ -10,7 +10,8 @@ import msgspec
 from wopr.engine.graph import Graph
 from wopr.engine.interrupts import Interrupt, Resolution
 from wopr.protocol.agents import AgentRef
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.forks import Fork
 from wopr.protocol.runs import Owner, RunError, RunStatus
 
 NodeStatus: TypeAlias = Literal[
@@ -36,6 +37,14 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     workflow_version: str
     parent_run_id: str | None = None
     parent_node_id: str | None = None
+    fork: Fork | None = None
+
+    @property
+    def origin_run_id(self) -> str:
+        """The run id to use inside payloads: a replay repeats the names of what it replays."""
+        if self.fork is None or isinstance(self.fork.origin_run_id, Unset):
+            return self.run_id
+        return self.fork.origin_run_id
 
 
 class ChainLink(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +79,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     # (child run id, child workflow id) of every child that this execution dispatched.
     children: tuple[tuple[str, str], ...] = ()
+    # How many of them, from the first on, a fork's source dispatched: they are not the fork's own.
+    borrowed: int = 0
     started_event: str = ""
     # How many `output.chunk` events this execution has on the log.
     chunks: int = 0

@@ -31,6 +31,8 @@ class Stream:
 
     chunks: AsyncIterator[bytes]
     content_type: str = EVENT_STREAM
+    # Half of a document must not look like a whole one: the connection breaks off instead.
+    is_document: bool = False
 
 
 def ok(document: object, status: int = 200, **headers: str) -> Answer:

@@ -8,7 +8,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.routing import Route, Router
 
-from wopr.http import agents, discovery, events, interrupts, runs, toolhooks, workflows
+from wopr.http import (
+    agents,
+    audit,
+    bundle,
+    discovery,
+    events,
+    export,
+    feedback,
+    forks,
+    interrupts,
+    judges,
+    queues,
+    runs,
+    toolhooks,
+    webhooks,
+    workflows,
+)
 from wopr.http.answers import Answer
 from wopr.http.asgi import Receive, Scope, Send
 from wopr.http.endpoint import Endpoint, Shared, not_found
@@ -24,6 +40,14 @@ OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
     *events.OPERATIONS,
     *interrupts.OPERATIONS,
+    *forks.OPERATIONS,
+    *bundle.OPERATIONS,
+    *webhooks.OPERATIONS,
+    *audit.OPERATIONS,
+    *feedback.OPERATIONS,
+    *queues.OPERATIONS,
+    *judges.OPERATIONS,
+    *export.OPERATIONS,
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
     *toolhooks.OPERATIONS,

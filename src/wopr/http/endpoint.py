@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import uuid4
 
@@ -15,11 +16,16 @@ from wopr.http.idempotency import Idempotency
 from wopr.http.operation import Operation
 from wopr.http.throttle import Throttle
 from wopr.protocol.errors import Forbidden, NotFound, Unauthenticated, Unavailable, WoprError
+from wopr.runtime.audit import correlation
+from wopr.runtime.denials import Denials
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
 
 log = structlog.get_logger("wopr.http")
 NO_BODY = frozenset({204, 304})
+# Whom a refused request without a valid key is put down to.
+UNKNOWN = ""
+TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class MethodNotAllowed(WoprError):
@@ -37,10 +43,12 @@ class Shared:
         self.throttle = Throttle(rate=0, max_in_flight=1, clock=clock)
         self.idempotency = Idempotency()
         self.stopping = anyio.Event()
+        self.denials: Denials | None = None
 
     def open(self, host: Host) -> None:
         """Begin to serve a host."""
         self.host = host
+        self.denials = Denials(host.audit, host.sources.now)
         self.throttle = Throttle(
             rate=host.settings.rate_limit,
             max_in_flight=host.settings.max_in_flight,
@@ -69,6 +77,7 @@ class Endpoint:
         shared.throttle.in_flight += 1
         try:
             exchange = Exchange(host, scope, receive)
+            correlation.set(_trace_id(exchange))
             answer = await self._answer(exchange, operation)
             if isinstance(answer, Stream):
                 headers = _trace_headers(exchange)
@@ -88,16 +97,35 @@ class Endpoint:
                 raise MethodNotAllowed(f"this path answers {self._allowed}", allow=self._allowed)
             return await self._carry_out(exchange, operation)
         except WoprError as error:
+            if operation is not None and isinstance(error, Unauthenticated | Forbidden):
+                await self._note_denied(exchange, operation, error)
             if error.status >= 500:
                 error.details.setdefault("correlationId", uuid4().hex)
             return redacted(error_answer(error), exchange.redactor)
         except Exception as error:  # the outer edge of a request
             return _internal(exchange, error)
 
+    async def _note_denied(
+        self, exchange: Exchange, operation: Operation, error: WoprError
+    ) -> None:
+        """Put on record that somebody tried what they may not do. A path may hold a token."""
+        caller = exchange.principal
+        if self._shared.denials is not None:
+            await self._shared.denials.record(
+                UNKNOWN if caller is None else caller.tenant,
+                UNKNOWN if caller is None else caller.key_id,
+                operation.action or operation.name,
+                exchange.path.get("run_id") or operation.path,
+                code=error.code,
+                scopeRequired=error.details.get("scopeRequired"),
+            )
+
     async def _carry_out(self, exchange: Exchange, operation: Operation) -> Answer | Stream:
         shared = self._shared
         if operation.scope is not None:
             exchange.principal = await authenticate(exchange)
+            if operation.offered is not None:
+                operation.offered(exchange.host.settings)
             shared.throttle.spend(exchange.principal.key_id)
             shared.throttle.admit()
             if operation.scope and not exchange.principal.may(operation.scope):
@@ -130,6 +158,12 @@ def _internal(exchange: Exchange, error: Exception) -> Answer:
     )
     hidden = WoprError("something went wrong inside the host", correlationId=correlation_id)
     return error_answer(hidden)
+
+
+def _trace_id(exchange: Exchange) -> str:
+    """The trace that the caller says this request belongs to."""
+    parts = exchange.traceparent.split("-")
+    return parts[1] if len(parts) == 4 else ""
 
 
 def _shown_path(exchange: Exchange) -> str:
@@ -189,6 +223,7 @@ async def send_stream(
         *((name.encode(), value.encode("latin-1")) for name, value in (extra or {}).items()),
     ]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    is_whole = False
 
     async with anyio.create_task_group() as tasks:
 
@@ -204,8 +239,10 @@ async def send_stream(
         tasks.start_soon(until, stopping.wait)
         async for chunk in stream.chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        is_whole = True
         tasks.cancel_scope.cancel()
-    await send({"type": "http.response.body", "body": b""})
+    if is_whole or not stream.is_document:
+        await send({"type": "http.response.body", "body": b""})
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

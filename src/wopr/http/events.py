@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import NamedTuple, TypeAlias
 
 import anyio
 import msgspec
@@ -16,12 +17,22 @@ from wopr.protocol.documents import encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES
 from wopr.protocol.runs import TERMINAL, EventPage
 from wopr.protocol.streams import MODES, carries, parse_modes
+from wopr.runtime.bus import Notice
 from wopr.store.port import StoredEvent
 
 LONGEST_BUFFER_MS = 5000
 POLL_DEFAULT, POLL_MOST = 30, 60
 # A batch is sent at once with these, however long the reader was willing to wait.
 URGENT = RUN_TERMINAL_TYPES | {"node.suspended"}
+Piece: TypeAlias = list[StoredEvent] | Notice
+
+
+class Collected(NamedTuple):
+    """The events of one batch, a notice that goes behind it, and whether the stream ends there."""
+
+    events: list[StoredEvent]
+    notice: bytes = b""
+    is_over: bool = False
 
 
 async def get_events(exchange: Exchange) -> Answer | Stream:
@@ -66,65 +77,74 @@ async def _log_so_far(exchange: Exchange, name: str, start: int) -> Answer:
 
 
 async def _unbuffered(
-    framer: Framer, batches: AsyncIterator[list[StoredEvent]], *, is_resumed: bool
+    framer: Framer, batches: AsyncIterator[Piece], *, is_resumed: bool
 ) -> AsyncIterator[bytes]:
     if is_resumed:
         first = await framer.present()
         if first:
             yield first
-    async for events in batches:
-        chunk = await framer.frames(events) if events else b":keepalive\n\n"
+    async for piece in batches:
+        if isinstance(piece, Notice):
+            chunk = framer.notice(piece)
+        else:
+            chunk = await framer.frames(piece) if piece else b":keepalive\n\n"
         if chunk:
             yield chunk
 
 
 async def _buffered(
-    framer: Framer, batches: AsyncIterator[list[StoredEvent]], buffer_ms: int
+    framer: Framer, batches: AsyncIterator[Piece], buffer_ms: int
 ) -> AsyncIterator[bytes]:
     """Collect events for a while and send them as one `batch` frame.
 
     The clock of a batch starts with its first event, so a reader never waits longer than it
-    asked for.
+    asked for. A notice is no part of a batch: it is sent at once, behind what was collected.
     """
-    send, receive = anyio.create_memory_object_stream[list[StoredEvent]](16)
+    send, receive = anyio.create_memory_object_stream[Piece](16)
 
     async def pump() -> None:
         async with send:
-            async for events in batches:
-                await send.send(events)
+            async for piece in batches:
+                await send.send(piece)
 
     async with anyio.create_task_group() as tasks, receive:
         tasks.start_soon(pump)
         while True:
-            waiting, is_over = await _collect(framer, receive, buffer_ms)
-            if waiting:
-                yield framer.batch(waiting)
-            elif not is_over:
-                yield b":keepalive\n\n"
-            if is_over:
+            collected = await _collect(framer, receive, buffer_ms)
+            if collected.events:
+                yield framer.batch(collected.events)
+            if collected.notice:
+                yield collected.notice
+            if collected.is_over:
                 return
+            if not collected.events and not collected.notice:
+                yield b":keepalive\n\n"
 
 
 async def _collect(
     framer: Framer,
-    receive: anyio.abc.ObjectReceiveStream[list[StoredEvent]],
+    receive: anyio.abc.ObjectReceiveStream[Piece],
     buffer_ms: int,
-) -> tuple[list[StoredEvent], bool]:
-    """The events of the next batch, and whether the stream is over with it."""
+) -> Collected:
+    """The events of the next batch."""
     waiting: list[StoredEvent] = []
     with anyio.CancelScope() as patience:
         while True:
             try:
-                events = await receive.receive()
+                piece = await receive.receive()
             except anyio.EndOfStream:
-                return waiting, True
-            wanted = [event for event in events if framer.carries(event)]
+                return Collected(waiting, is_over=True)
+            if isinstance(piece, Notice):
+                if notice := framer.notice(piece):
+                    return Collected(waiting, notice)
+                continue
+            wanted = [event for event in piece if framer.carries(event)]
             if wanted and not waiting:
                 patience.deadline = anyio.current_time() + buffer_ms / 1000
             waiting += wanted
-            if not events or any(event.type in URGENT for event in wanted):
-                return waiting, False
-    return waiting, False
+            if not piece or any(event.type in URGENT for event in wanted):
+                return Collected(waiting)
+    return Collected(waiting)
 
 
 async def poll_events(exchange: Exchange) -> Answer:

@@ -8,9 +8,11 @@ import msgspec
 
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.streams import VALUES_EXTRA, carries, is_update
+from wopr.runtime.bus import Notice
 from wopr.runtime.readers import Readers
 from wopr.store.port import StoredEvent
 
+_NOTICED = frozenset({"updates", "debug"})
 _PAYLOAD = msgspec.json.Decoder(type=JsonObject)
 
 
@@ -48,6 +50,12 @@ class Framer:
         if "values" in self._modes:
             return await self._snapshot(wanted[-1])
         return b"".join(self._frame(event) for event in wanted)
+
+    def notice(self, notice: Notice) -> bytes:
+        """A notice for readers of updates; without an id, so that a resume still names the log."""
+        if _NOTICED.isdisjoint(self._modes):
+            return b""
+        return b"event: %b\ndata: %b\n\n" % (notice.event.encode(), notice.data)
 
     async def present(self) -> bytes:
         """What a resumed `values` reader gets first: the run as it stands."""

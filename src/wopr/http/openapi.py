@@ -100,12 +100,10 @@ def _parameter(parameter: Parameter) -> JsonObject:
 
 def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> JsonObject:
     good = {} if operation.answer is None else {"schema": schemas[operation.answer]}
-    responses: JsonObject = {
-        str(operation.success): {
-            "description": "Done",
-            "content": {operation.content_type: good},
-        }
-    }
+    done: JsonObject = {"description": "Done"}
+    if operation.success != 204:
+        done["content"] = {operation.content_type: good}
+    responses: JsonObject = {str(operation.success): done}
     if operation.content_type == "text/event-stream":
         responses["200"]["content"]["application/json"] = {
             "schema": {"type": "object", "required": ["events"]}

@@ -9,7 +9,9 @@ from typing import Any, Literal, TypeAlias
 from wopr.http.answers import Answer, Stream
 from wopr.http.exchange import Exchange
 from wopr.protocol.documents import JsonObject
+from wopr.runtime.settings import Settings
 
+Offered: TypeAlias = Callable[[Settings], None]
 Handler: TypeAlias = Callable[[Exchange], Awaitable[Answer | Stream]]
 
 
@@ -46,6 +48,11 @@ class Operation:
     # The handler stores the idempotent answer itself, in the transaction that it describes.
     remembers: bool = False
     is_extension: bool = False
+    # Raises when the operator has switched this off; asked once the caller is known, before all
+    # else, so that the answer does not depend on what the request is about.
+    offered: Offered | None = None
+    # What the audit calls this; a key that may not do it is then put on record.
+    action: str | None = None
 
     @property
     def mutates(self) -> bool:

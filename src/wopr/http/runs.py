@@ -77,22 +77,26 @@ async def get_run(exchange: Exchange) -> Answer:
 async def list_runs(exchange: Exchange) -> Answer:
     """List the tenant's runs, newest first."""
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
-    query = exchange.query
-    where = RunFilter(
-        statuses=_statuses(query.get("status")),
-        workflow_id=query.get("workflowId"),
-        tag=query.get("tag"),
-        parent_run_id=query.get("parentRunId"),
-        created_from=_instant("since", query.get("since")),
-        created_before=_instant("until", query.get("until")),
-    )
-    after = read_cursor(query.get("cursor"))
-    page = await exchange.host.store.runs(exchange.tenant, where, after, limit)
+    after = read_cursor(exchange.query.get("cursor"))
+    page = await exchange.host.store.runs(exchange.tenant, run_filter(exchange), after, limit)
     return ok(
         Page(
             items=[_item(row) for row in page.runs],
             next_cursor=UNSET if page.next_after is None else write_cursor(page.next_after),
         )
+    )
+
+
+def run_filter(exchange: Exchange) -> RunFilter:
+    """Which runs the query asks for."""
+    query = exchange.query
+    return RunFilter(
+        statuses=_statuses(query.get("status")),
+        workflow_id=query.get("workflowId"),
+        tag=query.get("tag"),
+        parent_run_id=query.get("parentRunId"),
+        created_from=instant(exchange, "since"),
+        created_before=instant(exchange, "until"),
     )
 
 
@@ -105,14 +109,15 @@ def _statuses(raw: str | None) -> tuple[str, ...]:
     return statuses
 
 
-def _instant(name: str, raw: str | None) -> int | None:
+def instant(exchange: Exchange, name: str) -> int | None:
+    """A query parameter that must be a time."""
+    raw = exchange.query.get(name)
     if raw is None:
         return None
     try:
-        instant = to_millis(raw.replace(" ", "+"))
+        return to_millis(raw.replace(" ", "+"))
     except (ValueError, OverflowError):
         raise Refused(f"{name} must be an ISO 8601 time, not {raw[:40]!r}", field=name) from None
-    return instant
 
 
 def write_cursor(after: tuple[int, str]) -> str:
@@ -156,7 +161,8 @@ async def cancel_run(exchange: Exchange) -> Answer:
     await exchange.host.readers.row(exchange.tenant, name)
     request = await exchange.document(CancelRun, optional=CancelRun())
     reason = "" if isinstance(request.reason, Unset) else request.reason
-    return ok(await exchange.host.commands.cancel(exchange.tenant, name, reason))
+    by = exchange.caller.key_id
+    return ok(await exchange.host.commands.cancel(exchange.tenant, name, reason, by=by))
 
 
 async def bulk_cancel(exchange: Exchange) -> Answer:
@@ -166,7 +172,8 @@ async def bulk_cancel(exchange: Exchange) -> Answer:
     except Refused as refused:
         refused.details["maxRunIds"] = MOST_RUN_IDS
         raise
-    answer = ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request))
+    by = exchange.caller.key_id
+    answer = ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request, by=by))
     return redacted(answer, exchange.redactor)
 
 
@@ -175,7 +182,8 @@ async def pause_run(exchange: Exchange) -> Answer:
     name = run_id(exchange)
     await exchange.host.readers.row(exchange.tenant, name)
     request = await exchange.document(PauseRun, optional=PauseRun())
-    return ok(await exchange.host.commands.pause(exchange.tenant, name, request), 202)
+    by = exchange.caller.key_id
+    return ok(await exchange.host.commands.pause(exchange.tenant, name, request, by=by), 202)
 
 
 async def resume_run(exchange: Exchange) -> Answer:
@@ -183,7 +191,8 @@ async def resume_run(exchange: Exchange) -> Answer:
     name = run_id(exchange)
     await exchange.host.readers.row(exchange.tenant, name)
     await exchange.document(ResumeRun, optional=ResumeRun())
-    return ok(await exchange.host.commands.resume(exchange.tenant, name), 202)
+    by = exchange.caller.key_id
+    return ok(await exchange.host.commands.resume(exchange.tenant, name, by=by), 202)
 
 
 async def get_artifact(exchange: Exchange) -> Answer | Stream:
@@ -196,11 +205,40 @@ async def get_artifact(exchange: Exchange) -> Answer | Stream:
 
 
 RUN_ERRORS = (401, 403, 404)
-_IDEMPOTENCY_KEY = Parameter(
+IDEMPOTENCY_KEY = Parameter(
     name="Idempotency-Key",
     description="Repeats of a request with the same key get the first answer.",
     schema={"type": "string", "minLength": 1, "maxLength": 255},
     where="header",
+)
+RUN_FILTERS = (
+    Parameter(name="status", description="A comma list of statuses.", schema={"type": "string"}),
+    Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
+    Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
+    Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
+    Parameter(
+        name="since",
+        description="Created at or after this time.",
+        schema={"type": "string", "format": "date-time"},
+    ),
+    Parameter(
+        name="until",
+        description="Created before this time.",
+        schema={"type": "string", "format": "date-time"},
+    ),
+)
+PAGING = (
+    Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
+    Parameter(
+        name="limit",
+        description="How many at most.",
+        schema={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": PAGE_MOST,
+            "default": PAGE_DEFAULT,
+        },
+    ),
 )
 
 OPERATIONS = (
@@ -217,7 +255,7 @@ OPERATIONS = (
         answer=RunAccepted,
         errors=(400, 401, 403, 404, 409, 413, 415, 429, 503),
         parameters=(
-            _IDEMPOTENCY_KEY,
+            IDEMPOTENCY_KEY,
             Parameter(
                 name="X-Dedup",
                 description="`enforce` refuses a second active run of the same workflow.",
@@ -257,7 +295,7 @@ OPERATIONS = (
         body_is_optional=True,
         answer=CancelAnswer,
         errors=(400, *RUN_ERRORS, 409, 413, 415),
-        parameters=(_IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY,),
     ),
     Operation(
         name="pauseRun",
@@ -272,7 +310,7 @@ OPERATIONS = (
         success=202,
         answer=PauseAnswer,
         errors=(400, *RUN_ERRORS, 409, 413, 415, 422),
-        parameters=(_IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY,),
     ),
     Operation(
         name="resumeRun",
@@ -287,7 +325,7 @@ OPERATIONS = (
         success=202,
         answer=ResumeAnswer,
         errors=(400, *RUN_ERRORS, 409, 413, 415),
-        parameters=(_IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY,),
     ),
     Operation(
         name="bulkCancelRuns",
@@ -300,7 +338,7 @@ OPERATIONS = (
         body=BulkCancel,
         answer=BulkCancelAnswer,
         errors=(400, 401, 403, 409, 413, 415),
-        parameters=(_IDEMPOTENCY_KEY,),
+        parameters=(IDEMPOTENCY_KEY,),
     ),
     Operation(
         name="listRuns",
@@ -312,37 +350,7 @@ OPERATIONS = (
         scope="runs:read",
         answer=Page,
         errors=(400, 401, 403),
-        parameters=(
-            Parameter(
-                name="status",
-                description="A comma list of statuses.",
-                schema={"type": "string"},
-            ),
-            Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
-            Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
-            Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
-            Parameter(
-                name="since",
-                description="Created at or after this time.",
-                schema={"type": "string", "format": "date-time"},
-            ),
-            Parameter(
-                name="until",
-                description="Created before this time.",
-                schema={"type": "string", "format": "date-time"},
-            ),
-            Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
-            Parameter(
-                name="limit",
-                description="How many at most.",
-                schema={
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": PAGE_MOST,
-                    "default": PAGE_DEFAULT,
-                },
-            ),
-        ),
+        parameters=(*RUN_FILTERS, *PAGING),
         is_extension=True,
     ),
     Operation(

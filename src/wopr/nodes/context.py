@@ -91,6 +91,8 @@ class NodeContext(Protocol):
 
     tenant: str
     run_id: str
+    # The run id for names inside payloads: a replay repeats those of the run it replays.
+    origin_run_id: str
     workflow_id: str
     node_id: str
     attempt: int

@@ -66,7 +66,7 @@ def open_conversation(
     run takes the id from the log, as all that was said.
     """
     agent = ctx.agent
-    conversation_id = f"{ctx.run_id}:{key}"
+    conversation_id = f"{ctx.origin_run_id}:{key}"
     speaker = HOST_SPEAKER if agent is None else agent.agent_id
     data: JsonObject = {"conversationId": conversation_id, "prompt": prompt, "turnIndex": 0}
     first: JsonObject = {

@@ -166,6 +166,8 @@ class RunSnapshot(Document, frozen=True, kw_only=True):
     parent_run_id: str | Unset = UNSET
     parent_node_id: str | Unset = UNSET
     paused_at: str | Unset = UNSET
+    source_run_id: str | Unset = UNSET
+    fork: JsonObject | Unset = UNSET
     last_sequence: int | Unset = UNSET
 
 

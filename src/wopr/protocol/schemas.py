@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
+from wopr.protocol.annotations import VALUED, Annotation, AnnotationCreate
 from wopr.protocol.capabilities import Capabilities
 from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
 from wopr.protocol.errors import ErrorEnvelope
@@ -54,12 +55,16 @@ _DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "agent-manifest": AgentManifest,
     "agent-inventory-response": AgentInventoryResponse,
     "memory-entry": MemoryEntry,
+    "annotation": Annotation,
+    "annotation-create": AnnotationCreate,
 }
 
 
 def export() -> dict[str, Schema]:
     """Generate every published schema, by its stable name."""
     documents = {name: _named(name, _schema(struct)) for name, struct in _DOCUMENTS.items()}
+    for name in ("annotation", "annotation-create"):
+        documents[name]["$defs"]["Signal"]["allOf"] = [_only_with(kind) for kind in VALUED]
     documents["event-page"] = _named("event-page", _event_page())
     documents["run-event-payloads"] = _named("run-event-payloads", _payloads())
     return documents
@@ -71,6 +76,15 @@ def _named(name: str, schema: Schema) -> Schema:
 
 def _schema(struct: type[msgspec.Struct]) -> Schema:
     return msgspec.json.schema(struct, ref_template=_LOCAL)
+
+
+def _only_with(kind: str) -> Schema:
+    """Say of a signal's field what its struct checks: there with its kind and not otherwise."""
+    return {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {"required": [kind]},
+        "else": {"properties": {kind: False}},
+    }
 
 
 def _event_page() -> Schema:

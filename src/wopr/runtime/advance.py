@@ -26,6 +26,7 @@ from wopr.runtime.appender import Burst
 from wopr.runtime.call import NodeCall
 from wopr.runtime.calling import call_and_wait, call_now
 from wopr.runtime.children import child_views
+from wopr.runtime.forks import Forks
 from wopr.runtime.handoff_schemas import check_return
 from wopr.runtime.handoffs import hand_over
 from wopr.runtime.journal import Journal
@@ -69,6 +70,7 @@ class Advancer:
         self._metrics = metrics
         self._tracing = tracing
         self._provides = provides
+        self._forks = Forks(self)
 
     async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
         """The run that this process works on, or one folded from its log."""
@@ -124,9 +126,15 @@ class Advancer:
         self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
     ) -> bool:
         """Take the steps that follow from a burst and commit; True when more of them are left."""
-        more = self._take_steps(run, burst)
+        identity = run.state.identity
+        is_replay = identity.fork is not None and identity.fork.mode == "replay"
+        more = not is_replay and self._take_steps(run, burst)
         if await self.journal.commit(run, burst, remember):
-            self._committed(run, burst)
+            self.committed(run, burst)
+        if is_replay:
+            # Whatever somebody did to a replay, only its record moves it on: nothing is executed.
+            run.launch.clear()
+            self.wakeups.soon(identity.tenant, identity.run_id)
         self._launch(run)
         return more
 
@@ -138,7 +146,7 @@ class Advancer:
         except WoprError as error:
             await self.wakeups.later(run.state.identity.tenant, run.state.identity.run_id, error)
 
-    def _committed(self, run: ActiveRun, burst: Burst) -> None:
+    def committed(self, run: ActiveRun, burst: Burst) -> None:
         """Tell timers, parent and children what the store now knows."""
         identity = run.state.identity
         self._metrics.appended(burst.events)
@@ -180,12 +188,13 @@ class Advancer:
                 return False
             for step in steps:
                 if isinstance(step, Start):
-                    self._start(run, burst, step)
+                    self.start_node(run, burst, step)
                 else:
                     take(run, burst, step)
         return False
 
-    def _start(self, run: ActiveRun, burst: Burst, step: Start) -> None:
+    def start_node(self, run: ActiveRun, burst: Burst, step: Start) -> None:
+        """Append a node's start, and call it unless it may wait."""
         node = run.compiled.graph.nodes[step.node_id]
         node_type = run.compiled.types[node.id]
         if node_type is None:
@@ -349,6 +358,8 @@ class Advancer:
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))
             return
         run.pausing = wish
+        if identity.fork is not None and await self._forks.advance(run):
+            return
         await self.transact(run, lambda burst: self.call_again(run, burst))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from wopr import __version__
 from wopr.nodes.mock_providers import CATALOGUE
 from wopr.nodes.registry import NodeRegistry
+from wopr.protocol.annotations import SIGNAL_KINDS, TARGETS
 from wopr.protocol.capabilities import (
     Capabilities,
     Implementation,
@@ -14,30 +15,38 @@ from wopr.protocol.capabilities import (
     Observability,
     Otel,
 )
-from wopr.protocol.documents import UNSET
+from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.events import ENGINE_VERSION, EVENT_LOG_SCHEMA_VERSION
 from wopr.protocol.families import (
+    AuditLogIntegrity,
     Auth,
     Authorization,
     Backpressure,
     BulkCancelLimits,
+    BundleTruncation,
     Compliance,
     EngineVersionRange,
+    Feedback,
     HttpClient,
     Idempotency,
     KeyRotation,
     PauseResume,
     Production,
+    Replay,
     RestTransport,
     Retention,
     Role,
     Runs,
+    Switch,
     Testing,
+    Webhooks,
 )
 from wopr.runtime.advertise_agents import agent_families
+from wopr.runtime.audit import INTERVAL_ENTRIES, INTERVAL_SECONDS
 from wopr.runtime.requests import OLDEST_ENGINE
 from wopr.runtime.settings import Settings
 from wopr.security.keys import ROLES, TEST_KEY_PREFIX
+from wopr.security.webhook_signature import ALGORITHM
 
 MAX_RESPONSE_BODY_BYTES = 4 * 1024 * 1024
 ROTATION_GRACE_SECONDS = 86_400
@@ -47,13 +56,13 @@ RETRY_AFTER_SECONDS = 1
 
 
 def capabilities(
-    settings: Settings, registry: NodeRegistry, fixtures: Sequence[str]
+    settings: Settings, registry: NodeRegistry, fixtures: Sequence[str], audit_key: str
 ) -> Capabilities:
     """Say what this host can do, and nothing that it cannot."""
-    return agent_families(settings, registry, _core(settings, fixtures))
+    return agent_families(settings, registry, _core(settings, fixtures, audit_key))
 
 
-def _core(settings: Settings, fixtures: Sequence[str]) -> Capabilities:
+def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabilities:
     return Capabilities(
         supported_envelopes=[],
         limits=_limits(settings),
@@ -70,8 +79,22 @@ def _core(settings: Settings, fixtures: Sequence[str]) -> Capabilities:
             ),
             bulk_cancel=BulkCancelLimits(supported=True, max_run_ids=100),
         ),
+        replay=Replay(
+            supported=True,
+            modes=["replay", "branch"],
+            side_effect_suppression="recorded-outcome",
+        ),
+        feedback=_feedback(settings),
+        debug_bundle=Switch(supported=True),
+        webhooks=Webhooks(supported=True, signature_algorithms=[ALGORITHM], durable=True),
         auth=Auth(
-            profiles=["openwop-auth-api-key-rotation"],
+            profiles=["openwop-auth-api-key-rotation", "openwop-audit-log-integrity"],
+            audit_log_integrity=AuditLogIntegrity(
+                hash_chain=True,
+                checkpoint_public_key=audit_key,
+                checkpoint_interval_entries=INTERVAL_ENTRIES,
+                checkpoint_interval_seconds=INTERVAL_SECONDS,
+            ),
             rotation=KeyRotation(supported=True, min_grace_seconds=ROTATION_GRACE_SECONDS),
         ),
         authorization=Authorization(
@@ -98,6 +121,12 @@ def _core(settings: Settings, fixtures: Sequence[str]) -> Capabilities:
     )
 
 
+def _feedback(settings: Settings) -> Feedback | Unset:
+    if not settings.feedback:
+        return UNSET
+    return Feedback(supported=True, targets=list(TARGETS), signals=list(SIGNAL_KINDS))
+
+
 def _limits(settings: Settings) -> Limits:
     return Limits(
         max_node_executions=settings.limits.max_node_executions,
@@ -116,4 +145,5 @@ def _production(settings: Settings) -> Production:
             retry_after_seconds=RETRY_AFTER_SECONDS,
         ),
         retention=Retention(supported=True, min_window_seconds=settings.retention_days * 86_400),
+        debug_bundle=BundleTruncation(supported=True, truncation_metadata=True),
     )

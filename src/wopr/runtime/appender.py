@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from wopr.engine.fold import fold
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.state import RunState
-from wopr.protocol.documents import UNSET, Json, JsonObject, encode
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import is_advertised, may_emit
 from wopr.protocol.events import EVENT_TYPES, RunEvent, is_known_type
 from wopr.protocol.payloads.check import faults
@@ -23,6 +23,7 @@ from wopr.protocol.times import to_iso
 from wopr.runtime.vault import Vault
 from wopr.security.redact import Redactor
 from wopr.store.port import Artifact, Batch, StoredEvent, Wish
+from wopr.store.port.audit import AuditDraft
 
 _WAITS = frozenset(
     {
@@ -87,6 +88,7 @@ class Burst:
         self.artifacts: list[Artifact] = []
         self.wishes: list[Wish] = []
         self.children: list[Batch] = []
+        self.audits: list[AuditDraft] = []
         # Whether the inbox changes with these events.
         self.moves_waits = False
         self.vault = vault
@@ -121,10 +123,29 @@ class Burst:
         if self._redactor.may_hold_secret(body):
             event = replace(event, payload=self._redactor.json(payload))
             body = encode(event)
-        self.state = fold(state, event)
-        self.moves_waits = self.moves_waits or event_type in _WAITS
-        self.events.append(StoredEvent(sequence=event.sequence, type=event_type, body=body))
+        self._append(event, body)
         return event.event_id
+
+    def copy(self, source: RunEvent, ids: dict[str, str]) -> None:
+        """Take over an event of another run: everything stays but whose it is.
+
+        `ids` maps the source's event ids to those given here, so that causes stay causes.
+        """
+        cause = source.causation_id
+        event = replace(
+            source,
+            event_id=self._new_id(),
+            run_id=self.state.identity.run_id,
+            sequence=self.state.next_sequence,
+            causation_id=cause if isinstance(cause, Unset) else ids.get(cause, cause),
+        )
+        ids[source.event_id] = event.event_id
+        self._append(event, encode(event))
+
+    def _append(self, event: RunEvent, body: bytes) -> None:
+        self.state = fold(self.state, event)
+        self.moves_waits = self.moves_waits or event.type in _WAITS
+        self.events.append(StoredEvent(sequence=event.sequence, type=event.type, body=body))
 
     def add_from_node(
         self,

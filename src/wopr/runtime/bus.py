@@ -2,6 +2,8 @@
 
 It carries the last few events of each run that somebody reads, as a shortcut; a reader that
 fell behind takes the rest from the store, so nothing is lost and nothing queues up per reader.
+
+Beside them it carries notices, which are on no log: who reads now hears of them, and nobody later.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import anyio
 
@@ -16,6 +19,16 @@ from wopr.protocol.errors import RateLimited
 from wopr.store.port import StoredEvent
 
 RECENT = 256
+# So many notices wait for a reader that is busy with earlier ones; of more it hears the last.
+NOTICES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something that readers are told live and that is no event of the log."""
+
+    event: str
+    data: bytes
 
 
 class Topic:
@@ -24,6 +37,9 @@ class Topic:
     def __init__(self) -> None:
         self.readers = 0
         self.recent: deque[StoredEvent] = deque(maxlen=RECENT)
+        # How many notices there have been: a reader hears those that come after it did.
+        self.noticed = 0
+        self._notices: deque[Notice] = deque(maxlen=NOTICES)
         self._news = anyio.Event()
 
     def publish(self, events: Sequence[StoredEvent]) -> None:
@@ -32,8 +48,18 @@ class Topic:
             # Another writer's events are in between: readers take those from the store.
             self.recent.clear()
         self.recent.extend(events)
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        self._wake()
+
+    def notify(self, notice: Notice) -> None:
+        """Tell every reader something that is not on the log."""
+        self._notices.append(notice)
+        self.noticed += 1
+        self._wake()
+
+    def notices(self, heard: int) -> list[Notice]:
+        """The notices after so many of them."""
+        missed = self.noticed - heard
+        return list(self._notices)[-missed:] if missed else []
 
     def since(self, start: int) -> list[StoredEvent] | None:
         """Recent events from `start` on; None when the shortcut does not reach back that far."""
@@ -42,8 +68,12 @@ class Topic:
         return [event for event in self.recent if event.sequence >= start]
 
     async def news(self) -> None:
-        """Wait for the next publication."""
+        """Wait for the next publication or notice."""
         await self._news.wait()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
 
 
 class Bus:
@@ -64,6 +94,12 @@ class Bus:
         topic = self._topics.get(run_id)
         if topic is not None:
             topic.publish(events)
+
+    def notify(self, run_id: str, notice: Notice) -> None:
+        """Tell whoever reads this run now."""
+        topic = self._topics.get(run_id)
+        if topic is not None:
+            topic.notify(notice)
 
     def close(self) -> None:
         """Let waiting readers know that the host stops: nobody should keep it waiting for news."""

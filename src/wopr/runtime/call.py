@@ -55,6 +55,7 @@ class NodeCall:
         self._artifacts = 0
         self.tenant = state.identity.tenant
         self.run_id = state.identity.run_id
+        self.origin_run_id = state.identity.origin_run_id
         self.workflow_id = state.identity.workflow_id
         self.node_id = node_id
         self.attempt = self._node.attempt

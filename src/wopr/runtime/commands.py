@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import anyio
 import msgspec
 
-from wopr.engine.fold import INTERRUPTED_BY_PAUSE
 from wopr.engine.state import RunIdentity, RunState, initial
-from wopr.protocol.documents import Json, JsonObject, Unset, encode
+from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
+from wopr.protocol.forks import ForkPreview, ForkRun
 from wopr.protocol.interrupts import AnswerTaken
 from wopr.protocol.runs import (
     DRAIN_POLICIES,
@@ -23,18 +23,19 @@ from wopr.protocol.runs import (
     PauseAnswer,
     PauseRun,
     ResumeAnswer,
-    RunAccepted,
     RunStatus,
 )
 from wopr.protocol.times import to_iso
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.advance import Advancer
 from wopr.runtime.appender import Burst
+from wopr.runtime.audit import Audit
+from wopr.runtime.forking import accepted, begin_fork, fork_of, preview_of, source_of
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.requests import NewRun
 from wopr.runtime.resolving import pending, resolve
-from wopr.runtime.starting import started_payload
-from wopr.runtime.steps import cancel_run
+from wopr.runtime.starting import run_accepted, started_payload
+from wopr.runtime.steps import cancel_run, pause_now
 from wopr.runtime.vault import Vault
 from wopr.runtime.waits import Resolver
 from wopr.runtime.wishes import CancelWish, PauseWish
@@ -56,10 +57,11 @@ DEDUP_RETRY_SECONDS = 5
 class Commands:
     """What clients can ask a run to do."""
 
-    def __init__(self, advancer: Advancer, metrics: Metrics) -> None:
+    def __init__(self, advancer: Advancer, metrics: Metrics, audit: Audit) -> None:
         self._advancer = advancer
         self._journal = advancer.journal
         self._metrics = metrics
+        self._audit = audit
         self._deduplicating = anyio.Lock()
 
     async def create(self, new: NewRun, remember: Remember | None = None) -> bytes:
@@ -77,7 +79,7 @@ class Commands:
     async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
         compiled = new.compiled
         identity = RunIdentity(
-            run_id=self._journal.new_id(),
+            run_id=new.run_id or self._journal.new_id(),
             tenant=new.owner.tenant,
             workflow_id=compiled.workflow_id,
             workflow_version=compiled.version,
@@ -96,7 +98,7 @@ class Commands:
             traceparent=new.traceparent,
         )
         burst.add("run.started", payload)
-        answer = encode(_accepted(identity, burst.iso))
+        answer = encode(run_accepted(identity, burst.iso))
         await self._advancer.begin(run, burst, remember(answer) if remember else None)
         self._metrics.created()
         return answer
@@ -113,25 +115,36 @@ class Commands:
                 retryAfter=DEDUP_RETRY_SECONDS,
             )
 
-    async def cancel(self, tenant: str, run_id: str, reason: str) -> CancelAnswer:
+    async def cancel(
+        self, tenant: str, run_id: str, reason: str, *, by: str = "host"
+    ) -> CancelAnswer:
         """Cancel a run and its children; a run that has ended answers with its status."""
         async with self._held(tenant, run_id) as run:
             if run.state.is_terminal:
                 return CancelAnswer(run_id=run_id, status=run.state.status, already_terminal=True)
             wish = CancelWish(reason=reason)
-            await self._advancer.transact(run, lambda burst: cancel_run(run, burst, wish))
+
+            def change(burst: Burst) -> None:
+                cancel_run(run, burst, wish)
+                self._note(burst, by, "run.cancel")
+
+            await self._advancer.transact(run, change)
             return CancelAnswer(run_id=run_id, status=run.state.status)
 
-    async def bulk_cancel(self, tenant: str, request: BulkCancel) -> BulkCancelAnswer:
+    async def bulk_cancel(
+        self, tenant: str, request: BulkCancel, *, by: str = "host"
+    ) -> BulkCancelAnswer:
         """Cancel many runs; each gets its own answer."""
         reason = "" if isinstance(request.reason, Unset) else request.reason
         return BulkCancelAnswer(
-            results=[await self._cancel_item(tenant, run_id, reason) for run_id in request.run_ids]
+            results=[
+                await self._cancel_item(tenant, run_id, reason, by) for run_id in request.run_ids
+            ]
         )
 
-    async def _cancel_item(self, tenant: str, run_id: str, reason: str) -> BulkCancelItem:
+    async def _cancel_item(self, tenant: str, run_id: str, reason: str, by: str) -> BulkCancelItem:
         try:
-            answer = await self.cancel(tenant, run_id, reason)
+            answer = await self.cancel(tenant, run_id, reason, by=by)
         except WoprError as error:
             problem = ItemError(code=error.code, message=error.message)
             return BulkCancelItem(run_id=run_id, ok=False, error=problem)
@@ -140,7 +153,9 @@ class Commands:
             return BulkCancelItem(run_id=run_id, ok=False, status=answer.status, error=problem)
         return BulkCancelItem(run_id=run_id, ok=True, status=answer.status)
 
-    async def pause(self, tenant: str, run_id: str, request: PauseRun) -> PauseAnswer:
+    async def pause(
+        self, tenant: str, run_id: str, request: PauseRun, *, by: str = "host"
+    ) -> PauseAnswer:
         """Pause a run, at once or when the nodes in flight have ended."""
         if request.drain_policy not in DRAIN_POLICIES:
             raise Unprocessable(
@@ -155,13 +170,18 @@ class Commands:
             reason = "" if isinstance(request.reason, Unset) else request.reason
             at = self._journal.now()
             if request.drain_policy == "immediate":
-                await self._advancer.transact(run, lambda burst: _pause_now(burst, reason))
+
+                def change(burst: Burst) -> None:
+                    pause_now(burst, reason)
+                    self._note(burst, by, "run.pause", drainPolicy="immediate")
+
+                await self._advancer.transact(run, change)
                 self._advancer.interrupt(run)
             else:
-                await self._pause_when_drained(run, PauseWish(reason=reason))
+                await self._pause_when_drained(run, PauseWish(reason=reason), by)
         return PauseAnswer(run_id=run_id, status="paused", paused_at=to_iso(at))
 
-    async def _pause_when_drained(self, run: ActiveRun, wish: PauseWish) -> None:
+    async def _pause_when_drained(self, run: ActiveRun, wish: PauseWish, by: str) -> None:
         """Keep the wish first, so that a crash while the nodes drain does not lose it."""
         identity = run.state.identity
         now = self._journal.now()
@@ -170,9 +190,14 @@ class Commands:
             # Ended elsewhere, or about to be cancelled with its parent.
             raise _conflict(await self._journal.catch_up(run.state), "paused", "running")
         run.pausing = wish
-        await self._advancer.transact(run, lambda burst: self._advancer.call_again(run, burst))
 
-    async def resume(self, tenant: str, run_id: str) -> ResumeAnswer:
+        def change(burst: Burst) -> None:
+            self._advancer.call_again(run, burst)
+            self._note(burst, by, "run.pause", drainPolicy="drain-current-node")
+
+        await self._advancer.transact(run, change)
+
+    async def resume(self, tenant: str, run_id: str, *, by: str = "host") -> ResumeAnswer:
         """Let a paused run go on."""
         async with self._held(tenant, run_id) as run:
 
@@ -180,12 +205,39 @@ class Commands:
                 if burst.state.status != "paused":
                     raise _conflict(burst.state, "resumed", "paused")
                 burst.add("run.resumed", {})
+                self._note(burst, by, "run.resume")
                 self._advancer.call_again(run, burst)
 
             await self._advancer.transact(run, change)
             return ResumeAnswer(
                 run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
             )
+
+    async def fork(
+        self,
+        tenant: str,
+        run_id: str,
+        request: ForkRun,
+        remember: Remember | None = None,
+        *,
+        by: str = "host",
+    ) -> bytes:
+        """Fork a run and return the encoded 201 answer; history and replay follow by themselves."""
+        source = await source_of(self._journal, tenant, run_id, request)
+        fork = await fork_of(self._journal, tenant, source, request)
+        run, burst = await begin_fork(self._journal, tenant, source, fork)
+        self._note(burst, by, "run.fork", sourceRunId=run_id, mode=fork.mode, fromSeq=fork.from_seq)
+        answer = encode(accepted(run.state.identity, fork))
+        async with run.lock:
+            await self._journal.commit(run, burst, remember(answer) if remember else None)
+            self._advancer.committed(run, burst)
+        self._advancer.wakeups.soon(tenant, run.state.identity.run_id)
+        self._metrics.created()
+        return answer
+
+    async def preview_fork(self, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
+        """Say what a fork would do."""
+        return await preview_of(self._journal, tenant, run_id, request)
 
     async def answer(
         self,
@@ -205,6 +257,7 @@ class Commands:
                     burst.state, node_id, interrupt_id, value=value, by_token=by.by_token
                 )
                 refusal = resolve(burst, node_id, interrupt, value, by)
+                self._note(burst, by.name, "interrupt.resolve", nodeId=node_id, role=by.role)
                 self._advancer.call_again(run, burst)
                 return refusal
 
@@ -212,6 +265,11 @@ class Commands:
             if refusal is not None:
                 raise refusal
             return AnswerTaken(run_id=run_id, node_id=node_id, status=run.state.status)
+
+    def _note(self, burst: Burst, by: str, action: str, **facts: Json) -> None:
+        """Put on record who did this, in the transaction that does it."""
+        run = burst.state.identity
+        burst.audits.append(self._audit.draft(run.tenant, by, action, run.run_id, **facts))
 
     @asynccontextmanager
     async def _held(self, tenant: str, run_id: str) -> AsyncGenerator[ActiveRun, None]:
@@ -225,31 +283,6 @@ class Commands:
                 yield run
             finally:
                 self._advancer.release(run)
-
-
-def _accepted(identity: RunIdentity, started_at: str) -> RunAccepted:
-    base = f"/v1/runs/{identity.run_id}"
-    # The wire has no terminal status here: the run was accepted, and readers see how it went on.
-    return RunAccepted(
-        run_id=identity.run_id,
-        workflow_id=identity.workflow_id,
-        status="running",
-        events_url=f"{base}/events",
-        status_url=base,
-        started_at=started_at,
-    )
-
-
-def _pause_now(burst: Burst, reason: str) -> None:
-    if burst.state.status != "running":
-        raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
-    for node_id, node in burst.state.nodes.items():
-        # A node that waits for children goes on waiting: a fresh attempt would start them twice.
-        if node.status == "running" and not node.children:
-            payload = {"nodeId": node_id, "reason": INTERRUPTED_BY_PAUSE}
-            burst.add("node.cancelled", payload, node_id=node_id)
-    paused: JsonObject = {"reason": reason} if reason else {}
-    burst.add("run.paused", paused | {"drainPolicy": "immediate"})
 
 
 def _conflict(state: RunState, wanted: str, needed: RunStatus) -> Conflict:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import anyio
-import anyio.lowlevel
 import httpx
 import msgspec
 import structlog
@@ -33,6 +32,7 @@ from wopr.runtime.advertise import (
 from wopr.runtime.advertise_agents import floor_of
 from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Guard
+from wopr.runtime.audit import HOST, Audit, audit_key
 from wopr.runtime.builtin_workflows import (
     conformance_agents,
     conformance_fixtures,
@@ -41,8 +41,11 @@ from wopr.runtime.builtin_workflows import (
 )
 from wopr.runtime.bus import Bus
 from wopr.runtime.commands import Commands
+from wopr.runtime.courier import MAX_RESPONSE_BYTES as MAX_RECEIPT_BYTES
+from wopr.runtime.courier import Courier
 from wopr.runtime.definition_files import find_definitions, load_definition
 from wopr.runtime.egress import guarded_client
+from wopr.runtime.feedback import Feedback, feedback_of
 from wopr.runtime.host_secret import host_secret
 from wopr.runtime.journal import Journal
 from wopr.runtime.keyring import Keyring
@@ -51,8 +54,10 @@ from wopr.runtime.metrics import Metrics
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import DAY_MS, Settings
 from wopr.runtime.sources import Sources
+from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.tool_calls import ToolPolicy
 from wopr.runtime.tracing import Tracing
+from wopr.runtime.webhooks import Dispatcher
 from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal, derive
@@ -81,6 +86,10 @@ class Host:
     bus: Bus
     metrics: Metrics
     sources: Sources
+    feedback: Feedback
+    audit: Audit
+    subscriptions: Subscriptions
+    dispatcher: Dispatcher
     discovery: bytes
     discovery_etag: str
     first_key: str | None
@@ -96,21 +105,24 @@ async def running_host(
     sources = sources or Sources()
     registry = registry or builtin_registry(with_conformance=settings.conformance)
     tracing = Tracing.from_environment()
-    http = guarded_client(
-        allow_private=settings.allow_private_destinations,
-        max_response_bytes=MAX_RESPONSE_BODY_BYTES,
-        timeout=30,
-    )
-    async with serving_store(settings.database_url) as store, http:
+    http = _client(settings, sources, MAX_RESPONSE_BODY_BYTES, 30)
+    # Receivers of webhooks have connections of their own, so that they are in no node's way.
+    hooks = _client(settings, sources, MAX_RECEIPT_BYTES, 5)
+    async with serving_store(settings.database_url) as store, http, hooks:
         # Outside of the task group, so that what fails here is raised as it is.
-        host = await _assemble(settings, sources, registry, store, http, tracing)
+        host = await _assemble(settings, sources, registry, store, http, hooks, tracing)
         try:
             async with anyio.create_task_group() as tasks:
                 await host.advancer.wakeups.start(tasks)
                 tasks.start_soon(_keep_house, host)
+                tasks.start_soon(host.dispatcher.run_forever)
+                tasks.start_soon(host.audit.keep_checkpoints)
+                tasks.start_soon(host.feedback.judge_work.run_forever)
                 yield host
                 tasks.cancel_scope.cancel()
         finally:
+            with anyio.CancelScope(shield=True), suppress(WoprError):
+                await host.audit.sign()
             tracing.close()
 
 
@@ -120,6 +132,7 @@ async def _assemble(
     registry: NodeRegistry,
     store: Store,
     http: httpx.AsyncClient,
+    hooks: httpx.AsyncClient,
     tracing: Tracing,
 ) -> Host:
     redactor = Redactor()
@@ -131,7 +144,8 @@ async def _assemble(
         redactor.register("api-key", key.key)
     library = Library(store, registry, sources.now)
     fixtures = await _register_workflows(settings, library)
-    discovery = document(capabilities(settings, registry, fixtures))
+    audit = Audit(store, audit_key(settings.data_dir), sources.now, redactor)
+    discovery = document(capabilities(settings, registry, fixtures, audit.public_key))
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
     agents = Agents(store, sources.now, advertised)
@@ -141,6 +155,14 @@ async def _assemble(
     keyring = Keyring(store, configured, sources.now)
     metrics = Metrics()
     bus = Bus(settings.max_readers_per_run)
+    subscriptions = Subscriptions(
+        store,
+        Seal(derive(secret, "webhook-secret")),
+        now=sources.now,
+        allow_private=settings.allow_private_destinations,
+    )
+    await subscriptions.load()
+    policy = settings.delivery_policy
     journal = Journal(
         store=store,
         library=library,
@@ -150,6 +172,7 @@ async def _assemble(
         seal=Seal(derive(secret, "run-vault")),
         limits=settings.limits,
         sources=sources,
+        subscriptions=subscriptions,
     )
     advancer = Advancer(
         journal,
@@ -168,6 +191,11 @@ async def _assemble(
         ),
         memory=Memory(store, sources.now),
     )
+    commands = Commands(advancer, metrics, audit)
+    readers = Readers(advancer, bus)
+    first_key = await keyring.first_key()
+    if first_key is not None:
+        await audit.record("default", "host", "key.create", "first key", role="admin")
     return Host(
         settings=settings,
         store=store,
@@ -175,16 +203,38 @@ async def _assemble(
         library=library,
         agents=agents,
         keyring=keyring,
-        commands=Commands(advancer, metrics),
-        readers=Readers(advancer, bus),
+        commands=commands,
+        readers=readers,
         advancer=advancer,
         bus=bus,
         metrics=metrics,
         sources=sources,
+        feedback=feedback_of(journal, readers, commands, bus, audit),
+        audit=audit,
+        subscriptions=subscriptions,
+        dispatcher=Dispatcher(
+            store,
+            subscriptions,
+            Courier(hooks, policy.timeout_seconds),
+            policy=policy,
+            metrics=metrics,
+            now=sources.now,
+        ),
         discovery=discovery,
         discovery_etag=etag(discovery),
-        first_key=await keyring.first_key(),
+        first_key=first_key,
         token_keys=(derive(secret, "interrupt-token"),),
+    )
+
+
+def _client(
+    settings: Settings, sources: Sources, max_response_bytes: int, seconds: float
+) -> httpx.AsyncClient:
+    return guarded_client(
+        allow_private=settings.allow_private_destinations,
+        max_response_bytes=max_response_bytes,
+        timeout=seconds,
+        resolver=sources.resolver,
     )
 
 
@@ -243,8 +293,8 @@ async def _keep_house(host: Host) -> None:
         now = host.sources.now()
         try:
             keep_ms = host.settings.retention_days * DAY_MS
-            while await host.store.expire(now - keep_ms, EXPIRED_AT_ONCE):
-                await anyio.lowlevel.checkpoint()
+            while removed := await host.store.expire(now - keep_ms, EXPIRED_AT_ONCE):
+                await host.audit.record(HOST, "host", "retention.delete", "runs", count=removed)
             await host.store.forget(
                 now - ANSWERS_KEPT_SECONDS * 1000, now - INVOCATIONS_KEPT_SECONDS * 1000
             )

@@ -1,4 +1,4 @@
-"""The host secret: 32 random bytes that every other key of this host is derived from."""
+"""The host secret, 32 random bytes that other keys are derived from, and files that hold such."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ def host_secret(data_dir: Path, environ: Mapping[str, str]) -> bytes:
     given = environ.get(VARIABLE)
     if given:
         return _decoded(given)
-    path = data_dir / FILE_NAME
+    return private_file(data_dir / FILE_NAME)
+
+
+def private_file(path: Path) -> bytes:
+    """Return the 32 random bytes of a file that its owner alone can read; make it if need be."""
     if not path.exists():
         _create(path)
     return _read(path)
@@ -48,7 +52,7 @@ def _decoded(text: str) -> bytes:
 
 def _create(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f".{FILE_NAME}.{secrets.token_hex(8)}")
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         _write_private(draft, secrets.token_bytes(KEY_BYTES))
         # A link appears whole or not at all, and never replaces what another process made.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -13,12 +14,15 @@ from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RunEvent
+from wopr.protocol.forks import Fork
 from wopr.runtime import inbox
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, Guard
 from wopr.runtime.bus import Bus
 from wopr.runtime.library import Compiled, Library
+from wopr.runtime.replay_burst import ReplayBurst, Script
 from wopr.runtime.sources import Sources
+from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish, read_wish
 from wopr.security.redact import Redactor
@@ -43,6 +47,7 @@ class Journal:
         seal: Seal,
         limits: HostLimits,
         sources: Sources,
+        subscriptions: Subscriptions,
     ) -> None:
         self.store = store
         self.library = library
@@ -53,6 +58,7 @@ class Journal:
         self._bus = bus
         self._guard = guard
         self._seal = seal
+        self._subscriptions = subscriptions
 
     async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
         """A run folded from its log; None when the tenant has no such run."""
@@ -75,6 +81,7 @@ class Journal:
             workflow_version=row.workflow_version,
             parent_run_id=row.parent_run_id,
             parent_node_id=row.parent_node_id,
+            fork=None if row.fork is None else msgspec.json.decode(row.fork, type=Fork),
         )
         return await self.catch_up(initial(identity, compiled.graph))
 
@@ -123,6 +130,17 @@ class Journal:
             new_id=self.new_id,
         )
 
+    def replay_burst(self, run: ActiveRun, script: Script) -> ReplayBurst:
+        """An empty burst whose clock and expectations come from a record."""
+        return ReplayBurst(
+            run.state,
+            vault=run.vault,
+            redactor=self.redactor,
+            guard=self._guard,
+            new_id=self.new_id,
+            script=script,
+        )
+
     async def commit(
         self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
     ) -> bool:
@@ -131,7 +149,7 @@ class Journal:
         is_paused = burst.state.status == "paused"
         grants = is_paused and run.pausing is not None
         is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
-        if is_same and not grants:
+        if is_same and not grants and not burst.audits:
             return False
         identity = burst.state.identity
         parent = identity.parent_run_id if burst.state.is_terminal else None
@@ -147,12 +165,18 @@ class Journal:
             artifacts=tuple(burst.artifacts),
             remember=remember,
             grants=grants,
+            audits=tuple(burst.audits),
         )
-        await self.store.append(identity.tenant, [batch, *burst.children])
+        batches: Sequence[Batch] = [batch, *burst.children]
+        # A replay tells nobody; that is decided by the run, whatever its events are.
+        if identity.fork is None or identity.fork.mode != "replay":
+            batches = self._subscriptions.address(identity.tenant, batches)
+        await self.store.append(identity.tenant, batches)
         run.state, run.row = burst.state, row
         if is_paused:
             run.pausing = None
         self._bus.publish(identity.run_id, burst.events)
+        self._subscriptions.committed(identity.tenant, batches)
         return True
 
     def row(self, run: ActiveRun, burst: Burst) -> RunRow:
@@ -167,10 +191,11 @@ class Journal:
             workflow_id=identity.workflow_id,
             workflow_version=identity.workflow_version,
             status=state.status,
-            created_at=state.started_at,
-            updated_at=burst.now,
+            created_at=self._created_at(run, state),
+            # A replay's burst has the record's clock; the row is about this host's time.
+            updated_at=burst.now if identity.fork is None else self.now(),
             last_sequence=state.next_sequence - 1,
-            ended_at=state.ended_at if ended else None,
+            ended_at=self._ended_at(state) if ended else None,
             wake_at=None if ended else self._wake_at(run, burst),
             parent_run_id=identity.parent_run_id,
             parent_node_id=identity.parent_node_id,
@@ -178,7 +203,19 @@ class Journal:
             wish=None if run.pausing is None else msgspec.json.encode(run.pausing),
             sealed=None if ended else run.vault.sealed(self._seal, identity.run_id),
             snapshot=encode(snapshot(state)) if keep else None,
+            source_run_id=None if identity.fork is None else identity.fork.source_run_id,
+            fork=None if identity.fork is None else encode(identity.fork),
         )
+
+    def _created_at(self, run: ActiveRun, state: RunState) -> int:
+        """When the run came to be; a fork's first event may be older than the fork."""
+        if run.row is not None:
+            return run.row.created_at
+        return state.started_at if state.identity.fork is None else self.now()
+
+    def _ended_at(self, state: RunState) -> int:
+        """When the run ended; a replay ends at the record's time, and is kept from now on."""
+        return state.ended_at if state.identity.fork is None else self.now()
 
     def _wake_at(self, run: ActiveRun, burst: Burst) -> int | None:
         planned = plan(burst.state, burst.now, self.limits).wake_at

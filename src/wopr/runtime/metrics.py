@@ -34,6 +34,15 @@ class Metrics:
             "wopr_runs_stored", "Runs in the store.", ["status"], registry=self.registry
         )
 
+        sent = Counter(
+            "wopr_webhook_deliveries", "Deliveries tried.", ["outcome"], registry=self.registry
+        )
+        self._sent = {True: sent.labels("delivered"), False: sent.labels("failed")}
+
+    def delivered(self, was_taken: bool) -> None:
+        """Count an attempt to deliver an event to a webhook."""
+        self._sent[was_taken].inc()
+
     def appended(self, events: Sequence[StoredEvent]) -> None:
         """Count committed events."""
         self._events.inc(len(events))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from wopr.agents.memory import Memory, MemoryScope
+from wopr.engine.history import moved_by
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.memory import is_memory_ref
 
@@ -63,9 +64,11 @@ class RunMemory:
         return [msgspec.to_builtins(entry) for entry in entries]
 
     def _scope(self, memory_ref: str) -> MemoryScope:
+        state = self._call.state
         return MemoryScope(
             tenant=self._call.tenant,
             memory_ref=memory_ref,
             run_id=self._call.run_id,
-            run_started_at=self._call.state.started_at,
+            # A branch remembers what its source did: time that is moved for limits is not here.
+            run_started_at=state.started_at - moved_by(state.identity, 0),
         )

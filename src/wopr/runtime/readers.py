@@ -15,7 +15,7 @@ from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RUN_TERMINAL_TYPES
 from wopr.protocol.runs import TERMINAL, ChildRun, RunSnapshot, RunStatus
 from wopr.runtime.advance import Advancer
-from wopr.runtime.bus import Bus
+from wopr.runtime.bus import Bus, Notice
 from wopr.runtime.inbox import may_use_token, mint, request
 from wopr.store.port import RunFilter, RunRow, StoredEvent
 
@@ -151,21 +151,25 @@ class Readers:
 
     async def follow(
         self, tenant: str, run_id: str, start: int, heartbeat: float
-    ) -> AsyncIterator[list[StoredEvent]]:
-        """Stored events first, then live ones, until the terminal event.
+    ) -> AsyncIterator[list[StoredEvent] | Notice]:
+        """Stored events first, then live ones and notices, until the terminal event.
 
         An empty list is a heartbeat: nothing came for that many seconds.
         """
         with self._bus.subscribe(run_id) as topic:
+            heard = topic.noticed
             while True:
                 events = topic.since(start)
                 if not events:
                     events = await self._store.read(tenant, run_id, start, PAGE)
+                notices, heard = topic.notices(heard), topic.noticed
+                for piece in _in_order(events, notices):
+                    yield piece
                 if events:
-                    yield events
                     start = events[-1].sequence + 1
                     if events[-1].type in RUN_TERMINAL_TYPES:
                         return
+                if events or notices:
                     continue
                 if await self._is_over(tenant, run_id, start):
                     return
@@ -179,3 +183,11 @@ class Readers:
     async def _is_over(self, tenant: str, run_id: str, start: int) -> bool:
         row = await self._store.run(tenant, run_id)
         return row is None or (row.status in TERMINAL and start > row.last_sequence)
+
+
+def _in_order(events: list[StoredEvent], notices: list[Notice]) -> list[list[StoredEvent] | Notice]:
+    """Notices go behind the events that they may speak of, and before the one that ends all."""
+    is_over = bool(events) and events[-1].type in RUN_TERMINAL_TYPES
+    cut = len(events) - 1 if is_over and notices else len(events)
+    stretches: list[list[StoredEvent] | Notice] = [events[:cut], *notices, events[cut:]]
+    return [piece for piece in stretches if piece]

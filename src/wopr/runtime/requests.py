@@ -31,6 +31,8 @@ class NewRun:
     engine_version: int = ENGINE_VERSION
     traceparent: str = ""
     dedup: bool = False
+    # Named by whoever must find the run again after a crash; otherwise the host names it.
+    run_id: str = ""
 
 
 async def check_request(
@@ -67,13 +69,13 @@ async def check_request(
 
 
 def _refuse_unsupported(request: CreateRun) -> None:
-    for name, value, capability in (
-        ("callbackUrl", request.callback_url, "webhooks.supported"),
-        ("residency", request.residency, "residency.supported"),
+    for name, value, capability, way_out in (
+        ("callbackUrl", request.callback_url, "runs.callbackUrl", "register a webhook and tag"),
+        ("residency", request.residency, "residency.supported", "leave it out of"),
     ):
         if not isinstance(value, Unset):
             raise CapabilityRequired(
-                f"{name} needs {capability}, which this host does not advertise",
+                f"{name} needs {capability}, which this host does not advertise; {way_out} the run",
                 field=name,
                 requiredCapability=capability,
             )

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from wopr.engine.limits import HostLimits
+from wopr.runtime.breaker import DeliveryPolicy
 
 DAY_MS = 86_400_000
 RETENTION_FLOOR_DAYS = 7
@@ -45,6 +46,13 @@ class Settings:
     drain_seconds: float = 10.0
     heartbeat_seconds: float = 15.0
     allow_private_destinations: bool = False
+    # Webhooks: the first retry, how often an event is tried, and how long a receiver that failed
+    # four times in a row is left alone.
+    webhook_retry_ms: int = 1000
+    webhook_attempts: int = 12
+    webhook_open_seconds: float = 3600.0
+    # Whether runs can be annotated.
+    feedback: bool = True
     host_key: str = field(default="", repr=False)
     # How sure a supervisor must be, and the kind of interrupt that asks when it is not:
     # approval, clarification, or x-host-<host>-<kind> with the status that it gives.
@@ -62,6 +70,15 @@ class Settings:
     def database_url(self) -> str:
         """Where the data lies."""
         return self.db or f"sqlite:///{self.data_dir / 'wopr.db'}"
+
+    @property
+    def delivery_policy(self) -> DeliveryPolicy:
+        """How patient the host is with receivers of webhooks."""
+        return DeliveryPolicy(
+            retry_ms=self.webhook_retry_ms,
+            attempts=self.webhook_attempts,
+            open_ms=round(self.webhook_open_seconds * 1000),
+        )
 
     def checked(self) -> Settings:
         """Refuse settings that cannot work, naming each."""
@@ -83,6 +100,24 @@ class Settings:
                 ),
                 ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
                 ("max_in_flight", self.max_in_flight, "at least 1", self.max_in_flight >= 1),
+                (
+                    "webhook_retry_ms",
+                    self.webhook_retry_ms,
+                    "at least 1",
+                    self.webhook_retry_ms > 0,
+                ),
+                (
+                    "webhook_attempts",
+                    self.webhook_attempts,
+                    "at least 1",
+                    self.webhook_attempts > 0,
+                ),
+                (
+                    "webhook_open_seconds",
+                    self.webhook_open_seconds,
+                    "0 or more",
+                    self.webhook_open_seconds >= 0,
+                ),
                 (
                     "heartbeat_seconds",
                     self.heartbeat_seconds,
@@ -145,6 +180,10 @@ _FROM_ENVIRONMENT = (
     "drain_seconds",
     "heartbeat_seconds",
     "allow_private_destinations",
+    "webhook_retry_ms",
+    "webhook_attempts",
+    "webhook_open_seconds",
+    "feedback",
     "host_key",
     "confidence_floor",
     "confidence_interrupt_kind",

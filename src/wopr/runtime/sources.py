@@ -1,4 +1,4 @@
-"""Time and ids, as values that can be passed in, so that tests can hold them still."""
+"""Time, ids and addresses, as values that can be passed in, so that tests can hold them still."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import uuid_utils
+
+from wopr.runtime.egress import Resolver, resolve
 
 
 def wall_clock() -> int:
@@ -21,7 +23,8 @@ def time_ordered_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the runtime gets the time and new ids from."""
+    """Where the runtime gets the time, new ids and the addresses of names from."""
 
     now: Callable[[], int] = wall_clock
     new_id: Callable[[], str] = time_ordered_id
+    resolver: Resolver = resolve

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from wopr.engine.state import RunIdentity
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import Refused
 from wopr.protocol.events import ENGINE_VERSION
-from wopr.protocol.runs import Owner
+from wopr.protocol.runs import Owner, RunAccepted
 from wopr.protocol.workflow import VariableType, WorkflowVariable
 from wopr.runtime.library import Compiled
 
@@ -85,3 +86,17 @@ def started_payload(
         payload["configurable"] = configurable
     payload.update({name: value for name, value in extra.items() if value})
     return payload
+
+
+def run_accepted(identity: RunIdentity, started_at: str) -> RunAccepted:
+    """The answer to a request that starts a run."""
+    base = f"/v1/runs/{identity.run_id}"
+    # The wire has no terminal status here: the run was accepted, and readers see how it went on.
+    return RunAccepted(
+        run_id=identity.run_id,
+        workflow_id=identity.workflow_id,
+        status="running",
+        events_url=f"{base}/events",
+        status_url=base,
+        started_at=started_at,
+    )

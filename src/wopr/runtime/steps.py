@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from wopr.engine.fold import INTERRUPTED_BY_PAUSE
 from wopr.engine.limits import backoff_ms, max_retries
 from wopr.engine.outcome import (
     Breached,
@@ -29,6 +30,7 @@ from wopr.engine.plan import (
 )
 from wopr.engine.state import RunState
 from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import Conflict
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, as_json
@@ -184,3 +186,16 @@ def cancel_run(run: ActiveRun, burst: Burst, wish: CancelWish) -> None:
     if wish.parent_run_id:
         payload["parentRunId"] = wish.parent_run_id
     burst.add("run.cancelled", payload)
+
+
+def pause_now(burst: Burst, reason: str) -> None:
+    """Append a pause that does not wait for the nodes in flight."""
+    if burst.state.status != "running":
+        raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
+    for node_id, node in burst.state.nodes.items():
+        # A node that waits for children goes on waiting: a fresh attempt would start them twice.
+        if node.status == "running" and not node.children:
+            payload = {"nodeId": node_id, "reason": INTERRUPTED_BY_PAUSE}
+            burst.add("node.cancelled", payload, node_id=node_id)
+    paused: JsonObject = {"reason": reason} if reason else {}
+    burst.add("run.paused", paused | {"drainPolicy": "immediate"})

@@ -11,6 +11,7 @@ import anyio
 from wopr.protocol.errors import Refused
 from wopr.store.port import Store
 from wopr.store.sqlite import SqliteStore
+from wopr.store.sqlite.audit import AuditCopy
 from wopr.store.sqlite.serving import served_alone
 
 _SQLITE = "sqlite:///"
@@ -35,6 +36,16 @@ async def serving_store(url: str) -> AsyncGenerator[Store, None]:
         finally:
             with anyio.CancelScope(shield=True):
                 await store.close()
+
+
+def open_audit(url: str) -> AuditCopy:
+    """Open the audit log of the store at `url`, for reading only and without changing a byte."""
+    return AuditCopy(Path(_sqlite_path(url)), is_copy=False)
+
+
+def open_audit_copy(file: Path) -> AuditCopy:
+    """Open the audit log of a copy of a database, which nobody writes to."""
+    return AuditCopy(file, is_copy=True)
 
 
 def _sqlite_path(url: str) -> str:

@@ -10,6 +10,8 @@ import msgspec
 
 from wopr.protocol.errors import Conflict, SequenceTaken
 from wopr.store.port import Batch, RememberedAnswer, RunRow
+from wopr.store.sqlite.audit import append_entry
+from wopr.store.sqlite.outbox import queue_notices
 from wopr.store.sqlite.suspensions import resume, suspend
 
 _HEAD = """
@@ -20,8 +22,9 @@ FROM runs WHERE run_id = ? AND tenant = ?
 _INSERT_RUN = """
 INSERT INTO runs (
     run_id, tenant, workflow_id, workflow_version, status, created_at, updated_at, last_sequence,
-    ended_at, wake_at, parent_run_id, parent_node_id, tags, wish, sealed, snapshot
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ended_at, wake_at, parent_run_id, parent_node_id, tags, wish, sealed, snapshot, source_run_id,
+    fork
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id) DO NOTHING
 """
 
@@ -92,7 +95,7 @@ def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequenc
     heads = _pass_fences(connection, tenant, batches)
     for batch in batches:
         if batch.remember is not None:
-            _check_unanswered(connection, tenant, batch.remember.key_hash)
+            check_unanswered(connection, tenant, batch.remember.key_hash)
     for batch in batches:
         _write_batch(connection, tenant, batch, heads)
     # Last, so that no row of this call overwrites a wake-up of this call.
@@ -130,7 +133,8 @@ def _stored_last(
     return heads[run_id].last_sequence
 
 
-def _check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
+def check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
+    """Raise `Conflict` when an answer is remembered under this key already."""
     if connection.execute(_ANSWER_EXISTS, (tenant, key_hash)).fetchone() is not None:
         raise Conflict(
             "another request with this idempotency key came first", code="idempotency_in_flight"
@@ -167,6 +171,10 @@ def _write_batch(
     if after.has_suspended:
         # Second, so that what one batch opens and ends is not pending.
         resume(connection, run.run_id, None if run.ended_at is not None else batch.resumes)
+    if batch.notices:
+        queue_notices(connection, tenant, run.run_id, batch.notices, run.updated_at)
+    for draft in batch.audits:
+        append_entry(connection, draft)
     heads[run.run_id] = after
 
 
@@ -198,6 +206,8 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
             head.wish,
             None if ended else run.sealed,
             run.snapshot,
+            run.source_run_id,
+            run.fork,
         ),
     )
     if not inserted.rowcount:

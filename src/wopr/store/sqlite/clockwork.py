@@ -7,7 +7,11 @@ from functools import partial
 
 import msgspec
 
+from wopr.store.sqlite.annotations import forget_annotations
+from wopr.store.sqlite.judges import forget_judgments
+from wopr.store.sqlite.outbox import forget_deliveries
 from wopr.store.sqlite.part import Part
+from wopr.store.sqlite.queues import forget_reviews
 
 _DUE = "SELECT tenant, run_id FROM runs WHERE wake_at <= ? ORDER BY wake_at, run_id LIMIT ?"
 
@@ -114,6 +118,9 @@ def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> in
             connection.executemany(
                 _DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in _tags.decode(tags)]
             )
+        for forget in (forget_annotations, forget_reviews, forget_judgments):
+            forget(connection, tenant, run_id)
+        forget_deliveries(connection, run_id)
         for sql in _DELETE_OF_RUN:
             connection.execute(sql, (run_id,))
         count += 1

@@ -38,11 +38,16 @@ def open_writer(path: Path) -> sqlite3.Connection:
         raise unavailable(error) from error
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write, whatever statement it is given."""
+def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Open a connection that cannot write, whatever statement it is given.
+
+    A file that nobody writes to may be opened as `immutable`: then it can lie where nothing can
+    be written, such as a read-only disk.
+    """
+    mode = "mode=ro&immutable=1" if immutable else "mode=ro"
     try:
         return sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode=ro",
+            f"{path.absolute().as_uri()}?{mode}",
             uri=True,
             timeout=_BUSY_SECONDS,
             isolation_level=None,

@@ -14,7 +14,7 @@ from wopr.store.sqlite.reader import Parameter, Row
 RUN_COLUMNS = (
     "r.run_id, r.workflow_id, r.workflow_version, r.status, r.created_at, r.updated_at, "
     "r.last_sequence, r.ended_at, r.wake_at, r.parent_run_id, r.parent_node_id, r.tags, "
-    "r.wish, r.sealed, r.snapshot"
+    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork"
 )
 
 # Before and after every run, for a page without bounds of its own.
@@ -42,6 +42,8 @@ def run_row(row: Row) -> RunRow:
         wish=row[12],
         sealed=row[13],
         snapshot=row[14],
+        source_run_id=row[15],
+        fork=row[16],
     )
 
 
@@ -81,6 +83,8 @@ def _index(where: RunFilter) -> str:
     """The index to walk: that of the filter that leaves the fewest runs, as a rule."""
     if where.parent_run_id is not None:
         return "runs_by_parent"
+    if where.source_run_id is not None:
+        return "runs_by_source"
     if where.tag is not None:
         return "run_tags"
     if where.workflow_id is not None:
@@ -107,6 +111,7 @@ def _walk(
         values.append(where.tag)
     for column, value in (
         ("parent_run_id", where.parent_run_id),
+        ("source_run_id", where.source_run_id),
         ("workflow_id", where.workflow_id),
     ):
         if value is not None:

@@ -30,9 +30,9 @@ _THREADS = 2
 class Reader:
     """One connection for the event loop's point reads, and two for the threads'."""
 
-    def __init__(self, path: Path) -> None:
-        self._near = open_reader(path)
-        self._far = deque(open_reader(path) for _ in range(_THREADS))
+    def __init__(self, path: Path, *, immutable: bool = False) -> None:
+        self._near = open_reader(path, immutable=immutable)
+        self._far = deque(open_reader(path, immutable=immutable) for _ in range(_THREADS))
         self._turns = anyio.CapacityLimiter(_THREADS)
 
     def near(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[Row]:

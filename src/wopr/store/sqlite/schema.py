@@ -8,6 +8,9 @@ from __future__ import annotations
 import sqlite3
 
 from wopr.protocol.errors import Refused
+from wopr.store.sqlite.schema_audit import AUDIT
+from wopr.store.sqlite.schema_feedback import FEEDBACK
+from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
 # Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
 # are partial: they hold only the few runs they are about.
@@ -205,7 +208,23 @@ _AGENTS = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _AGENTS)
+_FORKS = (
+    "ALTER TABLE runs ADD COLUMN source_run_id TEXT",
+    "ALTER TABLE runs ADD COLUMN fork BLOB",
+    """
+    CREATE INDEX runs_by_source ON runs (tenant, source_run_id, created_at, run_id)
+    WHERE source_run_id IS NOT NULL
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    _AGENTS,
+    _FORKS,
+    FEEDBACK,
+    WEBHOOKS,
+    AUDIT,
+)
 
 
 def schema_version(connection: sqlite3.Connection) -> int:

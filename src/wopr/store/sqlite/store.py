@@ -12,15 +12,22 @@ import anyio.to_thread
 from wopr.protocol.errors import Unavailable
 from wopr.store.port import StoreFacts
 from wopr.store.sqlite.agents import SqliteAgents
+from wopr.store.sqlite.annotations import SqliteAnnotations
+from wopr.store.sqlite.audit import SqliteAudit
 from wopr.store.sqlite.clockwork import SqliteClockwork
 from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.feedback import SqliteFeedback
 from wopr.store.sqlite.idempotency import SqliteAnswers, SqliteInvocations
+from wopr.store.sqlite.judges import SqliteJudges
 from wopr.store.sqlite.keys import SqliteKeys
 from wopr.store.sqlite.memory import SqliteMemories
+from wopr.store.sqlite.outbox import SqliteOutbox
+from wopr.store.sqlite.queues import SqliteQueues
 from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.runs import SqliteRunLog
 from wopr.store.sqlite.schema import schema_version
 from wopr.store.sqlite.suspensions import SqliteSuspensions
+from wopr.store.sqlite.webhooks import SqliteWebhooks
 from wopr.store.sqlite.workflows import SqliteWorkflows
 from wopr.store.sqlite.writer import Writer
 
@@ -46,6 +53,13 @@ class SqliteStore(
     SqliteKeys,
     SqliteAnswers,
     SqliteInvocations,
+    SqliteAnnotations,
+    SqliteFeedback,
+    SqliteQueues,
+    SqliteJudges,
+    SqliteWebhooks,
+    SqliteOutbox,
+    SqliteAudit,
 ):
     """`Store` on one SQLite file."""
 

@@ -1,0 +1,170 @@
+"""`wopr feedback`: annotate runs, list their annotations, and count them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from wopr.cli.conversation import ask
+from wopr.cli.errors import command
+from wopr.cli.filters import moment
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
+from wopr.cli.output import note as say
+from wopr.cli.output import print_json, print_line, print_table
+from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, Signal
+from wopr.protocol.documents import UNSET, Unset
+from wopr.protocol.reviews import FeedbackGroup, SummaryBy
+
+app = typer.Typer(help="Annotate runs, and count what was said of them.", no_args_is_help=True)
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN_ID", help="The run's id.")]
+
+
+@app.command()
+@command
+def add(
+    run_id: RunArgument,
+    rating: Annotated[int | None, typer.Option(min=1, max=5, help="One to five stars.")] = None,
+    label: Annotated[str | None, typer.Option(help="A word for it.")] = None,
+    correction: Annotated[str | None, typer.Option(help="What it should have been.")] = None,
+    flag: Annotated[bool, typer.Option("--flag", help="Somebody should look at it.")] = False,
+    event: Annotated[str | None, typer.Option(help="Of this event only, by its id.")] = None,
+    node: Annotated[str | None, typer.Option(help="Of this node only, by its id.")] = None,
+    note: Annotated[str | None, typer.Option(help="Why.")] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what you think of a run: a rating, a label, a correction or a flag."""
+    body = AnnotationCreate(
+        signal=_signal(rating, label, correction, flag),
+        target=Anchor(event_id=_given(event), node_id=_given(node)),
+        note=_given(note),
+    )
+    answer = ask(Target(url, api_key), lambda client: client.annotate(run_id, body))
+    if as_json:
+        print_json(answer.body)
+    else:
+        stored = answer.document
+        print_line(f"annotation {stored.annotation_id}: {_said(stored)} of {_about(stored)}")
+
+
+@app.command("list")
+@command
+def list_annotations(
+    run_id: RunArgument,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List a run's annotations, oldest first."""
+    answer = ask(Target(url, api_key), lambda client: client.annotations(run_id))
+    if as_json:
+        print_json(answer.body)
+        return
+    print_table(
+        ("CREATED", "BY", "SIGNAL", "OF", "NOTE"),
+        (
+            (each.created_at, each.actor.principal_ref, _said(each), _about(each), each.note or "")
+            for each in answer.document.annotations
+        ),
+    )
+
+
+@app.command()
+@command
+def summary(
+    by: Annotated[SummaryBy, typer.Option(help="What to count by.")] = "workflow",
+    since: Annotated[
+        str | None, typer.Option(help="Given since: 2h, 7d, or an ISO 8601 time. Default: 30d")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(help="Given before: 2h, 7d, or an ISO 8601 time.")
+    ] = None,
+    workflow: Annotated[str | None, typer.Option(help="Only of runs of this workflow.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only of the work of this agent.")] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count annotations, with mean rating and the shares of corrections and flags."""
+    filters = {
+        "by": by,
+        "since": moment(since, "--since"),
+        "until": moment(until, "--until"),
+        "workflowId": workflow,
+        "agentId": agent,
+    }
+    query = {name: value for name, value in filters.items() if value}
+    answer = ask(Target(url, api_key), lambda client: client.feedback_summary(query))
+    if as_json:
+        print_json(answer.body)
+        return
+    found = answer.document
+    print_table(
+        (by.upper(), "ANNOTATIONS", "MEAN RATING", "CORRECTIONS", "FLAGS", "LABELS"),
+        [*(_row(_key(each, by), each) for each in found.groups), _row("total", found.total)],
+    )
+    say(f"from {found.since} to {found.until}")
+
+
+def _signal(rating: int | None, label: str | None, correction: str | None, flag: bool) -> Signal:
+    given = [
+        each
+        for each in (
+            None if rating is None else Signal(kind="rating", rating=rating),
+            None if label is None else Signal(kind="label", label=label),
+            None if correction is None else Signal(kind="correction", correction=correction),
+            Signal(kind="flag") if flag else None,
+        )
+        if each is not None
+    ]
+    if len(given) != 1:
+        raise typer.BadParameter("give one of --rating, --label, --correction and --flag")
+    return given[0]
+
+
+def _given(text: str | None) -> str | Unset:
+    return UNSET if text is None else text
+
+
+def _said(annotation: Annotation) -> str:
+    signal = annotation.signal
+    value = signal.stars or signal.label or signal.correction or ""
+    return f"{signal.kind} {value}".strip()
+
+
+def _about(annotation: Annotation) -> str:
+    target = annotation.target
+    parts = [
+        f"node {target.node_id}" if target.node_id else "",
+        f"event {target.event_id}" if target.event_id else "",
+    ]
+    return " ".join(part for part in parts if part) or "the run"
+
+
+def _key(group: FeedbackGroup, by: SummaryBy) -> str:
+    match by:
+        case "workflow":
+            return group.workflow_id or ""
+        case "agent":
+            return group.agent_id or "no agent"
+        case "node":
+            return f"{group.workflow_id or ''} {group.node_id or 'the run'}"
+        case "signal":
+            return group.signal or ""
+        case "time":
+            return group.since or ""
+
+
+def _row(name: str, group: FeedbackGroup) -> tuple[str, ...]:
+    mean = "" if isinstance(group.mean_rating, Unset) else f"{group.mean_rating:.2f}"
+    return (
+        name,
+        str(group.annotations),
+        mean,
+        f"{group.corrections} ({group.correction_rate:.0%})",
+        f"{group.flags} ({group.flag_rate:.0%})",
+        str(group.labels),
+    )

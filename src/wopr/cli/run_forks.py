@@ -1,0 +1,217 @@
+"""`wopr runs fork`, `replay`, `diff` and `bundle`: run it again, compare, and pass it on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from wopr.cli.conversation import ask
+from wopr.cli.errors import CliError, command
+from wopr.cli.exit_codes import ExitCode
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
+from wopr.cli.output import note, print_block, print_json, print_line, print_table, short
+from wopr.cli.runs import RunArgument
+from wopr.cli.values import parse_assignments
+from wopr.protocol.documents import UNSET, JsonObject, Unset
+from wopr.protocol.forks import ForkMode, ForkPreview, ForkRun, OptionsOverlay, RunDiff
+from wopr.protocol.runs import TERMINAL
+
+if TYPE_CHECKING:
+    from wopr.cli.connection import Answer, Client
+
+FromOption = Annotated[
+    int | None,
+    typer.Option(
+        "--from", min=0, metavar="SEQ", help="The first event that the fork works out itself."
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Put these commands beside the others about runs."""
+    for function in (fork, replay, diff, bundle):
+        app.command()(function)
+
+
+@command
+def fork(
+    run_id: RunArgument,
+    mode: Annotated[
+        ForkMode, typer.Option(help="Repeat what was recorded, or go on in another way.")
+    ] = "branch",
+    start: FromOption = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="A tag of the branch; repeatable.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="NAME=VALUE", help="A key of `configurable` to change."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would do, and do nothing.")
+    ] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a new run from a point of another's history.
+
+    A branch does again what comes after that point, outside effects included. Look first with
+    --dry-run.
+    """
+    body = _request(mode, start, tag or [], parse_assignments(config or [], "--config"))
+    target = Target(url, api_key)
+    if dry_run:
+        seen = ask(target, lambda client: client.preview_fork(run_id, body))
+        if as_json:
+            print_json(seen.body)
+        else:
+            _print_preview(seen.document)
+        return
+    made = ask(target, lambda client: client.fork(run_id, body))
+    if as_json:
+        print_json(made.body)
+    else:
+        print_line(made.document.run_id)
+        note(f"{made.document.mode} of {run_id} from event {made.document.from_seq} on")
+
+
+@command
+def replay(
+    run_id: RunArgument,
+    start: FromOption = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a finished run again from its record, without its effects, and compare the two.
+
+    The exit code is 0 when both are the same, and 1 when they differ.
+    """
+    body = _request("replay", start, [], {})
+
+    async def repeat(client: Client) -> Answer[RunDiff]:
+        from wopr.cli.watch import wait_quietly
+
+        status = (await client.snapshot(run_id)).document.status
+        if status not in TERMINAL:
+            raise CliError(
+                f"run {run_id} is {status}; its replay would wait where it waits",
+                ExitCode.CONFLICT,
+                code="run_state_conflict",
+                hint="wait for its end, or use `wopr runs fork --mode replay`",
+            )
+        made = await client.fork(run_id, body)
+        await wait_quietly(client, made.document.run_id, is_silent=as_json)
+        return await client.diff(run_id, made.document.run_id)
+
+    _show_diff(ask(Target(url, api_key), repeat), as_json=as_json)
+
+
+@command
+def diff(
+    run_id: RunArgument,
+    other: Annotated[str, typer.Argument(metavar="OTHER_ID", help="The run to compare with.")],
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs: events first, then what they came to.
+
+    The exit code is 0 when both are the same, and 1 when they differ.
+    """
+    found = ask(Target(url, api_key), lambda client: client.diff(run_id, other))
+    _show_diff(found, as_json=as_json)
+
+
+@command
+def bundle(
+    run_id: RunArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", dir_okay=False, help="A file to write, instead of stdout."),
+    ] = None,
+    max_events: Annotated[
+        int | None, typer.Option(min=0, help="At most that many events, from the first on.")
+    ] = None,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+) -> None:
+    """Export a run for diagnosis: snapshot, events, spans, metrics and annotations."""
+    query = {} if max_events is None else {"maxEvents": str(max_events)}
+    found = ask(Target(url, api_key), lambda client: client.bundle(run_id, query))
+    if out is None:
+        print_json(found.body)
+    else:
+        _write(out, found.body)
+    reason = found.document.get("truncatedReason")
+    if reason:
+        note(f"the bundle is not complete: {reason}")
+
+
+def _request(
+    mode: ForkMode, start: int | None, tags: list[str], configurable: JsonObject
+) -> ForkRun:
+    from_seq: int | Unset = UNSET if start is None else start
+    if not tags and not configurable:
+        return ForkRun(mode=mode, from_seq=from_seq)
+    overlay = OptionsOverlay(tags=tags, configurable=configurable)
+    return ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
+
+
+def _print_preview(preview: ForkPreview) -> None:
+    print_line(f"{preview.mode} of {preview.source_run_id} from event {preview.from_seq} on")
+    for title, names in (
+        ("nodes kept", preview.kept_nodes),
+        ("nodes run again", preview.rerun_nodes),
+        ("effects performed again", preview.effects_again),
+        ("answers kept", preview.answers_kept),
+        ("answers asked for again", preview.answers_asked_again),
+    ):
+        print_line(f"  {title:<24} {', '.join(names) or '-'}")
+
+
+def _show_diff(found: Answer[RunDiff], *, as_json: bool) -> None:
+    result = found.document
+    if as_json:
+        print_json(found.body)
+    elif result.diverged_at_seq is None:
+        print_line(f"{result.a} and {result.b} are the same")
+    else:
+        _print_diff(result)
+    if result.diverged_at_seq is not None:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _print_diff(result: RunDiff) -> None:
+    print_line(f"{result.a} and {result.b} differ from event {result.diverged_at_seq} on")
+    print_table(
+        ("SEQ", "CHANGE", "A", "B"),
+        (
+            (str(each.seq), each.op, _event(each.a_event), _event(each.b_event))
+            for each in result.event_diffs
+        ),
+    )
+    if result.truncated:
+        note("there are more differences than these")
+    print_block("state", result.state_diff)
+
+
+def _event(event: JsonObject | Unset) -> str:
+    if isinstance(event, Unset):
+        return ""
+    return f"{event.get('type')} {short(event.get('payload'))}"
+
+
+def _write(path: Path, body: bytes) -> None:
+    """Write a file that its owner alone can read: a bundle tells all about a run."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(body)
+    except OSError as fault:
+        raise CliError(f"cannot write {path}: {fault.strerror}", ExitCode.USAGE) from None
+    note(f"wrote {path}")

@@ -1,0 +1,1 @@
+"""What people and agents think of runs: annotations, summaries, review queues, judges, exports."""

@@ -1,0 +1,210 @@
+"""Turn a request to annotate into a stored annotation: check its target, redact, keep, tell."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from wopr.protocol.annotations import Actor, Annotation, AnnotationCreate, Target
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
+from wopr.protocol.errors import Refused
+from wopr.protocol.times import to_iso
+from wopr.security.redact import Redactor
+from wopr.store.port import SHARED, RememberedAnswer, RunLog, RunRow, StoredEvent, Workflows
+from wopr.store.port.audit import AuditDraft
+from wopr.store.port.feedback import AnnotationRow, Annotations
+
+Remember: TypeAlias = Callable[[bytes], RememberedAnswer]
+# The encoded RunSnapshot of a run, kept or made from its log.
+SnapshotOf: TypeAlias = Callable[[str, RunRow], Awaitable[bytes]]
+
+
+class Listener(Protocol):
+    """Hears of every annotation, before it is stored and after."""
+
+    def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
+        """The audit entry that is stored with the annotation."""
+        ...
+
+    def stored(self, annotation: Annotation) -> None:
+        """Hear that an annotation is stored."""
+        ...
+
+
+class AnnotationStore(Annotations, RunLog, Workflows, Protocol):
+    """What annotating needs of the store."""
+
+
+class _Agent(msgspec.Struct, frozen=True, rename="camel"):
+    agent_id: str = ""
+
+
+class _Node(msgspec.Struct, rename="camel"):
+    id: str
+    agent: _Agent = _Agent()
+
+
+class _Definition(msgspec.Struct, rename="camel"):
+    """What is read of a definition: its nodes, and the agents that they are pinned to."""
+
+    nodes: list[_Node] = []
+
+
+class _Event(msgspec.Struct, rename="camel"):
+    """What is read of an event: its node, and the payload that may name an agent."""
+
+    node_id: str = ""
+    payload: Json = None
+
+
+class _Snapshot(msgspec.Struct, rename="camel"):
+    """What is read of a snapshot: the run's agent."""
+
+    agent: _Agent = _Agent()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An annotation that may be stored, and the row that stores it."""
+
+    annotation: Annotation
+    row: AnnotationRow
+
+
+class Annotator:
+    """Annotates runs for whoever the credential names, or for the agent of a judge."""
+
+    def __init__(
+        self,
+        store: AnnotationStore,
+        *,
+        redactor: Redactor,
+        snapshot: SnapshotOf,
+        listener: Listener,
+        now: Callable[[], int],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._redactor = redactor
+        self._snapshot = snapshot
+        self._now = now
+        self._new_id = new_id
+        self.listener = listener
+
+    async def annotate(
+        self,
+        tenant: str,
+        run: RunRow,
+        actor: str,
+        request: AnnotationCreate,
+        remember: Remember | None = None,
+    ) -> bytes:
+        """Store an annotation and return its encoded document."""
+        prepared = await self.prepare(tenant, run, actor, request)
+        body = prepared.row.body
+        await self._store.put_annotation(
+            tenant, prepared.row, remember(body) if remember is not None else None
+        )
+        self.listener.stored(prepared.annotation)
+        return body
+
+    async def prepare(
+        self, tenant: str, run: RunRow, actor: str, request: AnnotationCreate
+    ) -> Prepared:
+        """Check what a request points at and write the annotation, without storing it.
+
+        `actor` is the caller's credential or a judge's agent: no request can name it.
+        """
+        node_id, agent_id = await self._place(tenant, run, request)
+        now = self._now()
+        annotation = Annotation(
+            annotation_id=self._new_id(),
+            target=Target(
+                run_id=run.run_id,
+                event_id=request.target.event_id,
+                node_id=request.target.node_id,
+            ),
+            signal=replace(
+                request.signal,
+                label=self._text(request.signal.label),
+                correction=self._text(request.signal.correction),
+            ),
+            actor=Actor(principal_ref=actor),
+            note=self._text(request.note),
+            created_at=to_iso(now),
+        )
+        row = AnnotationRow(
+            annotation_id=annotation.annotation_id,
+            run_id=run.run_id,
+            workflow_id=run.workflow_id,
+            kind=annotation.signal.kind,
+            rating=annotation.signal.stars,
+            agent_id=agent_id,
+            node_id=node_id,
+            created_at=now,
+            body=encode(annotation),
+            audit=self.listener.audit(tenant, annotation),
+        )
+        return Prepared(annotation, row)
+
+    def redacted(self, text: str) -> str:
+        """A text without its secrets."""
+        return self._redactor.text(text)
+
+    def _text(self, text: str | Unset) -> str | Unset:
+        return UNSET if isinstance(text, Unset) else self.redacted(text)
+
+    async def _place(self, tenant: str, run: RunRow, request: AnnotationCreate) -> tuple[str, str]:
+        """The node and the agent that an annotation counts for; empty where there is none."""
+        target = request.target
+        node_id = agent_id = ""
+        if not isinstance(target.event_id, Unset):
+            event = _event(await self._event(tenant, run.run_id, target.event_id))
+            node_id, agent_id = event.node_id, _agent_of(event.payload)
+        pins = await self._pins(tenant, run) if node_id or target.node_id is not UNSET else {}
+        if not isinstance(target.node_id, Unset):
+            if target.node_id not in pins:
+                raise Refused(
+                    "target.nodeId names no node of the run's workflow", field="target.nodeId"
+                )
+            node_id = target.node_id
+        agent_id = agent_id or pins.get(node_id, "")
+        return node_id, agent_id or await self._agent_of_run(tenant, run)
+
+    async def _event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent:
+        found = await self._store.event(tenant, run_id, event_id)
+        if found is None:
+            raise Refused("target.eventId names no event of this run", field="target.eventId")
+        return found
+
+    async def _pins(self, tenant: str, run: RunRow) -> dict[str, str]:
+        """Every node of the run's workflow, with the agent that it is pinned to or nothing."""
+        for owner in (tenant, SHARED):
+            row = await self._store.workflow(owner, run.workflow_id, run.workflow_version)
+            if row is not None:
+                definition = msgspec.json.decode(row.body, type=_Definition)
+                return {node.id: node.agent.agent_id for node in definition.nodes}
+        return {}
+
+    async def _agent_of_run(self, tenant: str, run: RunRow) -> str:
+        body = await self._snapshot(tenant, run)
+        return msgspec.json.decode(body, type=_Snapshot).agent.agent_id
+
+
+def _event(stored: StoredEvent) -> _Event:
+    return msgspec.json.decode(stored.body, type=_Event)
+
+
+def _agent_of(payload: Json) -> str:
+    """The agent that an event speaks of, by its id or by its reference."""
+    members = _members(payload)
+    named = members.get("agentId") or _members(members.get("agent")).get("agentId")
+    return named if isinstance(named, str) else ""
+
+
+def _members(value: Json) -> JsonObject:
+    return cast("JsonObject", value) if isinstance(value, dict) else {}

@@ -1,0 +1,183 @@
+"""Export runs with their annotations as JSON lines, CSV or Parquet, a page in memory at a time."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, fields
+from typing import Final, Protocol
+
+import msgspec
+
+from wopr.feedback.annotations import SnapshotOf
+from wopr.feedback.parquet import ParquetFile
+from wopr.feedback.selection import each_run
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.reviews import ExportFormat
+from wopr.protocol.times import to_iso
+from wopr.store.port import RunFilter, RunLog, RunRow
+from wopr.store.port.feedback import AnnotationRow, Annotations
+
+PAGE: Final = 200
+# Rows of one piece of a Parquet file.
+PARQUET_ROWS: Final = 500
+# A spreadsheet takes a cell that begins so for a formula.
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+
+
+class ExportStore(RunLog, Annotations, Protocol):
+    """What an export needs of the store."""
+
+
+class _Outcome(msgspec.Struct, rename="camel"):
+    """What is read of a snapshot for a flat row."""
+
+    inputs: Json = None
+    outputs: Json = None
+    error: JsonObject = {}
+    agent: JsonObject = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatRun:
+    """A run as one row. Texts are empty and numbers absent where there is nothing to tell."""
+
+    run_id: str
+    workflow_id: str
+    workflow_version: str
+    status: str
+    agent_id: str
+    created_at: str
+    ended_at: str
+    duration_ms: int | None
+    parent_run_id: str
+    tags: str
+    error_code: str
+    error_message: str
+    inputs: str
+    outputs: str
+    annotations: int
+    ratings: int
+    mean_rating: float | None
+    corrections: int
+    labels: str
+    flags: int
+
+
+COLUMNS: Final = tuple(field.name for field in fields(FlatRun))
+
+
+class Exports:
+    """Writes runs out. Text in snapshots and annotations was redacted when it was stored."""
+
+    def __init__(self, store: ExportStore, snapshot: SnapshotOf) -> None:
+        self._store = store
+        self._snapshot = snapshot
+
+    def chunks(
+        self, tenant: str, where: RunFilter, format_name: ExportFormat
+    ) -> AsyncIterator[bytes]:
+        """The file, piece by piece. Raises `NotProvided` before the first for a missing extra."""
+        match format_name:
+            case "jsonl":
+                return self._jsonl(tenant, where)
+            case "csv":
+                return self._csv(tenant, where)
+            case "parquet":
+                return self._parquet(ParquetFile(FlatRun), tenant, where)
+
+    async def _jsonl(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
+        async for run in each_run(self._store, tenant, where):
+            yield b'{"run":%b,"annotations":[' % await self._snapshot(tenant, run)
+            separator = b""
+            async for page in self._annotations(tenant, run.run_id):
+                yield separator + b",".join(row.body for row in page)
+                separator = b","
+            yield b"]}\n"
+
+    async def _csv(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
+        yield _line(COLUMNS)
+        async for run in each_run(self._store, tenant, where):
+            flat = await self._flat(tenant, run)
+            yield _line(tuple(_cell(getattr(flat, name)) for name in COLUMNS))
+
+    async def _parquet(
+        self, file: ParquetFile, tenant: str, where: RunFilter
+    ) -> AsyncIterator[bytes]:
+        rows: list[FlatRun] = []
+        async for run in each_run(self._store, tenant, where):
+            rows.append(await self._flat(tenant, run))
+            if len(rows) == PARQUET_ROWS:
+                yield await file.write(rows)
+                rows.clear()
+        if rows:
+            yield await file.write(rows)
+        yield await file.close()
+
+    async def _annotations(self, tenant: str, run_id: str) -> AsyncIterator[list[AnnotationRow]]:
+        after: tuple[int, str] | None = None
+        while page := await self._store.annotations(tenant, run_id, after, PAGE):
+            yield page
+            if len(page) < PAGE:
+                return
+            after = page[-1].created_at, page[-1].annotation_id
+
+    async def _flat(self, tenant: str, run: RunRow) -> FlatRun:
+        outcome = msgspec.json.decode(await self._snapshot(tenant, run), type=_Outcome)
+        counts: dict[str, int] = dict.fromkeys(("rating", "correction", "label", "flag"), 0)
+        stars = 0
+        labels: dict[str, None] = {}
+        async for page in self._annotations(tenant, run.run_id):
+            for row in page:
+                counts[row.kind] += 1
+                stars += row.rating or 0
+                if row.kind == "label":
+                    labels[_label(row)] = None
+        ratings = counts["rating"]
+        return FlatRun(
+            run_id=run.run_id,
+            workflow_id=run.workflow_id,
+            workflow_version=run.workflow_version,
+            status=run.status,
+            agent_id=str(outcome.agent.get("agentId", "")),
+            created_at=to_iso(run.created_at),
+            ended_at="" if run.ended_at is None else to_iso(run.ended_at),
+            duration_ms=None if run.ended_at is None else run.ended_at - run.created_at,
+            parent_run_id=run.parent_run_id or "",
+            tags=" ".join(run.tags),
+            error_code=str(outcome.error.get("code", "")),
+            error_message=str(outcome.error.get("message", "")),
+            inputs=_json(outcome.inputs),
+            outputs=_json(outcome.outputs),
+            annotations=sum(counts.values()),
+            ratings=ratings,
+            mean_rating=round(stars / ratings, 4) if ratings else None,
+            corrections=counts["correction"],
+            labels="; ".join(labels),
+            flags=counts["flag"],
+        )
+
+
+class _Labelled(msgspec.Struct):
+    signal: dict[str, Json]
+
+
+def _label(row: AnnotationRow) -> str:
+    return str(msgspec.json.decode(row.body, type=_Labelled).signal.get("label", ""))
+
+
+def _json(value: Json) -> str:
+    return "" if value is None else msgspec.json.encode(value).decode()
+
+
+def _cell(value: str | float | None) -> str | float | None:
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
+
+
+def _line(cells: tuple[object, ...]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text).writerow(cells)
+    return text.getvalue().encode()

@@ -1,0 +1,92 @@
+"""Annotations: a judgment about a run, one of its events or one of its nodes (RFC 0056)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import force_setattr
+
+from wopr.protocol.documents import UNSET, Closed, NonEmpty, Unset
+
+SignalKind: TypeAlias = Literal["rating", "correction", "label", "flag"]
+SIGNAL_KINDS: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label", "flag")
+TARGETS: Final[tuple[Literal["run", "event", "node"], ...]] = ("run", "event", "node")
+# The kinds that carry a value, each in the field of its own name.
+VALUED: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label")
+
+# JSON Schema counts 4.0 among the integers, so it is read, and kept as 4.
+Rating: TypeAlias = (
+    Annotated[int, msgspec.Meta(ge=1, le=5)]
+    | Annotated[float, msgspec.Meta(ge=1, le=5, multiple_of=1)]
+)
+
+
+class Signal(Closed, frozen=True, kw_only=True):
+    """What is judged. A field is there if and only if its kind is."""
+
+    kind: SignalKind
+    rating: Rating | Unset = UNSET
+    label: str | Unset = UNSET
+    correction: str | Unset = UNSET
+
+    def __post_init__(self) -> None:
+        for name in VALUED:
+            is_given = getattr(self, name) is not UNSET
+            if is_given and name != self.kind:
+                raise ValueError(f"unknown field `{name}` for a signal of kind {self.kind}")
+            if not is_given and name == self.kind:
+                raise ValueError(f"missing required field `{name}` of a signal of that kind")
+        if isinstance(self.rating, float):
+            force_setattr(self, "rating", int(self.rating))
+
+    @property
+    def stars(self) -> int | None:
+        """The rating as a whole number, or None for another kind."""
+        return None if isinstance(self.rating, Unset) else int(self.rating)
+
+
+class Anchor(Closed, frozen=True, kw_only=True):
+    """The place in the run that a request points at; without any, the run as a whole."""
+
+    event_id: str | Unset = UNSET
+    node_id: str | Unset = UNSET
+
+
+class AnnotationCreate(Closed, frozen=True, kw_only=True):
+    """The body of `POST /v1/runs/{runId}/annotations`: all that a client may say."""
+
+    signal: Signal
+    target: Anchor = Anchor()
+    note: str | Unset = UNSET
+
+
+class Target(Closed, frozen=True, kw_only=True):
+    """What an annotation is about."""
+
+    run_id: NonEmpty
+    event_id: str | Unset = UNSET
+    node_id: str | Unset = UNSET
+
+
+class Actor(Closed, frozen=True, kw_only=True):
+    """Who judged: an opaque reference from the credential, or the id of an agent that judges."""
+
+    principal_ref: NonEmpty
+
+
+class Annotation(Closed, frozen=True, kw_only=True):
+    """A stored judgment, its free text redacted."""
+
+    annotation_id: NonEmpty
+    target: Target
+    signal: Signal
+    actor: Actor
+    created_at: str
+    note: str | Unset = UNSET
+
+
+class AnnotationList(Closed, frozen=True, kw_only=True, omit_defaults=False):
+    """All annotations of a run, oldest first."""
+
+    annotations: list[Annotation]

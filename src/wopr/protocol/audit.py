@@ -1,0 +1,52 @@
+"""The audit log on the wire."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from wopr.protocol.documents import UNSET, Closed, Document, JsonObject, NonEmpty, Unset
+
+
+class AuditEntry(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """Who did what to what, and how that was decided."""
+
+    sequence: int
+    time: str
+    tenant: str
+    principal: str
+    action: str
+    resource: str
+    outcome: str
+    facts: JsonObject
+    prev_hash: str | None
+    correlation_id: str | Unset = UNSET
+
+
+class AuditCheckpoint(Closed, frozen=True, kw_only=True, omit_defaults=False):
+    """A signed root over the entries 0 to `at_sequence`."""
+
+    checkpoint: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    at_sequence: int
+    merkle_root: NonEmpty
+    signature: NonEmpty
+
+
+class AuditAnomaly(Closed, frozen=True, kw_only=True, omit_defaults=False):
+    """A place where the chain does not hold."""
+
+    at_seq: int
+    expected_prev_hash: NonEmpty
+    actual_prev_hash: str
+
+
+class AuditVerifyResult(Closed, frozen=True, kw_only=True, omit_defaults=False):
+    """What a walk over a part of the chain has found."""
+
+    from_seq: int
+    to_seq: int
+    chain_valid: bool
+    checkpoints_valid: bool
+    checkpoints: list[AuditCheckpoint]
+    anomalies: list[AuditAnomaly]

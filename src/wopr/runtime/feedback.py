@@ -1,0 +1,99 @@
+"""Feedback in this host: its parts put together, and who hears of an annotation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wopr.feedback.annotations import Annotator
+from wopr.feedback.export import Exports
+from wopr.feedback.judges import Judges
+from wopr.feedback.queues import Queues
+from wopr.feedback.summary import Summaries
+from wopr.protocol.annotations import Annotation
+from wopr.protocol.documents import JsonObject, Unset, encode
+from wopr.runtime.audit import Entries
+from wopr.runtime.bus import Bus, Notice
+from wopr.runtime.commands import Commands
+from wopr.runtime.journal import Journal
+from wopr.runtime.judging import JudgeRuns, JudgeWork
+from wopr.runtime.readers import Readers
+from wopr.store.port import RunRow
+from wopr.store.port.audit import AuditDraft
+
+ANNOTATED = "run.annotated"
+ANNOTATE = "run.annotate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """What people and agents can say of runs, and what is made of it."""
+
+    annotator: Annotator
+    summaries: Summaries
+    queues: Queues
+    judges: Judges
+    judge_work: JudgeWork
+    exports: Exports
+
+
+class Announcer:
+    """Writes the audit's entry of an annotation, and tells whoever reads the run now."""
+
+    def __init__(self, audit: Entries, bus: Bus) -> None:
+        self._audit = audit
+        self._bus = bus
+
+    def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
+        """Who annotated what and how, without a word of the text."""
+        target = annotation.target
+        facts: JsonObject = {
+            "annotationId": annotation.annotation_id,
+            "signalKind": annotation.signal.kind,
+        }
+        for name, value in (("eventId", target.event_id), ("nodeId", target.node_id)):
+            if not isinstance(value, Unset):
+                facts[name] = value
+        return self._audit.draft(
+            tenant, annotation.actor.principal_ref, ANNOTATE, target.run_id, **facts
+        )
+
+    def stored(self, annotation: Annotation) -> None:
+        """Send the annotation to live readers of its run."""
+        self._bus.notify(annotation.target.run_id, Notice(ANNOTATED, encode(annotation)))
+
+
+def feedback_of(
+    journal: Journal, readers: Readers, commands: Commands, bus: Bus, audit: Entries
+) -> Feedback:
+    """Put the parts together."""
+
+    async def snapshot(tenant: str, run: RunRow) -> bytes:
+        if run.snapshot is not None:
+            return run.snapshot
+        return encode(await readers.fold(tenant, run))
+
+    store, now, new_id = journal.store, journal.now, journal.new_id
+    annotator = Annotator(
+        store,
+        redactor=journal.redactor,
+        snapshot=snapshot,
+        listener=Announcer(audit, bus),
+        now=now,
+        new_id=new_id,
+    )
+    judges = Judges(
+        store,
+        annotator,
+        start=JudgeRuns(commands, journal.library),
+        snapshot=snapshot,
+        now=now,
+        new_id=new_id,
+    )
+    return Feedback(
+        annotator=annotator,
+        summaries=Summaries(store, now),
+        queues=Queues(store, annotator, redactor=journal.redactor, now=now, new_id=new_id),
+        judges=judges,
+        judge_work=JudgeWork(judges),
+        exports=Exports(store, snapshot),
+    )

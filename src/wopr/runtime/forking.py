@@ -1,0 +1,222 @@
+"""Forks: a new run that shares its source's history up to a point."""
+
+from __future__ import annotations
+
+import msgspec
+
+from wopr.engine.expression_tokens import is_object
+from wopr.engine.fold import fold_all
+from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.protocol.documents import UNSET, JsonObject, Unset
+from wopr.protocol.errors import Gone, NotFound, Refused, Unprocessable
+from wopr.protocol.events import RunEvent
+from wopr.protocol.forks import Fork, ForkAccepted, ForkPreview, ForkRun, Shift
+from wopr.protocol.times import to_millis
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.appender import Burst
+from wopr.runtime.journal import Journal
+from wopr.runtime.vault import Vault
+from wopr.store.port import RunRow
+
+# Events copied by one append: a long prefix is copied in several, and lets others in between.
+COPIED_AT_ONCE = 200
+_EVENTS = msgspec.json.Decoder(RunEvent)
+
+
+async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> RunRow:
+    """The run to fork from, or the reason why it cannot be."""
+    row = await journal.store.run(tenant, run_id)
+    if row is None:
+        if await journal.store.expired(tenant, run_id):
+            raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
+        raise NotFound(f"there is no run {run_id!r}")
+    if request.mode == "branch" and isinstance(request.from_seq, Unset):
+        raise Refused("fromSeq is required for a branch", field="fromSeq")
+    if request.mode == "replay" and not request.run_options_overlay.is_empty:
+        raise Refused("a replay takes no runOptionsOverlay", field="runOptionsOverlay")
+    if start_of(request) > row.last_sequence + 1:
+        raise Unprocessable(
+            f"fromSeq is {start_of(request)}, and the run's last event is {row.last_sequence}",
+            field="fromSeq",
+            lastSequence=row.last_sequence,
+        )
+    return row
+
+
+def start_of(request: ForkRun) -> int:
+    """The first sequence that the fork works out itself."""
+    return 0 if isinstance(request.from_seq, Unset) else request.from_seq
+
+
+async def read_events(journal: Journal, tenant: str, run_id: str, end: int) -> list[RunEvent]:
+    """A run's events below `end`."""
+    events: list[RunEvent] = []
+    while len(events) < end:
+        page = await journal.store.read(tenant, run_id, len(events), min(end - len(events), 1000))
+        if not page:
+            break
+        events += [_EVENTS.decode(event.body) for event in page]
+    return events
+
+
+async def open_fork(journal: Journal, tenant: str, source: RunRow, fork: Fork) -> ActiveRun:
+    """A fork in memory, with nothing of its history copied yet."""
+    compiled = await journal.library.version(tenant, source.workflow_id, source.workflow_version)
+    identity = RunIdentity(
+        run_id=journal.new_id(),
+        tenant=tenant,
+        workflow_id=source.workflow_id,
+        workflow_version=source.workflow_version,
+        fork=fork,
+    )
+    return ActiveRun(initial(identity, compiled.graph), compiled, Vault(), None)
+
+
+async def fork_of(journal: Journal, tenant: str, source: RunRow, request: ForkRun) -> Fork:
+    """What is kept with the fork about where it comes from.
+
+    What an earlier branch changed beside its log is changed in a fork of that branch too.
+    """
+    before = None if source.fork is None else msgspec.json.decode(source.fork, type=Fork)
+    overlay = request.run_options_overlay
+    shifts = [] if before is None else before.shifts
+    start = start_of(request)
+    if request.mode == "branch":
+        await _require_no_memories(journal, tenant, source.run_id, start)
+        shifts = [Shift(before=min(start, shift.before), by_ms=shift.by_ms) for shift in shifts]
+        shifts += await _gap(journal, tenant, source, start, shifts)
+    return Fork(
+        source_run_id=source.run_id,
+        mode=request.mode,
+        from_seq=start,
+        overlay=overlay if before is None else overlay.over(before.overlay),
+        origin_run_id=_origin(source.run_id, before) if request.mode == "replay" else UNSET,
+        shifts=shifts,
+    )
+
+
+def _origin(source_run_id: str, before: Fork | None) -> str:
+    """The run whose names the source's payloads use: its own, unless it is a replay itself."""
+    if before is None or isinstance(before.origin_run_id, Unset):
+        return source_run_id
+    return before.origin_run_id
+
+
+async def _require_no_memories(journal: Journal, tenant: str, run_id: str, end: int) -> None:
+    """Refuse a branch whose history wrote memories: what it saw then cannot be shown again."""
+    start = 0
+    while start < end:
+        page = await journal.store.read(tenant, run_id, start, min(end - start, 1000))
+        for event in page:
+            if event.type == "memory.written":
+                raise Unprocessable(
+                    f"the run wrote to its memory at {event.sequence}; branch off before that",
+                    code="replay_memory_snapshot_unavailable",
+                    fromSeq=end,
+                    oldestAvailableIdx=event.sequence,
+                )
+        if not page:
+            return
+        start = page[-1].sequence + 1
+
+
+async def _gap(
+    journal: Journal, tenant: str, source: RunRow, start: int, shifts: list[Shift]
+) -> list[Shift]:
+    """The time between the last event that is copied and now."""
+    if not start:
+        return []
+    [last] = await journal.store.read(tenant, source.run_id, start - 1, 1)
+    at = to_millis(_EVENTS.decode(last.body).timestamp) + sum(shift.by_ms for shift in shifts)
+    return [Shift(before=start, by_ms=max(journal.now() - at, 0))]
+
+
+async def begin_fork(
+    journal: Journal, tenant: str, source: RunRow, fork: Fork
+) -> tuple[ActiveRun, Burst]:
+    """A fork with its first event, to be committed; the rest of its history follows."""
+    run = await open_fork(journal, tenant, source, fork)
+    first = await read_events(journal, tenant, fork.source_run_id, 1)
+    burst = journal.burst(run)
+    if fork.from_seq or fork.mode == "replay":
+        copy_events(burst, first, {})
+    else:
+        burst.add("run.started", first_payload(first[0], fork))
+    return run, burst
+
+
+async def preview_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
+    """Say what a fork would do, and do nothing."""
+    source = await source_of(journal, tenant, run_id, request)
+    fork = Fork(source_run_id=run_id, mode=request.mode, from_seq=start_of(request))
+    run = await open_fork(journal, tenant, source, fork)
+    events = await read_events(journal, tenant, run_id, source.last_sequence + 1)
+    types = run.compiled.types.items()
+    effectful = frozenset(n for n, kind in types if kind is not None and kind.is_async)
+    return preview(events, run.state, fork, effectful)
+
+
+def copy_events(burst: Burst, events: list[RunEvent], ids: dict[str, str]) -> None:
+    """Copy history: same sequences, payloads and times, under the fork's own ids."""
+    for event in events:
+        burst.copy(event, ids)
+
+
+def first_payload(source: RunEvent, fork: Fork) -> JsonObject:
+    """The `run.started` of a fork that begins anew, with what the branch changes."""
+    payload: JsonObject = dict(source.payload)
+    overlay = fork.overlay
+    if overlay.configurable:
+        payload["configurable"] = {**payload.get("configurable", {}), **overlay.configurable}
+    if overlay.tags:
+        payload["tags"] = overlay.tags
+    if overlay.metadata:
+        payload["metadata"] = {**payload.get("metadata", {}), **overlay.metadata}
+    return payload
+
+
+def accepted(identity: RunIdentity, fork: Fork) -> ForkAccepted:
+    """The answer to a fork."""
+    return ForkAccepted(
+        run_id=identity.run_id,
+        source_run_id=fork.source_run_id,
+        from_seq=fork.from_seq,
+        mode=fork.mode,
+        status="running",
+        events_url=f"/v1/runs/{identity.run_id}/events",
+    )
+
+
+def preview(
+    events: list[RunEvent], before: RunState, fork: Fork, effectful: frozenset[str]
+) -> ForkPreview:
+    """Say what a fork would copy, run again, perform again and ask again."""
+    state = fold_all(before, events[: fork.from_seq])
+    later = events[fork.from_seq :]
+    started = _nodes(later, "node.started") | {
+        n for n, node in state.nodes.items() if node.status == "running"
+    }
+    asked = [_key(event) for event in events if event.type == "interrupt.requested"]
+    kept = [key for key in asked if key in state.answers]
+    effects = sorted(node for node in started if node in effectful)
+    return ForkPreview(
+        source_run_id=fork.source_run_id,
+        mode=fork.mode,
+        from_seq=fork.from_seq,
+        copied_events=fork.from_seq,
+        kept_nodes=[n for n, node in state.nodes.items() if node.status == "completed"],
+        rerun_nodes=[n for n in state.nodes if n in started],
+        effects_again=effects if fork.mode == "branch" else [],
+        answers_kept=asked if fork.mode == "replay" else kept,
+        answers_asked_again=[]
+        if fork.mode == "replay"
+        else [key for key in asked if key not in kept],
+    )
+
+
+def _nodes(events: list[RunEvent], event_type: str) -> set[str]:
+    return {str(event.node_id) for event in events if event.type == event_type}
+
+
+def _key(event: RunEvent) -> str:
+    return str(event.payload.get("key", "")) if is_object(event.payload) else ""

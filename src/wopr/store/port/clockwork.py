@@ -1,0 +1,37 @@
+"""What the host's own clock asks of a store: who is due, who is unfinished, what has expired."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Clockwork(Protocol):
+    """What the host itself asks across tenants: owners and ids, no content."""
+
+    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """`(tenant, run_id)` of unfinished runs whose `wake_at` has come, earliest first."""
+        ...
+
+    async def next_due(self, after: int) -> int | None:
+        """The earliest `wake_at` of all unfinished runs that comes after this instant."""
+        ...
+
+    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+        """A page of `(tenant, run_id)` of all runs that have not ended, for recovery at start."""
+        ...
+
+    async def expire(self, ended_before: int, limit: int) -> int:
+        """Delete up to `limit` runs that ended before then, with all that belongs to them."""
+        ...
+
+    async def forget(self, answers_before: int, invocations_before: int) -> None:
+        """Drop idempotency records past their retention."""
+        ...
+
+    async def forget_memories(self, before: int) -> None:
+        """Delete the memory entries that expired before then."""
+        ...
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs there are by status, over all tenants, for metrics."""
+        ...

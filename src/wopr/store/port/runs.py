@@ -1,0 +1,181 @@
+"""What is kept of runs: their rows, their append-only logs, and what one step writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+from wopr.store.port.answers import RememberedAnswer
+from wopr.store.port.audit import AuditDraft
+from wopr.store.port.suspensions import Suspension
+from wopr.store.port.webhooks import Notice
+
+
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a run's log as it lies on disk; `body` is what every reader gets."""
+
+    sequence: int
+    type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """What the host must find about a run without reading its log.
+
+    Everything here except `wish` and `sealed` is derived from the log or fixed at creation.
+    `snapshot` is the encoded RunSnapshot of a run that has ended; until then it is None.
+
+    Identity, workflow, parent, tags and `created_at` are fixed by the batch that creates the run.
+    `wish` is changed by `set_wish`, `Batch.wishes` and `Batch.grants` only. A run that has ended has
+    no `wake_at`, no `wish` and nothing `sealed`, whatever the row given to `append` says.
+    """
+
+    run_id: str
+    workflow_id: str
+    workflow_version: str
+    status: str
+    created_at: int
+    updated_at: int
+    last_sequence: int
+    ended_at: int | None = None
+    wake_at: int | None = None
+    parent_run_id: str | None = None
+    parent_node_id: str | None = None
+    tags: tuple[str, ...] = ()
+    # A command that waits for the run's own writer, such as a pause that drains first.
+    wish: bytes | None = None
+    # Encrypted values that the log holds only in masked form; dropped when the run ends.
+    sealed: bytes | None = None
+    snapshot: bytes | None = None
+    # For a forked run: where it comes from, and the document that says how.
+    source_run_id: str | None = None
+    fork: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A document that a run produced."""
+
+    artifact_id: str
+    node_id: str
+    artifact_type: str
+    created_at: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A command left for another run, with the wake-up that will carry it out."""
+
+    run_id: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """All that one step of one run writes.
+
+    `events` start at `first`; the run's log must hold exactly the sequences below it, or the
+    append fails with `SequenceTaken`. A batch with `first == 0` creates the run. `run` is the
+    row as it stands after the events. `wakes` and `wishes` concern other runs of the tenant: a
+    wake sets their `wake_at` to `run.updated_at`, a wish also stores its body; both skip runs
+    that have ended, and both come after the rows of all batches of the call. Two artifacts of one
+    run with the same id: the later holds.
+
+    `run.wish` is taken when the batch creates the run. After that it is the wish that the writer
+    knows of, and with `grants` the events carry it out, so that it is taken away. A stored wish that
+    differs was left by another command since: it is kept, and `wake_at` becomes the earlier of the
+    stored one and `run.wake_at`, so that its wake-up is kept too.
+
+    `suspends` are the interrupts that this batch opens; one with an id that is pending already
+    takes its place. `resumes` are the ids of this run's interrupts that are pending no longer,
+    whichever way they ended. A run that ends has none pending, named here or not.
+
+    `notices` queue events of this batch for webhooks; one whose subscription is gone, failed or
+    another tenant's is left out. `audits` are written to the audit log with the events.
+    """
+
+    run: RunRow
+    first: int
+    events: tuple[StoredEvent, ...] = ()
+    wakes: tuple[str, ...] = ()
+    wishes: tuple[Wish, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    remember: RememberedAnswer | None = None
+    grants: bool = False
+    suspends: tuple[Suspension, ...] = ()
+    resumes: tuple[str, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    audits: tuple[AuditDraft, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs to list; an absent field does not filter. `created_before` is exclusive."""
+
+    statuses: tuple[str, ...] = ()
+    workflow_id: str | None = None
+    tag: str | None = None
+    parent_run_id: str | None = None
+    source_run_id: str | None = None
+    created_from: int | None = None
+    created_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Newest first. `next_after` is the `(created_at, run_id)` to go on from, or None at the end."""
+
+    runs: tuple[RunRow, ...]
+    next_after: tuple[int, str] | None
+
+
+class RunLog(Protocol):
+    """Runs and their append-only logs."""
+
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> None:
+        """Write every batch or none, durably.
+
+        Raises `SequenceTaken` when a log has moved on, and `Conflict` with code
+        `idempotency_in_flight` when an answer is already remembered under the same key.
+        """
+        ...
+
+    async def read(
+        self, tenant: str, run_id: str, start: int = 0, limit: int = 100
+    ) -> list[StoredEvent]:
+        """Events from `start` on, in order; empty for an unknown or a foreign run."""
+        ...
+
+    async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
+        """The event with that id, or None. Costs at most a walk over the run's own log."""
+        ...
+
+    async def run(self, tenant: str, run_id: str) -> RunRow | None:
+        """The run's row, or None for an unknown or a foreign run."""
+        ...
+
+    async def runs(
+        self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
+    ) -> RunPage:
+        """A page of runs, newest first, by keyset."""
+        ...
+
+    async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
+        """Leave a wish on an unfinished run and wake it.
+
+        False when there is no such run, or another wish waits on it already.
+        """
+        ...
+
+    async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
+        """An artifact of the run, or None."""
+        ...
+
+    async def expired(self, tenant: str, run_id: str) -> bool:
+        """Whether retention removed this run of the tenant."""
+        ...

@@ -1,0 +1,59 @@
+"""One store: every part of the port on one database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from wopr.store.port.answers import Answers, Invocations
+from wopr.store.port.audit import AuditLog
+from wopr.store.port.clockwork import Clockwork
+from wopr.store.port.definitions import AgentManifests, Workflows
+from wopr.store.port.feedback import Annotations, Judges, ReviewQueues
+from wopr.store.port.keys import Keys
+from wopr.store.port.memories import Memories
+from wopr.store.port.runs import RunLog
+from wopr.store.port.suspensions import Suspensions
+from wopr.store.port.webhooks import Outbox, Webhooks
+
+
+class Store(
+    RunLog,
+    Clockwork,
+    Suspensions,
+    Workflows,
+    AgentManifests,
+    Memories,
+    Keys,
+    Answers,
+    Invocations,
+    Annotations,
+    ReviewQueues,
+    Judges,
+    Webhooks,
+    Outbox,
+    AuditLog,
+    Protocol,
+):
+    """One store: all of the above on one database."""
+
+    async def close(self) -> None:
+        """Finish what is queued and release the database."""
+        ...
+
+    async def ready(self) -> None:
+        """Raise `Unavailable` unless a write would be taken now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What `wopr doctor` prints about a store."""
+
+    kind: str
+    location: str
+    schema_version: int
+    runs: int
+    events: int
+    bytes_on_disk: int
+    settings: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,126 @@
+"""The part that keeps the audit log, and the reading of it that works on a copy as well."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow
+from wopr.store.sqlite.part import Part
+from wopr.store.sqlite.reader import Reader, Row
+
+_LAST = (
+    "SELECT sequence, body FROM audit_entries WHERE sequence >= 0 ORDER BY sequence DESC LIMIT 1"
+)
+_INSERT = "INSERT INTO audit_entries (sequence, tenant, body, digest) VALUES (?, ?, ?, ?)"
+
+_HEAD = "SELECT coalesce(max(sequence), -1) FROM audit_entries"
+_ENTRIES = """
+SELECT sequence, tenant, body, digest FROM audit_entries
+WHERE sequence >= ? ORDER BY sequence LIMIT ?
+"""
+_PAGE = """
+SELECT sequence, tenant, body, digest FROM audit_entries INDEXED BY audit_entries_by_tenant
+WHERE tenant = ? AND sequence < ? ORDER BY sequence DESC LIMIT ?
+"""
+_END_OF_LOG = 2**63 - 1
+
+_SIGNED_HEAD = "SELECT coalesce(max(at_sequence), -1) FROM audit_checkpoints"
+_CHECKPOINT_COLUMNS = "at_sequence, merkle_root, signature, public_key, peaks"
+_CHECKPOINTS = f"""
+SELECT {_CHECKPOINT_COLUMNS} FROM audit_checkpoints
+WHERE at_sequence BETWEEN ? AND ? ORDER BY at_sequence
+"""
+_LAST_CHECKPOINT = f"""
+SELECT {_CHECKPOINT_COLUMNS} FROM audit_checkpoints
+WHERE at_sequence < ? ORDER BY at_sequence DESC LIMIT 1
+"""
+_PUT_CHECKPOINT = f"""
+INSERT OR IGNORE INTO audit_checkpoints ({_CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?)
+"""
+
+
+def append_entry(connection: sqlite3.Connection, draft: AuditDraft) -> int:
+    """Write the next entry of the chain inside the caller's transaction."""
+    last = connection.execute(_LAST).fetchone()
+    sequence = 0 if last is None else last[0] + 1
+    body = draft.link(sequence, None if last is None else last[1])
+    digest = hashlib.sha256(body).digest()
+    connection.execute(_INSERT, (sequence, draft.tenant, body, digest))
+    return sequence
+
+
+class AuditReader:
+    """`AuditReading` on SQLite: all that verifying needs."""
+
+    _reader: Reader
+
+    async def audit_head(self) -> int:
+        """The sequence of the last entry; -1 when there is none."""
+        return int(self._reader.near(_HEAD)[0][0])
+
+    async def audit_entries(self, start: int, limit: int) -> list[AuditRow]:
+        """Entries from `start` on, in order, of all tenants."""
+        return [_entry(row) for row in await self._reader.far(_ENTRIES, (start, limit))]
+
+    async def signed_head(self) -> int:
+        """The sequence of the last checkpoint; -1 when there is none."""
+        return int(self._reader.near(_SIGNED_HEAD)[0][0])
+
+    async def checkpoints(self, start: int, end: int) -> list[CheckpointRow]:
+        """Checkpoints at `start` to `end`, in order."""
+        return [_checkpoint(row) for row in await self._reader.far(_CHECKPOINTS, (start, end))]
+
+    async def last_checkpoint(self, before: int) -> CheckpointRow | None:
+        """The last checkpoint below this sequence."""
+        rows = self._reader.near(_LAST_CHECKPOINT, (before,))
+        return _checkpoint(rows[0]) if rows else None
+
+
+class AuditCopy(AuditReader):
+    """The audit log of a database file, for reading only: a host's own, or a copy of it."""
+
+    def __init__(self, path: Path, *, is_copy: bool) -> None:
+        # A copy with its log beside it must be read with that log.
+        has_log = path.with_name(f"{path.name}-wal").exists()
+        self._reader = Reader(path, immutable=is_copy and not has_log)
+
+    def close(self) -> None:
+        """Release the file."""
+        self._reader.close()
+
+
+class SqliteAudit(Part, AuditReader):
+    """`AuditLog` on SQLite."""
+
+    async def append_audit(self, draft: AuditDraft) -> int:
+        """Give the entry the next sequence and write it."""
+        return await self._writer.submit(partial(append_entry, draft=draft))
+
+    async def audit_page(self, tenant: str, before: int | None, limit: int) -> list[AuditRow]:
+        """A tenant's entries below a sequence, newest first."""
+        bound = _END_OF_LOG if before is None else before
+        return [_entry(row) for row in await self._reader.far(_PAGE, (tenant, bound, limit))]
+
+    async def put_checkpoint(self, row: CheckpointRow) -> bool:
+        """Keep a checkpoint; False when there is one at this sequence already."""
+        return await self._change(
+            _PUT_CHECKPOINT,
+            (row.at_sequence, row.merkle_root, row.signature, row.public_key, row.peaks),
+        )
+
+
+def _entry(row: Row) -> AuditRow:
+    return AuditRow(sequence=row[0], tenant=row[1], body=row[2], digest=row[3])
+
+
+def _checkpoint(row: Row) -> CheckpointRow:
+    return CheckpointRow(
+        at_sequence=row[0],
+        merkle_root=row[1],
+        signature=row[2],
+        public_key=row[3],
+        peaks=row[4],
+    )

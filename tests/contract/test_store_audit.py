@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+
+import anyio
+import pytest
+
+from tests.contract.builders import OTHER, TENANT, batch
+from wopr.protocol.errors import SequenceTaken
+from wopr.store.port import Batch, Store
+from wopr.store.port.audit import AuditDraft, CheckpointRow
+
+pytestmark = pytest.mark.anyio
+
+
+def _link(text: str, sequence: int, previous: bytes | None) -> bytes:
+    before = b"-" if previous is None else hashlib.sha256(previous).hexdigest().encode()
+    return b"%d %b %b" % (sequence, text.encode(), before)
+
+
+def draft(text: str = "done", tenant: str = TENANT) -> AuditDraft:
+    return AuditDraft(tenant=tenant, link=partial(_link, text))
+
+
+def auditing(run_id: str = "run-1", first: int = 0, count: int = 1) -> Batch:
+    return replace(batch(run_id, first, count), audits=(draft(run_id),))
+
+
+def checkpoint(at: int = 0) -> CheckpointRow:
+    return CheckpointRow(
+        at_sequence=at, merkle_root="00", signature="s", public_key="p", peaks=b"peaks"
+    )
+
+
+async def test_entries_follow_on_each_other_from_zero(store: Store) -> None:
+    sequences = [await store.append_audit(draft(text)) for text in ("a", "b", "c")]
+
+    rows = await store.audit_entries(0, 10)
+    assert sequences == [row.sequence for row in rows] == [0, 1, 2]
+    assert rows[0].body == b"0 a -"
+    for before, row in pairwise(rows):
+        assert row.body.endswith(before.digest.hex().encode())
+    assert all(row.digest == hashlib.sha256(row.body).digest() for row in rows)
+    assert await store.audit_head() == 2
+
+
+async def test_an_empty_log_has_no_head(store: Store) -> None:
+    assert await store.audit_head() == -1
+    assert await store.signed_head() == -1
+    assert await store.audit_entries(0, 10) == []
+    assert await store.last_checkpoint(10) is None
+
+
+async def test_many_writers_leave_no_gap_and_no_fork_in_the_chain(store: Store) -> None:
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(store.append_audit, draft(f"n{number}"))
+            tasks.start_soon(store.append, TENANT, [auditing(f"run-{number}")])
+
+    rows = await store.audit_entries(0, 1000)
+    assert [row.sequence for row in rows] == list(range(100))
+    for before, row in pairwise(rows):
+        assert row.body.endswith(before.digest.hex().encode())
+
+
+async def test_an_entry_is_written_with_the_batch_that_it_tells_of(store: Store) -> None:
+    await store.append(TENANT, [auditing()])
+
+    with pytest.raises(SequenceTaken):
+        await store.append(TENANT, [auditing(first=0)])
+
+    assert len(await store.audit_entries(0, 10)) == 1
+
+
+async def test_a_tenant_is_shown_its_own_entries_newest_first_in_pages(store: Store) -> None:
+    for number in range(6):
+        await store.append_audit(draft(f"n{number}", TENANT if number % 2 else OTHER))
+
+    first = await store.audit_page(TENANT, None, 2)
+    second = await store.audit_page(TENANT, first[-1].sequence, 2)
+
+    assert [row.sequence for row in [*first, *second]] == [5, 3, 1]
+    assert {row.tenant for row in await store.audit_page(OTHER, None, 10)} == {OTHER}
+
+
+async def test_checkpoints_are_kept_once_and_found_by_where_they_stand(store: Store) -> None:
+    for at in (4, 9, 14):
+        assert await store.put_checkpoint(checkpoint(at))
+
+    assert not await store.put_checkpoint(checkpoint(9))
+    assert [row.at_sequence for row in await store.checkpoints(5, 14)] == [9, 14]
+    assert await store.last_checkpoint(9) == checkpoint(4)
+    assert await store.last_checkpoint(10) == checkpoint(9)
+    assert await store.signed_head() == 14

@@ -1,0 +1,92 @@
+"""Forks inside the test: made by the host's own commands, followed to where they end or wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tests.fault.inprocess import TENANT, Bench, eventually
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.forks import ForkMode, ForkRun, OptionsOverlay
+from wopr.runtime.waits import Resolver
+from wopr.store.port import StoredEvent
+
+ENDED = ("completed", "failed", "cancelled")
+WAITING = ("waiting-approval", "waiting-input", "waiting-external")
+
+
+class Told(msgspec.Struct, rename="camel"):
+    """What an event says, byte for byte; not whose it is, nor when it came."""
+
+    type: str
+    payload: msgspec.Raw
+    node_id: str = ""
+
+
+def told(event: StoredEvent) -> tuple[str, str, bytes]:
+    found = msgspec.json.decode(event.body, type=Told)
+    return found.type, found.node_id, bytes(found.payload)
+
+
+async def stored(bench: Bench, run_id: str) -> list[StoredEvent]:
+    return await bench.host.store.read(TENANT, run_id, 0, 100_000)
+
+
+async def story(bench: Bench, run_id: str) -> list[tuple[str, str, bytes]]:
+    """A run's log as what it says."""
+    return [told(event) for event in await stored(bench, run_id)]
+
+
+async def fork(
+    bench: Bench,
+    run_id: str,
+    mode: ForkMode = "replay",
+    from_seq: int = 0,
+    *,
+    configurable: JsonObject | None = None,
+    tags: Iterable[str] = (),
+) -> str:
+    """Fork a run and return the fork's id, at once."""
+    request = ForkRun(
+        mode=mode,
+        from_seq=from_seq,
+        run_options_overlay=OptionsOverlay(configurable=configurable or {}, tags=list(tags)),
+    )
+    answer: JsonObject = msgspec.json.decode(
+        await bench.host.commands.fork(TENANT, run_id, request)
+    )
+    return str(answer["runId"])
+
+
+async def forked(
+    bench: Bench,
+    run_id: str,
+    mode: ForkMode = "replay",
+    from_seq: int = 0,
+    *,
+    until: Sequence[str] = ENDED,
+    configurable: JsonObject | None = None,
+) -> str:
+    """Fork a run and wait for the fork's end, or for another status."""
+    found = await fork(bench, run_id, mode, from_seq, configurable=configurable)
+    await bench.until(found, *until)
+    return found
+
+
+async def ended(bench: Bench, workflow_id: str, **configurable: Json) -> str:
+    """Run a workflow to its end."""
+    run_id = await bench.create(workflow_id, None, **configurable)
+    await bench.until(run_id, *ENDED)
+    return run_id
+
+
+async def answer(bench: Bench, run_id: str, node_id: str, value: Json, name: str = "ada") -> None:
+    """Answer what a node waits for, once it does."""
+
+    async def is_waiting() -> bool:
+        return (await bench.row(run_id)).status in WAITING
+
+    await eventually(is_waiting)
+    by = Resolver(name=name, role="admin")
+    await bench.host.commands.answer(TENANT, run_id, node_id, value, by)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import anyio
+import pytest
+
+from wopr.http.answers import JSON, Stream
+from wopr.http.endpoint import send_stream
+from wopr.runtime.bus import NOTICES, Bus, Notice, Topic
+
+pytestmark = pytest.mark.anyio
+
+
+def notice(name: int) -> Notice:
+    return Notice("run.annotated", str(name).encode())
+
+
+def heard(topic: Topic, since: int) -> list[int]:
+    return [int(each.data) for each in topic.notices(since)]
+
+
+async def test_a_reader_hears_the_notices_that_come_after_it_did() -> None:
+    topic = Topic()
+    topic.notify(notice(1))
+    since = topic.noticed
+
+    topic.notify(notice(2))
+    topic.notify(notice(3))
+
+    assert heard(topic, since) == [2, 3]
+    assert heard(topic, topic.noticed) == []
+
+
+async def test_a_reader_that_is_too_busy_hears_the_last_ones() -> None:
+    topic = Topic()
+
+    for name in range(NOTICES + 10):
+        topic.notify(notice(name))
+
+    assert heard(topic, 0) == list(range(10, NOTICES + 10))
+
+
+async def test_a_notice_wakes_whoever_waits_for_news() -> None:
+    bus = Bus(10)
+    with bus.subscribe("run-1") as topic, anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(topic.news)
+            await anyio.wait_all_tasks_blocked()
+
+            bus.notify("run-1", notice(1))
+
+    bus.notify("run-1", notice(2))
+    with bus.subscribe("run-1") as fresh:
+        assert fresh.noticed == 0
+
+
+@pytest.mark.parametrize("is_document", [True, False])
+async def test_half_a_document_does_not_look_whole_when_the_host_stops(is_document: bool) -> None:
+    stopping = anyio.Event()
+    sent: list[Any] = []
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"half"
+        stopping.set()
+        await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        await anyio.sleep_forever()
+
+    with anyio.fail_after(5):
+        await send_stream(send, receive, Stream(endless(), JSON, is_document), stopping)
+
+    is_ended = not sent[-1].get("more_body", False)
+    assert is_ended is not is_document

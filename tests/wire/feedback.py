@@ -1,0 +1,104 @@
+"""What tests of feedback share: annotating, reading frames without an id, and live runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, node, workflow
+from wopr.protocol.documents import Json, JsonObject
+
+FLAG: JsonObject = {"kind": "flag"}
+CANARY = "sk-canary-rfc0056-do-not-leak-abc123"
+
+
+def rating(stars: int) -> JsonObject:
+    return {"kind": "rating", "rating": stars}
+
+
+def path_of(run_id: str) -> str:
+    return f"/v1/runs/{run_id}/annotations"
+
+
+def annotate(wire: Wire, run_id: str, signal: JsonObject | None = None, **more: Json) -> JsonObject:
+    """Annotate a run and return the stored annotation, held against the published schema."""
+    response = wire.post(path_of(run_id), {"signal": signal or FLAG, **more})
+    assert response.status_code == 201, response.text
+    stored: JsonObject = response.json()
+    wire.recorder.check("annotation.schema.json", stored)
+    return stored
+
+
+def listed(wire: Wire, run_id: str) -> list[JsonObject]:
+    """All annotations of a run, each held against the published schema."""
+    document = wire.document(path_of(run_id))
+    assert document.keys() == {"annotations"}
+    found: list[JsonObject] = document["annotations"]
+    for each in found:
+        wire.recorder.check("annotation.schema.json", each)
+    return found
+
+
+def finished_run(wire: Wire) -> str:
+    """A run that has ended."""
+    return str(wire.run("conformance-noop")["runId"])
+
+
+@contextmanager
+def live_run(wire: Wire) -> Iterator[str]:
+    """A run that goes on for as long as the block lasts."""
+    workflow_id = wire.register(workflow([node("first"), delay("wait", 60_000)]))
+    run_id = wire.create(workflow_id)
+    wire.events_until(run_id, "node.completed")
+    yield run_id
+    wire.post(f"/v1/runs/{run_id}/cancel")
+
+
+@dataclass(frozen=True)
+class RawFrame:
+    """One SSE frame by its fields, in whatever number there are."""
+
+    fields: dict[str, str]
+
+    @property
+    def event(self) -> str:
+        return self.fields.get("event", "")
+
+    @property
+    def json(self) -> Json:
+        return json.loads(self.fields["data"])
+
+
+@contextmanager
+def raw_stream(
+    wire: Wire, run_id: str, headers: dict[str, str] | None = None, **params: Json
+) -> Iterator[Iterator[RawFrame]]:
+    """Open an SSE stream and read its frames, comments left out."""
+    with wire.http.stream(
+        "GET", f"/v1/runs/{run_id}/events", params=params, headers=headers or {}
+    ) as response:
+        assert response.status_code == 200, response.read()
+        yield _frames(response.iter_text())
+
+
+def _frames(chunks: Iterator[str]) -> Iterator[RawFrame]:
+    pending = ""
+    for text in chunks:
+        pending += text
+        *blocks, pending = pending.split("\n\n")
+        for block in blocks:
+            if not block.startswith(":"):
+                yield RawFrame(dict(line.split(": ", 1) for line in block.split("\n")))
+
+
+def until(frames: Iterator[RawFrame], event: str) -> list[RawFrame]:
+    """The frames up to and with the first of this name."""
+    found: list[RawFrame] = []
+    for frame in frames:
+        found.append(frame)
+        if frame.event == event:
+            return found
+    raise AssertionError([frame.event for frame in found])

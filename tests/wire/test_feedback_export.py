@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from importlib.util import find_spec
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.conftest import Connect
+from tests.wire.definitions import fresh
+from tests.wire.feedback import CANARY, FLAG, annotate, rating
+from tests.wire.host import INGEST, VIEWER
+from wopr.protocol.documents import JsonObject
+
+
+def export(wire: Wire, **query: str) -> str:
+    """An export, read raw: its lines are no answer that the recorder knows."""
+    response = wire.http.get("/v1/export/runs", params=query)
+    assert response.status_code == 200, response.text
+    return response.text
+
+
+def lines(wire: Wire, **query: str) -> list[JsonObject]:
+    return [json.loads(line) for line in export(wire, **query).splitlines()]
+
+
+def rows(wire: Wire, **query: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(export(wire, format="csv", **query))))
+
+
+@pytest.fixture
+def tag() -> str:
+    return fresh("tag")
+
+
+def test_json_lines_hold_snapshot_and_annotations_newest_first(acme: Wire, tag: str) -> None:
+    runs = [acme.run("conformance-noop", tags=[tag])["runId"] for _ in range(3)]
+    stored = [annotate(acme, runs[1], rating(4)), annotate(acme, runs[1], FLAG)]
+
+    found = lines(acme, tag=tag)
+
+    assert [line["run"]["runId"] for line in found] == runs[::-1]
+    assert [line["annotations"] for line in found] == [[], stored, []]
+    assert found[1]["run"] == acme.snapshot(runs[1])
+
+
+def test_csv_has_one_flat_row_per_run(acme: Wire, tag: str) -> None:
+    run_id = acme.run("conformance-failure", tags=[tag])["runId"]
+    for signal in (rating(5), rating(2), FLAG, {"kind": "label", "label": "tone"}):
+        annotate(acme, run_id, signal)
+
+    [row] = rows(acme, tag=tag)
+
+    assert (row["run_id"], row["workflow_id"]) == (run_id, "conformance-failure")
+    assert (row["status"], row["tags"]) == ("failed", tag)
+    assert row["error_code"]
+    assert (row["annotations"], row["ratings"], row["mean_rating"]) == ("4", "2", "3.5")
+    assert (row["flags"], row["corrections"], row["labels"]) == ("1", "0", "tone")
+
+
+def test_a_cell_that_a_spreadsheet_would_run_is_made_harmless(acme: Wire, tag: str) -> None:
+    run_id = acme.run("conformance-noop", tags=[tag])["runId"]
+    annotate(acme, run_id, {"kind": "label", "label": "=cmd()"})
+
+    [row] = rows(acme, tag=tag)
+
+    assert row["labels"] == "'=cmd()"
+
+
+def test_the_filters_of_the_run_list_hold(acme: Wire, tag: str) -> None:
+    failed = acme.run("conformance-failure", tags=[tag])["runId"]
+    good = acme.run("conformance-noop", tags=[tag])["runId"]
+
+    by_status = lines(acme, tag=tag, status="failed")
+    by_workflow = lines(acme, tag=tag, workflowId="conformance-noop")
+
+    assert [line["run"]["runId"] for line in by_status] == [failed]
+    assert [line["run"]["runId"] for line in by_workflow] == [good]
+    assert lines(acme, tag=tag, until="2020-01-01T00:00:00Z") == []
+
+
+def test_a_run_that_goes_on_is_exported_as_it_stands(acme: Wire, tag: str) -> None:
+    run_id = acme.create("conformance-approval", tags=[tag])
+    acme.events_until(run_id, "node.suspended")
+
+    [line] = lines(acme, tag=tag)
+    [row] = rows(acme, tag=tag)
+
+    assert line["run"]["status"] == row["status"] == "waiting-approval"
+    assert (row["ended_at"], row["duration_ms"]) == ("", "")
+    acme.post(f"/v1/runs/{run_id}/cancel")
+
+
+def test_an_export_holds_redacted_text_only(acme: Wire, tag: str) -> None:
+    run_id = acme.run("conformance-noop", tags=[tag])["runId"]
+    annotate(acme, run_id, {"kind": "label", "label": CANARY}, note=CANARY)
+
+    assert CANARY not in export(acme, tag=tag)
+    assert CANARY not in export(acme, tag=tag, format="csv")
+
+
+@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
+def test_parquet_without_its_extra_is_answered_501_with_the_way_out(acme: Wire) -> None:
+    response = acme.http.get("/v1/export/runs", params={"format": "parquet"})
+
+    assert response.status_code == 501
+    assert response.json()["error"] == "capability_not_provided"
+    assert "wopr[parquet]" in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [({"format": "xml"}, "format"), ({"status": "odd"}, "status"), ({"since": "?"}, "since")],
+)
+def test_a_wrong_question_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
+    response = acme.get("/v1/export/runs", params=query)
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == field
+
+
+def test_another_tenant_exports_only_its_own(acme: Wire, globex: Wire, tag: str) -> None:
+    acme.run("conformance-noop", tags=[tag])
+    own = globex.run("conformance-noop", tags=[tag])["runId"]
+
+    assert [line["run"]["runId"] for line in lines(globex, tag=tag)] == [own]
+    assert {line["run"]["owner"]["tenant"] for line in lines(globex)} == {"globex"}
+
+
+def test_exporting_needs_the_scope_to_read(connect: Connect, nobody: Wire, tag: str) -> None:
+    assert connect(INGEST).get("/v1/export/runs").status_code == 403
+    assert nobody.get("/v1/export/runs").status_code == 401
+    assert lines(connect(VIEWER), tag=tag) == []

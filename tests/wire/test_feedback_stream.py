@@ -1,0 +1,127 @@
+"""`run.annotated`: heard live by those who stream updates, and by nobody else ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.feedback import CANARY, annotate, live_run, raw_stream, until
+from wopr.protocol.documents import JsonObject
+
+NOTICE = "run.annotated"
+
+
+@pytest.mark.parametrize("mode", ["updates", "debug", "updates,messages"])
+def test_a_reader_of_updates_hears_of_an_annotation_while_it_reads(acme: Wire, mode: str) -> None:
+    with live_run(acme) as run_id, raw_stream(acme, run_id, streamMode=mode) as frames:
+        until(frames, "node.completed")
+
+        stored = annotate(acme, run_id, {"kind": "correction", "correction": f"not {CANARY}"})
+        heard = until(frames, NOTICE)[-1]
+
+    assert heard.fields.keys() == {"event", "data"}
+    assert heard.json == stored
+    assert CANARY not in heard.fields["data"]
+    acme.recorder.check("annotation.schema.json", heard.json)
+
+
+@pytest.mark.parametrize("mode", ["values", "messages"])
+def test_a_reader_of_values_or_messages_hears_nothing(acme: Wire, mode: str) -> None:
+    with live_run(acme) as run_id, raw_stream(acme, run_id, streamMode=mode) as frames:
+        annotate(acme, run_id)
+        acme.post(f"/v1/runs/{run_id}/cancel")
+
+        events = [frame.event for frame in frames]
+
+    assert NOTICE not in events
+
+
+def test_every_reader_hears_it_once_and_the_log_goes_on_without_it(acme: Wire) -> None:
+    with (
+        live_run(acme) as run_id,
+        raw_stream(acme, run_id) as one,
+        raw_stream(acme, run_id, streamMode="debug") as other,
+    ):
+        until(one, "node.completed")
+        until(other, "node.completed")
+        stored = [annotate(acme, run_id)["annotationId"] for _ in range(3)]
+        acme.post(f"/v1/runs/{run_id}/cancel")
+
+        rest = [list(one), list(other)]
+
+    for frames in rest:
+        heard = [frame.json["annotationId"] for frame in frames if frame.event == NOTICE]
+        assert heard == stored
+        assert frames[-1].event == "run.cancelled"
+        sequences = [int(frame.fields["id"]) for frame in frames if frame.event != NOTICE]
+        assert sequences == sorted(set(sequences))
+
+
+def test_who_comes_later_or_resumes_hears_nothing(acme: Wire) -> None:
+    with live_run(acme) as run_id:
+        annotate(acme, run_id)
+        with (
+            raw_stream(acme, run_id) as fresh,
+            raw_stream(acme, run_id, headers={"Last-Event-ID": "0"}) as resumed,
+        ):
+            until(fresh, "node.completed")
+            acme.post(f"/v1/runs/{run_id}/cancel")
+            events = [frame.event for frame in (*fresh, *resumed)]
+
+    assert "run.cancelled" in events
+    assert NOTICE not in events
+
+
+def test_a_batching_reader_gets_it_as_a_frame_of_its_own(acme: Wire) -> None:
+    with (
+        live_run(acme) as run_id,
+        raw_stream(acme, run_id, streamMode="debug", bufferMs=5000) as frames,
+        raw_stream(acme, run_id) as follower,
+    ):
+        until(follower, "node.completed")
+        stored = annotate(acme, run_id)
+
+        batch, heard = until(frames, NOTICE)[-2:]
+
+    assert heard.json == stored
+    assert "id" not in heard.fields
+    assert batch.event == "batch"
+    assert NOTICE not in [event["type"] for event in batch.json]
+
+
+def test_neither_poll_nor_the_json_log_shows_it(acme: Wire) -> None:
+    with live_run(acme) as run_id:
+        newest = acme.poll(run_id, lastSequence=-1)["lastEventSeq"]
+        stored = annotate(acme, run_id)
+
+        polled = acme.poll(run_id, lastSequence=newest, timeout=1)
+
+        assert polled["events"] == []
+        assert NOTICE not in acme.types(run_id)
+        assert stored["annotationId"] not in str(acme.log(run_id))
+
+
+def test_another_run_and_another_tenant_hear_nothing(acme: Wire, globex: Wire) -> None:
+    with (
+        live_run(acme) as run_id,
+        live_run(acme) as other,
+        live_run(globex) as foreign,
+        raw_stream(acme, other) as beside,
+        raw_stream(globex, foreign) as elsewhere,
+    ):
+        until(beside, "node.completed")
+        until(elsewhere, "node.completed")
+        annotate(acme, run_id)
+        acme.post(f"/v1/runs/{other}/cancel")
+        globex.post(f"/v1/runs/{foreign}/cancel")
+
+        events = [frame.event for frame in (*beside, *elsewhere)]
+
+    assert events.count("run.cancelled") == 2
+    assert NOTICE not in events
+
+
+def test_a_notice_is_no_event_of_the_protocols_log(acme: Wire) -> None:
+    schema: JsonObject = acme.document("/v1/schemas/run-event-payloads.json")
+
+    assert NOTICE not in schema["$defs"]

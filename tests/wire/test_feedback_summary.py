@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.conftest import Connect
+from tests.wire.definitions import fresh, node, workflow
+from tests.wire.feedback import FLAG, annotate, rating
+from tests.wire.host import INGEST
+from wopr.protocol.documents import Json, JsonObject
+
+CORRECTION: JsonObject = {"kind": "correction", "correction": "so"}
+LABEL: JsonObject = {"kind": "label", "label": "tone"}
+
+
+def summary(wire: Wire, by: str = "workflow", **query: Json) -> JsonObject:
+    return wire.document("/v1/feedback/summary", params={"by": by, **query})
+
+
+@pytest.fixture
+def judged(acme: Wire) -> str:
+    """The id of a workflow with one run, which was judged in every way."""
+    pinned = node("draft", agent={"agentId": "core.acme.writer"})
+    workflow_id = acme.register(workflow([pinned, node("send")]))
+    run_id = acme.run(workflow_id)["runId"]
+    for signal in (rating(5), rating(2), FLAG, LABEL, CORRECTION):
+        annotate(acme, run_id, signal)
+    annotate(acme, run_id, rating(1), target={"nodeId": "send"})
+    annotate(acme, run_id, FLAG, target={"nodeId": "draft"})
+    return workflow_id
+
+
+def test_a_summary_counts_by_workflow(acme: Wire, judged: str) -> None:
+    found = summary(acme, workflowId=judged)
+
+    [group] = found["groups"]
+    assert group == found["total"] | {"workflowId": judged}
+    assert (group["annotations"], group["ratings"], group["labels"]) == (7, 3, 1)
+    assert group["meanRating"] == pytest.approx(8 / 3, abs=1e-4)
+    assert group["correctionRate"] == pytest.approx(1 / 7, abs=1e-4)
+    assert group["flagRate"] == pytest.approx(2 / 7, abs=1e-4)
+
+
+def test_a_summary_counts_by_node(acme: Wire, judged: str) -> None:
+    groups = summary(acme, "node", workflowId=judged)["groups"]
+
+    assert {g.get("nodeId"): g["annotations"] for g in groups} == {None: 5, "send": 1, "draft": 1}
+    assert groups[0]["annotations"] == 5
+
+
+def test_what_has_no_agent_of_its_own_counts_for_the_agent_of_the_run(
+    acme: Wire, judged: str
+) -> None:
+    groups = summary(acme, "agent", workflowId=judged)["groups"]
+
+    assert {g.get("agentId"): g["annotations"] for g in groups} == {"core.acme.writer": 7}
+    assert summary(acme, agentId="core.acme.nobody")["total"]["annotations"] == 0
+
+
+def test_an_event_counts_for_the_agent_that_it_names(acme: Wire) -> None:
+    run_id = acme.run("conformance-agent-reasoning")["runId"]
+    event = next(e for e in acme.log(run_id) if e["type"] == "agent.reasoned")
+    named = event["payload"]["agentId"]
+
+    annotate(acme, run_id, FLAG, target={"eventId": event["eventId"]})
+
+    groups = summary(acme, "agent", workflowId="conformance-agent-reasoning")["groups"]
+    assert [g["agentId"] for g in groups] == [named]
+
+
+def test_a_summary_counts_by_signal(acme: Wire, judged: str) -> None:
+    groups = summary(acme, "signal", workflowId=judged)["groups"]
+
+    assert [(g["signal"], g["annotations"]) for g in groups] == [
+        ("rating", 3),
+        ("correction", 1),
+        ("label", 1),
+        ("flag", 2),
+    ]
+    assert "meanRating" not in groups[3]
+
+
+def test_a_summary_counts_by_time(acme: Wire, judged: str) -> None:
+    by_day = summary(acme, "time", workflowId=judged)["groups"]
+    since = by_day[0]["since"]
+    by_hour = summary(acme, "time", workflowId=judged, since=since)["groups"]
+
+    assert sum(g["annotations"] for g in by_day) == sum(g["annotations"] for g in by_hour) == 7
+    assert by_hour[-1]["since"] >= since
+    assert "workflowId" not in by_day[0]
+
+
+def test_a_window_leaves_out_what_is_outside(acme: Wire, judged: str) -> None:
+    past = {"since": "2020-01-01T00:00:00Z", "until": "2020-02-01T10:30:00Z"}
+
+    found = summary(acme, workflowId=judged, **past)
+
+    assert found["groups"] == []
+    assert found["total"]["annotations"] == 0
+    assert found["until"] == "2020-02-01T11:00:00.000Z"
+
+
+def test_another_tenant_counts_only_its_own(acme: Wire, globex: Wire, judged: str) -> None:
+    for by in ("workflow", "agent", "node", "signal", "time"):
+        assert summary(globex, by, workflowId=judged)["total"]["annotations"] == 0
+
+
+def test_no_text_of_a_judgment_is_in_a_summary(acme: Wire) -> None:
+    secret = fresh("word")
+    run_id = acme.run("conformance-noop")["runId"]
+    annotate(acme, run_id, {"kind": "label", "label": secret}, note=secret)
+
+    for by in ("workflow", "agent", "node", "signal", "time"):
+        assert secret not in str(summary(acme, by))
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"by": "mood"}, "by"),
+        ({"since": "yesterday"}, "since"),
+        ({"since": "2030-01-01T00:00:00Z", "until": "2029-01-01T00:00:00Z"}, "since"),
+    ],
+)
+def test_a_wrong_question_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
+    response = acme.get("/v1/feedback/summary", params=query)
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == field
+
+
+def test_a_summary_needs_the_scope_to_read(connect: Connect) -> None:
+    assert connect(INGEST).get("/v1/feedback/summary").status_code == 403

@@ -1,0 +1,131 @@
+"""Comparing two runs on the wire."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.definitions import node, variable, workflow
+from tests.wire.forking import diff, forked
+from wopr.protocol.documents import JsonObject
+
+TELLTALE = re.compile(r"sk-|api[_-]?key|secret|bearer\s", re.IGNORECASE)
+
+
+@pytest.fixture
+def greeting(acme: Wire) -> str:
+    """A workflow whose outcome depends on what it is given."""
+    return acme.register(
+        workflow(
+            [node("set", "core.setVariable", config={"name": "x", "expression": "variables.name"})],
+            variables=[
+                variable("name", defaultValue="world"),
+                variable("x"),
+                variable("apiKeyOfSomebody"),
+            ],
+        )
+    )
+
+
+def test_a_run_does_not_differ_from_itself(acme: Wire, greeting: str) -> None:
+    run = acme.run(greeting)["runId"]
+
+    found = diff(acme, run, run)
+
+    assert found == {"a": run, "b": run, "divergedAtSeq": None, "eventDiffs": [], "stateDiff": {}}
+
+
+def test_the_first_difference_is_named_and_all_that_follow_are_listed(
+    acme: Wire, greeting: str
+) -> None:
+    a = acme.run(greeting, {"name": "Ada"})["runId"]
+    b = acme.run(greeting, {"name": "Bob"})["runId"]
+
+    found = diff(acme, a, b)
+
+    assert found.keys() == {"a", "b", "divergedAtSeq", "eventDiffs", "stateDiff"}
+    assert found["divergedAtSeq"] == found["eventDiffs"][0]["seq"] == 0
+    assert {each["op"] for each in found["eventDiffs"]} == {"changed"}
+    assert found["stateDiff"]["variables"]["x"] == {"a": "Ada", "b": "Bob"}
+
+
+def test_a_longer_log_has_events_added_and_a_shorter_one_removed(acme: Wire) -> None:
+    short = acme.run("conformance-noop")["runId"]
+    long = acme.run("conformance-multi-node")["runId"]
+
+    forward, backward = diff(acme, short, long), diff(acme, long, short)
+
+    assert forward["eventDiffs"][-1]["op"] == "added"
+    assert "aEvent" not in forward["eventDiffs"][-1]
+    assert backward["eventDiffs"][-1]["op"] == "removed"
+    assert "bEvent" not in backward["eventDiffs"][-1]
+
+
+def test_the_same_two_runs_always_compare_alike(acme: Wire, greeting: str) -> None:
+    a = acme.run(greeting, {"name": "Ada"})["runId"]
+    b = acme.run(greeting)["runId"]
+
+    answers = {acme.get(f"/v1/runs/{a}:diff", params={"against": b}).text for _ in range(3)}
+
+    assert len(answers) == 1
+
+
+def test_whose_and_when_are_not_compared(acme: Wire, greeting: str) -> None:
+    a, b = acme.run(greeting)["runId"], acme.run(greeting)["runId"]
+
+    assert diff(acme, a, b)["divergedAtSeq"] is None
+
+
+def test_what_looks_like_a_credential_is_hidden_in_the_state(acme: Wire) -> None:
+    telling = acme.register(
+        workflow(
+            [
+                node("a", "core.setVariable", config={"name": "apiKey", "value": "one"}),
+                node("b", "core.setVariable", config={"name": "x", "value": "the secret word"}),
+            ],
+            variables=[variable("apiKey"), variable("x")],
+        )
+    )
+    a, b = acme.run(telling)["runId"], acme.run("conformance-noop")["runId"]
+
+    found: JsonObject = diff(acme, a, b)
+
+    assert found["stateDiff"]
+    assert not TELLTALE.search(json.dumps(found["stateDiff"]))
+
+
+def test_a_branch_differs_from_its_source_only_after_the_fork_point(acme: Wire) -> None:
+    source = acme.run("conformance-multi-node")["runId"]
+    branch = forked(acme, source, "branch", fromSeq=3)
+
+    found = diff(acme, source, branch)
+
+    assert found["divergedAtSeq"] is None or found["divergedAtSeq"] >= 3
+
+
+@pytest.mark.parametrize("query", [{}, {"against": ""}])
+def test_a_comparison_needs_another_run(acme: Wire, greeting: str, query: JsonObject) -> None:
+    run = acme.run(greeting)["runId"]
+
+    response = acme.get(f"/v1/runs/{run}:diff", params=query)
+
+    assert (response.status_code, response.json()["details"]["field"]) == (400, "against")
+
+
+def test_the_longest_list_of_differences_says_that_it_is_cut(acme: Wire) -> None:
+    def counting(start: int) -> JsonObject:
+        config = {"name": "x", "expression": f"variables.x + {start}"}
+        names = [f"n{number}" for number in range(600)]
+        nodes = [node(name, "core.setVariable", config=config) for name in names]
+        return workflow(nodes, variables=[variable("x", "number", defaultValue=0)])
+
+    a = acme.run(acme.register(counting(1)), configurable={"recursionLimit": 1000})["runId"]
+    b = acme.run(acme.register(counting(2)), configurable={"recursionLimit": 1000})["runId"]
+
+    found = diff(acme, a, b)
+
+    assert found["truncated"] is True
+    assert len(found["eventDiffs"]) == 1000

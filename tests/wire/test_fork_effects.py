@@ -1,0 +1,232 @@
+"""Forks and the outside: a replay takes what was recorded, a branch does it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.conftest import Connect
+from tests.wire.definitions import delay, node, variable, workflow
+from tests.wire.forking import forked, seen_through, story
+from tests.wire.host import ACME, ServedHost, served
+from tests.wire.receiver import Handler, Received, Receiver, receiving
+from wopr.protocol.documents import JsonObject
+
+APPROVAL = {"title": "May it?", "actions": ["accept", "reject"]}
+
+
+@pytest.fixture
+def outside() -> Iterator[Receiver]:
+    """A service that answers with how often it was called."""
+
+    def count(request: Received, handler: Handler) -> None:
+        body = b'{"call": %d}' % len(receiver.requests)
+        handler.answer(200, body, **{"Content-Type": "application/json"})
+
+    with receiving(count) as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="module")
+def free_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """A host whose nodes may call what runs on this machine."""
+    data_dir = tmp_path_factory.mktemp("free")
+    with served(data_dir, "--conformance", WOPR_ALLOW_PRIVATE_DESTINATIONS="1") as running:
+        yield running
+
+
+@pytest.fixture
+def wire(free_host: ServedHost, connect: Connect) -> Wire:
+    return connect(ACME, free_host)
+
+
+def calling(outside: Receiver, *around: JsonObject, method: str = "POST") -> JsonObject:
+    config = {"url": f"{outside.url}/do", "method": method}
+    return workflow([*around, node("call", "wopr.http.request", config=config), node("end")])
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_replay_takes_the_recorded_answer_and_does_not_call(
+    wire: Wire, outside: Receiver, method: str
+) -> None:
+    source = wire.run(wire.register(calling(outside, method=method)))["runId"]
+
+    replays = [forked(wire, source, fromSeq=start) for start in (0, 2, 3)]
+
+    assert len(outside.requests) == 1
+    for replay in replays:
+        assert story(wire, replay) == story(wire, source)
+
+
+def test_a_branch_calls_again(wire: Wire, outside: Receiver) -> None:
+    source = wire.run(wire.register(calling(outside)))["runId"]
+
+    branch = forked(wire, source, "branch", fromSeq=1)
+
+    assert len(outside.requests) == 2
+    calls = [wire.snapshot(run)["nodeStates"]["call"]["outputs"] for run in (source, branch)]
+    assert [call["body"]["call"] for call in calls] == [1, 2]
+    keys = {request.headers["idempotency-key"] for request in outside.requests}
+    assert len(keys) == 2
+
+
+def test_a_branch_from_after_the_call_keeps_its_answer(wire: Wire, outside: Receiver) -> None:
+    source = wire.run(wire.register(calling(outside)))["runId"]
+    after = next(e["sequence"] for e in wire.log(source) if e["type"] == "node.completed") + 1
+
+    forked(wire, source, "branch", fromSeq=after)
+
+    assert len(outside.requests) == 1
+
+
+def test_attempts_that_failed_are_replayed_as_they_failed(wire: Wire, outside: Receiver) -> None:
+    answers = iter([503, 503, 200])
+
+    def recover(request: Received, handler: Handler) -> None:
+        handler.answer(next(answers))
+
+    outside.behave = recover
+    config = {"url": f"{outside.url}/do", "method": "GET"}
+    retried = node(
+        "call",
+        "wopr.http.request",
+        config=config,
+        settings={"maxRetries": 3, "backoff": {"initialMs": 1}},
+    )
+    source = wire.run(wire.register(workflow([retried])))
+    assert source["status"] == "completed"
+
+    replay = forked(wire, source["runId"])
+
+    assert len(outside.requests) == 3
+    assert story(wire, replay) == story(wire, source["runId"])
+
+
+def test_an_effect_that_the_source_never_came_to_fails_the_replay(
+    wire: Wire, outside: Receiver
+) -> None:
+    source = wire.create(wire.register(calling(outside, delay("wait", 60_000))))
+    wire.events_until(source, "node.started")
+    assert wire.post(f"/v1/runs/{source}/cancel").status_code == 200
+
+    response = wire.post(f"/v1/runs/{source}:fork", {"mode": "replay"})
+    replay = str(response.json()["runId"])
+    seen_through(wire, replay)
+
+    assert response.status_code == 201
+    failed = [event for event in wire.log(replay) if event["type"] == "node.failed"]
+    assert [(e["nodeId"], e["payload"]["error"]["code"]) for e in failed] == [
+        ("call", "replay_source_missing")
+    ]
+    assert "node.completed" not in [
+        e["type"] for e in wire.log(replay) if e.get("nodeId") == "call"
+    ]
+    assert outside.requests == []
+
+
+def test_two_replays_of_a_cancelled_run_are_alike(wire: Wire, outside: Receiver) -> None:
+    source = wire.create(wire.register(calling(outside, delay("wait", 60_000))))
+    wire.events_until(source, "node.started")
+    wire.post(f"/v1/runs/{source}/cancel")
+
+    first, second = forked(wire, source), forked(wire, source)
+
+    assert story(wire, first) == story(wire, second)
+
+
+def test_a_branch_has_the_options_that_it_changes_and_keeps_the_others(wire: Wire) -> None:
+    definition = workflow([node("a"), node("b")])
+    source = wire.run(
+        wire.register(definition),
+        configurable={"recursionLimit": 9, "own": {"x": 1}},
+        tags=["red"],
+        metadata={"who": "ada", "why": "test"},
+    )
+    overlay = {"configurable": {"recursionLimit": 7}, "tags": ["blue"], "metadata": {"who": "bob"}}
+
+    for start in (0, 3):
+        branch = forked(wire, source["runId"], "branch", fromSeq=start, runOptionsOverlay=overlay)
+        shown = wire.snapshot(branch)
+        assert shown["configurable"] == {"recursionLimit": 7, "own": {"x": 1}}
+        assert shown["tags"] == ["blue"]
+        assert shown["metadata"] == {"who": "bob", "why": "test"}
+        listed = wire.document("/v1/runs", params={"tag": "blue"})["items"]
+        assert branch in [item["runId"] for item in listed]
+    assert wire.snapshot(source["runId"])["tags"] == ["red"]
+
+
+def test_an_overlay_takes_effect_in_what_the_branch_does(wire: Wire) -> None:
+    definition = workflow([node("a"), node("b"), node("c")])
+    source = wire.run(wire.register(definition))["runId"]
+    overlay = {"configurable": {"recursionLimit": 2}}
+
+    branch = forked(wire, source, "branch", fromSeq=3, runOptionsOverlay=overlay)
+
+    assert wire.snapshot(branch)["error"]["code"] == "recursion_limit_exceeded"
+
+
+def approve(wire: Wire, run_id: str, node_id: str) -> None:
+    body = {"resumeValue": {"action": "accept"}}
+    response = wire.post(f"/v1/runs/{run_id}/interrupts/{node_id}", body)
+    assert response.status_code == 200, response.text
+
+
+def test_answers_before_the_fork_point_are_kept_and_those_after_it_are_asked_again(
+    wire: Wire,
+) -> None:
+    gates = [node(name, "core.approvalGate", config=APPROVAL) for name in ("first", "second")]
+    source = wire.create(wire.register(workflow(gates)))
+    for name in ("first", "second"):
+        wire.events_until(source, "node.suspended")
+        while wire.snapshot(source).get("currentNodeId") != name:
+            wire.poll(source, lastSequence=wire.snapshot(source)["lastSequence"], timeout=1)
+        approve(wire, source, name)
+    wire.finished(source)
+    after_first = next(
+        e["sequence"]
+        for e in wire.log(source)
+        if e["type"] == "node.completed" and e["nodeId"] == "first"
+    )
+
+    branch = str(
+        wire.post(f"/v1/runs/{source}:fork", {"mode": "branch", "fromSeq": after_first + 1}).json()[
+            "runId"
+        ]
+    )
+    replay = forked(wire, source)
+
+    asked = [
+        e["nodeId"]
+        for e in wire.events_until(branch, "approval.requested")
+        if e["type"] == "node.suspended"
+    ]
+    assert asked[0] == "first"
+    while wire.snapshot(branch)["status"] != "waiting-approval":
+        wire.poll(branch, lastSequence=wire.snapshot(branch)["lastSequence"], timeout=1)
+    assert wire.snapshot(branch)["currentNodeId"] == "second"
+    approve(wire, branch, "second")
+    assert wire.finished(branch)["status"] == "completed"
+    assert story(wire, replay) == story(wire, source)
+
+
+def test_variables_and_channels_at_the_fork_point_are_those_of_the_history(wire: Wire) -> None:
+    write = {"channelName": "c", "value": "one", "reducer": "append"}
+    definition = workflow(
+        [
+            node("set", "core.setVariable", config={"name": "x", "value": 1}),
+            node("write", "core.channelWrite", config=write),
+            node("more", "core.channelWrite", config=write | {"value": "two"}),
+            node("add", "core.setVariable", config={"name": "x", "expression": "variables.x + 1"}),
+        ],
+        variables=[variable("x", "number")],
+    )
+    source = wire.run(wire.register(definition))
+
+    # Inside a node's execution the node is executed again, and writes once more.
+    ends = [e["sequence"] for e in wire.log(source["runId"]) if e["type"] == "node.completed"]
+    for start in (0, 1, *(end + 1 for end in ends)):
+        shown = wire.snapshot(forked(wire, source["runId"], "branch", fromSeq=start))
+        assert shown["variables"] == source["variables"]
+        assert shown["status"] == "completed"

@@ -1,0 +1,91 @@
+"""Every conformance workflow, run and run again: the replay says the same, byte for byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.forking import ANSWERS, diff, forked, seen_through, story
+from wopr.nodes.builtin import builtin_registry
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.errors import WoprError
+from wopr.runtime.builtin_workflows import conformance_fixtures, runnable_fixtures
+from wopr.runtime.registration import check_definition
+
+REQUESTS: dict[str, JsonObject] = {
+    "conformance-identity": {"inputs": {"payload": {"a": 1}}},
+    "conformance-idempotent": {"inputs": {"nonce": "x"}},
+    "conformance-cancellable": {"inputs": {"delayMs": 100}},
+    "conformance-delay": {"inputs": {"delayMs": 100}},
+    "conformance-run-duration-breach": {"configurable": {"runTimeoutMs": 1000}},
+    "conformance-stream-text": {
+        "configurable": {
+            "mockProvider": {
+                "id": "stream-text",
+                "config": {"tokens": ["a", "b"], "delayMsPerToken": 5},
+            }
+        }
+    },
+}
+# These run for as long as somebody lets them.
+ENDLESS = {"conformance-dispatch-cancellable-child"}
+
+
+def _runnable() -> list[str]:
+    registry = builtin_registry(with_conformance=True)
+    found: dict[str, JsonObject] = {}
+    for definition in conformance_fixtures():
+        try:
+            check_definition(definition, registry)
+        except WoprError:
+            continue
+        found[str(definition["id"])] = definition
+    return sorted(set(runnable_fixtures(found)) - ENDLESS)
+
+
+def run_to_its_end(wire: Wire, workflow_id: str) -> str:
+    """Run a workflow, and answer whatever it or a child of it asks."""
+    response = wire.post("/v1/runs", {"workflowId": workflow_id, **REQUESTS.get(workflow_id, {})})
+    assert response.status_code == 201, response.text
+    run_id = str(response.json()["runId"])
+
+    def answer(shown: JsonObject) -> None:
+        waiting = shown if "interrupt" in shown else _waiting_child(wire, shown)
+        if waiting is not None:
+            _answer(wire, waiting)
+
+    seen_through(wire, run_id, answer)
+    return run_id
+
+
+def _waiting_child(wire: Wire, shown: JsonObject) -> JsonObject | None:
+    for child in shown.get("childRuns", []):
+        if str(child["status"]).startswith("waiting-"):
+            found = wire.snapshot(child["runId"])
+            return found if "interrupt" in found else None
+    return None
+
+
+def _answer(wire: Wire, shown: JsonObject) -> None:
+    path = f"/v1/runs/{shown['runId']}/interrupts/{shown['interrupt']['nodeId']}"
+    value = ANSWERS[str(shown["status"])]
+    for voter in ({"voter": "a"}, {"voter": "b"}, {"voter": "c"}):
+        # A quorum wants several; whoever comes after the last one is told so.
+        response = wire.http.post(path, json={"resumeValue": value | voter})
+        if response.status_code == 400:
+            response = wire.http.post(path, json={"resumeValue": value})
+        assert response.status_code in (200, 404, 409, 410), response.text
+
+
+@pytest.mark.parametrize("workflow_id", _runnable())
+def test_a_fixture_replayed_says_what_it_said(acme: Wire, workflow_id: str) -> None:
+    source = run_to_its_end(acme, workflow_id)
+    original = story(acme, source)
+
+    whole = forked(acme, source)
+    part = forked(acme, source, fromSeq=len(original) // 2)
+
+    assert story(acme, whole) == original
+    assert story(acme, part) == original
+    assert diff(acme, source, whole)["divergedAtSeq"] is None
+    assert acme.snapshot(whole)["status"] == acme.snapshot(source)["status"]
