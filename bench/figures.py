@@ -60,6 +60,8 @@ class Size:
     window_runs: int
     windows: int
     memory_step: int
+    exported_runs: int
+    annotations: int
 
 
 QUICK = Size(
@@ -69,6 +71,8 @@ QUICK = Size(
     window_runs=500,
     windows=3,
     memory_step=2_000,
+    exported_runs=10_000,
+    annotations=50_000,
 )
 FULL = Size(
     seconds=8.0,
@@ -77,6 +81,8 @@ FULL = Size(
     window_runs=1_500,
     windows=7,
     memory_step=10_000,
+    exported_runs=100_000,
+    annotations=1_000_000,
 )
 CLIENTS = (1, 16, 64)
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 
 from bench.workflows import WORKFLOWS
+from wopr.store.port import Store
+from wopr.store.sqlite import SqliteStore
 
 KEY = "test_bench_0123456789"
 TENANT = "bench"
 STOP_SECONDS = 20
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _SERVE = "from wopr.cli.main import main; main()"
+
+
+Fill: TypeAlias = Callable[[Store], Awaitable[None]]
 
 
 class Served:
@@ -52,9 +59,15 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def serving_host(*options: str) -> Iterator[Served]:
-    """A host as `wopr serve` starts it, with the benchmark's workflows and no rate limit."""
+def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
+    """A host as `wopr serve` starts it, with the benchmark's workflows and no rate limit.
+
+    `fill` puts something into its store first.
+    """
     with scratch() as directory:
+        if fill is not None:
+            (directory / "data").mkdir()
+            asyncio.run(_fill(directory / "data" / "wopr.db", fill))
         workflows = directory / "workflows"
         workflows.mkdir()
         for definition in WORKFLOWS:
@@ -67,6 +80,14 @@ def serving_host(*options: str) -> Iterator[Served]:
         command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows), *options)
         with _process(command, environment) as served:
             yield served
+
+
+async def _fill(path: Path, fill: Fill) -> None:
+    store = await SqliteStore.open(str(path))
+    try:
+        await fill(store)
+    finally:
+        await store.close()
 
 
 @contextmanager

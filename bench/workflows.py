@@ -50,18 +50,20 @@ GATE = _definition("bench-gate", [_node("gate", "core.approvalGate", title="Go o
 # Only a host with conformance workflows has agents that follow a script.
 TOOL_CALLS = 50
 _TOOL = {"toolId": "openwop:echo", "arguments": {"x": 1}, "result": {"x": 1}, "durationMs": 1}
-AGENT = _definition(
-    "conformance-bench-agent",
-    [
-        _node(
-            "agent",
-            "core.conformance.mock-agent",
-            mockReasoning={"summary": "Look at every part of the question in turn."},
-            mockToolCalls=[_TOOL] * TOOL_CALLS,
-            mockDecision={"decision": {"next": "done"}, "confidence": 1},
-        )
-    ],
-    [],
-)
+
+
+def agent(name: str, tool_calls: int) -> Any:
+    """One agent that calls a tool so often."""
+    node = _node(
+        "agent",
+        "core.conformance.mock-agent",
+        mockReasoning={"summary": "Look at every part of the question in turn."},
+        mockToolCalls=[_TOOL] * tool_calls,
+        mockDecision={"decision": {"next": "done"}, "confidence": 1},
+    )
+    return _definition(name, [node], [])
+
+
+AGENT = agent("conformance-bench-agent", TOOL_CALLS)
 
 WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT, GATE)

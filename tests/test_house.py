@@ -32,7 +32,6 @@ OWN_TEXTS = sorted(
 MOST_LINES = 300
 # Files that may be longer, and why each is still one thing.
 LONGER = {
-    "store/port.py": "the whole port on one page: values and protocols, no code",
     "http/runs.py": "a third of it is the table of the operations on runs",
     "runtime/advance.py": "the advance loop; its parts share the run's lock",
     "runtime/call.py": "all that a node can do in one call, one method each",

@@ -8,7 +8,10 @@ from typing import TypeAlias
 from bench.figures import Figure, Floors, Size
 from bench.measures.agent_events import measure_agent_events
 from bench.measures.appends import measure_appends
+from bench.measures.exports import measure_exports
 from bench.measures.fan_out import measure_fan_out
+from bench.measures.feedback import measure_feedback
+from bench.measures.forks import measure_forks
 from bench.measures.growth import measure_growth
 from bench.measures.reads import measure_reads
 from bench.measures.runs import measure_runs
@@ -24,4 +27,7 @@ MEASURES: Mapping[str, Measure] = {
     "fan-out": measure_fan_out,
     "growth": measure_growth,
     "waiting": measure_waiting,
+    "exports": measure_exports,
+    "feedback": measure_feedback,
+    "forks": measure_forks,
 }

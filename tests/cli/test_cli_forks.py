@@ -61,13 +61,13 @@ def test_a_fork_prints_the_new_runs_id(host: FakeHost, wopr: Wopr) -> None:
     ]
 
 
-def test_a_fork_without_changes_sends_no_overlay(host: FakeHost, wopr: Wopr) -> None:
+def test_a_fork_without_changes_sends_an_empty_overlay(host: FakeHost, wopr: Wopr) -> None:
     host.answer("POST /v1/runs/r1:fork", ACCEPTED, 201)
 
     done = wopr("runs", "fork", "r1", "--mode", "replay", "--json")
 
     assert json.loads(done.stdout) == ACCEPTED
-    assert host.bodies == [{"mode": "replay"}]
+    assert host.bodies == [{"mode": "replay", "runOptionsOverlay": {}}]
 
 
 def test_a_dry_run_tells_what_a_fork_would_do(host: FakeHost, wopr: Wopr) -> None:
@@ -216,3 +216,27 @@ def test_a_run_that_is_not_there_is_told_apart_from_one_that_differs(
     host.refuse("GET /v1/runs/r9:diff", 404, "not_found", "there is no run 'r9'")
 
     assert wopr("runs", "diff", "r9", "r1").exit_code == 3
+
+
+def test_a_branch_may_name_the_feedback_that_led_to_it(host: FakeHost, wopr: Wopr) -> None:
+    annotation = {
+        "annotationId": "a1",
+        "target": {"runId": "r1"},
+        "signal": {"kind": "flag"},
+        "actor": {"principalRef": "key_1"},
+        "createdAt": "2026-11-15T10:00:00.000Z",
+    }
+    host.answer("GET /v1/runs/r1/annotations", {"annotations": [annotation]})
+    host.answer("POST /v1/runs/r1:fork", ACCEPTED, 201)
+
+    known = wopr("runs", "fork", "r1", "--from", "0", "-i", "name=Grace", "--because", "a1")
+    unknown = wopr("runs", "fork", "r1", "--from", "0", "--because", "a2")
+
+    [sent] = [body for body in host.bodies if body]
+    assert known.exit_code == 0
+    assert sent["runOptionsOverlay"] == {
+        "inputs": {"name": "Grace"},
+        "metadata": {"annotationId": "a1"},
+    }
+    assert unknown.exit_code == 3
+    assert "no annotation a2" in unknown.stderr

@@ -11,19 +11,9 @@ from wopr.engine.fold import fold, fold_all
 from wopr.engine.graph import Graph, compile_graph
 from wopr.engine.limits import HostLimits, backoff_ms, max_retries
 from wopr.engine.outcome import Completed, Failed
-from wopr.engine.plan import (
-    Breach,
-    FailNode,
-    FailRun,
-    Finish,
-    Loopback,
-    Plan,
-    Skip,
-    Start,
-    Step,
-    plan,
-)
+from wopr.engine.plan import plan
 from wopr.engine.state import NodeState, RunIdentity, RunState, initial
+from wopr.engine.steps import Breach, FailNode, FailRun, Finish, Loopback, Plan, Skip, Start, Step
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import RunError

@@ -12,9 +12,10 @@ from tests.engine.trigger_table import expected
 from wopr.engine.fold import fold, fold_all
 from wopr.engine.graph import compile_graph, cycle
 from wopr.engine.limits import HostLimits, max_retries
-from wopr.engine.plan import FailNode, Skip, Start, plan
+from wopr.engine.plan import plan
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import ENDED, RunState, initial
+from wopr.engine.steps import FailNode, Skip, Start
 from wopr.engine.triggers import TOLERANT, Verdict
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.events import EVENT_TYPES, RUN_TERMINAL_TYPES, RunEvent

@@ -9,8 +9,8 @@ from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
 
 from wopr.engine.fold_interrupts import CHANGES
 from wopr.engine.interrupts import Interrupt
-from wopr.engine.plan import Expire, Loopback, Start
 from wopr.engine.snapshot import snapshot
+from wopr.engine.steps import Expire, Loopback, Start
 from wopr.protocol.documents import Json, JsonObject
 
 FEEDBACK = {"scope": "whole", "text": "shorter"}

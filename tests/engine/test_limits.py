@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
 
 from wopr.engine.limits import HostLimits, backoff_ms
-from wopr.engine.plan import Breach, Finish, Plan, Start, plan
+from wopr.engine.plan import plan
+from wopr.engine.steps import Breach, Finish, Plan, Start
 from wopr.protocol.documents import JsonObject
 
 

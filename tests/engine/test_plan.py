@@ -17,8 +17,9 @@ from tests.engine.simulation import (
 from wopr.engine.graph import compile_graph
 from wopr.engine.limits import HostLimits
 from wopr.engine.outcome import Completed
-from wopr.engine.plan import Breach, FailRun, Plan, Skip, Start, plan
+from wopr.engine.plan import plan
 from wopr.engine.state import RunState, initial
+from wopr.engine.steps import Breach, FailRun, Plan, Skip, Start
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowNode
 

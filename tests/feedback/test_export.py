@@ -107,7 +107,7 @@ async def test_a_parquet_file_holds_the_flat_rows(store: Store, tmp_path: Path) 
     parquet = pytest.importorskip("pyarrow.parquet")
     rows = parquet.read_table(file).to_pylist()
     assert parquet.ParquetFile(file).num_row_groups == 3
-    assert (len(rows), tuple(rows[0])) == (1200, COLUMNS)
+    assert (len(rows), list(rows[0])) == (1200, list(COLUMNS))
     assert rows[0]["run_id"] == "run-01199"
     assert (rows[0]["ratings"], rows[0]["mean_rating"], rows[1]["mean_rating"]) == (1, 4.0, None)
     assert (rows[0]["outputs"], rows[0]["agent_id"]) == ('{"text":"hi"}', "core.a.b")

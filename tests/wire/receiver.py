@@ -42,6 +42,10 @@ class Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Received(self.path, headers, self.rfile.read(length))
+        if len(request.body) < length:
+            # The sender died before it had said all.
+            self.close_connection = True
+            return
         self.receiver.begun(request)
         self.receiver.behave(request, self)
 

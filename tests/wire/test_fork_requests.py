@@ -6,9 +6,9 @@ import pytest
 
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, workflow
+from tests.wire.definitions import node, variable, workflow
 from tests.wire.forking import fork, forked, story
-from tests.wire.host import DEVELOPER, REVIEWER, VIEWER
+from tests.wire.host import DEVELOPER, LIVE, REVIEWER, VIEWER
 from wopr.protocol.documents import Json, JsonObject
 
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
@@ -49,7 +49,19 @@ def test_a_fork_answers_with_the_new_run_and_where_it_comes_from(acme: Wire, sou
         ({"mode": "replay", "tenantId": "globex"}, "tenantId"),
         ({"mode": "replay", "runOptionsOverlay": {"tags": ["x"]}}, "runOptionsOverlay"),
         ({"mode": "replay", "runOptionsOverlay": {"configurable": {"a": 1}}}, "runOptionsOverlay"),
-        ({"mode": "replay", "runOptionsOverlay": {"inputs": {}}}, "runOptionsOverlay.inputs"),
+        ({"mode": "replay", "runOptionsOverlay": {"inputs": {"a": 1}}}, "runOptionsOverlay"),
+        (
+            {"mode": "branch", "fromSeq": 1, "runOptionsOverlay": {"inputs": {"a": 1}}},
+            "runOptionsOverlay.inputs",
+        ),
+        (
+            {
+                "mode": "branch",
+                "fromSeq": 0,
+                "runOptionsOverlay": {"configurable": {"escalationThreshold": 2}},
+            },
+            "configurable.escalationThreshold",
+        ),
         ({"mode": "branch", "fromSeq": 0, "runOptionsOverlay": []}, "runOptionsOverlay"),
     ],
 )
@@ -249,3 +261,61 @@ def test_a_fork_runs_the_version_of_the_workflow_that_its_source_ran(acme: Wire)
         found = forked(acme, source, mode, fromSeq=0)
         shown: Json = acme.snapshot(found)
         assert (shown["workflowVersion"], [*shown["nodeStates"]]) == ("1.0", ["a"])
+
+
+def test_a_branch_from_the_start_may_have_other_inputs(acme: Wire) -> None:
+    source = str(acme.run("hello", {"name": "Ada"})["runId"])
+
+    branch = forked(
+        acme, source, "branch", fromSeq=0, runOptionsOverlay={"inputs": {"name": "Grace"}}
+    )
+
+    assert acme.snapshot(branch)["outputs"] == {"message": "Hello, Grace!"}
+    assert acme.snapshot(source)["outputs"] == {"message": "Hello, Ada!"}
+
+
+def test_other_inputs_are_held_to_the_workflow_too(acme: Wire) -> None:
+    source = str(acme.run("hello", {"name": "Ada"})["runId"])
+    body = {"mode": "branch", "fromSeq": 0, "runOptionsOverlay": {"inputs": {"name": 7}}}
+
+    response = acme.post(f"/v1/runs/{source}:fork", body)
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == "inputs.name"
+
+
+def test_a_branch_takes_no_mock_provider_from_a_key_that_may_not_give_one(
+    connect: Connect, source: str
+) -> None:
+    overlay = {"configurable": {"mockProvider": {"id": "any"}}}
+    body = {"mode": "branch", "fromSeq": 0, "runOptionsOverlay": overlay}
+
+    response = connect(LIVE).post(f"/v1/runs/{source}:fork", body)
+
+    assert (response.status_code, response.json()["error"]) == (403, "mock_provider_forbidden")
+
+
+def test_what_is_on_record_only_masked_must_be_given_again(acme: Wire) -> None:
+    definition = workflow(
+        [node("a", "core.setVariable", config={"name": "n", "expression": "size(variables.pin)"})],
+        variables=[variable("pin", sensitive=True), variable("n", "number")],
+    )
+    source = str(acme.run(acme.register(definition), {"pin": "orchid"})["runId"])
+    path = f"/v1/runs/{source}:fork"
+
+    silent = acme.post(path, {"mode": "branch", "fromSeq": 0})
+    later = acme.post(path, {"mode": "branch", "fromSeq": 2})
+    given = forked(acme, source, "branch", fromSeq=0, runOptionsOverlay={"inputs": {"pin": "rose"}})
+
+    assert (silent.status_code, later.status_code) == (422, 422)
+    assert silent.json()["details"]["field"] == "runOptionsOverlay.inputs.pin"
+    assert acme.snapshot(given)["variables"]["n"] == 4
+    assert "rose" not in acme.http.get(f"/v1/runs/{given}/debug-bundle").text
+
+
+def test_the_forks_of_a_run_can_be_listed(acme: Wire, source: str) -> None:
+    forks = [fork(acme, source), fork(acme, source, "branch", fromSeq=1)]
+
+    found = acme.document("/v1/runs", params={"sourceRunId": source})["items"]
+
+    assert {item["runId"] for item in found} == set(forks)

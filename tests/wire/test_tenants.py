@@ -20,14 +20,35 @@ OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} |
     "probeToolHooks",
 }
 BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in OPEN]
-LISTS = ["listRuns", "listWorkflows", "listAgents", "listInterrupts"]
+# Operations that tell of many things, and what they must be asked with.
+LISTS: dict[str, dict[str, str]] = {
+    "listRuns": {"limit": "200"},
+    "listWorkflows": {"limit": "200"},
+    "listAgents": {"limit": "200"},
+    "listInterrupts": {"limit": "200"},
+    "listWebhooks": {},
+    "listAudit": {"limit": "200"},
+    "verifyAudit": {"fromSeq": "0", "toSeq": "1000"},
+    "listQueues": {"limit": "200"},
+    "feedbackSummary": {"by": "agent"},
+    "exportRuns": {},
+}
+RUBRIC: Json = [{"kind": "rating", "question": "How good is it?"}]
 # Operations that name a thing in their body: how to name it there.
 BY_BODY: dict[str, Json] = {
     "createRun": {"workflowId": "{workflow_id}"},
     "bulkCancelRuns": {"runIds": ["{run_id}"]},
+    "createQueue": {"name": "Mine", "rubric": RUBRIC, "runIds": ["{run_id}"]},
+    "createJudge": {
+        "workflowId": "{workflow_id}",
+        "agentId": "{agent_id}",
+        "runIds": ["{run_id}"],
+    },
 }
 # Operations that make a thing whose name another tenant may have taken.
-MAKERS = ["registerWorkflow", "registerAgent"]
+MAKERS = ["registerWorkflow", "registerAgent", "registerWebhook"]
+SIGNAL: JsonObject = {"kind": "label", "label": "Secret label"}
+WEBHOOK: JsonObject = {"url": "https://hooks.example.com/secret", "events": ["*"]}
 
 
 def _agent(persona: str) -> JsonObject:
@@ -50,12 +71,25 @@ class Belongings:
         assert wire.post("/v1/agents", self.agent).status_code == 201
         self.run_id = wire.create(self.workflow["id"], tags=[self.tag])
         self.ended = wire.run("conformance-noop", tags=[self.tag])["runId"]
+        self.webhook_id = _made(wire, "/v1/webhooks", WEBHOOK)["webhookId"]
+        queue = {"name": "Secret queue", "rubric": RUBRIC, "runIds": [self.ended]}
+        self.queue_id = _made(wire, "/v1/queues", queue)["queueId"]
+        judge = {
+            "workflowId": self.workflow["id"],
+            "agentId": self.agent["agentId"],
+            "runIds": [self.run_id],
+        }
+        self.judge_id = _made(wire, "/v1/judges", judge)["judgeId"]
+        _made(wire, f"/v1/runs/{self.ended}/annotations", {"signal": SIGNAL})
         self.real = {
             "run_id": self.run_id,
             "workflow_id": self.workflow["id"],
             "artifact_id": "wait-0-0",
             "agent_id": self.agent["agentId"],
             "node_id": "wait",
+            "webhook_id": self.webhook_id,
+            "queue_id": self.queue_id,
+            "judge_id": self.judge_id,
         }
         self.missing = {
             name: re.sub("[0-9a-f]{8}$", "ffffffff", v) for name, v in self.real.items()
@@ -69,7 +103,11 @@ class Belongings:
             self.tag,
             self.workflow["id"],
             str(self.agent["agentId"]),
+            self.webhook_id,
+            self.queue_id,
+            self.judge_id,
             "Secret",
+            "hooks.example.com/secret",
         ]
 
 
@@ -79,6 +117,14 @@ def acme_s(host: ServedHost) -> Iterator[Belongings]:
         belongings = Belongings(wire)
         yield belongings
         wire.post(f"/v1/runs/{belongings.run_id}/cancel")
+        wire.request("DELETE", f"/v1/webhooks/{belongings.webhook_id}")
+
+
+def _made(wire: Wire, path: str, body: JsonObject) -> JsonObject:
+    response = wire.post(path, body)
+    assert response.is_success, response.text
+    made: JsonObject = response.json()
+    return made
 
 
 def _plain(response: httpx.Response, ids: dict[str, str]) -> tuple[int, str, dict[str, str]]:
@@ -139,6 +185,8 @@ def test_nothing_of_it_was_touched(acme: Wire, globex: Wire, acme_s: Belongings)
     for operation in BY_ID:
         _call(globex, operation, acme_s.real)
 
+    assert acme.get(f"/v1/queues/{acme_s.queue_id}").json()["progress"]["locked"] == 0
+    assert acme_s.webhook_id in acme.get("/v1/webhooks").text
     assert acme.snapshot(acme_s.run_id)["status"] == "running"
     assert acme.types(acme_s.run_id) == ["run.started", "node.started"]
 
@@ -152,11 +200,13 @@ def test_no_list_shows_anything_of_another_tenant(
     seen = ""
     cursor: dict[str, str] = {}
     while True:
-        page = globex.document(operation.path, params={"limit": "200", **cursor})
-        seen += str(page)
-        if "nextCursor" not in page:
+        response = globex.get(operation.path, params={**LISTS[name], **cursor})
+        assert response.status_code == 200, response.text
+        seen += response.text
+        is_page = response.headers["content-type"] == "application/json"
+        if not is_page or "nextCursor" not in response.json():
             break
-        cursor = {"cursor": page["nextCursor"]}
+        cursor = {"cursor": response.json()["nextCursor"]}
 
     assert not [mark for mark in acme_s.marks() if mark in seen]
 

@@ -22,11 +22,11 @@ from wopr.cli.documents import (
     WorkflowListItem,
 )
 from wopr.cli.errors import CliError
-from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.exit_codes import ExitCode
+from wopr.cli.refusals import refusal, unreachable
 from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
 from wopr.protocol.documents import JsonObject, encode
-from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.reviews import FeedbackSummary
@@ -157,11 +157,11 @@ class Client:
             async with self._http.stream("GET", "/v1/export/runs", params=query) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise _refusal(response, self.server)
+                    raise refusal(response, self.server)
                 async for chunk in response.aiter_bytes():
                     yield chunk
         except httpx.HTTPError as fault:
-            raise _unreachable(self.server, fault) from None
+            raise unreachable(self.server, fault) from None
 
     async def fork(self, run_id: str, body: ForkRun) -> Answer[ForkAccepted]:
         """Fork a run."""
@@ -212,7 +212,7 @@ class Client:
         ) as response:
             if response.status_code != 200:
                 await response.aread()
-                raise _refusal(response, self.server)
+                raise refusal(response, self.server)
             async for chunk in response.aiter_bytes():
                 for line in splitter.feed(chunk):
                     yield line
@@ -248,9 +248,9 @@ class Client:
                 method, path, params=query, content=content, headers=headers
             )
         except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            raise _unreachable(self.server, fault) from None
+            raise unreachable(self.server, fault) from None
         if not response.is_success:
-            raise _refusal(response, self.server)
+            raise refusal(response, self.server)
         return response
 
 
@@ -286,39 +286,3 @@ def _decode(response: httpx.Response, kind: type[T]) -> Answer[T]:
             code="bad_answer",
             hint="is this URL a WOPR server? ask it with `wopr doctor`",
         ) from None
-
-
-def _refusal(response: httpx.Response, server: Server) -> CliError:
-    exit_code = exit_code_of_status(response.status_code)
-    try:
-        envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
-    except (msgspec.DecodeError, UnicodeError):
-        return CliError(
-            f"the server answered {response.status_code} {response.reason_phrase}",
-            exit_code,
-            code="bad_answer",
-        )
-    return CliError(
-        envelope.message,
-        exit_code,
-        code=envelope.error,
-        hint=_hint(exit_code, server),
-        details=envelope.details,
-    )
-
-
-def _hint(exit_code: ExitCode, server: Server) -> str | None:
-    if exit_code is not ExitCode.DENIED:
-        return None
-    if server.api_key is None:
-        return "give a key with WOPR_API_KEY or --api-key; `wopr keys create` makes one"
-    return "the key is not valid here or lacks the scope; `wopr keys list` shows what exists"
-
-
-def _unreachable(server: Server, fault: Exception) -> CliError:
-    return CliError(
-        f"cannot reach {server.url}: {str(fault) or type(fault).__name__}",
-        ExitCode.UNAVAILABLE,
-        code="server_unreachable",
-        hint="start it with `wopr serve`, or name another with --url or WOPR_URL",
-    )

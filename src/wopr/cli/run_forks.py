@@ -50,6 +50,14 @@ def fork(
         list[str] | None,
         typer.Option("--config", metavar="NAME=VALUE", help="A key of `configurable` to change."),
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input to change, from 0."),
+    ] = None,
+    because: Annotated[
+        str | None,
+        typer.Option(metavar="ANNOTATION", help="The feedback that led to it; kept with the run."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would do, and do nothing.")
     ] = False,
@@ -62,8 +70,17 @@ def fork(
     A branch does again what comes after that point, outside effects included. Look first with
     --dry-run.
     """
-    body = _request(mode, start, tag or [], parse_assignments(config or [], "--config"))
+    overlay = OptionsOverlay(
+        inputs=parse_assignments(inputs or [], "--input"),
+        configurable=parse_assignments(config or [], "--config"),
+        tags=tag or [],
+        metadata={} if because is None else {"annotationId": because},
+    )
+    from_seq: int | Unset = UNSET if start is None else start
+    body = ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
     target = Target(url, api_key)
+    if because is not None:
+        ask(target, lambda client: _require_annotation(client, run_id, because))
     if dry_run:
         seen = ask(target, lambda client: client.preview_fork(run_id, body))
         if as_json:
@@ -91,7 +108,7 @@ def replay(
 
     The exit code is 0 when both are the same, and 1 when they differ.
     """
-    body = _request("replay", start, [], {})
+    body = ForkRun(mode="replay", from_seq=UNSET if start is None else start)
 
     async def repeat(client: Client) -> Answer[RunDiff]:
         from wopr.cli.watch import wait_quietly
@@ -152,14 +169,14 @@ def bundle(
         note(f"the bundle is not complete: {reason}")
 
 
-def _request(
-    mode: ForkMode, start: int | None, tags: list[str], configurable: JsonObject
-) -> ForkRun:
-    from_seq: int | Unset = UNSET if start is None else start
-    if not tags and not configurable:
-        return ForkRun(mode=mode, from_seq=from_seq)
-    overlay = OptionsOverlay(tags=tags, configurable=configurable)
-    return ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
+async def _require_annotation(client: Client, run_id: str, annotation_id: str) -> None:
+    known = (await client.annotations(run_id)).document.annotations
+    if annotation_id not in {each.annotation_id for each in known}:
+        raise CliError(
+            f"run {run_id} has no annotation {annotation_id}",
+            ExitCode.NOT_FOUND,
+            hint=f"`wopr feedback list {run_id} --json` shows their ids",
+        )
 
 
 def _print_preview(preview: ForkPreview) -> None:

@@ -221,10 +221,11 @@ def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: 
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
     if not child or node is None:
         return state
-    state = replace(state, children=(*state.children, (child, str(event.node_id))))
-    borrowed = node.borrowed + is_history(state.identity, event.sequence)
     children = (*node.children, (child, workflow))
-    return with_node(state, event, children=children, borrowed=borrowed)
+    if is_history(state.identity, event.sequence):
+        return with_node(state, event, children=children, borrowed=node.borrowed + 1)
+    state = replace(state, children=(*state.children, (child, str(event.node_id))))
+    return with_node(state, event, children=children)
 
 
 def _output_chunk(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:

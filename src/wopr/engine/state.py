@@ -131,7 +131,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentRef | None = None
     run_orchestrator: AgentRef | None = None
     decisions: tuple[Decision, ...] = ()
-    # (child run id, node) of every child that the run ever had, in the order they were made.
+    # (child run id, node) of every child that the run itself ever had, in the order they were made.
     children: tuple[tuple[str, str], ...] = ()
     cancelled_by_parent: bool = False
     # Resume values by interrupt key: the same key never asks twice.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Protocol
 
 import msgspec
@@ -65,7 +65,7 @@ class FlatRun:
     flags: int
 
 
-COLUMNS: Final = tuple(field.name for field in fields(FlatRun))
+COLUMNS: Final = {field.name: str(field.type) for field in fields(FlatRun)}
 
 
 class Exports:
@@ -85,7 +85,7 @@ class Exports:
             case "csv":
                 return self._csv(tenant, where)
             case "parquet":
-                return self._parquet(ParquetFile(FlatRun), tenant, where)
+                return self._parquet(ParquetFile(COLUMNS), tenant, where)
 
     async def _jsonl(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
         async for run in each_run(self._store, tenant, where):
@@ -97,7 +97,7 @@ class Exports:
             yield b"]}\n"
 
     async def _csv(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
-        yield _line(COLUMNS)
+        yield _line(tuple(COLUMNS))
         async for run in each_run(self._store, tenant, where):
             flat = await self._flat(tenant, run)
             yield _line(tuple(_cell(getattr(flat, name)) for name in COLUMNS))
@@ -105,9 +105,9 @@ class Exports:
     async def _parquet(
         self, file: ParquetFile, tenant: str, where: RunFilter
     ) -> AsyncIterator[bytes]:
-        rows: list[FlatRun] = []
+        rows: list[dict[str, object]] = []
         async for run in each_run(self._store, tenant, where):
-            rows.append(await self._flat(tenant, run))
+            rows.append(asdict(await self._flat(tenant, run)))
             if len(rows) == PARQUET_ROWS:
                 yield await file.write(rows)
                 rows.clear()

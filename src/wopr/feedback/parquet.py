@@ -4,38 +4,34 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import anyio.to_thread
 
 from wopr.protocol.errors import NotProvided
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-# How the annotations of a row's fields are called in Arrow.
+# How the types of columns are called in Arrow.
 _TYPES = {"str": "string", "int": "int64", "int | None": "int64", "float | None": "float64"}
 
 
 class ParquetFile:
-    """Writes rows of one dataclass, and hands out the bytes as they are written."""
+    """Writes rows of the same columns, and hands out the bytes as they are written."""
 
-    def __init__(self, row: type[DataclassInstance]) -> None:
+    def __init__(self, columns: Mapping[str, str]) -> None:
         # pyarrow has no types of its own: this class is the edge that it is used at.
         arrow: Any = _module("pyarrow")
         parquet: Any = _module("pyarrow.parquet")
         self._arrow = arrow
         self._schema: Any = arrow.schema(
-            [(field.name, getattr(arrow, _TYPES[str(field.type)])()) for field in fields(row)]
+            [(name, getattr(arrow, _TYPES[kind])()) for name, kind in columns.items()]
         )
         self._sink = _Sink()
         self._writer: Any = parquet.ParquetWriter(self._sink, self._schema)
 
-    async def write(self, rows: Sequence[DataclassInstance]) -> bytes:
+    async def write(self, rows: list[dict[str, object]]) -> bytes:
         """Write rows as one row group."""
-        return await anyio.to_thread.run_sync(self._write, [asdict(row) for row in rows])
+        return await anyio.to_thread.run_sync(self._write, rows)
 
     async def close(self) -> bytes:
         """Write the end of the file."""

@@ -98,11 +98,11 @@ class Queues:
 
     async def read(self, tenant: str, queue_id: str) -> Queue:
         """A queue and how far it is."""
-        return await self._with_progress(tenant, await self._find(tenant, queue_id))
+        return await self._with_progress(tenant, await self.find(tenant, queue_id))
 
     async def take(self, tenant: str, queue_id: str, reviewer: str) -> QueueItem | None:
         """Hold the next run for this reviewer; None when there is nothing left for them."""
-        queue = await self._find(tenant, queue_id)
+        queue = await self.find(tenant, queue_id)
         _admit(queue, reviewer)
         now = self._now()
         until = now + queue.lock_minutes * MINUTE_MS
@@ -140,13 +140,12 @@ class Queues:
     async def finish(
         self,
         tenant: str,
-        queue_id: str,
+        queue: Queue,
         run_id: str,
         reviewer: str,
         request: CreateReview,
     ) -> ReviewTaken:
         """Take a review: its annotations are stored, and the run is done for this reviewer."""
-        queue = await self._find(tenant, queue_id)
         _admit(queue, reviewer)
         run = await self._store.run(tenant, run_id)
         if run is None:
@@ -157,7 +156,7 @@ class Queues:
             for each in request.annotations
         ]
         review = Review(
-            queue_id=queue_id,
+            queue_id=queue.queue_id,
             run_id=run_id,
             reviewer=reviewer,
             at=self._now(),
@@ -168,14 +167,15 @@ class Queues:
         for each in prepared:
             self._annotator.listener.stored(each.annotation)
         return ReviewTaken(
-            queue_id=queue_id,
+            queue_id=queue.queue_id,
             run_id=run_id,
             reviews=reviews,
             finished=finished,
             annotations=[each.annotation for each in prepared],
         )
 
-    async def _find(self, tenant: str, queue_id: str) -> Queue:
+    async def find(self, tenant: str, queue_id: str) -> Queue:
+        """The queue as it was made, without its progress."""
         row = await self._store.queue(tenant, queue_id)
         if row is None:
             raise NotFound(f"there is no queue {queue_id[:128]!r}")

@@ -35,7 +35,8 @@ OPERATIONS = (
         summary="Export runs with their annotations",
         tag="feedback",
         scope="runs:read",
-        content_type="application/x-ndjson",
+        content_type=EXPORT_FORMATS["jsonl"],
+        other_content_types=(EXPORT_FORMATS["csv"], EXPORT_FORMATS["parquet"]),
         errors=(400, 401, 403, 501),
         parameters=(
             Parameter(

@@ -7,8 +7,10 @@ from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
 from wopr.http.runs import RUN_ERRORS, run_id
 from wopr.protocol.errors import Forbidden, Refused
-from wopr.protocol.forks import Ancestry, ForkAccepted, ForkRun, RunDiff
+from wopr.protocol.forks import Ancestry, ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.runtime.comparing import ancestry, compare
+from wopr.runtime.forking import compiled_of, find_source, read_events
+from wopr.runtime.requests import check_overlay
 
 
 async def fork_run(exchange: Exchange) -> Answer:
@@ -16,7 +18,18 @@ async def fork_run(exchange: Exchange) -> Answer:
     if not exchange.caller.may("runs:read"):
         raise Forbidden("this key lacks the scope runs:read", scopeRequired="runs:read")
     name = run_id(exchange)
+    journal = exchange.host.advancer.journal
+    source = await find_source(journal, exchange.tenant, name)
     request = await exchange.document(ForkRun)
+    if source is not None:
+        [started] = await read_events(journal, exchange.tenant, name, 1)
+        check_overlay(
+            request,
+            started.payload,
+            await compiled_of(journal, exchange.tenant, source),
+            principal=exchange.caller,
+            settings=exchange.host.settings,
+        )
     commands = exchange.host.commands
     if exchange.query.get("dryRun") in ("true", "1"):
         return ok(await commands.preview_fork(exchange.tenant, name, request))
@@ -27,11 +40,13 @@ async def fork_run(exchange: Exchange) -> Answer:
 
 async def diff_runs(exchange: Exchange) -> Answer:
     """Compare two runs: the first difference, all others, and what they came to."""
+    name = run_id(exchange)
+    await exchange.host.readers.row(exchange.tenant, name)
     other = exchange.query.get("against")
     if not other:
         raise Refused("against must name the run to compare with", field="against")
     journal = exchange.host.advancer.journal
-    return ok(await compare(journal, exchange.tenant, run_id(exchange), other))
+    return ok(await compare(journal, exchange.tenant, name, other))
 
 
 async def get_ancestry(exchange: Exchange) -> Answer:
@@ -52,7 +67,7 @@ OPERATIONS = (
         body=ForkRun,
         success=201,
         answer=ForkAccepted,
-        other_answers=(200,),
+        preview=ForkPreview,
         errors=(400, *RUN_ERRORS, 409, 410, 413, 415, 422),
         parameters=(
             Parameter(

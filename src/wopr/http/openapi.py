@@ -54,7 +54,8 @@ def _camel(name: str) -> str:
 def _schemas(operations: tuple[Operation, ...]) -> tuple[dict[type[Any], JsonObject], JsonObject]:
     types = {ErrorEnvelope: None}
     for operation in operations:
-        types |= {t: None for t in (operation.body, operation.answer) if t is not None}
+        named = (operation.body, operation.answer, operation.preview)
+        types |= {t: None for t in named if t is not None}
     made, components = msgspec.json.schema_components(types, ref_template=REF_TEMPLATE)
     return dict(zip(types, made, strict=True)), components
 
@@ -102,7 +103,8 @@ def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
     good = {} if operation.answer is None else {"schema": schemas[operation.answer]}
     done: JsonObject = {"description": "Done"}
     if operation.success != 204:
-        done["content"] = {operation.content_type: good}
+        kinds = (operation.content_type, *operation.other_content_types)
+        done["content"] = dict.fromkeys(kinds, good)
     responses: JsonObject = {str(operation.success): done}
     if operation.content_type == "text/event-stream":
         responses["200"]["content"]["application/json"] = {
@@ -112,6 +114,9 @@ def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
         responses[str(status)] = {"description": "Nothing new"}
         if status == 200 and operation.answer is not None:
             responses["200"]["content"] = {operation.content_type: good}
+    if operation.preview is not None:
+        content = {operation.content_type: {"schema": schemas[operation.preview]}}
+        responses["200"] = {"description": "What would happen", "content": content}
     envelope = {"application/json": {"schema": schemas[ErrorEnvelope]}}
     always = () if operation.scope is None else (401, 403, 429, 503)
     for status in sorted({*operation.errors, *always}):

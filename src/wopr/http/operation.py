@@ -42,6 +42,9 @@ class Operation:
     success: int = 200
     answer: type[Any] | None = None
     content_type: str = "application/json"
+    other_content_types: tuple[str, ...] = ()
+    # What 200 answers when the caller only asks what would happen.
+    preview: type[Any] | None = None
     other_answers: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
     parameters: tuple[Parameter, ...] = ()

@@ -57,15 +57,11 @@ async def next_item(exchange: Exchange) -> Answer:
 
 async def finish_item(exchange: Exchange) -> Answer:
     """Take the caller's review of a run: the annotations that the rubric asks for."""
+    queues = exchange.host.feedback.queues
+    queue = await queues.find(exchange.tenant, exchange.path["queue_id"])
     request = await exchange.document(CreateReview)
-    taken = await exchange.host.feedback.queues.finish(
-        exchange.tenant,
-        exchange.path["queue_id"],
-        run_id(exchange),
-        exchange.caller.key_id,
-        request,
-    )
-    return ok(taken)
+    by = exchange.caller.key_id
+    return ok(await queues.finish(exchange.tenant, queue, run_id(exchange), by, request))
 
 
 OPERATIONS = (
@@ -122,7 +118,7 @@ OPERATIONS = (
         scope="runs:annotate",
         answer=QueueItem,
         other_answers=(204,),
-        errors=(*RUN_ERRORS, 501),
+        errors=(400, *RUN_ERRORS, 501),
         parameters=(IDEMPOTENCY_KEY,),
         is_extension=True,
         offered=offered,

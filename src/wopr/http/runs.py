@@ -95,6 +95,7 @@ def run_filter(exchange: Exchange) -> RunFilter:
         workflow_id=query.get("workflowId"),
         tag=query.get("tag"),
         parent_run_id=query.get("parentRunId"),
+        source_run_id=query.get("sourceRunId"),
         created_from=instant(exchange, "since"),
         created_before=instant(exchange, "until"),
     )
@@ -216,6 +217,7 @@ RUN_FILTERS = (
     Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
     Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
     Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
+    Parameter(name="sourceRunId", description="Its forks.", schema={"type": "string"}),
     Parameter(
         name="since",
         description="Created at or after this time.",

@@ -14,8 +14,9 @@ Sequence = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class OptionsOverlay(Closed, frozen=True, kw_only=True):
-    """What a branch changes of its source's options."""
+    """What a branch changes of its source's options; inputs, if it begins at the start."""
 
+    inputs: JsonObject = {}
     configurable: JsonObject = {}
     tags: Annotated[list[Tag], msgspec.Meta(max_length=100)] = []
     metadata: JsonObject = {}
@@ -23,7 +24,7 @@ class OptionsOverlay(Closed, frozen=True, kw_only=True):
     @property
     def is_empty(self) -> bool:
         """Whether it changes nothing."""
-        return not (self.configurable or self.tags or self.metadata)
+        return not (self.inputs or self.configurable or self.tags or self.metadata)
 
     def over(self, other: OptionsOverlay) -> OptionsOverlay:
         """What both change together; where they differ, this one holds."""

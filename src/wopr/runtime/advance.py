@@ -15,7 +15,8 @@ import msgspec
 
 from wopr.agents.memory import Memory
 from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended, Waiting
-from wopr.engine.plan import Breach, Start, plan
+from wopr.engine.plan import plan
+from wopr.engine.steps import Breach, Start
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError

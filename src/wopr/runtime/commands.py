@@ -225,7 +225,8 @@ class Commands:
         """Fork a run and return the encoded 201 answer; history and replay follow by themselves."""
         source = await source_of(self._journal, tenant, run_id, request)
         fork = await fork_of(self._journal, tenant, source, request)
-        run, burst = await begin_fork(self._journal, tenant, source, fork)
+        inputs = request.run_options_overlay.inputs
+        run, burst = await begin_fork(self._journal, tenant, source, fork, inputs)
         self._note(burst, by, "run.fork", sourceRunId=run_id, mode=fork.mode, fromSeq=fork.from_seq)
         answer = encode(accepted(run.state.identity, fork))
         async with run.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.fold import fold_all
@@ -10,11 +11,12 @@ from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.protocol.documents import UNSET, JsonObject, Unset
 from wopr.protocol.errors import Gone, NotFound, Refused, Unprocessable
 from wopr.protocol.events import RunEvent
-from wopr.protocol.forks import Fork, ForkAccepted, ForkPreview, ForkRun, Shift
+from wopr.protocol.forks import Fork, ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, Shift
 from wopr.protocol.times import to_millis
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst
 from wopr.runtime.journal import Journal
+from wopr.runtime.library import Compiled
 from wopr.runtime.vault import Vault
 from wopr.store.port import RunRow
 
@@ -23,17 +25,28 @@ COPIED_AT_ONCE = 200
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
 
+async def find_source(journal: Journal, tenant: str, run_id: str) -> RunRow | None:
+    """The run to fork from; None once retention has removed it."""
+    row = await journal.store.run(tenant, run_id)
+    if row is None and not await journal.store.expired(tenant, run_id):
+        raise NotFound(f"there is no run {run_id!r}")
+    return row
+
+
 async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> RunRow:
     """The run to fork from, or the reason why it cannot be."""
-    row = await journal.store.run(tenant, run_id)
+    row = await find_source(journal, tenant, run_id)
     if row is None:
-        if await journal.store.expired(tenant, run_id):
-            raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
-        raise NotFound(f"there is no run {run_id!r}")
+        raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
     if request.mode == "branch" and isinstance(request.from_seq, Unset):
         raise Refused("fromSeq is required for a branch", field="fromSeq")
     if request.mode == "replay" and not request.run_options_overlay.is_empty:
         raise Refused("a replay takes no runOptionsOverlay", field="runOptionsOverlay")
+    if request.run_options_overlay.inputs and start_of(request):
+        raise Refused(
+            "inputs are read at the start: a branch from 0 can change them",
+            field="runOptionsOverlay.inputs",
+        )
     if start_of(request) > row.last_sequence + 1:
         raise Unprocessable(
             f"fromSeq is {start_of(request)}, and the run's last event is {row.last_sequence}",
@@ -59,9 +72,14 @@ async def read_events(journal: Journal, tenant: str, run_id: str, end: int) -> l
     return events
 
 
+async def compiled_of(journal: Journal, tenant: str, source: RunRow) -> Compiled:
+    """The workflow that the source runs."""
+    return await journal.library.version(tenant, source.workflow_id, source.workflow_version)
+
+
 async def open_fork(journal: Journal, tenant: str, source: RunRow, fork: Fork) -> ActiveRun:
     """A fork in memory, with nothing of its history copied yet."""
-    compiled = await journal.library.version(tenant, source.workflow_id, source.workflow_version)
+    compiled = await compiled_of(journal, tenant, source)
     identity = RunIdentity(
         run_id=journal.new_id(),
         tenant=tenant,
@@ -78,7 +96,9 @@ async def fork_of(journal: Journal, tenant: str, source: RunRow, request: ForkRu
     What an earlier branch changed beside its log is changed in a fork of that branch too.
     """
     before = None if source.fork is None else msgspec.json.decode(source.fork, type=Fork)
-    overlay = request.run_options_overlay
+    # What the first event says is said there; what is kept beside the log is kept as clean.
+    options = msgspec.to_builtins(replace(request.run_options_overlay, inputs={}))
+    overlay = msgspec.convert(journal.redactor.json(options), OptionsOverlay)
     shifts = [] if before is None else before.shifts
     start = start_of(request)
     if request.mode == "branch":
@@ -132,7 +152,7 @@ async def _gap(
 
 
 async def begin_fork(
-    journal: Journal, tenant: str, source: RunRow, fork: Fork
+    journal: Journal, tenant: str, source: RunRow, fork: Fork, inputs: JsonObject
 ) -> tuple[ActiveRun, Burst]:
     """A fork with its first event, to be committed; the rest of its history follows."""
     run = await open_fork(journal, tenant, source, fork)
@@ -141,7 +161,7 @@ async def begin_fork(
     if fork.from_seq or fork.mode == "replay":
         copy_events(burst, first, {})
     else:
-        burst.add("run.started", first_payload(first[0], fork))
+        burst.add("run.started", first_payload(first[0], fork, inputs))
     return run, burst
 
 
@@ -162,9 +182,11 @@ def copy_events(burst: Burst, events: list[RunEvent], ids: dict[str, str]) -> No
         burst.copy(event, ids)
 
 
-def first_payload(source: RunEvent, fork: Fork) -> JsonObject:
+def first_payload(source: RunEvent, fork: Fork, inputs: JsonObject) -> JsonObject:
     """The `run.started` of a fork that begins anew, with what the branch changes."""
     payload: JsonObject = dict(source.payload)
+    if inputs:
+        payload["inputs"] = {**payload.get("inputs", {}), **inputs}
     overlay = fork.overlay
     if overlay.configurable:
         payload["configurable"] = {**payload.get("configurable", {}), **overlay.configurable}

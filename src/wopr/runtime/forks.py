@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wopr.engine.fold import INTERRUPTED_BY_FORK
-from wopr.engine.plan import Finish, Skip, Start, Step, move_of, plan
+from wopr.engine.plan import move_of, plan
 from wopr.engine.replay import Record, is_command
 from wopr.engine.state import RunState
+from wopr.engine.steps import Finish, Skip, Start, Step
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork

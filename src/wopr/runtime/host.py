@@ -33,20 +33,14 @@ from wopr.runtime.advertise_agents import floor_of
 from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Guard
 from wopr.runtime.audit import HOST, Audit, audit_key
-from wopr.runtime.builtin_workflows import (
-    conformance_agents,
-    conformance_fixtures,
-    hello,
-    runnable_fixtures,
-)
 from wopr.runtime.bus import Bus
 from wopr.runtime.commands import Commands
 from wopr.runtime.courier import MAX_RESPONSE_BYTES as MAX_RECEIPT_BYTES
 from wopr.runtime.courier import Courier
-from wopr.runtime.definition_files import find_definitions, load_definition
 from wopr.runtime.egress import guarded_client
 from wopr.runtime.feedback import Feedback, feedback_of
 from wopr.runtime.host_secret import host_secret
+from wopr.runtime.installing import install_agents, register_workflows
 from wopr.runtime.journal import Journal
 from wopr.runtime.keyring import Keyring
 from wopr.runtime.library import Library
@@ -62,7 +56,7 @@ from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal, derive
 from wopr.store.open import serving_store
-from wopr.store.port import SHARED, Store
+from wopr.store.port import Store
 
 HOUSEKEEPING_SECONDS = 3600
 EXPIRED_AT_ONCE = 500
@@ -143,7 +137,7 @@ async def _assemble(
     for key in configured:
         redactor.register("api-key", key.key)
     library = Library(store, registry, sources.now)
-    fixtures = await _register_workflows(settings, library)
+    fixtures = await register_workflows(settings, library)
     audit = Audit(store, audit_key(settings.data_dir), sources.now, redactor)
     discovery = document(capabilities(settings, registry, fixtures, audit.public_key))
     advertised: JsonObject = msgspec.json.decode(discovery)
@@ -151,7 +145,7 @@ async def _assemble(
     agents = Agents(store, sources.now, advertised)
     library.agents = agents
     if settings.conformance:
-        await _install_agents(agents)
+        await install_agents(agents)
     keyring = Keyring(store, configured, sources.now)
     metrics = Metrics()
     bus = Bus(settings.max_readers_per_run)
@@ -243,48 +237,6 @@ def _tool_limits(settings: Settings, sources: Sources) -> ToolLimits:
     return ToolLimits(
         per_second=rate, burst=max(1, math.ceil(rate)), clock=lambda: sources.now() / 1000
     )
-
-
-async def _register_workflows(settings: Settings, library: Library) -> list[str]:
-    """Register what the operator gave, then what is built in; answers with the fixtures' ids."""
-    given = [
-        (str(path), load_definition(path))
-        for directory in settings.workflows
-        for path in find_definitions(directory)
-    ]
-    names = {str(document.get("id")) for _, document in given}
-    built_in = [("built in", hello())]
-    if settings.conformance:
-        built_in += [("built in", document) for document in conformance_fixtures()]
-    given += [(source, d) for source, d in built_in if str(d.get("id")) not in names]
-    kept = {
-        str(document["id"]): document
-        for source, document in given
-        if await _register(library, source, document)
-    }
-    log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
-    agents = conformance_agents() if settings.conformance else ()
-    return runnable_fixtures(kept, {str(a["agentId"]).rpartition(".")[0] for a in agents})
-
-
-async def _register(library: Library, source: str, document: JsonObject) -> bool:
-    """Register one definition; one that cannot run here is left out, and the log says why."""
-    try:
-        await library.register(SHARED, document)
-    except WoprError as error:
-        level = log.debug if source == "built in" else log.warning
-        level("workflow left out", source=source, id=document.get("id"), reason=str(error))
-        return False
-    return True
-
-
-async def _install_agents(agents: Agents) -> None:
-    """Install the agents of conformance checks; one that this host cannot have is left out."""
-    for manifest in conformance_agents():
-        try:
-            await agents.register(SHARED, manifest)
-        except WoprError as error:
-            log.warning("agent left out", id=manifest.get("agentId"), reason=str(error))
 
 
 async def _keep_house(host: Host) -> None:

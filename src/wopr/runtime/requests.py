@@ -9,8 +9,15 @@ import msgspec
 
 from wopr.nodes.mock_providers import script
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
-from wopr.protocol.errors import BadEngineVersion, CapabilityRequired, Forbidden, Refused
+from wopr.protocol.errors import (
+    BadEngineVersion,
+    CapabilityRequired,
+    Forbidden,
+    Refused,
+    Unprocessable,
+)
 from wopr.protocol.events import ENGINE_VERSION
+from wopr.protocol.forks import ForkRun
 from wopr.protocol.runs import Configurable, CreateRun, Owner
 from wopr.runtime.library import Compiled, Library
 from wopr.runtime.settings import Settings
@@ -52,8 +59,8 @@ async def check_request(
     engine_version = _engine_version(force_engine_version, principal)
     compiled = await library.newest(principal.tenant, request.workflow_id)
     if request.configurable:
-        _check_configurable(request.configurable, compiled, principal)
-    elif compiled.configurable_schema is not None:
+        _check_options(request.configurable, principal)
+    if compiled.configurable_schema is not None:
         _check_schema(request.configurable, compiled)
     if request.metadata:
         _check_metadata(request.metadata, settings.max_metadata_bytes)
@@ -98,7 +105,48 @@ def _engine_version(forced: str | None, principal: Principal) -> int:
     return known[forced]
 
 
-def _check_configurable(configurable: JsonObject, compiled: Compiled, principal: Principal) -> None:
+def check_overlay(
+    request: ForkRun,
+    started: JsonObject,
+    compiled: Compiled,
+    *,
+    principal: Principal,
+    settings: Settings,
+) -> None:
+    """Check what a branch changes of its source, whose `run.started` says what that was."""
+    overlay = request.run_options_overlay
+    if overlay.configurable:
+        _check_options(overlay.configurable, principal)
+        _check_schema(started.get("configurable", {}) | overlay.configurable, compiled)
+    if overlay.metadata:
+        _check_metadata(overlay.metadata, settings.max_metadata_bytes)
+    if request.mode == "branch":
+        _refuse_masked(request, started, compiled)
+    if overlay.inputs:
+        check_inputs(compiled, started.get("inputs", {}) | overlay.inputs)
+
+
+def _refuse_masked(request: ForkRun, started: JsonObject, compiled: Compiled) -> None:
+    """Refuse to go on with values that the log holds only masked."""
+    graph = compiled.graph
+    if request.from_seq:
+        marked = any(any(n.output_sensitivity.values()) for n in graph.nodes.values())
+        if graph.sensitive_variables or graph.sensitive_channels or marked:
+            raise Unprocessable(
+                "the run's sensitive values are on record only masked: branch off from 0",
+                field="fromSeq",
+            )
+        return
+    given = request.run_options_overlay.inputs
+    for name in sorted(graph.sensitive_variables & started.get("inputs", {}).keys()):
+        if name not in given:
+            raise Unprocessable(
+                f"inputs.{name} is on record only masked: give it again in the overlay",
+                field=f"runOptionsOverlay.inputs.{name}",
+            )
+
+
+def _check_options(configurable: JsonObject, principal: Principal) -> None:
     try:
         options = msgspec.convert(configurable, Configurable)
     except msgspec.ValidationError as fault:
@@ -111,7 +159,6 @@ def _check_configurable(configurable: JsonObject, compiled: Compiled, principal:
                 "configurable.mockProvider is for test keys only", code="mock_provider_forbidden"
             )
         script(options.mock_provider)
-    _check_schema(configurable, compiled)
 
 
 def _check_schema(configurable: JsonObject, compiled: Compiled) -> None:

@@ -16,19 +16,9 @@ from wopr.engine.outcome import (
     Suspended,
     Waiting,
 )
-from wopr.engine.plan import (
-    Breach,
-    Expire,
-    FailNode,
-    FailRun,
-    Finish,
-    Loopback,
-    Skip,
-    Start,
-    Step,
-    outputs,
-)
+from wopr.engine.plan import outputs
 from wopr.engine.state import RunState
+from wopr.engine.steps import Breach, Expire, FailNode, FailRun, Finish, Loopback, Skip, Start, Step
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import Conflict
 from wopr.protocol.runs import RunError
@@ -94,7 +84,8 @@ def fail_node(burst: Burst, node_id: str, error: RunError, attempts: int = 1) ->
 def stop_nodes(run: ActiveRun, burst: Burst, reason: str) -> None:
     """Cancel every node that has started and not ended, and the children they wait for."""
     for node_id in burst.state.active():
-        for child, _ in burst.state.nodes[node_id].children:
+        node = burst.state.nodes[node_id]
+        for child, _ in node.children[node.borrowed :]:
             _cancel_child(run, burst, node_id, child)
         payload = {"nodeId": node_id, "reason": reason}
         burst.add("node.cancelled", payload, node_id=node_id)

@@ -1,0 +1,82 @@
+"""Runs and annotations put straight into a store, so that there is much of them to read."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from bench.server import TENANT
+from wopr.protocol.documents import encode
+from wopr.protocol.runs import RunSnapshot
+from wopr.protocol.times import to_iso
+from wopr.store.port import Batch, RunRow, Store, StoredEvent
+from wopr.store.port.feedback import AnnotationRow
+
+AT_ONCE = 500
+WORKFLOW = "bench-noop"
+_STARTED = StoredEvent(sequence=0, type="run.started", body=b"{}")
+
+
+def run_id(number: int) -> str:
+    """The id of a run that was put into the store."""
+    return f"00000000-0000-7000-8000-{number:012d}"
+
+
+async def put_runs(store: Store, count: int, newest_at: int) -> None:
+    """Keep so many runs that have ended, one a millisecond."""
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        await store.append(TENANT, [_run(number, newest_at - count + number) for number in numbers])
+
+
+def _run(number: int, at: int) -> Batch:
+    snapshot = RunSnapshot(
+        run_id=run_id(number),
+        workflow_id=WORKFLOW,
+        status="completed",
+        started_at=to_iso(at),
+        completed_at=to_iso(at),
+        inputs={"question": "What is the answer to a question of ordinary length?"},
+        outputs={"answer": "An answer of ordinary length, with a few more words than asked."},
+    )
+    row = RunRow(
+        run_id=run_id(number),
+        workflow_id=WORKFLOW,
+        workflow_version="1.0",
+        status="completed",
+        created_at=at,
+        updated_at=at,
+        ended_at=at,
+        last_sequence=0,
+        snapshot=encode(snapshot),
+    )
+    return Batch(run=row, first=0, events=(_STARTED,))
+
+
+async def put_annotations(store: Store, count: int, *, runs: int, since: int, until: int) -> None:
+    """Keep so many ratings of these runs, spread evenly over the time."""
+    for first in range(0, count, AT_ONCE):
+        numbers = range(first, min(first + AT_ONCE, count))
+        rows = (_rating(n, n % runs, since + (until - since) * n // count) for n in numbers)
+        await asyncio.gather(*(store.put_annotation(TENANT, row) for row in rows))
+
+
+def _rating(number: int, run: int, at: int) -> AnnotationRow:
+    stars = number % 5 + 1
+    document = {
+        "annotationId": f"a-{number:09d}",
+        "target": {"runId": run_id(run)},
+        "signal": {"kind": "rating", "rating": stars},
+        "actor": {"principalRef": "bench"},
+        "createdAt": to_iso(at),
+    }
+    return AnnotationRow(
+        annotation_id=f"a-{number:09d}",
+        run_id=run_id(run),
+        workflow_id=WORKFLOW,
+        kind="rating",
+        rating=stars,
+        created_at=at,
+        body=msgspec.json.encode(document),
+    )

@@ -1,0 +1,118 @@
+"""A fork of a long run: its time by the length of what is copied, and what others feel of it."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench import wire
+from bench.figures import Figure, Floors, Size
+from bench.load import Requests
+from bench.rates import Rate, measured
+from bench.server import Served, serving_host
+from bench.workflows import agent
+from wopr.protocol.documents import JsonObject
+
+# A call and its return are two events.
+LENGTHS = (1_000, 5_000)
+ROUNDS = 5
+CLIENTS = 4
+# What is not proportional, such as the request, counts less the longer the history is.
+AIM_RATIO = 1.25
+
+
+def measure_forks(size: Size, floors: Floors) -> list[Figure]:
+    """Branch off at the end of runs of several lengths, then do so beside other runs."""
+    with serving_host("--conformance") as served:
+        sources = [_create(served, length) for length in LENGTHS]
+        times = [_median_ms(served, source) for source in sources]
+        alone = _noops(served, size)
+        with _forking(served, sources[-1]):
+            beside = _noops(served, size)
+    return [*_branches(times), _others("alone", alone), _others("beside forks", beside)]
+
+
+def _create(served: Served, length: int) -> JsonObject:
+    definition = agent(f"conformance-bench-{length}", length // 2)
+    wire.call(served.port, "POST", "/v1/workflows", definition)
+    run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": definition["id"]})
+    return _ended(served, run["runId"])
+
+
+def _ended(served: Served, run_id: str) -> JsonObject:
+    while True:
+        found: JsonObject = wire.call(served.port, "GET", f"/v1/runs/{run_id}")
+        if found["status"] not in ("pending", "running"):
+            return found
+        time.sleep(0.002)
+
+
+def _median_ms(served: Served, source: JsonObject) -> float:
+    return statistics.median(_fork_ms(served, source) for _ in range(ROUNDS))
+
+
+def _fork_ms(served: Served, source: JsonObject) -> float:
+    """Milliseconds until a branch has copied all but the last event, and ended by itself."""
+    began = time.perf_counter()
+    body = {"mode": "branch", "fromSeq": source["lastSequence"]}
+    fork = wire.call(served.port, "POST", f"/v1/runs/{source['runId']}:fork", body)
+    _ended(served, fork["runId"])
+    return 1000 * (time.perf_counter() - began)
+
+
+@contextmanager
+def _forking(served: Served, source: JsonObject) -> Iterator[None]:
+    """Fork again and again as long as the block lasts."""
+    is_over = threading.Event()
+
+    def fork() -> None:
+        while not is_over.is_set():
+            _fork_ms(served, source)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _noops(served: Served, size: Size) -> Rate:
+    job = Requests(
+        port=served.port,
+        clients=CLIENTS,
+        requests=[wire.create_run("bench-noop")],
+        seconds=size.seconds,
+    )
+    return measured(served, job)
+
+
+def _branches(times: list[float]) -> Iterator[Figure]:
+    per_event = [ms / length for ms, length in zip(times, LENGTHS, strict=True)]
+    for length, ms in zip(LENGTHS, times, strict=True):
+        is_long = length == LENGTHS[-1]
+        ratio = per_event[-1] / per_event[0]
+        yield Figure(
+            measure="forks",
+            name=f"branch off after {length:,} events"
+            + (f" ({ratio:.2f} times as long per event)" if is_long else ""),
+            value=ms,
+            unit="ms",
+            aim=f"at most {AIM_RATIO} times" if is_long else "",
+            met=ratio <= AIM_RATIO if is_long else None,
+        )
+
+
+def _others(name: str, rate: Rate) -> Figure:
+    return Figure(
+        measure="forks",
+        name=f"one-node runs {name}, {CLIENTS} clients",
+        value=rate.per_second,
+        unit="runs/s",
+        p50_ms=rate.answers.p50_ms,
+        p99_ms=rate.answers.p99_ms,
+    )

@@ -1,0 +1,49 @@
+"""What a server said no with, as an error of the command line."""
+
+from __future__ import annotations
+
+import httpx
+import msgspec
+
+from wopr.cli.credentials import Server
+from wopr.cli.errors import CliError
+from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.protocol.errors import ErrorEnvelope
+
+
+def refusal(response: httpx.Response, server: Server) -> CliError:
+    """What a response that is no success says."""
+    exit_code = exit_code_of_status(response.status_code)
+    try:
+        envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
+    except (msgspec.DecodeError, UnicodeError):
+        return CliError(
+            f"the server answered {response.status_code} {response.reason_phrase}",
+            exit_code,
+            code="bad_answer",
+        )
+    return CliError(
+        envelope.message,
+        exit_code,
+        code=envelope.error,
+        hint=_hint(exit_code, server),
+        details=envelope.details,
+    )
+
+
+def _hint(exit_code: ExitCode, server: Server) -> str | None:
+    if exit_code is not ExitCode.DENIED:
+        return None
+    if server.api_key is None:
+        return "give a key with WOPR_API_KEY or --api-key; `wopr keys create` makes one"
+    return "the key is not valid here or lacks the scope; `wopr keys list` shows what exists"
+
+
+def unreachable(server: Server, fault: Exception) -> CliError:
+    """A server that gave no answer at all."""
+    return CliError(
+        f"cannot reach {server.url}: {str(fault) or type(fault).__name__}",
+        ExitCode.UNAVAILABLE,
+        code="server_unreachable",
+        hint="start it with `wopr serve`, or name another with --url or WOPR_URL",
+    )
