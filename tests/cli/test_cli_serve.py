@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -98,3 +99,13 @@ def test_settings_that_cannot_work_are_wrong_usage(
 ) -> None:
     assert local("serve", *args, **variables).exit_code == 2
     assert served == []
+
+
+def test_an_address_that_is_taken_is_named(local: Wopr) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        done = local("serve", "--port", str(port))
+
+    assert done.exit_code == 6
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in done.stderr

@@ -46,7 +46,7 @@ async def test_a_notice_wakes_whoever_waits_for_news() -> None:
     bus = Bus(10)
     with bus.subscribe("run-1") as topic, anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(topic.news)
+            tasks.start_soon(topic.news.wait)
             await anyio.wait_all_tasks_blocked()
 
             bus.notify("run-1", notice(1))

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
-from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
@@ -101,13 +102,16 @@ def test_an_export_holds_redacted_text_only(acme: Wire, tag: str) -> None:
     assert CANARY not in export(acme, tag=tag, format="csv")
 
 
-@pytest.mark.skipif(find_spec("pyarrow") is not None, reason="pyarrow is installed")
-def test_parquet_without_its_extra_is_answered_501_with_the_way_out(acme: Wire) -> None:
-    response = acme.http.get("/v1/export/runs", params={"format": "parquet"})
+def test_parquet_comes_as_parquet(acme: Wire, tag: str) -> None:
+    run_id = acme.run("conformance-noop", tags=[tag])["runId"]
 
-    assert response.status_code == 501
-    assert response.json()["error"] == "capability_not_provided"
-    assert "wopr[parquet]" in response.json()["message"]
+    response = acme.http.get("/v1/export/runs", params={"format": "parquet", "tag": tag})
+
+    assert response.headers["content-type"] == "application/vnd.apache.parquet"
+    # It has no types of its own.
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    rows = parquet.read_table(io.BytesIO(response.content)).to_pylist()
+    assert [row["run_id"] for row in rows] == [run_id]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from wopr.runtime.logs import configure_logs
 from wopr.runtime.settings import Settings
 
 KEEP_ALIVE_SECONDS = 75
+BACKLOG = 2048
 YOUNG_OBJECTS = 20_000
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -88,11 +89,22 @@ def serve(settings: Settings) -> None:
         timeout_graceful_shutdown=int(settings.drain_seconds),
     )
     # Before the host is opened: an address that is taken must not cost a recovery.
-    sockets = [config.bind_socket()]
+    listening = _listen(settings.host, settings.port)
     server = Server(config, app, settings)
-    server.run(sockets)
+    server.run([listening])
     if not server.started:
         sys.exit(1)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Take the address, or say in one line why it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as fault:
+        raise OSError(
+            f"cannot listen on {host} port {port}: {os.strerror(fault.errno or 0)}"
+        ) from fault
 
 
 def _spare_the_collector() -> None:

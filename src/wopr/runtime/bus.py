@@ -67,9 +67,10 @@ class Topic:
             return None
         return [event for event in self.recent if event.sequence >= start]
 
-    async def news(self) -> None:
-        """Wait for the next publication or notice."""
-        await self._news.wait()
+    @property
+    def news(self) -> anyio.Event:
+        """Set by the next publication or notice; taken before a look at the store, none is missed."""
+        return self._news
 
     def _wake(self) -> None:
         news, self._news = self._news, anyio.Event()

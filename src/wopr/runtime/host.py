@@ -107,7 +107,7 @@ async def running_host(
         host = await _assemble(settings, sources, registry, store, http, hooks, tracing)
         try:
             async with anyio.create_task_group() as tasks:
-                await host.advancer.wakeups.start(tasks)
+                host.advancer.wakeups.start(tasks)
                 tasks.start_soon(_keep_house, host)
                 tasks.start_soon(host.dispatcher.run_forever)
                 tasks.start_soon(host.audit.keep_checkpoints)

@@ -141,12 +141,13 @@ class Readers:
         """Events from `start` on; waits for the first one unless the run ends or the host stops."""
         with self._bus.subscribe(run_id) as topic, anyio.move_on_after(seconds):
             while True:
+                news = topic.news
                 events = await self._store.read(tenant, run_id, start, PAGE)
                 if events or self._bus.is_closed:
                     return events
                 if (await self.row(tenant, run_id)).status in TERMINAL:
                     return events
-                await topic.news()
+                await news.wait()
         return []
 
     async def follow(
@@ -159,6 +160,7 @@ class Readers:
         with self._bus.subscribe(run_id) as topic:
             heard = topic.noticed
             while True:
+                news = topic.news
                 events = topic.since(start)
                 if not events:
                     events = await self._store.read(tenant, run_id, start, PAGE)
@@ -175,7 +177,7 @@ class Readers:
                     return
                 has_news = False
                 with anyio.move_on_after(heartbeat):
-                    await topic.news()
+                    await news.wait()
                     has_news = True
                 if not has_news:
                     yield []

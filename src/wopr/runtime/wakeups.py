@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import structlog
 
 from wopr.protocol.errors import Unavailable, WoprError
@@ -30,15 +31,29 @@ class Wakeups:
         self._advance = advance
         self._waking: set[str] = set()
 
-    async def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the timers and take up every run that has not ended."""
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Start the timers, and begin to take up every run that has not ended."""
         self.tasks = tasks
         tasks.start_soon(self.timers.run_forever)
+        tasks.start_soon(self._take_up)
+
+    async def _take_up(self) -> None:
+        """Advance every unfinished run once: the process that had them in hand is gone."""
         after: tuple[str, str] | None = None
-        while page := await self._journal.store.unfinished(after, PAGE):
+        while page := await self._unfinished(after):
             for tenant, run_id in page:
                 await self.now(tenant, run_id)
+                # A short advance never waits, and those who ask now should not have to.
+                await anyio.lowlevel.checkpoint()
             after = page[-1]
+
+    async def _unfinished(self, after: tuple[str, str] | None) -> list[tuple[str, str]]:
+        while True:
+            try:
+                return await self._journal.store.unfinished(after, PAGE)
+            except WoprError as error:
+                log.error("unfinished runs wait for the store", code=error.code)
+                await anyio.sleep(STORE_AWAY_SECONDS)
 
     def soon(self, tenant: str, run_id: str) -> None:
         """Advance a run in the background."""
