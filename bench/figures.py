@@ -51,7 +51,8 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
 class Size:
     """How much is measured: enough to read a trend, or enough to believe a figure.
 
-    A host is filled up to each of `stored_runs` and compared there with a fresh one.
+    A host is filled up to each of `stored_runs` and compared there with a fresh one. The fleet is
+    read with each of `fleet_runs` in it, and gets `fleet_pushes` of a mebibyte each.
     """
 
     seconds: float
@@ -60,6 +61,8 @@ class Size:
     window_runs: int
     windows: int
     memory_step: int
+    fleet_runs: tuple[int, ...]
+    fleet_pushes: int
     exported_runs: int
     annotations: int
 
@@ -71,6 +74,8 @@ QUICK = Size(
     window_runs=500,
     windows=3,
     memory_step=2_000,
+    fleet_runs=(10_000, 100_000),
+    fleet_pushes=12,
     exported_runs=10_000,
     annotations=50_000,
 )
@@ -81,6 +86,8 @@ FULL = Size(
     window_runs=1_500,
     windows=7,
     memory_step=10_000,
+    fleet_runs=(10_000, 1_000_000),
+    fleet_pushes=80,
     exported_runs=100_000,
     annotations=1_000_000,
 )

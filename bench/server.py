@@ -76,6 +76,7 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
             "WOPR_DATA_DIR": str(directory / "data"),
             "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
             "WOPR_RATE_LIMIT": "0",
+            "WOPR_INGEST_RATE_LIMIT": "0",
         }
         command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows), *options)
         with _process(command, environment) as served:

@@ -10,7 +10,9 @@ import msgspec
 from bench.server import KEY
 
 
-def request(method: str, path: str, body: bytes = b"") -> bytes:
+def request(
+    method: str, path: str, body: bytes = b"", content_type: str = "application/json"
+) -> bytes:
     """A whole HTTP/1.1 request on a connection that is kept."""
     lines = [
         f"{method} {path} HTTP/1.1",
@@ -18,7 +20,7 @@ def request(method: str, path: str, body: bytes = b"") -> bytes:
         f"Authorization: Bearer {KEY}",
     ]
     if method == "POST":
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 

@@ -22,6 +22,8 @@ SETTINGS: Final[dict[str, str]] = {
     "max_metadata_bytes": "The largest `metadata` of a run.",
     "rate_limit": "Requests per second that one key may make, with bursts of twice as many; "
     "0 is no limit.",
+    "ingest_rate_limit": "Pushes of KAHN lines per second that one tenant may make, with bursts of twice as "
+    "many; 0 is no limit.",
     "max_in_flight": "Requests under way at once before the host answers 503.",
     "max_readers_per_run": "Open streams on one run before the next is answered 429.",
     "retention_days": "How long a run is kept after it has ended; at least 7.",

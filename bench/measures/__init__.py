@@ -11,6 +11,7 @@ from bench.measures.appends import measure_appends
 from bench.measures.exports import measure_exports
 from bench.measures.fan_out import measure_fan_out
 from bench.measures.feedback import measure_feedback
+from bench.measures.fleet import measure_fleet
 from bench.measures.forks import measure_forks
 from bench.measures.growth import measure_growth
 from bench.measures.reads import measure_reads
@@ -27,6 +28,7 @@ MEASURES: Mapping[str, Measure] = {
     "fan-out": measure_fan_out,
     "growth": measure_growth,
     "waiting": measure_waiting,
+    "fleet": measure_fleet,
     "exports": measure_exports,
     "feedback": measure_feedback,
     "forks": measure_forks,

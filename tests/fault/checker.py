@@ -19,6 +19,8 @@ from wopr.engine.fold import fold_all
 from wopr.engine.graph import Graph, compile_graph
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.fleet.observed_ids import is_observed_run
+from wopr.fleet.observed_view import View
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
@@ -119,6 +121,9 @@ def problems(file: Path) -> list[str]:
     if stored.orphans:
         found.append(f"{stored.orphans} events belong to no run")
     for run in stored.runs.values():
+        if is_observed_run(run.row.run_id):
+            found += [f"run {run.row.run_id}: {text}" for text in _observed(run)]
+            continue
         checks = (_log(run), _nodes(run), _row(stored, run), _family(run, stored.runs))
         found += [f"run {run.row.run_id}: {text}" for check in checks for text in check]
     return found + list(_answers(stored))
@@ -181,6 +186,21 @@ def _row(stored: Stored, run: StoredRun) -> Iterator[str]:
     rebuilt = encode(snapshot(state)) if state.is_terminal and not has_children else None
     if row.snapshot != rebuilt:
         yield f"the snapshot is {row.snapshot!r}, from the log {rebuilt!r}"
+
+
+def _observed(run: StoredRun) -> Iterator[str]:
+    """The row of an observed run says what its log adds up to, and nothing here moves it."""
+    row, view = run.row, View(run.tenant, run.row.run_id)
+    if [event.sequence for event in run.log] != list(range(len(run.log))):
+        yield f"the sequences are {[event.sequence for event in run.log]}"
+    for event in run.events:
+        view.fold(event)
+    if (row.status, row.last_sequence) != (view.status, view.last_sequence):
+        yield f"the row has {row.status} at {row.last_sequence}, the log {view.status}"
+    if row.snapshot != encode(view.snapshot()):
+        yield f"the snapshot is {row.snapshot!r}, from the log {encode(view.snapshot())!r}"
+    if (row.wake_at, row.wish, row.sealed) != (None, None, None):
+        yield "it was observed and has a wake-up, a wish or something sealed"
 
 
 def _family(run: StoredRun, runs: Mapping[str, StoredRun]) -> Iterator[str]:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wopr.fleet.align import History, WouldRewrite, align, line_hash
+from wopr.fleet.align import History, WouldRewrite, align, align_packed, line_hash
 
 LETTERS = st.text("abc", max_size=9)
 CASES = 2_500
@@ -130,3 +131,36 @@ def test_a_log_of_equal_lines_is_searched_in_linear_time() -> None:
 
     # Compared place by place this would be two hundred million comparisons.
     assert history.overlap([*same[:10_000], *hashes("b")]) == 10_000
+
+
+def outcome(work: Callable[[], int]) -> int | tuple[int, ...]:
+    """What an alignment gives, or the lines that it refuses."""
+    try:
+        return work()
+    except WouldRewrite as refused:
+        return refused.lines
+
+
+@settings(max_examples=CASES)
+@given(held=st.text("abc", max_size=40), incoming=LETTERS)
+def test_packed_hashes_are_aligned_like_any(held: str, incoming: str) -> None:
+    short = [each[:16] for each in hashes(held)]
+    lines = [each[:16] for each in hashes(incoming)]
+
+    packed = outcome(lambda: align_packed(b"".join(short), lines))
+
+    assert packed == outcome(lambda: align(short, lines))
+
+
+def test_a_hash_that_lies_across_two_is_not_found() -> None:
+    held = b"aaaaaaaabbbbbbbbccccccccdddddddd"
+
+    assert align_packed(held, [b"bbbbbbbbcccccccc"]) == 0
+    assert align_packed(held, [b"ccccccccdddddddd"]) == 1
+
+
+def test_many_equal_lines_are_aligned_like_any() -> None:
+    held, incoming = "a" * 60 + "b", "a" * 59 + "bc"
+    packed = b"".join(each[:16] for each in hashes(held))
+
+    assert align_packed(packed, [each[:16] for each in hashes(incoming)]) == 60

@@ -10,7 +10,6 @@ from wopr.fleet import statistics
 from wopr.fleet.events import AgentOutcome
 from wopr.fleet.statistics import (
     BACKLOG_CEILING,
-    Bucket,
     Retention,
     convergence_bucket,
     convergence_series,
@@ -26,6 +25,7 @@ from wopr.fleet.statistics import (
     severity,
 )
 from wopr.protocol.errors import Refused
+from wopr.protocol.fleet import Bucket
 
 NOW = datetime(2026, 3, 4, 5, 6, 7)
 MOMENT = timedelta(milliseconds=1)

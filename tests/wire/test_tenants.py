@@ -45,6 +45,16 @@ BY_BODY: dict[str, Json] = {
         "runIds": ["{run_id}"],
     },
 }
+# Operations on the fleet as a whole; `test_fleet_views` holds them to it.
+FLEET = [
+    "ingestTransitions",
+    "ingestAgentTransitions",
+    "aggregateAgents",
+    "auditFlakiness",
+    "listFleetRuns",
+    "exportTransitions",
+    "getTenantSelf",
+]
 # Operations that make a thing whose name another tenant may have taken.
 MAKERS = ["registerWorkflow", "registerAgent", "registerWebhook"]
 SIGNAL: JsonObject = {"kind": "label", "label": "Secret label"}
@@ -151,7 +161,7 @@ def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Respon
 
 
 def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
-    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS]
+    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS, *FLEET]
 
     assert sorted(covered) == sorted(operation.name for operation in OPERATIONS)
 

@@ -23,6 +23,7 @@ from wopr.cli.documents import (
 )
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode
+from wopr.cli.fleet_calls import FleetCalls
 from wopr.cli.refusals import refusal, unreachable
 from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
@@ -49,6 +50,7 @@ T = TypeVar("T")
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _JSON: Final = {"Content-Type": "application/json"}
+_NDJSON: Final = {"Content-Type": "application/x-ndjson"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Answer(Generic[T]):
     body: bytes
 
 
-class Client:
+class Client(FleetCalls):
     """Calls of one server; every failure is a `CliError`."""
 
     def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
@@ -151,10 +153,13 @@ class Client:
         """Read what annotations add up to."""
         return await self._get("/v1/feedback/summary", FeedbackSummary, query)
 
-    async def export(self, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+    def export(self, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         """Read an export piece by piece; one that breaks off is a failure."""
+        return self._pieces("/v1/export/runs", query)
+
+    async def _pieces(self, path: str, query: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
         try:
-            async with self._http.stream("GET", "/v1/export/runs", params=query) as response:
+            async with self._http.stream("GET", path, params=query) as response:
                 if response.status_code != 200:
                     await response.aread()
                     raise refusal(response, self.server)
@@ -233,6 +238,9 @@ class Client:
         sent = {**_JSON, **(headers or {})}
         response = await self._send("POST", path, query=query, content=encode(body), headers=sent)
         return _decode(response, kind)
+
+    async def _post_lines(self, path: str, body: bytes, kind: type[T]) -> Answer[T]:
+        return _decode(await self._send("POST", path, content=body, headers=_NDJSON), kind)
 
     async def _send(
         self,

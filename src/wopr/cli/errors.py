@@ -16,7 +16,11 @@ P = ParamSpec("P")
 
 
 class CliError(Exception):
-    """A failure with its exit code, and where there is one, the way out."""
+    """A failure with its exit code, and where there is one, the way out.
+
+    One that is transient may be over after a while; `retry_after` are the seconds that the server
+    asks for.
+    """
 
     def __init__(
         self,
@@ -26,6 +30,8 @@ class CliError(Exception):
         code: str = "cli_error",
         hint: str | None = None,
         details: JsonObject | None = None,
+        is_transient: bool = False,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -33,6 +39,8 @@ class CliError(Exception):
         self.code = code
         self.hint = hint
         self.details: JsonObject = details or {}
+        self.is_transient = is_transient
+        self.retry_after = retry_after
 
 
 def command(function: Callable[P, None]) -> Callable[P, None]:

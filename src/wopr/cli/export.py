@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -52,16 +53,17 @@ def export(
     if out == "-":
         ask(target, lambda client: _copy(client, query, sys.stdout.buffer))
         return
-    size = ask(target, lambda client: _write(client, query, Path(out)))
+    path = Path(out)
+    size = ask(target, lambda client: write_whole(path, lambda file: _copy(client, query, file)))
     note(f"{out}: {size} bytes")
 
 
-async def _write(client: Client, query: dict[str, str], path: Path) -> int:
+async def write_whole(path: Path, write: Callable[[BinaryIO], Awaitable[int]]) -> int:
     """Write to a file beside the wanted one, which takes its name once it is whole."""
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
-            size = await _copy(client, query, file)
+            size = await write(file)
         os.replace(part, path)
     except OSError as fault:
         raise CliError(f"cannot write {path}: {fault.strerror}", ExitCode.USAGE) from None

@@ -1,4 +1,4 @@
-"""`wopr fleet`: check KAHN logs, print what a producer needs, make a fleet for trying."""
+"""`wopr fleet`: check, push and follow KAHN logs, read the fleet, make one for trying."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from rich.text import Text
 
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.options import JsonOption
+from wopr.cli.fleet_export import export
+from wopr.cli.fleet_push import PATIENCE, push_logs, report, send_logs
+from wopr.cli.fleet_tables import agents, audits, runs
+from wopr.cli.fleet_tail import tail
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
 from wopr.cli.output import note, plain, print_json_line, print_json_value, print_line
 from wopr.protocol.documents import encode
 
@@ -22,9 +26,15 @@ if TYPE_CHECKING:
     from wopr.fleet.findings import Finding
 
 app = typer.Typer(
-    help="Check KAHN logs, print what a producer needs, make a fleet for trying.",
+    help="Check, push and follow KAHN logs, read the fleet, make one for trying.",
     no_args_is_help=True,
 )
+app.command("push")(push_logs)
+app.command()(tail)
+app.command()(export)
+app.command()(agents)
+app.command()(runs)
+app.command()(audits)
 
 Family = Literal["agent", "ci"]
 FamilyArgument = Annotated[Family, typer.Argument(help="The family of events.")]
@@ -115,6 +125,11 @@ def demo(
         datetime | None,
         typer.Option(help="The end of the last day, in UTC.", show_default="now"),
     ] = None,
+    push: Annotated[
+        bool, typer.Option("--push", help="Push it to a server, so that its fleet is not empty.")
+    ] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write an archive with three made-up agents, to try the checker and the views on."""
@@ -134,3 +149,6 @@ def demo(
         print_json_value(written)
     else:
         print_line(f"{written['runs']} runs, {written['lines']} lines in {archive}")
+    if push:
+        sent = send_logs([archive], Target(url, api_key), PATIENCE, as_json=as_json)
+        report(sent, as_json=as_json)

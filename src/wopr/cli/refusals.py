@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import httpx
 import msgspec
 
@@ -10,10 +12,16 @@ from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.protocol.errors import ErrorEnvelope
 
+_TOO_MANY: Final = 429
+# What no further attempt can mend, although it looks like a failure on the way.
+_LASTING: Final = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL)
+
 
 def refusal(response: httpx.Response, server: Server) -> CliError:
     """What a response that is no success says."""
     exit_code = exit_code_of_status(response.status_code)
+    is_transient = response.status_code == _TOO_MANY or response.status_code >= 500
+    retry_after = _seconds(response.headers.get("retry-after"))
     try:
         envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
     except (msgspec.DecodeError, UnicodeError):
@@ -21,6 +29,8 @@ def refusal(response: httpx.Response, server: Server) -> CliError:
             f"the server answered {response.status_code} {response.reason_phrase}",
             exit_code,
             code="bad_answer",
+            is_transient=is_transient,
+            retry_after=retry_after,
         )
     return CliError(
         envelope.message,
@@ -28,7 +38,14 @@ def refusal(response: httpx.Response, server: Server) -> CliError:
         code=envelope.error,
         hint=_hint(exit_code, server),
         details=envelope.details,
+        is_transient=is_transient,
+        retry_after=retry_after,
     )
+
+
+def _seconds(header: str | None) -> float | None:
+    """The seconds of a `Retry-After`; the form with a date counts as none."""
+    return float(header) if header is not None and header.isdecimal() else None
 
 
 def _hint(exit_code: ExitCode, server: Server) -> str | None:
@@ -46,4 +63,5 @@ def unreachable(server: Server, fault: Exception) -> CliError:
         ExitCode.UNAVAILABLE,
         code="server_unreachable",
         hint="start it with `wopr serve`, or name another with --url or WOPR_URL",
+        is_transient=not isinstance(fault, _LASTING),
     )

@@ -62,9 +62,10 @@ class _Event(msgspec.Struct, rename="camel"):
 
 
 class _Snapshot(msgspec.Struct, rename="camel"):
-    """What is read of a snapshot: the run's agent."""
+    """What is read of a snapshot: the run's agent, and its nodes where no definition has them."""
 
     agent: _Agent = _Agent()
+    node_states: dict[str, Json] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +189,14 @@ class Annotator:
             if row is not None:
                 definition = msgspec.json.decode(row.body, type=_Definition)
                 return {node.id: node.agent.agent_id for node in definition.nodes}
-        return {}
+        # An observed run has no workflow here.
+        return dict.fromkeys((await self._shown(tenant, run)).node_states, "")
 
     async def _agent_of_run(self, tenant: str, run: RunRow) -> str:
-        body = await self._snapshot(tenant, run)
-        return msgspec.json.decode(body, type=_Snapshot).agent.agent_id
+        return (await self._shown(tenant, run)).agent.agent_id
+
+    async def _shown(self, tenant: str, run: RunRow) -> _Snapshot:
+        return msgspec.json.decode(await self._snapshot(tenant, run), type=_Snapshot)
 
 
 def _event(stored: StoredEvent) -> _Event:

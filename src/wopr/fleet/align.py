@@ -5,9 +5,13 @@ Lines are compared by hash, over their exact bytes without the newline.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import Final
+
+# So many places are tried byte by byte; a log of many equal lines has more than is worth trying.
+_MOST_PLACES: Final = 16
 
 
 class WouldRewrite(Exception):
@@ -70,6 +74,38 @@ class History:
 def align(held: Iterable[bytes], incoming: Sequence[bytes]) -> int:
     """Align two sequences of hashes once; see `History.overlap`."""
     return History(held).overlap(incoming)
+
+
+def align_packed(held: bytes, incoming: Sequence[bytes]) -> int:
+    """Align with hashes that lie end to end, all of one length and that a multiple of eight.
+
+    It gives what `align` gives. What is usual, a push of news or of what is held, is found without
+    a look at each line held.
+    """
+    if not held or not incoming:
+        return 0
+    width, packed = len(incoming[0]), b"".join(incoming)
+    for place in islice(_places(held, incoming[0]), _MOST_PLACES):
+        shared = min(len(packed), len(held) - place)
+        if held.startswith(packed[:shared], place):
+            return shared // width
+    if set(_beginnings(packed, width)).isdisjoint(_beginnings(held, width)):
+        return 0
+    return align((held[at : at + width] for at in range(0, len(held), width)), incoming)
+
+
+def _places(held: bytes, first: bytes) -> Iterator[int]:
+    """Where a push could begin, in order."""
+    place = held.find(first)
+    while place >= 0:
+        if place % len(first) == 0:
+            yield place
+        place = held.find(first, place + 1)
+
+
+def _beginnings(packed: bytes, width: int) -> memoryview[int]:
+    """The first eight bytes of each hash: different ones are of different lines."""
+    return memoryview(packed).cast("Q")[:: width // 8]
 
 
 # Knuth, Morris and Pratt: a log of many equal lines must not make the search quadratic.

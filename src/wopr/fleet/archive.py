@@ -25,12 +25,20 @@ def log_path(archive: Path, run_id: str) -> Path:
     return archive / RUNS_NAME / run_id / LOG_NAME
 
 
-def write_run(archive: Path, run_id: str, lines: Sequence[bytes]) -> None:
-    """Write the lines of an agent run, and its summary when all of its agents have ended."""
-    append_lines(archive, run_id, lines)
+def write_run(archive: Path, run_id: str, lines: Sequence[bytes], held: int = 0) -> None:
+    """Write the lines of a run, and its summary when all of its agents have ended.
+
+    `held` are as many of its first lines as its log has already.
+    """
+    append_lines(archive, run_id, lines[held:])
     summary = summarise(read_line(line).event for line in lines)
-    if is_complete(summary):
+    if is_complete(summary) and not summary_path(archive, run_id).exists():
         write_summary(archive, summary)
+
+
+def summary_path(archive: Path, run_id: str) -> Path:
+    """Where the summary of a run is, once it has ended."""
+    return archive / RUNS_NAME / run_id / SUMMARY_NAME
 
 
 def append_lines(archive: Path, run_id: str, lines: Iterable[bytes]) -> None:
@@ -44,8 +52,7 @@ def append_lines(archive: Path, run_id: str, lines: Iterable[bytes]) -> None:
 
 def write_summary(archive: Path, summary: JsonObject) -> None:
     """Write the summary of an ended run. Raises `FileExistsError` the second time."""
-    path = archive / RUNS_NAME / summary["run_id"] / SUMMARY_NAME
-    with path.open("xb") as file:
+    with summary_path(archive, summary["run_id"]).open("xb") as file:
         file.write(encode_line(summary) + b"\n")
 
 

@@ -132,6 +132,7 @@ class Projector:
         elif event.type in _PAUSED:
             kind = pause_kind(event)
             if kind is not None:
+                page.link(text(payload, "interruptId"))
                 agent.go(page, BLOCKED, kind)
         elif event.type in _RESUMED:
             agent.resume(page, answer_of(payload))

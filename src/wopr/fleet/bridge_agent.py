@@ -36,6 +36,11 @@ class Page:
         if node_id is not None:
             self._origin["openwop_node_id"] = node_id
 
+    def link(self, interrupt_id: str | None) -> None:
+        """Say in every line what an operator would answer."""
+        if interrupt_id is not None:
+            self._origin["openwop_interrupt_id"] = interrupt_id
+
     def write(self, name: str, fields: JsonObject) -> None:
         """Add a line."""
         head = {"ts": self.ts, "run_id": self._run_id, "event": name}

@@ -12,6 +12,7 @@ import msgspec
 
 from wopr.fleet.instants import require_instant
 from wopr.protocol.documents import UNSET, JsonObject, NonEmpty, Unset
+from wopr.protocol.fleet import AgentOutcome as AgentOutcome
 
 NodeStatus: TypeAlias = Literal["pending", "ready", "running", "done", "failed", "blocked"]
 CiOutcome: TypeAlias = Literal["clean", "clean_with_flake", "partial", "stuck", "catastrophic"]
@@ -25,7 +26,6 @@ AgentStatus: TypeAlias = Literal[
     "converged",
     "failed",
 ]
-AgentOutcome: TypeAlias = Literal["converged", "partial", "escaped", "aborted"]
 AuditResult: TypeAlias = Literal["pass", "fail", "warn"]
 
 SUMMARY_LENGTH: Final = 2048

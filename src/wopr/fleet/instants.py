@@ -47,6 +47,11 @@ def millis(ts: str) -> int:
     return (read_ts(ts) - _EPOCH) // _MILLISECOND
 
 
+def from_millis(moment: int) -> str:
+    """Write milliseconds since the epoch as a timestamp of the wire."""
+    return write_ts(_EPOCH + moment * _MILLISECOND)
+
+
 def seconds_between(start: str, end: str) -> float:
     """Measure from one timestamp of the wire to another; never less than nothing."""
     return max(0, millis(end) - millis(start)) / 1000

@@ -12,16 +12,24 @@ from typing import Final
 
 from wopr.fleet.bridge_facts import object_of
 from wopr.fleet.drafts import Batch, Draft
-from wopr.fleet.events import VARIANTS, AgentRunStart, AuditCheckpoint, variant
-from wopr.fleet.lines import encode_line
+from wopr.fleet.events import (
+    VARIANTS,
+    AgentRunStart,
+    AuditCheckpoint,
+    CiOutcome,
+    RunEnd,
+    RunStart,
+    variant,
+)
 from wopr.fleet.observed_agent import ObservedAgent
 from wopr.fleet.reading import KahnLine
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.events import RunEvent
 
 OBSERVED_WORKFLOW: Final = "kahn.observed"
 SOURCE: Final = "kahn"
 _VENDOR: Final = "kahn."
+_CLEAN: Final[frozenset[CiOutcome]] = frozenset({"clean", "clean_with_flake"})
 # The line itself, beside its fields, where writing the fields anew would give other bytes.
 _RAW: Final = "kahn_line"
 
@@ -45,6 +53,8 @@ class Observer:
     def __init__(self, advertises: Callable[[str], bool] | None = None) -> None:
         self._advertises = advertises or _everything
         self._agents: dict[str, ObservedAgent] = {}
+        # How a graph of nodes ended; not at all while one is under way.
+        self._graphs: list[CiOutcome | None] = []
         self._latest = ""
         self._is_closed = False
 
@@ -62,7 +72,9 @@ class Observer:
             batch.add("run.started", {"workflowId": OBSERVED_WORKFLOW, "metadata": metadata})
         agent_id = getattr(event, "agent_id", None)
         batch.vendor(f"{_VENDOR}{variant(event)}", _payload(line), agent_id)
-        if isinstance(event, AuditCheckpoint) and event.agent_id is None:
+        if isinstance(event, RunStart | RunEnd):
+            self._graphs = [event.outcome if isinstance(event, RunEnd) else None]
+        elif isinstance(event, AuditCheckpoint) and event.agent_id is None:
             batch.annotate(event)
         elif agent_id is not None and not self._is_closed:
             self._agent(agent_id, line).derive(batch, event)
@@ -76,12 +88,12 @@ class Observer:
         return self._agents[agent_id]
 
     def close(self) -> list[Draft]:
-        """End the run if every agent that was seen has ended; otherwise, and again: nothing.
+        """End the run if every agent and graph that was seen has; otherwise, and again: nothing.
 
         Call it where the input pauses, such as after a push: further agents may start, and audits
         come in, after the last open agent's end.
         """
-        outcomes = [agent.outcome for agent in self._agents.values()]
+        outcomes = [*(agent.outcome for agent in self._agents.values()), *self._graphs]
         if self._is_closed or not outcomes or None in outcomes:
             return []
         self._is_closed = True
@@ -91,6 +103,9 @@ class Observer:
         elif "escaped" in outcomes:
             message = "an agent left its scope"
             batch.add("run.failed", {"error": {"code": "agent_escaped", "message": message}})
+        elif not _CLEAN.issuperset(self._graphs):
+            message = f"the graph ended {self._graphs[0]}"
+            batch.add("run.failed", {"error": {"code": "graph_not_clean", "message": message}})
         else:
             batch.add("run.completed", {})
         return batch.drafts
@@ -110,11 +125,12 @@ def line_of(event: RunEvent) -> list[bytes]:
         return []
     payload: JsonObject = event.payload
     raw = payload.get(_RAW)
-    return [raw.encode() if isinstance(raw, str) else encode_line(payload)]
+    return [raw.encode() if isinstance(raw, str) else encode(payload)]
 
 
 def _payload(line: KahnLine) -> JsonObject:
-    if _RAW not in line.fields and encode_line(line.fields) == line.raw:
+    # By the encoder that writes the log, so that what is equal here is equal when it is read.
+    if _RAW not in line.fields and encode(line.fields) == line.raw:
         return line.fields
     return {**line.fields, _RAW: line.raw.decode()}
 

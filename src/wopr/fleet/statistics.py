@@ -9,9 +9,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from wopr.fleet.events import AgentOutcome
 from wopr.protocol.errors import Refused
+from wopr.protocol.fleet import Bucket, Window
 
-Bucket: TypeAlias = Literal["green", "amber", "red"]
-Window: TypeAlias = Literal["24h", "7d", "all"]
 Retention: TypeAlias = Literal["active", "soft_delete", "hard_delete", "noop"]
 
 DEFAULT_WINDOW: Final[Window] = "7d"
@@ -35,6 +34,8 @@ CONVERGENCE_AMBER: Final = 0.6
 FLAKINESS_RED: Final = 0.5
 FLAKINESS_AMBER: Final = 0.2
 SERIES_LENGTH: Final = 30
+UNITS: Final = 10**9
+QUANTILES: Final = (0.5, 0.95)
 IN_FLIGHT_FOR: Final = timedelta(hours=24)
 
 KEPT_FOR: Final = timedelta(days=90)
@@ -46,15 +47,30 @@ def percentile(values: Sequence[float], quantile: float) -> float | None:
     if not values:
         return None
     ordered = sorted(values)
-    place = (len(ordered) - 1) * quantile
-    below = math.floor(place)
+    below = math.floor((len(ordered) - 1) * quantile)
     above = min(below + 1, len(ordered) - 1)
-    return rounded(ordered[below] + (ordered[above] - ordered[below]) * (place - below))
+    return between(ordered[below], ordered[above], len(ordered), quantile)
+
+
+def between(below: float, above: float, count: int, quantile: float) -> float:
+    """Interpolate between the two of so many ordered values that a quantile lies between."""
+    place = (count - 1) * quantile
+    return rounded(below + (above - below) * (place - math.floor(place)))
 
 
 def mean(values: Sequence[float]) -> float | None:
     """The mean; nothing has none."""
-    return rounded(math.fsum(values) / len(values)) if values else None
+    return mean_of(sum(map(in_units, values)), len(values))
+
+
+def in_units(score: float) -> int:
+    """A score in whole billionths: sums of them depend neither on their order nor on the store."""
+    return round(score * UNITS)
+
+
+def mean_of(units: int, count: int) -> float | None:
+    """The mean of so many scores, given their sum in whole units."""
+    return rounded(units / count / UNITS) if count else None
 
 
 def rounded(value: float) -> float:

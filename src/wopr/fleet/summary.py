@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from wopr.fleet.events import (
     AgentRunEnd,
@@ -20,7 +21,7 @@ from wopr.fleet.lifecycle import INITIAL
 from wopr.protocol.documents import JsonObject, Unset
 
 # What a reader says of an agent without an end; it is never written as an event.
-UNKNOWN = "unknown"
+UNKNOWN: Final = "unknown"
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from wopr.protocol.capabilities import Capabilities
 from wopr.protocol.documents import Document, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.schemas import export
+from wopr.runtime.advertise_fleet import kahn_schemas
 
 
 class Health(Document, frozen=True, kw_only=True, omit_defaults=False):
@@ -36,7 +37,7 @@ async def get_discovery(exchange: Exchange) -> Answer:
 
 @cache
 def _schemas() -> dict[str, bytes]:
-    return {name: encode(schema) for name, schema in export().items()}
+    return {name: encode(schema) for name, schema in (export() | kahn_schemas()).items()}
 
 
 async def get_schema(exchange: Exchange) -> Answer:

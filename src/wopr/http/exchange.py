@@ -111,11 +111,13 @@ class Exchange:
         raw = self.query.get(name)
         return default if raw is None else whole_number(name, raw, least=least, most=most)
 
-    async def body(self) -> bytes:
-        """The whole body, refused as soon as it is over the limit."""
+    async def body(self, most: int | None = None) -> bytes:
+        """The whole body, refused as soon as it is over the limit; a route may have a lower one."""
+        limit = self.host.settings.max_body_bytes if most is None else most
         if self._read is not None:
+            if len(self._read) > limit:
+                raise _too_large(limit)
             return self._read
-        limit = self.host.settings.max_body_bytes
         declared = self.header(b"content-length")
         if declared is not None and declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)

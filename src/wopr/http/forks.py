@@ -87,7 +87,7 @@ OPERATIONS = (
         tag="forks",
         scope="runs:read",
         answer=RunDiff,
-        errors=(400, *RUN_ERRORS),
+        errors=(400, *RUN_ERRORS, 409),
         parameters=(
             Parameter(
                 name="against",

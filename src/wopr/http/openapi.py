@@ -81,6 +81,12 @@ def _operation(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
             "required": not operation.body_is_optional,
             "content": {"application/json": {"schema": schemas[operation.body]}},
         }
+    if operation.body_types:
+        text = {"schema": {"type": "string"}}
+        described["requestBody"] = {
+            "required": True,
+            "content": dict.fromkeys(operation.body_types, text),
+        }
     return described
 
 

@@ -39,6 +39,8 @@ class Operation:
     scope: str | None = None
     body: type[Any] | None = None
     body_is_optional: bool = False
+    # The media types of a body that is no JSON document.
+    body_types: tuple[str, ...] = ()
     success: int = 200
     answer: type[Any] | None = None
     content_type: str = "application/json"

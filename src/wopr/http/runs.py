@@ -28,6 +28,7 @@ from wopr.protocol.runs import (
     RunSnapshot,
 )
 from wopr.protocol.times import to_iso, to_millis
+from wopr.runtime.observing import origin
 from wopr.runtime.requests import check_request
 from wopr.store.port import RunFilter, RunRow
 
@@ -126,8 +127,8 @@ def write_cursor(after: tuple[int, str]) -> str:
     return base64.urlsafe_b64encode(f"{after[0]}:{after[1]}".encode()).decode().rstrip("=")
 
 
-def read_cursor(raw: str | None) -> tuple[int, str] | None:
-    """A keyset position from its opaque string."""
+def read_cursor(raw: str | None, *, least: int = 0) -> tuple[int, str] | None:
+    """A keyset position from its opaque string; its time is `least` or later."""
     if raw is None:
         return None
     try:
@@ -135,7 +136,7 @@ def read_cursor(raw: str | None) -> tuple[int, str] | None:
         instant, _, name = text.partition(":")
         after = int(instant), name
         # Only what this host would have written: no other digits, no stray characters.
-        if not name or write_cursor(after) != raw or not 0 <= after[0] < 2**63:
+        if not name or write_cursor(after) != raw or not least <= after[0] < 2**63:
             raise ValueError(text)
         return after
     except (ValueError, binascii.Error):
@@ -153,6 +154,7 @@ def _item(row: RunRow) -> RunListItem:
         ended_at=UNSET if row.ended_at is None else to_iso(row.ended_at),
         tags=list(row.tags),
         parent_run_id=row.parent_run_id or UNSET,
+        metadata=origin(row.run_id) or UNSET,
     )
 
 

@@ -264,6 +264,8 @@ class RunListItem(Document, frozen=True, kw_only=True):
     ended_at: str | Unset = UNSET
     tags: list[str] = []
     parent_run_id: str | Unset = UNSET
+    # Where a run comes from that is not this host's own.
+    metadata: JsonObject | Unset = UNSET
 
 
 class Page(Document, frozen=True, kw_only=True):

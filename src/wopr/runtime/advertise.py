@@ -42,6 +42,7 @@ from wopr.protocol.families import (
     Webhooks,
 )
 from wopr.runtime.advertise_agents import agent_families
+from wopr.runtime.advertise_fleet import kahn_family
 from wopr.runtime.audit import INTERVAL_ENTRIES, INTERVAL_SECONDS
 from wopr.runtime.requests import OLDEST_ENGINE
 from wopr.runtime.settings import Settings
@@ -118,6 +119,7 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
         ),
         http_client=HttpClient(supported=True, max_response_body_bytes=MAX_RESPONSE_BODY_BYTES),
         rest_transport=RestTransport(conditional_run_get=True),
+        kahn=kahn_family(settings),
     )
 
 

@@ -36,6 +36,8 @@ _WAITS = frozenset(
         "approval.received",
     }
 )
+# What is on record about a run as a whole, whether or not an agent acts in it.
+_AUDITS = frozenset({"cap.breached", "eval.scored"})
 
 
 class Guard:
@@ -91,6 +93,8 @@ class Burst:
         self.audits: list[AuditDraft] = []
         # Whether the inbox changes with these events.
         self.moves_waits = False
+        # Whether they hold a check of the run as a whole.
+        self.has_audits = False
         self.vault = vault
         self._new_id = new_id
         self._redactor = redactor
@@ -145,6 +149,7 @@ class Burst:
     def _append(self, event: RunEvent, body: bytes) -> None:
         self.state = fold(self.state, event)
         self.moves_waits = self.moves_waits or event.type in _WAITS
+        self.has_audits = self.has_audits or event.type in _AUDITS
         self.events.append(StoredEvent(sequence=event.sequence, type=event.type, body=body))
 
     def add_from_node(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wopr.engine.diff import event_diffs, state_diff
 from wopr.engine.fold_agents import DISPATCH
+from wopr.fleet.observed_ids import is_observed_run
 from wopr.protocol.errors import NotFound
 from wopr.protocol.forks import Ancestry, AncestryParent, RunDiff
 from wopr.runtime.active import ActiveRun
@@ -50,6 +51,8 @@ async def _load(journal: Journal, tenant: str, run_id: str) -> ActiveRun:
 
 async def ancestry(journal: Journal, tenant: str, run_id: str) -> Ancestry:
     """The run that started this one, if another did."""
+    if is_observed_run(run_id) and await journal.store.run(tenant, run_id) is not None:
+        return Ancestry(run_id=run_id, host_id=HOST_ID, parent=None)
     run = await _load(journal, tenant, run_id)
     identity = run.state.identity
     if identity.parent_run_id is None:

@@ -39,9 +39,10 @@ class Feedback:
 class Announcer:
     """Writes the audit's entry of an annotation, and tells whoever reads the run now."""
 
-    def __init__(self, audit: Entries, bus: Bus) -> None:
+    def __init__(self, audit: Entries, bus: Bus, journal: Journal) -> None:
         self._audit = audit
         self._bus = bus
+        self._journal = journal
 
     def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
         """Who annotated what and how, without a word of the text."""
@@ -58,8 +59,9 @@ class Announcer:
         )
 
     def stored(self, annotation: Annotation) -> None:
-        """Send the annotation to live readers of its run."""
+        """Send the annotation to live readers of its run, and let the fleet hear of it."""
         self._bus.notify(annotation.target.run_id, Notice(ANNOTATED, encode(annotation)))
+        self._journal.has_lines()
 
 
 def feedback_of(
@@ -77,7 +79,7 @@ def feedback_of(
         store,
         redactor=journal.redactor,
         snapshot=snapshot,
-        listener=Announcer(audit, bus),
+        listener=Announcer(audit, bus, journal),
         now=now,
         new_id=new_id,
     )

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.fold import fold_all
 from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.fleet.observed_ids import require_own
 from wopr.protocol.documents import UNSET, JsonObject, Unset
 from wopr.protocol.errors import Gone, NotFound, Refused, Unprocessable
 from wopr.protocol.events import RunEvent
@@ -38,6 +39,7 @@ async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun
     row = await find_source(journal, tenant, run_id)
     if row is None:
         raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
+    require_own(run_id)
     if request.mode == "branch" and isinstance(request.from_seq, Unset):
         raise Refused("fromSeq is required for a branch", field="fromSeq")
     if request.mode == "replay" and not request.run_options_overlay.is_empty:

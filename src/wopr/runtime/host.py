@@ -39,6 +39,7 @@ from wopr.runtime.courier import MAX_RESPONSE_BYTES as MAX_RECEIPT_BYTES
 from wopr.runtime.courier import Courier
 from wopr.runtime.egress import guarded_client
 from wopr.runtime.feedback import Feedback, feedback_of
+from wopr.runtime.fleet import Fleet, fleet_of
 from wopr.runtime.host_secret import host_secret
 from wopr.runtime.installing import install_agents, register_workflows
 from wopr.runtime.journal import Journal
@@ -84,6 +85,7 @@ class Host:
     audit: Audit
     subscriptions: Subscriptions
     dispatcher: Dispatcher
+    fleet: Fleet
     discovery: bytes
     discovery_etag: str
     first_key: str | None
@@ -112,6 +114,8 @@ async def running_host(
                 tasks.start_soon(host.dispatcher.run_forever)
                 tasks.start_soon(host.audit.keep_checkpoints)
                 tasks.start_soon(host.feedback.judge_work.run_forever)
+                tasks.start_soon(host.fleet.projection.run_forever)
+                tasks.start_soon(host.fleet.keeper.run_forever)
                 yield host
                 tasks.cancel_scope.cancel()
         finally:
@@ -214,6 +218,7 @@ async def _assemble(
             metrics=metrics,
             now=sources.now,
         ),
+        fleet=fleet_of(journal, bus, guard.advertises, settings, audit),
         discovery=discovery,
         discovery_etag=etag(discovery),
         first_key=first_key,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -12,6 +12,7 @@ from wopr.engine.limits import HostLimits
 from wopr.engine.plan import plan
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.fleet.observed_ids import require_own
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
@@ -59,12 +60,18 @@ class Journal:
         self._guard = guard
         self._seal = seal
         self._subscriptions = subscriptions
+        # Told whenever a run has news for the fleet.
+        self.has_lines: Callable[[], None] = lambda: None
 
     async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
-        """A run folded from its log; None when the tenant has no such run."""
+        """A run folded from its log; None when the tenant has no such run.
+
+        Raises `Conflict` for an observed run, which nothing here can move.
+        """
         row = await self.store.run(tenant, run_id)
         if row is None:
             return None
+        require_own(run_id)
         compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
         state = await self.read_state(tenant, row, compiled)
         run = ActiveRun(state, compiled, self._vault(row), row)
@@ -166,6 +173,7 @@ class Journal:
             remember=remember,
             grants=grants,
             audits=tuple(burst.audits),
+            projects=_has_lines(run, burst),
         )
         batches: Sequence[Batch] = [batch, *burst.children]
         # A replay tells nobody; that is decided by the run, whatever its events are.
@@ -177,6 +185,8 @@ class Journal:
             run.pausing = None
         self._bus.publish(identity.run_id, burst.events)
         self._subscriptions.committed(identity.tenant, batches)
+        if batch.projects:
+            self.has_lines()
         return True
 
     def row(self, run: ActiveRun, burst: Burst) -> RunRow:
@@ -223,3 +233,11 @@ class Journal:
         if burst.state.status == "paused" or not due:
             return planned
         return min(due) if planned is None else min([*due, planned])
+
+
+def _has_lines(run: ActiveRun, burst: Burst) -> bool:
+    """Whether the fleet shows what a burst did; a replay repeats what it has shown already."""
+    if not (burst.has_audits or (run.compiled.has_agents and burst.events)):
+        return False
+    fork = burst.state.identity.fork
+    return fork is None or fork.mode != "replay"

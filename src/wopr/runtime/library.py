@@ -18,6 +18,7 @@ from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.checking import compile_schema
 from wopr.protocol.documents import Json, Unset, encode
+from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.runtime.registration import CONFORMANCE_PREFIX, check_definition
@@ -27,6 +28,7 @@ from wopr.store.port import SHARED, WorkflowRow, Workflows
 COMPILED_KEPT = 512
 # How long this process may run a definition after another process registered a newer version.
 NEWEST_KEPT_MS = 1000
+_AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,6 +42,8 @@ class Compiled:
     configs: dict[str, Any]
     configurable_schema: jsonschema_rs.Draft202012Validator | None
     channel_schemas: dict[str, jsonschema_rs.Draft202012Validator]
+    # Whether an agent can act in its runs.
+    has_agents: bool
 
     @property
     def definition(self) -> WorkflowDefinition:
@@ -150,4 +154,11 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
             for name, channel in definition.channels.items()
             if not isinstance(channel.schema, Unset)
         },
+        has_agents=any(_is_for_agents(node) for node in definition.nodes),
+    )
+
+
+def _is_for_agents(node: WorkflowNode) -> bool:
+    return not isinstance(node.agent, Unset) or any(
+        event_type.startswith(_AGENT_FAMILIES) for event_type in granted(node.type_id)
     )

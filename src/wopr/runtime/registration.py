@@ -13,6 +13,7 @@ from wopr.engine.expressions import condition_faults
 from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
+from wopr.fleet.observe import OBSERVED_WORKFLOW
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.nodes.supervisor import HOOKS
 from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
@@ -116,6 +117,8 @@ def _credential_faults(document: Json) -> Iterator[Fault]:
 
 
 def _meaning_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> Iterator[Fault]:
+    if definition.id == OBSERVED_WORKFLOW:
+        yield Fault(path="id", message="is what runs are of that were observed and not run here")
     node_ids = [node.id for node in definition.nodes]
     yield from _duplicates(node_ids, "nodes")
     yield from _duplicates([edge.id for edge in definition.edges], "edges")

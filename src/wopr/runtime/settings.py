@@ -39,6 +39,9 @@ class Settings:
     max_metadata_bytes: int = 8192
     # Requests per second that one key may make, with bursts of twice as many; 0 is no limit.
     rate_limit: int = 5000
+    # Pushes of KAHN lines per second that one tenant may make, with bursts of twice as many; 0 is
+    # no limit.
+    ingest_rate_limit: int = 200
     # Requests under way at once before the host answers 503.
     max_in_flight: int = 2000
     max_readers_per_run: int = 1000
@@ -99,6 +102,12 @@ class Settings:
                     self.max_body_bytes >= 1024,
                 ),
                 ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
+                (
+                    "ingest_rate_limit",
+                    self.ingest_rate_limit,
+                    "0 or more",
+                    self.ingest_rate_limit >= 0,
+                ),
                 ("max_in_flight", self.max_in_flight, "at least 1", self.max_in_flight >= 1),
                 (
                     "webhook_retry_ms",
@@ -174,6 +183,7 @@ _FROM_ENVIRONMENT = (
     "max_body_bytes",
     "max_metadata_bytes",
     "rate_limit",
+    "ingest_rate_limit",
     "max_in_flight",
     "max_readers_per_run",
     "retention_days",

@@ -10,6 +10,7 @@ import anyio.abc
 import anyio.lowlevel
 import structlog
 
+from wopr.fleet.observed_ids import is_observed_run
 from wopr.protocol.errors import Unavailable, WoprError
 from wopr.runtime.journal import PAGE, Journal
 from wopr.runtime.timers import Timers
@@ -42,7 +43,8 @@ class Wakeups:
         after: tuple[str, str] | None = None
         while page := await self._unfinished(after):
             for tenant, run_id in page:
-                await self.now(tenant, run_id)
+                if not is_observed_run(run_id):
+                    await self.now(tenant, run_id)
                 # A short advance never waits, and those who ask now should not have to.
                 await anyio.lowlevel.checkpoint()
             after = page[-1]

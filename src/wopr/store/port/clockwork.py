@@ -21,7 +21,10 @@ class Clockwork(Protocol):
         ...
 
     async def expire(self, ended_before: int, limit: int) -> int:
-        """Delete up to `limit` runs that ended before then, with all that belongs to them."""
+        """Delete up to `limit` runs that ended before then, with all that belongs to them.
+
+        Observed runs are not among them: they go when the fleet lets go of their lines.
+        """
         ...
 
     async def forget(self, answers_before: int, invocations_before: int) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from wopr.store.port.answers import RememberedAnswer
 from wopr.store.port.audit import AuditDraft
+from wopr.store.port.feedback import AnnotationRow
 from wopr.store.port.suspensions import Suspension
 from wopr.store.port.webhooks import Notice
+
+# A run whose id begins so was observed: the fleet says how long it is kept.
+OBSERVED_PREFIX: Final = "kahn-"
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +31,8 @@ class RunRow:
     """What the host must find about a run without reading its log.
 
     Everything here except `wish` and `sealed` is derived from the log or fixed at creation.
-    `snapshot` is the encoded RunSnapshot of a run that has ended; until then it is None.
+    `snapshot` is the encoded RunSnapshot of a run that has ended; until then it is None, unless the
+    run was observed: nobody can fold its log without a workflow.
 
     Identity, workflow, parent, tags and `created_at` are fixed by the batch that creates the run.
     `wish` is changed by `set_wish`, `Batch.wishes` and `Batch.grants` only. A run that has ended has
@@ -96,7 +101,9 @@ class Batch:
     whichever way they ended. A run that ends has none pending, named here or not.
 
     `notices` queue events of this batch for webhooks; one whose subscription is gone, failed or
-    another tenant's is left out. `audits` are written to the audit log with the events.
+    another tenant's is left out. `audits` are written to the audit log with the events, and
+    `annotations` are kept of the run and counted. With `projects` the run is put among those that
+    the fleet is to be told of.
     """
 
     run: RunRow
@@ -111,6 +118,8 @@ class Batch:
     resumes: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     audits: tuple[AuditDraft, ...] = ()
+    annotations: tuple[AnnotationRow, ...] = ()
+    projects: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,10 @@ from wopr.store.port.audit import AuditLog
 from wopr.store.port.clockwork import Clockwork
 from wopr.store.port.definitions import AgentManifests, Workflows
 from wopr.store.port.feedback import Annotations, Judges, ReviewQueues
+from wopr.store.port.fleet import Fleet, FleetClockwork
 from wopr.store.port.keys import Keys
 from wopr.store.port.memories import Memories
+from wopr.store.port.projections import Projections
 from wopr.store.port.runs import RunLog
 from wopr.store.port.suspensions import Suspensions
 from wopr.store.port.webhooks import Outbox, Webhooks
@@ -33,6 +35,9 @@ class Store(
     Webhooks,
     Outbox,
     AuditLog,
+    Projections,
+    Fleet,
+    FleetClockwork,
     Protocol,
 ):
     """One store: all of the above on one database."""

@@ -10,8 +10,10 @@ import msgspec
 
 from wopr.protocol.errors import Conflict, SequenceTaken
 from wopr.store.port import Batch, RememberedAnswer, RunRow
+from wopr.store.sqlite.annotation_rows import write_annotation
 from wopr.store.sqlite.audit import append_entry
 from wopr.store.sqlite.outbox import queue_notices
+from wopr.store.sqlite.projections import put_projection
 from wopr.store.sqlite.suspensions import resume, suspend
 
 _HEAD = """
@@ -171,11 +173,21 @@ def _write_batch(
     if after.has_suspended:
         # Second, so that what one batch opens and ends is not pending.
         resume(connection, run.run_id, None if run.ended_at is not None else batch.resumes)
+    _write_beside(connection, tenant, batch)
+    heads[run.run_id] = after
+
+
+def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
+    """Write what is on no log: who is to be told, and what is said about the run."""
+    run = batch.run
     if batch.notices:
         queue_notices(connection, tenant, run.run_id, batch.notices, run.updated_at)
     for draft in batch.audits:
         append_entry(connection, draft)
-    heads[run.run_id] = after
+    for row in batch.annotations:
+        write_annotation(connection, tenant, row)
+    if batch.projects:
+        put_projection(connection, tenant, run.run_id)
 
 
 def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _Head:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-import msgspec
-
-from wopr.store.sqlite.annotations import forget_annotations
-from wopr.store.sqlite.judges import forget_judgments
-from wopr.store.sqlite.outbox import forget_deliveries
+from wopr.store.port.runs import OBSERVED_PREFIX
+from wopr.store.sqlite.deleting import delete_run
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.queues import forget_reviews
 
 _DUE = "SELECT tenant, run_id FROM runs WHERE wake_at <= ? ORDER BY wake_at, run_id LIMIT ?"
 
@@ -25,20 +21,12 @@ ORDER BY tenant, run_id LIMIT ?
 
 _COUNTS = "SELECT status, count(*) FROM runs GROUP BY status"
 
-_ENDED = """
-SELECT tenant, run_id, ended_at, created_at, tags, last_sequence FROM runs
-WHERE ended_at < ? ORDER BY ended_at, run_id LIMIT ?
+_ENDED = f"""
+SELECT tenant, run_id, ended_at, last_sequence FROM runs
+WHERE ended_at < ? AND run_id NOT GLOB '{OBSERVED_PREFIX}*' ORDER BY ended_at, run_id LIMIT ?
 """
 
 _BURY = "INSERT OR REPLACE INTO expired_runs (tenant, run_id, ended_at) VALUES (?, ?, ?)"
-_DELETE_TAG = """
-DELETE FROM run_tags WHERE tenant = ? AND tag = ? AND created_at = ? AND run_id = ?
-"""
-_DELETE_OF_RUN = (
-    "DELETE FROM events WHERE run_id = ?",
-    "DELETE FROM artifacts WHERE run_id = ?",
-    "DELETE FROM runs WHERE run_id = ?",
-)
 
 _FORGET_ANSWERS = """
 DELETE FROM answers WHERE (tenant, key_hash) IN (
@@ -56,8 +44,6 @@ DELETE FROM invocations WHERE (tenant, invocation_id) IN (
 _CHUNK_RUNS = 64
 _CHUNK_EVENTS = 4000
 _CHUNK_RECORDS = 1000
-
-_tags = msgspec.json.Decoder(tuple[str, ...])
 
 
 class SqliteClockwork(Part):
@@ -109,20 +95,12 @@ def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> in
     events = 0
     count = 0
     rows = connection.execute(_ENDED, (ended_before, limit)).fetchall()
-    for tenant, run_id, ended_at, created_at, tags, last_sequence in rows:
+    for tenant, run_id, ended_at, last_sequence in rows:
         events += last_sequence + 1
         if count and events > _CHUNK_EVENTS:
             break
         connection.execute(_BURY, (tenant, run_id, ended_at))
-        if tags is not None:
-            connection.executemany(
-                _DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in _tags.decode(tags)]
-            )
-        for forget in (forget_annotations, forget_reviews, forget_judgments):
-            forget(connection, tenant, run_id)
-        forget_deliveries(connection, run_id)
-        for sql in _DELETE_OF_RUN:
-            connection.execute(sql, (run_id,))
+        delete_run(connection, tenant, run_id)
         count += 1
     return count
 

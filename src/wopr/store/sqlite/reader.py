@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,7 @@ from wopr.store.sqlite.faults import unavailable
 # Rows are the decoding edge: what SQLite gives is untyped until a `*_row` function names it.
 Row: TypeAlias = tuple[Any, ...]
 Parameter: TypeAlias = str | int | bytes | None
+T = TypeVar("T")
 
 _THREADS = 2
 
@@ -45,6 +46,10 @@ class Reader:
             partial(self._read_far, sql, parameters), limiter=self._turns
         )
 
+    async def together(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read with several statements on a thread, all of which see the same commit."""
+        return await anyio.to_thread.run_sync(partial(self._work_far, work), limiter=self._turns)
+
     def close(self) -> None:
         """Release the connections."""
         for connection in (self._near, *self._far):
@@ -57,6 +62,24 @@ class Reader:
             return _rows(connection, sql, parameters)
         finally:
             self._far.append(connection)
+
+    def _work_far(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._far.pop()
+        try:
+            return _snapshot(connection, work)
+        finally:
+            self._far.append(connection)
+
+
+def _snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    try:
+        connection.execute("BEGIN")
+        try:
+            return work(connection)
+        finally:
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise unavailable(error) from error
 
 
 def _rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Parameter]) -> list[Row]:

@@ -10,6 +10,8 @@ import sqlite3
 from wopr.protocol.errors import Refused
 from wopr.store.sqlite.schema_audit import AUDIT
 from wopr.store.sqlite.schema_feedback import FEEDBACK
+from wopr.store.sqlite.schema_fleet import FLEET
+from wopr.store.sqlite.schema_projections import PROJECTIONS
 from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
 # Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
@@ -224,6 +226,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     FEEDBACK,
     WEBHOOKS,
     AUDIT,
+    PROJECTIONS,
+    FLEET,
 )
 
 

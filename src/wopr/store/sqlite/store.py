@@ -17,11 +17,16 @@ from wopr.store.sqlite.audit import SqliteAudit
 from wopr.store.sqlite.clockwork import SqliteClockwork
 from wopr.store.sqlite.connect import open_writer
 from wopr.store.sqlite.feedback import SqliteFeedback
+from wopr.store.sqlite.fleet_clockwork import SqliteFleetClockwork
+from wopr.store.sqlite.fleet_ingest import SqliteFleetIngest
+from wopr.store.sqlite.fleet_reads import SqliteFleetReads
+from wopr.store.sqlite.fleet_totals import SqliteFleetTotals
 from wopr.store.sqlite.idempotency import SqliteAnswers, SqliteInvocations
 from wopr.store.sqlite.judges import SqliteJudges
 from wopr.store.sqlite.keys import SqliteKeys
 from wopr.store.sqlite.memory import SqliteMemories
 from wopr.store.sqlite.outbox import SqliteOutbox
+from wopr.store.sqlite.projections import SqliteProjections
 from wopr.store.sqlite.queues import SqliteQueues
 from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.runs import SqliteRunLog
@@ -60,6 +65,11 @@ class SqliteStore(
     SqliteWebhooks,
     SqliteOutbox,
     SqliteAudit,
+    SqliteProjections,
+    SqliteFleetIngest,
+    SqliteFleetTotals,
+    SqliteFleetReads,
+    SqliteFleetClockwork,
 ):
     """`Store` on one SQLite file."""
 

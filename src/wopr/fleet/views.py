@@ -1,0 +1,153 @@
+"""Reads the fleet: agents and checkpoints in a window, runs, and what happened in one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+import msgspec
+
+from wopr.fleet.aggregate import agent_rows, checkpoint_rows
+from wopr.fleet.instants import from_millis
+from wopr.fleet.observed_ids import observed_run_id
+from wopr.fleet.statistics import QUANTILES, SERIES_LENGTH, rounded
+from wopr.fleet.summary import UNKNOWN
+from wopr.fleet.windows import since, start_of
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.errors import NotFound
+from wopr.protocol.fleet import (
+    AgentInRun,
+    Aggregate,
+    Audits,
+    Flakiness,
+    RunInFleet,
+    RunSteps,
+    Sort,
+    Window,
+)
+from wopr.store.port.fleet import AgentRun, Fleet, FleetRun
+
+_FIELDS: Final = msgspec.json.Decoder(JsonObject)
+_PAGE: Final = 200
+
+
+class Views:
+    """What the fleet shows of one tenant at a time."""
+
+    def __init__(self, store: Fleet, now: Callable[[], int]) -> None:
+        self._store = store
+        self._now = now
+
+    async def aggregate(self, tenant: str, window: Window, sort: Sort) -> Aggregate:
+        """One row per agent."""
+        now = self._now()
+        totals = await self._store.fleet_totals(
+            tenant, window, since(now), quantiles=QUANTILES, scores=SERIES_LENGTH
+        )
+        rows = agent_rows(totals, start=start_of(window, now), sort=sort)
+        return Aggregate(window=window, generated_at=from_millis(now), agents=rows)
+
+    async def flakiness(self, tenant: str, window: Window) -> Flakiness:
+        """One row per checkpoint."""
+        now = self._now()
+        totals = await self._store.fleet_checkpoints(tenant, window, since(now))
+        return Flakiness(
+            window=window, generated_at=from_millis(now), checkpoints=checkpoint_rows(totals)
+        )
+
+    async def agent_runs(
+        self,
+        tenant: str,
+        agent_id: str,
+        window: Window,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[AgentRun]:
+        """Runs of an agent in a window, newest first.
+
+        Raises `NotFound` for an agent that has never had one.
+        """
+        start = start_of(window, self._now())
+        found = await self._store.fleet_agent_runs(tenant, agent_id, start, after, limit)
+        if not found and not await self._store.fleet_agent_runs(tenant, agent_id, None, None, 1):
+            raise NotFound("there is no such agent in the fleet")
+        return found
+
+    def agent(self, agent: AgentRun) -> AgentInRun:
+        """An agent's run as the wire has it."""
+        return _agent_in_run(agent, self._now())
+
+    def run(self, tenant: str, run: FleetRun) -> RunInFleet:
+        """A run as the wire has it."""
+        is_own = run.source == "host"
+        return RunInFleet(
+            run_id=run.run_id,
+            kind=run.kind,
+            source=run.source,
+            started=from_millis(run.started_at),
+            last_event=from_millis(run.last_event),
+            ended=None if run.ended_at is None else from_millis(run.ended_at),
+            outcome=run.outcome,
+            lines=run.lines,
+            openwop_run_id=run.run_id if is_own else observed_run_id(tenant, run.run_id),
+        )
+
+    async def find(self, tenant: str, run_id: str, *, hidden: bool = False) -> FleetRun:
+        """A run; one that retention has hidden only if asked for. Raises `NotFound`."""
+        run = await self._store.fleet_run(tenant, run_id)
+        if run is None or (run.hidden_at is not None and not hidden):
+            raise NotFound("there is no such run in the fleet")
+        return run
+
+    async def steps(self, tenant: str, run_id: str, start: int, limit: int) -> RunSteps:
+        """What happened in a run from a line on, and its agents."""
+        run = await self.find(tenant, run_id)
+        agents = await self._store.fleet_run_agents(tenant, run_id)
+        events: list[JsonObject] = []
+        async for piece in self._store.fleet_lines(tenant, run_id, start):
+            lines = piece.splitlines()[: limit - len(events)]
+            events += [_FIELDS.decode(line) for line in lines]
+            if len(events) == limit:
+                break
+        reached = start + len(events)
+        return RunSteps(
+            run=self.run(tenant, run),
+            agents=[self.agent(each) for each in agents],
+            events=events,
+            next_line=reached if reached < run.lines else None,
+        )
+
+    async def export(self, tenant: str) -> AsyncIterator[bytes]:
+        """Every line of every run, byte for byte, those that retention has hidden too."""
+        after = ""
+        while page := await self._store.fleet_exported(tenant, after, _PAGE):
+            for run in page:
+                async for piece in self._store.fleet_lines(tenant, run.run_id):
+                    yield piece
+            after = page[-1].run_id
+
+
+def _agent_in_run(agent: AgentRun, now: int) -> AgentInRun:
+    blocked_at, duration_s = agent.blocked_at, agent.duration_s
+    if duration_s is None:
+        duration_s = max(0, agent.last_event - agent.started_at) / 1000
+    return AgentInRun(
+        run_id=agent.run_id,
+        agent_id=agent.agent_id,
+        task=agent.task,
+        model=agent.model,
+        outcome=agent.outcome or UNKNOWN,
+        started=from_millis(agent.started_at),
+        ended=None if agent.ended_at is None else from_millis(agent.ended_at),
+        last_event=from_millis(agent.last_event),
+        duration_s=rounded(duration_s),
+        total_steps=agent.step + 1,
+        total_tool_calls=agent.tool_calls,
+        audits=Audits(
+            passed=agent.audits_passed, failed=agent.audits_failed, warned=agent.audits_warned
+        ),
+        convergence_score=None if agent.score is None else rounded(agent.score),
+        last_status=agent.status,
+        waiting_s=None if blocked_at is None else max(0, now - blocked_at) / 1000,
+        waiting_since=None if blocked_at is None else from_millis(blocked_at),
+    )

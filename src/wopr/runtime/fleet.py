@@ -1,0 +1,59 @@
+"""The fleet in this host: its parts put together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from wopr.fleet.ingest import Ingest
+from wopr.fleet.keeping import Keeping
+from wopr.fleet.views import Views
+from wopr.runtime.advertise_fleet import push_limit
+from wopr.runtime.audit import Audit
+from wopr.runtime.buckets import TokenBuckets
+from wopr.runtime.bus import Bus
+from wopr.runtime.fleet_keeper import Keeper
+from wopr.runtime.journal import Journal
+from wopr.runtime.observing import Observers
+from wopr.runtime.projecting import Projection
+from wopr.runtime.settings import Settings
+from wopr.runtime.transitions import Transitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """What producers push into, what readers read, and what the host tells of its own runs."""
+
+    ingest: Ingest
+    views: Views
+    buckets: TokenBuckets
+    keeper: Keeper
+    transitions: Transitions
+    projection: Projection
+    max_push_bytes: int
+
+
+def fleet_of(
+    journal: Journal,
+    bus: Bus,
+    advertises: Callable[[str], bool],
+    settings: Settings,
+    audit: Audit,
+) -> Fleet:
+    """Put the parts together."""
+    store, now = journal.store, journal.now
+    observers = Observers(store, bus, advertises, now=now, new_id=journal.new_id)
+    ingest = Ingest(store, now, observers)
+    projection = Projection(store, ingest.put_own)
+    observers.project = projection.project
+    journal.has_lines = projection.wake
+    return Fleet(
+        ingest=ingest,
+        views=Views(store, now),
+        buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
+        keeper=Keeper(Keeping(store, now), audit),
+        transitions=Transitions(store),
+        projection=projection,
+        max_push_bytes=push_limit(settings),
+    )

@@ -1,0 +1,274 @@
+"""The part of the store's port about the fleet: KAHN lines, and the totals kept with them.
+
+The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses one
+but those of `FleetClockwork`, which answer with owners and ids only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+from wopr.protocol.fleet import AgentOutcome
+from wopr.store.port.runs import Batch
+
+Source: TypeAlias = Literal["push", "host"]
+Kind: TypeAlias = Literal["agent", "ci", "mixed"]
+# Every run is in the totals of this span; a span of another name holds those not too old for it.
+ALL: Final = "all"
+# For each rolling span, by name, the earliest last event that a run in it may have.
+Since: TypeAlias = Mapping[str, int]
+
+HASH_BYTES: Final = 16
+# A score in whole billionths, so that sums do not depend on their order.
+SCORE_UNITS: Final = 10**9
+# Of a duration's 64 bits, sign, exponent and nine of the fraction: 512 bins from a value to twice it.
+_BIN_SHIFT: Final = 43
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRun:
+    """One agent in one KAHN run, as its lines have told so far.
+
+    `last_event` is the latest time of any of the agent's lines. All from `ended_at` on comes from
+    the agent's first end. `blocked_at` is since when it waits for an operator.
+    """
+
+    run_id: str
+    agent_id: str
+    started_at: int
+    last_event: int
+    status: str
+    task: str = ""
+    model: str | None = None
+    # The highest so far; a lower one is refused.
+    step: int = -1
+    tool_calls: int = 0
+    audits_passed: int = 0
+    audits_failed: int = 0
+    audits_warned: int = 0
+    blocked_at: int | None = None
+    ended_at: int | None = None
+    outcome: AgentOutcome | None = None
+    duration_s: float | None = None
+    score: float | None = None
+
+    @property
+    def duration_bin(self) -> int | None:
+        """The bin of the duration; bins are ordered as the durations in them are."""
+        if self.duration_s is None:
+            return None
+        bits: int = struct.unpack("<q", struct.pack("<d", self.duration_s))[0]
+        return bits >> _BIN_SHIFT
+
+    @property
+    def score_units(self) -> int | None:
+        """The score in whole units."""
+        return None if self.score is None else round(self.score * SCORE_UNITS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRun:
+    """A KAHN run as a whole. `outcome` and `ended_at` are those of a CI run.
+
+    `source` is fixed by the first line. A hidden run is shown by export only.
+    """
+
+    run_id: str
+    kind: Kind
+    source: Source
+    lines: int
+    started_at: int
+    last_event: int
+    ended_at: int | None = None
+    outcome: str | None = None
+    hidden_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRun:
+    """What is held of a run: its row, its agents, and `HASH_BYTES` of each line's hash in order."""
+
+    run: FleetRun
+    hashes: bytes
+    agents: Mapping[str, AgentRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """An audit checkpoint; `line` is its place in its run, counted from 0."""
+
+    line: int
+    at: int
+    checkpoint_id: str
+    result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """New lines of one run, and what they make of it.
+
+    `run` is the row after them, and `before` the one they were aligned with, None for a new run.
+    `body` are the lines with a newline after each, `hashes` their hashes. `agents` are the changed
+    ones, each with what it was before.
+    """
+
+    run: FleetRun
+    before: FleetRun | None
+    body: bytes
+    hashes: bytes
+    agents: tuple[tuple[AgentRun | None, AgentRun], ...] = ()
+    audits: tuple[AuditRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestBatch:
+    """All that one push writes: lines, totals, and the batches of the runs that show them."""
+
+    growths: tuple[Growth, ...]
+    since: Since
+    observed: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """An agent's run that has ended."""
+
+    run_id: str
+    ended_at: int
+    last_event: int
+    outcome: AgentOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTotals:
+    """An agent's runs in a span, counted.
+
+    `waiting` are those without an end in the first rolling span, whatever span is asked for.
+    `latest` are its last two ended runs of all time, newest first, and `scores` the latest scores
+    in the span, newest first, both in order of `(ended_at, run_id)`. `durations` are, for each
+    quantile asked for, the two values between which it lies, of the ended runs in the span.
+    """
+
+    agent_id: str
+    runs: int
+    converged: int
+    partial: int
+    escaped: int
+    aborted: int
+    scored: int
+    score_units: int
+    waiting: int
+    last_seen: int
+    latest: tuple[Ending, ...]
+    scores: tuple[float, ...]
+    durations: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointTotals:
+    """The results of one checkpoint in a span, by the audits' own times."""
+
+    checkpoint_id: str
+    passed: int
+    failed: int
+    warned: int
+    last_fail_run_id: str | None
+
+
+class Fleet(Protocol):
+    """KAHN runs: their lines byte for byte, and totals that cost the same however many there are."""
+
+    async def fleet_held(self, tenant: str, run_ids: Sequence[str]) -> dict[str, HeldRun]:
+        """What is held of each of these runs, hidden ones too; a run that is not held is left out."""
+        ...
+
+    async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
+        """Write lines, totals and observed runs, all or nothing, durably.
+
+        Raises `SequenceTaken` when a run is not as `before` says, or an observed log has moved on:
+        align again.
+        """
+        ...
+
+    async def fleet_totals(
+        self,
+        tenant: str,
+        span: str,
+        since: Since,
+        *,
+        quantiles: Sequence[float],
+        scores: int,
+    ) -> list[AgentTotals]:
+        """Totals of every agent with a run in the span, by `agent_id`.
+
+        Exact for any `since`, and cheap when it is near the last `fleet_settle`.
+        """
+        ...
+
+    async def fleet_checkpoints(
+        self, tenant: str, span: str, since: Since
+    ) -> list[CheckpointTotals]:
+        """Totals of every checkpoint with a result in the span, by `checkpoint_id`."""
+        ...
+
+    async def fleet_agent_runs(
+        self,
+        tenant: str,
+        agent_id: str,
+        since: int | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> list[AgentRun]:
+        """Runs of an agent before that `(last_event, run_id)`, newest first, none older than `since`."""
+        ...
+
+    async def fleet_runs(
+        self, tenant: str, after: tuple[int, str] | None, limit: int
+    ) -> list[FleetRun]:
+        """Runs before that `(last_event, run_id)`, newest first, without hidden ones."""
+        ...
+
+    async def fleet_run(self, tenant: str, run_id: str) -> FleetRun | None:
+        """The run, hidden or not, or None."""
+        ...
+
+    async def fleet_run_agents(self, tenant: str, run_id: str) -> list[AgentRun]:
+        """The agents of a run in the order of their start."""
+        ...
+
+    def fleet_lines(self, tenant: str, run_id: str, start: int = 0) -> AsyncIterator[bytes]:
+        """The lines of a run from that place on, hidden or not, in pieces of whole lines."""
+        ...
+
+    async def fleet_exported(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
+        """A page of all runs after that id, by id, hidden ones too."""
+        ...
+
+    async def fleet_size(self, tenant: str) -> int:
+        """How many KAHN runs the tenant has, without hidden ones."""
+        ...
+
+
+class FleetClockwork(Protocol):
+    """What the host itself does to the fleet of all tenants."""
+
+    async def fleet_settle(self, since: Since) -> None:
+        """Take what is too old out of the totals of the rolling spans."""
+        ...
+
+    async def fleet_aged(
+        self, started_before: int, hidden_before: int, limit: int
+    ) -> list[tuple[str, str, int, int | None]]:
+        """`(tenant, run_id, started_at, hidden_at)` of runs begun, or hidden, at or before then."""
+        ...
+
+    async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
+        """Hide these `(tenant, run_id)` from everything but export, and count them no longer."""
+        ...
+
+    async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
+        """Delete these hidden `(tenant, run_id, observed_run_id)` for good, with the observed run."""
+        ...

@@ -1,0 +1,139 @@
+"""The part that the host's own clock uses on the fleet: spans that move on, runs that are too old."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from wopr.store.port.fleet import AuditRow, Since
+from wopr.store.sqlite.deleting import delete_run
+from wopr.store.sqlite.fleet_counting import Counting, marks
+from wopr.store.sqlite.fleet_ingest import count_runs
+from wopr.store.sqlite.fleet_rows import AGENT_COLUMNS, agent_run
+from wopr.store.sqlite.part import Part
+
+_BEHIND = """
+SELECT tenant, since FROM fleet_spans WHERE span = ? AND since < ? ORDER BY since LIMIT 1
+"""
+_AGENTS_BETWEEN = f"""
+SELECT {AGENT_COLUMNS} FROM fleet_agent_runs
+WHERE tenant = ? AND last_event >= ? AND last_event < ?
+"""
+_AUDITS_BETWEEN = """
+SELECT line, at, checkpoint_id, result FROM fleet_audits
+WHERE tenant = ? AND at >= ? AND at < ?
+"""
+_NEXT_AGENT = """
+SELECT last_event FROM fleet_agent_runs WHERE tenant = ? AND last_event >= ?
+ORDER BY last_event LIMIT 1
+"""
+_NEXT_AUDIT = "SELECT at FROM fleet_audits WHERE tenant = ? AND at >= ? ORDER BY at LIMIT 1"
+_MOVE = "UPDATE fleet_spans SET since = ? WHERE tenant = ? AND span = ?"
+
+_BEGUN = """
+SELECT tenant, run_id, started_at, hidden_at FROM fleet_runs
+WHERE hidden_at IS NULL AND started_at <= ? ORDER BY started_at LIMIT ?
+"""
+_HIDDEN = """
+SELECT tenant, run_id, started_at, hidden_at FROM fleet_runs
+WHERE hidden_at <= ? ORDER BY hidden_at LIMIT ?
+"""
+_HIDE = """
+UPDATE fleet_runs SET hidden_at = ? WHERE tenant = ? AND run_id = ? AND hidden_at IS NULL
+"""
+_AGENTS_OF_RUN = f"SELECT {AGENT_COLUMNS} FROM fleet_agent_runs WHERE tenant = ? AND run_id = ?"
+_AUDITS_OF_RUN = """
+SELECT line, at, checkpoint_id, result FROM fleet_audits WHERE tenant = ? AND run_id = ?
+"""
+_FORGET = (
+    "DELETE FROM fleet_agent_runs WHERE tenant = ? AND run_id = ?",
+    "DELETE FROM fleet_audits WHERE tenant = ? AND run_id = ?",
+)
+_DELETE_RUN = """
+DELETE FROM fleet_runs WHERE tenant = ? AND run_id = ? AND hidden_at IS NOT NULL
+"""
+_DELETE_CHUNKS = "DELETE FROM fleet_chunks WHERE tenant = ? AND run_id = ?"
+
+# A span that is far behind catches up hour by hour, so that no transaction is long.
+_STEP_MS: Final = 3_600_000
+
+
+class SqliteFleetClockwork(Part):
+    """`FleetClockwork` on SQLite."""
+
+    async def fleet_settle(self, since: Since) -> None:
+        """Take what is too old out of the totals of the rolling spans."""
+        for span, start in since.items():
+            while await self._writer.submit(partial(_settle, span=span, since=start)):
+                pass
+
+    async def fleet_aged(
+        self, started_before: int, hidden_before: int, limit: int
+    ) -> list[tuple[str, str, int, int | None]]:
+        """Runs that began, or were hidden, at or before then; the oldest first."""
+        begun = await self._reader.far(_BEGUN, (started_before, limit))
+        hidden = await self._reader.far(_HIDDEN, (hidden_before, limit))
+        return [(row[0], row[1], row[2], row[3]) for row in (*begun, *hidden)]
+
+    async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
+        """Hide runs from everything but export, and count them no longer."""
+        for tenant, run_id in runs:
+            await self._writer.submit(partial(_hide, tenant=tenant, run_id=run_id, now=now))
+
+    async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
+        """Delete hidden runs for good, with the runs that show them."""
+        for tenant, run_id, observed_run_id in runs:
+            await self._writer.submit(
+                partial(_delete, tenant=tenant, run_id=run_id, observed_run_id=observed_run_id)
+            )
+
+
+def _settle(connection: sqlite3.Connection, span: str, since: int) -> bool:
+    """Move one tenant's span a step towards its beginning; False when none is behind."""
+    behind = connection.execute(_BEHIND, (span, since)).fetchone()
+    if behind is None:
+        return False
+    tenant, mark = behind
+    end = min(since, _first_after(connection, tenant, mark, since) + _STEP_MS)
+    counting = Counting(tenant, {span: mark})
+    for row in connection.execute(_AGENTS_BETWEEN, (tenant, mark, end)):
+        counting.agent(agent_run(row), -1)
+    for row in connection.execute(_AUDITS_BETWEEN, (tenant, mark, end)):
+        counting.audit(_audit(row), -1)
+    counting.write(connection)
+    connection.execute(_MOVE, (end, tenant, span))
+    return True
+
+
+def _first_after(connection: sqlite3.Connection, tenant: str, mark: int, since: int) -> int:
+    """When the next run or audit is that a span will lose; nothing before it need be looked at."""
+    found = (
+        connection.execute(sql, (tenant, mark)).fetchone() for sql in (_NEXT_AGENT, _NEXT_AUDIT)
+    )
+    return min((row[0] for row in found if row is not None), default=since)
+
+
+def _hide(connection: sqlite3.Connection, tenant: str, run_id: str, now: int) -> None:
+    if not connection.execute(_HIDE, (now, tenant, run_id)).rowcount:
+        return
+    counting = Counting(tenant, marks(connection, tenant))
+    for row in connection.execute(_AGENTS_OF_RUN, (tenant, run_id)):
+        counting.agent(agent_run(row), -1)
+    for row in connection.execute(_AUDITS_OF_RUN, (tenant, run_id)):
+        counting.audit(_audit(row), -1)
+    for sql in _FORGET:
+        connection.execute(sql, (tenant, run_id))
+    counting.write(connection)
+    count_runs(connection, tenant, -1)
+
+
+def _delete(connection: sqlite3.Connection, tenant: str, run_id: str, observed_run_id: str) -> None:
+    if connection.execute(_DELETE_RUN, (tenant, run_id)).rowcount:
+        connection.execute(_DELETE_CHUNKS, (tenant, run_id))
+        delete_run(connection, tenant, observed_run_id)
+
+
+def _audit(row: tuple[int, int, str, str]) -> AuditRow:
+    return AuditRow(line=row[0], at=row[1], checkpoint_id=row[2], result=row[3])

@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.contract.builders import OTHER, TENANT, batch
+from tests.contract.fleet import (
+    DAY,
+    HOUR,
+    NOON,
+    aggregate,
+    audit,
+    batch_of,
+    body,
+    checkpoints,
+    end,
+    growths,
+    held_lines,
+    line,
+    moved,
+    push,
+    start,
+)
+from wopr.fleet.ingest import Ingest
+from wopr.fleet.windows import since
+from wopr.protocol.errors import Conflict, Gone, Refused, SequenceTaken
+from wopr.store.port import Store
+
+pytestmark = pytest.mark.anyio
+
+
+def whole(run_id: str = "r-1", agent_id: str = "coder", at: int = NOON) -> list[bytes]:
+    return [
+        start(run_id, agent_id, at),
+        moved(run_id, 0, "response", agent_id, at + 1),
+        audit(run_id, "tests:unit", "pass", agent_id, at + 2),
+        end(run_id, agent_id=agent_id, at=at + 3, score=1.0),
+    ]
+
+
+# Lines
+
+
+async def test_lines_come_back_as_they_went_in(store: Store) -> None:
+    odd = b'{ "ts":"2026-03-04T12:00:00.000Z" ,"run_id":"r-1","event":"run_start","total_nodes":1,"mine":"\xe2\x80\xa8"}'
+    lines = [odd, *whole()]
+
+    await push(store, TENANT, lines[:2])
+    await push(store, TENANT, lines[2:])
+
+    assert await held_lines(store, TENANT, "r-1") == lines
+
+
+@pytest.mark.parametrize("first", range(6))
+async def test_lines_can_be_read_from_any_place_on(store: Store, first: int) -> None:
+    for each in whole():
+        await push(store, TENANT, [each])
+
+    assert await held_lines(store, TENANT, "r-1", first) == whole()[first:]
+
+
+async def test_lines_in_more_chunks_than_are_read_at_once_come_back_whole(store: Store) -> None:
+    lines = [moved("r-1", step, "response", at=NOON + step) for step in range(50)]
+    for each in lines:
+        await push(store, TENANT, [each])
+
+    assert await held_lines(store, TENANT, "r-1", 7) == lines[7:]
+
+
+async def test_a_push_of_what_is_held_writes_nothing(store: Store) -> None:
+    await push(store, TENANT, whole())
+    before = await store.fleet_run(TENANT, "r-1")
+
+    assert await push(store, TENANT, whole()) == 0
+    assert await push(store, TENANT, whole()[1:3]) == 0
+    assert await store.fleet_run(TENANT, "r-1") == before
+
+
+async def test_a_push_that_contradicts_what_is_held_is_refused_whole(store: Store) -> None:
+    await push(store, TENANT, whole())
+    changed = [whole()[0], moved("r-1", 0, "failed"), *whole()[2:]]
+
+    with pytest.raises(Conflict) as refused:
+        await push(store, TENANT, [start("r-2"), *changed])
+
+    assert refused.value.code == "would_rewrite"
+    assert [each.line for each in refused.value.details["errors"]] == [3]  # type: ignore[attr-defined]  # a list of faults
+    assert await store.fleet_run(TENANT, "r-2") is None
+    assert await held_lines(store, TENANT, "r-1") == whole()
+
+
+async def test_a_step_below_one_that_is_held_is_refused(store: Store) -> None:
+    await push(store, TENANT, [start("r-1"), moved("r-1", 5, "response")])
+
+    with pytest.raises(Refused) as refused:
+        await push(store, TENANT, [moved("r-1", 4, "reflect", at=NOON + 1)])
+
+    assert [each.line for each in refused.value.details["errors"]] == [1]  # type: ignore[attr-defined]  # a list of faults
+    assert await push(store, TENANT, [moved("r-1", 5, "reflect", at=NOON + 1)]) == 1
+    assert await push(store, TENANT, [moved("r-1", 0, "reflect", "other", at=NOON + 1)]) == 1
+
+
+# The fence
+
+
+async def test_growth_of_a_run_that_has_moved_on_is_refused_with_all_of_its_batch(
+    store: Store,
+) -> None:
+    found = await growths(store, TENANT, [*whole("r-1"), *whole("r-2")])
+    await push(store, TENANT, whole("r-2"))
+
+    with pytest.raises(SequenceTaken):
+        await store.fleet_ingest(TENANT, batch_of(found))
+
+    assert await store.fleet_run(TENANT, "r-1") is None
+    assert await held_lines(store, TENANT, "r-2") == whole("r-2")
+    assert [row.run_count for row in await aggregate(store, TENANT)] == [1]
+
+
+async def test_lines_and_the_run_that_shows_them_are_written_together(store: Store) -> None:
+    found = await growths(store, TENANT, whole())
+    await store.fleet_ingest(TENANT, replace(batch_of(found), observed=(batch("kahn-1"),)))
+
+    assert await store.run(TENANT, "kahn-1") is not None
+    assert await held_lines(store, TENANT, "r-1") == whole()
+
+
+async def test_lines_are_not_written_when_the_run_that_shows_them_has_moved_on(
+    store: Store,
+) -> None:
+    await store.append(TENANT, [batch("kahn-1")])
+    found = await growths(store, TENANT, whole())
+
+    with pytest.raises(SequenceTaken):
+        await store.fleet_ingest(TENANT, replace(batch_of(found), observed=(batch("kahn-1"),)))
+
+    assert await store.fleet_run(TENANT, "r-1") is None
+    assert await aggregate(store, TENANT) == []
+
+
+async def test_lines_of_the_host_s_own_run_take_no_push_beyond_them(store: Store) -> None:
+    ingest = Ingest(store, lambda: NOON)
+    await ingest.put_own(TENANT, whole()[:2])
+
+    assert (await ingest.push(TENANT, body(whole()[:2]))).duplicate == 2
+    with pytest.raises(Conflict):
+        await ingest.push(TENANT, body(whole()))
+
+    run = await store.fleet_run(TENANT, "r-1")
+    assert run is not None
+    assert (run.source, run.lines) == ("host", 2)
+
+
+# Reads
+
+
+async def test_what_is_held_of_runs_is_what_was_pushed(store: Store) -> None:
+    await push(store, TENANT, [*whole("r-1"), *whole("r-2")])
+
+    held = await store.fleet_held(TENANT, ["r-2", "r-3"])
+
+    assert list(held) == ["r-2"]
+    assert held["r-2"].run == await store.fleet_run(TENANT, "r-2")
+    assert len(held["r-2"].hashes) == 16 * 4
+    assert list(held["r-2"].agents.values()) == await store.fleet_run_agents(TENANT, "r-2")
+
+
+async def test_runs_come_newest_first_page_by_page(store: Store) -> None:
+    for number in range(5):
+        await push(store, TENANT, [start(f"r-{number}", at=NOON + number // 2)])
+
+    first = await store.fleet_runs(TENANT, None, 2)
+    rest = await store.fleet_runs(TENANT, (first[-1].last_event, first[-1].run_id), 9)
+
+    assert [run.run_id for run in (*first, *rest)] == ["r-4", "r-3", "r-2", "r-1", "r-0"]
+
+
+async def test_runs_of_an_agent_come_newest_first_and_not_older_than_asked(store: Store) -> None:
+    for number in range(4):
+        await push(store, TENANT, [start(f"r-{number}", at=NOON + number)])
+    await push(store, TENANT, [start("r-9", "other")])
+
+    found = await store.fleet_agent_runs(TENANT, "coder", NOON + 1, (NOON + 3, "r-3"), 9)
+
+    assert [run.run_id for run in found] == ["r-2", "r-1"]
+
+
+async def test_an_agent_in_a_run_is_what_its_lines_say(store: Store) -> None:
+    blocked = moved("r-1", 3, "blocked-on-clarification", at=NOON + 9)
+    await push(store, TENANT, [*whole()[:3], blocked])
+
+    [agent] = await store.fleet_run_agents(TENANT, "r-1")
+
+    assert (agent.task, agent.status, agent.step) == ("fix it", "blocked-on-clarification", 3)
+    assert (agent.started_at, agent.last_event, agent.blocked_at) == (NOON, NOON + 9, NOON + 9)
+    assert (agent.audits_passed, agent.audits_failed, agent.tool_calls) == (1, 0, 0)
+    assert (agent.ended_at, agent.outcome, agent.duration_s) == (None, None, None)
+
+
+async def test_a_ci_run_has_its_own_kind_and_outcome(store: Store) -> None:
+    counts = {"done": 1, "failed": 0, "blocked": 0, "total_duration_s": 2.0}
+    await push(store, TENANT, [line("r-1", "run_start", total_nodes=1)])
+    await push(store, TENANT, [line("r-1", "run_end", NOON + 5, outcome="clean", **counts)])
+    await push(store, TENANT, [*whole("r-2"), line("r-2", "run_start", NOON + 9, total_nodes=1)])
+
+    ci, mixed = await store.fleet_run(TENANT, "r-1"), await store.fleet_run(TENANT, "r-2")
+
+    assert ci is not None
+    assert mixed is not None
+    assert (ci.kind, ci.outcome, ci.ended_at) == ("ci", "clean", NOON + 5)
+    assert mixed.kind == "mixed"
+
+
+async def test_an_auditor_that_only_signs_is_no_agent_of_the_run(store: Store) -> None:
+    await push(store, TENANT, [start("r-1"), audit("r-1", "rls:policies", "fail", "audit-rls")])
+
+    assert [row.agent_id for row in await aggregate(store, TENANT)] == ["coder"]
+    assert [row.checkpoint_id for row in await checkpoints(store, TENANT)] == ["rls:policies"]
+
+
+# Windows
+
+
+async def test_settling_changes_no_view(store: Store) -> None:
+    for number in range(30):
+        await push(store, TENANT, whole(f"r-{number}", at=NOON - number * 7 * HOUR), NOON - 9 * DAY)
+    before = [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")]
+
+    await store.fleet_settle(since(NOON))
+    await store.fleet_settle(since(NOON))
+
+    assert [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")] == before
+    assert [row.run_count for rows in before for row in rows] == [4, 25, 30]
+
+
+async def test_a_run_in_flight_is_told_in_every_window(store: Store) -> None:
+    await push(store, TENANT, [start("r-1", at=NOON - HOUR), start("r-2", at=NOON - 2 * DAY)])
+
+    for window in ("7d", "all"):
+        [row] = await aggregate(store, TENANT, window)
+        assert (row.in_flight, row.outcomes.unknown) == (1, 2)
+
+
+# Retention
+
+
+async def test_runs_that_began_long_ago_are_named_with_their_owner(store: Store) -> None:
+    await push(store, TENANT, whole("old", at=NOON - 90 * DAY))
+    await push(store, OTHER, whole("older", at=NOON - 91 * DAY))
+    await push(store, TENANT, whole("new"))
+
+    aged = await store.fleet_aged(NOON - 90 * DAY, NOON - 7 * DAY, 10)
+
+    assert aged == [
+        (OTHER, "older", NOON - 91 * DAY, None),
+        (TENANT, "old", NOON - 90 * DAY, None),
+    ]
+
+
+async def test_a_hidden_run_is_only_exported(store: Store) -> None:
+    await push(store, TENANT, [*whole("r-1"), *whole("r-2")])
+
+    await store.fleet_hide([(TENANT, "r-1")], NOON)
+    await store.fleet_hide([(TENANT, "r-1")], NOON + 1)
+
+    assert [run.run_id for run in await store.fleet_runs(TENANT, None, 9)] == ["r-2"]
+    exported = await store.fleet_exported(TENANT, "", 9)
+    assert [(run.run_id, run.hidden_at) for run in exported] == [("r-1", NOON), ("r-2", None)]
+    assert await held_lines(store, TENANT, "r-1") == whole("r-1")
+    assert await store.fleet_size(TENANT) == 1
+
+
+async def test_a_hidden_run_can_be_pushed_again_but_takes_no_news(store: Store) -> None:
+    await push(store, TENANT, whole()[:2])
+    await store.fleet_hide([(TENANT, "r-1")], NOON)
+
+    assert await push(store, TENANT, whole()[:2]) == 0
+    with pytest.raises(Gone):
+        await push(store, TENANT, whole())
+
+
+async def test_only_a_hidden_run_is_deleted_and_with_it_the_run_that_shows_it(
+    store: Store,
+) -> None:
+    await store.append(TENANT, [batch("kahn-1"), batch("kahn-2")])
+    await push(store, TENANT, [*whole("r-1"), *whole("r-2")])
+    await store.fleet_hide([(TENANT, "r-1")], NOON)
+
+    await store.fleet_delete([(TENANT, "r-1", "kahn-1"), (TENANT, "r-2", "kahn-2")])
+
+    assert await store.fleet_run(TENANT, "r-1") is None
+    assert await held_lines(store, TENANT, "r-1") == []
+    assert await store.run(TENANT, "kahn-1") is None
+    assert await held_lines(store, TENANT, "r-2") == whole("r-2")
+    assert await store.run(TENANT, "kahn-2") is not None
+    assert await push(store, TENANT, whole("r-1")) == 4
+
+
+# Tenants
+
+
+async def test_tenants_see_nothing_of_each_other(store: Store) -> None:
+    await push(store, TENANT, whole())
+    mine = [start("r-1", at=NOON + 5)]
+    await push(store, OTHER, mine)
+
+    assert await held_lines(store, OTHER, "r-1") == mine
+    assert await held_lines(store, TENANT, "r-1") == whole()
+    assert [row.outcomes.unknown for row in await aggregate(store, OTHER)] == [1]
+    assert await checkpoints(store, OTHER) == []
+    assert len((await store.fleet_held(OTHER, ["r-1"]))["r-1"].hashes) == 16
+    await store.fleet_hide([(TENANT, "r-1")], NOON)
+    assert [run.run_id for run in await store.fleet_runs(OTHER, None, 9)] == ["r-1"]
+
+
+async def test_a_tenant_without_lines_has_an_empty_fleet(store: Store) -> None:
+    assert await aggregate(store, TENANT, "24h") == []
+    assert await checkpoints(store, TENANT, "7d") == []
+    assert await store.fleet_size(TENANT) == 0
+    assert await store.fleet_held(TENANT, ["r-1"]) == {}
+    assert await store.fleet_exported(TENANT, "", 9) == []
+    await store.fleet_settle(since(NOON))

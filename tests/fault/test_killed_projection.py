@@ -1,0 +1,74 @@
+"""A host killed between a run's end and its way into the fleet: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.fault.hosts import FragileHost, eventually
+from tests.wire.client import Wire
+from tests.wire.fleet import Story, held, push, transitions
+from tests.wire.host import GLOBEX
+
+THINKS = "conformance-agent-reasoning"
+RUNS = 12
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[FragileHost]:
+    fragile = FragileHost(tmp_path / "host", ("--conformance",))
+    fragile.start()
+    yield fragile
+    if fragile.process is not None:
+        fragile.kill()
+
+
+def is_told(wire: Wire, run_id: str) -> bool:
+    """Whether the fleet has of a run what its log tells."""
+    return held(wire, run_id) == transitions(wire, run_id)
+
+
+def test_every_run_is_in_the_fleet_once_however_often_the_host_is_killed(host: FragileHost) -> None:
+    made: list[str] = []
+    theirs: list[str] = []
+    for _ in range(3):
+        made += [host.wire.run(THINKS)["runId"] for _ in range(RUNS)]
+        with Wire(host.url, GLOBEX) as globex:
+            theirs.append(globex.run(THINKS)["runId"])
+        host.wire.post(f"/v1/runs/{made[-1]}/annotations", {"signal": {"kind": "flag"}})
+        host.kill()
+        host.start()
+
+    for run_id in made:
+        eventually(partial(is_told, host.wire, run_id))
+
+    seen = host.wire.document("/api/runs", params={"limit": 200})["runs"]
+    assert sorted(run["run_id"] for run in seen) == sorted(made)
+    [agent] = host.wire.document("/api/agent-runs/aggregate", params={"window": "all"})["agents"]
+    assert agent["run_count"] == len(made)
+    with Wire(host.url, GLOBEX) as globex:
+        for run_id in theirs:
+            eventually(partial(is_told, globex, run_id))
+            assert held(host.wire, run_id) == []
+    host.check()
+
+
+def test_a_push_that_was_answered_is_whole_after_a_kill(host: FragileHost) -> None:
+    stories = [Story() for _ in range(5)]
+    for story in stories:
+        assert push(host.wire, *story.whole()[:5]).status_code == 200
+    host.kill()
+    host.start()
+
+    for story in stories:
+        answer = push(host.wire, *story.whole())
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["duplicate"] == 5
+
+    for story in stories:
+        assert held(host.wire, story.run_id) == story.whole()
+        assert transitions(host.wire, story.run_id) == story.whole()
+    host.check()

@@ -1,0 +1,146 @@
+"""What the task that tells the fleet does when something is in its way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.contract.builders import run
+from tests.fleet.builders import ACME, Log
+from wopr.protocol.documents import encode
+from wopr.protocol.errors import Conflict, Unavailable
+from wopr.runtime.projecting import Projection
+from wopr.store.port import Batch, StoredEvent
+from wopr.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.anyio
+
+
+class Intake:
+    """Takes lines like a fleet, and fails as it is told to."""
+
+    def __init__(self) -> None:
+        self.pushes: list[list[bytes]] = []
+        self.refuses = ""
+        self.is_away = False
+
+    async def __call__(self, tenant: str, lines: Sequence[bytes]) -> None:
+        if self.is_away:
+            raise Unavailable("away")
+        if self.refuses and any(json.loads(each)["run_id"] == self.refuses for each in lines):
+            raise Conflict("no", code="would_rewrite")
+        self.pushes.append(list(lines))
+
+    def lines(self, run_id: str) -> list[str]:
+        found = [json.loads(each) for push in self.pushes for each in push]
+        return [each["event"] for each in found if each["run_id"] == run_id]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(str(tmp_path / "wopr.db"))
+    yield opened
+    await opened.close()
+
+
+async def append(store: SqliteStore, log: Log, first: int = 0, tenant: str = "acme") -> None:
+    events = tuple(
+        StoredEvent(sequence=e.sequence, type=e.type, body=encode(e)) for e in log.events[first:]
+    )
+    row = run(log.events[0].run_id, len(log.events) - 1)
+    await store.append(tenant, [Batch(run=row, first=first, events=events, projects=True)])
+
+
+def story(run_id: str) -> Log:
+    log = Log(run_id)
+    log.add("node.started", typeId="t", agent=ACME)
+    return log
+
+
+async def test_runs_are_given_to_the_fleet_together_and_tenants_apart(store: SqliteStore) -> None:
+    intake = Intake()
+    for run_id in ("a", "b"):
+        await append(store, story(run_id))
+    await append(store, story("c"), tenant="globex")
+
+    await Projection(store, intake).catch_up()
+
+    assert [len(push) for push in intake.pushes] == [2, 1]
+    assert await store.unprojected(0, 10) == []
+
+
+async def test_only_what_is_new_on_a_log_is_given(store: SqliteStore) -> None:
+    intake, log = Intake(), story("a")
+    projection = Projection(store, intake)
+    await append(store, log)
+    await projection.catch_up()
+    log.add("agent.toolCalled", **ACME, toolName="grep", callId="c")
+    await append(store, log, first=2)
+
+    await projection.catch_up()
+
+    assert intake.lines("a") == ["agent_run_start", "agent_transition"]
+
+
+async def test_a_run_that_is_refused_keeps_no_other_back(store: SqliteStore) -> None:
+    intake = Intake()
+    intake.refuses = "b"
+    for run_id in ("a", "b", "c"):
+        await append(store, story(run_id))
+
+    await Projection(store, intake).catch_up()
+
+    assert intake.lines("a") == intake.lines("c") == ["agent_run_start"]
+    assert [each.run_id for each in await store.unprojected(0, 10)] == ["b"]
+
+
+async def test_a_run_that_was_refused_is_tried_again_when_it_has_news(store: SqliteStore) -> None:
+    intake, log = Intake(), story("b")
+    intake.refuses = "b"
+    projection = Projection(store, intake)
+    await append(store, log)
+    await projection.catch_up()
+    intake.refuses = ""
+    await projection.catch_up()
+    untouched = intake.lines("b")
+    log.add("agent.toolCalled", **ACME, toolName="grep", callId="c")
+    await append(store, log, first=2)
+
+    await projection.catch_up()
+
+    assert untouched == []
+    assert intake.lines("b") == ["agent_run_start", "agent_transition"]
+
+
+async def test_nothing_is_taken_out_while_the_store_is_away(store: SqliteStore) -> None:
+    intake = Intake()
+    intake.is_away = True
+    await append(store, story("a"))
+    projection = Projection(store, intake)
+    with pytest.raises(Unavailable):
+        await projection.catch_up()
+    intake.is_away = False
+
+    await projection.catch_up()
+
+    assert intake.lines("a") == ["agent_run_start"]
+    assert await store.unprojected(0, 10) == []
+
+
+async def test_a_run_that_retention_took_is_forgotten(store: SqliteStore) -> None:
+    intake, log = Intake(), story("a")
+    await append(store, log)
+    row = replace(run("a", 2), status="completed", ended_at=5)
+    await store.append(
+        "acme", [Batch(run=row, first=2, events=(StoredEvent(sequence=2, type="x", body=b"{}"),))]
+    )
+    await store.expire(10, 10)
+
+    await Projection(store, intake).catch_up()
+
+    assert intake.pushes == []
+    assert await store.unprojected(0, 10) == []

@@ -1,0 +1,164 @@
+"""The producer's commands and the fleet's tables, against a host that is really served."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wire.agent_definitions import agent_name, mock, scripted
+from tests.wire.client import Wire
+from tests.wire.fleet import ASKS, Story, eventually, held, pushed, transitions
+from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost
+from wopr.protocol.documents import JsonObject
+
+STOP_SECONDS = 20
+
+
+class Shell:
+    """Runs `wopr fleet` commands against one host."""
+
+    def __init__(self, host: ServedHost, place: Path, key: str = ACME) -> None:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("WOPR_")}
+        self.variables = kept | {"WOPR_URL": host.url, "WOPR_API_KEY": key}
+        self.place = place
+
+    def __call__(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [WOPR, "fleet", *arguments],
+            cwd=self.place,
+            env=self.variables,
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def fleet(host: ServedHost, tmp_path: Path) -> Shell:
+    return Shell(host, tmp_path)
+
+
+def test_an_archive_comes_back_from_the_host_as_it_went_in(
+    new_host: Callable[..., ServedHost], tmp_path: Path
+) -> None:
+    fleet = Shell(new_host(), tmp_path)
+    fleet("demo", "there", "--days", "2", "--push")
+
+    fleet("export", "--archive", "back")
+    fleet("export", "--archive", "back")
+
+    files = [path.relative_to(tmp_path / "there") for path in (tmp_path / "there").rglob("*.json*")]
+    assert len(files) > 20
+    for name in files:
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert "0 lines accepted" in fleet("push", "back")
+
+
+def test_one_run_is_exported_to_a_file_or_to_the_terminal(fleet: Shell, acme: Wire) -> None:
+    story = Story()
+    run_id = pushed(acme, *story.whole())
+
+    shown = fleet("export", run_id)
+    fleet("export", story.run_id, "--out", "run.jsonl")
+
+    assert shown.encode().split(b"\n")[:-1] == story.whole()
+    assert (fleet.place / "run.jsonl").read_text() == shown
+
+
+def test_an_archive_is_never_written_anew(fleet: Shell, acme: Wire, globex: Wire) -> None:
+    story = Story()
+    pushed(acme, *story.whole())
+    pushed(globex, story.start(task="another"))
+    fleet("export", story.run_id, "--archive", "a")
+
+    other = subprocess.run(
+        [WOPR, "fleet", "export", story.run_id, "--archive", "a"],
+        cwd=fleet.place,
+        env=fleet.variables | {"WOPR_API_KEY": GLOBEX},
+        capture_output=True,
+        check=False,
+    )
+
+    assert other.returncode == 5
+    log = fleet.place / "a/runs" / story.run_id / "transitions.jsonl"
+    assert log.read_bytes().split(b"\n")[:-1] == story.whole()
+
+
+def test_the_table_of_agents_says_who_waits_and_where_the_answer_goes(
+    new_host: Callable[..., ServedHost], tmp_path: Path
+) -> None:
+    host = new_host("--conformance")
+    fleet = Shell(host, tmp_path)
+    doubts: JsonObject = {"mockDecision": {"decision": {"next": "x"}, "confidence": 0.5}}
+    story = Story("outsider")
+    with Wire(host.url, ACME) as wire:
+        run_id = wire.create(
+            wire.register(scripted([mock(agent={"agentId": agent_name()}, **doubts)]))
+        )
+        pushed(wire, story.start(), story.move(0, *ASKS))
+        eventually(lambda: held(wire, run_id) != [])
+        [item] = wire.document("/v1/interrupts")["items"]
+
+    rows = [row for row in fleet("agents").splitlines() if " s (" in row]
+
+    assert len(rows) == 2
+    [outside] = [row for row in rows if row.startswith("outsider")]
+    [inside] = [row for row in rows if row not in (outside,)]
+    assert "(outside)" in outside
+    assert f"(answer {item['interruptId']})" in inside
+
+
+def test_the_tables_show_runs_and_audits(fleet: Shell, acme: Wire) -> None:
+    story = Story()
+    run_id = pushed(acme, *story.whole())
+
+    assert run_id in fleet("runs", "--limit", "200")
+    assert story.run_id in fleet("runs", "--agent", "coder", "--limit", "200")
+    assert "policy:licence" in fleet("audits")
+    assert json.loads(fleet("agents", "--severity", "--json"))["window"] == "7d"
+    assert json.loads(fleet("audits", "--window", "24h", "--json"))["window"] == "24h"
+    assert json.loads(fleet("runs", "--json"))["runs"]
+
+
+@pytest.fixture
+def tail(new_host: Callable[..., ServedHost], tmp_path: Path) -> Iterator[tuple[ServedHost, Path]]:
+    """A host on a port that it keeps, and an archive that is followed."""
+    host = new_host()
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    process = subprocess.Popen(
+        [WOPR, "fleet", "tail", str(archive), "--interval", "0.05"],
+        env=Shell(host, tmp_path).variables,
+        stdout=sys.stderr,
+    )
+    yield host, archive
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=STOP_SECONDS) == 0
+
+
+def test_a_tail_goes_on_when_the_host_is_back(tail: tuple[ServedHost, Path]) -> None:
+    host, archive = tail
+    story = Story()
+    log = archive / "runs" / story.run_id / "transitions.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(story.start() + b"\n")
+    with Wire(host.url, ACME) as wire:
+        eventually(lambda: held(wire, story.run_id) == [story.start()])
+    port = host.port
+    host.stop()
+    with log.open("ab") as file:
+        file.write(b"\n".join(story.whole()[1:]) + b"\n")
+    host.options = ("--port", str(port))
+    host.start()
+
+    with Wire(host.url, ACME) as wire:
+        eventually(lambda: held(wire, story.run_id) == story.whole())
+        assert transitions(wire, story.run_id) == story.whole()

@@ -1,0 +1,180 @@
+"""The host's own runs are in the fleet without anybody's doing, once and as their log has them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.wire.agent_definitions import agent_name, mock, scripted
+from tests.wire.client import Wire
+from tests.wire.fleet import ASKS, Story, agents_of, eventually, held, push, pushed, transitions
+from wopr.protocol.documents import JsonObject
+
+THINKS = "conformance-agent-reasoning"
+DOUBTS: JsonObject = {"mockDecision": {"decision": {"next": "x"}, "confidence": 0.5}}
+
+
+def unsure(wire: Wire) -> str:
+    """A workflow whose agent asks a person, for as long as it takes."""
+    return wire.register(scripted([mock(agent={"agentId": agent_name()}, **DOUBTS)]))
+
+
+def waiting(wire: Wire, run_id: str) -> JsonObject:
+    """The agent of a run, once the fleet shows that it waits."""
+
+    def waits() -> bool:
+        found = wire.get(f"/api/runs/{run_id}")
+        return found.status_code == 200 and found.json()["agents"][0]["waiting_s"] is not None
+
+    eventually(waits)
+    return agents_of(wire, run_id)[0]
+
+
+def in_fleet(wire: Wire, run_id: str) -> list[bytes]:
+    """The lines that the fleet has of a run once it has all that the run's log tells."""
+    eventually(lambda: bool(held(wire, run_id)) and held(wire, run_id) == transitions(wire, run_id))
+    return held(wire, run_id)
+
+
+def test_a_run_is_in_the_fleet_line_by_line_as_its_log_tells(acme: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+
+    lines = [json.loads(each) for each in in_fleet(acme, run_id)]
+
+    assert lines[0]["event"] == "agent_run_start"
+    assert lines[-1]["outcome"] == "converged"
+    found = acme.document(f"/api/runs/{run_id}")["run"]
+    assert (found["source"], found["openwop_run_id"]) == ("host", run_id)
+
+
+def test_another_tenant_s_fleet_knows_nothing_of_it(acme: Wire, globex: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    in_fleet(acme, run_id)
+
+    assert globex.get(f"/api/runs/{run_id}").status_code == 404
+    assert globex.get(f"/api/runs/{run_id}/transitions").status_code == 404
+    assert globex.get(f"/v1/runs/{run_id}/transitions").status_code == 404
+
+
+def test_an_agent_that_waits_here_is_answered_from_the_inbox(acme: Wire) -> None:
+    run_id = acme.create(unsure(acme))
+    agent = waiting(acme, run_id)
+    [item] = acme.document("/v1/interrupts", params={"runId": run_id})["items"]
+    before = held(acme, run_id)
+
+    acme.post(item["answerUrl"], {"resumeValue": {"ratified": True}})
+
+    assert agent["openwop_interrupt_id"] == item["interruptId"]
+    assert agent["waiting_since"] == item["requestedAt"]
+    assert agent["last_status"] == "blocked-on-clarification"
+    acme.finished(run_id)
+    after = in_fleet(acme, run_id)
+    assert after[: len(before)] == before
+    [ended] = agents_of(acme, run_id)
+    assert (ended["outcome"], ended["waiting_s"]) == ("converged", None)
+    assert ended["openwop_interrupt_id"] is None
+
+
+def test_an_agent_that_waits_outside_shows_since_when_and_nothing_to_answer(acme: Wire) -> None:
+    story = Story()
+    pushed(acme, story.start(), story.move(0, *ASKS))
+
+    [agent] = agents_of(acme, story.run_id)
+
+    assert agent["waiting_since"] == story.ts
+    assert agent["waiting_s"] >= 0
+    assert agent["openwop_interrupt_id"] is None
+
+
+def test_the_lines_of_a_run_that_goes_on_are_the_first_of_those_it_will_have(acme: Wire) -> None:
+    run_id = acme.create(unsure(acme))
+    waiting(acme, run_id)
+    first = transitions(acme, run_id)
+
+    acme.post(f"/v1/runs/{run_id}/cancel")
+
+    acme.finished(run_id)
+    assert transitions(acme, run_id)[: len(first)] == first
+    assert json.loads(in_fleet(acme, run_id)[-1])["outcome"] == "aborted"
+
+
+def test_annotations_become_audits_once_each(acme: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    before = in_fleet(acme, run_id)
+    for rating in (5, 3, 1):
+        signal = {"kind": "rating", "rating": rating}
+        acme.post(f"/v1/runs/{run_id}/annotations", {"signal": signal, "note": "words"})
+        in_fleet(acme, run_id)
+
+    audits = [json.loads(each) for each in in_fleet(acme, run_id)[len(before) :]]
+
+    assert [audit["result"] for audit in audits] == ["pass", "warn", "fail"]
+    assert {audit["checkpoint_id"] for audit in audits} == {"feedback:rating"}
+    assert "words" not in str(audits)
+
+
+def test_a_run_without_agents_is_in_the_fleet_only_for_what_is_said_of_it(acme: Wire) -> None:
+    run_id = acme.run("conformance-noop")["runId"]
+    silent = transitions(acme, run_id)
+
+    acme.post(f"/v1/runs/{run_id}/annotations", {"signal": {"kind": "flag"}})
+
+    [audit] = in_fleet(acme, run_id)
+    assert silent == []
+    assert json.loads(audit)["agent_id"] is None
+
+
+def test_a_replay_is_not_counted_again(acme: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    fork = acme.post(f"/v1/runs/{run_id}:fork", {"mode": "replay"}).json()["runId"]
+    acme.finished(fork)
+    later = acme.run(THINKS)["runId"]
+
+    in_fleet(acme, later)
+
+    assert held(acme, fork) == []
+    assert transitions(acme, fork) != []
+
+
+def test_what_came_out_of_the_host_does_not_come_in_as_a_second_run(acme: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    lines = transitions(acme, run_id)
+
+    # At once: whether or not the fleet has heard of the run by itself makes no difference.
+    answer = push(acme, *lines)
+
+    assert answer.json() == {"accepted": 0, "duplicate": len(lines), "runs": [run_id]}
+    assert acme.document(f"/api/runs/{run_id}")["run"]["source"] == "host"
+    assert acme.get(f"/v1/runs/kahn-{run_id}").status_code == 404
+
+
+def test_nobody_else_adds_to_what_the_host_tells_of_its_runs(acme: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    lines = transitions(acme, run_id)
+    more = Story().check(run_id=run_id, agent_id=None)
+
+    answer = push(acme, *lines, more)
+
+    assert answer.status_code == 409
+    assert answer.json()["error"] == "would_rewrite"
+    assert in_fleet(acme, run_id) == lines
+
+
+def test_a_run_without_lines_takes_none_from_outside(acme: Wire) -> None:
+    run_id = acme.run("conformance-noop")["runId"]
+
+    answer = push(acme, Story().start(run_id=run_id))
+
+    assert answer.status_code == 409
+    assert answer.json()["error"] == "would_rewrite"
+    assert held(acme, run_id) == []
+
+
+def test_another_tenant_may_push_a_run_of_the_same_name(acme: Wire, globex: Wire) -> None:
+    run_id = acme.run(THINKS)["runId"]
+    lines = transitions(acme, run_id)
+
+    seen = pushed(globex, *lines)
+
+    assert seen.startswith(f"kahn-{run_id}-")
+    assert transitions(globex, seen) == lines
+    assert in_fleet(acme, run_id) == lines
