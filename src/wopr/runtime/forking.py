@@ -31,6 +31,7 @@ async def find_source(journal: Journal, tenant: str, run_id: str) -> RunRow | No
     row = await journal.store.run(tenant, run_id)
     if row is None and not await journal.store.expired(tenant, run_id):
         raise NotFound(f"there is no run {run_id!r}")
+    require_own(run_id)
     return row
 
 
@@ -39,7 +40,6 @@ async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun
     row = await find_source(journal, tenant, run_id)
     if row is None:
         raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
-    require_own(run_id)
     if request.mode == "branch" and isinstance(request.from_seq, Unset):
         raise Refused("fromSeq is required for a branch", field="fromSeq")
     if request.mode == "replay" and not request.run_options_overlay.is_empty:
