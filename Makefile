@@ -8,12 +8,12 @@ COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
 
-.PHONY: serve test check docs bench lock clean
+.PHONY: serve test check browser docs screenshots bench lock clean
 
 serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
 	$(BIN)/wopr serve $(ARGS)
 
-test: check ## format, lint, types, then every test
+test: check browser ## format, lint, types, then every test
 	$(BIN)/pytest -n auto --cov
 
 check: $(VENV)/dev.stamp ## format, lint and types only
@@ -22,8 +22,14 @@ check: $(VENV)/dev.stamp ## format, lint and types only
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 
+browser: ## have a Chromium for the tests of the console
+	tests/console/have_chromium.sh
+
 docs: $(VENV)/dev.stamp ## write docs/reference from the code
 	$(BIN)/python -m docs.generate
+
+screenshots: $(VENV)/dev.stamp browser ## take docs/images anew from demo data
+	$(BIN)/python -m docs.screenshots
 
 bench: $(VENV)/dev.stamp ## measure
 	$(BIN)/python -m bench

@@ -30,6 +30,9 @@ SETTINGS: Final[dict[str, str]] = {
     "drain_seconds": "How long a stop waits for requests under way.",
     "heartbeat_seconds": "After how long a silence a stream sends a comment; at most 30.",
     "feedback": "Take annotations of runs; switched off, their operations answer 501.",
+    "console": "Serve the web console at `/`.",
+    "public_url": "The address that people reach the host at, such as `https://wopr.example.com`, when a "
+    "proxy stands before it.",
     "allow_private_destinations": "Let nodes and webhooks call private addresses and plain HTTP. "
     "For tests only.",
     "webhook_retry_ms": "How long after a failed delivery it is tried again; each further time twice "

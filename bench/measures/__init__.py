@@ -8,6 +8,7 @@ from typing import TypeAlias
 from bench.figures import Figure, Floors, Size
 from bench.measures.agent_events import measure_agent_events
 from bench.measures.appends import measure_appends
+from bench.measures.console import measure_console
 from bench.measures.exports import measure_exports
 from bench.measures.fan_out import measure_fan_out
 from bench.measures.feedback import measure_feedback
@@ -32,4 +33,5 @@ MEASURES: Mapping[str, Measure] = {
     "exports": measure_exports,
     "feedback": measure_feedback,
     "forks": measure_forks,
+    "console": measure_console,
 }

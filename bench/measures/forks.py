@@ -39,10 +39,11 @@ def _create(served: Served, length: int) -> JsonObject:
     definition = agent(f"conformance-bench-{length}", length // 2)
     wire.call(served.port, "POST", "/v1/workflows", definition)
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": definition["id"]})
-    return _ended(served, run["runId"])
+    return ended_run(served, run["runId"])
 
 
-def _ended(served: Served, run_id: str) -> JsonObject:
+def ended_run(served: Served, run_id: str) -> JsonObject:
+    """Wait for a run to end, and return its snapshot."""
     while True:
         found: JsonObject = wire.call(served.port, "GET", f"/v1/runs/{run_id}")
         if found["status"] not in ("pending", "running"):
@@ -59,7 +60,7 @@ def _fork_ms(served: Served, source: JsonObject) -> float:
     began = time.perf_counter()
     body = {"mode": "branch", "fromSeq": source["lastSequence"]}
     fork = wire.call(served.port, "POST", f"/v1/runs/{source['runId']}:fork", body)
-    _ended(served, fork["runId"])
+    ended_run(served, fork["runId"])
     return 1000 * (time.perf_counter() - began)
 
 

@@ -151,6 +151,15 @@ class Agents:
             raise NotFound(f"there is no agent {agent_id[:256]!r}")
         return found
 
+    async def versions(self, tenant: str, agent_id: str) -> list[Installed]:
+        """Every version of the agent that the tenant can use, newest first."""
+        await self.load(tenant)
+        found: dict[str, Installed] = {}
+        for owner in (tenant, SHARED):
+            for installed in reversed(self._shelves[owner].versions.get(agent_id, ())):
+                found.setdefault(installed.manifest.version, installed)
+        return list(found.values())
+
     def entry(self, installed: Installed) -> AgentInventoryEntry:
         """The agent as the inventory shows it."""
         return inventory_entry(installed.manifest, self._advertised)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -19,7 +18,8 @@ from wopr.cli.values import parse_duration
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.times import to_iso
-from wopr.security.keys import ROLES, hash_key, new_key
+from wopr.runtime.keyring import key_state, mint
+from wopr.security.keys import ROLES
 from wopr.store.port import KeyRow
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def create(
     _require_role(role)
     now = _now()
     lifetime = None if expires is None else parse_duration(expires, "--expires")
-    key, row = _mint(
+    key, row = mint(
         KeyRow(
             key_id="",
             tenant=tenant,
@@ -103,7 +103,7 @@ def list_keys(
                 row.tenant,
                 row.role,
                 row.name,
-                _state(row, now),
+                key_state(row, now),
                 to_iso(row.created_at),
                 "" if row.expires_at is None else to_iso(row.expires_at),
             )
@@ -128,15 +128,15 @@ def rotate(
 
     async def exchange(store: Store) -> tuple[str, KeyRow]:
         old = await _find(store, key_id)
-        if _state(old, now) != "active":
+        if key_state(old, now) != "active":
             raise CliError(
-                f"key {key_id} is {_state(old, now)}",
+                f"key {key_id} is {key_state(old, now)}",
                 ExitCode.CONFLICT,
                 code="key_not_active",
                 hint="make another with `wopr keys create`",
             )
         lifetime = None if old.expires_at is None else old.expires_at - old.created_at
-        key, new = _mint(
+        key, new = mint(
             replace(old, created_at=now, expires_at=None if lifetime is None else now + lifetime)
         )
         await store.put_key(new)
@@ -199,13 +199,6 @@ def _with_store(db: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
 
 
-def _mint(template: KeyRow) -> tuple[str, KeyRow]:
-    """Make a new key and its row from a row that says all but the identity."""
-    key = new_key(secrets.token_bytes(32), is_test=template.is_test)
-    key_id = f"key_{secrets.token_hex(8)}"
-    return key, replace(template, key_id=key_id, key_hash=hash_key(key), replaced_by=None)
-
-
 def _require_role(role: str) -> None:
     if role not in ROLES:
         raise typer.BadParameter(
@@ -225,14 +218,6 @@ async def _find(store: Store, key_id: str) -> KeyRow:
     )
 
 
-def _state(row: KeyRow, now: int) -> str:
-    if row.revoked_at is not None:
-        return "revoked"
-    if row.expires_at is not None and row.expires_at <= now:
-        return "expired"
-    return "active" if row.replaced_by is None else "replaced"
-
-
 def _document(row: KeyRow, now: int) -> JsonObject:
     moments = {
         "createdAt": row.created_at,
@@ -246,7 +231,7 @@ def _document(row: KeyRow, now: int) -> JsonObject:
         "name": row.name,
         "scopes": list(row.scopes),
         "isTest": row.is_test,
-        "state": _state(row, now),
+        "state": key_state(row, now),
         **{name: to_iso(moment) for name, moment in moments.items() if moment is not None},
     }
     if row.replaced_by is not None:

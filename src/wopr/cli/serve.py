@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,10 @@ from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.options import DbOption
 from wopr.cli.paths import DATA_DIR_VARIABLE, data_dir, database_url
 from wopr.protocol.errors import WoprError
+
+if TYPE_CHECKING:
+    from wopr.http.app import Pages
+    from wopr.runtime.settings import Settings
 
 
 @command
@@ -76,10 +80,19 @@ def serve(
     except ValueError as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
     try:
-        serve_http(checked)
+        serve_http(checked, _pages(checked))
     except WoprError as fault:
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
     except UnusableHostKey as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
     except OSError as fault:
         raise CliError(str(fault), ExitCode.UNAVAILABLE) from None
+
+
+def _pages(settings: Settings) -> Pages | None:
+    """The web console, unless it is switched off."""
+    if not settings.console:
+        return None
+    from wopr.console.app import console
+
+    return console

@@ -29,7 +29,7 @@ from wopr.http import (
     workflows,
 )
 from wopr.http.answers import Answer
-from wopr.http.asgi import Receive, Scope, Send
+from wopr.http.asgi import ASGIApp, Receive, Scope, Send
 from wopr.http.endpoint import Endpoint, Shared, not_found
 from wopr.http.exchange import Exchange
 from wopr.http.openapi import openapi_document
@@ -38,6 +38,7 @@ from wopr.protocol.documents import encode
 from wopr.runtime.host import Host
 
 OpenHost = Callable[[], AbstractAsyncContextManager[Host]]
+Pages = Callable[[Shared], ASGIApp]
 
 OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
@@ -64,7 +65,7 @@ OPERATIONS: tuple[Operation, ...] = (
 class App:
     """Serves one host, which it opens at start and closes at the end."""
 
-    def __init__(self, open_host: OpenHost) -> None:
+    def __init__(self, open_host: OpenHost, pages: Pages | None = None) -> None:
         self.shared = Shared(time.perf_counter)
         self._open_host = open_host
         endpoints = _endpoints(self.shared, (*OPERATIONS, _openapi(OPERATIONS)))
@@ -77,7 +78,8 @@ class App:
                 for path, endpoint in endpoints.items()
             ],
             redirect_slashes=False,
-            default=not_found,
+            # Whatever is no path of the API may be a page for people.
+            default=not_found if pages is None else pages(self.shared),
             lifespan=lambda _: self.opened(),
         )
 

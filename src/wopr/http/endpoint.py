@@ -98,16 +98,22 @@ class Endpoint:
             return await self._carry_out(exchange, operation)
         except WoprError as error:
             if operation is not None and isinstance(error, Unauthenticated | Forbidden):
-                await self._note_denied(exchange, operation, error)
+                await self.note_denied(exchange, operation, error)
             if error.status >= 500:
                 error.details.setdefault("correlationId", uuid4().hex)
-            return redacted(error_answer(error), exchange.redactor)
+            return await self.refuse(exchange, error)
         except Exception as error:  # the outer edge of a request
-            return _internal(exchange, error)
+            return await self.refuse(exchange, _internal(exchange, error))
 
-    async def _note_denied(
-        self, exchange: Exchange, operation: Operation, error: WoprError
-    ) -> None:
+    async def authenticate(self, exchange: Exchange) -> Principal:
+        """Find who calls."""
+        return await authenticate(exchange)
+
+    async def refuse(self, exchange: Exchange, error: WoprError) -> Answer:
+        """Say why a request was not carried out."""
+        return redacted(error_answer(error), exchange.redactor)
+
+    async def note_denied(self, exchange: Exchange, operation: Operation, error: WoprError) -> None:
         """Put on record that somebody tried what they may not do. A path may hold a token."""
         caller = exchange.principal
         if self._shared.denials is not None:
@@ -123,7 +129,7 @@ class Endpoint:
     async def _carry_out(self, exchange: Exchange, operation: Operation) -> Answer | Stream:
         shared = self._shared
         if operation.scope is not None:
-            exchange.principal = await authenticate(exchange)
+            exchange.principal = await self.authenticate(exchange)
             if operation.offered is not None:
                 operation.offered(exchange.host.settings)
             shared.throttle.spend(exchange.principal.key_id)
@@ -147,7 +153,7 @@ async def authenticate(exchange: Exchange) -> Principal:
     return await exchange.host.keyring.principal(key.strip())
 
 
-def _internal(exchange: Exchange, error: Exception) -> Answer:
+def _internal(exchange: Exchange, error: Exception) -> WoprError:
     correlation_id = uuid4().hex
     log.error(
         "request failed",
@@ -156,8 +162,7 @@ def _internal(exchange: Exchange, error: Exception) -> Answer:
         path=_shown_path(exchange),
         exc_info=error,
     )
-    hidden = WoprError("something went wrong inside the host", correlationId=correlation_id)
-    return error_answer(hidden)
+    return WoprError("something went wrong inside the host", correlationId=correlation_id)
 
 
 def _trace_id(exchange: Exchange) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import uvicorn
 
 from wopr import __version__
-from wopr.http.app import App
+from wopr.http.app import App, Pages
 from wopr.runtime.host import Host, running_host
 from wopr.runtime.logs import configure_logs
 from wopr.runtime.settings import Settings
@@ -72,11 +72,11 @@ class Server(uvicorn.Server):
                 signal.signal(sign, handler)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, pages: Pages | None = None) -> None:
     """Serve until a signal comes. Raises what kept the host from opening."""
     configure_logs(settings.log_format, settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    app = App(lambda: running_host(settings))
+    app = App(lambda: running_host(settings), pages)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -151,6 +151,8 @@ def greet(settings: Settings, host: Host, url: str, credentials: Path | None) ->
         f"  WOPR {__version__} is listening on {url}",
         f"  Data     {settings.database_url}",
     ]
+    if settings.console:
+        lines.append(f"  Console  {settings.public_url or url}/")
     if host.first_key is not None:
         lines += [
             f"  API key  {host.first_key}",

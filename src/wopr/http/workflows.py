@@ -15,7 +15,7 @@ from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
 from wopr.runtime.registration import check_definition
-from wopr.store.port import SHARED, WorkflowRow
+from wopr.store.port import SHARED, WorkflowRow, Workflows
 
 
 class WorkflowItem(Document, frozen=True, kw_only=True):
@@ -57,16 +57,22 @@ async def list_workflows(exchange: Exchange) -> Answer:
     """List the newest version of every definition the tenant can run."""
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
     after = _cursor(exchange.query.get("cursor"))
-    store = exchange.host.store
-    own = await store.workflows(exchange.tenant, after, limit + 1)
-    names = {row.workflow_id for row in own}
-    shared = await store.workflows(SHARED, after, limit + 1)
-    items = [_item(row, is_shared=False) for row in own]
-    items += [_item(row, is_shared=True) for row in shared if row.workflow_id not in names]
-    items.sort(key=lambda item: item.id)
+    items = await newest_workflows(exchange.host.store, exchange.tenant, after, limit + 1)
     more = len(items) > limit
     page = Page(items=items[:limit], next_cursor=items[limit - 1].id if more else UNSET)
     return ok(page)
+
+
+async def newest_workflows(
+    store: Workflows, tenant: str, after: str | None, limit: int
+) -> list[WorkflowItem]:
+    """The newest version of every definition the tenant can run, by id, its own before the shared."""
+    own = await store.workflows(tenant, after, limit)
+    names = {row.workflow_id for row in own}
+    shared = await store.workflows(SHARED, after, limit)
+    items = [_item(row, is_shared=False) for row in own]
+    items += [_item(row, is_shared=True) for row in shared if row.workflow_id not in names]
+    return sorted(items, key=lambda item: item.id)[:limit]
 
 
 def _cursor(raw: str | None) -> str | None:
@@ -80,10 +86,15 @@ def _cursor(raw: str | None) -> str | None:
 async def list_versions(exchange: Exchange) -> Answer:
     """List all versions of a definition, newest first."""
     name = exchange.path["workflow_id"][:200]
-    found = await exchange.host.library.row(exchange.tenant, name)
-    own = await exchange.host.store.workflow_versions(exchange.tenant, name)
-    rows = own or await exchange.host.store.workflow_versions(SHARED, found.workflow_id)
-    return ok(Page(items=[_item(row, is_shared=not own) for row in rows]))
+    await exchange.host.library.row(exchange.tenant, name)
+    return ok(Page(items=await workflow_versions(exchange.host.store, exchange.tenant, name)))
+
+
+async def workflow_versions(store: Workflows, tenant: str, name: str) -> list[WorkflowItem]:
+    """All versions of a definition, newest first: the tenant's own, or else the shared ones."""
+    own = await store.workflow_versions(tenant, name)
+    rows = own or await store.workflow_versions(SHARED, name)
+    return [_item(row, is_shared=not own) for row in rows]
 
 
 def _item(row: WorkflowRow, *, is_shared: bool) -> WorkflowItem:

@@ -38,6 +38,17 @@ class AgentServices:
     # The operator's choice to let unsure decisions pass, on the record.
     suppresses_escalation: bool = False
 
+    def threshold(
+        self,
+        tenant: str,
+        agent_id: str,
+        configurable: JsonObject,
+        version: str | None = None,
+        at: int | None = None,
+    ) -> float:
+        """How sure an agent must be: the run's option, its manifest then, or the default."""
+        return threshold(configurable, self.agents.threshold(tenant, agent_id, version, at))
+
 
 class AgentCall(NodeCall):
     """A node's call with everything that agents may do."""
@@ -96,9 +107,9 @@ class AgentCall(NodeCall):
 
     def threshold(self, agent_id: str) -> float:
         """How sure this agent must be: the run's option, its manifest, or the default."""
-        found = self.installed(agent_id)
-        return threshold(
-            self.state.configurable, None if found is None else found.manifest.threshold
+        state = self.state
+        return self._services.threshold(
+            self.tenant, agent_id, state.configurable, self._version(agent_id), state.started_at
         )
 
     def low_confidence(

@@ -19,7 +19,8 @@ def approve(
     """Append what a vote, a decision or a question on a gate leads to."""
     data = msgspec.convert(interrupt.data, ApprovalData)
     voter = by.as_voter(resume.voter)
-    _check_eligible(data, voter, by)
+    if not may_decide(data, voter, by):
+        raise Forbidden("this gate does not name you among its approvers")
     if is_question(resume):
         _ask_back(burst, node_id, resume, voter)
         return
@@ -33,8 +34,8 @@ def approve(
         resume_node(burst, node_id, interrupt, value)
 
 
-def _check_eligible(data: ApprovalData, voter: str, by: Resolver) -> None:
-    """Who may decide is the gate's to say; one that names nobody leaves it to the scope.
+def may_decide(data: ApprovalData, voter: str, by: Resolver) -> bool:
+    """Tell who may decide, which is the gate's to say; one that names nobody leaves it to the scope.
 
     This host knows no groups, so nobody is in one.
     """
@@ -43,9 +44,8 @@ def _check_eligible(data: ApprovalData, voter: str, by: Resolver) -> None:
         for names in (data.approvers_list, data.approver_role_refs, data.approver_group_refs)
     )
     # A voter that a test key names is eligible under that name too.
-    is_named = {by.name, voter, voter.rpartition("#")[2]} & named
-    if (named or roles or groups) and not is_named and by.role not in roles:
-        raise Forbidden("this gate does not name you among its approvers")
+    is_named = bool({by.name, voter, voter.rpartition("#")[2]} & named)
+    return not (named or roles or groups) or is_named or by.role in roles
 
 
 def _ask_back(burst: Burst, node_id: str, resume: ApprovalResume, voter: str) -> None:

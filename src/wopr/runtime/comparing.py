@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wopr.engine.diff import event_diffs, state_diff
+from wopr.engine.diff import event_diffs, is_same_event, same, state_diff
 from wopr.engine.fold_agents import DISPATCH
 from wopr.fleet.observed_ids import is_observed_run
 from wopr.protocol.errors import NotFound
@@ -10,6 +10,9 @@ from wopr.protocol.forks import Ancestry, AncestryParent, RunDiff
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.forking import read_events
 from wopr.runtime.journal import Journal
+
+# What two runs are compared by is for those above too.
+__all__ = ["HOST_ID", "MOST_DIFFS", "ancestry", "compare", "is_same_event", "same"]
 
 MOST_DIFFS = 1000
 HOST_ID = "wopr"

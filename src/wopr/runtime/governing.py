@@ -38,6 +38,11 @@ def govern(
     return None
 
 
+def may_grant(rule: GovernanceRule, by: Resolver) -> bool:
+    """Tell whether somebody may open a governance gate, as one entitled or by its override."""
+    return _is_entitled(rule, by) or by.role == rule.override_role
+
+
 def _is_entitled(rule: GovernanceRule, by: Resolver) -> bool:
     has_role = isinstance(rule.required_role, Unset) or by.role == rule.required_role
     has_scope = isinstance(rule.required_scope, Unset) or rule.required_scope in by.scopes
@@ -46,8 +51,7 @@ def _is_entitled(rule: GovernanceRule, by: Resolver) -> bool:
 
 def _may_override(rule: GovernanceRule, said: Governed, by: Resolver) -> bool:
     """An override can open a gate and not close it."""
-    is_named = not isinstance(rule.override_role, Unset) and by.role == rule.override_role
-    return is_named and said.is_grant
+    return by.role == rule.override_role and said.is_grant
 
 
 def _deny(burst: Burst, node_id: str, voter: str) -> Forbidden:

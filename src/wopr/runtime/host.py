@@ -91,6 +91,8 @@ class Host:
     first_key: str | None
     # The first signs interrupt tokens; the others still verify them.
     token_keys: tuple[bytes, ...]
+    # Seals the sessions of the web console.
+    session_key: bytes
 
 
 @asynccontextmanager
@@ -223,6 +225,7 @@ async def _assemble(
         discovery_etag=etag(discovery),
         first_key=first_key,
         token_keys=(derive(secret, "interrupt-token"),),
+        session_key=derive(secret, "console-session"),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from wopr.protocol.errors import Unauthenticated
 from wopr.security.keys import ConfiguredKey, Principal, hash_key, new_key, scopes_of
@@ -37,7 +38,10 @@ class Keyring:
 
     async def principal(self, key: str) -> Principal:
         """The principal of a key. The error never says what was presented."""
-        key_hash = hash_key(key)
+        return await self.holder(hash_key(key))
+
+    async def holder(self, key_hash: bytes) -> Principal:
+        """The principal of the key with that hash, as long as the key is valid."""
         configured = self._configured.get(key_hash)
         if configured is not None:
             return configured
@@ -74,19 +78,39 @@ class Keyring:
         """Make an admin key for an empty keyring; None when there are keys already."""
         if self._configured or await self._store.keys():
             return None
-        key = new_key(secrets.token_bytes(32), is_test=False)
-        await self._store.put_key(
+        key, row = mint(
             KeyRow(
-                key_id=f"key_{secrets.token_hex(6)}",
+                key_id="",
                 tenant="default",
                 name="first key",
                 role="admin",
                 scopes=(),
-                key_hash=hash_key(key),
+                key_hash=b"",
                 created_at=self._now(),
             )
         )
+        await self._store.put_key(row)
         return key
+
+    def forget(self, key_hash: bytes) -> None:
+        """Look a key up anew when it is next presented: it has just been changed."""
+        self._trusted.pop(key_hash, None)
+
+
+def mint(template: KeyRow) -> tuple[str, KeyRow]:
+    """Make a new key and its row from a row that says all but the identity."""
+    key = new_key(secrets.token_bytes(32), is_test=template.is_test)
+    key_id = f"key_{secrets.token_hex(8)}"
+    return key, replace(template, key_id=key_id, key_hash=hash_key(key), replaced_by=None)
+
+
+def key_state(row: KeyRow, now: int) -> str:
+    """Whether a key can be used: active, replaced but still valid, expired or revoked."""
+    if row.revoked_at is not None:
+        return "revoked"
+    if row.expires_at is not None and row.expires_at <= now:
+        return "expired"
+    return "active" if row.replaced_by is None else "replaced"
 
 
 def _principal(row: KeyRow, now: int) -> Principal:

@@ -18,6 +18,7 @@ DAY_MS = 86_400_000
 RETENTION_FLOOR_DAYS = 7
 _DEFAULT_LIMITS = HostLimits()
 _INTERRUPT_KIND = re.compile(r"approval|clarification|x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*")
+_PUBLIC_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+")
 _WAITING = ("waiting-approval", "waiting-input", "waiting-external")
 
 
@@ -56,6 +57,10 @@ class Settings:
     webhook_open_seconds: float = 3600.0
     # Whether runs can be annotated.
     feedback: bool = True
+    # Whether the web console is served beside the API, and the address that people reach it at
+    # when a proxy stands before the host.
+    console: bool = True
+    public_url: str = ""
     host_key: str = field(default="", repr=False)
     # How sure a supervisor must be, and the kind of interrupt that asks when it is not:
     # approval, clarification, or x-host-<host>-<kind> with the status that it gives.
@@ -128,6 +133,12 @@ class Settings:
                     self.webhook_open_seconds >= 0,
                 ),
                 (
+                    "public_url",
+                    self.public_url,
+                    "http:// or https:// and a host, without a path",
+                    not self.public_url or _PUBLIC_URL.fullmatch(self.public_url) is not None,
+                ),
+                (
                     "heartbeat_seconds",
                     self.heartbeat_seconds,
                     "between 0 and 30",
@@ -194,6 +205,8 @@ _FROM_ENVIRONMENT = (
     "webhook_attempts",
     "webhook_open_seconds",
     "feedback",
+    "console",
+    "public_url",
     "host_key",
     "confidence_floor",
     "confidence_interrupt_kind",

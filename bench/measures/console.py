@@ -1,0 +1,131 @@
+"""The page of a run in a real browser: when it shows something, how much it loads, who watches it.
+
+The first paint is the browser's own figure, from the start of the navigation, with styles and
+scripts in its cache. Readers of a live page get its parts as the
+server renders them, after the moment that it waits for more events to come.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, BrowserContext, Page
+from tests.console.browser import chromium, launched, sign_in
+
+from bench import wire
+from bench.figures import Figure, Floors, Size
+from bench.floors import READERS
+from bench.load import FanOut, run_fan_out
+from bench.measures.forks import ended_run
+from bench.server import KEY, Served, serving_host
+from bench.workflows import agent
+from wopr.console.live import PATIENCE_SECONDS
+
+LENGTHS = (50, 5_000)
+# All events of an agent's run but its calls and their returns.
+OTHERS = 6
+_PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
+_BYTES = """['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind))
+  .reduce((sum, entry) => sum + entry.transferSize, 0)"""
+
+
+def measure_console(size: Size, floors: Floors) -> list[Figure]:
+    """Look at a short run and a long one, then at one that two hundred others follow."""
+    path = chromium()
+    if path is None:
+        print("  skipped: there is no chromium; `make browser` installs it", file=sys.stderr)
+        return []
+    with serving_host("--conformance") as served, launched(path) as browser:
+        figures = [
+            figure for length in LENGTHS for figure in _page_figures(browser, served, size, length)
+        ]
+        return [*figures, *_followed(browser, served, size, floors)]
+
+
+def _page_figures(browser: Browser, served: Served, size: Size, length: int) -> Iterator[Figure]:
+    definition = agent(f"conformance-bench-{length}", (length - OTHERS) // 2)
+    wire.call(served.port, "POST", "/v1/workflows", definition)
+    run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": definition["id"]})
+    ended_run(served, run["runId"])
+    path = f"/runs/{run['runId']}"
+    with _signed_in(browser, served) as context:
+        page = context.new_page()
+        page.goto(path)
+        paints = [_paint(page, path) for _ in range(_rounds(size))]
+        warm = int(page.evaluate(_BYTES))
+        tools = context.new_cdp_session(page)
+        tools.send("Network.enable")
+        tools.send("Network.setCacheDisabled", {"cacheDisabled": True})
+        page.goto(path)
+        cold = int(page.evaluate(_BYTES))
+    yield _figure(f"first contentful paint, {length:,} events", statistics.median(paints), "ms")
+    yield _figure(f"bytes of the first visit, {length:,} events", cold / 1024, "KiB")
+    yield _figure(f"bytes of another visit, {length:,} events", warm / 1024, "KiB")
+
+
+def _followed(browser: Browser, served: Served, size: Size, floors: Floors) -> Iterator[Figure]:
+    run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-wait"})
+    with _signed_in(browser, served) as context:
+        cookie = "; ".join(f"{each['name']}={each['value']}" for each in context.cookies())
+        before = served.cpu_seconds()
+        arrivals = run_fan_out(_job(served, size, run["runId"], cookie))
+        cpu = served.cpu_seconds() - before
+    waits = 1000 * PATIENCE_SECONDS
+    yield Figure(
+        measure="console",
+        name=f"request to last of {READERS} live pages, median, {waits:.0f} ms of it patience",
+        value=statistics.median(arrivals.last_ms),
+        unit="ms",
+        cpu_us=1e6 * cpu / (size.fan_outs * READERS),
+        load_us=1e6 * arrivals.cpu_seconds / (size.fan_outs * READERS),
+        floor=floors.fan_out_ms,
+    )
+
+
+def _job(served: Served, size: Size, run_id: str, cookie: str) -> FanOut:
+    path = f"/v1/runs/{run_id}"
+    stream = (
+        f"GET /runs/{run_id}/live HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n"
+        "Sec-Fetch-Site: same-origin\r\n\r\n"
+    )
+    rounds = size.fan_outs // 2
+    pause = wire.request("POST", f"{path}:pause", b'{"drainPolicy":"immediate"}')
+    resume = wire.request("POST", f"{path}:resume", b"{}")
+    return FanOut(
+        port=served.port,
+        readers=READERS,
+        stream=stream.encode(),
+        opened=b"event: rows",
+        triggers=[pause, resume] * rounds,
+        # The row of the event, which the page puts at the end of its list.
+        marks=[b">run.paused<", b">run.resumed<"] * rounds,
+    )
+
+
+@contextmanager
+def _signed_in(browser: Browser, served: Served) -> Iterator[BrowserContext]:
+    """A window of somebody who has just signed in, with nothing in its cache but that page."""
+    context = browser.new_context(base_url=f"http://127.0.0.1:{served.port}")
+    page = context.new_page()
+    page.goto("/keys")
+    sign_in(page, KEY)
+    page.close()
+    yield context
+    context.close()
+
+
+def _paint(page: Page, path: str) -> float:
+    page.goto(path)
+    page.wait_for_function(f"({_PAINT}) > 0")
+    return float(page.evaluate(_PAINT))
+
+
+def _rounds(size: Size) -> int:
+    return max(size.windows, 3)
+
+
+def _figure(name: str, value: float, unit: str) -> Figure:
+    return Figure(measure="console", name=name, value=value, unit=unit)

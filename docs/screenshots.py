@@ -1,0 +1,67 @@
+"""`python -m docs.screenshots`: take the pictures of the README from a host with demo data."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import httpx
+from playwright.sync_api import Browser
+from tests.console.browser import chromium, launched
+from tests.wire.host import ServedHost, served
+
+from docs.demo_runs import make_runs
+
+IMAGES: Final = Path(__file__).parent / "images"
+WIDTH, HEIGHT = 1280, 860
+DEADLINE_SECONDS: Final = 20.0
+
+
+def main() -> None:
+    """Take every picture, in light and dark."""
+    path = chromium()
+    if path is None:
+        sys.exit("there is no chromium; `make browser` installs it")
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder), "--conformance") as host:
+        key = _key(host)
+        with httpx.Client(
+            base_url=host.url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=DEADLINE_SECONDS,
+            trust_env=False,
+        ) as http:
+            pages = {"runs": "/runs", **make_runs(http)}
+        with launched(path) as browser:
+            for scheme in ("light", "dark"):
+                _take(browser, host.url, key, scheme, pages)
+
+
+def _key(host: ServedHost) -> str:
+    """A key that may write the scripts of the demo's agents."""
+    made = ("keys", "create", "--tenant", "shop", "--role", "admin", "--test")
+    return host.command(*made, "--scope", "conformance:author").strip()
+
+
+def _take(browser: Browser, url: str, key: str, scheme: str, pages: dict[str, str]) -> None:
+    context = browser.new_context(
+        base_url=url,
+        viewport={"width": WIDTH, "height": HEIGHT},
+        color_scheme="dark" if scheme == "dark" else "light",
+    )
+    page = context.new_page()
+    page.goto("/")
+    page.get_by_label("API key").fill(key)
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("heading", name="Runs").wait_for()
+    for name, path in pages.items():
+        page.goto(path)
+        page.locator("main h1").wait_for()
+        page.screenshot(path=IMAGES / f"{name}-{scheme}.png")
+    context.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Everything that the page of one run shows, put together from its row, its log and its workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from wopr.console.graph_view import Drawing, Facts, causal_pairs, draw
+from wopr.console.notes import Notes, notes_of
+from wopr.console.run_log import RunLog
+from wopr.console.spans import NodeSpans, node_spans
+from wopr.console.story import SUPERVISOR, Turn, newest, story
+from wopr.console.timeline import Axis, ChildRuns, Lane, Tick, lanes
+from wopr.console.visit import Visit
+from wopr.console.waiting import Waiting, waits_of
+from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.runs import TERMINAL, RunSnapshot
+from wopr.runtime.library import Compiled
+from wopr.store.port import RunFilter, RunRow
+
+DEEPEST_OPEN: Final = 4
+MOST_CHILDREN: Final = 100
+_SNAPSHOT: Final = msgspec.json.Decoder(RunSnapshot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run as its page shows it."""
+
+    row: RunRow
+    snapshot: RunSnapshot
+    compiled: Compiled
+    log: RunLog
+    nodes: Mapping[str, NodeSpans]
+    lanes: Sequence[Lane]
+    ticks: Sequence[Tick]
+    drawing: Drawing | None
+    turns: Sequence[Turn]
+    notes: Notes
+    waits: Sequence[Waiting]
+    opened: Collection[str]
+    forks: Sequence[RunRow]
+    now: int
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self.row.run_id
+
+    @property
+    def status(self) -> str:
+        """The status as the snapshot shows it: a run waits with its child."""
+        return self.snapshot.status
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the log is closed."""
+        return self.row.status in TERMINAL
+
+    @property
+    def took(self) -> int:
+        """How long it has taken, up to now while it goes on."""
+        return (self.row.ended_at or self.now) - self.row.created_at
+
+    @property
+    def newest_turns(self) -> Sequence[Turn]:
+        """What its agents did last."""
+        return newest(self.turns)
+
+    @property
+    def beats(self) -> int:
+        """How many things its agents did in all."""
+        return sum(turn.size for turn in self.turns)
+
+    @property
+    def cost(self) -> JsonObject:
+        """Tokens and money that its model calls came to; empty when there were none."""
+        metrics = self.snapshot.metrics
+        found: JsonObject = {} if isinstance(metrics, Unset) else metrics.get("openwopCost", {})
+        return found
+
+
+async def snapshot_of(visit: Visit, run_id: str) -> RunSnapshot:
+    """The run as it stands."""
+    found = await visit.host.readers.snapshot(visit.tenant, run_id)
+    return _SNAPSHOT.decode(found.body)
+
+
+async def look(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunView:
+    """Look at a run; `opened` are the child runs whose own lanes are to be shown."""
+    host, tenant = visit.host, visit.tenant
+    row = await host.readers.row(tenant, run_id)
+    snapshot = await snapshot_of(visit, run_id)
+    compiled = await host.library.version(tenant, row.workflow_id, row.workflow_version)
+    log = await visit.desk.logs.read(host.readers, tenant, run_id)
+    nodes = node_spans(log.entries)
+    now = host.sources.now()
+    axis = _axis(row, log, now)
+    statuses = _statuses(snapshot)
+    children = await _children(visit, nodes, opened, axis)
+    return RunView(
+        row=row,
+        snapshot=snapshot,
+        compiled=compiled,
+        log=log,
+        nodes=nodes,
+        lanes=lanes(run_id, compiled.definition, nodes, statuses, children, axis),
+        ticks=axis.ticks(),
+        drawing=_drawing(compiled, log, nodes, statuses),
+        turns=await turns_of(visit, snapshot, log, row),
+        notes=await notes_of(host.store, tenant, run_id),
+        waits=await _waits(visit, snapshot),
+        opened=opened,
+        forks=await _forks(visit, run_id),
+        now=now,
+    )
+
+
+def _axis(row: RunRow, log: RunLog, now: int) -> Axis:
+    """From the first event to the end, or to now; a fork's history began before the fork did."""
+    began = log.entries[0].at if log.entries else row.created_at
+    return Axis(min(began, row.created_at), row.ended_at or now)
+
+
+def _statuses(snapshot: RunSnapshot) -> dict[str, str]:
+    states = snapshot.node_states
+    return {} if isinstance(states, Unset) else {n: s.status for n, s in states.items()}
+
+
+def _drawing(
+    compiled: Compiled, log: RunLog, nodes: Mapping[str, NodeSpans], statuses: Mapping[str, str]
+) -> Drawing | None:
+    carried, caused = causal_pairs(log, compiled.definition.edges)
+    facts = Facts(
+        statuses=statuses,
+        attempts={node_id: len(node.spans) for node_id, node in nodes.items()},
+        children={node_id: len(node.children) for node_id, node in nodes.items()},
+        carried=carried,
+        caused=caused,
+    )
+    return draw(compiled, facts)
+
+
+async def turns_of(visit: Visit, snapshot: RunSnapshot, log: RunLog, row: RunRow) -> list[Turn]:
+    """What the run's agents did, with how sure each had to be."""
+    services = visit.host.advancer.services
+    await visit.host.agents.load(visit.tenant)
+    configurable = {} if isinstance(snapshot.configurable, Unset) else snapshot.configurable
+
+    def threshold_of(agent_id: str) -> float | None:
+        if agent_id == SUPERVISOR:
+            return services.floor.threshold
+        return services.threshold(visit.tenant, agent_id, configurable, at=row.created_at)
+
+    return story(log.entries, threshold_of)
+
+
+async def _waits(visit: Visit, snapshot: RunSnapshot) -> list[Waiting]:
+    """What the run waits for itself, and what those of its children wait for that wait."""
+    if not snapshot.status.startswith("waiting-"):
+        return []
+    children = [] if isinstance(snapshot.child_runs, Unset) else snapshot.child_runs
+    waiting = [snapshot.run_id, *(c.run_id for c in children if c.status.startswith("waiting-"))]
+    store = visit.host.store
+    return [wait for each in waiting for wait in await waits_of(store, visit.tenant, each)]
+
+
+async def _forks(visit: Visit, run_id: str) -> Sequence[RunRow]:
+    where = RunFilter(source_run_id=run_id)
+    return (await visit.host.store.runs(visit.tenant, where, None, 20)).runs
+
+
+async def _children(
+    visit: Visit,
+    nodes: Mapping[str, NodeSpans],
+    opened: Collection[str],
+    axis: Axis,
+    depth: int = 1,
+) -> dict[str, ChildRuns]:
+    named = [child for node in nodes.values() for child in node.children]
+    found: dict[str, ChildRuns] = {}
+    for run_id in named[:MOST_CHILDREN]:
+        row = await visit.host.store.run(visit.tenant, run_id)
+        if row is None:
+            continue
+        is_open = run_id in opened and depth <= DEEPEST_OPEN
+        found[run_id] = ChildRuns(
+            run_id=run_id,
+            workflow_id=row.workflow_id,
+            status=row.status,
+            start=row.created_at,
+            end=row.ended_at,
+            lanes=await _opened(visit, row, opened, axis, depth) if is_open else (),
+            is_open=is_open,
+        )
+    return found
+
+
+async def _opened(
+    visit: Visit, row: RunRow, opened: Collection[str], axis: Axis, depth: int
+) -> list[Lane]:
+    """The lanes of a child run, on the axis of the run that is looked at."""
+    host, tenant = visit.host, visit.tenant
+    log = await visit.desk.logs.read(host.readers, tenant, row.run_id)
+    compiled = await host.library.version(tenant, row.workflow_id, row.workflow_version)
+    nodes = node_spans(log.entries)
+    children = await _children(visit, nodes, opened, axis, depth + 1)
+    statuses = _statuses(await snapshot_of(visit, row.run_id))
+    return lanes(row.run_id, compiled.definition, nodes, statuses, children, axis, depth=depth + 1)

@@ -1,0 +1,144 @@
+"""The list of runs: filters, pages, and what each run waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlencode
+
+from wopr.console.news import MOVES_EVERY_MS, is_old_news, not_changed, tag_of
+from wopr.console.notes import marks
+from wopr.console.page import Page
+from wopr.console.run_feedback import offers_feedback
+from wopr.console.visit import Visit
+from wopr.console.waiting import Waiting, waits_of
+from wopr.http.answers import Answer
+from wopr.http.runs import read_cursor, run_filter, write_cursor
+from wopr.http.workflows import newest_workflows
+from wopr.protocol.errors import Refused
+from wopr.protocol.runs import RUN_STATUSES
+from wopr.store.port import RunFilter, RunPage, RunRow
+
+PAGE_RUNS: Final = 50
+# A search for text looks at so many runs, and then offers to go on.
+SEARCHED_AT_ONCE: Final = 2000
+_SEARCH_PAGE: Final = 200
+_MARKS: Final = 99
+_SUGGESTED: Final = 200
+_WITHIN: Final = {
+    "1h": ("the last hour", 3_600_000),
+    "24h": ("the last day", 86_400_000),
+    "7d": ("the last week", 7 * 86_400_000),
+    "30d": ("the last 30 days", 30 * 86_400_000),
+}
+_GROUPS: Final = {
+    "active": "pending,running,paused,cancelling",
+    "waiting": "waiting-approval,waiting-input,waiting-external",
+    "ended": "completed,failed,cancelled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """One run of the list."""
+
+    row: RunRow
+    waits: Sequence[Waiting]
+    marks: str
+
+
+async def list_runs(visit: Visit) -> Answer:
+    """List the tenant's runs, newest first."""
+    where = _filter(visit)
+    after = read_cursor(visit.query.get("cursor"))
+    text = visit.query.get("q", "").lower()
+    searched = 0
+    if text:
+        page, searched = await _search(visit, where, after, text)
+    else:
+        page = await visit.host.store.runs(visit.tenant, where, after, PAGE_RUNS)
+    lines = [await _line(visit, row) for row in page.runs]
+    tag = _tag(visit, lines)
+    if is_old_news(visit, tag):
+        return not_changed(tag)
+    workflows = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
+    answer = await visit.page(
+        "runs.html",
+        lines=lines,
+        query=visit.query,
+        statuses=RUN_STATUSES,
+        groups=_GROUPS,
+        within=_WITHIN,
+        workflows=[each.id for each in workflows],
+        searched=searched,
+        next_page=_next(visit, page),
+        is_filtered=any(name not in ("cursor", "done") for name in visit.query),
+        is_live="cursor" not in visit.query and not text,
+        offers_feedback=offers_feedback(visit),
+    )
+    return replace(answer, headers=answer.headers | {"etag": tag})
+
+
+def _tag(visit: Visit, lines: Sequence[RunLine]) -> str:
+    """What tells this list from another: its runs, and the time as long as one of them goes on."""
+    shown = [(line.row.run_id, line.row.updated_at, line.marks) for line in lines]
+    is_moving = any(line.row.ended_at is None for line in lines)
+    moment = visit.now // MOVES_EVERY_MS if is_moving else 0
+    return tag_of((shown, moment))
+
+
+def _filter(visit: Visit) -> RunFilter:
+    group = _GROUPS.get(visit.query.get("status", ""))
+    if group is not None:
+        visit.exchange.query = visit.query | {"status": group}
+    where = run_filter(visit.exchange)
+    within = visit.query.get("within")
+    if within is None:
+        return where
+    if within not in _WITHIN:
+        raise Refused(f"within must be one of {', '.join(_WITHIN)}", field="within")
+    return replace(where, created_from=visit.now - _WITHIN[within][1])
+
+
+async def _search(
+    visit: Visit, where: RunFilter, after: tuple[int, str] | None, text: str
+) -> tuple[RunPage, int]:
+    """Look through the newest runs for a text: in ids, tags, and what ended runs hold."""
+    store, found, searched = visit.host.store, list[RunRow](), 0
+    while len(found) < PAGE_RUNS and searched < SEARCHED_AT_ONCE:
+        page = await store.runs(visit.tenant, where, after, _SEARCH_PAGE)
+        for row in page.runs:
+            searched += 1
+            after = (row.created_at, row.run_id)
+            if _holds(row, text):
+                found.append(row)
+            if len(found) == PAGE_RUNS:
+                return RunPage(runs=tuple(found), next_after=after), searched
+        if page.next_after is None:
+            return RunPage(runs=tuple(found), next_after=None), searched
+    return RunPage(runs=tuple(found), next_after=after), searched
+
+
+def _holds(row: RunRow, text: str) -> bool:
+    names = (row.run_id, row.workflow_id, *row.tags)
+    if any(text in name.lower() for name in names):
+        return True
+    return row.snapshot is not None and text in row.snapshot.decode("utf-8", "replace").lower()
+
+
+async def _line(visit: Visit, row: RunRow) -> RunLine:
+    store = visit.host.store
+    is_waiting = row.status.startswith("waiting-")
+    waits = await waits_of(store, visit.tenant, row.run_id) if is_waiting else ()
+    notes = await store.annotations(visit.tenant, row.run_id, None, _MARKS)
+    return RunLine(row, waits, marks(notes))
+
+
+def _next(visit: Visit, page: RunPage) -> str:
+    if page.next_after is None:
+        return ""
+    return "/runs?" + urlencode(visit.query | {"cursor": write_cursor(page.next_after)})
+
+
+PAGES: Final = (Page(name="runs", path="/runs", get=list_runs, scope="runs:read"),)

@@ -1,0 +1,107 @@
+"""Sign in with an API key, sign out, and choose the colours."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from wopr.console.page import Page
+from wopr.console.visit import THEMES, Visit, local_path
+from wopr.http.answers import Answer
+from wopr.protocol.errors import RateLimited, Unauthenticated
+from wopr.security.keys import hash_key
+
+SIGN_IN: Final = "console.signIn"
+SIGN_OUT: Final = "console.signOut"
+
+
+async def show_sign_in(visit: Visit) -> Answer:
+    """Ask for a key."""
+    return _sign_in_page(visit, visit.query.get("next", "/"))
+
+
+async def sign_in(visit: Visit) -> Answer:
+    """Begin a session for the holder of a key, and go where the visitor wanted to."""
+    await visit.check_form(f"visitor:{visit.visitor}")
+    form = await visit.form()
+    address, target = _address(visit), local_path(form.get("next") or "/")
+    key = form.get("key")
+    try:
+        visit.desk.sign_in_limit.check(address)
+        principal = await visit.host.keyring.principal(key)
+    except RateLimited as limited:
+        page = _sign_in_page(visit, target, limited.message, 429)
+        return replace(page, headers=page.headers | {"retry-after": str(limited.retry_after)})
+    except Unauthenticated as unknown:
+        visit.desk.sign_in_limit.failed(address)
+        await _note_failure(visit, unknown.code)
+        return _sign_in_page(visit, target, f"{unknown.message}.", 401)
+    await visit.host.audit.record(principal.tenant, principal.key_id, SIGN_IN, "console")
+    cookie = visit.desk.sessions(visit.host).begin(hash_key(key))
+    return visit.redirect(target, visit.session_cookie(cookie))
+
+
+def _sign_in_page(visit: Visit, target: str, problem: str = "", status: int = 200) -> Answer:
+    page = visit.render(
+        "sign_in.html",
+        status,
+        target=local_path(target),
+        problem=problem,
+        has_ended="ended" in visit.query,
+        token=visit.form_token,
+    )
+    return replace(page, headers=page.headers | {"set-cookie": visit.visitor_cookie()})
+
+
+def _address(visit: Visit) -> str:
+    client = visit.exchange.scope.get("client")
+    return str(client[0]) if client else ""
+
+
+async def _note_failure(visit: Visit, code: str) -> None:
+    denials = visit.desk.shared.denials
+    if denials is not None:
+        await denials.record("", "", SIGN_IN, "console", code=code)
+
+
+async def sign_out(visit: Visit) -> Answer:
+    """End the session for good."""
+    await visit.desk.sessions(visit.host).end(visit.session, visit.tenant)
+    await visit.host.audit.record(visit.tenant, visit.caller.key_id, SIGN_OUT, "console")
+    return visit.redirect("/sign-in", visit.session_cookie(""))
+
+
+async def ask_sign_out(visit: Visit) -> Answer:
+    """Whoever follows a link here has a button to press: a link alone ends nothing."""
+    return await visit.page("sign_out.html")
+
+
+async def set_theme(visit: Visit) -> Answer:
+    """Keep the choice of colours."""
+    form = await visit.form()
+    theme = form.choice("theme", THEMES)
+    return visit.redirect(local_path(form.get("next") or "/"), visit.theme_cookie(theme))
+
+
+async def to_settings(visit: Visit) -> Answer:
+    """The choice of colours is on the settings page."""
+    return visit.redirect("/settings")
+
+
+async def start_page(visit: Visit) -> Answer:
+    """Go to the first page of the top bar that the visitor may see."""
+    return visit.redirect("/runs" if visit.has("/runs") else "/settings")
+
+
+async def show_keys(visit: Visit) -> Answer:
+    """Show what the keyboard does."""
+    return await visit.page("keys.html")
+
+
+PAGES: Final = (
+    Page(name="start", path="/", get=start_page),
+    Page(name="signIn", path="/sign-in", get=show_sign_in, post=sign_in, scope=None),
+    Page(name="signOut", path="/sign-out", get=ask_sign_out, post=sign_out),
+    Page(name="theme", path="/theme", get=to_settings, post=set_theme),
+    Page(name="keys", path="/keys", get=show_keys),
+)

@@ -1,0 +1,96 @@
+"""What each node did when: one span per attempt, read from the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from wopr.console.run_log import Entry
+
+# The event that ends an attempt, and what became of it.
+_ENDS: Final = {
+    "node.completed": "completed",
+    "node.failed": "failed",
+    "node.cancelled": "cancelled",
+    "node.retried": "retried",
+}
+
+
+@dataclass(slots=True)
+class Wait:
+    """A stretch of an attempt in which it waited for the outside."""
+
+    start: int
+    end: int | None = None
+
+
+@dataclass(slots=True)
+class Span:
+    """One attempt of a node. `end` is None while it is under way."""
+
+    node_id: str
+    attempt: int
+    start: int
+    sequence: int
+    end: int | None = None
+    outcome: str = "running"
+    waits: list[Wait] = field(default_factory=list[Wait])
+    children: list[str] = field(default_factory=list[str])
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits now."""
+        return bool(self.waits) and self.waits[-1].end is None and self.end is None
+
+
+@dataclass(slots=True)
+class NodeSpans:
+    """All attempts of one node, in order."""
+
+    node_id: str
+    spans: list[Span] = field(default_factory=list[Span])
+    skipped: str = ""
+
+    @property
+    def children(self) -> list[str]:
+        """The runs that it started."""
+        return [child for span in self.spans for child in span.children]
+
+
+def node_spans(entries: Iterable[Entry]) -> dict[str, NodeSpans]:
+    """Every node that the log speaks of, in the order in which they began."""
+    found: dict[str, NodeSpans] = {}
+    for entry in entries:
+        if entry.node_id and entry.event.type.startswith("node."):
+            _take(found.setdefault(entry.node_id, NodeSpans(entry.node_id)), entry)
+    return found
+
+
+def _take(node: NodeSpans, entry: Entry) -> None:
+    kind = entry.event.type
+    if kind == "node.started":
+        node.skipped = ""
+        node.spans.append(Span(node.node_id, _attempt(entry), entry.at, entry.sequence))
+        return
+    if kind == "node.skipped":
+        node.skipped = str(entry.payload.get("reason", "")) or "skipped"
+        return
+    span = node.spans[-1] if node.spans else None
+    if span is None or span.end is not None:
+        return
+    if kind == "node.suspended":
+        span.waits.append(Wait(entry.at))
+    elif kind == "node.resumed" and span.waits:
+        span.waits[-1].end = entry.at
+    elif kind == "node.dispatched":
+        span.children.append(str(entry.payload.get("childRunId", "")))
+    elif kind in _ENDS:
+        span.end, span.outcome = entry.at, _ENDS[kind]
+        if span.waits and span.waits[-1].end is None:
+            span.waits[-1].end = entry.at
+
+
+def _attempt(entry: Entry) -> int:
+    attempt = entry.payload.get("attempt", 0)
+    return attempt if isinstance(attempt, int) else 0

@@ -1,0 +1,38 @@
+// Opens a page of the console in a dialog, without its frame.
+let dialog;
+
+function made() {
+  if (dialog) return dialog;
+  dialog = document.createElement("dialog");
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  document.body.append(dialog);
+  return dialog;
+}
+
+/** Fetch a page's own part and show it; whatever goes wrong, the page itself is opened. */
+export async function openPart(address) {
+  let html;
+  try {
+    const answer = await fetch(address, { headers: { "x-part": "1", accept: "text/html" }, redirect: "error" });
+    if (!answer.ok) throw new Error(String(answer.status));
+    html = await answer.text();
+  } catch {
+    location.assign(address);
+    return;
+  }
+  const shown = made();
+  shown.innerHTML = html;
+  const dismiss = document.createElement("button");
+  dismiss.className = "dismiss";
+  dismiss.type = "button";
+  dismiss.textContent = "Esc";
+  dismiss.setAttribute("aria-label", "Close");
+  dismiss.addEventListener("click", () => shown.close());
+  shown.append(dismiss);
+  shown.setAttribute("aria-label", shown.querySelector(".part-title")?.textContent ?? "");
+  if (!shown.open) shown.showModal();
+  shown.scrollTop = 0;
+  shown.querySelector("[autofocus]")?.focus();
+}

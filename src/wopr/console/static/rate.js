@@ -1,0 +1,45 @@
+// Feedback in two keys: walk to a line, then 1 to 5 stars, f for a flag, c for a correction.
+import { openPart } from "./dialog.js";
+import { toast } from "./toast.js";
+
+const STARS = ["1", "2", "3", "4", "5"];
+
+function mark(row, text) {
+  const place = row.querySelector(".summary") ?? row.querySelector("a.id")?.parentElement;
+  const shown = document.createElement("span");
+  shown.className = "mark note";
+  shown.textContent = text;
+  if (row.matches("li")) place?.prepend(shown, " ");
+  else place?.append(" ", shown);
+}
+
+async function send(address, row, fields, text) {
+  const body = new URLSearchParams(fields);
+  body.set("csrf", document.querySelector("input[name=csrf]").value);
+  if (row.dataset.event) body.set("eventId", row.dataset.event);
+  // A form that was taken leads on to another page, which nobody needs to see here.
+  const answer = await fetch(address, { method: "POST", body, redirect: "manual" }).catch(() => null);
+  if (answer?.type !== "opaqueredirect") {
+    toast("That was not stored; load the page again.");
+    return;
+  }
+  mark(row, text);
+  toast(`${text} stored`);
+}
+
+/** Judge the line that was walked to, if the key says how. */
+export function rate(row, key) {
+  const address = row?.closest("[data-feedback]")?.dataset.feedback;
+  if (!address) return false;
+  if (STARS.includes(key)) send(address, row, { rating: key }, "★".repeat(Number(key)));
+  else if (key === "f") send(address, row, { kind: "flag" }, "⚑ flag");
+  else if (key === "c") correct(address, row);
+  else return false;
+  return true;
+}
+
+async function correct(address, row) {
+  const about = row.dataset.event ? `?eventId=${encodeURIComponent(row.dataset.event)}` : "";
+  await openPart(address + about);
+  document.querySelector("dialog[open] input[name=text]")?.focus();
+}

@@ -1,0 +1,41 @@
+// Keeps a list up to date while somebody looks at it.
+const EVERY_MS = 2000;
+
+function current(list) {
+  return list.querySelector(".is-current a")?.getAttribute("href");
+}
+
+function put(list, html) {
+  const marked = current(list);
+  const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const page = new DOMParser().parseFromString(html, "text/html");
+  const fresh = page.getElementById(list.id);
+  if (!fresh) return;
+  const named = (box) => `${box.name} ${box.value}`;
+  const chosen = new Set([...list.querySelectorAll("input:checked")].map(named));
+  for (const box of fresh.querySelectorAll("input[type=checkbox]")) box.checked = chosen.has(named(box));
+  list.replaceChildren(...fresh.childNodes);
+  const find = (href) => [...list.querySelectorAll("tr a")].find((a) => a.getAttribute("href") === href);
+  if (marked) find(marked)?.closest("tr").classList.add("is-current");
+  if (focused) find(focused)?.focus({ preventScroll: true });
+  list.dispatchEvent(new CustomEvent("list:fresh"));
+}
+
+async function look(list, state) {
+  const headers = { "x-part": "1", accept: "text/html" };
+  if (state.tag) headers["if-none-match"] = state.tag;
+  const answer = await fetch(location.href, { headers, redirect: "error", cache: "no-store" });
+  if (answer.status !== 200) return;
+  state.tag = answer.headers.get("etag");
+  put(list, await answer.text());
+}
+
+/** Look for news of every list on the page that may have some. */
+export function refreshLists() {
+  for (const list of document.querySelectorAll("[data-refresh]:not([data-refresh=''])")) {
+    const state = { tag: null };
+    setInterval(() => {
+      if (document.visibilityState === "visible") look(list, state).catch(() => {});
+    }, EVERY_MS);
+  }
+}

@@ -1,0 +1,204 @@
+"""The waterfall: a lane per node with a bar per attempt, on one axis of time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from wopr.console.spans import NodeSpans, Span
+from wopr.console.words import duration
+from wopr.protocol.workflow import WorkflowDefinition
+
+_TICKS_AT_MOST: Final = 8
+# Narrower than this, in per cent, a bar could not be seen.
+_NARROWEST: Final = 0.3
+_STEPS: Final = tuple(
+    step * unit
+    for unit, steps in (
+        (1, (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+        (1000, (1, 2, 5, 10, 15, 30)),
+        (60_000, (1, 2, 5, 10, 15, 30)),
+        (3_600_000, (1, 2, 3, 6, 12)),
+        (86_400_000, (1, 2, 5, 10, 20, 50, 100, 200, 365)),
+    )
+    for step in steps
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of a lane, in per cent of the axis."""
+
+    x: float
+    width: float
+    tone: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark of the axis."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A line of the waterfall: a node, or a child run below the node that started it."""
+
+    node_id: str
+    name: str
+    kind: str
+    status: str
+    run_id: str
+    depth: int = 0
+    attempts: int = 0
+    took: int | None = None
+    bars: tuple[Bar, ...] = ()
+    note: str = ""
+    # For a child run: whether its own lanes follow.
+    child_run_id: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From the first instant to the last that is drawn."""
+
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How long it is; never nothing, so that everything has a place on it."""
+        return max(self.end - self.start, 1)
+
+    def place(self, instant: int) -> float:
+        """Where an instant is, in per cent."""
+        return 100 * min(max(instant - self.start, 0), self.length) / self.length
+
+    def ticks(self) -> list[Tick]:
+        """A few round marks."""
+        wanted = (step for step in _STEPS if self.length / step <= _TICKS_AT_MOST)
+        step = next(wanted, _STEPS[-1])
+        return [
+            Tick(100 * at / self.length, _label(at))
+            for at in range(0, self.length + 1, step)
+            if at / self.length <= 0.97
+        ]
+
+
+def _label(at: int) -> str:
+    """A mark's time, in one unit where it comes out even."""
+    for unit, name in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")):
+        if at and at % unit == 0:
+            return f"{at // unit} {name}"
+    if at >= 1000:
+        return f"{at / 1000:g} s" if at < 60_000 else duration(at)
+    return f"{at} ms" if at else "0"
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRuns:
+    """A child run with what is known of it, and its own lanes when it is opened."""
+
+    run_id: str
+    workflow_id: str
+    status: str
+    start: int
+    end: int | None
+    lanes: Sequence[Lane] = field(default_factory=tuple)
+    is_open: bool = False
+
+
+def lanes(
+    run_id: str,
+    definition: WorkflowDefinition,
+    nodes: Mapping[str, NodeSpans],
+    statuses: Mapping[str, str],
+    children: Mapping[str, ChildRuns],
+    axis: Axis,
+    *,
+    depth: int = 0,
+) -> list[Lane]:
+    """The lanes of a run: nodes in the order in which they began, then those that did not yet."""
+    known = {node.id: node for node in definition.nodes}
+    order = [*(n for n in nodes if n in known), *(n for n in known if n not in nodes)]
+    found: list[Lane] = []
+    for node_id in order:
+        spans = nodes.get(node_id, NodeSpans(node_id))
+        ended = [span for span in spans.spans if span.end is not None]
+        found.append(
+            Lane(
+                node_id=node_id,
+                name=known[node_id].name,
+                kind=known[node_id].type_id,
+                status=statuses.get(node_id, "pending"),
+                run_id=run_id,
+                depth=depth,
+                attempts=len(spans.spans),
+                took=_took(spans, axis) if spans.spans else None,
+                bars=tuple(bar for span in spans.spans for bar in _bars(span, axis)),
+                note=spans.skipped if not ended else "",
+            )
+        )
+        for child in spans.children:
+            if child in children:
+                found += _child_lanes(children[child], node_id, axis, depth + 1)
+    return found
+
+
+def _child_lanes(child: ChildRuns, node_id: str, axis: Axis, depth: int) -> list[Lane]:
+    end = axis.end if child.end is None else child.end
+    bar = _bar(axis, child.start, end, _TONES[_outcome(child.status)], f"run {child.run_id}")
+    own = Lane(
+        node_id=node_id,
+        name=child.workflow_id,
+        kind="child run",
+        status=child.status,
+        run_id=child.run_id,
+        depth=depth,
+        took=end - child.start,
+        bars=(bar,),
+        child_run_id=child.run_id,
+        is_open=child.is_open,
+    )
+    return [own, *child.lanes]
+
+
+_TONES: Final = {
+    "completed": "good",
+    "failed": "bad",
+    "retried": "bad",
+    "cancelled": "quiet",
+    "running": "active",
+    "waiting": "waiting",
+}
+
+
+def _outcome(status: str) -> str:
+    return "waiting" if status.startswith("waiting-") else status if status in _TONES else "running"
+
+
+def _took(spans: NodeSpans, axis: Axis) -> int:
+    return sum((axis.end if s.end is None else s.end) - s.start for s in spans.spans)
+
+
+def _bars(span: Span, axis: Axis) -> list[Bar]:
+    end = axis.end if span.end is None else span.end
+    attempt = f"attempt {span.attempt + 1}, " if span.attempt else ""
+    title = f"{span.node_id}: {attempt}{span.outcome}, {duration(end - span.start)}"
+    bars = [_bar(axis, span.start, end, _TONES[span.outcome], title)]
+    for wait in span.waits:
+        until = axis.end if wait.end is None else wait.end
+        told = f"{span.node_id}: waited {duration(until - wait.start)}"
+        bars.append(_bar(axis, wait.start, until, "waiting", told))
+    return bars
+
+
+def _bar(axis: Axis, start: int, end: int, tone: str, title: str) -> Bar:
+    x = axis.place(start)
+    width = max(axis.place(end) - x, _NARROWEST)
+    return Bar(min(x, 100 - _NARROWEST), width, tone, title)

@@ -1,0 +1,164 @@
+"""Values as people read them: times, durations, sizes, JSON, statuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from wopr.protocol.documents import Json, Unset
+from wopr.protocol.times import to_iso, to_millis
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_SHORT_VALUE: Final = 60
+# How a status is drawn: the word is always there, the colour only underlines it.
+_TONES: Final = {
+    "pending": "quiet",
+    "running": "active",
+    "retrying": "active",
+    "paused": "held",
+    "suspended": "waiting",
+    "waiting-approval": "waiting",
+    "waiting-input": "waiting",
+    "waiting-external": "waiting",
+    "completed": "good",
+    "active": "good",
+    "failed": "bad",
+    "revoked": "bad",
+    "cancelling": "held",
+    "cancelled": "quiet",
+    "skipped": "quiet",
+}
+
+
+def duration(millis: float | None) -> str:
+    """A span of time in one or two units: `840 ms`, `3.2 s`, `4 m 05 s`, `2 d 3 h`."""
+    if millis is None:
+        return ""
+    millis = max(millis, 0)
+    if millis < _SECOND:
+        return f"{round(millis)} ms"
+    if millis < 10 * _SECOND:
+        return f"{millis / _SECOND:.2f} s"
+    if millis < _MINUTE:
+        return f"{millis / _SECOND:.1f} s"
+    if millis < _HOUR:
+        return f"{int(millis // _MINUTE)} m {int(millis % _MINUTE // _SECOND):02} s"
+    if millis < _DAY:
+        return f"{int(millis // _HOUR)} h {int(millis % _HOUR // _MINUTE):02} m"
+    return f"{int(millis // _DAY)} d {int(millis % _DAY // _HOUR)} h"
+
+
+def ago(instant: int, now: int) -> str:
+    """How long ago, in one unit: `now`, `12 s`, `5 m`, `3 h`, `2 d`."""
+    passed = max(now - instant, 0)
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m"), (_SECOND, "s")):
+        if passed >= unit:
+            return f"{passed // unit} {name} ago"
+    return "now"
+
+
+def ahead(instant: int, now: int) -> str:
+    """How far ahead, in one unit: `in 5 m`, `in 2 d`; what is past is `over`."""
+    left = instant - now
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m"), (_SECOND, "s")):
+        if left >= unit:
+            return f"in {left // unit} {name}"
+    return "over" if left <= 0 else "now"
+
+
+def moment(instant: int | str) -> str:
+    """A time of day with its date, in UTC, to the second."""
+    text = instant if isinstance(instant, str) else to_iso(instant)
+    return f"{text[:10]} {text[11:19]}"
+
+
+def clock(instant: int | str) -> str:
+    """A time of day in UTC, to the millisecond."""
+    text = instant if isinstance(instant, str) else to_iso(instant)
+    return text[11:23]
+
+
+def millis(iso: str | Unset) -> int | None:
+    """A time on the wire as an instant; None for one that is not there or cannot be read."""
+    if isinstance(iso, Unset):
+        return None
+    try:
+        return to_millis(iso)
+    except (ValueError, OverflowError):
+        return None
+
+
+def pretty(value: Json) -> str:
+    """JSON over several lines."""
+    return msgspec.json.format(_encoded(value), indent=2).decode()
+
+
+def compact(value: Json) -> str:
+    """JSON on one line, cut when it is long; a text stands for itself."""
+    text = value if isinstance(value, str) else _encoded(value).decode()
+    return text if len(text) <= _SHORT_VALUE else text[: _SHORT_VALUE - 1] + "…"
+
+
+def _encoded(value: Json) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)
+
+
+def tone(status: str) -> str:
+    """The tone of a status: quiet, active, held, waiting, good or bad."""
+    return _TONES.get(status, "quiet")
+
+
+def said(status: str) -> str:
+    """A status in words: `waiting-approval` is `waiting for approval`."""
+    kind = status.removeprefix("waiting-")
+    if kind == status:
+        return status
+    return {"external": "waiting for an event"}.get(kind, f"waiting for {kind}")
+
+
+def percent(share: float) -> str:
+    """A share of one as whole per cent."""
+    return f"{math.floor(share * 100 + 0.5)} %"
+
+
+def short_id(name: str) -> str:
+    """The end of an id, which tells one from another; the beginning is the time."""
+    return name if len(name) <= 12 else name[-12:]
+
+
+def money(amount: float) -> str:
+    """An amount in US dollars; small ones keep the digits that matter."""
+    return f"${amount:.2f}" if amount >= 1 else f"${amount:.4g}"
+
+
+def count(number: int) -> str:
+    """A whole number with its thousands apart."""
+    return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def number(value: float) -> str:
+    """A coordinate, short."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+FILTERS: Final[dict[str, Callable[..., object]]] = {
+    "duration": duration,
+    "ago": ago,
+    "ahead": ahead,
+    "moment": moment,
+    "clock": clock,
+    "iso": to_iso,
+    "millis": millis,
+    "pretty": pretty,
+    "compact": compact,
+    "tone": tone,
+    "said": said,
+    "percent": percent,
+    "short_id": short_id,
+    "money": money,
+    "count": count,
+    "number": number,
+}

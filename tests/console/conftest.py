@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.console.browser import Open, chromium, launched
+from tests.console.client import Person
+from tests.console.samples import Belongings
+from tests.wire.client import Wire
+from tests.wire.host import ACME, GLOBEX, ServedHost, served
+
+SignedIn = Callable[..., Person]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_proxy() -> Iterator[None]:
+    """Loopback is reached directly, whatever the machine's proxy settings are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("no_proxy", "127.0.0.1")
+        yield
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """The host that most tests share."""
+    with served(tmp_path_factory.mktemp("host"), "--conformance") as running:
+        yield running
+
+
+@pytest.fixture
+def new_host(tmp_path: Path) -> Iterator[Callable[..., ServedHost]]:
+    """Start hosts of a test's own, with its own settings."""
+    started: list[ServedHost] = []
+
+    def start(*options: str, **variables: str) -> ServedHost:
+        running = ServedHost(tmp_path / f"host{len(started)}", options, variables)
+        running.start()
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        running.stop()
+
+
+@pytest.fixture
+def signed_in(host: ServedHost) -> Iterator[SignedIn]:
+    """Make people who are signed in; by default on the shared host."""
+    people: list[Person] = []
+
+    def person(key: str = ACME, at: ServedHost = host) -> Person:
+        people.append(Person(at.url))
+        assert people[-1].sign_in(key).status_code == 303
+        return people[-1]
+
+    yield person
+    for each in people:
+        each.http.close()
+
+
+@pytest.fixture
+def somebody(host: ServedHost) -> Iterator[Person]:
+    """Somebody who has not signed in."""
+    with Person(host.url) as person:
+        yield person
+
+
+@pytest.fixture
+def acme(signed_in: SignedIn) -> Person:
+    return signed_in(ACME)
+
+
+@pytest.fixture
+def globex(signed_in: SignedIn) -> Person:
+    return signed_in(GLOBEX)
+
+
+@pytest.fixture
+def wire(host: ServedHost) -> Iterator[Wire]:
+    """A caller of the API beside the console."""
+    with Wire(host.url, ACME) as caller:
+        yield caller
+
+
+@pytest.fixture(scope="session")
+def acme_s(host: ServedHost) -> Iterator[Belongings]:
+    """What acme has: something for every page to show."""
+    with Wire(host.url, ACME) as caller:
+        belongings = Belongings(caller, host)
+        yield belongings
+        caller.post(f"/v1/runs/{belongings.run_id}/cancel")
+
+
+@pytest.fixture(scope="session")
+def globex_s(host: ServedHost) -> Iterator[Belongings]:
+    """What globex has: the same as acme, under names of its own."""
+    with Wire(host.url, GLOBEX) as caller:
+        belongings = Belongings(caller, host, "globex")
+        yield belongings
+        caller.post(f"/v1/runs/{belongings.run_id}/cancel")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    if path is None and os.environ.get("CI") == "true":
+        pytest.fail("there is no chromium; `make browser` installs it")
+    if path is None:
+        pytest.skip("there is no chromium; `make browser` installs it")
+    with launched(path) as started:
+        yield started
+
+
+@pytest.fixture
+def open_page(browser: Browser, host: ServedHost) -> Iterator[Open]:
+    """Open pages in windows of their own; whatever a page complains of fails the test."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def open_one(path: str = "/", **options: bool) -> Page:
+        context = browser.new_context(base_url=host.url, java_script_enabled=not options.get("no"))
+        contexts.append(context)
+        page = context.new_page()
+        # A browser reports a form that came too late; the test that sends one expects it.
+        late = "409 (Conflict)" if options.get("late") else "\0"
+        page.on(
+            "console",
+            lambda said: (
+                complaints.append(said.text) if _bad(said.type) and late not in said.text else None
+            ),
+        )
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(path)
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def _bad(kind: str) -> bool:
+    return kind in ("error", "warning")

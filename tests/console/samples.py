@@ -1,0 +1,222 @@
+"""The table of all pages: how each is reached, and what it may be sent. A new page needs a row here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tests.wire.agent_definitions import MOCK_AGENT
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, edge, fresh, node, variable, workflow
+from tests.wire.host import ServedHost
+from tests.wire.waiting import gate, waiting
+from wopr.console.page import Page
+from wopr.console.pages import PAGES
+from wopr.nodes.delay import LONGEST_MS
+from wopr.protocol.documents import JsonObject
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A page with an address of its own; `form` is what its form sends, for those that have one."""
+
+    page: Page
+    path: str
+    form: dict[str, str]
+
+    def filled(self, ids: dict[str, str]) -> str:
+        return self.path.format(**ids)
+
+    def probed(self, ids: dict[str, str]) -> str:
+        """Where it shows probes for sure: a list must not be full of what other tests made."""
+        return NARROWED.get(self.page.name, self.path).format(**ids)
+
+
+# By the page's name: the path to take where it is not the plain one, and the form.
+PATHS = {
+    "fork": "/runs/{run_id}/fork?mode=branch&from=1",
+    "compare": "/compare?a={run_id}&b={ended}",
+    "live": "/runs/{ended}/live",
+    "wait": "/inbox/{waiting}/{gate}",
+    "find-judge": "/reviews/judges?id={judge_id}",
+    "review-item": "/reviews/queues/{queue_id}/items/{ended}?until=9999999999999",
+}
+NARROWED = {"runs": "/runs?workflowId={workflow_id}"}
+FORMS: dict[str, dict[str, str]] = {
+    "signIn": {"key": "nobody", "next": "/"},
+    "signOut": {},
+    "theme": {"theme": "dark", "next": "/settings"},
+    "cancel": {"reason": "enough"},
+    "pause": {"drainPolicy": "immediate"},
+    "resume": {},
+    "fork": {"mode": "branch", "from": "1"},
+    "feedback": {"kind": "flag"},
+    "start-run": {},
+    "create-key": {"name": "x", "role": "viewer"},
+    "revoke-key": {},
+    "answer-many": {"answer": "accept"},
+    "wait": {"answer": "accept", "interruptId": "int-gate:0"},
+    "create-queue": {"name": "q", "ask.rating": "1"},
+    "next-item": {},
+    "review-item": {"rating": "4"},
+}
+SAMPLES = [
+    Sample(page, PATHS.get(page.name, page.path), FORMS.get(page.name, {})) for page in PAGES
+]
+# Pages that only lead elsewhere, and those that are no page but a file or a stream.
+LEADS_ON = {"start", "theme", "create-key", "answer-many", "next-item", "find-judge"}
+NO_MARKUP = {"markdown", "bundle", "live", "workflow-source", "manifest", "inbox-count"}
+SHOWN = [s for s in SAMPLES if s.page.name not in LEADS_ON | NO_MARKUP]
+SENT = [s for s in SAMPLES if s.page.post is not None]
+
+# Pages on which there is no text of anybody's.
+WORDLESS = {"signIn", "signOut", "keys", "cancel", "pause", "resume", "create-queue"}
+# How long a run goes on that must outlast all tests; one node waits for a minute at most.
+MINUTES = 60
+# What is shorter may stand on a page by chance.
+SHORTEST_ID = 12
+
+# Texts that would become markup if anything were ever written unescaped.
+PROBES = [
+    "<script>window.pwned=1</script>",
+    "<img src=x onerror=window.pwned=1>",
+    '"><svg onload=window.pwned=1>',
+    "' onmouseover='window.pwned=1",
+    "</pre></title></script><script>window.pwned=1</script>",
+    "javascript:window.pwned=1",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202egnp.exe\u2066",
+]
+PROBE = " ".join(PROBES)
+# Those that no page may hold letter by letter.
+MARKUP_PROBES = [probe for probe in PROBES if "<" in probe]
+
+
+def probed_agent(agent_id: str) -> JsonObject:
+    """A manifest with a probe in every text that it may hold."""
+    return {
+        "agentId": agent_id,
+        "version": PROBE[:60],
+        "persona": PROBE[:200],
+        "label": PROBE[:100],
+        "description": PROBE,
+        "modelClass": "reasoning",
+        "systemPrompt": PROBE,
+        "toolAllowlist": ["t:t", PROBE],
+        "requiresCapabilities": [PROBE],
+    }
+
+
+def probed_workflow(agent_id: str) -> JsonObject:
+    """A definition with a probe in every text that it may hold."""
+    agent = {"agentId": agent_id, "modelClass": "reasoning"}
+    script = {
+        "mockReasoning": {"summary": PROBE},
+        "mockToolCalls": [{"toolId": "t:t", "arguments": {"a": PROBE}, "result": {PROBE: PROBE}}],
+        "mockHandoff": {"toAgentId": "core.conformance.other", "reason": PROBE},
+        "mockDecision": {"decision": {"say": PROBE}, "confidence": 0.9, "reasoning": PROBE},
+    }
+    return workflow(
+        [
+            node(PROBE[:100], name=PROBE, notes=PROBE),
+            node("agent", MOCK_AGENT, name="agent", config=script, agent=agent),
+            node("gate", "core.approvalGate", name=PROBE, config={"title": PROBE}),
+        ],
+        edges=[edge(PROBE[:100], "agent", id="e1", label=PROBE[:80]), edge("agent", "gate")],
+        id=fresh("conformance-probe"),
+        name=PROBE[:250],
+        description=PROBE,
+        variables=[variable("text", description=PROBE, defaultValue=PROBE)],
+    )
+
+
+class Belongings:
+    """Something for every page to show, some of it full of probes, all of one tenant."""
+
+    def __init__(self, wire: Wire, host: ServedHost, tenant: str = "acme") -> None:
+        self.tag = fresh("secret-tag")
+        waits = [delay("wait", LONGEST_MS), *(delay(f"w{n}", LONGEST_MS) for n in range(MINUTES))]
+        definition = workflow(waits, id=fresh(tenant), name=f"{tenant} plan")
+        wire.register(definition)
+        self.run_id = wire.create(definition["id"], tags=[self.tag])
+        self.ended = str(wire.run("conformance-noop", tags=[self.tag])["runId"])
+        self.agent_id = fresh(f"private.{tenant}.agent")
+        installed = wire.post("/v1/agents", probed_agent(self.agent_id))
+        assert installed.status_code == 201, installed.text
+        self.probed_workflow = probed_workflow(self.agent_id)
+        wire.register(self.probed_workflow)
+        self.probed = wire.create(
+            self.probed_workflow["id"],
+            {"text": PROBE},
+            tags=[PROBE[:200]],
+            metadata={"x": PROBE},
+        )
+        wire.events_until(self.probed, "interrupt.requested")
+        self._annotate(wire)
+        self.waiting = waiting(wire, gate("gate", title=f"{tenant} asks"))
+        made = host.command("keys", "create", "--tenant", tenant, "--name", PROBE, "--json")
+        self.key_id = re.findall(r"key_[0-9a-f]+", made)[0]
+        self.real = {
+            "run_id": self.run_id,
+            "ended": self.ended,
+            "workflow_id": str(definition["id"]),
+            "node_id": "wait",
+            "sequence": "1",
+            "key_id": self.key_id,
+            "agent_id": self.agent_id,
+            "waiting": self.waiting,
+            "gate": "gate",
+            "queue_id": self._queue(wire),
+            "judge_id": self._judge(wire),
+        }
+        self.name = str(definition["name"])
+        self.probes = self.real | {
+            "run_id": self.probed,
+            "workflow_id": str(self.probed_workflow["id"]),
+            "node_id": "agent",
+            "sequence": "4",
+            "waiting": self.probed,
+        }
+        # Ids of the same length that nobody has.
+        self.missing = {
+            name: re.sub("[0-9a-f]{8}$", "ffffffff", value) for name, value in self.real.items()
+        }
+
+    def _annotate(self, wire: Wire) -> None:
+        event = wire.log(self.probed)[4]["eventId"]
+        for signal, target in (
+            ({"kind": "label", "label": PROBE}, {}),
+            ({"kind": "correction", "correction": PROBE}, {"eventId": event}),
+            ({"kind": "flag"}, {"nodeId": "agent"}),
+        ):
+            body = {"signal": signal, "target": target, "note": PROBE}
+            answer = wire.post(f"/v1/runs/{self.probed}/annotations", body)
+            assert answer.status_code == 201, answer.text
+
+    def _queue(self, wire: Wire) -> str:
+        rubric = [
+            {"kind": "rating", "question": PROBE},
+            {"kind": "label", "question": PROBE, "labels": [PROBE], "required": False},
+            {"kind": "flag", "question": PROBE, "required": False},
+        ]
+        body = {"name": PROBE[:256], "rubric": rubric, "runIds": [self.ended]}
+        made = wire.post("/v1/queues", body)
+        assert made.status_code == 201, made.text
+        return str(made.json()["queueId"])
+
+    def _judge(self, wire: Wire) -> str:
+        order = {
+            "workflowId": "conformance-noop",
+            "agentId": self.agent_id,
+            "runIds": [self.run_id],
+            "inputMapping": {PROBE: PROBE},
+        }
+        made = wire.post("/v1/judges", order)
+        assert made.status_code == 202, made.text
+        return str(made.json()["judgeId"])
+
+    def marks(self) -> list[str]:
+        """Words that no page of another tenant may hold."""
+        probed = (self.probed, str(self.probed_workflow["id"]))
+        ids = [each for each in self.real.values() if len(each) > SHORTEST_ID]
+        return [*ids, *probed, self.tag, self.name]

@@ -1,0 +1,192 @@
+"""Every page for everybody: by keys, in light and dark, on a narrow screen, and with untrusted text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from axe_playwright_python.sync_playwright import (  # type: ignore[import-untyped]  # no types in it
+    Axe,
+)
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.console.browser import sign_in
+from tests.console.client import Markup, Person
+from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Belongings, Sample
+from tests.wire.host import ServedHost
+
+SERIOUS = ("serious", "critical")
+WIDTHS = (390, 1280)
+# Pages of the console that open in a dialog too.
+PARTS = [s for s in SHOWN if s.page.name not in ("signIn", "signOut")]
+
+Window = Callable[..., Page]
+
+
+def by_name(sample: Sample) -> str:
+    return sample.page.name
+
+
+@pytest.fixture(scope="module")
+def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
+    """A window that is signed in; those who ask for the same kind share it."""
+    contexts: dict[tuple[str, int], BrowserContext] = {}
+
+    def look(scheme: str = "light", width: int = 1280) -> Page:
+        key = (scheme, width)
+        if key not in contexts:
+            contexts[key] = browser.new_context(
+                base_url=host.url,
+                color_scheme="dark" if scheme == "dark" else "light",
+                viewport={"width": width, "height": 800},
+                reduced_motion="reduce",
+            )
+            page = contexts[key].new_page()
+            page.goto("/settings")
+            sign_in(page)
+        return contexts[key].pages[0]
+
+    yield look
+    for context in contexts.values():
+        context.close()
+
+
+def faults(page: Page) -> list[str]:
+    """What an accessibility check finds, by rule and by the first element that breaks it."""
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{each['id']} ({each['impact']}): {each['nodes'][0]['target']} of {len(each['nodes'])}"
+        for each in found
+        if each["impact"] in SERIOUS
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
+def test_an_accessibility_check_finds_nothing_serious(
+    window: Window, acme_s: Belongings, sample: Sample, scheme: str
+) -> None:
+    page = window(scheme)
+
+    page.goto(sample.probed(acme_s.probes))
+
+    assert faults(page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_dialog_passes_the_check_too(window: Window, acme_s: Belongings, scheme: str) -> None:
+    page = window(scheme)
+    page.goto(f"/runs/{acme_s.probed}")
+
+    page.locator("#e4 a").first.click()
+    expect(page.locator("dialog[open]")).to_be_visible()
+
+    assert faults(page) == []
+
+
+@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
+def test_everything_that_takes_the_focus_shows_it(
+    window: Window, acme_s: Belongings, sample: Sample
+) -> None:
+    page = window()
+    page.goto(sample.probed(acme_s.probes))
+    # From here on the browser takes the person for one who uses the keyboard.
+    page.keyboard.press("Tab")
+
+    unseen = page.evaluate(UNSEEN)
+
+    assert unseen == []
+
+
+# The elements that look the same with the focus as without it.
+UNSEEN = """() => {
+  const look = (element) => [element, ...element.querySelectorAll("rect")].map((part) => {
+    const style = getComputedStyle(part);
+    return [style.outlineStyle, style.outlineWidth, style.stroke, style.strokeWidth].join();
+  }).join(";");
+  const all = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
+  const unseen = [];
+  for (const element of document.querySelectorAll(all)) {
+    if (!element.checkVisibility()) continue;
+    document.activeElement.blur();
+    const before = look(element);
+    element.focus();
+    if (document.activeElement === element && look(element) === before) {
+      unseen.push(element.outerHTML.slice(0, 120));
+    }
+  }
+  return unseen;
+}"""
+
+
+@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
+def test_every_action_has_a_key_of_its_own(
+    acme: Person, acme_s: Belongings, sample: Sample
+) -> None:
+    for ids in (acme_s.real, acme_s.probes):
+        markup = acme.page(sample.probed(ids))
+
+        links = [found for found in markup.all("a") if "button" in found.get("class", "").split()]
+        keys = [found["data-key"] for _, found in markup.elements if "data-key" in found]
+        assert [found["href"] for found in links if "data-key" not in found] == []
+        single = [key for key in keys if key not in "12345"]
+        assert len(set(single)) == len(single)
+
+
+def test_every_key_is_on_the_page_that_lists_them(acme: Person, acme_s: Belongings) -> None:
+    listed = {*re.findall("<kbd>(.+?)</kbd>", acme.get("/keys").text)}
+    pages: list[Markup] = [acme.page(s.probed(acme_s.probes)) for s in SHOWN]
+    used = {f["data-key"] for page in pages for _, f in page.elements if "data-key" in f}
+
+    assert {word for key in used for word in key.split() if word not in "12345"} <= listed
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
+def test_no_page_is_wider_than_the_window(
+    window: Window, acme_s: Belongings, sample: Sample, width: int
+) -> None:
+    page = window(width=width)
+    page.goto(sample.probed(acme_s.probes))
+
+    wide = page.evaluate("document.documentElement.scrollWidth")
+
+    assert wide <= width
+
+
+@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
+def test_no_probe_ever_runs(window: Window, acme_s: Belongings, sample: Sample) -> None:
+    page = window()
+
+    page.goto(sample.probed(acme_s.probes))
+    page.wait_for_load_state("load")
+
+    assert page.evaluate("window.pwned") is None
+
+
+@pytest.mark.parametrize("sample", PARTS, ids=by_name)
+def test_no_probe_runs_in_a_dialog(window: Window, acme_s: Belongings, sample: Sample) -> None:
+    page = window()
+    page.goto("/settings")
+
+    page.evaluate(OPEN, sample.probed(acme_s.probes))
+    expect(page.locator("dialog[open]")).to_be_visible()
+
+    assert page.evaluate("window.pwned") is None
+
+
+# A link to the page that opens it in a dialog.
+OPEN = """(path) => {
+  const link = document.createElement("a");
+  link.href = path;
+  link.dataset.dialog = "";
+  document.body.append(link);
+  link.click();
+}"""
+
+
+def test_every_page_is_shown_leads_on_or_is_no_page() -> None:
+    names = {sample.page.name for sample in SAMPLES}
+
+    assert {s.page.name for s in SHOWN} == names - LEADS_ON - NO_MARKUP

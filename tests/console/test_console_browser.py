@@ -1,0 +1,208 @@
+"""The console in a real browser, used as a person would."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.console.browser import Open, sign_in
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, fresh, node, workflow
+
+
+def test_a_person_signs_in_starts_a_run_watches_it_and_signs_out(open_page: Open) -> None:
+    page = sign_in(open_page("/workflows"))
+    page.get_by_role("link", name="hello", exact=True).click()
+    expect(page.locator(".graph .box")).to_have_count(7)
+    page.keyboard.press("s")
+    dialog = page.locator("dialog")
+    expect(dialog.get_by_label("name")).to_have_value("world")
+    dialog.get_by_label("name").fill("Ada")
+    dialog.get_by_role("button", name="Start").click()
+
+    status = page.locator(".run h1 .status")
+    expect(page.locator("[data-live-state]")).to_have_text(re.compile("live|ended"))
+    expect(status).to_have_text("completed")
+    expect(page.locator("#e17 .type")).to_have_text("run.completed")
+    expect(page.locator("#values")).to_contain_text("Hello, Ada!")
+    expect(page.locator("[data-live-state]")).to_have_text("ended")
+
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+    page.goto("/runs")
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+def test_a_waiting_run_is_seen_to_go_on_without_a_reload(open_page: Open, wire: Wire) -> None:
+    gate = node("gate", "core.approvalGate", config={"title": "Fine?"})
+    run_id = wire.create(wire.register(workflow([gate, node("after")])))
+    wire.events_until(run_id, "interrupt.requested")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator(".waits")).to_contain_text("Fine?")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+
+    expect(page.locator(".run h1 .status")).to_have_text("completed")
+    expect(page.locator(".waits")).to_have_count(0)
+    expect(page.locator("li.event")).to_have_count(len(wire.log(run_id)))
+
+
+def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(
+    open_page: Open, wire: Wire
+) -> None:
+    run_id = wire.run("hello", {"name": "Ada"})["runId"]
+    page = sign_in(open_page(f"/runs/{run_id}"))
+
+    page.locator("#e6 a").click()
+    expect(page.locator("dialog")).to_contain_text("Event 6 node.completed")
+    page.keyboard.press("4")
+
+    expect(page).to_have_url(re.compile(f"/runs/{run_id}\\?done=annotated#e6$"))
+    expect(page.locator("#e6")).to_contain_text("★★★★")
+    [stored] = wire.document(f"/v1/runs/{run_id}/annotations")["annotations"]
+    assert stored["signal"] == {"kind": "rating", "rating": 4}
+
+
+def test_a_note_of_somebody_else_appears_on_the_page_of_a_live_run(
+    open_page: Open, wire: Wire
+) -> None:
+    run_id = wire.create(wire.register(workflow([delay("wait", 600_000)])))
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    event = wire.log(run_id)[1]["eventId"]
+
+    wire.post(
+        f"/v1/runs/{run_id}/annotations",
+        {"signal": {"kind": "label", "label": "odd"}, "target": {"eventId": event}},
+    )
+
+    expect(page.locator("#feedback")).to_contain_text("odd")
+    expect(page.locator("#e1")).to_contain_text("label")
+    wire.post(f"/v1/runs/{run_id}/cancel")
+    expect(page.locator(".run h1 .status")).to_have_text("cancelled")
+
+
+def test_a_run_is_forked_from_an_event_after_a_preview(open_page: Open, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Ada"})["runId"]
+    page = sign_in(open_page(f"/runs/{run_id}"))
+
+    page.locator("#e9 a").click()
+    page.get_by_role("link", name="Fork from here").click()
+    dialog = page.locator("dialog")
+    expect(dialog.locator(".preview")).to_contain_text("breathe")
+    expect(dialog.locator(".part-title")).to_have_text("Fork from event 9")
+    dialog.get_by_label("From event").fill("4")
+    dialog.get_by_role("button", name="Preview").click()
+    expect(dialog.locator(".part-title")).to_have_text("Fork from event 4")
+    dialog.get_by_role("button", name="Fork").click()
+
+    expect(page.get_by_text("This is the fork.")).to_be_visible()
+    expect(page.locator(".run h1 .status")).to_have_text("completed")
+    expect(page.get_by_text("Forked from")).to_be_visible()
+    assert run_id not in page.url
+
+
+def test_the_keyboard_does_it_all(open_page: Open, wire: Wire) -> None:
+    tag = fresh("tag")
+    runs = [wire.run("conformance-noop", tags=[tag])["runId"] for _ in range(3)]
+    page = sign_in(open_page("/settings"))
+
+    page.keyboard.type("gr")
+    expect(page).to_have_url(re.compile("/runs$"))
+    page.keyboard.press("/")
+    expect(page.locator("[data-search]")).to_be_focused()
+    page.keyboard.type(tag)
+    page.keyboard.press("Enter")
+    expect(page.locator("tbody tr")).to_have_count(3)
+    page.keyboard.type("jjk")
+    page.keyboard.press("Enter")
+
+    expect(page).to_have_url(re.compile(f"/runs/{runs[2]}$"))
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_contain_text("down and up in a list")
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).not_to_be_visible()
+
+
+def test_the_list_takes_up_new_runs_by_itself(open_page: Open, wire: Wire) -> None:
+    tag = fresh("tag")
+    wire.run("conformance-noop", tags=[tag])
+    page = sign_in(open_page(f"/runs?tag={tag}"))
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+    wire.run("conformance-noop", tags=[tag])
+
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_without_scripts_everything_can_be_read_and_done(open_page: Open, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Ada"})["runId"]
+    page = sign_in(open_page(f"/runs/{run_id}", no=True))
+
+    expect(page.locator(".run h1 .status")).to_have_text("completed")
+    expect(page.locator("li.event")).to_have_count(18)
+    expect(page.locator(".waterfall .lane")).to_have_count(8)
+    expect(page.locator(".graph .box")).to_have_count(7)
+    page.locator("#e6 a").click()
+    expect(page.locator("h1")).to_have_text("Event 6 node.completed")
+    page.get_by_role("button", name="5").click()
+    expect(page.locator("#e6")).to_contain_text("★★★★★")
+    page.get_by_role("link", name="Fork", exact=True).click()
+    page.get_by_role("button", name="Fork").click()
+    expect(page.get_by_text("Forked from")).to_be_visible()
+
+
+def test_colours_follow_the_choice(open_page: Open) -> None:
+    page = sign_in(open_page("/settings"))
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    page.get_by_role("button", name="dark", exact=True).click()
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
+
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_two_runs_of_the_list_are_chosen_and_compared_by_keys(open_page: Open, wire: Wire) -> None:
+    tag = fresh("tag")
+    for name in ("Ada", "Grace"):
+        wire.run("hello", {"name": name}, tags=[tag])
+    page = sign_in(open_page(f"/runs?tag={tag}"))
+    expect(page.get_by_role("button", name="Compare the two")).not_to_be_visible()
+
+    page.keyboard.type("jxjxd")
+
+    expect(page.get_by_role("heading", name="Compare two runs")).to_be_visible()
+    expect(page.locator(".parting")).to_contain_text("inputs.name")
+    expect(page.locator(".parting mark")).to_have_text(["Ada", "Grace"])
+    expect(page.locator("tr.is-first td").first).to_have_text("A greeting for you")
+    page.locator(".parting").get_by_role("link", name="B event 0").click()
+    expect(page.locator("dialog")).to_contain_text("Grace")
+
+
+def test_a_choice_outlives_the_refreshing_of_the_list(open_page: Open, wire: Wire) -> None:
+    tag = fresh("tag")
+    wire.run("conformance-noop", tags=[tag])
+    page = sign_in(open_page(f"/runs?tag={tag}"))
+    page.locator("tbody input").check()
+
+    wire.run("conformance-noop", tags=[tag])
+
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody input").last).to_be_checked()
+    expect(page.locator("tbody input").first).not_to_be_checked()
+
+
+def test_a_run_is_compared_with_its_fork_from_its_own_page(open_page: Open, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Ada"})["runId"]
+    fork = wire.post(f"/v1/runs/{run_id}:fork", {"mode": "replay", "fromSeq": 0}).json()["runId"]
+    wire.events_until(fork, "run.completed")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+
+    page.keyboard.press("d")
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text("Its forks")
+    dialog.get_by_title(fork).first.click()
+
+    expect(page.locator(".same")).to_contain_text("both logs say the same")

@@ -1,0 +1,227 @@
+"""The inbox and the reviews in a real browser, used as a person would."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.console.browser import Open, sign_in
+from tests.console.test_console_inbox import DECISION, unsure
+from tests.wire.client import Wire
+from tests.wire.definitions import fresh, node, workflow
+from tests.wire.feedback import finished_run, listed, rating
+from tests.wire.host import REVIEWER
+from tests.wire.waiting import gate, name_of, payload, taken, until_waiting, waiting
+
+
+def waits(wire: Wire, count: int) -> tuple[str, list[str]]:
+    """Runs of one workflow that wait for an approval, newest last."""
+    name = wire.register(workflow([gate(title=f"Fine, {fresh()}?"), node("after")]))
+    runs = [wire.create(name) for _ in range(count)]
+    for run_id in runs:
+        until_waiting(wire, run_id)
+    return name, runs
+
+
+def test_an_approval_is_accepted_by_keys_with_all_of_it_in_view(
+    open_page: Open, wire: Wire
+) -> None:
+    name, runs = waits(wire, 2)
+    page = sign_in(open_page(f"/inbox?workflowId={name}"))
+    expect(page.locator("[data-pane] .question")).to_contain_text("Fine, ")
+    expect(page.locator("[data-pane] .wait")).to_contain_text("The run goes on.")
+
+    page.keyboard.press("j")
+    expect(page.locator(f'[data-pane] [data-wait*="{runs[0]}"]')).to_be_visible()
+    page.keyboard.press("a")
+    expect(page.get_by_role("button", name="Accept a")).to_be_focused()
+    assert wire.snapshot(runs[0])["status"] == "waiting-approval"
+    page.keyboard.press("a")
+
+    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    assert wire.finished(runs[0])["status"] == "completed"
+    assert wire.snapshot(runs[1])["status"] == "waiting-approval"
+
+
+def test_an_unsure_decision_is_replaced_by_keys(open_page: Open, wire: Wire) -> None:
+    run_id = unsure(wire)
+    page = sign_in(open_page(f"/inbox?runId={run_id}"))
+    pane = page.locator("[data-pane]")
+    expect(pane.locator(".why")).to_contain_text("41 %")
+
+    page.keyboard.press("e")
+    expect(pane.get_by_label("Your version, as JSON")).to_be_focused()
+    pane.get_by_label("Your version, as JSON").fill('{"topic": "invoice"}')
+    pane.get_by_role("button", name="Decide this instead").click()
+
+    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    value = payload(wire, run_id, "interrupt.resolved")["resumeValue"]
+    assert value == {"decision": {"topic": "invoice"}}
+    assert value["decision"] != DECISION
+
+
+def test_many_are_chosen_and_accepted_with_one_reason(open_page: Open, wire: Wire) -> None:
+    name, runs = waits(wire, 3)
+    page = sign_in(open_page(f"/inbox?workflowId={name}"))
+    expect(page.locator("[data-batch]")).to_contain_text("None chosen")
+
+    page.keyboard.type("xjx")
+    expect(page.locator("[data-batch]")).to_contain_text("2 chosen")
+    page.get_by_label("One reason for all").fill("all checked")
+    page.locator("[data-batch]").get_by_role("button", name="Accept").click()
+
+    expect(page.get_by_role("heading", name="What came of 2 answers")).to_be_visible()
+    expect(page.locator(".outcomes .status.good")).to_have_text(["accepted", "accepted"])
+    assert wire.finished(runs[2])["status"] == "completed"
+    assert wire.finished(runs[1])["status"] == "completed"
+    assert wire.snapshot(runs[0])["status"] == "waiting-approval"
+
+
+def test_what_is_chosen_stays_chosen_and_new_waits_come_in_by_themselves(
+    open_page: Open, wire: Wire
+) -> None:
+    name, _ = waits(wire, 1)
+    page = sign_in(open_page(f"/inbox?workflowId={name}"))
+    page.locator("tbody input").check()
+    count = page.locator(".bar .count")
+    before = int(count.inner_text())
+
+    wire.create(name)
+
+    expect(page.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody input").last).to_be_checked()
+    expect(page.locator("tbody input").first).not_to_be_checked()
+    expect(count).not_to_have_text(str(before), timeout=15_000)
+    expect(page).to_have_title(re.compile(r"^\(\d+\) Inbox"))
+
+
+def test_a_wait_that_somebody_else_answers_says_so_and_keeps_what_was_written(
+    open_page: Open, wire: Wire
+) -> None:
+    name, [run_id] = waits(wire, 1)
+    page = sign_in(open_page(f"/inbox?workflowId={name}", late=True))
+    pane = page.locator("[data-pane]")
+    pane.locator("textarea").first.fill("I have doubts")
+
+    with Wire(str(wire.http.base_url), REVIEWER) as other:
+        taken(other, run_id, "gate", {"action": "accept", "feedback": "fine with me"})
+
+    expect(pane.locator(".settled")).to_contain_text("accepted")
+    expect(pane.locator(".settled")).to_contain_text("fine with me")
+    expect(pane.locator("textarea").first).to_have_value("I have doubts")
+    pane.get_by_role("button", name="Reject r").click()
+    expect(page.get_by_role("heading", name="Your answer came too late")).to_be_visible()
+    expect(page.locator(".outcome")).to_contain_text(f"{name_of(REVIEWER)} was faster and accepted")
+    expect(page.locator(".settled")).to_contain_text("I have doubts")
+
+
+def test_a_run_is_answered_on_its_own_page_and_a_new_wait_gets_its_form(
+    open_page: Open, wire: Wire
+) -> None:
+    run_id = waiting(wire, gate("one", title="First?"), gate("two", title="Second?"))
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    answers = page.locator("#answers")
+    expect(answers.locator(".question")).to_have_text("First?")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+
+    taken(wire, run_id, "one", {"action": "accept"})
+    expect(answers.locator(".settled")).to_contain_text("accepted")
+    second = answers.locator(".wait", has_text="Second?")
+    expect(second).to_be_visible()
+    second.get_by_role("button", name="Accept").click()
+
+    expect(page).to_have_url(re.compile(f"/runs/{run_id}\\?done=answered$"))
+    expect(page.locator(".run h1 .status")).to_have_text("completed")
+
+
+def test_what_is_written_on_a_run_s_page_outlives_its_live_parts(
+    open_page: Open, wire: Wire
+) -> None:
+    run_id = waiting(wire, gate(title="Fine?"))
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    page.locator("#answers textarea").first.fill("half a thought")
+    took = page.locator("#head dd.num").first
+    before = took.inner_text()
+
+    expect(took).not_to_have_text(before, timeout=15_000)
+
+    expect(page.locator("#answers textarea").first).to_have_value("half a thought")
+
+
+def test_a_queue_item_is_worked_by_keys(open_page: Open, wire: Wire) -> None:
+    runs = [finished_run(wire) for _ in range(2)]
+    rubric = [{"kind": "rating", "question": "Good?"}, {"kind": "flag", "required": False}]
+    body = {"name": fresh("queue"), "rubric": rubric, "runIds": runs}
+    queue = wire.post("/v1/queues", body).json()["queueId"]
+    page = sign_in(open_page(f"/reviews/queues/{queue}"))
+    expect(page.locator(".numbers")).to_contain_text("0 of 2")
+
+    page.keyboard.press("n")
+    expect(page.locator(".lock")).to_contain_text("Held for you")
+    page.keyboard.type("4fdd")
+    expect(page).to_have_url(re.compile(f"/items/{runs[1]}"))
+    page.keyboard.press("2")
+    page.get_by_role("button", name="Done, stop").click()
+
+    expect(page.get_by_text("Your review is stored.")).to_be_visible()
+    expect(page.locator(".numbers")).to_contain_text("2 of 2")
+    assert [each["signal"] for each in listed(wire, runs[0])] == [rating(4), {"kind": "flag"}]
+    assert [each["signal"] for each in listed(wire, runs[1])] == [rating(2)]
+
+
+def test_a_run_of_the_list_is_rated_with_two_keystrokes(open_page: Open, wire: Wire) -> None:
+    tag = fresh("tag")
+    run_id = str(wire.run("conformance-noop", tags=[tag])["runId"])
+    page = sign_in(open_page(f"/runs?tag={tag}"))
+
+    page.keyboard.type("j4")
+    expect(page.locator(".toast")).to_have_text("★★★★ stored")
+    page.keyboard.press("f")
+    expect(page.locator("tbody .mark.note").first).to_contain_text("⚑ 2")
+
+    assert [each["signal"] for each in listed(wire, run_id)] == [rating(4), {"kind": "flag"}]
+
+
+def test_an_event_is_rated_with_two_keystrokes_and_corrected_with_a_third(
+    open_page: Open, wire: Wire
+) -> None:
+    run_id = finished_run(wire)
+    page = sign_in(open_page(f"/runs/{run_id}"))
+
+    page.keyboard.type("j5")
+    expect(page.locator("#e0 .mark.note")).to_have_text("★★★★★")
+    page.keyboard.press("c")
+    dialog = page.locator("dialog")
+    expect(dialog).to_contain_text("Of event 0")
+    dialog.get_by_label("Text").fill("better so")
+    dialog.get_by_role("button", name="Correct").click()
+
+    expect(page.locator("#feedback")).to_contain_text("better so")
+    event = wire.log(run_id)[0]["eventId"]
+    assert {each["target"]["eventId"] for each in listed(wire, run_id)} == {event}
+
+
+def test_without_scripts_waits_are_answered_and_queues_worked(open_page: Open, wire: Wire) -> None:
+    name, runs = waits(wire, 2)
+    body = {"name": fresh("queue"), "rubric": [{"kind": "rating"}], "runIds": [runs[0]]}
+    queue = wire.post("/v1/queues", body).json()["queueId"]
+    page = sign_in(open_page(f"/inbox?workflowId={name}", no=True))
+
+    page.locator("tbody a").last.click()
+    expect(page.locator(".crumbs")).to_contain_text("Inbox")
+    page.get_by_role("button", name="Accept").click()
+    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    page.goto(f"/inbox?workflowId={name}")
+    page.locator("tbody input").check()
+    page.locator("[data-batch]").get_by_role("button", name="Reject").click()
+    expect(page.locator(".outcomes .status")).to_have_text("rejected")
+    page.goto(f"/reviews/queues/{queue}")
+    page.get_by_role("button", name="Review the next run").click()
+    page.get_by_text("3★").click()
+    page.get_by_role("button", name="Done, next run").click()
+    expect(page.get_by_text("Nothing is left for you in this queue.")).to_be_visible()
+    page.goto("/reviews")
+
+    expect(page.locator(".chart svg").last).to_be_visible()
+    assert [wire.finished(run_id)["status"] for run_id in runs] == ["completed", "failed"]

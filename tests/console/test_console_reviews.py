@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tests.console.client import Markup, Person
+from tests.console.conftest import SignedIn
+from tests.console.samples import PROBE, PROBES
+from tests.wire.client import DEADLINE_SECONDS, Wire
+from tests.wire.definitions import fresh, node, variable, workflow
+from tests.wire.feedback import annotate, finished_run, listed, rating
+from tests.wire.host import ACME, DEVELOPER, OPERATOR, REVIEWER, VIEWER, ServedHost
+from tests.wire.waiting import name_of
+from wopr.console.charts import rating_chart
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.reviews import FeedbackGroup, FeedbackSummary
+
+RATING = {"ask.rating": "1", "required.rating": "1"}
+
+
+def opened(person: Person, **fields: str) -> str:
+    """Open a queue by the form and return the path of its page."""
+    answer = person.post("/reviews/queues/new", **({"name": "q"} | RATING | fields))
+    assert answer.status_code == 303, Markup(answer.text).text
+    return answer.headers["location"].partition("?")[0]
+
+
+def held(person: Person, queue: str) -> str:
+    """Take the next run of a queue and return the path of its page, with the lock."""
+    answer = person.post(f"{queue}/next")
+    assert answer.status_code == 303
+    return answer.headers["location"]
+
+
+# Queues
+
+
+def test_a_queue_is_opened_over_chosen_runs_and_shows_what_it_asks(
+    acme: Person, wire: Wire
+) -> None:
+    runs = [finished_run(wire) for _ in range(2)]
+    fields = {
+        "name": "Letters",
+        "runIds": "\n".join(runs),
+        "question.rating": "Friendly?",
+        "ask.label": "1",
+        "labels": "warm, cold",
+        "reviewers": f"{name_of(ACME)}, {name_of(REVIEWER)}",
+        "overlap": "2",
+        "lockMinutes": "20",
+    }
+
+    queue = opened(acme, **fields)
+
+    text = acme.page(queue).text
+    for words in ("Letters", "Friendly?", "warm", "0 of 2", "20 minutes", name_of(REVIEWER)):
+        assert words in text
+    stored = wire.document("/v1" + queue.replace("/reviews", ""))
+    assert stored["overlap"] == 2
+    assert [item["kind"] for item in stored["rubric"]] == ["rating", "label"]
+    assert [item["required"] for item in stored["rubric"] if "required" in item] == [False]
+
+
+def test_a_queue_is_opened_over_a_saved_filter(acme: Person, wire: Wire) -> None:
+    tag = fresh("tag")
+    wire.run("conformance-noop", tags=[tag])
+
+    queue = opened(acme, workflowId="conformance-noop", tag=tag)
+
+    assert "0 of 1" in acme.page(queue).text
+    assert wire.document("/v1" + queue.replace("/reviews", ""))["filter"]["tag"] == tag
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": "", **RATING}, "name"),
+        ({"name": "q"}, "ask for at least one thing"),
+        ({"name": "q", "runIds": "nowhere", **RATING}, "there is no run"),
+        ({"name": "q", "overlap": "0", **RATING}, "overlap"),
+        ({"name": "q", "overlap": "many", **RATING}, "whole number"),
+        ({"name": "q", "overlap": "3", "reviewers": "a,b", **RATING}, "more than there are"),
+    ],
+    ids=["no name", "no rubric", "no such run", "no reviewer", "no number", "too much overlap"],
+)
+def test_a_queue_that_cannot_be_is_shown_again_with_what_is_wrong(
+    acme: Person, fields: dict[str, str], words: str
+) -> None:
+    answer = acme.post("/reviews/queues/new", **fields)
+
+    assert answer.status_code == 400
+    assert words in Markup(answer.text).text
+    assert Markup(answer.text).all("input", name="name", value=fields["name"])
+
+
+def test_a_run_is_taken_reviewed_and_followed_by_the_next(acme: Person, wire: Wire) -> None:
+    runs = [finished_run(wire) for _ in range(2)]
+    queue = opened(acme, runIds=",".join(runs), **{"ask.flag": "1"})
+
+    first = held(acme, queue)
+    page = acme.page(first)
+    second = acme.post(first.partition("?")[0], rating="4", flag="1", note="good", then="next")
+    end = acme.post(second.headers["location"].partition("?")[0], rating="5", then="next")
+
+    assert first.partition("?")[0] == f"{queue}/items/{runs[0]}"
+    assert "Held for you; that runs out in" in page.text
+    assert second.headers["location"].startswith(f"{queue}/items/{runs[1]}?until=")
+    assert end.headers["location"] == f"{queue}?done=finished"
+    assert [each["signal"] for each in listed(wire, runs[0])] == [rating(4), {"kind": "flag"}]
+    assert listed(wire, runs[0])[0]["note"] == "good"
+    assert "2 of 2" in acme.page(queue).text
+
+
+def test_whoever_holds_a_run_gets_it_again_and_nobody_else_does(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
+    queue = opened(acme, runIds=finished_run(wire))
+    mine = held(acme, queue)
+
+    again = held(acme, queue)
+    others = held(signed_in(REVIEWER), queue)
+
+    assert again.partition("?")[0] == mine.partition("?")[0]
+    assert others == f"{queue}?done=empty"
+
+
+def test_a_review_without_what_the_rubric_asks_for_is_shown_again(acme: Person, wire: Wire) -> None:
+    run_id = finished_run(wire)
+    queue = opened(acme, runIds=run_id, **{"ask.label": "1", "labels": "warm,cold"})
+    item = held(acme, queue)
+    path, until = item.partition("?")[0], item.rpartition("=")[2]
+
+    missing = acme.post(path, label="warm", until=until)
+    wrong = acme.post(path, rating="4", label="hot", until=until)
+    nothing = acme.post(path, until=until)
+
+    assert [each.status_code for each in (missing, wrong, nothing)] == [400, 400, 400]
+    assert "also asks for rating" in missing.text
+    assert Markup(missing.text).all("input", name="label", value="warm", checked="")
+    assert "must be one of warm, cold" in wrong.text
+    assert listed(wire, run_id) == []
+
+
+def test_a_run_that_somebody_else_reviewed_meanwhile_is_not_reviewed_twice(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
+    run_id = finished_run(wire)
+    queue = opened(acme, runIds=run_id)
+    held(acme, queue)
+
+    late = signed_in(REVIEWER).post(f"{queue}/items/{run_id}", rating="1", until="1")
+
+    assert late.status_code == 409
+    assert "Your hold has run out" in late.text
+    assert listed(wire, run_id) == []
+
+
+def test_a_run_that_was_not_taken_can_be_looked_at_and_taken(acme: Person, wire: Wire) -> None:
+    run_id = finished_run(wire)
+    queue = opened(acme, runIds=run_id)
+
+    page = acme.page(f"{queue}/items/{run_id}")
+
+    assert "Take the run first" in page.text
+    assert not page.all("input", name="rating")
+    assert acme.get(f"{queue}/items/{run_id}?until=soon").status_code == 400
+
+
+def test_agreement_is_told_once_two_have_reviewed(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
+    queue = opened(acme, runIds=finished_run(wire), overlap="2")
+    before = acme.page(queue).text
+
+    for person, stars in ((acme, "4"), (signed_in(OPERATOR), "4")):
+        person.post(held(person, queue).partition("?")[0], rating=stars, then="stop")
+
+    assert "no run has two reviews yet" in before
+    assert "100 %" in acme.page(queue).text
+    assert "100 %" in acme.page("/reviews").text
+
+
+def test_a_queue_of_others_offers_no_review(acme: Person, signed_in: SignedIn, wire: Wire) -> None:
+    run_id = finished_run(wire)
+    queue = opened(acme, runIds=run_id, reviewers=name_of(REVIEWER))
+    developer = signed_in(DEVELOPER)
+
+    page = developer.page(queue)
+
+    assert "for other reviewers" in page.text
+    assert not page.all("form", action=f"{queue}/next")
+    assert developer.post(f"{queue}/next").status_code == 403
+    assert developer.post(f"{queue}/items/{run_id}", rating="1").status_code == 403
+
+
+def test_a_viewer_sees_queues_and_no_way_to_work_on_them(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
+    queue = opened(acme, runIds=finished_run(wire))
+    viewer = signed_in(VIEWER)
+
+    page, reviews = viewer.page(queue), viewer.page("/reviews")
+
+    assert not page.all("form", action=f"{queue}/next")
+    assert "/reviews/queues/new" not in reviews.links
+    assert queue in reviews.links
+
+
+def test_words_of_a_review_stay_words(acme: Person, wire: Wire) -> None:
+    run_id = finished_run(wire)
+    fields = {"question.rating": PROBE, "ask.correction": "1", "question.correction": PROBE}
+    queue = opened(acme, name=PROBE[:250], runIds=run_id, **fields)
+    item = held(acme, queue)
+    again = acme.post(item.partition("?")[0], correction=PROBE, note=PROBE, until="9999999999999")
+    sent = acme.post(item.partition("?")[0], rating="2", correction=PROBE, note=PROBE)
+    bad = acme.post("/reviews/queues/new", name=PROBE, reviewers=PROBE, labels=PROBE)
+
+    pages = [again, bad, acme.get(queue), acme.get(item), acme.get("/reviews")]
+
+    assert sent.status_code == 303
+    for answer in [*pages, acme.get(f"/runs/{run_id}")]:
+        assert PROBES[0] not in answer.text
+        assert "window.pwned" in answer.text
+
+
+# What it adds up to
+
+
+def test_rates_are_told_by_workflow_and_by_agent(acme: Person, wire: Wire) -> None:
+    name = wire.register(workflow([node("only")]))
+    run_id = str(wire.run(name)["runId"])
+    annotate(wire, run_id, rating(4))
+    annotate(wire, run_id, {"kind": "flag"})
+    annotate(wire, run_id, {"kind": "correction", "correction": "x"})
+    annotate(wire, run_id, rating(2))
+
+    page = acme.page(f"/reviews?window=7d&workflowId={name}")
+
+    assert f"/reviews?window=7d&workflowId={name}#summary" in page.links
+    assert "3.00" in page.text
+    assert page.text.count("25 %") >= 4
+    assert len(page.all("circle")) == 1
+
+
+@pytest.mark.parametrize("window", ["1d", "7d", "30d", "90d"])
+def test_every_window_is_drawn(acme: Person, wire: Wire, window: str) -> None:
+    annotate(wire, finished_run(wire), rating(5))
+
+    page = acme.page(f"/reviews?window={window}")
+
+    assert page.all("circle")
+    assert page.all("a", **{"aria-current": "true"})
+
+
+def test_a_window_that_is_none_is_refused(acme: Person) -> None:
+    assert acme.get("/reviews?window=1y").status_code == 400
+
+
+def test_a_tenant_without_feedback_is_told_how_to_give_some(globex: Person) -> None:
+    text = globex.page("/reviews?window=1d&workflowId=nothing-here").text
+
+    assert "Nobody has said anything in this window" in text
+
+
+def _group(**fields: Json) -> FeedbackGroup:
+    counts = {"annotations": 1, "ratings": 1, "corrections": 0, "labels": 0, "flags": 0}
+    rates = {"correctionRate": 0.0, "flagRate": 0.0}
+    return msgspec.convert(counts | rates | fields, FeedbackGroup)
+
+
+def _summary(*groups: FeedbackGroup) -> FeedbackSummary:
+    return FeedbackSummary(
+        by="time",
+        since="2026-11-01T00:00:00.000Z",
+        until="2026-11-11T00:00:00.000Z",
+        total=_group(),
+        groups=list(groups),
+    )
+
+
+def test_a_chart_puts_five_stars_on_top_and_the_most_said_highest() -> None:
+    first = _group(since="2026-11-01T00:00:00.000Z", meanRating=5.0, annotations=2)
+    last = _group(since="2026-11-10T00:00:00.000Z", meanRating=1.0, annotations=8)
+
+    chart = rating_chart(_summary(first, last))
+
+    assert [column.dot_y for column in chart.columns] == [chart.stars[4].at, chart.stars[0].at]
+    assert chart.columns[1].bar_height == 4 * chart.columns[0].bar_height
+    assert [round(column.x) for column in chart.columns] == [5, 95]
+    assert len(chart.lines) == 1
+    assert chart.times[0].label == "11-01"
+
+
+def test_a_stretch_without_ratings_has_a_bar_and_no_dot() -> None:
+    only = _group(since="2026-11-02T00:00:00.000Z", flags=1, ratings=0)
+
+    chart = rating_chart(_summary(only))
+
+    assert chart.columns[0].dot_y is None
+    assert chart.columns[0].bar_height > 0
+    assert chart.lines == []
+
+
+def test_a_chart_of_nothing_is_empty() -> None:
+    assert rating_chart(_summary()).columns == []
+
+
+# Judges
+
+
+def _judge(wire: Wire, runs: list[str], agent_id: str) -> str:
+    verdict: JsonObject = {
+        "rating": {"type": "expression", "expression": "3"},
+        "note": {"type": "expression", "expression": '"judged so"'},
+    }
+    end = node("verdict", "core.end", inputs=verdict, outputRole="primary")
+    name = wire.register(workflow([end], variables=[variable("run", "object")]))
+    order = {"workflowId": name, "agentId": agent_id, "runIds": runs}
+    judge = str(wire.post("/v1/judges", order).json()["judgeId"])
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while wire.document(f"/v1/judges/{judge}")["state"] != "done":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return judge
+
+
+def test_a_judge_s_verdicts_are_listed_with_their_runs_and_the_reasons_for_none(
+    acme: Person, wire: Wire
+) -> None:
+    judged, missing = finished_run(wire), "01a1df0e-24c6-76d7-9fac-000a17b787b3"
+    agent_id = "core.openwop.agent-examples.structured-fixture"
+
+    judge = _judge(wire, [judged, missing], agent_id)
+    page = acme.page(f"/reviews/judges/{judge}")
+
+    assert "judged so" in page.text
+    assert "there is no such run" in page.text
+    assert f"/runs/{judged}#feedback" in page.links
+    [started] = [link for link in page.links if link.startswith("/runs/") and judged not in link][
+        :1
+    ]
+    assert f"/reviews/judges/{judge}" in acme.page(started).links
+    assert acme.get(f"/reviews/judges?id={judge}").headers["location"] == f"/reviews/judges/{judge}"
+
+
+def test_a_judge_that_is_not_there_is_not_found(acme: Person) -> None:
+    assert acme.get("/reviews/judges?id=nobody").status_code == 404
+    assert acme.get("/reviews/judges").status_code == 400
+
+
+# Two keystrokes without a browser
+
+
+def test_a_correction_of_one_event_has_its_own_form(acme: Person, wire: Wire) -> None:
+    run_id = finished_run(wire)
+    event = wire.log(run_id)[1]["eventId"]
+
+    page = acme.page(f"/runs/{run_id}/feedback?eventId={event}")
+
+    assert page.all("input", name="eventId", value=event)
+    assert "Of event 1" in page.text
+
+
+def test_lines_can_be_judged_only_by_those_who_may(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
+    run_id = finished_run(wire)
+    viewer = signed_in(VIEWER)
+
+    for path in ("/runs", f"/runs/{run_id}"):
+        assert [e for _, e in acme.page(path).elements if "data-feedback" in e]
+        assert not [e for _, e in viewer.page(path).elements if "data-feedback" in e]
+
+
+def test_where_feedback_is_off_nothing_leads_to_reviews(
+    new_host: Callable[..., ServedHost], signed_in: SignedIn
+) -> None:
+    person = signed_in(ACME, new_host("--conformance", WOPR_FEEDBACK="0"))
+
+    assert "/reviews" not in person.page("/runs").links
+    assert person.get("/reviews").status_code == 501

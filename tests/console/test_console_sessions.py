@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from urllib.parse import quote
+
+import pytest
+
+from tests.console.client import DEADLINE_SECONDS, Markup, Person
+from tests.console.conftest import SignedIn
+from tests.wire.client import Wire
+from tests.wire.host import ACME, VIEWER, ServedHost
+from tests.wire.waiting import name_of
+from wopr.console.sign_in_limit import MOST_FAILURES
+
+NewHost = Callable[..., ServedHost]
+
+
+def is_signed_in(person: Person) -> bool:
+    return person.get("/settings").status_code == 200
+
+
+def test_signing_in_leads_to_where_one_wanted_to_go(somebody: Person) -> None:
+    asked = somebody.get("/runs?tag=x")
+
+    answer = somebody.sign_in(ACME, to="/runs?tag=x")
+
+    assert asked.headers["location"] == "/sign-in?next=/runs%3Ftag%3Dx"
+    assert (answer.status_code, answer.headers["location"]) == (303, "/runs?tag=x")
+    assert is_signed_in(somebody)
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(somebody: Person) -> None:
+    answer = somebody.sign_in(ACME)
+
+    cookie = answer.headers["set-cookie"]
+    assert "; HttpOnly" in cookie
+    assert "; SameSite=Strict" in cookie
+    assert "; Secure" not in cookie
+    assert ACME not in cookie
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:x", ""]
+)
+def test_signing_in_leads_nowhere_else(somebody: Person, target: str) -> None:
+    assert somebody.sign_in(ACME, to=target).headers["location"] == "/"
+    shown = somebody.get(f"/sign-in?next={quote(target)}").text
+    assert "evil" not in shown
+
+
+def test_a_key_that_nobody_knows_is_refused_and_not_repeated(somebody: Person) -> None:
+    answer = somebody.sign_in("wopr_live_nobody_knows_this")
+
+    assert answer.status_code == 401
+    assert "not known" in answer.text
+    assert "wopr_live_nobody_knows_this" not in answer.text
+    assert not is_signed_in(somebody)
+
+
+def test_the_sign_in_form_must_come_from_the_visitor_s_own_page(
+    somebody: Person, host: ServedHost
+) -> None:
+    with Person(host.url) as other:
+        token = other.token("/sign-in")
+
+    answer = somebody.http.post("/sign-in", data={"csrf": token, "key": ACME})
+
+    assert answer.status_code == 403
+    assert not is_signed_in(somebody)
+
+
+def test_signing_out_ends_the_session_for_good(acme: Person, host: ServedHost) -> None:
+    kept = acme.cookie
+
+    answer = acme.post("/sign-out")
+
+    assert answer.headers["location"] == "/sign-in"
+    assert not is_signed_in(acme)
+    with Person(host.url) as thief:
+        thief.http.cookies.set("wopr_session", kept)
+        assert not is_signed_in(thief)
+
+
+def test_a_link_alone_signs_nobody_out(acme: Person) -> None:
+    assert acme.get("/sign-out").status_code == 200
+    assert is_signed_in(acme)
+
+
+def test_a_session_survives_a_restart_and_one_that_was_ended_does_not(
+    new_host: NewHost, signed_in: SignedIn
+) -> None:
+    host = new_host()
+    staying, leaving = signed_in(at=host), signed_in(at=host)
+    kept = leaving.cookie
+    leaving.post("/sign-out")
+
+    host.restart()
+
+    with Person(host.url) as first, Person(host.url) as second:
+        first.http.cookies.set("wopr_session", staying.cookie)
+        second.http.cookies.set("wopr_session", kept)
+        assert is_signed_in(first)
+        assert not is_signed_in(second)
+
+
+def test_a_cookie_that_was_tampered_with_is_no_session(acme: Person, somebody: Person) -> None:
+    cookie = acme.cookie
+    changed = cookie[:-3] + ("AAA" if not cookie.endswith("AAA") else "BBB")
+
+    for value in (changed, "x", "", cookie[:20], "=" * 40):
+        somebody.http.cookies.set("wopr_session", value)
+        assert not is_signed_in(somebody)
+
+
+def test_the_cookie_of_one_host_is_nothing_to_another(acme: Person, new_host: NewHost) -> None:
+    with Person(new_host().url) as elsewhere:
+        elsewhere.http.cookies.set("wopr_session", acme.cookie)
+
+        assert not is_signed_in(elsewhere)
+
+
+def test_a_key_that_is_revoked_takes_its_sessions_along(
+    acme: Person, signed_in: SignedIn, host: ServedHost
+) -> None:
+    key = host.command("keys", "create", "--tenant", "acme", "--role", "viewer").strip()
+    person = signed_in(key)
+    name = person.page("/settings").text.partition("key_")[2][:16]
+
+    answer = acme.post(f"/settings/keys/key_{name}/revoke")
+
+    assert answer.headers["location"] == "/settings?done=revoked"
+    gone = person.get("/runs")
+    assert gone.headers["location"] == "/sign-in?next=/runs&ended=1"
+    assert "ended" in person.get(gone.headers["location"]).text
+
+
+def test_a_key_that_expires_takes_its_sessions_along(signed_in: SignedIn, host: ServedHost) -> None:
+    made = ("keys", "create", "--tenant", "acme", "--role", "viewer", "--expires", "6s")
+    person = signed_in(host.command(*made).strip())
+
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while is_signed_in(person):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_too_many_wrong_keys_make_the_right_one_wait_too(new_host: NewHost) -> None:
+    with Person(new_host().url) as person:
+        answers = [person.sign_in("wrong").status_code for _ in range(MOST_FAILURES)]
+
+        refused = person.sign_in(ACME)
+
+        assert answers == [401] * MOST_FAILURES
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) > 0
+        assert not is_signed_in(person)
+
+
+def test_behind_tls_the_cookie_is_for_tls_only(new_host: NewHost) -> None:
+    host = new_host(WOPR_PUBLIC_URL="https://wopr.example.com")
+
+    with Person(host.url) as person:
+        visitor = person.get("/sign-in").headers["set-cookie"]
+        # Over plain HTTP the client keeps no such cookie, so it is handed back by hand.
+        headers = {"cookie": visitor.partition(";")[0]}
+        page = Markup(person.get("/sign-in", headers=headers).text)
+        form = {"csrf": page.all("input", name="csrf")[0]["value"], "key": ACME}
+        answer = person.http.post("/sign-in", data=form, headers=headers)
+
+    assert answer.status_code == 303
+    assert "; Secure" in visitor
+    assert "; Secure" in answer.headers["set-cookie"]
+
+
+def test_a_host_can_do_without_the_console(new_host: NewHost) -> None:
+    with Person(new_host(WOPR_CONSOLE="0").url) as person:
+        for path in ("/", "/runs", "/sign-in"):
+            answer = person.get(path)
+            assert (answer.status_code, answer.json()["error"]) == (404, "not_found")
+
+
+def test_a_script_whose_session_is_over_is_told_so_and_not_sent_elsewhere(
+    somebody: Person,
+) -> None:
+    answer = somebody.get("/runs", headers={"accept": "text/event-stream"})
+
+    assert answer.status_code == 401
+
+
+def test_a_link_from_another_site_takes_one_step_of_its_own_and_arrives(
+    somebody: Person,
+) -> None:
+    answer = somebody.get("/runs?tag=x", headers={"sec-fetch-site": "cross-site"})
+
+    assert answer.status_code == 200
+    assert '<meta http-equiv="refresh" content="0">' in answer.text
+
+
+def test_a_form_sent_after_the_end_of_the_session_leads_back_to_its_page(
+    somebody: Person,
+) -> None:
+    answer = somebody.http.post(
+        "/runs/x/cancel", data={}, headers={"referer": "http://127.0.0.1/runs/x?done=paused"}
+    )
+
+    assert answer.headers["location"] == "/sign-in?next=/runs/x"
+
+
+def test_signing_in_and_out_is_on_the_audit_log(signed_in: SignedIn, wire: Wire) -> None:
+    person = signed_in(VIEWER)
+    person.post("/sign-out")
+
+    entries = wire.document("/v1/audit", params={"limit": 50})["items"]
+
+    done = {(entry["action"], entry["principal"]) for entry in entries}
+    assert {("console.signIn", name_of(VIEWER)), ("console.signOut", name_of(VIEWER))} <= done
+
+
+def test_the_choice_of_colours_is_kept(acme: Person) -> None:
+    answer = acme.post("/theme", theme="dark", next="/runs")
+
+    assert answer.headers["location"] == "/runs"
+    assert '<html lang="en" data-theme="dark">' in acme.get("/runs").text
+
+
+def test_a_script_may_carry_the_token_in_a_header(acme: Person) -> None:
+    answer = acme.http.post(
+        "/theme", data={"theme": "light"}, headers={"x-csrf-token": acme.token()}
+    )
+
+    assert answer.status_code == 303
+
+
+@pytest.mark.parametrize("value", ['"a\\015\\012x: y"', '"a\\073 Domain=evil"', "é" * 22, "short"])
+def test_a_visitor_s_cookie_that_this_host_did_not_give_out_is_not_sent_back(
+    somebody: Person, value: str
+) -> None:
+    headers = [(b"cookie", f"wopr_visitor={value}".encode("latin-1"))]
+
+    answer = somebody.http.get("/sign-in", headers=headers)
+
+    assert answer.status_code == 200
+    given = answer.headers["set-cookie"].partition(";")[0]
+    assert re.fullmatch(r"wopr_visitor=[\w-]{22}", given)
+    assert "x" not in answer.headers

@@ -1,0 +1,111 @@
+"""The script that has a Chromium installed, with stand-ins for all that it calls."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "have_chromium.sh"
+# A package manager that notes how it was called, and what it was told by the environment.
+APT = 'echo "apt-get $* $DEBIAN_FRONTEND" >> "$LOG"\n'
+INSTALLS = APT + 'case "$*" in *install*) cp "$BIN/true" "$BIN/chromium";; esac\n'
+# As sudo is: the environment does not come along.
+SUDO = 'echo "sudo $*" >> "$LOG"\nshift\nexec env -u DEBIAN_FRONTEND "$@"\n'
+NO_SUDO = "exit 1\n"
+
+
+class Machine:
+    """A machine that has nothing but what a test puts on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.log = folder / "log"
+        self.log.touch()
+        for name in ("bash", "env", "cat", "cp", "true"):
+            (self.bin / name).symlink_to(str(shutil.which(name)))
+
+    def has(self, name: str, script: str = "") -> None:
+        file = self.bin / name
+        file.write_text(f"#!{self.bin}/bash\n{script}")
+        file.chmod(0o755)
+
+    def run(self, **variables: str) -> subprocess.CompletedProcess[str]:
+        own = {"PATH": str(self.bin), "BIN": str(self.bin), "LOG": str(self.log)}
+        return subprocess.run(
+            [self.bin / "bash", SCRIPT],
+            env=own | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def calls(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_chromium_that_is_there_is_left_alone(machine: Machine) -> None:
+    machine.has("chromium-browser")
+    machine.has("apt-get", INSTALLS)
+
+    done = machine.run()
+
+    assert (done.returncode, done.stderr, machine.calls) == (0, "", [])
+
+
+def test_root_installs_it(machine: Machine) -> None:
+    machine.has("id", "echo 0")
+    machine.has("apt-get", INSTALLS)
+
+    done = machine.run(CI="true")
+
+    assert done.returncode == 0, done.stderr
+    assert machine.calls[0] == "apt-get -qq update noninteractive"
+    assert "install -y --no-install-recommends chromium" in machine.calls[1]
+
+
+def test_somebody_with_sudo_installs_it_without_being_asked_anything(machine: Machine) -> None:
+    machine.has("id", "echo 1000")
+    machine.has("sudo", SUDO)
+    machine.has("apt-get", INSTALLS)
+
+    done = machine.run()
+
+    assert done.returncode == 0, done.stderr
+    installed = [call for call in machine.calls if call.startswith("apt-get")]
+    assert [call.rpartition(" ")[2] for call in installed] == ["noninteractive"] * 2
+    assert all("-n" in call for call in machine.calls if call.startswith("sudo"))
+
+
+@pytest.mark.parametrize(
+    ("user", "tools", "why"),
+    [
+        ("0", {}, "this system has no apt-get"),
+        ("1000", {"apt-get": INSTALLS}, "installing it needs root"),
+        ("1000", {"apt-get": INSTALLS, "sudo": NO_SUDO}, "installing it needs root"),
+        ("0", {"apt-get": "exit 100\n"}, "apt-get could not install it"),
+        ("0", {"apt-get": APT}, "apt-get could not install it"),
+    ],
+)
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_without_the_means_it_says_why_and_what_to_do_and_fails_in_ci_only(
+    machine: Machine, user: str, tools: dict[str, str], why: str, ci: str
+) -> None:
+    machine.has("id", f"echo {user}")
+    for name, script in tools.items():
+        machine.has(name, script)
+
+    done = machine.run(CI=ci)
+
+    assert done.returncode == (1 if ci else 0)
+    assert f"There is no chromium: {why}" in done.stderr
+    assert "sudo apt-get install chromium" in done.stderr
