@@ -35,14 +35,26 @@ def main() -> None:
         ) as http:
             pages = {"runs": "/runs", **make_runs(http)}
         with launched(path) as browser:
-            for scheme in ("light", "dark"):
-                _take(browser, host.url, key, scheme, pages)
+            _take_all(browser, host.url, key, pages)
+            host.command("fleet", "demo", f"{folder}/demo", "--push", *_as(host, key))
+            fleet = {"fleet": "/fleet", "fleet-agent": "/fleet/agents/coder?window=all"}
+            _take_all(browser, host.url, key, fleet)
 
 
 def _key(host: ServedHost) -> str:
     """A key that may write the scripts of the demo's agents."""
     made = ("keys", "create", "--tenant", "shop", "--role", "admin", "--test")
     return host.command(*made, "--scope", "conformance:author").strip()
+
+
+def _as(host: ServedHost, key: str) -> tuple[str, ...]:
+    """The options of a command that calls this host."""
+    return ("--url", host.url, "--api-key", key)
+
+
+def _take_all(browser: Browser, url: str, key: str, pages: dict[str, str]) -> None:
+    for scheme in ("light", "dark"):
+        _take(browser, url, key, scheme, pages)
 
 
 def _take(browser: Browser, url: str, key: str, scheme: str, pages: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tests.wire.agent_definitions import MOCK_AGENT
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, fresh, node, variable, workflow
+from tests.wire.fleet import ASKS, Story, pushed
 from tests.wire.host import ServedHost
 from tests.wire.waiting import gate, waiting
 from wopr.console.page import Page
@@ -54,6 +55,7 @@ FORMS: dict[str, dict[str, str]] = {
     "start-run": {},
     "create-key": {"name": "x", "role": "viewer"},
     "revoke-key": {},
+    "fleet-demo": {"do": "load"},
     "answer-many": {"answer": "accept"},
     "wait": {"answer": "accept", "interruptId": "int-gate:0"},
     "create-queue": {"name": "q", "ask.rating": "1"},
@@ -70,7 +72,13 @@ SHOWN = [s for s in SAMPLES if s.page.name not in LEADS_ON | NO_MARKUP]
 SENT = [s for s in SAMPLES if s.page.post is not None]
 
 # Pages on which there is no text of anybody's.
-WORDLESS = {"signIn", "signOut", "keys", "cancel", "pause", "resume", "create-queue"}
+WORDLESS = {"signIn", "signOut", "keys", "cancel", "pause", "resume", "create-queue"} | {
+    # Ids of agents, checkpoints and runs only, which can hold no markup.
+    "fleet",
+    "fleet-audits",
+    "fleet-runs",
+    "fleet-demo",
+}
 # How long a run goes on that must outlast all tests; one node waits for a minute at most.
 MINUTES = 60
 # What is shorter may stand on a page by chance.
@@ -130,6 +138,24 @@ def probed_workflow(agent_id: str) -> JsonObject:
     )
 
 
+class ProbedStory(Story):
+    """A pushed run that waits, with a probe in every text that its lines may hold."""
+
+    @property
+    def lines(self) -> list[bytes]:
+        """Its lines."""
+        return [
+            self.start(task=PROBE, model=PROBE),
+            self.move(0, "thinking", "tool_call", reason=PROBE),
+            self.call(
+                tool_name=PROBE, ok=False, input_summary=PROBE, output_summary=PROBE, error=PROBE
+            ),
+            self.check(checkpoint_id="probe:words", result="fail", evidence={PROBE: PROBE}),
+            self.check(agent_id=None, checkpoint_id="probe:words", result="warn", own=PROBE),
+            self.move(1, *ASKS, reason=PROBE),
+        ]
+
+
 class Belongings:
     """Something for every page to show, some of it full of probes, all of one tenant."""
 
@@ -153,6 +179,8 @@ class Belongings:
         )
         wire.events_until(self.probed, "interrupt.requested")
         self._annotate(wire)
+        self.story = ProbedStory(fresh("probed"))
+        self.observed = pushed(wire, *self.story.lines)
         self.waiting = waiting(wire, gate("gate", title=f"{tenant} asks"))
         made = host.command("keys", "create", "--tenant", tenant, "--name", PROBE, "--json")
         self.key_id = re.findall(r"key_[0-9a-f]+", made)[0]
@@ -163,6 +191,8 @@ class Belongings:
             "node_id": "wait",
             "sequence": "1",
             "key_id": self.key_id,
+            "fleet_agent_id": self.story.agent_id,
+            "fleet_run_id": self.story.run_id,
             "agent_id": self.agent_id,
             "waiting": self.waiting,
             "gate": "gate",

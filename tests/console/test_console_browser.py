@@ -7,8 +7,11 @@ import re
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, sign_in
+from tests.console.samples import Belongings
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, node, workflow
+from tests.wire.fleet import ASKS, Story, push
+from tests.wire.host import GLOBEX
 
 
 def test_a_person_signs_in_starts_a_run_watches_it_and_signs_out(open_page: Open) -> None:
@@ -135,6 +138,63 @@ def test_the_list_takes_up_new_runs_by_itself(open_page: Open, wire: Wire) -> No
     wire.run("conformance-noop", tags=[tag])
 
     expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_person_tries_the_demo_reads_the_fleet_and_removes_it(open_page: Open) -> None:
+    page = sign_in(open_page("/fleet"), GLOBEX)
+
+    page.get_by_role("button", name="Load the demo fleet").click()
+    expect(page.get_by_text("The demo is loaded")).to_be_visible()
+    first = page.locator(".fleet-agents tbody tr").first
+    expect(first).to_contain_text("coder")
+    expect(first).to_contain_text("regressed")
+    expect(first.get_by_role("img", name=re.compile("runs: .* converged"))).to_be_visible()
+    page.keyboard.press("a")
+    expect(page).to_have_url(re.compile("window=all"))
+    page.keyboard.type("j")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("coder")
+    expect(page.locator(".trend.plot a")).not_to_have_count(0)
+    page.locator(".agent-runs .id").first.click()
+    expect(page.locator(".steps li").last).to_contain_text("ended partial")
+    page.keyboard.press("o")
+    expect(page.locator(".run h1")).to_contain_text("observed")
+    expect(page.get_by_role("link", name="Fork")).to_have_count(0)
+
+    page.goto("/fleet/audits")
+    expect(page.locator("tbody tr")).to_have_count(5)
+    page.get_by_role("link", name="Remove them").click()
+    page.get_by_role("button", name="Remove the demo").click()
+    expect(page.get_by_text("The demo is gone.")).to_be_visible()
+    expect(page.get_by_text("No agent has been seen yet")).to_be_visible()
+
+
+def test_the_fleet_takes_up_news_by_itself_and_what_is_open_stays_open(
+    open_page: Open, wire: Wire
+) -> None:
+    story = Story(fresh("agent"))
+    first = [story.start(), story.check(evidence={"seen": 1})]
+    push(wire, *first)
+    page = sign_in(open_page(f"/fleet/runs/{story.run_id}"))
+    page.locator("#l1 summary").click()
+    expect(page.locator("#l1 pre")).to_be_visible()
+
+    push(wire, *first, story.move(0, *ASKS, reason="which one?"))
+
+    expect(page.locator("#l2")).to_contain_text("which one?")
+    expect(page.locator(".run-agents")).to_contain_text("answered outside")
+    expect(page.locator("#l1 pre")).to_be_visible()
+
+
+def test_the_fleet_can_be_read_without_scripts(open_page: Open, acme_s: Belongings) -> None:
+    page = sign_in(open_page("/fleet", no=True))
+
+    page.get_by_role("link", name="24h").click()
+    page.get_by_role("link", name=acme_s.story.agent_id, exact=True).click()
+    page.get_by_role("link", name=acme_s.story.run_id).first.click()
+    expect(page.locator(".steps li")).to_have_count(6)
+    page.get_by_role("link", name="Open the run").click()
+    expect(page.locator(".run h1")).to_contain_text("observed")
 
 
 def test_without_scripts_everything_can_be_read_and_done(open_page: Open, wire: Wire) -> None:

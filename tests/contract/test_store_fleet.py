@@ -198,6 +198,29 @@ async def test_an_agent_in_a_run_is_what_its_lines_say(store: Store) -> None:
     assert (agent.ended_at, agent.outcome, agent.duration_s) == (None, None, None)
 
 
+async def test_who_waits_longest_comes_first_and_who_goes_on_waits_no_more(store: Store) -> None:
+    for run_id, at in (("r-1", NOON + 9), ("r-2", NOON + 5), ("r-3", NOON + 7)):
+        await push(store, TENANT, [moved(run_id, 0, "blocked-on-clarification", at=at)])
+    await push(store, TENANT, [moved("r-3", 1, "thinking", at=NOON + 8), start("r-4")])
+
+    waiting = await store.fleet_waiting(TENANT, 10)
+
+    assert [(agent.run_id, agent.blocked_at) for agent in waiting] == [
+        ("r-2", NOON + 5),
+        ("r-1", NOON + 9),
+    ]
+    assert [agent.run_id for agent in await store.fleet_waiting(TENANT, 1)] == ["r-2"]
+    assert await store.fleet_waiting(OTHER, 10) == []
+
+
+async def test_nobody_waits_in_a_run_that_is_hidden(store: Store) -> None:
+    await push(store, TENANT, [moved("r-1", 0, "blocked-on-clarification")])
+
+    await store.fleet_hide([(TENANT, "r-1")], NOON)
+
+    assert await store.fleet_waiting(TENANT, 10) == []
+
+
 async def test_a_ci_run_has_its_own_kind_and_outcome(store: Store) -> None:
     counts = {"done": 1, "failed": 0, "blocked": 0, "total_duration_s": 2.0}
     await push(store, TENANT, [line("r-1", "run_start", total_nodes=1)])

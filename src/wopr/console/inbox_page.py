@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from wopr.console.answering import quick_value
 from wopr.console.form import Form
-from wopr.console.news import MOVES_EVERY_MS, is_old_news, not_changed, tag_of
+from wopr.console.freshness import list_tag, tagged, unchanged
 from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.console.wait_page import lost, require_read, take, wait_values
@@ -52,8 +52,9 @@ async def list_waits(visit: Visit) -> Answer:
     page = await visit.host.store.pending(visit.tenant, _filter(visit), after, PAGE_WAITS)
     waits = [wait_of(visit, row) for row in page.suspensions]
     tag = _tag(visit, waits)
-    if is_old_news(visit, tag):
-        return not_changed(tag)
+    known = unchanged(visit, tag)
+    if known is not None:
+        return known
     is_whole = visit.exchange.header(b"x-part") is None
     first = await look_at(visit, waits[0]) if waits and is_whole else None
     next_page = ""
@@ -70,7 +71,7 @@ async def list_waits(visit: Visit) -> Answer:
         is_live="cursor" not in visit.query,
         **wait_values(visit, "/inbox"),
     )
-    return replace(answer, headers=answer.headers | {"etag": tag})
+    return tagged(answer, tag)
 
 
 def _filter(visit: Visit) -> SuspensionFilter:
@@ -86,7 +87,7 @@ def _filter(visit: Visit) -> SuspensionFilter:
 
 def _tag(visit: Visit, waits: Sequence[Wait]) -> str:
     shown = [(wait.item.run_id, wait.item.interrupt_id, wait.item.votes or None) for wait in waits]
-    return tag_of((shown, visit.now // MOVES_EVERY_MS))
+    return list_tag(visit, shown, is_moving=True)
 
 
 async def answer_many(visit: Visit) -> Answer:

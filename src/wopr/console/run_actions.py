@@ -18,6 +18,7 @@ from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import Forbidden, Refused
 from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay
 from wopr.protocol.runs import DRAIN_POLICIES, CancelRun, PauseRun
+from wopr.runtime.fleet_rules import require_own
 
 _MODES: Final[dict[str, ForkMode]] = {"branch": "branch", "replay": "replay"}
 
@@ -101,9 +102,10 @@ def _fork_of(mode: str, start: str) -> tuple[ForkMode, int | msgspec.UnsetType]:
 
 
 async def _own_run(visit: Visit) -> str:
-    """The run of the path, which must be the tenant's."""
+    """The run of the path, which must be the tenant's and the host's own."""
     name = run_id(visit.exchange)
     await visit.host.readers.row(visit.tenant, name)
+    require_own(name)
     return name
 
 

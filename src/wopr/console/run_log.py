@@ -101,6 +101,10 @@ class RunLogs:
         self._make_room()
         return kept
 
+    def forget(self, tenant: str, run_id: str) -> None:
+        """Hear that a run was deleted: another may come under its name."""
+        self._kept.pop((tenant, run_id), None)
+
     def _make_room(self) -> None:
         total = sum(len(log.entries) for log in self._kept.values())
         while total > _EVENTS_KEPT and len(self._kept) > 1:

@@ -18,7 +18,9 @@ from wopr.console.visit import Visit
 from wopr.console.waiting import Waiting, waits_of
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.runs import TERMINAL, RunSnapshot
+from wopr.runtime.fleet_rules import is_observed_run
 from wopr.runtime.library import Compiled
+from wopr.runtime.observed_workflow import workflow_of
 from wopr.store.port import RunFilter, RunRow
 
 DEEPEST_OPEN: Final = 4
@@ -44,6 +46,13 @@ class RunView:
     opened: Collection[str]
     forks: Sequence[RunRow]
     now: int
+    # The run's name in the fleet; empty when the fleet has not heard of it.
+    fleet_run_id: str
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether it was observed and is not this host's to move."""
+        return is_observed_run(self.row.run_id)
 
     @property
     def run_id(self) -> str:
@@ -94,7 +103,7 @@ async def look(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunVi
     host, tenant = visit.host, visit.tenant
     row = await host.readers.row(tenant, run_id)
     snapshot = await snapshot_of(visit, run_id)
-    compiled = await host.library.version(tenant, row.workflow_id, row.workflow_version)
+    compiled = await workflow_of(host.library, tenant, row, snapshot)
     log = await visit.desk.logs.read(host.readers, tenant, run_id)
     nodes = node_spans(log.entries)
     now = host.sources.now()
@@ -116,7 +125,15 @@ async def look(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunVi
         opened=opened,
         forks=await _forks(visit, run_id),
         now=now,
+        fleet_run_id=await _fleet_run_id(visit, row, snapshot),
     )
+
+
+async def _fleet_run_id(visit: Visit, row: RunRow, snapshot: RunSnapshot) -> str:
+    metadata = {} if isinstance(snapshot.metadata, Unset) else snapshot.metadata
+    name = str(metadata.get("runId", "")) if is_observed_run(row.run_id) else row.run_id
+    found = await visit.host.store.fleet_run(visit.tenant, name)
+    return "" if found is None or found.hidden_at is not None else name
 
 
 def _axis(row: RunRow, log: RunLog, now: int) -> Axis:

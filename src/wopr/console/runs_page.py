@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from wopr.console.news import MOVES_EVERY_MS, is_old_news, not_changed, tag_of
+from wopr.console.freshness import list_tag, tagged, unchanged
 from wopr.console.notes import marks
 from wopr.console.page import Page
 from wopr.console.run_feedback import offers_feedback
@@ -60,8 +60,9 @@ async def list_runs(visit: Visit) -> Answer:
         page = await visit.host.store.runs(visit.tenant, where, after, PAGE_RUNS)
     lines = [await _line(visit, row) for row in page.runs]
     tag = _tag(visit, lines)
-    if is_old_news(visit, tag):
-        return not_changed(tag)
+    known = unchanged(visit, tag)
+    if known is not None:
+        return known
     workflows = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
     answer = await visit.page(
         "runs.html",
@@ -77,15 +78,13 @@ async def list_runs(visit: Visit) -> Answer:
         is_live="cursor" not in visit.query and not text,
         offers_feedback=offers_feedback(visit),
     )
-    return replace(answer, headers=answer.headers | {"etag": tag})
+    return tagged(answer, tag)
 
 
 def _tag(visit: Visit, lines: Sequence[RunLine]) -> str:
-    """What tells this list from another: its runs, and the time as long as one of them goes on."""
     shown = [(line.row.run_id, line.row.updated_at, line.marks) for line in lines]
     is_moving = any(line.row.ended_at is None for line in lines)
-    moment = visit.now // MOVES_EVERY_MS if is_moving else 0
-    return tag_of((shown, moment))
+    return list_tag(visit, shown, is_moving=is_moving)
 
 
 def _filter(visit: Visit) -> RunFilter:

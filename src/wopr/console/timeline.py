@@ -82,7 +82,8 @@ class Axis:
     def ticks(self) -> list[Tick]:
         """A few round marks."""
         wanted = (step for step in _STEPS if self.length / step <= _TICKS_AT_MOST)
-        step = next(wanted, _STEPS[-1])
+        # Who pushes a run says when it was: it may have taken a thousand years.
+        step = next(wanted, -(-self.length // _TICKS_AT_MOST))
         return [
             Tick(100 * at / self.length, _label(at))
             for at in range(0, self.length + 1, step)

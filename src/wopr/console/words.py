@@ -10,9 +10,12 @@ import msgspec
 
 from wopr.protocol.documents import Json, Unset
 from wopr.protocol.times import to_iso, to_millis
+from wopr.runtime.fleet_rules import is_observed_run
+from wopr.store.port.runs import OBSERVED_PREFIX
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _SHORT_VALUE: Final = 60
+_SHORT_NAME: Final = 24
 # How a status is drawn: the word is always there, the colour only underlines it.
 _TONES: Final = {
     "pending": "quiet",
@@ -30,6 +33,23 @@ _TONES: Final = {
     "cancelling": "held",
     "cancelled": "quiet",
     "skipped": "quiet",
+    # Of the fleet: how agents and graphs end, what checks say, what agents and nodes do.
+    "converged": "good",
+    "partial": "waiting",
+    "escaped": "held",
+    "aborted": "bad",
+    "unknown": "quiet",
+    "clean": "good",
+    "clean_with_flake": "waiting",
+    "stuck": "bad",
+    "catastrophic": "bad",
+    "pass": "good",
+    "fail": "bad",
+    "warn": "waiting",
+    "done": "good",
+    "tool_call": "active",
+    "blocked": "waiting",
+    "blocked-on-clarification": "waiting",
 }
 
 
@@ -125,7 +145,13 @@ def percent(share: float) -> str:
 
 
 def short_id(name: str) -> str:
-    """The end of an id, which tells one from another; the beginning is the time."""
+    """The end of an id, which tells one from another; the beginning is the time.
+
+    An observed run is called as its producer calls it.
+    """
+    if is_observed_run(name):
+        own = name.removeprefix(OBSERVED_PREFIX).rpartition("-")[0]
+        return own if len(own) <= _SHORT_NAME else "…" + own[1 - _SHORT_NAME :]
     return name if len(name) <= 12 else name[-12:]
 
 
@@ -161,4 +187,5 @@ FILTERS: Final[dict[str, Callable[..., object]]] = {
     "money": money,
     "count": count,
     "number": number,
+    "is_observed": is_observed_run,
 }

@@ -69,6 +69,15 @@ PROFILES: Final = (
     ),
 )
 REGRESSED: Final = "coder"
+PREFIX: Final = "demo-"
+# The last run that is made.
+OPEN_RUN: Final = f"{PREFIX}open"
+_TASKS: Final = {profile.agent_id: profile.task for profile in PROFILES}
+
+
+def is_demo(run_id: str, agent_id: str, task: str) -> bool:
+    """Tell an agent's run of the demo from one of somebody's own that happens to be called so."""
+    return run_id.startswith(PREFIX) and _TASKS.get(agent_id) == task
 
 
 def demo_runs(*, until: datetime, days: int, seed: int = 0) -> Iterator[DemoRun]:
@@ -99,7 +108,7 @@ def _endings(profile: Profile, count: int, chance: Random) -> list[AgentOutcome]
 def _run(
     profile: Profile, number: int, start: datetime, outcome: AgentOutcome, chance: Random
 ) -> DemoRun:
-    run_id = f"demo-{profile.agent_id.replace(':', '-')}-{number:04d}"
+    run_id = f"{PREFIX}{profile.agent_id.replace(':', '-')}-{number:04d}"
     session = Session(run_id, profile.agent_id, start, chance)
     session.start(profile.task, profile.model)
     for _ in range(chance.randint(1, 3)):
@@ -113,7 +122,7 @@ def _run(
 
 
 def _open_run(profile: Profile, until: datetime, chance: Random) -> DemoRun:
-    session = Session("demo-open", profile.agent_id, until - timedelta(minutes=10), chance)
+    session = Session(OPEN_RUN, profile.agent_id, until - timedelta(minutes=10), chance)
     session.start(profile.task, profile.model)
     session.turn(profile.tools)
-    return DemoRun("demo-open", tuple(session.lines))
+    return DemoRun(OPEN_RUN, tuple(session.lines))

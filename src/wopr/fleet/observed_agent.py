@@ -19,6 +19,8 @@ from wopr.fleet.lifecycle import BLOCKED
 from wopr.protocol.documents import Json, JsonObject, Unset
 
 TYPE_ID: Final = "vendor.kahn.agent"
+# What an agent is called here that has no name of its own among the host's.
+AGENT_PREFIX: Final = "host:kahn:"
 _VERDICTS: Final[dict[AuditResult, str]] = {"pass": "pass", "fail": "fail", "warn": "revise"}
 
 
@@ -30,7 +32,7 @@ class ObservedAgent:
         self._run_id = run_id
         self._node_id = agent_id
         is_name = isinstance(openwop_agent_id, str) and 3 <= len(openwop_agent_id) <= 256
-        self._agent_id = openwop_agent_id if is_name else f"host:kahn:{agent_id}"
+        self._agent_id = openwop_agent_id if is_name else f"{AGENT_PREFIX}{agent_id}"
         self._is_started = False
         self._has_failed = False
         self._pauses = 0

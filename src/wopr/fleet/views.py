@@ -73,6 +73,10 @@ class Views:
             raise NotFound("there is no such agent in the fleet")
         return found
 
+    async def waiting(self, tenant: str, limit: int) -> list[AgentInRun]:
+        """Agents that wait for an operator, who has waited longest first."""
+        return [self.agent(each) for each in await self._store.fleet_waiting(tenant, limit)]
+
     def agent(self, agent: AgentRun) -> AgentInRun:
         """An agent's run as the wire has it."""
         return _agent_in_run(agent, self._now())

@@ -54,7 +54,7 @@ async def list_agent_runs(exchange: Exchange) -> Answer:
     views = exchange.host.fleet.views
     window, limit = _window(exchange), _limit(exchange)
     name = exchange.path["agent_id"]
-    found = await views.agent_runs(exchange.tenant, name, window, _after(exchange), limit + 1)
+    found = await views.agent_runs(exchange.tenant, name, window, fleet_cursor(exchange), limit + 1)
     page = found[:limit]
     return ok(
         AgentRuns(
@@ -73,7 +73,7 @@ async def list_agent_runs(exchange: Exchange) -> Answer:
 async def list_fleet_runs(exchange: Exchange) -> Answer:
     """List KAHN runs, newest first."""
     limit = _limit(exchange)
-    found = await exchange.host.store.fleet_runs(exchange.tenant, _after(exchange), limit + 1)
+    found = await exchange.host.store.fleet_runs(exchange.tenant, fleet_cursor(exchange), limit + 1)
     page = found[:limit]
     views = exchange.host.fleet.views
     return ok(
@@ -126,7 +126,8 @@ def _limit(exchange: Exchange) -> int:
     return exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
 
 
-def _after(exchange: Exchange) -> tuple[int, str] | None:
+def fleet_cursor(exchange: Exchange) -> tuple[int, str] | None:
+    """Where a list of runs goes on."""
     # A producer's clock may be before all others.
     return read_cursor(exchange.query.get("cursor"), least=-(2**63))
 

@@ -13,6 +13,7 @@ from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
 from wopr.runtime.buckets import TokenBuckets
 from wopr.runtime.bus import Bus
+from wopr.runtime.fleet_demo import Demo
 from wopr.runtime.fleet_keeper import Keeper
 from wopr.runtime.journal import Journal
 from wopr.runtime.observing import Observers
@@ -29,6 +30,7 @@ class Fleet:
     views: Views
     buckets: TokenBuckets
     keeper: Keeper
+    demo: Demo
     transitions: Transitions
     projection: Projection
     max_push_bytes: int
@@ -53,6 +55,7 @@ def fleet_of(
         views=Views(store, now),
         buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
         keeper=Keeper(Keeping(store, now), audit),
+        demo=Demo(store, ingest, observers, now),
         transitions=Transitions(store),
         projection=projection,
         max_push_bytes=push_limit(settings),

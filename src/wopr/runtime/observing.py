@@ -98,6 +98,10 @@ class Observers:
             runId=run_id,
         )
 
+    def forget(self, run_id: str) -> None:
+        """Hear that an observed run was deleted: what is pushed under its name is a new one."""
+        self._kept.pop(run_id, None)
+
     def committed(self, observed: Sequence[Observed]) -> None:
         """Hear that batches are durable: remember their runs, and tell who reads them."""
         for each in observed:

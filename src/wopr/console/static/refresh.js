@@ -8,6 +8,7 @@ function current(list) {
 function put(list, html) {
   const marked = current(list);
   const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const open = [...list.querySelectorAll("details[open]")].map((details) => details.closest("[id]").id);
   const page = new DOMParser().parseFromString(html, "text/html");
   const fresh = page.getElementById(list.id);
   if (!fresh) return;
@@ -15,8 +16,9 @@ function put(list, html) {
   const chosen = new Set([...list.querySelectorAll("input:checked")].map(named));
   for (const box of fresh.querySelectorAll("input[type=checkbox]")) box.checked = chosen.has(named(box));
   list.replaceChildren(...fresh.childNodes);
-  const find = (href) => [...list.querySelectorAll("tr a")].find((a) => a.getAttribute("href") === href);
-  if (marked) find(marked)?.closest("tr").classList.add("is-current");
+  const find = (href) => [...list.querySelectorAll("a")].find((a) => a.getAttribute("href") === href);
+  for (const id of open) document.getElementById(id)?.querySelector("details")?.setAttribute("open", "");
+  if (marked) find(marked)?.closest("tr, li")?.classList.add("is-current");
   if (focused) find(focused)?.focus({ preventScroll: true });
   list.dispatchEvent(new CustomEvent("list:fresh"));
 }

@@ -225,6 +225,10 @@ class Fleet(Protocol):
         """Runs of an agent before that `(last_event, run_id)`, newest first, none older than `since`."""
         ...
 
+    async def fleet_waiting(self, tenant: str, limit: int) -> list[AgentRun]:
+        """Agents that wait for an operator, who has waited longest first, without hidden runs."""
+        ...
+
     async def fleet_runs(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[FleetRun]:

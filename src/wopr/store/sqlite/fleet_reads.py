@@ -23,6 +23,10 @@ SELECT {AGENT_COLUMNS} FROM fleet_agent_runs
 WHERE tenant = ? AND agent_id = ? AND last_event >= ? AND (last_event, run_id) < (?, ?)
 ORDER BY last_event DESC, run_id DESC LIMIT ?
 """
+_WAITING = f"""
+SELECT {AGENT_COLUMNS} FROM fleet_agent_runs
+WHERE tenant = ? AND blocked_at IS NOT NULL ORDER BY blocked_at, run_id, agent_id LIMIT ?
+"""
 _OF_RUN = f"SELECT {AGENT_COLUMNS} FROM fleet_agent_runs WHERE tenant = ? AND run_id = ?"
 # From the chunk on that holds the first line asked for.
 _CHUNKS = """
@@ -71,6 +75,11 @@ class SqliteFleetReads(Part):
         rows = await self._reader.far(
             _OF_AGENT, (tenant, agent_id, start, *(after or _AFTER_ALL), limit)
         )
+        return [agent_run(row) for row in rows]
+
+    async def fleet_waiting(self, tenant: str, limit: int) -> list[AgentRun]:
+        """Agents that wait for an operator, who has waited longest first."""
+        rows = await self._reader.far(_WAITING, (tenant, limit))
         return [agent_run(row) for row in rows]
 
     async def fleet_run_agents(self, tenant: str, run_id: str) -> list[AgentRun]:

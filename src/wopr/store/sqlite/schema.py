@@ -10,7 +10,7 @@ import sqlite3
 from wopr.protocol.errors import Refused
 from wopr.store.sqlite.schema_audit import AUDIT
 from wopr.store.sqlite.schema_feedback import FEEDBACK
-from wopr.store.sqlite.schema_fleet import FLEET
+from wopr.store.sqlite.schema_fleet import FLEET, FLEET_WAITS
 from wopr.store.sqlite.schema_projections import PROJECTIONS
 from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
@@ -228,6 +228,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     AUDIT,
     PROJECTIONS,
     FLEET,
+    FLEET_WAITS,
 )
 
 

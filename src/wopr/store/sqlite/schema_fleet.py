@@ -1,4 +1,4 @@
-"""The tables of the fleet: KAHN lines and the totals kept with them, as one migration of `schema`."""
+"""The tables of the fleet: KAHN lines and the totals kept with them, as migrations of `schema`."""
 
 from __future__ import annotations
 
@@ -164,5 +164,12 @@ FLEET = (
         warned        INTEGER NOT NULL,
         PRIMARY KEY (tenant, span, checkpoint_id)
     ) STRICT, WITHOUT ROWID
+    """,
+)
+
+FLEET_WAITS = (
+    """
+    CREATE INDEX fleet_agent_runs_waiting
+    ON fleet_agent_runs (tenant, blocked_at, run_id, agent_id) WHERE blocked_at IS NOT NULL
     """,
 )

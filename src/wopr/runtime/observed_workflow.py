@@ -1,0 +1,66 @@
+"""An observed run's workflow: it has none here, so one is made of what its log speaks of."""
+
+from __future__ import annotations
+
+from wopr.engine.graph import compile_graph
+from wopr.fleet.observe import OBSERVED_WORKFLOW
+from wopr.fleet.observed_agent import TYPE_ID
+from wopr.fleet.observed_ids import is_observed_run
+from wopr.fleet.observed_view import WORKFLOW_VERSION
+from wopr.protocol.documents import Unset
+from wopr.protocol.runs import RunSnapshot
+from wopr.protocol.workflow import (
+    Position,
+    WorkflowDefinition,
+    WorkflowMetadata,
+    WorkflowNode,
+    WorkflowSettings,
+)
+from wopr.runtime.library import Compiled, Library
+from wopr.store.port import RunRow
+
+
+async def workflow_of(
+    library: Library, tenant: str, row: RunRow, snapshot: RunSnapshot
+) -> Compiled:
+    """The workflow that a run is of."""
+    if is_observed_run(row.run_id):
+        return observed_workflow(snapshot)
+    return await library.version(tenant, row.workflow_id, row.workflow_version)
+
+
+def observed_workflow(snapshot: RunSnapshot) -> Compiled:
+    """Every agent of an observed run as a node; nothing is known of what joins them."""
+    states = {} if isinstance(snapshot.node_states, Unset) else snapshot.node_states
+    definition = WorkflowDefinition(
+        id=OBSERVED_WORKFLOW,
+        name="Observed run",
+        version=WORKFLOW_VERSION,
+        nodes=[_node(agent_id) for agent_id in states],
+        edges=[],
+        triggers=[],
+        variables=[],
+        metadata=WorkflowMetadata(),
+        settings=WorkflowSettings(),
+    )
+    return Compiled(
+        workflow_id=OBSERVED_WORKFLOW,
+        version=WORKFLOW_VERSION,
+        graph=compile_graph(definition, ()),
+        types={},
+        configs={},
+        configurable_schema=None,
+        channel_schemas={},
+        has_agents=True,
+    )
+
+
+def _node(agent_id: str) -> WorkflowNode:
+    return WorkflowNode(
+        id=agent_id,
+        type_id=TYPE_ID,
+        name=agent_id,
+        position=Position(x=0, y=0),
+        config={},
+        inputs={},
+    )
