@@ -32,7 +32,9 @@ Fill: TypeAlias = Callable[[Store], Awaitable[None]]
 
 
 class Served:
-    """A server process: its port, and what it has cost so far."""
+    """A server process: its port, what it has cost so far, and a host's database."""
+
+    database: Path
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.port = port
@@ -80,6 +82,7 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
         }
         command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows), *options)
         with _process(command, environment) as served:
+            served.database = directory / "data" / "wopr.db"
             yield served
 
 

@@ -111,7 +111,7 @@ async def growths(store: Store, tenant: str, lines: Sequence[bytes]) -> tuple[Gr
     """What lines add to what is held, not written."""
     parsed = read_lines(enumerate(lines, 1))
     aligned = align_push(parsed, await store.fleet_held(tenant, list(parsed.runs)), "push")
-    return tuple(each.growth for each in aligned.grown)
+    return aligned.growths
 
 
 def batch_of(found: tuple[Growth, ...], now: int = NOON) -> IngestBatch:

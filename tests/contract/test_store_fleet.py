@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.contract.builders import OTHER, TENANT, batch
@@ -116,27 +114,6 @@ async def test_growth_of_a_run_that_has_moved_on_is_refused_with_all_of_its_batc
     assert await store.fleet_run(TENANT, "r-1") is None
     assert await held_lines(store, TENANT, "r-2") == whole("r-2")
     assert [row.run_count for row in await aggregate(store, TENANT)] == [1]
-
-
-async def test_lines_and_the_run_that_shows_them_are_written_together(store: Store) -> None:
-    found = await growths(store, TENANT, whole())
-    await store.fleet_ingest(TENANT, replace(batch_of(found), observed=(batch("kahn-1"),)))
-
-    assert await store.run(TENANT, "kahn-1") is not None
-    assert await held_lines(store, TENANT, "r-1") == whole()
-
-
-async def test_lines_are_not_written_when_the_run_that_shows_them_has_moved_on(
-    store: Store,
-) -> None:
-    await store.append(TENANT, [batch("kahn-1")])
-    found = await growths(store, TENANT, whole())
-
-    with pytest.raises(SequenceTaken):
-        await store.fleet_ingest(TENANT, replace(batch_of(found), observed=(batch("kahn-1"),)))
-
-    assert await store.fleet_run(TENANT, "r-1") is None
-    assert await aggregate(store, TENANT) == []
 
 
 async def test_lines_of_the_host_s_own_run_take_no_push_beyond_them(store: Store) -> None:

@@ -1,8 +1,10 @@
-"""A host killed between a run's end and its way into the fleet: nothing is lost or doubled."""
+"""A host killed between a run and the fleet, either way: nothing is lost or doubled."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -12,9 +14,11 @@ from tests.fault.hosts import FragileHost, eventually
 from tests.wire.client import Wire
 from tests.wire.fleet import Story, held, push, transitions
 from tests.wire.host import GLOBEX
+from wopr.fleet.observed_ids import observed_run_id
 
 THINKS = "conformance-agent-reasoning"
 RUNS = 12
+AGENTS = [f"agent-{number}" for number in range(150)]
 
 
 @pytest.fixture
@@ -71,4 +75,39 @@ def test_a_push_that_was_answered_is_whole_after_a_kill(host: FragileHost) -> No
     for story in stories:
         assert held(host.wire, story.run_id) == story.whole()
         assert transitions(host.wire, story.run_id) == story.whole()
+    host.check()
+
+
+def built(host: FragileHost, status: str) -> set[str]:
+    """The observed runs of that status on the disk: who asked the host would have them built."""
+    with closing(sqlite3.connect(f"{host.db.as_uri()}?mode=ro", uri=True)) as connection:
+        rows = connection.execute(
+            "SELECT run_id FROM runs WHERE run_id GLOB 'kahn-*' AND status = ?", (status,)
+        )
+        return {row[0] for row in rows}
+
+
+def has_built(host: FragileHost, status: str, least: int) -> bool:
+    return len(built(host, status)) >= least
+
+
+@pytest.mark.parametrize("least", [0, 1, 70])
+def test_a_host_killed_between_a_push_and_its_runs_builds_them_once(
+    host: FragileHost, least: int
+) -> None:
+    stories = {observed_run_id("acme", story.run_id): story for story in map(Story, AGENTS)}
+    for cut, status in ((slice(0, 3), "running"), (slice(3, None), "completed")):
+        lines = [line for story in stories.values() for line in story.whole()[cut]]
+        assert push(host.wire, *lines).status_code == 200
+        eventually(partial(has_built, host, status, least))
+        host.kill()
+        host.start()
+
+    eventually(lambda: built(host, "completed") == stories.keys())
+
+    for run_id, story in stories.items():
+        assert transitions(host.wire, run_id) == story.whole()
+        assert host.wire.types(run_id).count("run.completed") == 1
+        notes = host.wire.document(f"/v1/runs/{run_id}/annotations")["annotations"]
+        assert len(notes) == 1
     host.check()

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fleet.builders import AGENT, line, move, read
+from tests.fleet.builders import AGENT, line, move
 from wopr.fleet.bridge import project
 from wopr.fleet.observed_ids import is_observed_run, observed_run_id, require_own
 from wopr.fleet.observed_run import ObservedRun
@@ -33,7 +33,7 @@ def a_run(run_id: str = "r-1", tenant: str = "acme") -> ObservedRun:
 
 def push(run: ObservedRun, *lines: bytes) -> Batch:
     ids = count(run.next_sequence)
-    batch = run.take(read(lines), now=NOW, new_id=lambda: f"e{next(ids)}")
+    batch = run.take([b"\n".join([*lines, b""])], now=NOW, new_id=lambda: f"e{next(ids)}")
     check_batch(batch)
     return batch
 

@@ -13,6 +13,7 @@ from tests.contract.builders import run
 from tests.fleet.builders import ACME, Log
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import Conflict, Unavailable
+from wopr.runtime.fleet_debts import Debts
 from wopr.runtime.projecting import Projection
 from wopr.store.port import Batch, StoredEvent
 from wopr.store.sqlite import SqliteStore
@@ -55,6 +56,10 @@ async def append(store: SqliteStore, log: Log, first: int = 0, tenant: str = "ac
     await store.append(tenant, [Batch(run=row, first=first, events=events, projects=True)])
 
 
+def telling(store: SqliteStore, intake: Intake) -> Debts:
+    return Debts(store, Projection(store, intake).project)
+
+
 def story(run_id: str) -> Log:
     log = Log(run_id)
     log.add("node.started", typeId="t", agent=ACME)
@@ -67,7 +72,7 @@ async def test_runs_are_given_to_the_fleet_together_and_tenants_apart(store: Sql
         await append(store, story(run_id))
     await append(store, story("c"), tenant="globex")
 
-    await Projection(store, intake).catch_up()
+    await telling(store, intake).catch_up()
 
     assert [len(push) for push in intake.pushes] == [2, 1]
     assert await store.unprojected(0, 10) == []
@@ -75,7 +80,7 @@ async def test_runs_are_given_to_the_fleet_together_and_tenants_apart(store: Sql
 
 async def test_only_what_is_new_on_a_log_is_given(store: SqliteStore) -> None:
     intake, log = Intake(), story("a")
-    projection = Projection(store, intake)
+    projection = telling(store, intake)
     await append(store, log)
     await projection.catch_up()
     log.add("agent.toolCalled", **ACME, toolName="grep", callId="c")
@@ -92,7 +97,7 @@ async def test_a_run_that_is_refused_keeps_no_other_back(store: SqliteStore) -> 
     for run_id in ("a", "b", "c"):
         await append(store, story(run_id))
 
-    await Projection(store, intake).catch_up()
+    await telling(store, intake).catch_up()
 
     assert intake.lines("a") == intake.lines("c") == ["agent_run_start"]
     assert [each.run_id for each in await store.unprojected(0, 10)] == ["b"]
@@ -101,7 +106,7 @@ async def test_a_run_that_is_refused_keeps_no_other_back(store: SqliteStore) -> 
 async def test_a_run_that_was_refused_is_tried_again_when_it_has_news(store: SqliteStore) -> None:
     intake, log = Intake(), story("b")
     intake.refuses = "b"
-    projection = Projection(store, intake)
+    projection = telling(store, intake)
     await append(store, log)
     await projection.catch_up()
     intake.refuses = ""
@@ -120,7 +125,7 @@ async def test_nothing_is_taken_out_while_the_store_is_away(store: SqliteStore) 
     intake = Intake()
     intake.is_away = True
     await append(store, story("a"))
-    projection = Projection(store, intake)
+    projection = telling(store, intake)
     with pytest.raises(Unavailable):
         await projection.catch_up()
     intake.is_away = False
@@ -140,7 +145,7 @@ async def test_a_run_that_retention_took_is_forgotten(store: SqliteStore) -> Non
     )
     await store.expire(10, 10)
 
-    await Projection(store, intake).catch_up()
+    await telling(store, intake).catch_up()
 
     assert intake.pushes == []
     assert await store.unprojected(0, 10) == []

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.fleet.builders import line
 from tests.wire.agent_definitions import agent_name, mock, scripted
 from tests.wire.client import Wire
+from tests.wire.definitions import fresh
 from tests.wire.fleet import ASKS, Story, eventually, held, pushed, transitions
 from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost
 from wopr.protocol.documents import JsonObject
@@ -60,6 +62,60 @@ def test_an_archive_comes_back_from_the_host_as_it_went_in(
     for name in files:
         assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
     assert "0 lines accepted" in fleet("push", "back")
+
+
+GRAPH = {"version": 1, "nodes": [{"id": "build", "cost": 1.50}]}
+
+
+def ci_log(place: Path, run_id: str, graph: str | None = None) -> list[bytes]:
+    """A log of the CI family in an archive, with a graph beside it."""
+    same: JsonObject = {"run_id": run_id, "ts": Story().ts}
+    lines = [line("run_start", **same), line("run_end", **same)]
+    folder = place / "runs" / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "transitions.jsonl").write_bytes(b"".join(each + b"\n" for each in lines))
+    if graph is not None:
+        (folder / "graph.json").write_text(graph)
+    return lines
+
+
+def test_the_graph_of_a_run_is_sent_along_and_comes_back(fleet: Shell, acme: Wire) -> None:
+    run_id = fresh("graph")
+    lines = ci_log(fleet.place / "a", run_id, json.dumps(GRAPH, indent=2))
+
+    first, second = fleet("push", "a"), fleet("push", "a")
+    fleet("export", run_id, "--archive", "back")
+
+    assert "2 lines accepted" in first
+    assert "0 lines accepted, 2 held already" in second
+    began, ended = held(acme, run_id)
+    assert json.loads(began) == json.loads(lines[0]) | {"graph": GRAPH}
+    assert began.startswith(lines[0][:-1])
+    assert ended == lines[1]
+    assert json.loads((fleet.place / "back/runs" / run_id / "graph.json").read_text()) == GRAPH
+    assert "2 held already" in fleet("push", "back")
+
+
+def test_a_graph_that_came_too_late_is_left_out(fleet: Shell, acme: Wire) -> None:
+    run_id = fresh("graph")
+    lines = ci_log(fleet.place / "a", run_id)
+    fleet("push", "a")
+    (fleet.place / "a/runs" / run_id / "graph.json").write_text(json.dumps(GRAPH))
+
+    again = fleet("push", "a")
+
+    assert "0 lines accepted, 2 held already" in again
+    assert held(acme, run_id) == lines
+
+
+@pytest.mark.parametrize("graph", ["[]", "{", "\x00"])
+def test_a_graph_that_is_none_keeps_no_log_back(fleet: Shell, acme: Wire, graph: str) -> None:
+    run_id = fresh("graph")
+    lines = ci_log(fleet.place / "a", run_id, graph)
+
+    fleet("push", "a")
+
+    assert held(acme, run_id) == lines
 
 
 def test_one_run_is_exported_to_a_file_or_to_the_terminal(fleet: Shell, acme: Wire) -> None:

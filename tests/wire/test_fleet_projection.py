@@ -152,21 +152,27 @@ def test_nobody_else_adds_to_what_the_host_tells_of_its_runs(acme: Wire) -> None
     lines = transitions(acme, run_id)
     more = Story().check(run_id=run_id, agent_id=None)
 
-    answer = push(acme, *lines, more)
+    answer = push(acme, *lines, more, more)
 
     assert answer.status_code == 409
     assert answer.json()["error"] == "would_rewrite"
+    named = [each["line"] for each in answer.json()["details"]["errors"]]
+    assert named == [len(lines) + 1, len(lines) + 2]
     assert in_fleet(acme, run_id) == lines
 
 
 def test_a_run_without_lines_takes_none_from_outside(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
-    answer = push(acme, Story().start(run_id=run_id))
+    foreign, story = Story(), Story()
+    answer = push(acme, foreign.start(), story.start(run_id=run_id), story.call(run_id=run_id))
 
     assert answer.status_code == 409
     assert answer.json()["error"] == "would_rewrite"
-    assert held(acme, run_id) == []
+    errors = answer.json()["details"]["errors"]
+    assert [each["line"] for each in errors] == [2, 3]
+    assert all(run_id in each["message"] for each in errors)
+    assert held(acme, run_id) == held(acme, foreign.run_id) == []
 
 
 def test_another_tenant_may_push_a_run_of_the_same_name(acme: Wire, globex: Wire) -> None:

@@ -11,8 +11,10 @@ from tests.wire.client import Wire
 from tests.wire.definitions import node, workflow
 from tests.wire.fleet import ASKS, GOES_ON, Story, eventually, push, pushed, transitions
 from tests.wire.host import ServedHost
+from wopr.fleet.observed_ids import observed_run_id
 from wopr.protocol.documents import Json, JsonObject
 
+ACME_TENANT = "acme"
 MOVES: dict[str, tuple[str, JsonObject]] = {
     "cancel": ("/v1/runs/{}/cancel", {}),
     "pause": ("/v1/runs/{}:pause", {}),
@@ -242,3 +244,81 @@ def test_no_workflow_can_be_registered_under_the_name_of_observed_runs(acme: Wir
 
     assert response.status_code == 400
     assert response.json()["details"]["errors"][0]["path"] == "id"
+
+
+# Right after a push
+
+
+def bulk(wire: Wire, story: Story) -> str:
+    """Push a run behind so many others that building them all takes a while."""
+    others = [each for _ in range(100) for each in Story().whole()]
+    run_id = observed_run_id(ACME_TENANT, story.run_id)
+    assert push(wire, *others, *story.whole()).status_code == 200
+    return run_id
+
+
+READS: dict[str, Callable[[Wire, str], object]] = {
+    "snapshot": lambda wire, run_id: wire.snapshot(run_id)["status"] == "completed",
+    "log": lambda wire, run_id: wire.types(run_id)[-1] == "run.completed",
+    "poll": lambda wire, run_id: wire.poll(run_id, timeout=1)["isComplete"],
+    "stream": lambda wire, run_id: wire.frames(run_id, streamMode="debug")[-1].event,
+    "lines": lambda wire, run_id: transitions(wire, run_id),
+    "bundle": lambda wire, run_id: wire.document(f"/v1/runs/{run_id}/debug-bundle")["events"],
+    "annotations": lambda wire, run_id: wire.document(f"/v1/runs/{run_id}/annotations")[
+        "annotations"
+    ],
+    "ancestry": lambda wire, run_id: wire.get(f"/v1/runs/{run_id}/ancestry").is_success,
+    "annotating": lambda wire, run_id: (
+        wire.post(
+            f"/v1/runs/{run_id}/annotations",
+            {"signal": {"kind": "flag"}, "target": {"nodeId": "coder"}},
+        ).is_success
+    ),
+    "reviewing": lambda wire, run_id: (
+        wire.post(
+            "/v1/queues", {"name": "q", "rubric": [{"kind": "flag"}], "runIds": [run_id]}
+        ).is_success
+    ),
+}
+
+
+@pytest.mark.parametrize("reading", READS)
+def test_who_pushes_and_then_reads_finds_all_lines(acme: Wire, reading: str) -> None:
+    run_id = bulk(acme, Story())
+
+    assert READS[reading](acme, run_id)
+
+
+def test_lines_come_back_by_the_producer_s_name_at_once(acme: Wire) -> None:
+    story = Story()
+    bulk(acme, story)
+
+    assert transitions(acme, story.run_id) == story.whole()
+
+
+def test_the_list_has_every_run_that_was_pushed_before_long(acme: Wire) -> None:
+    run_id = bulk(acme, Story())
+
+    def is_listed() -> bool:
+        params = {"workflowId": "kahn.observed", "status": "completed", "limit": 200}
+        items = acme.document("/v1/runs", params=params)["items"]
+        return run_id in [each["runId"] for each in items]
+
+    eventually(is_listed)
+
+
+def test_a_reader_hears_of_lines_behind_a_large_push(
+    acme: Wire, connect: Callable[..., Wire]
+) -> None:
+    story, producer = Story(), connect()
+    run_id = pushed(acme, story.start())
+    heard: list[str] = []
+
+    with acme.stream(run_id, streamMode="debug") as frames:
+        for frame in frames:
+            heard.append(frame.event)
+            if frame.event == "node.started":
+                bulk(producer, Story())
+                push(producer, story.end())
+
+    assert heard[-1] == "run.completed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +18,22 @@ _LOGS: Final = ("*.jsonl", "*.ndjson")
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """A line without its newline, and where it stands; lines are counted from 1."""
+    """A line without its newline, and where it stands; lines are counted from 1.
+
+    `graph` is the document of the graph whose run the line begins, if it is sent along.
+    """
 
     path: Path
     number: int
     raw: bytes
+    graph: bytes = b""
+
+    @property
+    def sent(self) -> bytes:
+        """The line as it is sent."""
+        if not self.graph:
+            return self.raw
+        return b'%b,"graph":%b}' % (self.raw.rstrip().removesuffix(b"}"), self.graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +58,17 @@ class Chunk:
     @property
     def body(self) -> bytes:
         """The lines as they are sent."""
-        return b"\n".join([*(line.raw for line in self.lines), b""])
+        return b"\n".join([*(line.sent for line in self.lines), b""])
 
     def without(self, left_out: Collection[Path]) -> Chunk:
         """The same without the lines of some files."""
         return Chunk(tuple(line for line in self.lines if line.path not in left_out))
+
+    def without_graphs(self, of: Collection[Path]) -> Chunk:
+        """The same, and the graphs of some files are not sent along."""
+        return Chunk(
+            tuple(replace(each, graph=b"") if each.path in of else each for each in self.lines)
+        )
 
     def halves(self) -> tuple[Chunk, Chunk]:
         """The same in two parts."""
@@ -78,7 +95,7 @@ def chunked(lines: Iterable[SourceLine], most_bytes: int) -> Iterator[Chunk]:
     kept: list[SourceLine] = []
     size = 0
     for line in lines:
-        length = len(line.raw) + 1
+        length = len(line.sent) + 1
         if kept and size + length > most_bytes:
             yield Chunk(tuple(kept))
             kept, size = [], 0

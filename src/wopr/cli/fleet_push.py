@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
+from wopr.cli.fleet_graphs import with_graphs
 from wopr.cli.fleet_lines import SourceLine, chunked, find_logs
 from wopr.cli.fleet_sending import Refused, Sender, Sent, files_of
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
@@ -45,8 +46,9 @@ def push_logs(
 ) -> None:
     """Push KAHN logs; lines that the server has already are found and not stored twice.
 
-    After an interruption, push the same again. A file with a line that the server refuses is named
-    with that line, and nothing more of it is sent; all other files are.
+    The graph.json beside a log is sent along with the line that begins its run. After an
+    interruption, push the same again. A file with a line that the server refuses is named with
+    that line, and nothing more of it is sent; all other files are.
     """
     report(send_logs(places, Target(url, api_key), patience, as_json=as_json), as_json=as_json)
 
@@ -84,7 +86,8 @@ async def _send_all(
     sender: Sender, logs: list[Path], moved: Moved, say: Callable[[str], None]
 ) -> None:
     given_up: set[Path] = set()
-    for chunk in chunked(_lines(logs, say), await sender.most_bytes()):
+    most_bytes = await sender.most_bytes()
+    for chunk in chunked(with_graphs(_lines(logs, say), most_bytes, say), most_bytes):
         rest = chunk.without(given_up)
         while rest.lines:
             try:

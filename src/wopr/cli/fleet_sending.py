@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 TOO_LARGE: Final = "payload_too_large"
-_REFUSALS: Final = frozenset({"validation_error", "would_rewrite"})
+WOULD_REWRITE: Final = "would_rewrite"
+_REFUSALS: Final = frozenset({"validation_error", WOULD_REWRITE})
 
 
 @dataclass(slots=True)
@@ -87,7 +88,12 @@ class Sender:
                 for half in chunk.halves():
                     await self.send(half)
                 return
-            raise _refused(chunk, error) from error
+            refused = _refused(chunk, error)
+            plain = _plainer(chunk, refused)
+            if plain == chunk:
+                raise refused from error
+            await self.send(plain)
+            return
         self.sent.accepted += int(answer["accepted"])
         self.sent.duplicate += int(answer["duplicate"])
         self.sent.runs.update(str(run) for run in list_of(answer.get("runs")))
@@ -118,6 +124,13 @@ class Sender:
 def files_of(faults: list[Fault]) -> set[Path]:
     """The files that faults are in."""
     return {fault.path for fault in faults}
+
+
+def _plainer(chunk: Chunk, refused: Exception) -> Chunk:
+    """The chunk without the graphs of files that the server has otherwise: it may be for those."""
+    if not isinstance(refused, Refused) or refused.code != WOULD_REWRITE:
+        return chunk
+    return chunk.without_graphs(files_of(refused.faults))
 
 
 def _refused(chunk: Chunk, error: CliError) -> Exception:

@@ -12,6 +12,7 @@ import typer
 from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.fleet_following import Follower
+from wopr.cli.fleet_graphs import with_graphs
 from wopr.cli.fleet_lines import MOST_BYTES, Chunk, Fault, SourceLine, chunked, find_logs
 from wopr.cli.fleet_sending import Refused, Sender, files_of
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
@@ -86,7 +87,7 @@ class Tail:
         while True:
             lines = self._news()
             if lines:
-                for chunk in chunked(lines, MOST_BYTES):
+                for chunk in chunked(with_graphs(lines, MOST_BYTES, note), MOST_BYTES):
                     await self._send(chunk)
             else:
                 await anyio.sleep(self._interval)

@@ -9,12 +9,14 @@ from typing import Final
 
 import msgspec
 
-from wopr.fleet.lines import encode_line
-from wopr.fleet.reading import read_line
+from wopr.fleet.events import RunStart
+from wopr.fleet.lines import compact, encode_line
+from wopr.fleet.reading import KahnLine, read_line
 from wopr.fleet.summary import is_complete, summarise
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import Json, JsonObject
 
 LOG_NAME: Final = "transitions.jsonl"
+GRAPH_NAME: Final = "graph.json"
 SUMMARY_NAME: Final = "summary.json"
 INDEX_NAME: Final = "index.json"
 RUNS_NAME: Final = "runs"
@@ -26,12 +28,14 @@ def log_path(archive: Path, run_id: str) -> Path:
 
 
 def write_run(archive: Path, run_id: str, lines: Sequence[bytes], held: int = 0) -> None:
-    """Write the lines of a run, and its summary when all of its agents have ended.
+    """Write the lines of a run, its graph if one of them carries it, and a summary at its end.
 
     `held` are as many of its first lines as its log has already.
     """
     append_lines(archive, run_id, lines[held:])
-    summary = summarise(read_line(line).event for line in lines)
+    read = [read_line(line) for line in lines]
+    write_graph(archive, run_id, read)
+    summary = summarise(line.event for line in read)
     if is_complete(summary) and not summary_path(archive, run_id).exists():
         write_summary(archive, summary)
 
@@ -48,6 +52,15 @@ def append_lines(archive: Path, run_id: str, lines: Iterable[bytes]) -> None:
     with path.open("ab", buffering=0) as log:
         for line in lines:
             log.write(line + b"\n")
+
+
+def write_graph(archive: Path, run_id: str, lines: Iterable[KahnLine]) -> None:
+    """Write the graph that the start of a run carries, unless there is one already."""
+    path = log_path(archive, run_id).with_name(GRAPH_NAME)
+    starts = (line.fields for line in lines if isinstance(line.event, RunStart))
+    graph: Json = next((fields["graph"] for fields in starts if "graph" in fields), None)
+    if isinstance(graph, dict) and not path.exists():
+        path.write_bytes(compact(graph).encode() + b"\n")
 
 
 def write_summary(archive: Path, summary: JsonObject) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from wopr.fleet.events import AuditCheckpoint
 from wopr.protocol.documents import JsonObject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventDraft:
+class EventDraft(msgspec.Struct, frozen=True, kw_only=True):
     """An event without its place in the log.
 
     `cause` is the place of another draft in the same list, which comes before this one.
@@ -24,8 +24,7 @@ class EventDraft:
     cause: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnotationDraft:
+class AnnotationDraft(msgspec.Struct, frozen=True, kw_only=True):
     """An annotation of the whole run, not stored yet."""
 
     signal: JsonObject

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from wopr.fleet.align import WouldRewrite, align_packed, line_hash
-from wopr.fleet.events import CI_EVENTS, variant
+from wopr.fleet.events import CI_EVENTS, KahnEvent, variant
 from wopr.fleet.lines import split_lines
-from wopr.fleet.reading import BadLine, KahnLine, read_line
+from wopr.fleet.reading import BadLine, read_event
 from wopr.fleet.run_fold import RunFold
 from wopr.protocol.errors import Conflict, Gone, Refused
-from wopr.store.port.fleet import HASH_BYTES, Growth, HeldRun, Source
+from wopr.store.port.fleet import HASH_BYTES, FleetRun, Growth, HeldRun, Source
 
 Family: TypeAlias = Literal["any", "agent"]
 
@@ -28,33 +28,29 @@ class LineFault(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class Numbered(NamedTuple):
-    """A line and where it stands in its push."""
+@dataclass(slots=True)
+class PushedRun:
+    """The lines of a run in a push: where they stand, without their newlines, and their events."""
 
-    number: int
-    line: KahnLine
+    numbers: list[int] = field(default_factory=list[int])
+    lines: list[bytes] = field(default_factory=list[bytes])
+    events: list[KahnEvent] = field(default_factory=list[KahnEvent])
 
 
 @dataclass(slots=True)
 class Push:
     """The lines of a push by run, each in their order, and those that are no events."""
 
-    runs: dict[str, list[Numbered]] = field(default_factory=dict[str, list[Numbered]])
+    runs: dict[str, PushedRun] = field(default_factory=dict[str, PushedRun])
     faults: list[LineFault] = field(default_factory=list[LineFault])
-
-
-class GrownRun(NamedTuple):
-    """What is new of one run, and those lines."""
-
-    growth: Growth
-    lines: Sequence[KahnLine]
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
     """A push after it was compared with what is held; `duplicates` are lines that were there."""
 
-    grown: tuple[GrownRun, ...]
+    growths: tuple[Growth, ...]
+    accepted: int
     duplicates: int
 
 
@@ -68,44 +64,54 @@ def read_lines(numbered: Iterable[tuple[int, bytes]], family: Family = "any") ->
     push = Push()
     for number, raw in numbered:
         try:
-            line = read_line(raw)
-            _require_family(line, family)
+            event = read_event(raw)
+            if family == "agent":
+                _require_agent_family(event)
         except BadLine as fault:
             push.faults.append(LineFault(line=number, message=fault.message))
-        else:
-            push.runs.setdefault(line.event.run_id, []).append(Numbered(number, line))
+            continue
+        run = push.runs.get(event.run_id)
+        if run is None:
+            run = push.runs[event.run_id] = PushedRun()
+        run.numbers.append(number)
+        run.lines.append(raw)
+        run.events.append(event)
     return push
 
 
-def _require_family(line: KahnLine, family: Family) -> None:
-    if family == "agent" and isinstance(line.event, CI_EVENTS):
-        raise BadLine(
-            f"{variant(line.event)} is of the CI family; here only the agent family is taken"
-        )
+def _require_agent_family(event: KahnEvent) -> None:
+    if isinstance(event, CI_EVENTS):
+        raise BadLine(f"{variant(event)} is of the CI family; here only the agent family is taken")
 
 
-def align_push(push: Push, held: Mapping[str, HeldRun], source: Source) -> Aligned:
+def align_push(
+    push: Push, held: Mapping[str, HeldRun], source: Source, own: Collection[str] = ()
+) -> Aligned:
     """Compare a push with what is held of its runs, and fold what is new.
 
-    Raises `Refused` that names every bad line, `Conflict` that names the lines that would rewrite
-    history, and `Gone` for news of a run past its retention.
+    Of runs in `own`, which are the host's, nobody else tells anything new. Raises `Refused` that
+    names every bad line, `Conflict` that names the lines that would rewrite history, and `Gone`
+    for news of a run past its retention.
     """
     faults = list(push.faults)
     clashes: list[LineFault] = []
-    grown: list[GrownRun] = []
-    duplicates = 0
-    for run_id, lines in push.runs.items():
+    growths: list[Growth] = []
+    accepted = 0
+    for run_id, run in push.runs.items():
+        found = held.get(run_id)
         try:
-            found = _grow(run_id, lines, held.get(run_id), source, faults)
+            if found is None and run_id in own:
+                raise WouldRewrite(tuple(range(len(run.lines))))
+            growth = _grow(run_id, run, found, source, faults)
         except WouldRewrite as clash:
-            clashes += _clashes(lines, clash)
+            clashes += _clashes(run_id, run, clash)
             continue
-        duplicates += len(lines)
-        if found is not None:
-            grown.append(found)
-            duplicates -= len(found.lines)
+        if growth is not None:
+            growths.append(growth)
+            accepted += growth.new_lines
     _require_sound(faults, clashes)
-    return Aligned(tuple(grown), duplicates)
+    pushed = sum(len(run.lines) for run in push.runs.values())
+    return Aligned(tuple(growths), accepted, pushed - accepted)
 
 
 def _require_sound(faults: list[LineFault], clashes: list[LineFault]) -> None:
@@ -125,51 +131,43 @@ def _require_sound(faults: list[LineFault], clashes: list[LineFault]) -> None:
         )
 
 
-def _clashes(lines: Sequence[Numbered], clash: WouldRewrite) -> Iterator[LineFault]:
+def _clashes(run_id: str, run: PushedRun, clash: WouldRewrite) -> Iterator[LineFault]:
+    message = f"this line disagrees with those held of run {run_id}"
     for place in clash.lines:
-        number, line = lines[place]
-        message = f"this line disagrees with those held of run {line.event.run_id}"
-        yield LineFault(line=number, message=message)
+        yield LineFault(line=run.numbers[place], message=message)
 
 
 def _grow(
-    run_id: str,
-    lines: Sequence[Numbered],
-    held: HeldRun | None,
-    source: Source,
-    faults: list[LineFault],
-) -> GrownRun | None:
-    """What is new of one run; None when all of it is held."""
-    hashes = [line_hash(each.line.raw)[:HASH_BYTES] for each in lines]
+    run_id: str, run: PushedRun, held: HeldRun | None, source: Source, faults: list[LineFault]
+) -> Growth | None:
+    """What is new of one run; None when all of it is held, or something is wrong with it."""
+    hashes = [line_hash(line)[:HASH_BYTES] for line in run.lines]
     known = 0 if held is None else align_packed(held.hashes, hashes)
-    news = lines[known:]
-    if not news:
+    if known == len(hashes):
         return None
-    _require_open(held, source, known)
+    if held is not None:
+        _require_open(held.run, source, range(known, len(hashes)))
     before = None if held is None else held.run
     fold = RunFold(run_id, source, before, None if held is None else held.agents)
-    for number, line in news:
-        fault = fold.take(line.event)
+    for place in range(known, len(hashes)):
+        fault = fold.take(run.events[place])
         if fault is not None:
-            faults.append(LineFault(line=number, message=fault))
+            faults.append(LineFault(line=run.numbers[place], message=fault))
     if faults:
         return None
-    growth = Growth(
+    return Growth(
         run=fold.run,
         before=before,
-        body=b"\n".join([*(each.line.raw for each in news), b""]),
+        body=b"\n".join([*run.lines[known:], b""]),
         hashes=b"".join(hashes[known:]),
         agents=fold.agents,
         audits=tuple(fold.audits),
     )
-    return GrownRun(growth, [each.line for each in news])
 
 
-def _require_open(held: HeldRun | None, source: Source, known: int) -> None:
+def _require_open(run: FleetRun, source: Source, news: Iterable[int]) -> None:
     """Refuse news of a run that has expired, or that is told by somebody else."""
-    if held is None:
-        return
-    if held.run.hidden_at is not None:
-        raise Gone(_EXPIRED, runId=held.run.run_id)
-    if held.run.source != source:
-        raise WouldRewrite((known,))
+    if run.hidden_at is not None:
+        raise Gone(_EXPIRED, runId=run.run_id)
+    if run.source != source:
+        raise WouldRewrite(tuple(news))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-import anyio.lowlevel
 import anyio.to_thread
 
 from wopr.fleet.growth import Aligned, Family, Push, align_push, read_body, read_lines
 from wopr.fleet.lines import numbered
-from wopr.fleet.observed_run import Observed
-from wopr.fleet.reading import KahnLine
+from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.windows import since
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.fleet import Ingested
-from wopr.store.port.fleet import Fleet, IngestBatch, Source
+from wopr.store.port.fleet import Fleet, HeldRun, IngestBatch, Source
 
 T = TypeVar("T")
 
@@ -29,12 +28,16 @@ TRIES: Final = 20
 class Observing(Protocol):
     """Who shows pushed runs as runs of the host."""
 
-    async def observe(self, tenant: str, run_id: str, lines: Sequence[KahnLine]) -> Observed:
-        """Build what new lines add to the run that shows them."""
+    async def tell_own(self, tenant: str, run_ids: Sequence[str]) -> Collection[str]:
+        """Name those that are runs of the host's own; the fleet has been told of them by then."""
         ...
 
-    def committed(self, observed: Sequence[Observed]) -> None:
-        """Hear that it is durable."""
+    def pushing(self) -> AbstractContextManager[None]:
+        """Say how long a push is worked on."""
+        ...
+
+    def pushed(self, run_ids: Sequence[str]) -> None:
+        """Hear that observed runs have lines to show, which are durable."""
         ...
 
 
@@ -53,8 +56,9 @@ class Ingest:
 
         Raises `Refused`, `Conflict` or `Gone` as `align_push` does, and nothing is stored.
         """
-        push = await _beside(partial(read_body, body, family), len(body))
-        return await self._put(tenant, push, "push", len(body))
+        with nullcontext() if self._observing is None else self._observing.pushing():
+            push = await _beside(partial(read_body, body, family), len(body))
+            return await self._put(tenant, push, "push", len(body))
 
     async def put_own(self, tenant: str, lines: Sequence[bytes]) -> Ingested:
         """Take lines of the host's own runs, given without their newlines."""
@@ -65,36 +69,41 @@ class Ingest:
     async def _put(self, tenant: str, push: Push, source: Source, size: int) -> Ingested:
         for _ in range(TRIES):
             held = await self._store.fleet_held(tenant, list(push.runs))
-            aligned = await _beside(partial(align_push, push, held, source), size)
+            own: Collection[str] = ()
+            if source == "push" and len(held) < len(push.runs):
+                held, own = await self._without_own(tenant, push, held)
+            aligned = await _beside(partial(align_push, push, held, source, own), size)
             try:
                 await self._write(tenant, aligned, source)
             except SequenceTaken:
                 continue  # another push of one of these runs came first
             return Ingested(
-                accepted=sum(len(each.lines) for each in aligned.grown),
-                duplicate=aligned.duplicates,
-                runs=list(push.runs),
+                accepted=aligned.accepted, duplicate=aligned.duplicates, runs=list(push.runs)
             )
         raise Unavailable("other pushes of the same runs keep coming first; try again")
 
+    async def _without_own(
+        self, tenant: str, push: Push, held: dict[str, HeldRun]
+    ) -> tuple[dict[str, HeldRun], Collection[str]]:
+        """What is held, and which runs are the host's own, once it has told of those."""
+        if self._observing is None:
+            return held, ()
+        strangers = [run_id for run_id in push.runs if run_id not in held]
+        own = await self._observing.tell_own(tenant, strangers)
+        if own:
+            held = await self._store.fleet_held(tenant, list(push.runs))
+        return held, own
+
     async def _write(self, tenant: str, aligned: Aligned, source: Source) -> None:
-        if not aligned.grown:
+        if not aligned.growths:
             return
         observing = self._observing if source == "push" else None
-        shown: list[Observed] = []
-        if observing is not None:
-            for growth, lines in aligned.grown:
-                shown.append(await observing.observe(tenant, growth.run.run_id, lines))
-                # A push may hold hundreds of runs, and others wait for the event loop too.
-                await anyio.lowlevel.checkpoint()
-        batch = IngestBatch(
-            growths=tuple(each.growth for each in aligned.grown),
-            since=since(self._now()),
-            observed=tuple(each.batch for each in shown),
-        )
+        names = (growth.run.run_id for growth in aligned.growths if observing is not None)
+        shown_by = tuple(observed_run_id(tenant, name) for name in names)
+        batch = IngestBatch(growths=aligned.growths, since=since(self._now()), shown_by=shown_by)
         await self._store.fleet_ingest(tenant, batch)
         if observing is not None:
-            observing.committed(shown)
+            observing.pushed(shown_by)
 
 
 async def _beside(work: Callable[[], T], size: int) -> T:

@@ -10,7 +10,7 @@ from wopr.fleet.instants import from_millis, read_ts
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.statistics import KEPT_FOR, SOFT_DELETED_FOR, Retention, retention
 from wopr.fleet.windows import since
-from wopr.store.port.fleet import FleetClockwork
+from wopr.store.port.fleet_clockwork import FleetClockwork
 
 _AT_ONCE: Final = 200
 _MILLISECOND: Final = timedelta(milliseconds=1)

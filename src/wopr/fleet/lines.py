@@ -28,7 +28,7 @@ def split_lines(body: bytes) -> Iterator[tuple[int, bytes]]:
 
     Only a line feed ends a line: other line breaks are characters inside a string.
     """
-    return numbered(body.split(b"\n"))
+    return ((number, line) for number, line in enumerate(body.split(b"\n"), 1) if line.strip())
 
 
 def numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:

@@ -130,9 +130,10 @@ def line_of(event: RunEvent) -> list[bytes]:
 
 def _payload(line: KahnLine) -> JsonObject:
     # By the encoder that writes the log, so that what is equal here is equal when it is read.
-    if _RAW not in line.fields and encode(line.fields) == line.raw:
-        return line.fields
-    return {**line.fields, _RAW: line.raw.decode()}
+    fields = line.fields
+    if _RAW not in fields and encode(fields) == line.raw:
+        return fields
+    return {**fields, _RAW: line.raw.decode()}
 
 
 def _everything(event_type: str) -> bool:

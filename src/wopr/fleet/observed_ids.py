@@ -22,6 +22,11 @@ def observed_run_id(tenant: str, run_id: str) -> str:
     return f"{OBSERVED_PREFIX}{run_id}-{digest[:_DIGITS]}"
 
 
+def producer_run_id(observed: str) -> str:
+    """The producer's id of the run that an observed run shows."""
+    return observed[len(OBSERVED_PREFIX) : -_DIGITS - 1]
+
+
 def is_observed_run(run_id: str) -> bool:
     """Tell by its id whether a run was observed and is not this host's to move."""
     return run_id.startswith(OBSERVED_PREFIX)

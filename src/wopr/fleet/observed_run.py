@@ -1,33 +1,25 @@
 """A pushed KAHN run on its way into the store: lines in, the batch of its observed run out (14.7).
 
 What it knows of a run it gets from the run's own log, so nothing is kept beside the log; who
-holds on to it between two pushes only saves reading the log again.
+holds on to it between two batches only saves reading the log again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from wopr.fleet.drafts import AnnotationDraft, Draft
+from wopr.fleet.lines import split_lines
 from wopr.fleet.observe import OBSERVED_WORKFLOW, Observer, line_of
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.observed_view import WORKFLOW_VERSION, View
-from wopr.fleet.reading import KahnLine, decode_line
+from wopr.fleet.reading import decode_line
 from wopr.protocol.annotations import Actor, Annotation, Signal, Target
 from wopr.protocol.documents import UNSET, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.times import to_millis
 from wopr.store.port import Batch, RunRow, StoredEvent
 from wopr.store.port.feedback import AnnotationRow
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What a push adds to one observed run, not written yet."""
-
-    run: ObservedRun
-    batch: Batch
 
 
 class ObservedRun:
@@ -38,6 +30,8 @@ class ObservedRun:
 
     def __init__(self, tenant: str, run_id: str, advertises: Callable[[str], bool]) -> None:
         self.run_id = observed_run_id(tenant, run_id)
+        # How many lines its log holds.
+        self.lines = 0
         self._observer = Observer(advertises)
         self._view = View(tenant, self.run_id)
 
@@ -52,20 +46,24 @@ class ObservedRun:
             self._view.fold(event)
             for raw in line_of(event):
                 self._observer.feed(decode_line(raw))
+                self.lines += 1
             if event.type in RUN_TERMINAL_TYPES:
                 self._observer.close()
 
-    def take(self, lines: Sequence[KahnLine], *, now: int, new_id: Callable[[], str]) -> Batch:
-        """Take new lines, of which there is at least one, and write what the store gets.
+    def take(self, pushes: Iterable[bytes], *, now: int, new_id: Callable[[], str]) -> Batch:
+        """Take what was pushed since, at least one line, and write what the store gets.
 
-        A check of the run as a whole becomes an annotation.
+        The run may be over with each push, however many are taken at once: the log must not
+        depend on that. A check of the run as a whole becomes an annotation.
         """
         first = self.next_sequence
         events: list[StoredEvent] = []
         notes: list[AnnotationRow] = []
-        for line in lines:
-            self._write(self._observer.feed(line), events, notes, new_id)
-        self._write(self._observer.close(), events, notes, new_id)
+        for body in pushes:
+            for _, line in split_lines(body):
+                self._write(self._observer.feed(decode_line(line)), events, notes, new_id)
+                self.lines += 1
+            self._write(self._observer.close(), events, notes, new_id)
         return Batch(
             run=self._row(now), first=first, events=tuple(events), annotations=tuple(notes)
         )

@@ -49,6 +49,8 @@ class View:
     def fold(self, event: RunEvent) -> None:
         """Take the next event of the log."""
         self.last_sequence = event.sequence
+        if event.type not in _SHOWN:
+            return
         payload = object_of(event.payload)
         if event.type == "run.started":
             self._began = event.timestamp
@@ -116,6 +118,8 @@ _NODE_CHANGES: Final[dict[str, Callable[[NodeView, RunEvent, JsonObject], NodeVi
     "node.failed": _failed,
     "node.completed": _completed,
 }
+# The events that change what is shown; most hold a line and do not.
+_SHOWN: Final = frozenset({"run.started", *_ENDS, *_NODE_CHANGES})
 
 
 def _error(payload: JsonObject) -> RunError:

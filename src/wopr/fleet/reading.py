@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,6 +21,9 @@ FaultCode: TypeAlias = Literal["schema", "ci_conditional"]
 # Outcomes of a CI run whose exit code must be told.
 TOLD_OUTCOMES: Final = ("stuck", "catastrophic")
 
+# Events with conditions between their fields.
+_CONDITIONAL: Final = (NodeTransition, NodeAttempt)
+
 # Twice over the bytes: that is half the work of making the event from the fields.
 _FIELDS: Final = msgspec.json.Decoder(JsonObject)
 _EVENT: Final[msgspec.json.Decoder[KahnEvent]] = msgspec.json.Decoder(KahnEvent)
@@ -36,35 +38,49 @@ class BadLine(ValueError):
         self.code: FaultCode = code
 
 
-@dataclass(frozen=True, slots=True)
-class KahnLine:
-    """A checked line: its bytes without the newline, all its fields, and the event they make."""
+class KahnLine(NamedTuple):
+    """A checked line: its bytes without the newline, and the event that they make."""
 
     raw: bytes
-    fields: JsonObject
     event: KahnEvent
+
+    @property
+    def fields(self) -> JsonObject:
+        """All its fields, those too that the event does not know."""
+        return _FIELDS.decode(self.raw)
 
 
 def read_line(raw: bytes) -> KahnLine:
     """Check a line against its schema and the conditions between its fields. Raises `BadLine`."""
-    line = decode_line(raw)
-    for fault in condition_faults(line.event):
-        raise BadLine(fault, "ci_conditional")
-    return line
+    return KahnLine(raw, read_event(raw))
 
 
 def decode_line(raw: bytes) -> KahnLine:
     """Check a line against its schema alone. Raises `BadLine`."""
+    return KahnLine(raw, _decode_event(raw))
+
+
+def read_event(raw: bytes) -> KahnEvent:
+    """Read the event of a line as `read_line` does."""
+    event = _decode_event(raw)
+    if isinstance(event, _CONDITIONAL):
+        for fault in condition_faults(event):
+            raise BadLine(fault, "ci_conditional")
+    return event
+
+
+def _decode_event(raw: bytes) -> KahnEvent:
     try:
         # All of it, not only what the structs know: an unknown field must be sound JSON too.
-        fields = _FIELDS.decode(raw)
+        _FIELDS.decode(raw)
         event = _EVENT.decode(raw)
     except (msgspec.MsgspecError, ValueError) as fault:
         raise BadLine(_reason(fault)) from fault
     except RecursionError:
         raise BadLine("the line is nested too deeply") from None
-    _require_exit_code(event)
-    return KahnLine(raw, fields, event)
+    if isinstance(event, RunEnd):
+        _require_exit_code(event)
+    return event
 
 
 def condition_faults(event: KahnEvent) -> Iterator[str]:
@@ -89,8 +105,8 @@ def _result_faults(result: DoneWhenResult) -> Iterator[str]:
         yield "truncated is there only with a tail"
 
 
-def _require_exit_code(event: KahnEvent) -> None:
-    if isinstance(event, RunEnd) and event.outcome in TOLD_OUTCOMES and event.exit_code is UNSET:
+def _require_exit_code(event: RunEnd) -> None:
+    if event.outcome in TOLD_OUTCOMES and event.exit_code is UNSET:
         raise BadLine(f"exit_code is required when outcome is {event.outcome}")
 
 

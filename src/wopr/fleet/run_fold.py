@@ -13,10 +13,7 @@ from wopr.fleet.events import (
     AgentTransition,
     AuditCheckpoint,
     KahnEvent,
-    NodeAttempt,
-    NodeTransition,
     RunEnd,
-    RunStart,
     ToolInvocation,
 )
 from wopr.fleet.instants import millis
@@ -26,6 +23,9 @@ from wopr.store.port.fleet import AgentRun, AuditRow, FleetRun, Kind, Source
 
 # What every store can hold as a whole number; a producer may count further.
 _MOST: Final = 2**63 - 1
+_STEPS: Final = (AgentTransition, ToolInvocation)
+# The most frequent first: a look at the type of each line adds up.
+_OF_AGENTS: Final = (*_STEPS, AuditCheckpoint, AgentRunStart, AgentRunEnd)
 _RESULTS: Final = {"pass": "audits_passed", "fail": "audits_failed", "warn": "audits_warned"}
 
 
@@ -48,36 +48,30 @@ class AgentFold:
             status=INITIAL,
         )
         self._step = self._run.step
+        self._has_ended = self._run.ended_at is not None
         self._changes: dict[str, object] = {}
         self._counts: dict[str, int] = {}
 
-    def step_fault(self, event: AgentEvent) -> str | None:
-        """Say what is wrong with a step that is lower than one before it."""
-        if isinstance(event, AgentTransition | ToolInvocation) and event.step < self._step:
-            return f"step {event.step} of {event.agent_id} comes after step {self._step}"
-        return None
-
-    def take(self, event: AgentEvent) -> None:
-        """Take the agent's next line."""
+    def take(self, event: AgentEvent) -> str | None:
+        """Take the agent's next line, or say why it cannot be taken."""
+        if isinstance(event, _STEPS):
+            if event.step < self._step:
+                return f"step {event.step} of {event.agent_id} comes after step {self._step}"
+            self._step = min(event.step, _MOST)
         # Timestamps have one length, so the later is the greater.
-        self._ts = max(self._ts, event.ts)
-        match event:
-            case AgentTransition():
-                self._step = max(self._step, min(event.step, _MOST))
-                self._move(event)
-            case ToolInvocation():
-                self._step = max(self._step, min(event.step, _MOST))
-                self._count("tool_calls")
-            case AuditCheckpoint():
-                self._count(_RESULTS[event.result])
-            case AgentRunStart():
-                self._start(event)
-            case AgentRunEnd():
-                self._end(event)
-
-    @property
-    def _has_ended(self) -> bool:
-        return self._run.ended_at is not None or "ended_at" in self._changes
+        if event.ts > self._ts:
+            self._ts = event.ts
+        if isinstance(event, AgentTransition):
+            self._move(event)
+        elif isinstance(event, ToolInvocation):
+            self._count("tool_calls")
+        elif isinstance(event, AuditCheckpoint):
+            self._count(_RESULTS[event.result])
+        elif isinstance(event, AgentRunStart):
+            self._start(event)
+        else:
+            self._end(event)
+        return None
 
     def _count(self, name: str) -> None:
         self._counts[name] = self._counts.get(name, 0) + 1
@@ -96,6 +90,7 @@ class AgentFold:
     def _end(self, event: AgentRunEnd) -> None:
         if self._has_ended:
             return
+        self._has_ended = True
         score = event.convergence_score
         self._changes |= {
             "ended_at": millis(event.ts),
@@ -145,29 +140,23 @@ class RunFold:
 
     def take(self, event: KahnEvent) -> str | None:
         """Take the next line, or say why it cannot be taken."""
-        match event:
-            case RunStart() | NodeTransition() | NodeAttempt() | RunEnd():
-                self._kinds.add("ci")
-                if isinstance(event, RunEnd):
-                    self._end = self._end or event
-            case _:
-                self._kinds.add("agent")
-                fault = self._take_agent(event)
-                if fault is not None:
-                    return fault
+        if isinstance(event, _OF_AGENTS):
+            self._kinds.add("agent")
+            fault = self._take_agent(event)
+            if fault is not None:
+                return fault
+        else:
+            self._kinds.add("ci")
+            if isinstance(event, RunEnd) and self._end is None:
+                self._end = event
+        if event.ts > self._last_ts:
+            self._last_ts = event.ts
         self._first_ts = self._first_ts or event.ts
-        self._last_ts = max(self._last_ts, event.ts)
         self._lines += 1
         return None
 
     def _take_agent(self, event: AgentEvent) -> str | None:
-        is_audit = isinstance(event, AuditCheckpoint)
-        agent = self._agent(event, begins=not is_audit)
-        fault = None if agent is None else agent.step_fault(event)
-        if fault is not None:
-            return fault
-        if agent is not None:
-            agent.take(event)
+        agent = self._agents.get(event.agent_id or "") or self._begun(event)
         if isinstance(event, AuditCheckpoint):
             self.audits.append(
                 AuditRow(
@@ -177,17 +166,16 @@ class RunFold:
                     result=event.result,
                 )
             )
-        return None
+        return None if agent is None else agent.take(event)
 
-    def _agent(self, event: AgentEvent, *, begins: bool) -> AgentFold | None:
+    def _begun(self, event: AgentEvent) -> AgentFold | None:
+        """The agent of a line, unless that is a check of the run or of an agent not at work."""
         agent_id = event.agent_id
-        if agent_id is None:
+        before = self._held.get(agent_id or "")
+        if agent_id is None or (before is None and isinstance(event, AuditCheckpoint)):
             return None
-        found = self._agents.get(agent_id)
-        before = self._held.get(agent_id)
-        if found is None and (begins or before is not None):
-            found = self._agents[agent_id] = AgentFold(before, event)
-        return found
+        agent = self._agents[agent_id] = AgentFold(before, event)
+        return agent
 
     @property
     def agents(self) -> tuple[tuple[AgentRun | None, AgentRun], ...]:

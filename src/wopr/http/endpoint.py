@@ -138,6 +138,7 @@ class Endpoint:
                 raise Forbidden(
                     f"this key lacks the scope {operation.scope}", scopeRequired=operation.scope
                 )
+            await exchange.catch_up(exchange.path.get("run_id", ""))
             key = exchange.header(b"idempotency-key") if operation.mutates else None
             if key is not None:
                 return await shared.idempotency.answer(exchange, operation, key)

@@ -77,6 +77,11 @@ class Exchange:
         """What keeps secrets out of answers."""
         return self.host.advancer.journal.redactor
 
+    async def catch_up(self, *run_ids: str) -> None:
+        """Make those runs that were observed ready to be read, with all that was pushed of them."""
+        for run_id in run_ids:
+            await self.host.fleet.observers.catch_up(self.tenant, run_id)
+
     def header(self, name: bytes) -> str | None:
         """A request header by its lower-case name."""
         value = self._headers.get(name)

@@ -45,6 +45,7 @@ async def diff_runs(exchange: Exchange) -> Answer:
     other = exchange.query.get("against")
     if not other:
         raise Refused("against must name the run to compare with", field="against")
+    await exchange.catch_up(other)
     journal = exchange.host.advancer.journal
     return ok(await compare(journal, exchange.tenant, name, other))
 

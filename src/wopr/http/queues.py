@@ -25,6 +25,7 @@ from wopr.runtime.feedback import ANNOTATE
 async def create_queue(exchange: Exchange) -> Answer:
     """Open a queue over chosen runs, or over those that a saved filter finds now and later."""
     request = await exchange.document(CreateQueue)
+    await exchange.catch_up(*(request.run_ids or ()))
     queues = exchange.host.feedback.queues
     return ok(await queues.create(exchange.tenant, exchange.caller.key_id, request), 201)
 

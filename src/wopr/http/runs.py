@@ -79,7 +79,9 @@ async def list_runs(exchange: Exchange) -> Answer:
     """List the tenant's runs, newest first."""
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
     after = read_cursor(exchange.query.get("cursor"))
-    page = await exchange.host.store.runs(exchange.tenant, run_filter(exchange), after, limit)
+    where = run_filter(exchange)
+    await exchange.host.fleet.observers.catch_up_all(exchange.tenant)
+    page = await exchange.host.store.runs(exchange.tenant, where, after, limit)
     return ok(
         Page(
             items=[_item(row) for row in page.runs],
@@ -175,6 +177,7 @@ async def bulk_cancel(exchange: Exchange) -> Answer:
     except Refused as refused:
         refused.details["maxRunIds"] = MOST_RUN_IDS
         raise
+    await exchange.catch_up(*request.run_ids)
     by = exchange.caller.key_id
     answer = ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request, by=by))
     return redacted(answer, exchange.redactor)

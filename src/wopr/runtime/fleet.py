@@ -13,6 +13,7 @@ from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
 from wopr.runtime.buckets import TokenBuckets
 from wopr.runtime.bus import Bus
+from wopr.runtime.fleet_debts import Debts
 from wopr.runtime.fleet_demo import Demo
 from wopr.runtime.fleet_keeper import Keeper
 from wopr.runtime.journal import Journal
@@ -32,7 +33,10 @@ class Fleet:
     keeper: Keeper
     demo: Demo
     transitions: Transitions
-    projection: Projection
+    observers: Observers
+    # What is owed to the fleet, and what the fleet owes to observed runs.
+    telling: Debts
+    showing: Debts
     max_push_bytes: int
 
 
@@ -48,15 +52,20 @@ def fleet_of(
     observers = Observers(store, bus, advertises, now=now, new_id=journal.new_id)
     ingest = Ingest(store, now, observers)
     projection = Projection(store, ingest.put_own)
+    telling = Debts(store, projection.project)
+    showing = Debts(store, observers.show, observed=True)
     observers.project = projection.project
-    journal.has_lines = projection.wake
+    observers.wake = showing.wake
+    journal.has_lines = telling.wake
     return Fleet(
         ingest=ingest,
         views=Views(store, now),
         buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
         keeper=Keeper(Keeping(store, now), audit),
         demo=Demo(store, ingest, observers, now),
-        transitions=Transitions(store),
-        projection=projection,
+        transitions=Transitions(store, observers.catch_up),
+        observers=observers,
+        telling=telling,
+        showing=showing,
         max_push_bytes=push_limit(settings),
     )

@@ -13,7 +13,8 @@ from wopr.fleet.ingest import Ingest
 from wopr.fleet.instants import from_millis, read_ts
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.runtime.observing import Observers
-from wopr.store.port.fleet import Fleet, FleetClockwork, HeldRun
+from wopr.store.port.fleet import Fleet, HeldRun
+from wopr.store.port.fleet_clockwork import FleetClockwork
 
 DEMO_DAYS: Final = 14
 DEMO_AGENTS: Final = tuple(profile.agent_id for profile in PROFILES)

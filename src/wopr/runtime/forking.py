@@ -27,7 +27,10 @@ _EVENTS = msgspec.json.Decoder(RunEvent)
 
 
 async def find_source(journal: Journal, tenant: str, run_id: str) -> RunRow | None:
-    """The run to fork from; None once retention has removed it."""
+    """The run to fork from; None once retention has removed it.
+
+    Raises `Conflict` for an observed run.
+    """
     row = await journal.store.run(tenant, run_id)
     if row is None and not await journal.store.expired(tenant, run_id):
         raise NotFound(f"there is no run {run_id!r}")

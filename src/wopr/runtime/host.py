@@ -116,7 +116,8 @@ async def running_host(
                 tasks.start_soon(host.dispatcher.run_forever)
                 tasks.start_soon(host.audit.keep_checkpoints)
                 tasks.start_soon(host.feedback.judge_work.run_forever)
-                tasks.start_soon(host.fleet.projection.run_forever)
+                tasks.start_soon(host.fleet.telling.run_forever)
+                tasks.start_soon(host.fleet.showing.run_forever)
                 tasks.start_soon(host.fleet.keeper.run_forever)
                 yield host
                 tasks.cancel_scope.cancel()
@@ -192,7 +193,8 @@ async def _assemble(
         memory=Memory(store, sources.now),
     )
     commands = Commands(advancer, metrics, audit)
-    readers = Readers(advancer, bus)
+    fleet = fleet_of(journal, bus, guard.advertises, settings, audit)
+    readers = Readers(advancer, bus, fleet.observers.catch_up)
     first_key = await keyring.first_key()
     if first_key is not None:
         await audit.record("default", "host", "key.create", "first key", role="admin")
@@ -220,7 +222,7 @@ async def _assemble(
             metrics=metrics,
             now=sources.now,
         ),
-        fleet=fleet_of(journal, bus, guard.advertises, settings, audit),
+        fleet=fleet,
         discovery=discovery,
         discovery_etag=etag(discovery),
         first_key=first_key,

@@ -1,36 +1,50 @@
-"""Observed runs as pushes come in: builds what each push adds, and tells readers once it is kept.
+"""Observed runs: what was pushed, shown as runs of the host, built behind the push.
 
-Whoever takes a push asks `observe` for each run that has new lines, writes the batches with the
-lines in one transaction, and then says `committed`. Nothing is to be undone when that fails: what
-was built is forgotten, and the next push begins with what the log holds.
+A push is answered when its lines are durable; they are what an observed run is made of. Its log
+is built from them afterwards, by a task or for whoever reads it first: all that is known of how
+far it is built comes from the log itself. So nothing is to be undone when building fails, and it
+begins again where the log ends.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
+import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import msgspec
 
 from wopr.fleet.observe import SOURCE
-from wopr.fleet.observed_ids import is_observed_run
-from wopr.fleet.observed_run import Observed, ObservedRun
-from wopr.fleet.reading import KahnLine
+from wopr.fleet.observed_ids import is_observed_run, observed_run_id, producer_run_id
+from wopr.fleet.observed_run import ObservedRun
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.errors import Conflict, SequenceTaken
 from wopr.protocol.events import RunEvent
 from wopr.runtime.bus import Bus, Notice
 from wopr.runtime.feedback import ANNOTATED
-from wopr.store.port import RunLog
+from wopr.runtime.fleet_debts import AT_ONCE
+from wopr.store.port import Batch, RunLog
 from wopr.store.port.fleet import Fleet
+from wopr.store.port.projections import Projections
 
-# A run that is pushed in many chunks is followed and not read again with each of them.
+# A run that is pushed in many pieces is followed and not read again with each of them.
 KEPT_RUNS: Final = 1024
-PAGE: Final = 1000
-NEAR_LINES: Final = 100
+PAGE: Final = 250
+# So many bytes of lines are built in one transaction, and one push more.
+MOST_BYTES: Final = 1_048_576
+# From so many bytes on, building goes on beside the event loop.
+NEAR_BYTES: Final = 16 * 1024
+# So long a list waits for runs that are still to be built; then it goes without them.
+LISTING_SECONDS: Final = 0.5
+# Pushes go first. So long the task waits for a moment without one; then it builds some runs.
+PATIENCE_SECONDS: Final = 1.0
+
+# By the producer's id of the run: its lines in each push.
+Pushes: TypeAlias = dict[str, list[bytes]]
 
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
@@ -40,14 +54,15 @@ def origin(run_id: str) -> JsonObject:
     return {"source": SOURCE} if is_observed_run(run_id) else {}
 
 
-class ObservingStore(RunLog, Fleet, Protocol):
+class ObservingStore(RunLog, Fleet, Projections, Protocol):
     """What observing needs of the store."""
 
 
 class Observers:
-    """Follows the KAHN runs that were pushed of late.
+    """Builds the runs that show what was pushed.
 
-    `project`, once the host has set it, gives the fleet the lines of a run of the host's own.
+    The host sets `project`, which gives the fleet the lines of runs of the host's own, and `wake`,
+    which calls the task that has `show` build whatever waits.
     """
 
     def __init__(
@@ -59,55 +74,131 @@ class Observers:
         now: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
-        self.project: Callable[[str, str], Awaitable[None]] | None = None
+        self.project: Callable[[Sequence[tuple[str, str]]], Awaitable[None]] | None = None
+        self.wake: Callable[[], None] = _nobody
         self._store = store
         self._bus = bus
         self._advertises = advertises
         self._now = now
         self._new_id = new_id
+        self._one_at_a_time = anyio.Lock()
         self._kept: OrderedDict[str, ObservedRun] = OrderedDict()
+        self._pushes = 0
+        self._quiet = anyio.Event()
 
-    async def observe(self, tenant: str, run_id: str, lines: Sequence[KahnLine]) -> Observed:
-        """Build what new lines, of which there is at least one, add to the run that shows them.
+    # What a push does
 
-        Raises `SequenceTaken` when they are of a run of the host's own that the fleet had not heard
-        of, and now has: align again. They are held then, or they contradict it.
+    async def tell_own(self, tenant: str, run_ids: Sequence[str]) -> set[str]:
+        """Name those that are runs of the host's own; the fleet has been told of them by then.
+
+        What came out of this host must not come in as a second run.
         """
-        run = ObservedRun(tenant, run_id, self._advertises)
-        # Taken out until it is committed: a push that fails leaves nothing half known.
-        run = self._kept.pop(run.run_id, run)
+        own = await self._store.fleet_namesakes(tenant, run_ids)
+        if own and self.project is not None:
+            await self.project([(tenant, run_id) for run_id in sorted(own)])
+        return own
+
+    @contextmanager
+    def pushing(self) -> Generator[None, None, None]:
+        """Keep the task waiting while a push is worked on."""
+        self._pushes += 1
+        try:
+            yield
+        finally:
+            self._pushes -= 1
+            if not self._pushes:
+                self._quiet.set()
+                self._quiet = anyio.Event()
+
+    def pushed(self, run_ids: Iterable[str]) -> None:
+        """Hear that observed runs have lines to show: call the task, and those who read them now."""
+        self.wake()
+        for run_id in run_ids:
+            self._bus.publish(run_id, ())
+
+    # What readers do
+
+    async def catch_up(self, tenant: str, run_id: str) -> None:
+        """Build an observed run as far as lines were pushed, before it is read.
+
+        Nothing is done for any other run.
+        """
+        if is_observed_run(run_id) and await self._store.is_unprojected(tenant, run_id):
+            await self._build(tenant, [producer_run_id(run_id)])
+
+    async def catch_up_all(self, tenant: str) -> None:
+        """Build all that waits of a tenant, before its runs are listed; for a moment at most."""
+        deadline = anyio.current_time() + LISTING_SECONDS
+        after = 0
+        while page := await self._store.unprojected_of(tenant, after, AT_ONCE):
+            after = page[-1].place
+            await self._build(tenant, [producer_run_id(each.run_id) for each in page])
+            await self._store.projected(page)
+            if anyio.current_time() > deadline:
+                return
+
+    # What the task does
+
+    async def show(self, runs: Sequence[tuple[str, str]]) -> None:
+        """Build these observed `(tenant, run_id)`, once no push is under way or after a while."""
+        if self._pushes:
+            with anyio.move_on_after(PATIENCE_SECONDS):
+                await self._quiet.wait()
+        by_tenant: dict[str, list[str]] = {}
+        for tenant, run_id in runs:
+            by_tenant.setdefault(tenant, []).append(producer_run_id(run_id))
+        for tenant, run_ids in by_tenant.items():
+            await self._build(tenant, run_ids)
+
+    async def _build(self, tenant: str, run_ids: Sequence[str]) -> None:
+        """Build these runs, each called as its producer does."""
+        async with self._one_at_a_time:
+            # Taken out until their batches are kept: a failure leaves nothing half known.
+            followed = {each: await self._follow(tenant, each) for each in run_ids}
+            while news := await self._news(tenant, followed):
+                # An append that nobody waits for may come after the next look at the log.
+                with anyio.CancelScope(shield=True):
+                    await self._append(tenant, followed, news)
+            self._kept.update((run.run_id, run) for run in followed.values())
+            while len(self._kept) > KEPT_RUNS:
+                self._kept.popitem(last=False)
+
+    async def _follow(self, tenant: str, run_id: str) -> ObservedRun:
+        """The run as far as its log goes."""
+        run = self._kept.pop(observed_run_id(tenant, run_id), None)
+        run = run or ObservedRun(tenant, run_id, self._advertises)
         while page := await self._store.read(tenant, run.run_id, run.next_sequence, PAGE):
             run.recall(_EVENTS.decode(event.body) for event in page)
-        if not run.next_sequence:
-            await self._require_foreign(tenant, run_id)
-        take = partial(run.take, lines, now=self._now(), new_id=self._new_id)
-        # Many lines of one run are worth the hop to a thread; others wait for the event loop too.
-        batch = take() if len(lines) < NEAR_LINES else await anyio.to_thread.run_sync(take)
-        return Observed(run, batch)
+            # A log is read without waiting: let others have their turn in between.
+            await anyio.lowlevel.checkpoint()
+        return run
 
-    async def _require_foreign(self, tenant: str, run_id: str) -> None:
-        """See to it that what came out of this host does not come in as a second run."""
-        if self.project is None or await self._store.run(tenant, run_id) is None:
-            return
-        await self.project(tenant, run_id)
-        if await self._store.fleet_run(tenant, run_id) is not None:
-            raise SequenceTaken("the fleet has heard of the run by now", runId=run_id)
-        raise Conflict(
-            "this run is the host's own, and no agent acted in it",
-            code="would_rewrite",
-            runId=run_id,
-        )
+    async def _news(self, tenant: str, followed: dict[str, ObservedRun]) -> Pushes:
+        starts = {run_id: run.lines for run_id, run in followed.items()}
+        return await self._store.fleet_news(tenant, starts, MOST_BYTES)
 
     def forget(self, run_id: str) -> None:
         """Hear that an observed run was deleted: what is pushed under its name is a new one."""
         self._kept.pop(run_id, None)
 
-    def committed(self, observed: Sequence[Observed]) -> None:
-        """Hear that batches are durable: remember their runs, and tell who reads them."""
-        for each in observed:
-            self._kept[each.run.run_id] = each.run
-            self._bus.publish(each.run.run_id, each.batch.events)
-            for row in each.batch.annotations:
-                self._bus.notify(each.run.run_id, Notice(ANNOTATED, row.body))
-        while len(self._kept) > KEPT_RUNS:
-            self._kept.popitem(last=False)
+    async def _append(self, tenant: str, followed: dict[str, ObservedRun], news: Pushes) -> None:
+        take = partial(_take, followed, news, self._now(), self._new_id)
+        size = sum(len(body) for bodies in news.values() for body in bodies)
+        batches = take() if size < NEAR_BYTES else await anyio.to_thread.run_sync(take)
+        await self._store.append(tenant, batches)
+        for batch in batches:
+            self._bus.publish(batch.run.run_id, batch.events)
+            for row in batch.annotations:
+                self._bus.notify(batch.run.run_id, Notice(ANNOTATED, row.body))
+
+
+def _take(
+    followed: dict[str, ObservedRun], news: Pushes, now: int, new_id: Callable[[], str]
+) -> list[Batch]:
+    return [
+        followed[run_id].take(bodies, now=now, new_id=new_id) for run_id, bodies in news.items()
+    ]
+
+
+def _nobody() -> None:
+    return None

@@ -1,8 +1,6 @@
-"""The host's own runs in the fleet: a task that projects whatever has news, once it is on the log.
+"""The host's own runs in the fleet: their logs are projected, and the lines given to it.
 
-The store knows which runs have news, by an entry written in the transaction that made them. An
-entry is taken out after its lines are kept; between the two the host may die, and then the lines
-are given again and found to be held. So nothing is lost and nothing is there twice.
+Lines that were given before are the same bytes when they are given again, and found to be held.
 """
 
 from __future__ import annotations
@@ -10,38 +8,23 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import anyio.lowlevel
-import structlog
 
 from wopr.fleet.align import line_hash
 from wopr.fleet.bridge import Projector
 from wopr.fleet.observed_ids import is_observed_run
-from wopr.protocol.errors import Unavailable, WoprError
 from wopr.runtime.transitions import TransitionStore, annotation_pages, project_log
-from wopr.store.port.projections import Projections, Unprojected
 
 # Takes lines of the host's own runs, given without their newlines.
 Intake: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[object]]
 
-# Runs that move on quickly are projected once for several of their steps.
-PAUSE_SECONDS: Final = 0.2
-# How often the store is asked for what nobody in this process has heard of.
-SWEEP_SECONDS: Final = 30.0
-STORE_AWAY_SECONDS: Final = 1.0
-# Runs that are given to the fleet together, and lines of one run that are not kept back for that.
-AT_ONCE: Final = 64
+# Lines of one run that are not kept back to be given with those of others.
 LINES_AT_ONCE: Final = 2000
 # Runs that are followed, so that a long one is not read from its beginning at every step.
 KEPT_RUNS: Final = 512
-
-log = structlog.get_logger("wopr.fleet")
-
-
-class ProjectionStore(Projections, TransitionStore, Protocol):
-    """What the task needs of the store."""
 
 
 @dataclass(slots=True)
@@ -61,68 +44,14 @@ class _Followed:
 class Projection:
     """Tells the fleet what the host's own runs did."""
 
-    def __init__(self, store: ProjectionStore, intake: Intake) -> None:
+    def __init__(self, store: TransitionStore, intake: Intake) -> None:
         self._store = store
         self._intake = intake
-        self._news = anyio.Event()
         self._one_at_a_time = anyio.Lock()
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
-        # Entries that could not be projected; new news of their run, or a restart, tries again.
-        self._given_up: set[int] = set()
 
-    def wake(self) -> None:
-        """Hear that a run has news."""
-        self._news.set()
-
-    async def run_forever(self) -> None:
-        """Project until cancelled."""
-        while True:
-            self._news = anyio.Event()
-            try:
-                await self.catch_up()
-            except WoprError as error:
-                log.error("the fleet waits for the store", code=error.code, message=str(error))
-                await anyio.sleep(STORE_AWAY_SECONDS)
-                continue
-            with anyio.move_on_after(SWEEP_SECONDS):
-                await self._news.wait()
-            await anyio.sleep(PAUSE_SECONDS)
-
-    async def catch_up(self) -> None:
-        """Project every run that has news now."""
-        after = 0
-        while page := await self._store.unprojected(after, AT_ONCE):
-            after = page[-1].place
-            waiting = [each for each in page if each.place not in self._given_up]
-            await self._store.projected(await self._project_all(waiting))
-
-    async def project(self, tenant: str, run_id: str) -> None:
-        """Give the fleet all lines of a run that it has not been given yet."""
-        await self._project([(tenant, run_id)])
-
-    async def _project_all(self, entries: Sequence[Unprojected]) -> Sequence[Unprojected]:
-        """Project runs together, which is cheaper, or else each by itself; those that went well."""
-        try:
-            await self._project([(each.tenant, each.run_id) for each in entries])
-        except Unavailable:
-            raise
-        except Exception:
-            # One of them is to blame, and must not keep the others back.
-            return [each for each in entries if await self._attempt(each)]
-        return entries
-
-    async def _attempt(self, entry: Unprojected) -> bool:
-        try:
-            await self.project(entry.tenant, entry.run_id)
-        except Unavailable:
-            raise
-        except Exception as error:  # the outer edge of a task
-            self._given_up.add(entry.place)
-            log.error("run not projected", run_id=entry.run_id, exc_info=error)
-            return False
-        return True
-
-    async def _project(self, runs: Sequence[tuple[str, str]]) -> None:
+    async def project(self, runs: Sequence[tuple[str, str]]) -> None:
+        """Give the fleet all lines of these `(tenant, run_id)` that it has not been given yet."""
         async with self._one_at_a_time:
             read = [await self._read(tenant, run_id) for tenant, run_id in runs]
             followed = [each for each in read if each is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 import anyio
@@ -33,9 +33,15 @@ class SnapshotBody:
 
 
 class Readers:
-    """Everything that reads runs and writes nothing."""
+    """Everything that reads runs and writes nothing.
 
-    def __init__(self, advancer: Advancer, bus: Bus) -> None:
+    `catch_up` makes a run that was observed ready to be read.
+    """
+
+    def __init__(
+        self, advancer: Advancer, bus: Bus, catch_up: Callable[[str, str], Awaitable[None]]
+    ) -> None:
+        self._catch_up = catch_up
         self._advancer = advancer
         self._store = advancer.journal.store
         self._bus = bus
@@ -142,6 +148,7 @@ class Readers:
         with self._bus.subscribe(run_id) as topic, anyio.move_on_after(seconds):
             while True:
                 news = topic.news
+                await self._catch_up(tenant, run_id)
                 events = await self._store.read(tenant, run_id, start, PAGE)
                 if events or self._bus.is_closed:
                     return events
@@ -161,6 +168,7 @@ class Readers:
             heard = topic.noticed
             while True:
                 news = topic.news
+                await self._catch_up(tenant, run_id)
                 events = topic.since(start)
                 if not events:
                     events = await self._store.read(tenant, run_id, start, PAGE)

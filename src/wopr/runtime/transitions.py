@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -35,12 +35,16 @@ class ProjectedPage(NamedTuple):
 class Transitions:
     """Projects runs for whoever asks; nothing is kept."""
 
-    def __init__(self, store: TransitionStore) -> None:
+    def __init__(
+        self, store: TransitionStore, catch_up: Callable[[str, str], Awaitable[None]]
+    ) -> None:
         self._store = store
+        self._catch_up = catch_up
 
     async def find(self, tenant: str, run_id: str) -> RunRow:
         """The run of that id; an observed one is also known by the id that its producer gave it."""
         for name in (run_id, observed_run_id(tenant, run_id)):
+            await self._catch_up(tenant, name)
             row = await self._store.run(tenant, name)
             if row is not None:
                 return row

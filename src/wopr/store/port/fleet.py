@@ -1,7 +1,7 @@
 """The part of the store's port about the fleet: KAHN lines, and the totals kept with them.
 
 The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses one
-but those of `FleetClockwork`, which answer with owners and ids only.
+but those of `fleet_clockwork`, which answer with owners and ids only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
 from wopr.protocol.fleet import AgentOutcome
-from wopr.store.port.runs import Batch
 
 Source: TypeAlias = Literal["push", "host"]
 Kind: TypeAlias = Literal["agent", "ci", "mixed"]
@@ -122,14 +121,27 @@ class Growth:
     agents: tuple[tuple[AgentRun | None, AgentRun], ...] = ()
     audits: tuple[AuditRow, ...] = ()
 
+    @property
+    def first(self) -> int:
+        """The place of the first new line."""
+        return 0 if self.before is None else self.before.lines
+
+    @property
+    def new_lines(self) -> int:
+        """How many lines are new."""
+        return self.run.lines - self.first
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestBatch:
-    """All that one push writes: lines, totals, and the batches of the runs that show them."""
+    """All that one push writes: lines and totals.
+
+    `shown_by` are the runs that show the lines. They are put among the observed runs with news.
+    """
 
     growths: tuple[Growth, ...]
     since: Since
-    observed: tuple[Batch, ...] = ()
+    shown_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,10 +198,23 @@ class Fleet(Protocol):
         ...
 
     async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
-        """Write lines, totals and observed runs, all or nothing, durably.
+        """Write lines and totals, all or nothing, durably.
 
-        Raises `SequenceTaken` when a run is not as `before` says, or an observed log has moved on:
-        align again.
+        Raises `SequenceTaken` when a run is not as `before` says: align again.
+        """
+        ...
+
+    async def fleet_namesakes(self, tenant: str, run_ids: Sequence[str]) -> set[str]:
+        """Those of these ids that a run of the tenant on this host has."""
+        ...
+
+    async def fleet_news(
+        self, tenant: str, starts: Mapping[str, int], most_bytes: int
+    ) -> dict[str, list[bytes]]:
+        """What was pushed of each of these runs from a place on, where a push begins.
+
+        For each push there are its lines of that run, as `Growth.body` has them. Runs without such
+        pushes are left out, and so is all that comes once there are `most_bytes`.
         """
         ...
 
@@ -253,26 +278,4 @@ class Fleet(Protocol):
 
     async def fleet_size(self, tenant: str) -> int:
         """How many KAHN runs the tenant has, without hidden ones."""
-        ...
-
-
-class FleetClockwork(Protocol):
-    """What the host itself does to the fleet of all tenants."""
-
-    async def fleet_settle(self, since: Since) -> None:
-        """Take what is too old out of the totals of the rolling spans."""
-        ...
-
-    async def fleet_aged(
-        self, started_before: int, hidden_before: int, limit: int
-    ) -> list[tuple[str, str, int, int | None]]:
-        """`(tenant, run_id, started_at, hidden_at)` of runs begun, or hidden, at or before then."""
-        ...
-
-    async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
-        """Hide these `(tenant, run_id)` from everything but export, and count them no longer."""
-        ...
-
-    async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
-        """Delete these hidden `(tenant, run_id, observed_run_id)` for good, with the observed run."""
         ...

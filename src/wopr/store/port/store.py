@@ -10,7 +10,8 @@ from wopr.store.port.audit import AuditLog
 from wopr.store.port.clockwork import Clockwork
 from wopr.store.port.definitions import AgentManifests, Workflows
 from wopr.store.port.feedback import Annotations, Judges, ReviewQueues
-from wopr.store.port.fleet import Fleet, FleetClockwork
+from wopr.store.port.fleet import Fleet
+from wopr.store.port.fleet_clockwork import FleetClockwork
 from wopr.store.port.keys import Keys
 from wopr.store.port.memories import Memories
 from wopr.store.port.projections import Projections

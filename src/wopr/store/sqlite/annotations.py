@@ -11,7 +11,7 @@ from wopr.store.port.feedback import AnnotationRow
 from wopr.store.sqlite.annotation_rows import COLUMNS, annotation_row, write_annotation
 from wopr.store.sqlite.append import INSERT_ANSWER, answer_values, check_unanswered
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.projections import put_projection
+from wopr.store.sqlite.projections import put_projections
 
 _RUN_EXISTS = "SELECT 1 FROM runs WHERE run_id = ? AND tenant = ?"
 
@@ -57,7 +57,7 @@ def require_run(connection: sqlite3.Connection, tenant: str, run_id: str) -> Non
 def insert_annotation(connection: sqlite3.Connection, tenant: str, row: AnnotationRow) -> None:
     """Write an annotation of a run that is there, and let the fleet hear of it."""
     write_annotation(connection, tenant, row)
-    put_projection(connection, tenant, row.run_id)
+    put_projections(connection, tenant, (row.run_id,))
 
 
 def _put(

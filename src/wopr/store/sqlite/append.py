@@ -13,7 +13,7 @@ from wopr.store.port import Batch, RememberedAnswer, RunRow
 from wopr.store.sqlite.annotation_rows import write_annotation
 from wopr.store.sqlite.audit import append_entry
 from wopr.store.sqlite.outbox import queue_notices
-from wopr.store.sqlite.projections import put_projection
+from wopr.store.sqlite.projections import put_projections
 from wopr.store.sqlite.suspensions import resume, suspend
 
 _HEAD = """
@@ -187,7 +187,7 @@ def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> 
     for row in batch.annotations:
         write_annotation(connection, tenant, row)
     if batch.projects:
-        put_projection(connection, tenant, run.run_id)
+        put_projections(connection, tenant, (run.run_id,))
 
 
 def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _Head:

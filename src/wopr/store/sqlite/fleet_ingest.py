@@ -6,26 +6,20 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-import msgspec
-
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.port.fleet import AgentRun, FleetRun, Growth, HeldRun, IngestBatch
-from wopr.store.sqlite.append import append_batches, check_batch
 from wopr.store.sqlite.fleet_counting import Counting, begin_spans, count_agents
 from wopr.store.sqlite.fleet_rows import (
     AGENT_COLUMNS,
     RUN_COLUMNS,
     agent_run,
     agent_values,
-    fleet_run,
+    as_array,
+    runs_of,
 )
 from wopr.store.sqlite.part import Part
+from wopr.store.sqlite.projections import put_projections
 
-# `known` are the ids asked for, as one JSON array: one statement, however many they are.
-_RUNS = f"""
-SELECT {RUN_COLUMNS} FROM json_each(?) AS known
-CROSS JOIN fleet_runs ON tenant = ? AND run_id = known.value
-"""
 _HASHES = "SELECT hashes FROM fleet_chunks WHERE tenant = ? AND run_id = ? ORDER BY first"
 _AGENTS = f"""
 SELECT {AGENT_COLUMNS} FROM json_each(?) AS known
@@ -84,9 +78,7 @@ class SqliteFleetIngest(Part):
         return await self._reader.together(partial(_held, tenant=tenant, run_ids=run_ids))
 
     async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
-        """Write lines, totals and observed runs, all or nothing, durably."""
-        for observed in batch.observed:
-            check_batch(observed)
+        """Write lines and totals, all or nothing, durably."""
         await self._writer.submit(partial(_ingest, tenant=tenant, batch=batch))
 
 
@@ -98,11 +90,11 @@ def count_runs(connection: sqlite3.Connection, tenant: str, by: int) -> None:
 def _held(
     connection: sqlite3.Connection, tenant: str, run_ids: Sequence[str]
 ) -> dict[str, HeldRun]:
-    runs = _runs(connection, tenant, run_ids)
+    runs = runs_of(connection, tenant, run_ids)
     if not runs:
         return {}
     agents: dict[str, dict[str, AgentRun]] = {run_id: {} for run_id in runs}
-    for row in connection.execute(_AGENTS, (_known(runs), tenant)):
+    for row in connection.execute(_AGENTS, (as_array(runs), tenant)):
         agent = agent_run(row)
         agents[agent.run_id][agent.agent_id] = agent
     return {
@@ -115,20 +107,8 @@ def _hashes(connection: sqlite3.Connection, tenant: str, run_id: str) -> bytes:
     return b"".join(row[0] for row in connection.execute(_HASHES, (tenant, run_id)))
 
 
-def _runs(
-    connection: sqlite3.Connection, tenant: str, run_ids: Sequence[str]
-) -> dict[str, FleetRun]:
-    found = connection.execute(_RUNS, (_known(run_ids), tenant))
-    return {run.run_id: run for run in map(fleet_run, found)}
-
-
-def _known(run_ids: Sequence[str] | dict[str, FleetRun]) -> str:
-    return msgspec.json.encode(list(run_ids)).decode()
-
-
 def _ingest(connection: sqlite3.Connection, tenant: str, batch: IngestBatch) -> None:
     _pass_fence(connection, tenant, batch.growths)
-    append_batches(connection, tenant, batch.observed)
     counting = Counting(tenant, begin_spans(connection, tenant, batch.since))
     for growth in batch.growths:
         count_agents(counting, growth.agents)
@@ -136,11 +116,12 @@ def _ingest(connection: sqlite3.Connection, tenant: str, batch: IngestBatch) -> 
             counting.audit(audit, 1)
     _write_lines(connection, tenant, batch.growths)
     counting.write(connection)
+    put_projections(connection, tenant, batch.shown_by)
 
 
 def _pass_fence(connection: sqlite3.Connection, tenant: str, growths: Sequence[Growth]) -> None:
     """Raise `SequenceTaken` unless every run is as the lines were aligned with it."""
-    found = _runs(connection, tenant, [growth.run.run_id for growth in growths])
+    found = runs_of(connection, tenant, [growth.run.run_id for growth in growths])
     for growth in growths:
         if found.get(growth.run.run_id) != growth.before:
             raise SequenceTaken("the run has other lines by now", runId=growth.run.run_id)
@@ -179,6 +160,5 @@ def _run_values(tenant: str, run: FleetRun) -> tuple[str | int | None, ...]:
 
 
 def _chunk_values(tenant: str, growth: Growth) -> tuple[str | int | bytes, ...]:
-    first = 0 if growth.before is None else growth.before.lines
-    lines = growth.run.lines - first
-    return tenant, growth.run.run_id, first, lines, growth.hashes, growth.body
+    name = growth.run.run_id
+    return tenant, name, growth.first, growth.new_lines, growth.hashes, growth.body

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from wopr.store.port.fleet import AgentRun, FleetRun
-from wopr.store.sqlite.fleet_rows import AGENT_COLUMNS, RUN_COLUMNS, agent_run, fleet_run
+from wopr.store.sqlite.fleet_rows import (
+    AGENT_COLUMNS,
+    RUN_COLUMNS,
+    agent_run,
+    as_array,
+    fleet_run,
+    runs_of,
+)
 from wopr.store.sqlite.part import Part
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM fleet_runs WHERE tenant = ? AND run_id = ?"
@@ -34,6 +43,13 @@ SELECT first, body FROM fleet_chunks
 WHERE tenant = ? AND run_id = ? AND first >= coalesce(
     (SELECT max(first) FROM fleet_chunks WHERE tenant = ? AND run_id = ? AND first <= ?), 0
 ) ORDER BY first LIMIT ?
+"""
+_PUSHED = """
+SELECT body FROM fleet_chunks WHERE tenant = ? AND run_id = ? AND first >= ? ORDER BY first
+"""
+_NAMESAKES = """
+SELECT run_id FROM json_each(?) AS known
+CROSS JOIN runs ON run_id = known.value AND tenant = ?
 """
 _SIZE = "SELECT runs FROM fleet_tenants WHERE tenant = ?"
 
@@ -101,7 +117,35 @@ class SqliteFleetReads(Part):
             if len(chunks) < _CHUNKS_AT_ONCE:
                 return
 
+    async def fleet_news(
+        self, tenant: str, starts: Mapping[str, int], most_bytes: int
+    ) -> dict[str, list[bytes]]:
+        """What was pushed of each of these runs from a place on, where a push begins."""
+        return await self._reader.together(
+            partial(_news, tenant=tenant, starts=starts, most_bytes=most_bytes)
+        )
+
+    async def fleet_namesakes(self, tenant: str, run_ids: Sequence[str]) -> set[str]:
+        """Those of these ids that a run of the tenant on this host has."""
+        rows = await self._reader.far(_NAMESAKES, (as_array(run_ids), tenant))
+        return {row[0] for row in rows}
+
     async def fleet_size(self, tenant: str) -> int:
         """How many KAHN runs the tenant has, without hidden ones."""
         rows = self._reader.near(_SIZE, (tenant,))
         return rows[0][0] if rows else 0
+
+
+def _news(
+    connection: sqlite3.Connection, tenant: str, starts: Mapping[str, int], most_bytes: int
+) -> dict[str, list[bytes]]:
+    found: dict[str, list[bytes]] = {}
+    for run_id, run in runs_of(connection, tenant, starts).items():
+        if run.lines <= starts[run_id]:
+            continue
+        for (body,) in connection.execute(_PUSHED, (tenant, run_id, starts[run_id])):
+            found.setdefault(run_id, []).append(body)
+            most_bytes -= len(body)
+            if most_bytes <= 0:
+                return found
+    return found

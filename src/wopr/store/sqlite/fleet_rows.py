@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterable
 from typing import Final
+
+import msgspec
 
 from wopr.store.port.fleet import AgentRun, FleetRun
 from wopr.store.sqlite.reader import Parameter, Row
@@ -14,8 +18,26 @@ AGENT_COLUMNS: Final = (
     "run_id, agent_id, started_at, last_event, status, task, model, step, tool_calls, "
     "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, score"
 )
+# `known` are the ids asked for, as one JSON array: one statement, however many they are.
+_RUNS = f"""
+SELECT {RUN_COLUMNS} FROM json_each(?) AS known
+CROSS JOIN fleet_runs ON tenant = ? AND run_id = known.value
+"""
 
 AgentValue = Parameter | float
+
+
+def runs_of(
+    connection: sqlite3.Connection, tenant: str, run_ids: Iterable[str]
+) -> dict[str, FleetRun]:
+    """The tenant's runs of these ids, in the order of the ids."""
+    found = connection.execute(_RUNS, (as_array(run_ids), tenant))
+    return {run.run_id: run for run in map(fleet_run, found)}
+
+
+def as_array(run_ids: Iterable[str]) -> str:
+    """Ids as one parameter, for `json_each`."""
+    return msgspec.json.encode(list(run_ids)).decode()
 
 
 def fleet_run(row: Row) -> FleetRun:

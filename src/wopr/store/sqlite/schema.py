@@ -11,7 +11,7 @@ from wopr.protocol.errors import Refused
 from wopr.store.sqlite.schema_audit import AUDIT
 from wopr.store.sqlite.schema_feedback import FEEDBACK
 from wopr.store.sqlite.schema_fleet import FLEET, FLEET_WAITS
-from wopr.store.sqlite.schema_projections import PROJECTIONS
+from wopr.store.sqlite.schema_projections import OBSERVED_PROJECTIONS, PROJECTIONS
 from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
 # Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
@@ -229,6 +229,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     PROJECTIONS,
     FLEET,
     FLEET_WAITS,
+    OBSERVED_PROJECTIONS,
 )
 
 

@@ -14,3 +14,12 @@ PROJECTIONS = (
     """,
     "INSERT INTO projections (tenant, run_id) SELECT tenant, run_id FROM runs",
 )
+
+# What is owed to observed runs and what is owed of the host's own are two queues in one table.
+OBSERVED_PROJECTIONS = (
+    "CREATE INDEX projections_observed ON projections (run_id GLOB 'kahn-*', place)",
+    """
+    CREATE INDEX projections_by_tenant ON projections (tenant, place)
+    WHERE run_id GLOB 'kahn-*'
+    """,
+)
