@@ -10,7 +10,7 @@ from wopr.http.answers import Answer, Stream, ok
 from wopr.http.exchange import Exchange
 from wopr.http.ingest import NDJSON
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST, read_cursor, run_id, write_cursor
+from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, run_id, write_cursor
 from wopr.protocol.errors import Refused
 from wopr.protocol.fleet import (
     AgentRuns,
@@ -137,19 +137,6 @@ WINDOW = Parameter(
     description="One of 24h, 7d, all: runs whose last event is not older.",
     schema={"type": "string", "enum": list(WINDOWS), "default": DEFAULT_WINDOW},
 )
-_PAGE = (
-    Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
-    Parameter(
-        name="limit",
-        description="How many at most.",
-        schema={
-            "type": "integer",
-            "minimum": 1,
-            "maximum": PAGE_MOST,
-            "default": PAGE_DEFAULT,
-        },
-    ),
-)
 
 OPERATIONS = (
     Operation(
@@ -195,7 +182,7 @@ OPERATIONS = (
         scope="fleet:read",
         answer=AgentRuns,
         errors=(*_READS, 404),
-        parameters=(WINDOW, *_PAGE),
+        parameters=(WINDOW, *PAGING),
         is_extension=True,
     ),
     Operation(
@@ -208,7 +195,7 @@ OPERATIONS = (
         scope="fleet:read",
         answer=FleetRuns,
         errors=_READS,
-        parameters=_PAGE,
+        parameters=PAGING,
         is_extension=True,
     ),
     Operation(
