@@ -293,6 +293,34 @@ async def test_a_destination_none_of_whose_addresses_answers_is_a_connect_error(
     assert dialler.dialled == [PUBLIC, "1.1.1.1"]
 
 
+class _Lost(httpcore.AsyncNetworkStream):
+    """A connection whose peer hung up before it was used."""
+
+    def get_extra_info(self, info: str) -> object:
+        socket = None
+        return socket.getpeername()  # type: ignore[attr-defined]  # what then happens below
+
+    async def start_tls(self, *_: object, **__: object) -> httpcore.AsyncNetworkStream:
+        return self
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_peer_that_hangs_up_at_once_is_a_connect_error(
+    client_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def connect(*_: object, **__: object) -> httpcore.AsyncNetworkStream:
+        return _Lost()
+
+    dialler = Dialler(9)
+    monkeypatch.setattr(dialler, "connect_tcp", connect)
+
+    async with public_client(Names([PUBLIC]), dialler, client_tls) as client:
+        with pytest.raises(httpx.ConnectError, match="lost"):
+            await client.get(f"https://{NAME}/")
+
+
 async def test_a_public_address_in_the_url_is_dialled_without_a_resolver(
     client_tls: ssl.SSLContext,
 ) -> None:

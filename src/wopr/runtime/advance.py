@@ -329,13 +329,8 @@ class Advancer:
                 call.forget(await self.transact(run, change))
 
     def release(self, run: ActiveRun) -> None:
-        """Let go of a run that waits: the store knows all there is to know.
-
-        One that has ended is let go of when its last event is committed.
-        """
-        if run.state.is_terminal:
-            return
-        if run.is_idle and not run.lock.statistics().tasks_waiting:
+        """Let go of a run that has ended or waits: the store knows all there is to know."""
+        if run.state.is_terminal or (run.is_idle and not run.lock.statistics().tasks_waiting):
             self.runs.pop(run.state.identity.run_id, None)
 
     async def advance(self, tenant: str, run_id: str) -> None:
@@ -354,6 +349,11 @@ class Advancer:
     async def _advance_locked(self, run: ActiveRun) -> None:
         identity = run.state.identity
         run.row = await self.journal.store.run(identity.tenant, identity.run_id)
+        if run.row is not None and run.row.last_sequence >= run.state.next_sequence:
+            # It was loaded before another task of this process went on with it, and let it go.
+            await self.journal.reload(run)
+            if run.state.is_terminal:
+                return
         wish = read_wish(run.row.wish if run.row is not None else None)
         if isinstance(wish, CancelWish):
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))

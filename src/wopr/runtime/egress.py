@@ -290,3 +290,7 @@ def _as_httpx_errors() -> Generator[None]:
     ) as failure:
         outer = next(outer for inner, outer in _ERRORS if isinstance(failure, inner))
         raise outer(str(failure)) from failure
+    except AttributeError as failure:
+        # A peer that hangs up at once leaves the connection without its socket, which the layer
+        # below looks at before the first byte.
+        raise httpx.ConnectError("the connection was lost before it was used") from failure

@@ -1,0 +1,33 @@
+"""A run that is loaded while another task finishes it is not worked on as it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault.inprocess import TENANT, Bench, Gates
+from tests.wire.definitions import node
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_an_advance_that_comes_too_late_sees_that_the_run_has_ended(
+    ours: Bench, gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await ours.create(await ours.register([node("gate", "test.gate")]))
+    await gates.until_reached("gate")
+    advancer = ours.host.advancer
+    stale = await advancer.journal.load(TENANT, run_id)
+    gates.open("gate")
+    await ours.until(run_id, "completed")
+
+    async def loaded(tenant: str, name: str) -> object:
+        return stale
+
+    monkeypatch.setattr(advancer.journal, "load", loaded)
+    before = await ours.log(run_id)
+    await advancer.advance(TENANT, run_id)
+
+    assert stale is not None
+    assert stale.state.status == "completed"
+    assert run_id not in advancer.runs
+    assert await ours.log(run_id) == before
