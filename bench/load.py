@@ -31,6 +31,8 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True, tag="requests"):
     seconds: float = 1e9
     # How many run ids to bring back.
     keep: int = 0
+    # Other servers that the clients are spread over.
+    more_ports: list[int] = []
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True, tag="fan-out"):
@@ -43,6 +45,8 @@ class FanOut(msgspec.Struct, frozen=True, kw_only=True, tag="fan-out"):
     opened: bytes
     triggers: list[bytes]
     marks: list[bytes]
+    # Where the triggers go, if not where the readers are.
+    trigger_port: int | None = None
 
 
 Job: TypeAlias = Requests | FanOut
@@ -217,8 +221,10 @@ async def _requests(job: Requests) -> Answers:
     generator = Generator(job)
     loop = asyncio.get_running_loop()
     clients: list[Client] = []
-    for _ in range(job.clients):
-        _, client = await loop.create_connection(lambda: Client(generator), "127.0.0.1", job.port)
+    ports = [job.port, *job.more_ports]
+    for number in range(job.clients):
+        port = ports[number % len(ports)]
+        _, client = await loop.create_connection(lambda: Client(generator), "127.0.0.1", port)
         clients.append(client)
     generator.deadline = time.perf_counter() + job.seconds
     began, cpu = time.perf_counter(), time.process_time()
@@ -245,7 +251,8 @@ async def _fan_out(job: FanOut) -> Arrivals:
     for _ in range(job.readers):
         await loop.create_connection(lambda: Reader(fan, job.stream), "127.0.0.1", job.port)
     await asyncio.wait_for(fan.all_there.wait(), LONGEST_WAIT)
-    _, writer = await asyncio.open_connection("127.0.0.1", job.port)
+    port = job.port if job.trigger_port is None else job.trigger_port
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
     first: list[float] = []
     last: list[float] = []
     cpu = time.process_time()

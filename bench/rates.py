@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from bench.figures import Floor
 from bench.load import Answers, Requests, run_job
-from bench.server import Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,15 @@ class Rate:
         return Floor(rate=self.per_second, cpu_us=self.cpu_us, load_us=self.load_us)
 
 
-def measured(served: Served, job: Requests) -> Rate:
+class Measurable(Protocol):
+    """One process or several, of which one wants to know what they cost."""
+
+    def cpu_seconds(self) -> float:
+        """What was spent so far."""
+        ...
+
+
+def measured(served: Measurable, job: Requests) -> Rate:
     """Run a job and take the server's CPU around it. An answer that is no success is a fault."""
     before = served.cpu_seconds()
     answers = run_job(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -38,12 +39,17 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.port = port
+        self.pid = process.pid
         self._process = psutil.Process(process.pid)
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads since it started."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
+
+    def kill(self) -> None:
+        """End it without a chance to say so."""
+        self._process.kill()
 
     def rss_bytes(self) -> int:
         """Resident memory now."""
@@ -70,20 +76,36 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
         if fill is not None:
             (directory / "data").mkdir()
             asyncio.run(_fill(directory / "data" / "wopr.db", fill))
-        workflows = directory / "workflows"
-        workflows.mkdir()
-        for definition in WORKFLOWS:
-            (workflows / f"{definition['id']}.json").write_bytes(msgspec.json.encode(definition))
-        environment = os.environ | {
-            "WOPR_DATA_DIR": str(directory / "data"),
-            "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
-            "WOPR_RATE_LIMIT": "0",
-            "WOPR_INGEST_RATE_LIMIT": "0",
-        }
-        command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", str(workflows), *options)
+        environment, workflows = _prepared(directory)
+        command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", workflows, *options)
         with _process(command, environment) as served:
             served.database = directory / "data" / "wopr.db"
             yield served
+
+
+@contextmanager
+def sharing(url: str, kind: str, count: int, *options: str) -> Iterator[list[Served]]:
+    """So many processes of a kind, `serve` or `worker`, that share the database at `url`."""
+    with scratch() as directory, ExitStack() as started:
+        environment, workflows = _prepared(directory)
+        environment |= {"WOPR_HOST_KEY": base64.b64encode(b"b" * 32).decode(), "WOPR_DB": url}
+        command = ("-c", _SERVE, kind, "--port", "0", "--workflows", workflows, *options)
+        yield [started.enter_context(_process(command, environment)) for _ in range(count)]
+
+
+def _prepared(directory: Path) -> tuple[dict[str, str], str]:
+    """The variables of a host in a directory, and the folder of its workflows."""
+    workflows = directory / "workflows"
+    workflows.mkdir()
+    for definition in WORKFLOWS:
+        (workflows / f"{definition['id']}.json").write_bytes(msgspec.json.encode(definition))
+    environment = os.environ | {
+        "WOPR_DATA_DIR": str(directory / "data"),
+        "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
+        "WOPR_RATE_LIMIT": "0",
+        "WOPR_INGEST_RATE_LIMIT": "0",
+    }
+    return environment, str(workflows)
 
 
 async def _fill(path: Path, fill: Fill) -> None:

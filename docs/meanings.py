@@ -11,7 +11,13 @@ SETTINGS: Final[dict[str, str]] = {
     "host": "The address to listen on.",
     "port": "The port; 0 picks a free one, which the greeting names.",
     "data_dir": "Where database, credentials and host key lie.",
-    "db": "The database, `sqlite:///relative/path` or `sqlite:////absolute/path`.",
+    "db": "The database: `sqlite:///relative/path`, `sqlite:////absolute/path` or "
+    "`postgresql://user:password@host:port/database`, which needs `wopr[postgres]`.",
+    "db_pool_size": "The most connections that one process has to a database server; at least 3.",
+    "db_pool_timeout_seconds": "How long a call waits for a connection before it is answered 503.",
+    "db_statement_timeout_seconds": "How long a statement may run, or wait for a row that is held.",
+    "db_slow_statement_ms": "From which duration on a statement is logged, without its values; 0 "
+    "logs none.",
     "workflows": "Directories whose JSON and YAML definitions are registered at start.",
     "conformance": "Install the conformance workflows and the node types that only they use.",
     "log_format": "`text` for a terminal, `json` for a machine.",
@@ -26,6 +32,14 @@ SETTINGS: Final[dict[str, str]] = {
     "many; 0 is no limit.",
     "max_in_flight": "Requests under way at once before the host answers 503.",
     "max_readers_per_run": "Open streams on one run before the next is answered 429.",
+    "executes": "Execute nodes in this process; `wopr serve --no-worker` leaves them to workers. Only "
+    "where processes share a database.",
+    "serves": "Answer requests; `wopr worker` does not.",
+    "wakeups_at_once": "How many wake-ups one process works on at once. Only where processes share a "
+    "database.",
+    "max_held_runs": "How many runs one process has nodes of in flight before it leaves more to others. "
+    "Only where processes share a database.",
+    "max_held_runs_per_tenant": "The same for the runs of one tenant; 0 is no limit.",
     "retention_days": "How long a run is kept after it has ended; at least 7.",
     "drain_seconds": "How long a stop waits for requests under way.",
     "heartbeat_seconds": "After how long a silence a stream sends a comment; at most 30.",
@@ -91,6 +105,8 @@ ANSWERS: Final[dict[str, str]] = {
     "run_state_conflict": "The run's present state forbids it.",
     "workflow_exists": "This id and version hold other content.",
     "agent_exists": "This agent and version hold other content.",
+    "hold_lost": "Another process executes the run's nodes by now. Handled inside the host; no client "
+    "sees it.",
     "sequence_taken": "A lost race for a run's log. Retried inside the host; no client sees it.",
     "idempotency_in_flight": "The first request with this key is still under way.",
     "idempotency_key_mismatch": "The key was used with another body.",

@@ -15,6 +15,7 @@ from bench.measures.feedback import measure_feedback
 from bench.measures.fleet import measure_fleet
 from bench.measures.forks import measure_forks
 from bench.measures.growth import measure_growth
+from bench.measures.postgres import measure_postgres
 from bench.measures.reads import measure_reads
 from bench.measures.runs import measure_runs
 from bench.measures.waiting import measure_waiting
@@ -34,4 +35,5 @@ MEASURES: Mapping[str, Measure] = {
     "feedback": measure_feedback,
     "forks": measure_forks,
     "console": measure_console,
+    "postgres": measure_postgres,
 }

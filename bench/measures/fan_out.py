@@ -22,7 +22,7 @@ def measure_fan_out(size: Size, floors: Floors) -> list[Figure]:
     """Measure the time to the last reader, over many pauses and resumes of one run."""
     with serving_host() as served:
         before = served.cpu_seconds()
-        arrivals = run_fan_out(_job(served, size))
+        arrivals = run_fan_out(pausing_job(served, size))
         cpu = served.cpu_seconds() - before
     # Opening the streams is part of the CPU, and small beside what they then carry.
     cpu_us = 1e6 * cpu / (size.fan_outs * READERS)
@@ -63,7 +63,8 @@ def _spread(arrivals: Arrivals, floors: Floors) -> Figure:
     )
 
 
-def _job(served: Served, size: Size) -> FanOut:
+def pausing_job(served: Served, size: Size, *, told: Served | None = None) -> FanOut:
+    """Pauses and resumes of one run, of which readers hear; another server may be told of them."""
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-wait"})
     path = str(run["statusUrl"])
     pause = wire.request("POST", f"{path}:pause", b'{"drainPolicy":"immediate"}')
@@ -76,4 +77,5 @@ def _job(served: Served, size: Size) -> FanOut:
         opened=b"event: run.started",
         triggers=[pause, resume] * rounds,
         marks=[b"event: run.paused", b"event: run.resumed"] * rounds,
+        trigger_port=None if told is None else told.port,
     )

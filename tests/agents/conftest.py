@@ -1,21 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.agents.speakers import TYPES
 from tests.fault.inprocess import Bench, bench, numbered
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever the machine's proxy settings are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("no_proxy", "127.0.0.1")
-        yield
 
 
 @pytest.fixture

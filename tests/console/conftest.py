@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
@@ -11,41 +10,9 @@ from tests.console.browser import Open, chromium, launched
 from tests.console.client import Person
 from tests.console.samples import Belongings
 from tests.wire.client import Wire
-from tests.wire.host import ACME, GLOBEX, ServedHost, served
+from tests.wire.host import ACME, GLOBEX, ServedHost
 
 SignedIn = Callable[..., Person]
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever the machine's proxy settings are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("no_proxy", "127.0.0.1")
-        yield
-
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """The host that most tests share."""
-    with served(tmp_path_factory.mktemp("host"), "--conformance") as running:
-        yield running
-
-
-@pytest.fixture
-def new_host(tmp_path: Path) -> Iterator[Callable[..., ServedHost]]:
-    """Start hosts of a test's own, with its own settings."""
-    started: list[ServedHost] = []
-
-    def start(*options: str, **variables: str) -> ServedHost:
-        running = ServedHost(tmp_path / f"host{len(started)}", options, variables)
-        running.start()
-        started.append(running)
-        return running
-
-    yield start
-    for running in started:
-        running.stop()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from tests.console.client import Markup, Person
 from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Belongings, Sample
 from tests.wire.host import ServedHost
 
+pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
+
 SERIOUS = ("serious", "critical")
 WIDTHS = (390, 1280)
 # Pages of the console that open in a dialog too.

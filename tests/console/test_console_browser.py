@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, sign_in
@@ -12,6 +13,8 @@ from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, node, workflow
 from tests.wire.fleet import ASKS, Story, push
 from tests.wire.host import GLOBEX
+
+pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
 
 def test_a_person_signs_in_starts_a_run_watches_it_and_signs_out(open_page: Open) -> None:

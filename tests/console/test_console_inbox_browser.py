@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, sign_in
@@ -13,6 +14,8 @@ from tests.wire.definitions import fresh, node, workflow
 from tests.wire.feedback import finished_run, listed, rating
 from tests.wire.host import REVIEWER
 from tests.wire.waiting import gate, name_of, payload, taken, until_waiting, waiting
+
+pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
 
 def waits(wire: Wire, count: int) -> tuple[str, list[str]]:

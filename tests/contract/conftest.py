@@ -10,10 +10,12 @@ from wopr.store.port import Store
 
 
 # Another adapter is another parameter here: the tests ask for `store` and know no adapter.
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    urls = {"sqlite": f"sqlite:///{tmp_path / 'folder' / 'wopr.db'}"}
-    return urls[request.param]
+    if request.param == "postgres":
+        url: str = request.getfixturevalue("postgres_url")
+        return url
+    return f"sqlite:///{tmp_path / 'folder' / 'wopr.db'}"
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 from tests.contract.builders import T0, TENANT, ended
 from tests.contract.feedback import DAY, HOUR, MIDNIGHT, annotation, judge, pending, queue, window
 from wopr.store.port.feedback import GroupBy
+from wopr.store.sql.counting import counting, stretches
+from wopr.store.sql.dialect import SQLITE
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.connect import open_writer
-from wopr.store.sqlite.feedback import counting, stretches
 
 GROUPINGS: tuple[GroupBy, ...] = ("workflow", "agent", "node", "time", "nothing")
 
@@ -32,7 +33,7 @@ def test_a_summary_searches_its_window_by_the_key(
 ) -> None:
     for days, narrowed in product((1, 30), ({}, {"workflow_id": "w", "agent_id": "a"})):
         where = window(T0 - T0 % HOUR, T0 - T0 % HOUR + days * DAY, **narrowed)
-        sql, parameters = counting(TENANT, where, by)
+        sql, parameters = counting(SQLITE, TENANT, where, by)
 
         steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 

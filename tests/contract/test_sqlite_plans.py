@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import wopr.store.sql
 import wopr.store.sqlite
 from tests.contract.builders import T0, TENANT
 from wopr.store.port import RunFilter, SuspensionFilter
+from wopr.store.sql.dialect import SQLITE
+from wopr.store.sql.inbox import pending_listing
+from wopr.store.sql.listing import listing
 from wopr.store.sqlite.connect import open_writer
-from wopr.store.sqlite.listing import listing
-from wopr.store.sqlite.suspensions import pending_listing
 
 # Totals for metrics and for the operator's command line; they run on a thread and rarely.
 WALKS_ALL_ON_PURPOSE = {"clockwork._COUNTS", "store._TOTALS", "keys._ALL"}
@@ -27,7 +29,10 @@ SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
 def statements() -> dict[str, str]:
     """Every statement of the adapter, by module and name."""
     found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(wopr.store.sqlite.__path__, "wopr.store.sqlite."):
+    for module in (
+        *pkgutil.iter_modules(wopr.store.sqlite.__path__, "wopr.store.sqlite."),
+        *pkgutil.iter_modules(wopr.store.sql.__path__, "wopr.store.sql."),
+    ):
         for name, value in vars(importlib.import_module(module.name)).items():
             texts = value if isinstance(value, tuple) else (value,)
             for n, text in enumerate(texts):
@@ -57,7 +62,7 @@ def walks(steps: list[str]) -> list[str]:
 
     Rows of a subquery are bounded by its LIMIT, and those below a run by its children.
     """
-    bounded = ("SCAN (subquery", "SCAN known", "SCAN below")
+    bounded = ("SCAN (subquery", "SCAN part", "SCAN known", "SCAN below")
     return [step for step in steps if step.startswith("SCAN") and not step.startswith(bounded)]
 
 
@@ -95,7 +100,7 @@ def test_no_listing_walks_or_sorts_a_table(
             created_before=created_before,
         )
 
-        steps = plan(database, listing(TENANT, where, after, 20)[0])
+        steps = plan(database, listing(SQLITE, TENANT, where, after, 20)[0])
 
         assert not walks(steps), where
         # The merge of several statuses sorts, but no more than a page of each.
@@ -110,7 +115,7 @@ def test_no_listing_of_suspensions_walks_or_sorts_a_table(
     for workflow_id, run_id, after in product((None, "w"), (None, "r"), (None, (T0, "r/i"))):
         where = SuspensionFilter(kinds=kinds, workflow_id=workflow_id, run_id=run_id)
 
-        steps = plan(database, pending_listing(TENANT, where, after, 20)[0])
+        steps = plan(database, pending_listing(SQLITE, TENANT, where, after, 20)[0])
 
         assert not walks(steps), where
         merges = len(kinds) > 1 and not (workflow_id or run_id)

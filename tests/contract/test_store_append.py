@@ -48,6 +48,21 @@ async def test_a_run_reads_back_as_it_was_written(store: Store) -> None:
     assert await store.read(TENANT, "run-1") == list(events(0, 2))
 
 
+async def test_any_text_is_kept_and_found_again(store: Store) -> None:
+    text = "\0 \x1a \x1a0 \u2028 \\u0000 é"
+    step = batch(text, tags=(text,), parent_run_id=text, artifacts=[artifact(text)])
+
+    await store.append(TENANT, [step])
+    await store.append(TENANT, [batch("other", parent_run_id="\x1a")])
+
+    assert await store.run(TENANT, text) == step.run
+    assert await log(store, text) == [b"0"]
+    assert await store.artifact(TENANT, text, text) == artifact(text)
+    for where in (RunFilter(tag=text), RunFilter(parent_run_id=text)):
+        assert (await store.runs(TENANT, where, None, 10)).runs == (step.run,)
+    assert sorted(await store.unfinished(None, 10)) == [(TENANT, text), (TENANT, "other")]
+
+
 async def test_a_log_is_read_in_pages(store: Store) -> None:
     await store.append(TENANT, [batch(count=250)])
 

@@ -120,7 +120,7 @@ async def test_every_acknowledged_append_survives_a_kill(store_url: str) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["", "wopr.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "postgresql://u:pw@h/d"]
+    "url", ["", "wopr.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "mysql://u:pw@h/d"]
 )
 async def test_a_url_that_names_no_store_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(Refused) as refused:

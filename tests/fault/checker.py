@@ -1,6 +1,6 @@
 """Reads a database that no host has open and says everything about it that cannot be true.
 
-`python -m tests.fault.checker <file>` prints the problems and fails when there are any.
+`python -m tests.fault.checker <file or URL>` prints the problems and fails when there are any.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, LiteralString
 
 import msgspec
+import psycopg
 
 from wopr.engine.fold import fold_all
 from wopr.engine.graph import Graph, compile_graph
@@ -26,7 +29,7 @@ from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.workflow import WorkflowDefinition
 from wopr.store.port import SHARED, RunRow, StoredEvent
-from wopr.store.sqlite.listing import RUN_COLUMNS, run_row
+from wopr.store.sql.rows import RUN_COLUMNS, run_row
 
 NODE_ENDS = {"node.completed", "node.failed", "node.retried", "node.skipped", "node.cancelled"}
 
@@ -52,10 +55,9 @@ class StoredRun:
 class Stored:
     """A database's runs, read once."""
 
-    def __init__(self, file: Path) -> None:
-        self._connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            self.integrity = self._one("PRAGMA integrity_check")
+    def __init__(self, database: Path | str) -> None:
+        with closing(_connected(database)) as self._connection:
+            self.integrity = self._integrity()
             self.orphans = self._one(
                 "SELECT count(*) FROM events WHERE run_id NOT IN (SELECT run_id FROM runs)"
             )
@@ -72,12 +74,17 @@ class Stored:
                     "SELECT tenant, workflow_id, version, body FROM workflows"
                 )
             }
-        finally:
-            self._connection.close()
         self.graph = cache(self._graph)
 
-    def _one(self, sql: str) -> object:
-        return self._connection.execute(sql).fetchone()[0]
+    def _integrity(self) -> object:
+        # A server checks its own pages, with checksums.
+        is_file = isinstance(self._connection, sqlite3.Connection)
+        return self._one("PRAGMA integrity_check") if is_file else "ok"
+
+    def _one(self, sql: LiteralString) -> object:
+        found = self._connection.execute(sql).fetchone()
+        assert found is not None
+        return found[0]
 
     def _runs(self) -> Iterator[StoredRun]:
         logs: dict[str, list[StoredEvent]] = {}
@@ -114,9 +121,16 @@ class Stored:
         return fold_all(initial(identity, graph), run.events)
 
 
-def problems(file: Path) -> list[str]:
+def _connected(database: Path | str) -> sqlite3.Connection | psycopg.Connection[Any]:
+    if isinstance(database, str):
+        # As the administrator, who sees every tenant's rows.
+        return psycopg.connect(database, autocommit=True, options="-c search_path=wopr")
+    return sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
+
+
+def problems(database: Path | str) -> list[str]:
     """Everything about the database that cannot be true."""
-    stored = Stored(file)
+    stored = Stored(database)
     found = [] if stored.integrity == "ok" else [f"the file is damaged: {stored.integrity}"]
     if stored.orphans:
         found.append(f"{stored.orphans} events belong to no run")
@@ -224,9 +238,9 @@ def _answers(stored: Stored) -> Iterator[str]:
             yield f"run {document['runId']} was acknowledged and is not there"
 
 
-def main(file: str) -> int:
+def main(database: str) -> int:
     """Print the problems of a database, or that there are none."""
-    found = problems(Path(file))
+    found = problems(database if "://" in database else Path(database))
     print("\n".join(found) or "no problems found")
     return 1 if found else 0
 

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import Database
 from tests.fault.hosts import FragileHost
 from tests.fault.inprocess import Bench, Gates, bench, gate_types, numbered
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _no_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever the machine's proxy settings are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("no_proxy", "127.0.0.1")
-        yield
 
 
 @pytest.fixture
@@ -24,23 +17,33 @@ def gates() -> Gates:
 
 
 @pytest.fixture
-async def ours(tmp_path: Path, gates: Gates) -> AsyncIterator[Bench]:
+async def ours(
+    tmp_path: Path, gates: Gates, new_database: Callable[[], Database]
+) -> AsyncIterator[Bench]:
     """A host of the test's own, whose `test.*` nodes wait at the test's gates."""
-    async with bench(tmp_path, *gate_types(gates), new_id=numbered()) as running:
-        yield running
+    with new_database() as variables:
+        url = variables.get("WOPR_DB", "")
+        async with bench(tmp_path, *gate_types(gates), new_id=numbered(), url=url) as running:
+            yield running
 
 
 @pytest.fixture
-def new_host(tmp_path: Path) -> Iterator[Callable[..., FragileHost]]:
+def new_host(
+    tmp_path: Path, new_database: Callable[[], Database]
+) -> Iterator[Callable[..., FragileHost]]:
     """Start hosts of a test's own; what they leave behind is checked at the end."""
     started: list[FragileHost] = []
 
-    def start(*options: str, **variables: str) -> FragileHost:
-        host = FragileHost(tmp_path / f"host{len(started)}", ("--conformance", *options), variables)
-        host.start()
-        started.append(host)
-        return host
+    with ExitStack() as kept:
 
-    yield start
-    for host in started:
-        host.check()
+        def start(*options: str, **variables: str) -> FragileHost:
+            variables = kept.enter_context(new_database()) | variables
+            directory = tmp_path / f"host{len(started)}"
+            host = FragileHost(directory, ("--conformance", *options), variables)
+            host.start()
+            started.append(host)
+            return host
+
+        yield start
+        for host in started:
+            host.check()

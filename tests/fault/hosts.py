@@ -27,6 +27,11 @@ class FragileHost(ServedHost):
         return self.data_dir / "wopr.db"
 
     @property
+    def database(self) -> Path | str:
+        """What the checker reads: the file, or the URL of a database server."""
+        return self.variables.get("WOPR_DB") or self.db
+
+    @property
     def running(self) -> subprocess.Popen[str]:
         assert self.process is not None
         return self.process
@@ -83,7 +88,7 @@ class FragileHost(ServedHost):
         """Stop the host if it runs, and find nothing wrong with what it leaves behind."""
         if self.process is not None:
             self.stop()
-        assert problems(self.db) == []
+        assert problems(self.database) == []
         assert "Traceback" not in self.log()
 
 

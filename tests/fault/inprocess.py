@@ -65,10 +65,11 @@ class Gates:
 class Bench:
     """A running host and what a test does with it."""
 
-    def __init__(self, host: Host, clock: Clock, db: Path) -> None:
+    def __init__(self, host: Host, clock: Clock, database: Path | str) -> None:
         self.host = host
         self.clock = clock
-        self.db = db
+        # A file, or the URL of a database on a server.
+        self.database = database
 
     async def register(self, nodes: Iterable[JsonObject], **fields: object) -> str:
         """Register a workflow of these nodes and return its id."""
@@ -153,17 +154,21 @@ def numbered() -> Callable[[], str]:
 
 @asynccontextmanager
 async def bench(
-    data_dir: Path, *types: NodeType, clock: Clock | None = None, new_id: Callable[[], str]
+    data_dir: Path,
+    *types: NodeType,
+    clock: Clock | None = None,
+    new_id: Callable[[], str],
+    url: str = "",
 ) -> AsyncGenerator[Bench, None]:
-    """Run a host on SQLite in this folder, with these node types beside its own."""
+    """Run a host with these node types beside its own, on SQLite unless another URL is given."""
     registry = builtin_registry(with_conformance=True)
     for node_type in types:
         registry.add(node_type)
     clock = clock or Clock()
-    settings = Settings(data_dir=data_dir, api_keys=f"test_key:{TENANT}")
+    settings = Settings(data_dir=data_dir, db=url, api_keys=f"test_key:{TENANT}")
     sources = Sources(now=clock, new_id=new_id)
     async with running_host(settings, sources, registry) as host:
-        yield Bench(host, clock, data_dir / "wopr.db")
+        yield Bench(host, clock, url or data_dir / "wopr.db")
 
 
 def gate_types(gates: Gates) -> tuple[NodeType, ...]:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import msgspec
+import psycopg
 
 from tests.fault.inprocess import TENANT
 from wopr.protocol.documents import UNSET, JsonObject, encode
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_millis
-from wopr.store.port import Batch, StoredEvent, Wish
+from wopr.store.port import Batch, RunRow, StoredEvent, Wish
+from wopr.store.postgres.append import APPEND, appending
+from wopr.store.sql.rows import RUN_COLUMNS, run_row
 from wopr.store.sqlite.append import append_batches
-from wopr.store.sqlite.listing import RUN_COLUMNS, run_row
+
+Connection: TypeAlias = "sqlite3.Connection | psycopg.Connection[Any]"
 
 _BUSY_SECONDS = 10.0
+_ROW = f"SELECT {RUN_COLUMNS} FROM runs r WHERE run_id = '{{}}'"
+_EVENT = "SELECT body FROM events WHERE run_id = '{}' AND sequence = {}"
 _STATUS = {
     "run.cancelled": "cancelled",
     "run.paused": "paused",
@@ -27,10 +35,10 @@ _STATUS = {
 
 
 class Rival:
-    """Writes the same file on a connection of its own, at once and not through any queue."""
+    """Writes the same database on a connection of its own, at once and not through any queue."""
 
-    def __init__(self, db: Path) -> None:
-        self._db = db
+    def __init__(self, database: Path | str) -> None:
+        self._database = database
 
     def append(
         self,
@@ -41,45 +49,67 @@ class Rival:
         wishes: tuple[Wish, ...] = (),
     ) -> str:
         """Append one event at the end of the log and return its id."""
-        with closing(
-            sqlite3.connect(self._db, timeout=_BUSY_SECONDS, isolation_level=None)
-        ) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            step, event_id = _step(connection, run_id, event_type, payload or {}, node_id)
-            append_batches(connection, TENANT, [replace(step, wishes=wishes)])
-            connection.execute("COMMIT")
-        return event_id
+        with _connected(self._database) as connection:
+            row, last = _end(connection, run_id)
+            event = _event(last, event_type, payload or {}, node_id)
+            _append(connection, replace(_step(row, event), wishes=wishes))
+        return event.event_id
 
     def wish(self, run_id: str, body: bytes) -> None:
         """Leave a wish as a parent does that ends its children."""
         self.append(run_id, wishes=(Wish(run_id=run_id, body=body),))
 
 
-def _step(
-    connection: sqlite3.Connection, run_id: str, event_type: str, payload: JsonObject, node_id: str
-) -> tuple[Batch, str]:
-    selected = connection.execute(f"SELECT {RUN_COLUMNS} FROM runs r WHERE run_id = ?", (run_id,))
-    row = run_row(selected.fetchone())
-    last = connection.execute(
-        "SELECT body FROM events WHERE run_id = ? AND sequence = ?", (run_id, row.last_sequence)
-    ).fetchone()[0]
-    before = msgspec.json.decode(last, type=RunEvent)
-    event = RunEvent(
+@contextmanager
+def _connected(database: Path | str) -> Iterator[Connection]:
+    """A transaction of its own, on a file or, as its administrator, on a server's database."""
+    if isinstance(database, str):
+        with psycopg.connect(database, options="-c search_path=wopr") as server:
+            yield server
+        return
+    with closing(
+        sqlite3.connect(database, timeout=_BUSY_SECONDS, isolation_level=None)
+    ) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")
+
+
+def _end(connection: Connection, run_id: str) -> tuple[RunRow, RunEvent]:
+    """The run's row and the last event of its log."""
+    [columns] = connection.execute(_ROW.format(run_id)).fetchall()
+    row = run_row(columns)
+    [(body,)] = connection.execute(_EVENT.format(run_id, row.last_sequence)).fetchall()
+    return row, msgspec.json.decode(body, type=RunEvent)
+
+
+def _event(before: RunEvent, event_type: str, payload: JsonObject, node_id: str) -> RunEvent:
+    return RunEvent(
         event_id=f"rival-{uuid4().hex}",
-        run_id=run_id,
+        run_id=before.run_id,
         type=event_type,
         payload=payload,
         timestamp=before.timestamp,
-        sequence=row.last_sequence + 1,
+        sequence=before.sequence + 1,
         node_id=node_id or UNSET,
         causation_id=before.event_id,
     )
-    ended_at = to_millis(event.timestamp) if event_type == "run.cancelled" else None
+
+
+def _step(row: RunRow, event: RunEvent) -> Batch:
     after = replace(
         row,
         last_sequence=event.sequence,
-        status=_STATUS.get(event_type, row.status),
-        ended_at=ended_at,
+        status=_STATUS.get(event.type, row.status),
+        ended_at=to_millis(event.timestamp) if event.type == "run.cancelled" else None,
     )
-    stored = StoredEvent(sequence=event.sequence, type=event_type, body=encode(event))
-    return Batch(run=after, first=event.sequence, events=(stored,)), event.event_id
+    stored = StoredEvent(sequence=event.sequence, type=event.type, body=encode(event))
+    return Batch(run=after, first=event.sequence, events=(stored,))
+
+
+def _append(connection: Connection, step: Batch) -> None:
+    if isinstance(connection, sqlite3.Connection):
+        append_batches(connection, TENANT, [step])
+        return
+    [(answer,)] = connection.execute(APPEND, appending(TENANT, [step]).values).fetchall()
+    assert answer == "ok"

@@ -56,11 +56,8 @@ def damaged(copy: Path) -> Iterator[sqlite3.Connection]:
 
 def walked(file: Path, start: int = 0, end: int = ENTRIES) -> Verdict:
     async def read() -> Verdict:
-        log = open_audit_copy(file)
-        try:
+        async with open_audit_copy(file) as log:
             return await verify(log, start, end)
-        finally:
-            log.close()
 
     return anyio.run(read)
 

@@ -96,6 +96,7 @@ def test_a_host_that_is_asked_to_stop_leaves_everything_to_the_next_one(new_host
 
         with under_way(host, f"/v1/runs/{runs[0]}/events", streamMode="debug") as answers:
             eventually(lambda: len(wire.log(runs[0])) > 4)
+            eventually(lambda: "wopr_stream_readers 1.0" in wire.get("/metrics").text)
             stop(host)
 
         assert answers[0].status_code == 200
@@ -207,7 +208,7 @@ async def test_whatever_a_stopping_host_acknowledges_is_there_afterwards(tmp_pat
             tasks.cancel_scope.cancel()
 
     host.check()
-    runs = Stored(host.db).runs
+    runs = Stored(host.database).runs
     assert ledger.acknowledged
     assert ledger.acknowledged.keys() <= runs.keys()
     for (run_id, sequence), body in ledger.events.items():

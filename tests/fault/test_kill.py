@@ -126,7 +126,7 @@ async def test_a_host_that_is_killed_again_and_again_forgets_nothing(tmp_path: P
 
     story.host.check()
     print(f"{lives} lives: {dict(story.ledger.counts)}")
-    compare(story.ledger, Stored(story.host.db).runs)
+    compare(story.ledger, Stored(story.host.database).runs)
 
 
 def compare(ledger: Ledger, runs: dict[str, StoredRun]) -> None:

@@ -164,7 +164,7 @@ async def test_a_second_pause_is_refused_while_the_first_one_drains(ours: Bench)
 
 async def test_a_pause_does_not_take_the_place_of_a_cancellation(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([delay("wait", 500)]))
-    Rival(ours.db).wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
+    Rival(ours.database).wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
 
     with pytest.raises(Conflict):
         await ours.host.commands.pause(TENANT, run_id, DRAIN)

@@ -154,7 +154,7 @@ def test_a_cancellation_that_reached_the_parent_reaches_the_child(new_host: NewH
     host.kill()
     # What the host commits for the parent, had it died right after that commit.
     wish = msgspec.json.encode(CancelWish(reason="parent-cancelled", parent_run_id=parent_id))
-    rival = Rival(host.db)
+    rival = Rival(host.database)
     rival.append(parent_id, "node.cancelled", {"nodeId": "call"}, "call")
     rival.append(parent_id, "run.cancelled", wishes=(Wish(run_id=child_id, body=wish),))
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.fault.hosts import FragileHost, eventually
 from tests.fault.inprocess import NOON, TENANT, Gates, bench, gate_types, numbered
+from tests.fault.inprocess import eventually as eventually_so
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, node, variable, workflow
 from tests.wire.host import WOPR, environment
@@ -55,6 +56,7 @@ def refuses(response: httpx.Response) -> bool:
     )
 
 
+@pytest.mark.sqlite("the disk is full for the files of this host")
 def test_a_full_disk_is_said_and_nothing_is_acknowledged_until_there_is_room(
     new_host: NewHost,
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_full_disk_is_said_and_nothing_is_acknowledged_until_there_is_room(
     assert host.wire.finished(host.wire.create("conformance-noop", headers=headers))
 
 
+@pytest.mark.sqlite("the disk is full for the files of this host")
 def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_room(
     new_host: NewHost,
 ) -> None:
@@ -104,6 +107,7 @@ def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_ro
     assert [chunk["payload"]["chunk"] for chunk in chunks] == words
 
 
+@pytest.mark.sqlite("the disk is full for the files of this host")
 def test_commands_that_a_full_disk_refused_can_be_given_again(new_host: NewHost) -> None:
     host = new_host()
     wire = host.wire
@@ -151,6 +155,7 @@ def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> No
     assert "not a database" in told(try_to_serve(tmp_path))
 
 
+@pytest.mark.sqlite("the database is a file")
 def test_a_database_that_was_cut_short_is_refused_in_one_line(new_host: NewHost) -> None:
     host = new_host()
     host.stop()
@@ -162,6 +167,7 @@ def test_a_database_that_was_cut_short_is_refused_in_one_line(new_host: NewHost)
     assert "damaged" in told(try_to_serve(cut))
 
 
+@pytest.mark.sqlite("the database is a file")
 def test_a_schema_from_the_future_is_refused_in_one_line(new_host: NewHost) -> None:
     host = new_host()
     host.stop()
@@ -186,6 +192,7 @@ def test_a_host_key_that_others_can_read_is_refused_in_one_line(tmp_path: Path) 
     assert "chmod 600" in told(try_to_serve(tmp_path))
 
 
+@pytest.mark.sqlite("PostgreSQL is made to be shared")
 def test_a_second_host_on_the_same_database_is_refused_in_one_line(new_host: NewHost) -> None:
     host = new_host()
 
@@ -231,5 +238,8 @@ async def test_a_run_that_cannot_be_opened_is_put_off_and_others_go_on(
         other = await ours.create(await ours.register([node("quick")]))
         await ours.until(other, "completed")
 
-        assert (await ours.row(run_id)).wake_at == NOON + FAILED_MS
+        async def is_put_off() -> bool:
+            return (await ours.row(run_id)).wake_at == NOON + FAILED_MS
+
+        await eventually_so(is_put_off)
         assert (await ours.host.store.run(TENANT, run_id)) is not None

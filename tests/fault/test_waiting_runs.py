@@ -27,7 +27,8 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.tracing import Tracing
 from wopr.runtime.waits import Resolver
 from wopr.store.port import SuspensionFilter
-from wopr.store.sqlite.suspensions import pending_listing
+from wopr.store.sql.dialect import SQLITE
+from wopr.store.sql.inbox import pending_listing
 
 pytestmark = pytest.mark.anyio
 
@@ -420,6 +421,7 @@ async def test_a_run_of_another_tenant_is_not_there(ours: Bench) -> None:
 # Many
 
 
+@pytest.mark.sqlite("it counts the instructions of SQLite itself")
 async def test_ten_thousand_waiting_runs_hold_nothing_in_memory_and_no_page_costs_more(
     ours: Bench,
 ) -> None:
@@ -460,10 +462,13 @@ async def steps_of_a_page(ours: Bench) -> int:
         count += 1
         return 0
 
-    database = sqlite3.connect(ours.db)
+    assert isinstance(ours.database, Path)
+    database = sqlite3.connect(ours.database)
     try:
         database.set_progress_handler(tick, 1)
-        rows = database.execute(*pending_listing(TENANT, SuspensionFilter(), None, 51)).fetchall()
+        rows = database.execute(
+            *pending_listing(SQLITE, TENANT, SuspensionFilter(), None, 51)
+        ).fetchall()
     finally:
         database.close()
     assert len(rows) == 51

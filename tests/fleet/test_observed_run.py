@@ -17,7 +17,7 @@ from wopr.fleet.observed_run import ObservedRun
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RunEvent
 from wopr.store.port import Batch
-from wopr.store.sqlite.append import check_batch
+from wopr.store.sql.batches import check_batch
 
 NOW = 1_800_000_000_000
 START = line("agent_run_start")

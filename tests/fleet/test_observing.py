@@ -39,12 +39,13 @@ class FragileStore(SqliteStore):
 
     dies = ""
 
-    async def append(self, tenant: str, batches: Sequence[Batch]) -> None:
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
         if self.dies == "before":
             raise Torn
-        await super().append(tenant, batches)
+        is_held = await super().append(tenant, batches)
         if self.dies == "after":
             raise Torn
+        return is_held
 
 
 @pytest.fixture

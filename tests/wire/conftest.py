@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,23 +11,6 @@ from tests.wire.recorder import OFFICIAL
 Connect = Callable[..., Wire]
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _no_proxy() -> Iterator[None]:
-    """Loopback is reached directly, whatever the machine's proxy settings are."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("no_proxy", "127.0.0.1")
-        yield
-
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """The host that most tests share, with the project's own conformance workflows."""
-    data_dir = tmp_path_factory.mktemp("host")
-    with served(data_dir, "--conformance", "--log-format", "json") as running:
-        yield running
-
-
 @pytest.fixture(scope="session")
 def official_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
     """A host that runs the published definitions in place of the project's own."""
@@ -37,22 +19,6 @@ def official_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHo
     data_dir = tmp_path_factory.mktemp("official")
     with served(data_dir, "--conformance", "--workflows", str(OFFICIAL / "fixtures")) as running:
         yield running
-
-
-@pytest.fixture
-def new_host(tmp_path: Path) -> Iterator[Callable[..., ServedHost]]:
-    """Start hosts of a test's own, with its own settings."""
-    started: list[ServedHost] = []
-
-    def start(*options: str, **variables: str) -> ServedHost:
-        running = ServedHost(tmp_path / f"host{len(started)}", options, variables)
-        running.start()
-        started.append(running)
-        return running
-
-    yield start
-    for running in started:
-        running.stop()
 
 
 @pytest.fixture

@@ -108,7 +108,9 @@ class ServedHost:
         """Run another `wopr` command on this host's data and return what it printed."""
         done = subprocess.run(
             [WOPR, *arguments],
-            env=environment(self.data_dir, {}),
+            env=environment(
+                self.data_dir, {k: v for k, v in self.variables.items() if k == "WOPR_DB"}
+            ),
             capture_output=True,
             text=True,
             check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tests.wire.client import Wire
-from tests.wire.host import ServedHost
 
 # In two parts each, so that no scanner takes this file for a leak.
 CANARIES = {
@@ -47,8 +46,3 @@ def surfaces(wire: Wire, run_id: str) -> str:
             *streams,
         ]
     )
-
-
-def stored(host: ServedHost) -> bytes:
-    """Every byte of the database's files."""
-    return b"".join(path.read_bytes() for path in host.data_dir.glob("wopr.db*"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 
 import pytest
 import rfc8785
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from tests.wire.at_rest import audit_entries
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
 from tests.wire.definitions import delay, node, workflow
@@ -44,7 +44,7 @@ class Auditor(Wire):
 @pytest.fixture
 def acme(host: ServedHost) -> Iterator[Auditor]:
     with Auditor(host.url, ACME) as wire:
-        wire.since = max((row["sequence"] for row in _all(host)), default=-1)
+        wire.since = max((row["sequence"] for row in audit_entries(host)), default=-1)
         yield wire
 
 
@@ -189,19 +189,13 @@ def test_failed_authentication_is_on_record_without_what_was_presented(
     connect("wopr_live_somebody_elses_key", own_host).get("/v1/runs")
     connect(None, own_host).get("/v1/runs")
 
-    rows = _all(own_host)
+    rows = audit_entries(own_host)
 
     assert [(row["action"], row["tenant"], row["outcome"]) for row in rows] == [
         ("listRuns", "", "denied"),
         ("listRuns", "", "denied"),
     ]
     assert "somebody" not in json.dumps(rows)
-
-
-def _all(host: ServedHost) -> list[JsonObject]:
-    with sqlite3.connect(f"file:{host.data_dir / 'wopr.db'}?mode=ro", uri=True) as database:
-        found = database.execute("SELECT body FROM audit_entries ORDER BY sequence").fetchall()
-    return [json.loads(body) for (body,) in found]
 
 
 def test_keys_made_rotated_and_revoked_at_the_command_line_are_on_record(
@@ -347,6 +341,7 @@ def _root(leaves: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + _root(leaves[:split]) + _root(leaves[split:])).digest()
 
 
+@pytest.mark.sqlite("several processes derive the key from the one that they share")
 def test_the_signing_key_is_its_owners_only_and_outlives_the_process(
     own_host: ServedHost, connect: Connect
 ) -> None:
@@ -360,6 +355,7 @@ def test_the_signing_key_is_its_owners_only_and_outlives_the_process(
     assert after == before
 
 
+@pytest.mark.sqlite("several processes derive the key from the one that they share")
 def test_old_checkpoints_hold_after_a_new_key_has_taken_over(
     own_host: ServedHost, connect: Connect
 ) -> None:

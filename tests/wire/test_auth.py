@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from tests.wire.at_rest import stored
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.host import ACME, INGEST, ROLES, ServedHost, served
@@ -180,9 +181,7 @@ def test_no_key_is_in_the_database_or_the_log(
     made = _make(own)
     _status(connect(made["key"], own))
 
-    stored = b"".join(path.read_bytes() for path in own.data_dir.glob("wopr.db*"))
-
-    assert made["key"].encode() not in stored
+    assert made["key"].encode() not in stored(own)
     assert made["key"] not in own.log()
 
 

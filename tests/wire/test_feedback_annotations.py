@@ -9,6 +9,7 @@ from openwop_client.types import (  # type: ignore[import-untyped]  # ships no t
     CreateAnnotationRequest,
 )
 
+from tests.wire.at_rest import stored
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
 from tests.wire.definitions import fresh, node, workflow
@@ -205,8 +206,7 @@ def test_secrets_are_gone_before_anything_is_stored(acme: Wire, host: ServedHost
         assert CANARY not in answer.text
         assert ACME not in answer.text
         assert "use [REDACTED] instead of [REDACTED:api-key]" in answer.text
-    files = [path.read_bytes() for path in host.data_dir.glob("wopr.db*")]
-    assert not any(CANARY.encode() in content for content in files)
+    assert CANARY.encode() not in stored(host)
 
 
 def test_a_refused_body_does_not_repeat_its_secret(acme: Wire) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
-
 import pytest
 
+from tests.wire.at_rest import audit_entries
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
 from tests.wire.definitions import fresh
@@ -17,13 +15,7 @@ from wopr.protocol.documents import JsonObject
 
 def entries(host: ServedHost, resource: str) -> list[JsonObject]:
     """The audit entries about a thing, as they lie in the database."""
-    database = sqlite3.connect(f"file:{host.data_dir / 'wopr.db'}?mode=ro", uri=True)
-    try:
-        rows = database.execute("SELECT body FROM audit_entries ORDER BY sequence").fetchall()
-    finally:
-        database.close()
-    found = [json.loads(body) for (body,) in rows]
-    return [entry for entry in found if entry["resource"] == resource]
+    return [entry for entry in audit_entries(host) if entry["resource"] == resource]
 
 
 def of_annotating(host: ServedHost, run_id: str) -> list[JsonObject]:

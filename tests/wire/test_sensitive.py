@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.wire.at_rest import stored
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, from_variable, node, variable, workflow
 from tests.wire.host import ACME, ServedHost
-from tests.wire.surfaces import CANARIES, leaks, stored, surfaces
+from tests.wire.surfaces import CANARIES, leaks, surfaces
 from wopr.protocol.documents import Json, JsonObject
 
 PIN = "the-orchid-blooms-at-midnight"

@@ -113,6 +113,11 @@ class Agents:
                     if row.place > shelf.place:
                         shelf.add(row)
 
+    async def refresh(self) -> None:
+        """Read what other processes have installed for tenants that are known here."""
+        for owner in [*self._shelves]:
+            await self.load(owner)
+
     def find(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
     ) -> Installed | None:

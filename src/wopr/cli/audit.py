@@ -65,11 +65,9 @@ def _verify(db: str | None, copy: Path | None) -> Verdict:
     from wopr.store.open import open_audit, open_audit_copy
 
     async def read() -> Verdict:
-        log = open_audit(database_url(db)) if copy is None else open_audit_copy(copy)
-        try:
+        opened = open_audit(database_url(db)) if copy is None else open_audit_copy(copy)
+        async with opened as log:
             return await walk(log, 0, max(await log.audit_head(), await log.signed_head()))
-        finally:
-            log.close()
 
     try:
         return anyio.run(read)

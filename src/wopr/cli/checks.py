@@ -24,7 +24,7 @@ from wopr.cli.paths import credentials_path, data_dir, database_url
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.store.open import open_store
-from wopr.store.sqlite import SqliteStore
+from wopr.store.port import Store
 
 OLDEST_PYTHON: Final = (3, 11)
 # Tokens and signatures allow five minutes; a warning should come well before.
@@ -119,7 +119,10 @@ async def _database(url: str) -> Check:
         store = await open_store(url)
     except WoprError as fault:
         return Check(
-            "database", "failed", fault.message, "check --db, the file's owner and free disk space"
+            "database",
+            "failed",
+            fault.message,
+            "check --db, the login or the file's owner, and free disk space",
         )
     try:
         return Check("database", "ok", await _facts(store))
@@ -132,9 +135,7 @@ def _is_still_to_be_made(url: str) -> bool:
     return url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).exists()
 
 
-async def _facts(store: object) -> str:
-    if not isinstance(store, SqliteStore):
-        return "opens"
+async def _facts(store: Store) -> str:
     facts = await store.facts()
     settings = ", ".join(f"{name} {value}" for name, value in facts.settings.items())
     return (

@@ -18,10 +18,12 @@ from wopr.cli import (
     fleet,
     inbox,
     keys,
+    migrate_store,
     run,
     run_forks,
     runs,
     serve,
+    worker,
     workflows,
 )
 from wopr.cli.exit_codes import exit_code_table
@@ -36,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(serve.serve)
+app.command()(worker.worker)
 app.command()(run.run)
 run_forks.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
@@ -48,6 +51,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(audit.app, name="audit")
 app.add_typer(fleet.app, name="fleet")
 app.command()(doctor.doctor)
+app.command()(migrate_store.migrate_store)
 
 
 def _print_version(is_asked: bool) -> None:

@@ -29,7 +29,8 @@ DbOption: TypeAlias = Annotated[
     typer.Option(
         "--db",
         envvar="WOPR_DB",
-        help="The database. Default: sqlite:///<data dir>/wopr.db",
+        help="The database: sqlite:///file or postgresql://host/database. Prefer the variable for a URL "
+        "with a password. Default: sqlite:///<data dir>/wopr.db",
         show_default=False,
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -18,6 +18,34 @@ if TYPE_CHECKING:
     from wopr.http.app import Pages
     from wopr.runtime.settings import Settings
 
+DataDirOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", envvar=DATA_DIR_VARIABLE, help="Where files are kept. Default: ./data"
+    ),
+]
+WorkflowsOption: TypeAlias = Annotated[
+    list[Path] | None,
+    typer.Option(
+        envvar="WOPR_WORKFLOWS",
+        metavar="DIR",
+        help="Register the JSON and YAML definitions of a directory; repeatable.",
+    ),
+]
+ConformanceOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--conformance", envvar="WOPR_CONFORMANCE", help="Install the conformance workflows."
+    ),
+]
+LogFormatOption: TypeAlias = Annotated[
+    Literal["text", "json"], typer.Option(envvar="WOPR_LOG_FORMAT", help="How to log.")
+]
+LogLevelOption: TypeAlias = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="WOPR_LOG_LEVEL", help="From which level on to log."),
+]
+
 
 @command
 def serve(
@@ -29,52 +57,54 @@ def serve(
         typer.Option(envvar="WOPR_PORT", min=0, max=65535, help="The port; 0 picks a free one."),
     ] = 8642,
     db: DbOption = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", envvar=DATA_DIR_VARIABLE, help="Where files are kept. Default: ./data"
-        ),
-    ] = None,
-    workflows: Annotated[
-        list[Path] | None,
-        typer.Option(
-            envvar="WOPR_WORKFLOWS",
-            metavar="DIR",
-            help="Register the JSON and YAML definitions of a directory; repeatable.",
-        ),
-    ] = None,
-    conformance: Annotated[
+    data: DataDirOption = None,
+    workflows: WorkflowsOption = None,
+    conformance: ConformanceOption = False,
+    log_format: LogFormatOption = "text",
+    log_level: LogLevelOption = "info",
+    no_worker: Annotated[
         bool,
         typer.Option(
-            "--conformance", envvar="WOPR_CONFORMANCE", help="Install the conformance workflows."
+            "--no-worker", envvar="WOPR_NO_WORKER", help="Leave the execution of nodes to workers."
         ),
     ] = False,
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option(envvar="WOPR_LOG_FORMAT", help="How to log.")
-    ] = "text",
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        typer.Option(envvar="WOPR_LOG_LEVEL", help="From which level on to log."),
-    ] = "info",
 ) -> None:
     """Run the host until it is stopped.
 
     WOPR_API_KEYS="key:tenant[:role],..." adds keys; other settings are WOPR_* variables too.
     """
-    from wopr.http.server import serve as serve_http
-    from wopr.runtime.host_secret import UnusableHostKey
-    from wopr.runtime.settings import Settings, with_environment
+    from wopr.runtime.settings import Settings
 
+    url = database_url(db, data)
+    if no_worker:
+        require_shared(url, "--no-worker")
     settings = Settings(
         host=host,
         port=port,
-        db=database_url(db, data),
+        db=url,
         data_dir=data_dir(data),
         workflows=tuple(workflows or ()),
         conformance=conformance,
         log_format=log_format,
         log_level=log_level,
+        executes=not no_worker,
     )
+    run_until_stopped(settings)
+
+
+def require_shared(url: str, what: str) -> None:
+    """Refuse what makes sense only where several processes share a database."""
+    if not url.startswith(("postgresql://", "postgres://")):
+        message = f"{what} needs a database that processes share: --db postgresql://..."
+        raise CliError(message, ExitCode.USAGE)
+
+
+def run_until_stopped(settings: Settings) -> None:
+    """Serve with these settings and what the environment says, and tell in one line what fails."""
+    from wopr.http.server import serve as serve_http
+    from wopr.runtime.host_secret import UnusableHostKey
+    from wopr.runtime.settings import with_environment
+
     try:
         checked = with_environment(settings, os.environ).checked()
     except ValueError as fault:

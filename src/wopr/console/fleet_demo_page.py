@@ -44,9 +44,7 @@ async def _load(visit: Visit) -> None:
 
 async def _remove(visit: Visit) -> None:
     removed = await visit.host.fleet.demo.remove(visit.tenant)
-    for run_id in removed:
-        visit.desk.logs.forget(visit.tenant, run_id)
-    await _record(visit, "fleet.demo.remove", len(removed))
+    await _record(visit, "fleet.demo.remove", removed)
 
 
 async def _record(visit: Visit, action: str, count: int) -> None:

@@ -79,6 +79,17 @@ class RunLog:
         return len(self.entries) >= MOST_EVENTS
 
 
+async def _continues(kept: RunLog, readers: Readers, tenant: str, run_id: str) -> bool:
+    """Whether the run still has the log that was kept: an observed one may have come anew."""
+    if not kept.entries:
+        return True
+    known = kept.entries[-1].event
+    return [known.event_id] == [
+        _EVENT.decode(event.body).event_id
+        for event in await readers.events(tenant, run_id, known.sequence, 1)
+    ]
+
+
 class RunLogs:
     """Keeps the logs of a few runs, and reads only what is new of them."""
 
@@ -88,6 +99,8 @@ class RunLogs:
     async def read(self, readers: Readers, tenant: str, run_id: str) -> RunLog:
         """The log of a run that the caller has found to be the tenant's."""
         kept = self._kept.setdefault((tenant, run_id), RunLog())
+        if not await _continues(kept, readers, tenant, run_id):
+            kept = self._kept[tenant, run_id] = RunLog()
         self._kept.move_to_end((tenant, run_id))
         while not kept.is_cut:
             start = len(kept.entries)
@@ -100,10 +113,6 @@ class RunLogs:
                 break
         self._make_room()
         return kept
-
-    def forget(self, tenant: str, run_id: str) -> None:
-        """Hear that a run was deleted: another may come under its name."""
-        self._kept.pop((tenant, run_id), None)
 
     def _make_room(self) -> None:
         total = sum(len(log.entries) for log in self._kept.values())

@@ -32,6 +32,8 @@ class ObservedRun:
         self.run_id = observed_run_id(tenant, run_id)
         # How many lines its log holds.
         self.lines = 0
+        # Tells its log from another one that has the same name since.
+        self.last_event_id = ""
         self._observer = Observer(advertises)
         self._view = View(tenant, self.run_id)
 
@@ -43,7 +45,7 @@ class ObservedRun:
     def recall(self, events: Iterable[RunEvent]) -> None:
         """Take in what the log holds already."""
         for event in events:
-            self._view.fold(event)
+            self._fold(event)
             for raw in line_of(event):
                 self._observer.feed(decode_line(raw))
                 self.lines += 1
@@ -91,8 +93,12 @@ class ObservedRun:
                 node_id=draft.node_id or UNSET,
                 causation_id=UNSET if draft.cause is None else ids[draft.cause],
             )
-            self._view.fold(event)
+            self._fold(event)
             events.append(StoredEvent(sequence=event.sequence, type=event.type, body=encode(event)))
+
+    def _fold(self, event: RunEvent) -> None:
+        self._view.fold(event)
+        self.last_event_id = event.event_id
 
     def _row(self, now: int) -> RunRow:
         view = self._view

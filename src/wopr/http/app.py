@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from starlette.routing import Route, Router
@@ -63,12 +63,17 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 class App:
-    """Serves one host, which it opens at start and closes at the end."""
+    """Serves one host, which it opens at start and closes at the end; all of it, or some operations."""
 
-    def __init__(self, open_host: OpenHost, pages: Pages | None = None) -> None:
+    def __init__(
+        self,
+        open_host: OpenHost,
+        pages: Pages | None = None,
+        operations: Sequence[Operation] | None = None,
+    ) -> None:
         self.shared = Shared(time.perf_counter)
         self._open_host = open_host
-        endpoints = _endpoints(self.shared, (*OPERATIONS, _openapi(OPERATIONS)))
+        endpoints = _endpoints(self.shared, operations or (*OPERATIONS, _openapi(OPERATIONS)))
         # A path without parameters is found by its name; only the others need the router's search.
         self._plain = {path: found for path, found in endpoints.items() if "{" not in path}
         self._router = Router(

@@ -13,6 +13,7 @@ from wopr.protocol.documents import Document, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.schemas import export
 from wopr.runtime.advertise_fleet import kahn_schemas
+from wopr.runtime.readiness import check_ready, measure
 
 
 class Health(Document, frozen=True, kw_only=True, omit_defaults=False):
@@ -56,43 +57,20 @@ async def healthz(exchange: Exchange) -> Answer:
 
 
 async def readyz(exchange: Exchange) -> Answer:
-    """Say whether a write would be taken now."""
-    await exchange.host.store.ready()
+    """Say whether a write would be taken now, by this process."""
+    await check_ready(exchange.host)
     return ok(Health(status="ready", version=__version__))
 
 
 async def metrics(exchange: Exchange) -> Answer:
     """Expose counters in the Prometheus format."""
     host = exchange.host
-    host.metrics.active_runs.set(len(host.advancer.runs))
-    host.metrics.readers.set(host.bus.readers)
-    for status, count in (await host.store.counts()).items():
-        host.metrics.stored_runs.labels(status).set(count)
+    await measure(host)
     return Answer(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
 
 
-OPERATIONS = (
-    Operation(
-        name="getDiscovery",
-        method="GET",
-        path="/.well-known/openwop",
-        handler=get_discovery,
-        summary="Read what this host can do",
-        tag="discovery",
-        answer=Capabilities,
-        other_answers=(304,),
-    ),
-    Operation(
-        name="getSchema",
-        method="GET",
-        path="/v1/schemas/{name}",
-        handler=get_schema,
-        summary="Read a JSON Schema of the wire",
-        tag="discovery",
-        content_type="application/schema+json",
-        errors=(404,),
-        is_extension=True,
-    ),
+# What whoever watches a process asks, and all that one answers which only works.
+PROBES = (
     Operation(
         name="healthz",
         method="GET",
@@ -124,4 +102,29 @@ OPERATIONS = (
         content_type="text/plain",
         is_extension=True,
     ),
+)
+
+OPERATIONS = (
+    Operation(
+        name="getDiscovery",
+        method="GET",
+        path="/.well-known/openwop",
+        handler=get_discovery,
+        summary="Read what this host can do",
+        tag="discovery",
+        answer=Capabilities,
+        other_answers=(304,),
+    ),
+    Operation(
+        name="getSchema",
+        method="GET",
+        path="/v1/schemas/{name}",
+        handler=get_schema,
+        summary="Read a JSON Schema of the wire",
+        tag="discovery",
+        content_type="application/schema+json",
+        errors=(404,),
+        is_extension=True,
+    ),
+    *PROBES,
 )

@@ -15,6 +15,7 @@ from wopr.security.invocation import answer_key_hash, request_digest
 from wopr.store.port import RememberedAnswer
 
 LONGEST_KEY = 255
+IN_FLIGHT = "idempotency_in_flight"
 REPLAY_HEADER = "openwop-idempotent-replay"
 # Answers that a second try may change.
 NEVER_KEPT = frozenset({400, 401, 403, 413, 415, 429, 500, 501, 502, 503, 504})
@@ -43,7 +44,14 @@ class Idempotency:
             kept = await exchange.host.store.answer(exchange.tenant, key_hash)
             if kept is not None:
                 return _replay(kept, digest)
-            return await self._first(exchange, operation, key_hash, digest)
+            try:
+                return await self._first(exchange, operation, key_hash, digest)
+            except Conflict as conflict:
+                # Another process was faster by a moment, and its answer is the answer.
+                kept = await exchange.host.store.answer(exchange.tenant, key_hash)
+                if conflict.code != IN_FLIGHT or kept is None:
+                    raise
+                return _replay(kept, digest)
 
     @asynccontextmanager
     async def _alone(self, key_hash: bytes) -> AsyncGenerator[None, None]:
@@ -75,7 +83,7 @@ class Idempotency:
             answer = await operation.handler(exchange)
         except WoprError as error:
             answer = redacted(error_answer(error), exchange.redactor)
-            if answer.status in NEVER_KEPT or error.code == "idempotency_in_flight":
+            if answer.status in NEVER_KEPT or error.code == IN_FLIGHT:
                 raise
         if not isinstance(answer, Answer):
             return answer

@@ -16,6 +16,7 @@ import uvicorn
 
 from wopr import __version__
 from wopr.http.app import App, Pages
+from wopr.http.discovery import PROBES
 from wopr.runtime.host import Host, running_host
 from wopr.runtime.logs import configure_logs
 from wopr.runtime.settings import Settings
@@ -52,6 +53,9 @@ class Server(uvicorn.Server):
         port = self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{_shown(self._settings.host)}:{port}"
         host = self._app.host
+        if not self._settings.serves:
+            print(f"\n  WOPR {__version__} works; its health is on {url}/readyz\n", flush=True)
+            return
         credentials = keep_credentials(self._settings.data_dir, url, host.first_key)
         greet(self._settings, host, url, credentials)
 
@@ -76,7 +80,8 @@ def serve(settings: Settings, pages: Pages | None = None) -> None:
     """Serve until a signal comes. Raises what kept the host from opening."""
     configure_logs(settings.log_format, settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    app = App(lambda: running_host(settings), pages)
+    operations = None if settings.serves else PROBES
+    app = App(lambda: running_host(settings), pages, operations)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -149,7 +154,7 @@ def greet(settings: Settings, host: Host, url: str, credentials: Path | None) ->
     lines = [
         "",
         f"  WOPR {__version__} is listening on {url}",
-        f"  Data     {settings.database_url}",
+        f"  Data     {settings.database_shown}",
     ]
     if settings.console:
         lines.append(f"  Console  {settings.public_url or url}/")

@@ -11,7 +11,8 @@ WoprError
 ├── NotFound                404  unknown, or another tenant's
 ├── Gone                    410  it was there; retention removed it
 ├── Conflict                409  the state of the thing forbids it
-│   └── SequenceTaken       409  a lost race for a run's log; retried inside the host
+│   ├── SequenceTaken       409  a lost race for a run's log; retried inside the host
+│   └── HoldLost            409  another process executes the run's nodes now
 ├── TooLarge                413  a body over the limit
 ├── Unprocessable           422  well-formed, but this host cannot do it
 ├── RateLimited             429  come back later
@@ -59,6 +60,7 @@ CATALOGUE: dict[str, int] = {
     "workflow_exists": 409,
     "agent_exists": 409,
     "sequence_taken": 409,
+    "hold_lost": 409,
     "idempotency_in_flight": 409,
     "idempotency_key_mismatch": 409,
     "interrupt_already_resolved": 409,
@@ -216,6 +218,12 @@ class SequenceTaken(Conflict):
     """Another writer appended first; reload the run and plan again."""
 
     default_code = "sequence_taken"
+
+
+class HoldLost(Conflict):
+    """Another process has the run: what a node in flight here came to is no longer wanted."""
+
+    default_code = "hold_lost"
 
 
 class Gone(WoprError):

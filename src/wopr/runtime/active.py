@@ -21,7 +21,9 @@ class ActiveRun:
 
     __slots__ = (
         "compiled",
+        "due_in",
         "in_flight",
+        "is_held",
         "launch",
         "lock",
         "missed",
@@ -48,6 +50,10 @@ class ActiveRun:
         self.pausing: PauseWish | None = None
         # Async nodes that start once the events that say so are committed.
         self.launch: list[str] = []
+        # Where processes share the store: whether this one executes the run's nodes, and in how
+        # many milliseconds somebody must look at it whatever its timers say.
+        self.is_held = False
+        self.due_in: int | None = None
 
     @property
     def is_idle(self) -> bool:

@@ -1,11 +1,13 @@
 """The advance loop: fold, plan, execute, append, until the run ends or waits.
 
 One run has one writer in this process, held by its lock; across processes the sequence is the
-fence, and whoever loses a race reloads the log and plans again.
+fence, and whoever loses a race reloads the log and plans again. Nodes that wait are executed by the
+one process that holds the run.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -19,7 +21,7 @@ from wopr.engine.plan import plan
 from wopr.engine.steps import Breach, Start
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
-from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError
+from wopr.protocol.errors import HoldLost, SequenceTaken, Unavailable, WoprError
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall, AgentServices
@@ -30,13 +32,14 @@ from wopr.runtime.children import child_views
 from wopr.runtime.forks import Forks
 from wopr.runtime.handoff_schemas import check_return
 from wopr.runtime.handoffs import hand_over
+from wopr.runtime.holding import Holding
 from wopr.runtime.journal import Journal
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.resolving import play_script
 from wopr.runtime.steps import cancel_run, fail_node, is_current, settle, take
 from wopr.runtime.suspending import hold
 from wopr.runtime.tracing import Tracing
-from wopr.runtime.wakeups import Wakeups
+from wopr.runtime.wakeups import Wakeups, WakeupSource
 from wopr.runtime.wishes import CancelWish, PauseWish, read_wish
 from wopr.store.port import RememberedAnswer
 
@@ -61,12 +64,15 @@ class Advancer:
         provides: frozenset[str],
         services: AgentServices,
         memory: Memory,
+        source: WakeupSource,
+        holding: Holding | None = None,
     ) -> None:
         self.journal = journal
         self.http = http
         self.services = services
         self.memory = memory
-        self.wakeups = Wakeups(journal, self.advance)
+        self.holding = holding or Holding()
+        self.wakeups = Wakeups(journal, self.advance, source)
         self.runs: dict[str, ActiveRun] = {}
         self._metrics = metrics
         self._tracing = tracing
@@ -82,13 +88,16 @@ class Advancer:
         # Another task may have taken it up while this one read.
         return self.runs.get(run_id, run)
 
-    async def transact(self, run: ActiveRun, change: Callable[[Burst], T]) -> T:
+    async def transact(
+        self, run: ActiveRun, change: Callable[[Burst], T], *, is_fence: bool = False
+    ) -> T:
         """Append what `change` adds and everything that follows from it. The caller holds the lock.
 
         When another process appended first, the run is reloaded and `change` is asked again; an
-        error that it raises leaves nothing written.
+        error that it raises leaves nothing written. With `is_fence` it comes from a node in flight,
+        and `HoldLost` is raised when another process has the run by now.
         """
-        result, more = await self._append_or_reload(run, change)
+        result, more = await self._append_or_reload(run, change, is_fence=is_fence)
         await self._go_on(run, more)
         return result
 
@@ -108,29 +117,41 @@ class Advancer:
             run.lock.release()
 
     async def _append_or_reload(
-        self, run: ActiveRun, change: Callable[[Burst], T]
+        self, run: ActiveRun, change: Callable[[Burst], T], *, is_fence: bool = False
     ) -> tuple[T, bool]:
         for _ in range(MOST_RACES):
             burst = self.journal.burst(run)
             try:
                 result = change(burst)
-                return result, await self._append(run, burst)
+                return result, await self._append(run, burst, is_fence=is_fence)
             except SequenceTaken:
-                await self.journal.reload(run)
-                self.interrupt(run)
+                await self.reload(run)
             except BaseException:
                 self.journal.undo(run)
                 raise
         raise Unavailable("the run is being written elsewhere; try again")
 
     async def _append(
-        self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
+        self,
+        run: ActiveRun,
+        burst: Burst,
+        remember: RememberedAnswer | None = None,
+        *,
+        is_fence: bool = False,
     ) -> bool:
         """Take the steps that follow from a burst and commit; True when more of them are left."""
         identity = run.state.identity
         is_replay = identity.fork is not None and identity.fork.mode == "replay"
         more = not is_replay and self._take_steps(run, burst)
-        if await self.journal.commit(run, burst, remember):
+        claim = self.holding.claim(run, is_fence=is_fence)
+        run.due_in = self.holding.due_in(run, claim, goes_on=more or is_replay)
+        began = time.perf_counter()
+        try:
+            has_written = await self.journal.commit(run, burst, remember, claim)
+        finally:
+            self.holding.note(run)
+        if has_written:
+            self._metrics.append_took(time.perf_counter() - began)
             self.committed(run, burst)
         if is_replay:
             # Whatever somebody did to a replay, only its record moves it on: nothing is executed.
@@ -152,11 +173,11 @@ class Advancer:
         identity = run.state.identity
         self._metrics.appended(burst.events)
         if run.row is not None:
-            self.wakeups.timers.note(run.row.wake_at)
+            self.wakeups.source.noted(run.row)
         for wish in burst.wishes:
-            self.wakeups.soon(identity.tenant, wish.run_id)
+            self.wakeups.source.woke(identity.tenant, wish.run_id)
         for child in burst.children:
-            self.wakeups.soon(identity.tenant, child.run.run_id)
+            self.wakeups.source.woke(identity.tenant, child.run.run_id)
         if run.state.is_terminal:
             self.runs.pop(identity.run_id, None)
             run.launch.clear()
@@ -165,7 +186,23 @@ class Advancer:
             self._metrics.ended(run.state.status)
             self._tracing.export(run.state)
             if identity.parent_run_id is not None:
-                self.wakeups.soon(identity.tenant, identity.parent_run_id)
+                self.wakeups.source.woke(identity.tenant, identity.parent_run_id)
+
+    async def reload(self, run: ActiveRun) -> None:
+        """Take in what another process appended, and stop what it has made needless here."""
+        await self.journal.reload(run)
+        self.interrupt(run)
+        if run.is_held and run.row is not None and run.row.holder != self.holding.process:
+            self.drop(run)
+
+    def drop(self, run: ActiveRun) -> None:
+        """Stop executing a run that another process has by now."""
+        for in_flight in run.in_flight.values():
+            in_flight.cancel()
+        run.in_flight.clear()
+        run.launch.clear()
+        run.is_held = False
+        self.holding.note(run)
 
     def interrupt(self, run: ActiveRun) -> None:
         """Stop executions that the log no longer waits for."""
@@ -260,6 +297,9 @@ class Advancer:
 
     def _launch(self, run: ActiveRun) -> None:
         """Start the async nodes whose start is now on the log."""
+        if self.holding.is_shared and not run.is_held:
+            # Another process executes them: it has the run, or will.
+            self.drop(run)
         if self.wakeups.tasks is None or not run.launch:
             return
         self.runs[run.state.identity.run_id] = run
@@ -281,6 +321,10 @@ class Advancer:
                     await self._finish(run, call, outcome, scope)
                 finally:
                     self.release(run)
+        except HoldLost:
+            # Whatever came of it here: the process that has the run calls the node itself.
+            self.drop(run)
+            self.release(run)
         except Exception as error:  # the outer edge of a task
             # The node stays running on the log, and is called again.
             if run.in_flight.get(node_id) is scope:
@@ -305,13 +349,16 @@ class Advancer:
         if run.in_flight.get(call.node_id) is scope:
             del run.in_flight[call.node_id]
         if outcome is None or run.state.is_terminal:
+            if run.is_held and run.is_idle:
+                # It was interrupted, and nothing that the log says shows that it has ended here.
+                await self.transact(run, lambda _: None)
             return
 
         def change(burst: Burst) -> None:
             if is_current(burst.state, call.node_id, call.started_event):
                 self._settle(run, burst, call, outcome)
 
-        await self.transact(run, change)
+        await self.transact(run, change, is_fence=self.holding.is_shared)
         if isinstance(outcome, Waiting) and call.node_id in run.missed:
             self.wakeups.soon(call.tenant, call.run_id)
 
@@ -326,7 +373,7 @@ class Advancer:
             # A node whose time is up meanwhile is stopped after the commit and not during it, so
             # that what this process knows and what the store holds stay the same.
             with anyio.CancelScope(shield=True):
-                call.forget(await self.transact(run, change))
+                call.forget(await self.transact(run, change, is_fence=self.holding.is_shared))
 
     def release(self, run: ActiveRun) -> None:
         """Let go of a run that has ended or waits: the store knows all there is to know."""
@@ -348,12 +395,8 @@ class Advancer:
 
     async def _advance_locked(self, run: ActiveRun) -> None:
         identity = run.state.identity
-        run.row = await self.journal.store.run(identity.tenant, identity.run_id)
-        if run.row is not None and run.row.last_sequence >= run.state.next_sequence:
-            # It was loaded before another task of this process went on with it, and let it go.
-            await self.journal.reload(run)
-            if run.state.is_terminal:
-                return
+        if not await self._is_ours(run):
+            return
         wish = read_wish(run.row.wish if run.row is not None else None)
         if isinstance(wish, CancelWish):
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))
@@ -362,6 +405,24 @@ class Advancer:
         if identity.fork is not None and await self._forks.advance(run):
             return
         await self.transact(run, lambda burst: self.call_again(run, burst))
+
+    async def catch_up(self, run: ActiveRun) -> None:
+        """Take in what other processes have appended to a run that this one has in memory."""
+        identity = run.state.identity
+        run.row = await self.journal.store.run(identity.tenant, identity.run_id)
+        if run.row is not None and run.row.last_sequence >= run.state.next_sequence:
+            await self.reload(run)
+
+    async def _is_ours(self, run: ActiveRun) -> bool:
+        """Whether this process may advance the run; the one that has it is told instead."""
+        await self.catch_up(run)
+        if run.row is None or run.state.is_terminal:
+            return False
+        holder = run.row.holder
+        if holder is None or holder == self.holding.process:
+            return True
+        await self.wakeups.source.tell(run.state.identity.tenant, run.row.run_id, holder)
+        return False
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

@@ -93,6 +93,8 @@ class Burst:
         self.audits: list[AuditDraft] = []
         # Whether the inbox changes with these events.
         self.moves_waits = False
+        # Whether somebody waits for what follows.
+        self.is_urgent = False
         # Whether they hold a check of the run as a whole.
         self.has_audits = False
         self.vault = vault

@@ -40,18 +40,25 @@ class Topic:
         # How many notices there have been: a reader hears those that come after it did.
         self.noticed = 0
         self._notices: deque[Notice] = deque(maxlen=NOTICES)
+        self._named: deque[str] = deque(maxlen=NOTICES)
         self._news = anyio.Event()
 
     def publish(self, events: Sequence[StoredEvent]) -> None:
-        """Offer committed events and wake every reader."""
-        if self.recent and events and events[0].sequence != self.recent[-1].sequence + 1:
+        """Offer committed events and wake every reader; without any, let them look at the store."""
+        if not events:
+            self.recent.clear()
+        new = [event for event in events if event.sequence >= self.next_sequence]
+        if self.recent and new and new[0].sequence > self.next_sequence:
             # Another writer's events are in between: readers take those from the store.
             self.recent.clear()
-        self.recent.extend(events)
+        self.recent.extend(new)
         self._wake()
 
-    def notify(self, notice: Notice) -> None:
+    def notify(self, notice: Notice, name: str = "") -> None:
         """Tell every reader something that is not on the log."""
+        if name and name in self._named:
+            return
+        self._named.append(name)
         self._notices.append(notice)
         self.noticed += 1
         self._wake()
@@ -62,10 +69,18 @@ class Topic:
         return list(self._notices)[-missed:] if missed else []
 
     def since(self, start: int) -> list[StoredEvent] | None:
-        """Recent events from `start` on; None when the shortcut does not reach back that far."""
+        """Recent events from `start` on; None when the shortcut does not reach back that far.
+
+        When there are none yet, the next publication has them.
+        """
         if not self.recent or self.recent[0].sequence > start:
             return None
         return [event for event in self.recent if event.sequence >= start]
+
+    @property
+    def next_sequence(self) -> int:
+        """Where the events go on that readers were offered last; 0 when there are none."""
+        return self.recent[-1].sequence + 1 if self.recent else 0
 
     @property
     def news(self) -> anyio.Event:
@@ -96,17 +111,32 @@ class Bus:
         if topic is not None:
             topic.publish(events)
 
-    def notify(self, run_id: str, notice: Notice) -> None:
-        """Tell whoever reads this run now."""
+    def missing(self, run_id: str, sequence: int) -> int | None:
+        """From where on readers lack a log that reaches up to there; None when nobody does."""
+        topic = self._topics.get(run_id)
+        if topic is None or topic.next_sequence > sequence:
+            return None
+        return topic.next_sequence or sequence
+
+    def wake_all(self) -> None:
+        """Let every reader look at the store: news of what it waits for may have been lost."""
+        for topic in self._topics.values():
+            topic.publish(())
+
+    def has_readers(self, run_id: str) -> bool:
+        """Whether anybody reads this run now."""
+        return run_id in self._topics
+
+    def notify(self, run_id: str, notice: Notice, name: str = "") -> None:
+        """Tell whoever reads this run now; of two notices with one name only the first."""
         topic = self._topics.get(run_id)
         if topic is not None:
-            topic.notify(notice)
+            topic.notify(notice, name)
 
     def close(self) -> None:
         """Let waiting readers know that the host stops: nobody should keep it waiting for news."""
         self.is_closed = True
-        for topic in self._topics.values():
-            topic.publish(())
+        self.wake_all()
 
     def admit(self, run_id: str) -> None:
         """Refuse a reader of a run that has enough of them, while that can still be answered."""

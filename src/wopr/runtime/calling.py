@@ -12,7 +12,7 @@ from wopr.engine.state import RunState
 from wopr.engine.triggers import scope
 from wopr.nodes.registry import NodeType, as_outcome, await_outcome
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.errors import Unavailable, WoprError
+from wopr.protocol.errors import HoldLost, Unavailable, WoprError
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall
@@ -35,7 +35,8 @@ def call_now(run: ActiveRun, call: AgentCall, node_type: NodeType) -> Outcome:
 async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, now: int) -> Outcome:
     """Call a node that may wait, within what is left of its time.
 
-    Raises `Unavailable` when the store was away: that is no failure of the node.
+    Raises `Unavailable` when the store was away, and `HoldLost` when another process has the run:
+    those are no failures of the node.
     """
     expired = out_of_time(call.state, call.node_id, now)
     if expired is not None:
@@ -46,7 +47,7 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
         try:
             arguments = _arguments(run, call, node_type)
             return await await_outcome(node_type.execute(call, *arguments))
-        except Unavailable:
+        except (Unavailable, HoldLost):
             raise
         except Exception as error:  # the outer edge of a node's own code
             return _failed(call, error)

@@ -42,6 +42,9 @@ async def child_batch(
     )
     vault = parent.vault.handed_down()
     run = ActiveRun(initial(child, compiled.graph), compiled, vault, None)
+    if journal.is_shared:
+        # Whoever is free takes it up.
+        run.due_in = 0
     burst = journal.burst(run)
     owner = parent.state.owner or Owner(tenant=identity.tenant)
     options = _inherited(parent.state, compiled)

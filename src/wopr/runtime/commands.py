@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import anyio
 import msgspec
 
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunState
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
 from wopr.protocol.forks import ForkPreview, ForkRun
@@ -30,28 +29,14 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.advance import Advancer
 from wopr.runtime.appender import Burst
 from wopr.runtime.audit import Audit
+from wopr.runtime.creating import Creator, Remember
 from wopr.runtime.forking import accepted, begin_fork, fork_of, preview_of, source_of
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.requests import NewRun
 from wopr.runtime.resolving import pending, resolve
-from wopr.runtime.starting import run_accepted, started_payload
 from wopr.runtime.steps import cancel_run, pause_now
-from wopr.runtime.vault import Vault
 from wopr.runtime.waits import Resolver
 from wopr.runtime.wishes import CancelWish, PauseWish
-from wopr.store.port import RememberedAnswer, RunFilter
-
-Remember = Callable[[bytes], RememberedAnswer]
-UNFINISHED: tuple[str, ...] = (
-    "pending",
-    "running",
-    "paused",
-    "waiting-approval",
-    "waiting-input",
-    "waiting-external",
-    "cancelling",
-)
-DEDUP_RETRY_SECONDS = 5
 
 
 class Commands:
@@ -62,58 +47,13 @@ class Commands:
         self._journal = advancer.journal
         self._metrics = metrics
         self._audit = audit
-        self._deduplicating = anyio.Lock()
+        self._creator = Creator(advancer)
 
     async def create(self, new: NewRun, remember: Remember | None = None) -> bytes:
-        """Start a run and return the encoded 201 answer.
-
-        Every step that needs no waiting is taken at once, so a short run is created and
-        completed by one append.
-        """
-        if not new.dedup:
-            return await self._create(new, remember)
-        async with self._deduplicating:
-            await self._refuse_if_active(new)
-            return await self._create(new, remember)
-
-    async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
-        compiled = new.compiled
-        identity = RunIdentity(
-            run_id=new.run_id or self._journal.new_id(),
-            tenant=new.owner.tenant,
-            workflow_id=compiled.workflow_id,
-            workflow_version=compiled.version,
-        )
-        run = ActiveRun(initial(identity, compiled.graph), compiled, Vault(), None)
-        burst = self._journal.burst(run)
-        payload = started_payload(
-            compiled,
-            inputs=new.request.inputs,
-            owner=new.owner,
-            configurable=new.request.configurable,
-            engine_version=new.engine_version,
-            tags=new.request.tags,
-            metadata=new.request.metadata,
-            scopeId=None if isinstance(new.request.scope_id, Unset) else new.request.scope_id,
-            traceparent=new.traceparent,
-        )
-        burst.add("run.started", payload)
-        answer = encode(run_accepted(identity, burst.iso))
-        await self._advancer.begin(run, burst, remember(answer) if remember else None)
+        """Start a run and return the encoded 201 answer."""
+        answer = await self._creator.create(new, remember)
         self._metrics.created()
         return answer
-
-    async def _refuse_if_active(self, new: NewRun) -> None:
-        where = RunFilter(statuses=UNFINISHED, workflow_id=new.compiled.workflow_id)
-        page = await self._journal.store.runs(new.owner.tenant, where, None, 1)
-        if page.runs:
-            raise Conflict(
-                f"a run of {new.compiled.workflow_id} is active already",
-                code="run_already_active",
-                activeRunId=page.runs[0].run_id,
-                activeHost="cloud",
-                retryAfter=DEDUP_RETRY_SECONDS,
-            )
 
     async def cancel(
         self, tenant: str, run_id: str, reason: str, *, by: str = "host"
@@ -205,6 +145,7 @@ class Commands:
                 if burst.state.status != "paused":
                     raise _conflict(burst.state, "resumed", "paused")
                 burst.add("run.resumed", {})
+                burst.is_urgent = True
                 self._note(burst, by, "run.resume")
                 self._advancer.call_again(run, burst)
 
@@ -229,10 +170,12 @@ class Commands:
         run, burst = await begin_fork(self._journal, tenant, source, fork, inputs)
         self._note(burst, by, "run.fork", sourceRunId=run_id, mode=fork.mode, fromSeq=fork.from_seq)
         answer = encode(accepted(run.state.identity, fork))
+        if self._journal.is_shared:
+            run.due_in = 0
         async with run.lock:
             await self._journal.commit(run, burst, remember(answer) if remember else None)
             self._advancer.committed(run, burst)
-        self._advancer.wakeups.soon(tenant, run.state.identity.run_id)
+        self._advancer.wakeups.source.woke(tenant, run.state.identity.run_id)
         self._metrics.created()
         return answer
 
@@ -258,6 +201,7 @@ class Commands:
                     burst.state, node_id, interrupt_id, value=value, by_token=by.by_token
                 )
                 refusal = resolve(burst, node_id, interrupt, value, by)
+                burst.is_urgent = True
                 self._note(burst, by.name, "interrupt.resolve", nodeId=node_id, role=by.role)
                 self._advancer.call_again(run, burst)
                 return refusal
@@ -275,12 +219,15 @@ class Commands:
     @asynccontextmanager
     async def _held(self, tenant: str, run_id: str) -> AsyncGenerator[ActiveRun, None]:
         """A run with this caller as its only writer."""
+        is_kept = run_id in self._advancer.runs
         run = await self._advancer.load(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
         self._advancer.runs[run_id] = run
         async with run.lock:
             try:
+                if is_kept and self._journal.is_shared:
+                    await self._advancer.catch_up(run)
                 yield run
             finally:
                 self._advancer.release(run)

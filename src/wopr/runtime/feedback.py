@@ -60,8 +60,13 @@ class Announcer:
 
     def stored(self, annotation: Annotation) -> None:
         """Send the annotation to live readers of its run, and let the fleet hear of it."""
-        self._bus.notify(annotation.target.run_id, Notice(ANNOTATED, encode(annotation)))
+        announce(self._bus, annotation.target.run_id, annotation.annotation_id, encode(annotation))
         self._journal.has_lines()
+
+
+def announce(bus: Bus, run_id: str, annotation_id: str, annotation: bytes) -> None:
+    """Tell whoever reads the run now of an annotation, however often this process hears of it."""
+    bus.notify(run_id, Notice(ANNOTATED, annotation), annotation_id)
 
 
 def feedback_of(

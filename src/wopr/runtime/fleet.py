@@ -13,7 +13,7 @@ from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
 from wopr.runtime.buckets import TokenBuckets
 from wopr.runtime.bus import Bus
-from wopr.runtime.fleet_debts import Debts
+from wopr.runtime.fleet_debts import SHARED_SWEEP_SECONDS, SWEEP_SECONDS, Debts
 from wopr.runtime.fleet_demo import Demo
 from wopr.runtime.fleet_keeper import Keeper
 from wopr.runtime.journal import Journal
@@ -52,8 +52,9 @@ def fleet_of(
     observers = Observers(store, bus, advertises, now=now, new_id=journal.new_id)
     ingest = Ingest(store, now, observers)
     projection = Projection(store, ingest.put_own)
-    telling = Debts(store, projection.project)
-    showing = Debts(store, observers.show, observed=True)
+    sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
+    telling = Debts(store, projection.project, sweep_seconds=sweep)
+    showing = Debts(store, observers.show, observed=True, sweep_seconds=sweep)
     observers.project = projection.project
     observers.wake = showing.wake
     journal.has_lines = telling.wake
@@ -62,7 +63,7 @@ def fleet_of(
         views=Views(store, now),
         buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
         keeper=Keeper(Keeping(store, now), audit),
-        demo=Demo(store, ingest, observers, now),
+        demo=Demo(store, ingest, now),
         transitions=Transitions(store, observers.catch_up),
         observers=observers,
         telling=telling,

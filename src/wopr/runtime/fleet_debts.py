@@ -22,8 +22,10 @@ Settle: TypeAlias = Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
 
 # Runs that move on quickly are looked at once for several of their steps.
 PAUSE_SECONDS: Final = 0.2
-# How often the store is asked for what nobody in this process has heard of.
+# How often the store is asked for what nobody in this process has heard of: news that a dead one
+# left behind, or those of the processes that it shares the store with.
 SWEEP_SECONDS: Final = 30.0
+SHARED_SWEEP_SECONDS: Final = 1.0
 STORE_AWAY_SECONDS: Final = 1.0
 # Runs that are settled together.
 AT_ONCE: Final = 64
@@ -34,10 +36,18 @@ log = structlog.get_logger("wopr.fleet")
 class Debts:
     """Settles the news of the host's own runs, or those of observed ones."""
 
-    def __init__(self, store: Projections, settle: Settle, *, observed: bool = False) -> None:
+    def __init__(
+        self,
+        store: Projections,
+        settle: Settle,
+        *,
+        observed: bool = False,
+        sweep_seconds: float = SWEEP_SECONDS,
+    ) -> None:
         self._store = store
         self._settle = settle
         self._observed = observed
+        self._sweep_seconds = sweep_seconds
         self._news = anyio.Event()
         # Entries that could not be settled; new news of their run, or a restart, tries again.
         self._given_up: set[int] = set()
@@ -56,7 +66,7 @@ class Debts:
                 log.error("the fleet waits for the store", code=error.code, message=str(error))
                 await anyio.sleep(STORE_AWAY_SECONDS)
                 continue
-            with anyio.move_on_after(SWEEP_SECONDS):
+            with anyio.move_on_after(self._sweep_seconds):
                 await self._news.wait()
             await anyio.sleep(PAUSE_SECONDS)
 

@@ -12,7 +12,6 @@ from wopr.fleet.demo import OPEN_RUN, PREFIX, PROFILES, demo_runs, is_demo
 from wopr.fleet.ingest import Ingest
 from wopr.fleet.instants import from_millis, read_ts
 from wopr.fleet.observed_ids import observed_run_id
-from wopr.runtime.observing import Observers
 from wopr.store.port.fleet import Fleet, HeldRun
 from wopr.store.port.fleet_clockwork import FleetClockwork
 
@@ -28,12 +27,9 @@ class DemoStore(Fleet, FleetClockwork, Protocol):
 class Demo:
     """Three made-up agents, for whoever wants to see a fleet before having one."""
 
-    def __init__(
-        self, store: DemoStore, ingest: Ingest, observers: Observers, now: Callable[[], int]
-    ) -> None:
+    def __init__(self, store: DemoStore, ingest: Ingest, now: Callable[[], int]) -> None:
         self._store = store
         self._ingest = ingest
-        self._observers = observers
         self._now = now
 
     async def is_loaded(self, tenant: str) -> bool:
@@ -52,14 +48,14 @@ class Demo:
         body = await anyio.to_thread.run_sync(_body, self._now())
         return len((await self._ingest.push(tenant, body)).runs)
 
-    async def remove(self, tenant: str) -> list[str]:
-        """Delete the demo's runs with the runs that show them, whose ids are answered."""
-        removed: list[str] = []
+    async def remove(self, tenant: str) -> int:
+        """Delete the demo's runs with the runs that show them; says how many there were."""
+        removed = 0
         async for page in self._pages(tenant):
             async with anyio.create_task_group() as tasks:
                 for run_id in page:
                     tasks.start_soon(self._delete, tenant, run_id)
-            removed += [observed_run_id(tenant, run_id) for run_id in page]
+            removed += len(page)
         return removed
 
     async def _pages(self, tenant: str) -> AsyncIterator[Sequence[str]]:
@@ -74,10 +70,8 @@ class Demo:
                 return
 
     async def _delete(self, tenant: str, run_id: str) -> None:
-        observed = observed_run_id(tenant, run_id)
         await self._store.fleet_hide([(tenant, run_id)], self._now())
-        await self._store.fleet_delete([(tenant, run_id, observed)])
-        self._observers.forget(observed)
+        await self._store.fleet_delete([(tenant, run_id, observed_run_id(tenant, run_id))])
 
 
 def _body(now: int) -> bytes:

@@ -16,6 +16,7 @@ from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst
 from wopr.runtime.forking import COPIED_AT_ONCE, copy_events, read_events
+from wopr.runtime.holding import SAFETY_MS
 from wopr.runtime.replay_burst import ReplayBurst, Script
 from wopr.runtime.steps import error_json, fail_node, stop_nodes, take
 
@@ -34,10 +35,11 @@ class Forks:
 
     async def advance(self, run: ActiveRun) -> bool:
         """Copy what is missing of the history, and replay; False for a branch that is on its own."""
-        identity = run.state.identity
-        fork = identity.fork
+        fork = run.state.identity.fork
         if fork is None:
             return False
+        # A crash between two commits leaves a wake-up behind, where others can answer it.
+        run.due_in = SAFETY_MS if self._journal.is_shared else None
         if not await self._copy(run, fork):
             await self._fail(run, fork)
             return True
@@ -46,6 +48,9 @@ class Forks:
             return False
         if not await self._replay(run, fork):
             await self._fail(run, fork)
+        elif self._journal.is_shared:
+            run.due_in = None  # only timers wake it from now on
+            await self._commit(run, self._journal.burst(run))
         return True
 
     async def _copy(self, run: ActiveRun, fork: Fork) -> bool:
@@ -255,10 +260,9 @@ def _is_fact(run: ActiveRun, state: RunState, event: RunEvent) -> bool:
     """Whether an event comes from outside the engine: an effect's outcome or a person's answer."""
     if isinstance(event.node_id, Unset):
         return False
-    node = state.nodes.get(event.node_id)
+    node, node_type = state.nodes.get(event.node_id), run.compiled.types.get(event.node_id)
     if node is None:
         return False
-    node_type = run.compiled.types[event.node_id]
     is_effect = node_type is not None and node_type.is_async and node.status == "running"
     return is_effect or node.status == "suspended"
 

@@ -6,12 +6,11 @@ import math
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import anyio
 import httpx
 import msgspec
-import structlog
 
 from wopr.agents.memory import Memory
 from wopr.agents.registry import Agents
@@ -23,20 +22,16 @@ from wopr.protocol.capabilities import document, etag
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.runtime.advance import Advancer
-from wopr.runtime.advertise import (
-    ANSWERS_KEPT_SECONDS,
-    INVOCATIONS_KEPT_SECONDS,
-    MAX_RESPONSE_BODY_BYTES,
-    capabilities,
-)
+from wopr.runtime.advertise import MAX_RESPONSE_BODY_BYTES, capabilities
 from wopr.runtime.advertise_agents import floor_of
 from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Guard
-from wopr.runtime.audit import HOST, Audit, audit_key
+from wopr.runtime.audit import Audit, audit_key
 from wopr.runtime.bus import Bus
 from wopr.runtime.commands import Commands
 from wopr.runtime.courier import MAX_RESPONSE_BYTES as MAX_RECEIPT_BYTES
 from wopr.runtime.courier import Courier
+from wopr.runtime.duties import duties_of
 from wopr.runtime.egress import guarded_client
 from wopr.runtime.feedback import Feedback, feedback_of
 from wopr.runtime.fleet import Fleet, fleet_of
@@ -47,22 +42,19 @@ from wopr.runtime.keyring import Keyring
 from wopr.runtime.library import Library
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.readers import Readers
-from wopr.runtime.settings import DAY_MS, Settings
+from wopr.runtime.settings import Settings
+from wopr.runtime.sharing import Sharing, agree_on_key, holding_of, sharing_of, source_of
 from wopr.runtime.sources import Sources
 from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.tool_calls import ToolPolicy
 from wopr.runtime.tracing import Tracing
 from wopr.runtime.webhooks import Dispatcher
+from wopr.security.audit_chain import CheckpointKey
 from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal, derive
 from wopr.store.open import serving_store
 from wopr.store.port import Store
-
-HOUSEKEEPING_SECONDS = 3600
-EXPIRED_AT_ONCE = 500
-
-log = structlog.get_logger("wopr.host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,33 +85,46 @@ class Host:
     token_keys: tuple[bytes, ...]
     # Seals the sessions of the web console.
     session_key: bytes
+    # This process among the others; None where it has the store to itself.
+    sharing: Sharing | None = None
 
 
 @asynccontextmanager
 async def running_host(
     settings: Settings, sources: Sources | None = None, registry: NodeRegistry | None = None
 ) -> AsyncGenerator[Host, None]:
-    """Open the store, take up unfinished runs, and stop everything cleanly at the end."""
+    """Open the store, take up unfinished runs, and stop everything cleanly at the end.
+
+    Where others share the store, the duties that only one process has are those of the one that
+    leads, and what is in flight at the end is given back to the others.
+    """
     sources = sources or Sources()
     registry = registry or builtin_registry(with_conformance=settings.conformance)
     tracing = Tracing.from_environment()
     http = _client(settings, sources, MAX_RESPONSE_BODY_BYTES, 30)
     # Receivers of webhooks have connections of their own, so that they are in no node's way.
     hooks = _client(settings, sources, MAX_RECEIPT_BYTES, 5)
-    async with serving_store(settings.database_url) as store, http, hooks:
+    async with serving_store(settings.database_url, settings.store_options) as store, http, hooks:
         # Outside of the task group, so that what fails here is raised as it is.
         host = await _assemble(settings, sources, registry, store, http, hooks, tracing)
+        if store.peers is not None:
+            sharing = sharing_of(host, store.peers)
+            await sharing.membership.join()
+            host = replace(host, sharing=sharing)
         try:
             async with anyio.create_task_group() as tasks:
                 host.advancer.wakeups.start(tasks)
-                tasks.start_soon(_keep_house, host)
-                tasks.start_soon(host.dispatcher.run_forever)
-                tasks.start_soon(host.audit.keep_checkpoints)
-                tasks.start_soon(host.feedback.judge_work.run_forever)
-                tasks.start_soon(host.fleet.telling.run_forever)
-                tasks.start_soon(host.fleet.showing.run_forever)
-                tasks.start_soon(host.fleet.keeper.run_forever)
-                yield host
+                if host.sharing is None:
+                    for duty in duties_of(host):
+                        tasks.start_soon(duty)
+                else:
+                    host.sharing.start(tasks)
+                try:
+                    yield host
+                finally:
+                    if host.sharing is not None:
+                        with anyio.CancelScope(shield=True):
+                            await host.sharing.membership.leave(settings.drain_seconds)
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True), suppress(WoprError):
@@ -138,6 +143,8 @@ async def _assemble(
 ) -> Host:
     redactor = Redactor()
     secret = host_secret(settings.data_dir, os.environ)
+    if store.peers is not None:
+        await agree_on_key(store.peers, secret)
     if settings.conformance:
         redactor.register(PROBE_SECRET_ID, PROBE_SECRET)
     configured = parse_env_keys(settings.api_keys)
@@ -145,7 +152,12 @@ async def _assemble(
         redactor.register("api-key", key.key)
     library = Library(store, registry, sources.now)
     fixtures = await register_workflows(settings, library)
-    audit = Audit(store, audit_key(settings.data_dir), sources.now, redactor)
+    signing = (
+        audit_key(settings.data_dir)
+        if store.peers is None
+        else CheckpointKey(derive(secret, "audit-checkpoint"))
+    )
+    audit = Audit(store, signing, sources.now, redactor)
     discovery = document(capabilities(settings, registry, fixtures, audit.public_key))
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
@@ -175,8 +187,11 @@ async def _assemble(
         sources=sources,
         subscriptions=subscriptions,
     )
+    holding = holding_of(settings, store.peers)
     advancer = Advancer(
         journal,
+        source=source_of(settings, store, holding, sources.now),
+        holding=holding,
         http=http,
         metrics=metrics,
         tracing=tracing,
@@ -195,7 +210,7 @@ async def _assemble(
     commands = Commands(advancer, metrics, audit)
     fleet = fleet_of(journal, bus, guard.advertises, settings, audit)
     readers = Readers(advancer, bus, fleet.observers.catch_up)
-    first_key = await keyring.first_key()
+    first_key = await _first_key(settings, store, keyring)
     if first_key is not None:
         await audit.record("default", "host", "key.create", "first key", role="admin")
     return Host(
@@ -231,6 +246,16 @@ async def _assemble(
     )
 
 
+async def _first_key(settings: Settings, store: Store, keyring: Keyring) -> str | None:
+    """The key of an empty keyring's first host; of several that start at once, one makes it."""
+    if not settings.serves:
+        return None
+    if store.peers is None:
+        return await keyring.first_key()
+    async with store.peers.alone("first key"):
+        return await keyring.first_key()
+
+
 def _client(
     settings: Settings, sources: Sources, max_response_bytes: int, seconds: float
 ) -> httpx.AsyncClient:
@@ -247,20 +272,3 @@ def _tool_limits(settings: Settings, sources: Sources) -> ToolLimits:
     return ToolLimits(
         per_second=rate, burst=max(1, math.ceil(rate)), clock=lambda: sources.now() / 1000
     )
-
-
-async def _keep_house(host: Host) -> None:
-    """Retention: drop what is past its time, in small bites."""
-    while True:
-        now = host.sources.now()
-        try:
-            keep_ms = host.settings.retention_days * DAY_MS
-            while removed := await host.store.expire(now - keep_ms, EXPIRED_AT_ONCE):
-                await host.audit.record(HOST, "host", "retention.delete", "runs", count=removed)
-            await host.store.forget(
-                now - ANSWERS_KEPT_SECONDS * 1000, now - INVOCATIONS_KEPT_SECONDS * 1000
-            )
-            await host.store.forget_memories(now)
-        except WoprError as error:
-            log.error("housekeeping failed", code=error.code, message=str(error))
-        await anyio.sleep(HOUSEKEEPING_SECONDS)

@@ -28,7 +28,7 @@ from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish, read_wish
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal
-from wopr.store.port import Batch, RememberedAnswer, RunRow, Store
+from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store
 
 PAGE = 1000
 _EVENTS = msgspec.json.Decoder(RunEvent)
@@ -56,6 +56,8 @@ class Journal:
         self.limits = limits
         self.now = sources.now
         self.new_id = sources.new_id
+        # Whether other processes append to the same runs.
+        self.is_shared = store.peers is not None
         self._bus = bus
         self._guard = guard
         self._seal = seal
@@ -119,12 +121,14 @@ class Journal:
     def _vault(self, row: RunRow | None) -> Vault:
         return Vault() if row is None else Vault.unseal(row.sealed, self._seal, row.run_id)
 
-    async def put_off(self, tenant: str, run_id: str, until: int) -> None:
+    async def put_off(self, tenant: str, run_id: str, until: int) -> RunRow | None:
         """Let a run that cannot be advanced wait, so that its wake-up is not due all the time."""
         row = await self.store.run(tenant, run_id)
-        if row is not None and row.ended_at is None:
-            later = Batch(run=replace(row, wake_at=until), first=row.last_sequence + 1)
-            await self.store.append(tenant, [later])
+        if row is None or row.ended_at is not None:
+            return None
+        later = replace(row, wake_at=until)
+        await self.store.append(tenant, [Batch(run=later, first=row.last_sequence + 1)])
+        return later
 
     def burst(self, run: ActiveRun) -> Burst:
         """An empty burst on top of the run's present state."""
@@ -149,14 +153,19 @@ class Journal:
         )
 
     async def commit(
-        self, run: ActiveRun, burst: Burst, remember: RememberedAnswer | None = None
+        self,
+        run: ActiveRun,
+        burst: Burst,
+        remember: RememberedAnswer | None = None,
+        claim: Claim | None = None,
     ) -> bool:
         """Make a burst durable and show it to readers; False when there was nothing to write."""
         row = self.row(run, burst)
         is_paused = burst.state.status == "paused"
         grants = is_paused and run.pausing is not None
         is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
-        if is_same and not grants and not burst.audits:
+        is_taken = claim is not None and claim.keeps != run.is_held
+        if is_same and not grants and not burst.audits and not is_taken:
             return False
         identity = burst.state.identity
         parent = identity.parent_run_id if burst.state.is_terminal else None
@@ -173,14 +182,17 @@ class Journal:
             remember=remember,
             grants=grants,
             audits=tuple(burst.audits),
+            claim=claim,
+            is_urgent=burst.is_urgent,
             projects=_has_lines(run, burst),
         )
         batches: Sequence[Batch] = [batch, *burst.children]
         # A replay tells nobody; that is decided by the run, whatever its events are.
         if identity.fork is None or identity.fork.mode != "replay":
             batches = self._subscriptions.address(identity.tenant, batches)
-        await self.store.append(identity.tenant, batches)
+        is_held = await self.store.append(identity.tenant, batches)
         run.state, run.row = burst.state, row
+        run.is_held = is_held and claim is not None and claim.keeps and not run.state.is_terminal
         if is_paused:
             run.pausing = None
         self._bus.publish(identity.run_id, burst.events)
@@ -196,17 +208,18 @@ class Journal:
         ended = state.is_terminal
         # A run with children shows their present status, so its snapshot is made when asked for.
         keep = ended and not state.children
+        # A replay's burst has the record's clock; the row is about this host's time.
+        now = burst.now if identity.fork is None else self.now()
         return RunRow(
             run_id=identity.run_id,
             workflow_id=identity.workflow_id,
             workflow_version=identity.workflow_version,
             status=state.status,
             created_at=self._created_at(run, state),
-            # A replay's burst has the record's clock; the row is about this host's time.
-            updated_at=burst.now if identity.fork is None else self.now(),
+            updated_at=now,
             last_sequence=state.next_sequence - 1,
             ended_at=self._ended_at(state) if ended else None,
-            wake_at=None if ended else self._wake_at(run, burst),
+            wake_at=None if ended else self._wake_at(run, burst, now),
             parent_run_id=identity.parent_run_id,
             parent_node_id=identity.parent_node_id,
             tags=state.tags,
@@ -215,6 +228,7 @@ class Journal:
             snapshot=encode(snapshot(state)) if keep else None,
             source_run_id=None if identity.fork is None else identity.fork.source_run_id,
             fork=None if identity.fork is None else encode(identity.fork),
+            wakes=0 if run.row is None else run.row.wakes,
         )
 
     def _created_at(self, run: ActiveRun, state: RunState) -> int:
@@ -227,7 +241,9 @@ class Journal:
         """When the run ended; a replay ends at the record's time, and is kept from now on."""
         return state.ended_at if state.identity.fork is None else self.now()
 
-    def _wake_at(self, run: ActiveRun, burst: Burst) -> int | None:
+    def _wake_at(self, run: ActiveRun, burst: Burst, now: int) -> int | None:
+        if run.due_in is not None:
+            return now + run.due_in
         planned = plan(burst.state, burst.now, self.limits).wake_at
         due = [until for until in run.parked.values() if until is not None]
         if burst.state.status == "paused" or not due:

@@ -61,6 +61,10 @@ class Keyring:
             self._trusted.popitem(last=False)
         return principal
 
+    def forget_all(self) -> None:
+        """Hear that another process made, changed or revoked a key."""
+        self._trusted.clear()
+
     async def scopes(self, tenant: str, key_id: str) -> frozenset[str] | None:
         """What a key of this tenant may do now; None for one that is unknown or no longer valid."""
         for principal in self._configured.values():

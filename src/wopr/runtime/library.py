@@ -82,6 +82,10 @@ class Library:
         self._newest.clear()
         return row, is_new
 
+    def forget_newest(self) -> None:
+        """Hear that another process registered something."""
+        self._newest.clear()
+
     async def row(self, tenant: str, workflow_id: str, version: str | None = None) -> WorkflowRow:
         """The registered definition as it came."""
         for owner in (tenant, SHARED):

@@ -39,6 +39,38 @@ class Metrics:
         )
         self._sent = {True: sent.labels("delivered"), False: sent.labels("failed")}
 
+        self._rescued = Counter(
+            "wopr_runs_rescued", "Runs taken up from dead processes.", registry=self.registry
+        )
+        self._appends = Histogram(
+            "wopr_append_seconds",
+            "Time to commit an append.",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5),
+            registry=self.registry,
+        )
+        self.queue_depth = Gauge(
+            "wopr_queue_depth", "Wake-ups that are due and wait.", registry=self.registry
+        )
+        self.queue_age = Gauge(
+            "wopr_queue_age_seconds", "How long the oldest has waited.", registry=self.registry
+        )
+        self.held_runs = Gauge(
+            "wopr_runs_held", "Runs with nodes in flight, here.", registry=self.registry
+        )
+        self.lease_age = Gauge(
+            "wopr_lease_age_seconds",
+            "Time since the oldest last sign of life of a process that is known.",
+            registry=self.registry,
+        )
+
+    def rescued(self, count: int) -> None:
+        """Count runs taken up from a process that died."""
+        self._rescued.inc(count)
+
+    def append_took(self, seconds: float) -> None:
+        """Record how long an append took."""
+        self._appends.observe(seconds)
+
     def delivered(self, was_taken: bool) -> None:
         """Count an attempt to deliver an event to a webhook."""
         self._sent[was_taken].inc()

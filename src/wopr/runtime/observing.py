@@ -23,9 +23,10 @@ from wopr.fleet.observe import SOURCE
 from wopr.fleet.observed_ids import is_observed_run, observed_run_id, producer_run_id
 from wopr.fleet.observed_run import ObservedRun
 from wopr.protocol.documents import JsonObject
+from wopr.protocol.errors import SequenceTaken
 from wopr.protocol.events import RunEvent
-from wopr.runtime.bus import Bus, Notice
-from wopr.runtime.feedback import ANNOTATED
+from wopr.runtime.bus import Bus
+from wopr.runtime.feedback import announce
 from wopr.runtime.fleet_debts import AT_ONCE
 from wopr.store.port import Batch, RunLog
 from wopr.store.port.fleet import Fleet
@@ -153,33 +154,47 @@ class Observers:
     async def _build(self, tenant: str, run_ids: Sequence[str]) -> None:
         """Build these runs, each called as its producer does."""
         async with self._one_at_a_time:
-            # Taken out until their batches are kept: a failure leaves nothing half known.
-            followed = {each: await self._follow(tenant, each) for each in run_ids}
+            while not await self._is_built(tenant, run_ids):
+                # Another process builds them too: look at how far it is.
+                await anyio.lowlevel.checkpoint()
+
+    async def _is_built(self, tenant: str, run_ids: Sequence[str]) -> bool:
+        """Build as far as lines were pushed; False when another process was in the way."""
+        # Taken out until their batches are kept: a failure leaves nothing half known.
+        followed = {each: await self._follow(tenant, each) for each in run_ids}
+        try:
             while news := await self._news(tenant, followed):
                 # An append that nobody waits for may come after the next look at the log.
                 with anyio.CancelScope(shield=True):
                     await self._append(tenant, followed, news)
-            self._kept.update((run.run_id, run) for run in followed.values())
-            while len(self._kept) > KEPT_RUNS:
-                self._kept.popitem(last=False)
+        except SequenceTaken:
+            return False
+        self._kept.update((run.run_id, run) for run in followed.values())
+        while len(self._kept) > KEPT_RUNS:
+            self._kept.popitem(last=False)
+        return True
 
     async def _follow(self, tenant: str, run_id: str) -> ObservedRun:
         """The run as far as its log goes."""
-        run = self._kept.pop(observed_run_id(tenant, run_id), None)
-        run = run or ObservedRun(tenant, run_id, self._advertises)
+        run = await self._recalled(tenant, run_id)
         while page := await self._store.read(tenant, run.run_id, run.next_sequence, PAGE):
             run.recall(_EVENTS.decode(event.body) for event in page)
             # A log is read without waiting: let others have their turn in between.
             await anyio.lowlevel.checkpoint()
         return run
 
+    async def _recalled(self, tenant: str, run_id: str) -> ObservedRun:
+        """What is known of the run, unless it was deleted since, by whichever process."""
+        kept = self._kept.pop(observed_run_id(tenant, run_id), None)
+        if kept is not None:
+            last = await self._store.read(tenant, kept.run_id, kept.next_sequence - 1, 1)
+            if last and _EVENTS.decode(last[0].body).event_id == kept.last_event_id:
+                return kept
+        return ObservedRun(tenant, run_id, self._advertises)
+
     async def _news(self, tenant: str, followed: dict[str, ObservedRun]) -> Pushes:
         starts = {run_id: run.lines for run_id, run in followed.items()}
         return await self._store.fleet_news(tenant, starts, MOST_BYTES)
-
-    def forget(self, run_id: str) -> None:
-        """Hear that an observed run was deleted: what is pushed under its name is a new one."""
-        self._kept.pop(run_id, None)
 
     async def _append(self, tenant: str, followed: dict[str, ObservedRun], news: Pushes) -> None:
         take = partial(_take, followed, news, self._now(), self._new_id)
@@ -189,7 +204,7 @@ class Observers:
         for batch in batches:
             self._bus.publish(batch.run.run_id, batch.events)
             for row in batch.annotations:
-                self._bus.notify(batch.run.run_id, Notice(ANNOTATED, row.body))
+                announce(self._bus, batch.run.run_id, row.annotation_id, row.body)
 
 
 def _take(

@@ -166,12 +166,15 @@ class Readers:
         """
         with self._bus.subscribe(run_id) as topic:
             heard = topic.noticed
+            # The store is asked first, and again when nothing was heard for a while.
+            is_sure = False
             while True:
                 news = topic.news
                 await self._catch_up(tenant, run_id)
                 events = topic.since(start)
+                is_sure = is_sure and events is not None
                 if not events:
-                    events = await self._store.read(tenant, run_id, start, PAGE)
+                    events = [] if is_sure else await self._store.read(tenant, run_id, start, PAGE)
                 notices, heard = topic.notices(heard), topic.noticed
                 for piece in _in_order(events, notices):
                     yield piece
@@ -181,13 +184,13 @@ class Readers:
                         return
                 if events or notices:
                     continue
-                if await self._is_over(tenant, run_id, start):
+                if not is_sure and await self._is_over(tenant, run_id, start):
                     return
-                has_news = False
+                is_sure = False
                 with anyio.move_on_after(heartbeat):
                     await news.wait()
-                    has_news = True
-                if not has_news:
+                    is_sure = True
+                if not is_sure:
                     yield []
 
     async def _is_over(self, tenant: str, run_id: str, start: int) -> bool:

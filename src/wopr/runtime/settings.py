@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from wopr.engine.limits import HostLimits
 from wopr.runtime.breaker import DeliveryPolicy
+from wopr.store.options import StoreOptions
 
 DAY_MS = 86_400_000
 RETENTION_FLOOR_DAYS = 7
@@ -29,7 +31,13 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8642
     data_dir: Path = Path("data")
-    db: str = ""
+    db: str = field(default="", repr=False)
+    # Connections to a database server: how many, and how long a call waits for one, a statement
+    # runs, and may run before it is logged as slow.
+    db_pool_size: int = 10
+    db_pool_timeout_seconds: float = 10.0
+    db_statement_timeout_seconds: float = 30.0
+    db_slow_statement_ms: int = 500
     workflows: tuple[Path, ...] = ()
     conformance: bool = False
     log_format: str = "text"
@@ -46,6 +54,13 @@ class Settings:
     # Requests under way at once before the host answers 503.
     max_in_flight: int = 2000
     max_readers_per_run: int = 1000
+    # Where processes share a database: whether this one executes nodes and answers requests, how
+    # many wake-ups it works on, and how many runs it has nodes of in flight, in all and of a tenant.
+    executes: bool = True
+    serves: bool = True
+    wakeups_at_once: int = 20
+    max_held_runs: int = 1000
+    max_held_runs_per_tenant: int = 0
     retention_days: int = 30
     drain_seconds: float = 10.0
     heartbeat_seconds: float = 15.0
@@ -80,6 +95,24 @@ class Settings:
         return self.db or f"sqlite:///{self.data_dir / 'wopr.db'}"
 
     @property
+    def database_shown(self) -> str:
+        """Where the data lies, without what a person who looks on should not see."""
+        parts = urlsplit(self.database_url)
+        if parts.scheme == "sqlite":
+            return self.database_url
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
+    def store_options(self) -> StoreOptions:
+        """How the host is connected to a database server."""
+        return StoreOptions(
+            pool_size=self.db_pool_size,
+            pool_timeout_seconds=self.db_pool_timeout_seconds,
+            statement_timeout_seconds=self.db_statement_timeout_seconds,
+            slow_statement_ms=self.db_slow_statement_ms,
+        )
+
+    @property
     def delivery_policy(self) -> DeliveryPolicy:
         """How patient the host is with receivers of webhooks."""
         return DeliveryPolicy(
@@ -105,6 +138,33 @@ class Settings:
                     self.max_body_bytes,
                     "at least 1024",
                     self.max_body_bytes >= 1024,
+                ),
+                ("db_pool_size", self.db_pool_size, "at least 3", self.db_pool_size >= 3),
+                (
+                    "db_pool_timeout_seconds",
+                    self.db_pool_timeout_seconds,
+                    "more than 0",
+                    self.db_pool_timeout_seconds > 0,
+                ),
+                (
+                    "db_statement_timeout_seconds",
+                    self.db_statement_timeout_seconds,
+                    "more than 0",
+                    self.db_statement_timeout_seconds > 0,
+                ),
+                (
+                    "db_slow_statement_ms",
+                    self.db_slow_statement_ms,
+                    "0 or more",
+                    self.db_slow_statement_ms >= 0,
+                ),
+                ("wakeups_at_once", self.wakeups_at_once, "at least 1", self.wakeups_at_once >= 1),
+                ("max_held_runs", self.max_held_runs, "at least 1", self.max_held_runs >= 1),
+                (
+                    "max_held_runs_per_tenant",
+                    self.max_held_runs_per_tenant,
+                    "0 or more",
+                    self.max_held_runs_per_tenant >= 0,
                 ),
                 ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
                 (
@@ -191,12 +251,19 @@ class Settings:
 # Settings that have no option of their own on the command line.
 _FROM_ENVIRONMENT = (
     "api_keys",
+    "db_pool_size",
+    "db_pool_timeout_seconds",
+    "db_statement_timeout_seconds",
+    "db_slow_statement_ms",
     "max_body_bytes",
     "max_metadata_bytes",
     "rate_limit",
     "ingest_rate_limit",
     "max_in_flight",
     "max_readers_per_run",
+    "wakeups_at_once",
+    "max_held_runs",
+    "max_held_runs_per_tenant",
     "retention_days",
     "drain_seconds",
     "heartbeat_seconds",

@@ -82,14 +82,14 @@ class Subscriptions:
         self.has_news: Callable[[str, str], None] = lambda tenant, webhook_id: None
 
     async def load(self) -> None:
-        """Read all subscriptions, at the host's start."""
+        """Read all subscriptions; those that are gone meanwhile are forgotten."""
         after: str | None = None
+        known = [(tenant, name) for tenant, kept in self._by_tenant.items() for name in kept]
         while page := await self._store.webhook_ids(after, PAGE):
-            for tenant, webhook_id in page:
-                row = await self._store.webhook(tenant, webhook_id)
-                if row is not None:
-                    self._keep(tenant, row)
+            known += page
             after = page[-1][1]
+        for tenant, webhook_id in dict.fromkeys(known):
+            await self.refresh(tenant, webhook_id, keeps_health=True)
 
     def find(self, tenant: str, webhook_id: str) -> Subscription | None:
         """A tenant's subscription."""
@@ -188,25 +188,24 @@ class Subscriptions:
         kept = remember(encode(answer)) if remember else None
         if not await self._store.rotate_webhook(tenant, webhook_id, rotation, kept):
             raise _unknown(webhook_id)
-        await self._refresh(tenant, webhook_id)
+        await self.refresh(tenant, webhook_id)
         return msgspec.structs.replace(answer, secret=secret)
 
     async def remove(self, tenant: str, webhook_id: str) -> None:
         """Forget a subscription, and all it had still to be told."""
         if not await self._store.delete_webhook(tenant, webhook_id):
             raise _unknown(webhook_id)
-        known = self._by_tenant.get(tenant, {})
-        known.pop(webhook_id, None)
-        if not known:
-            self._by_tenant.pop(tenant, None)
+        self._forget(tenant, webhook_id)
         self.has_news(tenant, webhook_id)
 
     async def redeliver(self, tenant: str, webhook_id: str) -> int:
         """Try the oldest dead letters once more, and trust the receiver again."""
         await self.require(tenant, webhook_id)
         count = await self._store.redeliver(tenant, webhook_id, self._now(), REDELIVERED_AT_ONCE)
-        await self._refresh(tenant, webhook_id)
+        await self.refresh(tenant, webhook_id)
         self.has_news(tenant, webhook_id)
+        if self._store.peers is not None:
+            await self._store.peers.owe(tenant, webhook_id)
         return count
 
     async def require(self, tenant: str, webhook_id: str) -> WebhookRow:
@@ -216,10 +215,26 @@ class Subscriptions:
             raise _unknown(webhook_id)
         return row
 
-    async def _refresh(self, tenant: str, webhook_id: str) -> None:
+    async def refresh(self, tenant: str, webhook_id: str, *, keeps_health: bool = False) -> None:
+        """Read a subscription once more: it is new, other or gone.
+
+        Whoever delivers counts in memory and is ahead of the store: with `keeps_health` only a
+        state that another process has changed is taken over.
+        """
         row = await self._store.webhook(tenant, webhook_id)
-        if row is not None:
-            self._keep(tenant, row)
+        if row is None:
+            self._forget(tenant, webhook_id)
+            return
+        before = self.find(tenant, webhook_id)
+        self._keep(tenant, row)
+        if keeps_health and before is not None and before.health.state == row.health.state:
+            self._by_tenant[tenant][webhook_id].health = before.health
+
+    def _forget(self, tenant: str, webhook_id: str) -> None:
+        known = self._by_tenant.get(tenant, {})
+        known.pop(webhook_id, None)
+        if not known:
+            self._by_tenant.pop(tenant, None)
 
     def _keep(self, tenant: str, row: WebhookRow) -> None:
         self._by_tenant.setdefault(tenant, {})[row.webhook_id] = Subscription(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Protocol
 
 import anyio
 import anyio.abc
-import anyio.lowlevel
 import structlog
 
-from wopr.fleet.observed_ids import is_observed_run
 from wopr.protocol.errors import Unavailable, WoprError
-from wopr.runtime.journal import PAGE, Journal
-from wopr.runtime.timers import Timers
+from wopr.runtime.journal import Journal
+from wopr.store.port import RunRow
 
 # When to try again after the store was away, and after an advance that failed for another reason.
 STORE_AWAY_SECONDS = 1.0
@@ -22,40 +21,61 @@ FAILED_MS = 60_000
 log = structlog.get_logger("wopr.advance")
 
 
+class Waker(Protocol):
+    """Advances runs: what a source of wake-ups calls."""
+
+    def soon(self, tenant: str, run_id: str) -> None:
+        """Advance a run in the background."""
+        ...
+
+    async def now(self, tenant: str, run_id: str) -> None:
+        """Advance a run, and see to it that it is advanced later if that fails."""
+        ...
+
+
+class WakeupSource(Protocol):
+    """Where wake-ups come from: it calls its waker for each run that is due, once or more often."""
+
+    def start(self, tasks: anyio.abc.TaskGroup, waker: Waker) -> None:
+        """Begin, with all that fell due before."""
+        ...
+
+    def noted(self, row: RunRow) -> None:
+        """Hear of a run as it was just committed, and when it is due."""
+        ...
+
+    def woke(self, tenant: str, run_id: str) -> None:
+        """Hear that what was just committed wakes this other run."""
+        ...
+
+    async def tell(self, tenant: str, run_id: str, process: str) -> None:
+        """Pass a wake-up on to the process that has the run."""
+        ...
+
+    async def stop(self) -> None:
+        """Call no more, and wait for what was begun."""
+        ...
+
+
 class Wakeups:
     """Calls `advance` for runs, each once however often it is asked for."""
 
-    def __init__(self, journal: Journal, advance: Callable[[str, str], Awaitable[None]]) -> None:
-        self.timers = Timers(journal.store, self.soon, journal.now)
+    def __init__(
+        self,
+        journal: Journal,
+        advance: Callable[[str, str], Awaitable[None]],
+        source: WakeupSource,
+    ) -> None:
         self.tasks: anyio.abc.TaskGroup | None = None
+        self.source = source
         self._journal = journal
         self._advance = advance
         self._waking: set[str] = set()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Start the timers, and begin to take up every run that has not ended."""
+        """Begin to advance what is due."""
         self.tasks = tasks
-        tasks.start_soon(self.timers.run_forever)
-        tasks.start_soon(self._take_up)
-
-    async def _take_up(self) -> None:
-        """Advance every unfinished run once: the process that had them in hand is gone."""
-        after: tuple[str, str] | None = None
-        while page := await self._unfinished(after):
-            for tenant, run_id in page:
-                if not is_observed_run(run_id):
-                    await self.now(tenant, run_id)
-                # A short advance never waits, and those who ask now should not have to.
-                await anyio.lowlevel.checkpoint()
-            after = page[-1]
-
-    async def _unfinished(self, after: tuple[str, str] | None) -> list[tuple[str, str]]:
-        while True:
-            try:
-                return await self._journal.store.unfinished(after, PAGE)
-            except WoprError as error:
-                log.error("unfinished runs wait for the store", code=error.code)
-                await anyio.sleep(STORE_AWAY_SECONDS)
+        self.source.start(tasks, self)
 
     def soon(self, tenant: str, run_id: str) -> None:
         """Advance a run in the background."""
@@ -87,10 +107,10 @@ class Wakeups:
 
     async def _put_off(self, tenant: str, run_id: str) -> bool:
         """Make room for others: nothing says that this run will do better at once."""
-        until = self._journal.now() + FAILED_MS
         with suppress(WoprError):
-            await self._journal.put_off(tenant, run_id, until)
-            self.timers.note(until)
+            row = await self._journal.put_off(tenant, run_id, self._journal.now() + FAILED_MS)
+            if row is not None:
+                self.source.noted(row)
             self._waking.discard(run_id)
             return True
         return False

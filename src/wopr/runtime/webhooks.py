@@ -71,15 +71,21 @@ class Dispatcher:
 
     async def run_forever(self) -> None:
         """Deliver until cancelled."""
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            while True:
-                try:
-                    for tenant, webhook_id in await self._outbox.undelivered():
-                        self._employ(tenant, webhook_id)
-                except WoprError as error:
-                    log.error("webhooks wait for the store", code=error.code, message=str(error))
-                await anyio.sleep(SWEEP_SECONDS)
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                while True:
+                    await self._employ_all()
+                    await anyio.sleep(SWEEP_SECONDS)
+        finally:
+            self._tasks = None
+
+    async def _employ_all(self) -> None:
+        try:
+            for tenant, webhook_id in await self._outbox.undelivered():
+                self._employ(tenant, webhook_id)
+        except WoprError as error:
+            log.error("webhooks wait for the store", code=error.code, message=str(error))
 
     def wake(self, tenant: str, webhook_id: str) -> None:
         """Hear that a webhook has something to be told, or has changed."""

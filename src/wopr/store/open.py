@@ -3,34 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 
 import anyio
 
 from wopr.protocol.errors import Refused
+from wopr.store.options import StoreOptions
 from wopr.store.port import Store
+from wopr.store.port.audit import AuditReading
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.audit import AuditCopy
 from wopr.store.sqlite.serving import served_alone
 
 _SQLITE = "sqlite:///"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
-async def open_store(url: str) -> Store:
+async def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """Open the store at `url`. Raises `Refused` for a form that no adapter knows."""
-    return await SqliteStore.open(_sqlite_path(url))
+    if url.startswith(_POSTGRES):
+        return await _open_postgres(url, options)
+    return await SqliteStore.open(sqlite_path(url))
 
 
 @asynccontextmanager
-async def serving_store(url: str) -> AsyncGenerator[Store, None]:
+async def serving_store(
+    url: str, options: StoreOptions | None = None
+) -> AsyncGenerator[Store, None]:
     """Open the store at `url` to advance its runs, and close it at the end.
 
     Raises `Conflict` when another process serves it and the store can have only one that does.
     """
-    path = _sqlite_path(url)
-    with served_alone(Path(path)):
-        store = await SqliteStore.open(path)
+    alone = nullcontext() if url.startswith(_POSTGRES) else served_alone(Path(sqlite_path(url)))
+    with alone:
+        store = await open_store(url, options)
         try:
             yield store
         finally:
@@ -38,21 +45,49 @@ async def serving_store(url: str) -> AsyncGenerator[Store, None]:
                 await store.close()
 
 
-def open_audit(url: str) -> AuditCopy:
-    """Open the audit log of the store at `url`, for reading only and without changing a byte."""
-    return AuditCopy(Path(_sqlite_path(url)), is_copy=False)
+@asynccontextmanager
+async def open_audit(url: str) -> AsyncGenerator[AuditReading, None]:
+    """Open the audit log of the store at `url`, for reading only and without changing it."""
+    if url.startswith(_POSTGRES):
+        store = await _open_postgres(url, None)
+        try:
+            yield store
+        finally:
+            await store.close()
+    else:
+        with closing(AuditCopy(Path(sqlite_path(url)), is_copy=False)) as log:
+            yield log
 
 
-def open_audit_copy(file: Path) -> AuditCopy:
-    """Open the audit log of a copy of a database, which nobody writes to."""
-    return AuditCopy(file, is_copy=True)
+@asynccontextmanager
+async def open_audit_copy(file: Path) -> AsyncGenerator[AuditReading, None]:
+    """Open the audit log of a copy of a SQLite database, which nobody writes to."""
+    with closing(AuditCopy(file, is_copy=True)) as log:
+        yield log
 
 
-def _sqlite_path(url: str) -> str:
+async def _open_postgres(url: str, options: StoreOptions | None) -> Store:
+    try:
+        from wopr.store.postgres import PostgresStore
+    except ModuleNotFoundError as missing:
+        raise without_driver(missing) from None
+    return await PostgresStore.open(url, options)
+
+
+def without_driver(missing: ModuleNotFoundError) -> Refused:
+    """The refusal of PostgreSQL where its packages are not installed."""
+    return Refused(
+        f"PostgreSQL needs the package {missing.name}: install it with wopr[postgres]", field="db"
+    )
+
+
+def sqlite_path(url: str) -> str:
     """The file that `url` names. A refusal does not repeat it: another kind may hold a password."""
     path = url.removeprefix(_SQLITE)
     if not url.startswith(_SQLITE) or path in ("", ":memory:"):
         raise Refused(
-            "db must be sqlite:///relative/path or sqlite:////absolute/path of a file", field="db"
+            "db must be sqlite:///relative/path or sqlite:////absolute/path of a file, or "
+            "postgresql://user:password@host:port/database",
+            field="db",
         )
     return path

@@ -18,6 +18,7 @@ from wopr.store.port.memories import Memories, MemoryRow
 from wopr.store.port.runs import (
     Artifact,
     Batch,
+    Claim,
     RunFilter,
     RunLog,
     RunPage,
@@ -38,6 +39,7 @@ __all__ = [
     "Answers",
     "Artifact",
     "Batch",
+    "Claim",
     "Clockwork",
     "Invocation",
     "Invocations",

@@ -59,6 +59,10 @@ class RunRow:
     # For a forked run: where it comes from, and the document that says how.
     source_run_id: str | None = None
     fork: bytes | None = None
+    # Where several processes share the store: who executes the run's nodes, and how often somebody
+    # else has woken it.
+    holder: str | None = None
+    wakes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,20 @@ class Wish:
 
     run_id: str
     body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Who writes a batch, and whether that process executes nodes of the run from then on.
+
+    Only one process at a time does. One that claims what another has is told so, and the other
+    is woken. With `is_fence` the batch comes from a node in flight, and is refused with `HoldLost`
+    unless its process still has the run.
+    """
+
+    process: str
+    keeps: bool
+    is_fence: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +122,10 @@ class Batch:
     another tenant's is left out. `audits` are written to the audit log with the events, and
     `annotations` are kept of the run and counted. With `projects` the run is put among those that
     the fleet is to be told of.
+
+    Where several processes share the store, `claim` says who has the run, and `run.wakes` how many
+    wake-ups of others its writer knows of: with one more than that, `wake_at` is kept as for a wish.
+    `is_urgent` lets its wake-ups overtake others.
     """
 
     run: RunRow
@@ -118,6 +140,8 @@ class Batch:
     resumes: tuple[str, ...] = ()
     notices: tuple[Notice, ...] = ()
     audits: tuple[AuditDraft, ...] = ()
+    claim: Claim | None = None
+    is_urgent: bool = False
     annotations: tuple[AnnotationRow, ...] = ()
     projects: bool = False
 
@@ -146,8 +170,8 @@ class RunPage:
 class RunLog(Protocol):
     """Runs and their append-only logs."""
 
-    async def append(self, tenant: str, batches: Sequence[Batch]) -> None:
-        """Write every batch or none, durably.
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
+        """Write every batch or none, durably; False when another process has a run that is claimed.
 
         Raises `SequenceTaken` when a log has moved on, and `Conflict` with code
         `idempotency_in_flight` when an answer is already remembered under the same key.

@@ -14,10 +14,24 @@ from wopr.store.port.fleet import Fleet
 from wopr.store.port.fleet_clockwork import FleetClockwork
 from wopr.store.port.keys import Keys
 from wopr.store.port.memories import Memories
+from wopr.store.port.peers import Peers
 from wopr.store.port.projections import Projections
 from wopr.store.port.runs import RunLog
 from wopr.store.port.suspensions import Suspensions
 from wopr.store.port.webhooks import Outbox, Webhooks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What `wopr doctor` prints about a store."""
+
+    kind: str
+    location: str
+    schema_version: int
+    runs: int
+    events: int
+    bytes_on_disk: int
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 class Store(
@@ -43,6 +57,11 @@ class Store(
 ):
     """One store: all of the above on one database."""
 
+    @property
+    def peers(self) -> Peers | None:
+        """The processes that share the database; None where there can be one only."""
+        ...
+
     async def close(self) -> None:
         """Finish what is queued and release the database."""
         ...
@@ -51,15 +70,6 @@ class Store(
         """Raise `Unavailable` unless a write would be taken now."""
         ...
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFacts:
-    """What `wopr doctor` prints about a store."""
-
-    kind: str
-    location: str
-    schema_version: int
-    runs: int
-    events: int
-    bytes_on_disk: int
-    settings: dict[str, str] = field(default_factory=dict)
+    async def facts(self) -> StoreFacts:
+        """What there is to know about the store itself; no password is part of it."""
+        ...

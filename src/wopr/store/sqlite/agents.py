@@ -5,12 +5,10 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-from wopr.protocol.errors import Conflict
 from wopr.store.port import AgentRow
+from wopr.store.sql.definitions import require_same_agent
+from wopr.store.sql.rows import AGENT_COLUMNS, agent_row
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
-
-_COLUMNS = "a.agent_id, a.version, a.digest, a.body, a.registered_at, a.place"
 
 _DIGEST = "SELECT digest FROM agents WHERE tenant = ? AND agent_id = ? AND version = ?"
 
@@ -20,17 +18,17 @@ VALUES (?, ?, ?, ?, ?, ?)
 """
 
 _VERSION = f"""
-SELECT {_COLUMNS} FROM agents a WHERE a.tenant = ? AND a.agent_id = ? AND a.version = ?
+SELECT {AGENT_COLUMNS} FROM agents a WHERE a.tenant = ? AND a.agent_id = ? AND a.version = ?
 """
 
 # Two versions of the same millisecond: the one that was stored later is the newer.
 _NEWEST = f"""
-SELECT {_COLUMNS} FROM agents a WHERE a.tenant = ? AND a.agent_id = ?
+SELECT {AGENT_COLUMNS} FROM agents a WHERE a.tenant = ? AND a.agent_id = ?
 ORDER BY a.registered_at DESC, a.place DESC LIMIT 1
 """
 
 _NEWEST_OF_EACH = f"""
-SELECT {_COLUMNS}
+SELECT {AGENT_COLUMNS}
 FROM (
     SELECT DISTINCT agent_id FROM agents
     WHERE tenant = ? AND agent_id > ? ORDER BY agent_id LIMIT ?
@@ -42,7 +40,7 @@ ORDER BY known.agent_id
 """
 
 _SINCE = f"""
-SELECT {_COLUMNS} FROM agents a INDEXED BY agents_in_order
+SELECT {AGENT_COLUMNS} FROM agents a INDEXED BY agents_in_order
 WHERE a.tenant = ? AND a.place > ? ORDER BY a.place LIMIT ?
 """
 
@@ -60,43 +58,25 @@ class SqliteAgents(Part):
             rows = self._reader.near(_NEWEST, (tenant, agent_id))
         else:
             rows = self._reader.near(_VERSION, (tenant, agent_id, version))
-        return _agent_row(rows[0]) if rows else None
+        return agent_row(rows[0]) if rows else None
 
     async def agents(self, tenant: str, after: str | None, limit: int) -> list[AgentRow]:
         """The newest version of each manifest, by id."""
         rows = await self._reader.far(_NEWEST_OF_EACH, (tenant, after or "", limit, tenant))
-        return [_agent_row(row) for row in rows]
+        return [agent_row(row) for row in rows]
 
     async def agents_since(self, tenant: str, place: int, limit: int) -> list[AgentRow]:
         """What was installed after that place, in order."""
         # One writer gives the places, and in the order of its commits: none turns up late.
-        return [_agent_row(row) for row in self._reader.near(_SINCE, (tenant, place, limit))]
+        return [agent_row(row) for row in self._reader.near(_SINCE, (tenant, place, limit))]
 
 
 def _put(connection: sqlite3.Connection, tenant: str, row: AgentRow) -> bool:
     stored = connection.execute(_DIGEST, (tenant, row.agent_id, row.version)).fetchone()
     if stored is not None:
-        if stored[0] != row.digest:
-            raise Conflict(
-                f"agent {row.agent_id} has other content under version {row.version}: "
-                "register the change under a new version",
-                code="agent_exists",
-                agentId=row.agent_id,
-                version=row.version,
-            )
+        require_same_agent(row, stored[0])
         return False
     connection.execute(
         _INSERT, (tenant, row.agent_id, row.version, row.digest, row.body, row.registered_at)
     )
     return True
-
-
-def _agent_row(row: Row) -> AgentRow:
-    return AgentRow(
-        agent_id=row[0],
-        version=row[1],
-        digest=row[2],
-        body=row[3],
-        registered_at=row[4],
-        place=row[5],
-    )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 
-from wopr.store.port.feedback import DAY_MS, HOUR_MS, AnnotationRow
+from wopr.store.port.feedback import AnnotationRow
+from wopr.store.sql.side_rows import (
+    ANNOTATION_COLUMNS,
+    annotation_row,
+    annotation_values,
+    counted_keys,
+    counted_numbers,
+)
 from wopr.store.sqlite.audit import append_entry
-from wopr.store.sqlite.reader import Row
 
-_INSERT = """
-INSERT INTO annotations (
-    tenant, run_id, created_at, annotation_id, workflow_id, agent_id, node_id, kind, rating, body
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+_INSERT = f"""
+INSERT INTO annotations (tenant, {ANNOTATION_COLUMNS})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-COLUMNS = "annotation_id, run_id, workflow_id, agent_id, node_id, kind, rating, created_at, body"
-
-_COUNTED = f"SELECT {COLUMNS} FROM annotations WHERE tenant = ? AND run_id = ?"
+_COUNTED = f"SELECT {ANNOTATION_COLUMNS} FROM annotations WHERE tenant = ? AND run_id = ?"
 
 _DELETE = "DELETE FROM annotations WHERE tenant = ? AND run_id = ?"
 
@@ -49,21 +52,7 @@ WHERE tenant = ? AND bucket = ? AND workflow_id = ? AND agent_id = ? AND node_id
 
 def write_annotation(connection: sqlite3.Connection, tenant: str, row: AnnotationRow) -> None:
     """Write an annotation of a run that is there, count it and put it on record."""
-    connection.execute(
-        _INSERT,
-        (
-            tenant,
-            row.run_id,
-            row.created_at,
-            row.annotation_id,
-            row.workflow_id,
-            row.agent_id,
-            row.node_id,
-            row.kind,
-            row.rating,
-            row.body,
-        ),
-    )
+    connection.execute(_INSERT, annotation_values(tenant, row))
     _count(connection, tenant, row, 1)
     if row.audit is not None:
         append_entry(connection, row.audit)
@@ -74,47 +63,12 @@ def forget_annotations(connection: sqlite3.Connection, tenant: str, run_id: str)
     for found in connection.execute(_COUNTED, (tenant, run_id)).fetchall():
         row = annotation_row(found)
         _count(connection, tenant, row, -1)
-        for sql, key in zip(_DROP_EMPTY, _keys(tenant, row), strict=True):
+        for sql, key in zip(_DROP_EMPTY, counted_keys(tenant, row), strict=True):
             connection.execute(sql, key)
     connection.execute(_DELETE, (tenant, run_id))
 
 
 def _count(connection: sqlite3.Connection, tenant: str, row: AnnotationRow, by: int) -> None:
-    numbers = (
-        by * (row.kind == "rating"),
-        by * (row.rating or 0),
-        by * (row.kind == "correction"),
-        by * (row.kind == "label"),
-        by * (row.kind == "flag"),
-    )
-    for sql, key in zip(_ADD, _keys(tenant, row), strict=True):
+    numbers = counted_numbers(row, by)
+    for sql, key in zip(_ADD, counted_keys(tenant, row), strict=True):
         connection.execute(sql, (*key, *numbers))
-
-
-def _keys(tenant: str, row: AnnotationRow) -> list[tuple[str, int, str, str, str]]:
-    """The keys of the hour and of the day that an annotation is counted in."""
-    return [
-        (
-            tenant,
-            row.created_at - row.created_at % unit,
-            row.workflow_id,
-            row.agent_id,
-            row.node_id,
-        )
-        for unit in (HOUR_MS, DAY_MS)
-    ]
-
-
-def annotation_row(row: Row) -> AnnotationRow:
-    """Name the columns of `COLUMNS`."""
-    return AnnotationRow(
-        annotation_id=row[0],
-        run_id=row[1],
-        workflow_id=row[2],
-        agent_id=row[3],
-        node_id=row[4],
-        kind=row[5],
-        rating=row[6],
-        created_at=row[7],
-        body=row[8],
-    )

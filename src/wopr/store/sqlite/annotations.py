@@ -8,15 +8,17 @@ from functools import partial
 from wopr.protocol.errors import NotFound
 from wopr.store.port import RememberedAnswer
 from wopr.store.port.feedback import AnnotationRow
-from wopr.store.sqlite.annotation_rows import COLUMNS, annotation_row, write_annotation
-from wopr.store.sqlite.append import INSERT_ANSWER, answer_values, check_unanswered
+from wopr.store.sql.rows import answer_values
+from wopr.store.sql.side_rows import ANNOTATION_COLUMNS, annotation_row
+from wopr.store.sqlite.annotation_rows import write_annotation
+from wopr.store.sqlite.append import INSERT_ANSWER, check_unanswered
 from wopr.store.sqlite.part import Part
 from wopr.store.sqlite.projections import put_projections
 
 _RUN_EXISTS = "SELECT 1 FROM runs WHERE run_id = ? AND tenant = ?"
 
 _OF_RUN = f"""
-SELECT {COLUMNS} FROM annotations
+SELECT {ANNOTATION_COLUMNS} FROM annotations
 WHERE tenant = ? AND run_id = ? AND (created_at, annotation_id) > (?, ?)
 ORDER BY created_at, annotation_id LIMIT ?
 """

@@ -6,10 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from wopr.protocol.errors import Conflict, SequenceTaken
-from wopr.store.port import Batch, RememberedAnswer, RunRow
+from wopr.protocol.errors import SequenceTaken
+from wopr.store.port import Batch, RunRow
+from wopr.store.sql.batches import in_flight
+from wopr.store.sql.rows import answer_values, encoded
 from wopr.store.sqlite.annotation_rows import write_annotation
 from wopr.store.sqlite.audit import append_entry
 from wopr.store.sqlite.outbox import queue_notices
@@ -79,19 +79,6 @@ class _Head(NamedTuple):
     has_suspended: int = 0
 
 
-def check_batch(batch: Batch) -> None:
-    """Raise `ValueError` unless the batch's events are numbered as its row and `first` say."""
-    after = batch.first + len(batch.events)
-    if batch.run.last_sequence != after - 1:
-        raise ValueError(f"last_sequence must be {after - 1}, not {batch.run.last_sequence}")
-    if [event.sequence for event in batch.events] != list(range(batch.first, after)):
-        raise ValueError(f"the batch's events must be numbered from {batch.first} on, without gaps")
-    if not after:
-        raise ValueError("a run begins with at least one event")
-    if any(suspension.run_id != batch.run.run_id for suspension in batch.suspends):
-        raise ValueError("a batch suspends its own run only")
-
-
 def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]) -> None:
     """Write all batches inside the caller's transaction, or raise: then none must be committed."""
     heads = _pass_fences(connection, tenant, batches)
@@ -138,9 +125,7 @@ def _stored_last(
 def check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
     """Raise `Conflict` when an answer is remembered under this key already."""
     if connection.execute(_ANSWER_EXISTS, (tenant, key_hash)).fetchone() is not None:
-        raise Conflict(
-            "another request with this idempotency key came first", code="idempotency_in_flight"
-        )
+        raise in_flight()
 
 
 def _write_batch(
@@ -214,7 +199,7 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
             head.wake_at,
             run.parent_run_id,
             run.parent_node_id,
-            msgspec.json.encode(run.tags) if run.tags else None,
+            encoded(run.tags),
             head.wish,
             None if ended else run.sealed,
             run.snapshot,
@@ -258,20 +243,6 @@ def _next_wake(head: _Head, wake_at: int | None) -> int | None:
     if head.wish is None or head.wake_at is None:
         return wake_at
     return head.wake_at if wake_at is None else min(head.wake_at, wake_at)
-
-
-def answer_values(
-    tenant: str, answer: RememberedAnswer
-) -> tuple[str, bytes, bytes, int, bytes, int]:
-    """The parameters of `INSERT_ANSWER`."""
-    return (
-        tenant,
-        answer.key_hash,
-        answer.request_digest,
-        answer.status,
-        answer.body,
-        answer.created_at,
-    )
 
 
 def _wake_others(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:

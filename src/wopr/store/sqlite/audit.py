@@ -8,8 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow
+from wopr.store.sql.side_rows import (
+    CHECKPOINT_COLUMNS,
+    ENTRY_COLUMNS,
+    checkpoint_row,
+    checkpoint_values,
+    entry_row,
+)
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Reader, Row
+from wopr.store.sqlite.reader import Reader
 
 _LAST = (
     "SELECT sequence, body FROM audit_entries WHERE sequence >= 0 ORDER BY sequence DESC LIMIT 1"
@@ -17,28 +24,27 @@ _LAST = (
 _INSERT = "INSERT INTO audit_entries (sequence, tenant, body, digest) VALUES (?, ?, ?, ?)"
 
 _HEAD = "SELECT coalesce(max(sequence), -1) FROM audit_entries"
-_ENTRIES = """
-SELECT sequence, tenant, body, digest FROM audit_entries
+_ENTRIES = f"""
+SELECT {ENTRY_COLUMNS} FROM audit_entries
 WHERE sequence >= ? ORDER BY sequence LIMIT ?
 """
-_PAGE = """
-SELECT sequence, tenant, body, digest FROM audit_entries INDEXED BY audit_entries_by_tenant
+_PAGE = f"""
+SELECT {ENTRY_COLUMNS} FROM audit_entries INDEXED BY audit_entries_by_tenant
 WHERE tenant = ? AND sequence < ? ORDER BY sequence DESC LIMIT ?
 """
 _END_OF_LOG = 2**63 - 1
 
 _SIGNED_HEAD = "SELECT coalesce(max(at_sequence), -1) FROM audit_checkpoints"
-_CHECKPOINT_COLUMNS = "at_sequence, merkle_root, signature, public_key, peaks"
 _CHECKPOINTS = f"""
-SELECT {_CHECKPOINT_COLUMNS} FROM audit_checkpoints
+SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints
 WHERE at_sequence BETWEEN ? AND ? ORDER BY at_sequence
 """
 _LAST_CHECKPOINT = f"""
-SELECT {_CHECKPOINT_COLUMNS} FROM audit_checkpoints
+SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints
 WHERE at_sequence < ? ORDER BY at_sequence DESC LIMIT 1
 """
 _PUT_CHECKPOINT = f"""
-INSERT OR IGNORE INTO audit_checkpoints ({_CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?)
+INSERT OR IGNORE INTO audit_checkpoints ({CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?)
 """
 
 
@@ -63,7 +69,7 @@ class AuditReader:
 
     async def audit_entries(self, start: int, limit: int) -> list[AuditRow]:
         """Entries from `start` on, in order, of all tenants."""
-        return [_entry(row) for row in await self._reader.far(_ENTRIES, (start, limit))]
+        return [entry_row(row) for row in await self._reader.far(_ENTRIES, (start, limit))]
 
     async def signed_head(self) -> int:
         """The sequence of the last checkpoint; -1 when there is none."""
@@ -71,12 +77,12 @@ class AuditReader:
 
     async def checkpoints(self, start: int, end: int) -> list[CheckpointRow]:
         """Checkpoints at `start` to `end`, in order."""
-        return [_checkpoint(row) for row in await self._reader.far(_CHECKPOINTS, (start, end))]
+        return [checkpoint_row(row) for row in await self._reader.far(_CHECKPOINTS, (start, end))]
 
     async def last_checkpoint(self, before: int) -> CheckpointRow | None:
         """The last checkpoint below this sequence."""
         rows = self._reader.near(_LAST_CHECKPOINT, (before,))
-        return _checkpoint(rows[0]) if rows else None
+        return checkpoint_row(rows[0]) if rows else None
 
 
 class AuditCopy(AuditReader):
@@ -102,25 +108,8 @@ class SqliteAudit(Part, AuditReader):
     async def audit_page(self, tenant: str, before: int | None, limit: int) -> list[AuditRow]:
         """A tenant's entries below a sequence, newest first."""
         bound = _END_OF_LOG if before is None else before
-        return [_entry(row) for row in await self._reader.far(_PAGE, (tenant, bound, limit))]
+        return [entry_row(row) for row in await self._reader.far(_PAGE, (tenant, bound, limit))]
 
     async def put_checkpoint(self, row: CheckpointRow) -> bool:
         """Keep a checkpoint; False when there is one at this sequence already."""
-        return await self._change(
-            _PUT_CHECKPOINT,
-            (row.at_sequence, row.merkle_root, row.signature, row.public_key, row.peaks),
-        )
-
-
-def _entry(row: Row) -> AuditRow:
-    return AuditRow(sequence=row[0], tenant=row[1], body=row[2], digest=row[3])
-
-
-def _checkpoint(row: Row) -> CheckpointRow:
-    return CheckpointRow(
-        at_sequence=row[0],
-        merkle_root=row[1],
-        signature=row[2],
-        public_key=row[3],
-        peaks=row[4],
-    )
+        return await self._change(_PUT_CHECKPOINT, checkpoint_values(row))

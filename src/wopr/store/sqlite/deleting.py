@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-import msgspec
-
+from wopr.store.sql.rows import texts
 from wopr.store.sqlite.annotation_rows import forget_annotations
 from wopr.store.sqlite.judges import forget_judgments
 from wopr.store.sqlite.outbox import forget_deliveries
@@ -22,8 +21,6 @@ _DELETE_OF_RUN = (
     "DELETE FROM runs WHERE run_id = ?",
 )
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
-
 
 def delete_run(connection: sqlite3.Connection, tenant: str, run_id: str) -> None:
     """Delete a tenant's run inside the caller's transaction; nothing when there is none."""
@@ -31,10 +28,7 @@ def delete_run(connection: sqlite3.Connection, tenant: str, run_id: str) -> None
     if row is None:
         return
     created_at, tags = row
-    if tags is not None:
-        connection.executemany(
-            _DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in _tags.decode(tags)]
-        )
+    connection.executemany(_DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in texts(tags)])
     for forget in (forget_annotations, forget_reviews, forget_judgments):
         forget(connection, tenant, run_id)
     forget_deliveries(connection, run_id)

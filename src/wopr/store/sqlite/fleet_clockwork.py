@@ -5,31 +5,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
-from wopr.store.port.fleet import AuditRow, Since
+from wopr.store.port.fleet import Since
+from wopr.store.sql.fleet_aging import read_hiding, read_settling
+from wopr.store.sql.fleet_counting import Counting
+from wopr.store.sqlite.asking import answered
 from wopr.store.sqlite.deleting import delete_run
-from wopr.store.sqlite.fleet_counting import Counting, marks
+from wopr.store.sqlite.fleet_counting import marks, write_totals
 from wopr.store.sqlite.fleet_ingest import count_runs
-from wopr.store.sqlite.fleet_rows import AGENT_COLUMNS, agent_run
 from wopr.store.sqlite.part import Part
 
 _BEHIND = """
 SELECT tenant, since FROM fleet_spans WHERE span = ? AND since < ? ORDER BY since LIMIT 1
 """
-_AGENTS_BETWEEN = f"""
-SELECT {AGENT_COLUMNS} FROM fleet_agent_runs
-WHERE tenant = ? AND last_event >= ? AND last_event < ?
-"""
-_AUDITS_BETWEEN = """
-SELECT line, at, checkpoint_id, result FROM fleet_audits
-WHERE tenant = ? AND at >= ? AND at < ?
-"""
-_NEXT_AGENT = """
-SELECT last_event FROM fleet_agent_runs WHERE tenant = ? AND last_event >= ?
-ORDER BY last_event LIMIT 1
-"""
-_NEXT_AUDIT = "SELECT at FROM fleet_audits WHERE tenant = ? AND at >= ? ORDER BY at LIMIT 1"
 _MOVE = "UPDATE fleet_spans SET since = ? WHERE tenant = ? AND span = ?"
 
 _BEGUN = """
@@ -43,10 +31,6 @@ WHERE hidden_at <= ? ORDER BY hidden_at LIMIT ?
 _HIDE = """
 UPDATE fleet_runs SET hidden_at = ? WHERE tenant = ? AND run_id = ? AND hidden_at IS NULL
 """
-_AGENTS_OF_RUN = f"SELECT {AGENT_COLUMNS} FROM fleet_agent_runs WHERE tenant = ? AND run_id = ?"
-_AUDITS_OF_RUN = """
-SELECT line, at, checkpoint_id, result FROM fleet_audits WHERE tenant = ? AND run_id = ?
-"""
 _FORGET = (
     "DELETE FROM fleet_agent_runs WHERE tenant = ? AND run_id = ?",
     "DELETE FROM fleet_audits WHERE tenant = ? AND run_id = ?",
@@ -55,9 +39,6 @@ _DELETE_RUN = """
 DELETE FROM fleet_runs WHERE tenant = ? AND run_id = ? AND hidden_at IS NOT NULL
 """
 _DELETE_CHUNKS = "DELETE FROM fleet_chunks WHERE tenant = ? AND run_id = ?"
-
-# A span that is far behind catches up hour by hour, so that no transaction is long.
-_STEP_MS: Final = 3_600_000
 
 
 class SqliteFleetClockwork(Part):
@@ -96,36 +77,21 @@ def _settle(connection: sqlite3.Connection, span: str, since: int) -> bool:
     if behind is None:
         return False
     tenant, mark = behind
-    end = min(since, _first_after(connection, tenant, mark, since) + _STEP_MS)
-    counting = Counting(tenant, {span: mark})
-    for row in connection.execute(_AGENTS_BETWEEN, (tenant, mark, end)):
-        counting.agent(agent_run(row), -1)
-    for row in connection.execute(_AUDITS_BETWEEN, (tenant, mark, end)):
-        counting.audit(_audit(row), -1)
-    counting.write(connection)
+    counting = Counting({span: mark})
+    end = answered(connection, read_settling(tenant, mark, since, counting))
+    write_totals(connection, tenant, counting)
     connection.execute(_MOVE, (end, tenant, span))
     return True
-
-
-def _first_after(connection: sqlite3.Connection, tenant: str, mark: int, since: int) -> int:
-    """When the next run or audit is that a span will lose; nothing before it need be looked at."""
-    found = (
-        connection.execute(sql, (tenant, mark)).fetchone() for sql in (_NEXT_AGENT, _NEXT_AUDIT)
-    )
-    return min((row[0] for row in found if row is not None), default=since)
 
 
 def _hide(connection: sqlite3.Connection, tenant: str, run_id: str, now: int) -> None:
     if not connection.execute(_HIDE, (now, tenant, run_id)).rowcount:
         return
-    counting = Counting(tenant, marks(connection, tenant))
-    for row in connection.execute(_AGENTS_OF_RUN, (tenant, run_id)):
-        counting.agent(agent_run(row), -1)
-    for row in connection.execute(_AUDITS_OF_RUN, (tenant, run_id)):
-        counting.audit(_audit(row), -1)
+    counting = Counting(marks(connection, tenant))
+    answered(connection, read_hiding(tenant, run_id, counting))
     for sql in _FORGET:
         connection.execute(sql, (tenant, run_id))
-    counting.write(connection)
+    write_totals(connection, tenant, counting)
     count_runs(connection, tenant, -1)
 
 
@@ -133,7 +99,3 @@ def _delete(connection: sqlite3.Connection, tenant: str, run_id: str, observed_r
     if connection.execute(_DELETE_RUN, (tenant, run_id)).rowcount:
         connection.execute(_DELETE_CHUNKS, (tenant, run_id))
         delete_run(connection, tenant, observed_run_id)
-
-
-def _audit(row: tuple[int, int, str, str]) -> AuditRow:
-    return AuditRow(line=row[0], at=row[1], checkpoint_id=row[2], result=row[3])

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from wopr.protocol.errors import SequenceTaken
-from wopr.store.port.fleet import AgentRun, FleetRun, Growth, HeldRun, IngestBatch
-from wopr.store.sqlite.fleet_counting import Counting, begin_spans, count_agents
-from wopr.store.sqlite.fleet_rows import (
+from wopr.store.port.fleet import AgentRun, Growth, HeldRun, IngestBatch
+from wopr.store.sql.fleet_counting import Counting
+from wopr.store.sql.fleet_rows import (
     AGENT_COLUMNS,
     RUN_COLUMNS,
     agent_run,
     agent_values,
-    as_array,
-    runs_of,
+    run_values,
 )
+from wopr.store.sqlite.fleet_counting import begin_spans, write_totals
+from wopr.store.sqlite.fleet_runs import as_array, runs_of
 from wopr.store.sqlite.part import Part
 from wopr.store.sqlite.projections import put_projections
 
@@ -27,7 +28,7 @@ CROSS JOIN fleet_agent_runs ON tenant = ? AND run_id = known.value
 """
 
 _PUT_RUN = f"""
-INSERT INTO fleet_runs (tenant, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)
+INSERT INTO fleet_runs (tenant, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     kind = excluded.kind,
     lines = excluded.lines,
@@ -109,13 +110,11 @@ def _hashes(connection: sqlite3.Connection, tenant: str, run_id: str) -> bytes:
 
 def _ingest(connection: sqlite3.Connection, tenant: str, batch: IngestBatch) -> None:
     _pass_fence(connection, tenant, batch.growths)
-    counting = Counting(tenant, begin_spans(connection, tenant, batch.since))
+    counting = Counting(begin_spans(connection, tenant, batch.since))
     for growth in batch.growths:
-        count_agents(counting, growth.agents)
-        for audit in growth.audits:
-            counting.audit(audit, 1)
+        counting.growth(growth)
     _write_lines(connection, tenant, batch.growths)
-    counting.write(connection)
+    write_totals(connection, tenant, counting)
     put_projections(connection, tenant, batch.shown_by)
 
 
@@ -128,7 +127,7 @@ def _pass_fence(connection: sqlite3.Connection, tenant: str, growths: Sequence[G
 
 
 def _write_lines(connection: sqlite3.Connection, tenant: str, growths: Sequence[Growth]) -> None:
-    connection.executemany(_PUT_RUN, [_run_values(tenant, growth.run) for growth in growths])
+    connection.executemany(_PUT_RUN, [(tenant, *run_values(growth.run)) for growth in growths])
     connection.executemany(_PUT_CHUNK, [_chunk_values(tenant, growth) for growth in growths])
     connection.executemany(
         _PUT_AGENT,
@@ -143,20 +142,6 @@ def _write_lines(connection: sqlite3.Connection, tenant: str, growths: Sequence[
         ],
     )
     count_runs(connection, tenant, sum(growth.before is None for growth in growths))
-
-
-def _run_values(tenant: str, run: FleetRun) -> tuple[str | int | None, ...]:
-    return (
-        tenant,
-        run.run_id,
-        run.kind,
-        run.source,
-        run.lines,
-        run.started_at,
-        run.last_event,
-        run.ended_at,
-        run.outcome,
-    )
 
 
 def _chunk_values(tenant: str, growth: Growth) -> tuple[str | int | bytes, ...]:

@@ -8,14 +8,8 @@ from functools import partial
 from typing import Final
 
 from wopr.store.port.fleet import AgentRun, FleetRun
-from wopr.store.sqlite.fleet_rows import (
-    AGENT_COLUMNS,
-    RUN_COLUMNS,
-    agent_run,
-    as_array,
-    fleet_run,
-    runs_of,
-)
+from wopr.store.sql.fleet_rows import AGENT_COLUMNS, RUN_COLUMNS, agent_run, fleet_run
+from wopr.store.sqlite.fleet_runs import as_array, runs_of
 from wopr.store.sqlite.part import Part
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM fleet_runs WHERE tenant = ? AND run_id = ?"

@@ -6,21 +6,29 @@ import sqlite3
 from functools import partial
 
 from wopr.store.port import Invocation, RememberedAnswer
-from wopr.store.sqlite.append import INSERT_ANSWER, answer_values
+from wopr.store.sql.rows import (
+    ANSWER_COLUMNS,
+    INVOCATION_COLUMNS,
+    answer_row,
+    answer_values,
+    invocation_row,
+    invocation_values,
+)
+from wopr.store.sqlite.append import INSERT_ANSWER
 from wopr.store.sqlite.part import Part
 
-_ANSWER = """
-SELECT key_hash, request_digest, status, body, created_at FROM answers
+_ANSWER = f"""
+SELECT {ANSWER_COLUMNS} FROM answers
 WHERE tenant = ? AND key_hash = ?
 """
 
-_CLAIM = """
-INSERT OR IGNORE INTO invocations (tenant, invocation_id, run_id, state, claimed_at, outcome)
+_CLAIM = f"""
+INSERT OR IGNORE INTO invocations (tenant, {INVOCATION_COLUMNS})
 VALUES (?, ?, ?, ?, ?, ?)
 """
 
-_INVOCATION = """
-SELECT invocation_id, run_id, state, claimed_at, outcome FROM invocations
+_INVOCATION = f"""
+SELECT {INVOCATION_COLUMNS} FROM invocations
 WHERE tenant = ? AND invocation_id = ?
 """
 
@@ -36,15 +44,8 @@ class SqliteAnswers(Part):
 
     async def answer(self, tenant: str, key_hash: bytes) -> RememberedAnswer | None:
         """The remembered answer."""
-        for row in self._reader.near(_ANSWER, (tenant, key_hash)):
-            return RememberedAnswer(
-                key_hash=row[0],
-                request_digest=row[1],
-                status=row[2],
-                body=row[3],
-                created_at=row[4],
-            )
-        return None
+        rows = self._reader.near(_ANSWER, (tenant, key_hash))
+        return answer_row(rows[0]) if rows else None
 
     async def remember(self, tenant: str, answer: RememberedAnswer) -> None:
         """Keep an answer that no run append carries; the first one kept wins."""
@@ -64,18 +65,7 @@ class SqliteInvocations(Part):
 
 
 def _claim(connection: sqlite3.Connection, tenant: str, invocation: Invocation) -> Invocation:
-    connection.execute(
-        _CLAIM,
-        (
-            tenant,
-            invocation.invocation_id,
-            invocation.run_id,
-            invocation.state,
-            invocation.claimed_at,
-            invocation.outcome,
-        ),
-    )
-    row = connection.execute(_INVOCATION, (tenant, invocation.invocation_id)).fetchone()
-    return Invocation(
-        invocation_id=row[0], run_id=row[1], state=row[2], claimed_at=row[3], outcome=row[4]
+    connection.execute(_CLAIM, invocation_values(tenant, invocation))
+    return invocation_row(
+        connection.execute(_INVOCATION, (tenant, invocation.invocation_id)).fetchone()
     )

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from wopr.store.port.feedback import AnnotationRow, JudgedRow, JudgeRow
+from wopr.store.sql.side_rows import JUDGE_COLUMNS, JUDGED_COLUMNS, judge_row, judged_row
 from wopr.store.sqlite.annotations import insert_annotation, require_run
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
 
 _INSERT = "INSERT INTO judges (tenant, judge_id, created_at, is_done, body) VALUES (?, ?, ?, ?, ?)"
 
@@ -19,19 +19,15 @@ INSERT OR IGNORE INTO judged_runs (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-_JUDGE = """
-SELECT judge_id, created_at, is_done, body FROM judges WHERE tenant = ? AND judge_id = ?
-"""
-
-_COLUMNS = "place, run_id, state, judge_run_id, annotation_id, reason"
+_JUDGE = f"SELECT {JUDGE_COLUMNS} FROM judges WHERE tenant = ? AND judge_id = ?"
 
 _RUNS = f"""
-SELECT {_COLUMNS} FROM judged_runs
+SELECT {JUDGED_COLUMNS} FROM judged_runs
 WHERE tenant = ? AND judge_id = ? AND place > ? ORDER BY place LIMIT ?
 """
 
 _RUNS_IN_STATE = f"""
-SELECT {_COLUMNS} FROM judged_runs INDEXED BY judged_runs_by_state
+SELECT {JUDGED_COLUMNS} FROM judged_runs INDEXED BY judged_runs_by_state
 WHERE tenant = ? AND judge_id = ? AND state = ? AND place > ? ORDER BY place LIMIT ?
 """
 
@@ -69,9 +65,8 @@ class SqliteJudges(Part):
 
     async def judge(self, tenant: str, judge_id: str) -> JudgeRow | None:
         """The judge, or None."""
-        for row in self._reader.near(_JUDGE, (tenant, judge_id)):
-            return JudgeRow(judge_id=row[0], created_at=row[1], is_done=bool(row[2]), body=row[3])
-        return None
+        rows = self._reader.near(_JUDGE, (tenant, judge_id))
+        return judge_row(rows[0]) if rows else None
 
     async def judged(
         self, tenant: str, judge_id: str, after: int, limit: int, state: str | None = None
@@ -81,7 +76,7 @@ class SqliteJudges(Part):
             rows = await self._reader.far(_RUNS, (tenant, judge_id, after, limit))
         else:
             rows = self._reader.near(_RUNS_IN_STATE, (tenant, judge_id, state, after, limit))
-        return [_judged_row(row) for row in rows]
+        return [judged_row(row) for row in rows]
 
     async def judged_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
         """How many runs there are in each state."""
@@ -150,14 +145,3 @@ def _move(
         _MOVE, (item.state, item.judge_run_id, item.annotation_id, item.reason, *key)
     )
     return True
-
-
-def _judged_row(row: Row) -> JudgedRow:
-    return JudgedRow(
-        place=row[0],
-        run_id=row[1],
-        state=row[2],
-        judge_run_id=row[3],
-        annotation_id=row[4],
-        reason=row[5],
-    )

@@ -5,17 +5,12 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-import msgspec
-
-from wopr.protocol.errors import Refused
-from wopr.protocol.memory import is_memory_id, is_memory_ref, is_memory_tag, is_text
+from wopr.protocol.memory import is_memory_id, is_memory_ref, is_memory_tag
 from wopr.store.port import MemoryRow
+from wopr.store.sql.dialect import Parameter
+from wopr.store.sql.memories import check_memory
+from wopr.store.sql.rows import MEMORY_COLUMNS, encoded, memory_row, texts
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Parameter, Row
-
-_COLUMNS = (
-    "m.memory_ref, m.memory_id, m.content, m.tags, m.created_at, m.expires_at, m.run_id, m.place"
-)
 
 _STORED = """
 SELECT place, created_at, expires_at, tags FROM memories
@@ -56,18 +51,18 @@ WITH RECURSIVE below (run_id) AS (
 _SEEN = f"(m.created_at <= ? OR m.run_id = ? OR m.run_id IN ({_COMPLETED_BELOW}))"
 
 _ENTRY = f"""
-SELECT {_COLUMNS} FROM memories m
+SELECT {MEMORY_COLUMNS} FROM memories m
 WHERE m.tenant = ? AND m.memory_ref = ? AND m.memory_id = ? AND {_ALIVE} AND {_SEEN}
 """
 
 _NEWEST = f"""
-SELECT {_COLUMNS} FROM memories m INDEXED BY memories_newest
+SELECT {MEMORY_COLUMNS} FROM memories m INDEXED BY memories_newest
 WHERE m.tenant = ? AND m.memory_ref = ? AND {_ALIVE} AND {_SEEN}
 ORDER BY m.created_at DESC, m.place DESC LIMIT ?
 """
 
 _TAGGED = f"""
-SELECT {_COLUMNS} FROM memory_tags t CROSS JOIN memories m ON m.place = t.place
+SELECT {MEMORY_COLUMNS} FROM memory_tags t CROSS JOIN memories m ON m.place = t.place
 WHERE t.tenant = ? AND t.memory_ref = ? AND t.tag = ? AND {_ALIVE} AND {_SEEN}
 ORDER BY t.created_at DESC, t.place DESC LIMIT ?
 """
@@ -81,15 +76,13 @@ _END_OF_TIME = 2**63 - 1
 # Deleting shares the writer with live runs, so no transaction deletes more than this at once.
 _CHUNK = 500
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
-
 
 class SqliteMemories(Part):
     """`Memories` on SQLite, and the clockwork that deletes what has expired."""
 
     async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
         """Keep an entry; False when its id is taken by one that has not expired."""
-        _check(row)
+        check_memory(row)
         return await self._writer.submit(partial(_put, tenant=tenant, row=row))
 
     async def memories(
@@ -111,7 +104,7 @@ class SqliteMemories(Part):
             rows = await self._reader.far(_NEWEST, (tenant, memory_ref, *view, limit))
         else:
             rows = await self._reader.far(_TAGGED, (tenant, memory_ref, tag, *view, limit))
-        return [_memory_row(row) for row in rows]
+        return [memory_row(row) for row in rows]
 
     async def memory(
         self,
@@ -128,24 +121,12 @@ class SqliteMemories(Part):
             return None
         view = _view(tenant, now, visible_to_run, run_started_at)
         rows = self._reader.near(_ENTRY, (tenant, memory_ref, memory_id, *view))
-        return _memory_row(rows[0]) if rows else None
+        return memory_row(rows[0]) if rows else None
 
     async def forget_memories(self, before: int) -> None:
         """Delete the entries that expired before then."""
         while await self._writer.submit(partial(_forget, before=before)):
             pass
-
-
-def _check(row: MemoryRow) -> None:
-    """Refuse what could be written and then not be asked for."""
-    for name, is_fine in (
-        ("memoryRef", is_memory_ref(row.memory_ref)),
-        ("id", is_memory_id(row.memory_id)),
-        ("tags", all(is_memory_tag(tag) for tag in row.tags)),
-        ("content", is_text(row.content)),
-    ):
-        if not is_fine:
-            raise Refused(f"{name} is not what a memory entry can have", field=name)
 
 
 def _view(
@@ -169,7 +150,7 @@ def _put(connection: sqlite3.Connection, tenant: str, row: MemoryRow) -> bool:
         (
             *key,
             row.content,
-            msgspec.json.encode(row.tags) if row.tags else None,
+            encoded(row.tags),
             row.created_at,
             row.expires_at,
             row.run_id,
@@ -199,21 +180,7 @@ def _delete(
     created_at: int,
     tags: bytes | None,
 ) -> None:
-    if tags is not None:
-        connection.executemany(
-            _DELETE_TAG,
-            [(tenant, memory_ref, tag, created_at, place) for tag in _tags.decode(tags)],
-        )
-    connection.execute(_DELETE, (place,))
-
-
-def _memory_row(row: Row) -> MemoryRow:
-    return MemoryRow(
-        memory_ref=row[0],
-        memory_id=row[1],
-        content=row[2],
-        tags=_tags.decode(row[3]) if row[3] is not None else (),
-        created_at=row[4],
-        expires_at=row[5],
-        run_id=row[6],
+    connection.executemany(
+        _DELETE_TAG, [(tenant, memory_ref, tag, created_at, place) for tag in texts(tags)]
     )
+    connection.execute(_DELETE, (place,))

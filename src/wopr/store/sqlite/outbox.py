@@ -6,18 +6,15 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-import msgspec
-
 from wopr.store.port.webhooks import (
-    DeadLetter,
     DeadLetterPage,
     Delivery,
     Lane,
     Notice,
     Settlement,
 )
+from wopr.store.sql.side_rows import health_values, letter_row, letter_values, taken_off
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
 
 _IS_TOLD = "SELECT 1 FROM webhooks WHERE webhook_id = ? AND tenant = ? AND state <> 'failed'"
 _EXISTS = "SELECT 1 FROM webhooks WHERE webhook_id = ? AND tenant = ?"
@@ -182,7 +179,7 @@ class SqliteOutbox(Part):
         more = len(rows) > limit
         page = rows[:limit]
         return DeadLetterPage(
-            letters=tuple(_letter(row) for row in page),
+            letters=tuple(letter_row(row) for row in page),
             next_after=(page[-1][5], page[-1][6]) if more and page else None,
         )
 
@@ -197,11 +194,10 @@ def _settle(connection: sqlite3.Connection, tenant: str, settlement: Settlement)
     lane = (settlement.run_id, settlement.webhook_id)
     if connection.execute(_EXISTS, (settlement.webhook_id, tenant)).fetchone() is None:
         return
-    gone = [*settlement.delivered]
     if settlement.dead is not None:
-        gone.append(settlement.dead.sequence)
-        _bury(connection, tenant, settlement.webhook_id, settlement.dead)
-    connection.executemany(_TAKE_OFF, [(*lane, sequence) for sequence in gone])
+        letter = letter_values(tenant, settlement.webhook_id, settlement.dead)
+        connection.execute(_BURY, letter)
+    connection.executemany(_TAKE_OFF, [(*lane, each) for each in taken_off(settlement)])
     if connection.execute(_HAS_MORE, lane).fetchone() is None:
         connection.execute(_CLOSE_LANE, lane)
     else:
@@ -211,30 +207,11 @@ def _settle(connection: sqlite3.Connection, tenant: str, settlement: Settlement)
 
 def _set_health(connection: sqlite3.Connection, tenant: str, settlement: Settlement) -> None:
     health, name = settlement.health, settlement.webhook_id
-    recent = msgspec.json.encode(health.recent) if health.recent else None
-    values = (health.state, health.failures, recent, health.open_until)
-    connection.execute(_SET_HEALTH, (*values, name, tenant))
+    connection.execute(_SET_HEALTH, (*health_values(health), name, tenant))
     if health.state == "failed":
         connection.execute(_BURY_ALL, (_GIVEN_UP, settlement.now, name))
         for sql in _EMPTY_LANES:
             connection.execute(sql, (name,))
-
-
-def _bury(connection: sqlite3.Connection, tenant: str, webhook_id: str, letter: DeadLetter) -> None:
-    connection.execute(
-        _BURY,
-        (
-            letter.run_id,
-            webhook_id,
-            letter.sequence,
-            tenant,
-            letter.type,
-            letter.attempts,
-            letter.reason,
-            letter.died_at,
-            f"{letter.run_id}:{letter.sequence:020d}",
-        ),
-    )
 
 
 def _redeliver(
@@ -250,14 +227,3 @@ def _redeliver(
     connection.execute(_BEGIN_ANEW, (webhook_id,))
     connection.execute(_CALL_ALL_LANES, (now, webhook_id))
     return len(rows)
-
-
-def _letter(row: Row) -> DeadLetter:
-    return DeadLetter(
-        run_id=row[0],
-        sequence=row[1],
-        type=row[2],
-        attempts=row[3],
-        reason=row[4],
-        died_at=row[5],
-    )

@@ -6,7 +6,8 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.store.sqlite.reader import Parameter, Reader
+from wopr.store.sql.dialect import Parameter
+from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.writer import Writer
 
 

@@ -8,8 +8,8 @@ from functools import partial
 
 from wopr.store.port.projections import Unprojected
 from wopr.store.port.runs import OBSERVED_PREFIX
+from wopr.store.sql.dialect import Row
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
 
 _PUT = "INSERT OR REPLACE INTO projections (tenant, run_id) VALUES (?, ?)"
 

@@ -6,20 +6,18 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.protocol.errors import Conflict, NotFound
 from wopr.store.port.feedback import QueueRow, Review, ReviewCounts
+from wopr.store.sql.reviews import is_held, require_room
+from wopr.store.sql.side_rows import QUEUE_COLUMNS, queue_row
 from wopr.store.sqlite.annotations import insert_annotation, require_run
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
-
-_COLUMNS = "queue_id, created_at, overlap, body"
 
 _INSERT = "INSERT INTO queues (tenant, queue_id, created_at, overlap, body) VALUES (?, ?, ?, ?, ?)"
 
-_QUEUE = f"SELECT {_COLUMNS} FROM queues WHERE tenant = ? AND queue_id = ?"
+_QUEUE = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE tenant = ? AND queue_id = ?"
 
 _NEWEST = f"""
-SELECT {_COLUMNS} FROM queues INDEXED BY queues_newest
+SELECT {QUEUE_COLUMNS} FROM queues INDEXED BY queues_newest
 WHERE tenant = ? AND (created_at, queue_id) < (?, ?)
 ORDER BY created_at DESC, queue_id DESC LIMIT ?
 """
@@ -71,7 +69,7 @@ ON CONFLICT (tenant, queue_id, run_id, reviewer) DO UPDATE SET locked_until = ex
 """
 
 _ITEM = """
-SELECT overlap, reviews, verdict FROM queue_items
+SELECT overlap, reviews FROM queue_items
 WHERE tenant = ? AND run_id = ? AND queue_id = ?
 """
 
@@ -123,14 +121,14 @@ class SqliteQueues(Part):
     async def queue(self, tenant: str, queue_id: str) -> QueueRow | None:
         """The queue, or None."""
         rows = self._reader.near(_QUEUE, (tenant, queue_id))
-        return _queue_row(rows[0]) if rows else None
+        return queue_row(rows[0]) if rows else None
 
     async def queues(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[QueueRow]:
         """Queues, newest first, by keyset."""
         rows = await self._reader.far(_NEWEST, (tenant, *(after or _END_OF_TIME), limit))
-        return [_queue_row(row) for row in rows]
+        return [queue_row(row) for row in rows]
 
     async def add_queue_items(
         self, tenant: str, queue_id: str, run_ids: Sequence[str], *, most: int
@@ -228,26 +226,11 @@ def _finish(connection: sqlite3.Connection, tenant: str, review: Review) -> tupl
 def _held(connection: sqlite3.Connection, tenant: str, review: Review) -> tuple[int, int]:
     """The overlap and the reviews of a run that this reviewer may finish now."""
     item = connection.execute(_ITEM, (tenant, review.run_id, review.queue_id)).fetchone()
-    if item is None:
-        raise NotFound(f"there is no run {review.run_id!r} in this queue")
     key = (tenant, review.queue_id, review.run_id, review.reviewer)
     hold = connection.execute(_REVIEW, key).fetchone()
-    if hold is None:
-        raise _conflict("take the run with items:next before you finish it")
-    locked_until, done_at = hold
-    if done_at is not None:
-        raise _conflict("you have reviewed this run already")
     others = 0
-    if locked_until <= review.at:
+    if not is_held(review, item, hold):
         (others,) = connection.execute(_HELD_BY_OTHERS, (*key, review.at)).fetchone()
-    if item[1] + others >= item[0]:
-        raise _conflict("the lock ran out, and others review this run now")
-    return item[0], item[1]
-
-
-def _conflict(message: str) -> Conflict:
-    return Conflict(message, code="review_conflict")
-
-
-def _queue_row(row: Row) -> QueueRow:
-    return QueueRow(queue_id=row[0], created_at=row[1], overlap=row[2], body=row[3])
+    overlap, reviews = item[0], item[1]
+    require_room(overlap, reviews, others)
+    return overlap, reviews

@@ -12,17 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.to_thread
 
+from wopr.store.sql.dialect import Parameter, Row
 from wopr.store.sqlite.connect import open_reader
 from wopr.store.sqlite.faults import unavailable
 
-# Rows are the decoding edge: what SQLite gives is untyped until a `*_row` function names it.
-Row: TypeAlias = tuple[Any, ...]
-Parameter: TypeAlias = str | int | bytes | None
 T = TypeVar("T")
 
 _THREADS = 2

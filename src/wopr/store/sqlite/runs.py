@@ -8,16 +8,13 @@ from functools import partial
 import msgspec
 
 from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent
-from wopr.store.sqlite.append import append_batches, check_batch
-from wopr.store.sqlite.listing import RUN_COLUMNS, listing, run_row
+from wopr.store.sql.batches import check_batch
+from wopr.store.sql.dialect import SQLITE
+from wopr.store.sql.listing import listing, run_page
+from wopr.store.sql.mentions import event_of
+from wopr.store.sql.rows import ARTIFACT_COLUMNS, RUN_COLUMNS, artifact_row, run_row
+from wopr.store.sqlite.append import append_batches
 from wopr.store.sqlite.part import Part
-
-
-class _EventId(msgspec.Struct, rename="camel"):
-    """What is read of an event to tell it from those that mention it."""
-
-    event_id: str = ""
-
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs r WHERE r.run_id = ? AND r.tenant = ?"
 
@@ -43,8 +40,8 @@ UPDATE runs SET wish = ?, wake_at = ?
 WHERE run_id = ? AND tenant = ? AND ended_at IS NULL AND wish IS NULL
 """
 
-_ARTIFACT = """
-SELECT a.artifact_id, a.node_id, a.artifact_type, a.created_at, a.body
+_ARTIFACT = f"""
+SELECT {ARTIFACT_COLUMNS}
 FROM runs r CROSS JOIN artifacts a ON a.run_id = r.run_id
 WHERE r.run_id = ? AND r.tenant = ? AND a.artifact_id = ?
 """
@@ -55,17 +52,16 @@ _EXPIRED = "SELECT 1 FROM expired_runs WHERE tenant = ? AND run_id = ?"
 _NEAR_EVENTS = 200
 _MENTIONS_AT_ONCE = 20
 
-_event_id = msgspec.json.Decoder(_EventId)
-
 
 class SqliteRunLog(Part):
     """`RunLog` on SQLite."""
 
-    async def append(self, tenant: str, batches: Sequence[Batch]) -> None:
-        """Write every batch or none, durably."""
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
+        """Write every batch or none, durably. One process has all runs, so no claim is refused."""
         for batch in batches:
             check_batch(batch)
         await self._writer.submit(partial(append_batches, tenant=tenant, batches=tuple(batches)))
+        return True
 
     async def read(
         self, tenant: str, run_id: str, start: int = 0, limit: int = 100
@@ -79,14 +75,12 @@ class SqliteRunLog(Part):
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
         """The event with that id, or None."""
-        needle = msgspec.json.encode(event_id)
-        start = 0
+        needle, start = msgspec.json.encode(event_id), 0
         while rows := await self._reader.far(
             _MENTIONS, (run_id, tenant, start, needle, _MENTIONS_AT_ONCE)
         ):
-            for sequence, kind, body in rows:
-                if _event_id.decode(body).event_id == event_id:
-                    return StoredEvent(sequence=sequence, type=kind, body=body)
+            if found := event_of(rows, event_id):
+                return found
             start = rows[-1][0] + 1
         return None
 
@@ -100,12 +94,8 @@ class SqliteRunLog(Part):
     ) -> RunPage:
         """A page of runs, newest first, by keyset."""
         # One more than asked for tells whether there is a next page.
-        rows = await self._reader.far(*listing(tenant, where, after, limit + 1))
-        page = tuple(run_row(row) for row in rows[:limit])
-        more = len(rows) > limit and page
-        return RunPage(
-            runs=page, next_after=(page[-1].created_at, page[-1].run_id) if more else None
-        )
+        rows = await self._reader.far(*listing(SQLITE, tenant, where, after, limit + 1))
+        return run_page(rows, limit)
 
     async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
         """Leave a wish on an unfinished run that has none, and wake it."""
@@ -113,15 +103,8 @@ class SqliteRunLog(Part):
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
         """An artifact of the run, or None."""
-        for row in self._reader.near(_ARTIFACT, (run_id, tenant, artifact_id)):
-            return Artifact(
-                artifact_id=row[0],
-                node_id=row[1],
-                artifact_type=row[2],
-                created_at=row[3],
-                body=row[4],
-            )
-        return None
+        rows = self._reader.near(_ARTIFACT, (run_id, tenant, artifact_id))
+        return artifact_row(rows[0]) if rows else None
 
     async def expired(self, tenant: str, run_id: str) -> bool:
         """Whether retention removed this run of the tenant."""

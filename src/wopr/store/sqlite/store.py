@@ -73,6 +73,9 @@ class SqliteStore(
 ):
     """`Store` on one SQLite file."""
 
+    # One process serves a file.
+    peers: None = None
+
     def __init__(self, path: Path, writer: Writer, reader: Reader) -> None:
         super().__init__(writer, reader)
         self._path = path

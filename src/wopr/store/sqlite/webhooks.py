@@ -5,18 +5,12 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-import msgspec
-
 from wopr.store.port import RememberedAnswer
-from wopr.store.port.webhooks import Health, Rotation, WebhookRow
-from wopr.store.sqlite.append import INSERT_ANSWER, answer_values, check_unanswered
+from wopr.store.port.webhooks import Rotation, WebhookRow
+from wopr.store.sql.rows import answer_values
+from wopr.store.sql.side_rows import WEBHOOK_COLUMNS, webhook_row, webhook_values
+from wopr.store.sqlite.append import INSERT_ANSWER, check_unanswered
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
-
-_COLUMNS = """
-webhook_id, url, events, tags, secret, fingerprint, created_at, state, failures, recent,
-open_until, old_secret, old_secret_until
-"""
 
 _INSERT = """
 INSERT INTO webhooks (
@@ -24,10 +18,10 @@ INSERT INTO webhooks (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'active', 0)
 """
 
-_ONE = f"SELECT {_COLUMNS} FROM webhooks WHERE webhook_id = ? AND tenant = ?"
+_ONE = f"SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE webhook_id = ? AND tenant = ?"
 
 _PAGE = f"""
-SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND (created_at, webhook_id) < (?, ?)
+SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE tenant = ? AND (created_at, webhook_id) < (?, ?)
 ORDER BY created_at DESC, webhook_id DESC LIMIT ?
 """
 _END_OF_TIME = (2**63 - 1, "")
@@ -55,9 +49,6 @@ _DELETE = (
     "DELETE FROM webhooks WHERE webhook_id = ?",
 )
 
-_names = msgspec.json.Decoder(tuple[str, ...])
-_times = msgspec.json.Decoder(tuple[int, ...])
-
 
 class SqliteWebhooks(Part):
     """`Webhooks` on SQLite."""
@@ -71,14 +62,14 @@ class SqliteWebhooks(Part):
     async def webhook(self, tenant: str, webhook_id: str) -> WebhookRow | None:
         """The subscription, or None."""
         rows = self._reader.near(_ONE, (webhook_id, tenant))
-        return _webhook(rows[0]) if rows else None
+        return webhook_row(rows[0]) if rows else None
 
     async def webhooks(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[WebhookRow]:
         """The tenant's subscriptions, newest first."""
         rows = await self._reader.far(_PAGE, (tenant, *(after or _END_OF_TIME), limit))
-        return [_webhook(row) for row in rows]
+        return [webhook_row(row) for row in rows]
 
     async def rotate_webhook(
         self,
@@ -113,19 +104,7 @@ def _put(
 ) -> None:
     if remember is not None:
         check_unanswered(connection, tenant, remember.key_hash)
-    connection.execute(
-        _INSERT,
-        (
-            row.webhook_id,
-            tenant,
-            row.url,
-            msgspec.json.encode(row.events),
-            msgspec.json.encode(row.tags) if row.tags else None,
-            row.secret,
-            row.fingerprint,
-            row.created_at,
-        ),
-    )
+    connection.execute(_INSERT, webhook_values(tenant, row))
     _remember(connection, tenant, remember)
 
 
@@ -156,23 +135,3 @@ def _delete(connection: sqlite3.Connection, tenant: str, webhook_id: str) -> boo
     for sql in _DELETE:
         connection.execute(sql, (webhook_id,))
     return True
-
-
-def _webhook(row: Row) -> WebhookRow:
-    return WebhookRow(
-        webhook_id=row[0],
-        url=row[1],
-        events=_names.decode(row[2]),
-        tags=() if row[3] is None else _names.decode(row[3]),
-        secret=row[4],
-        fingerprint=row[5],
-        created_at=row[6],
-        health=Health(
-            state=row[7],
-            failures=row[8],
-            recent=() if row[9] is None else _times.decode(row[9]),
-            open_until=row[10],
-        ),
-        old_secret=row[11],
-        old_secret_until=row[12],
-    )

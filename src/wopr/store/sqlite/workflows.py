@@ -5,12 +5,10 @@ from __future__ import annotations
 import sqlite3
 from functools import partial
 
-from wopr.protocol.errors import Conflict
 from wopr.store.port import WorkflowRow
+from wopr.store.sql.definitions import require_same_workflow
+from wopr.store.sql.rows import WORKFLOW_COLUMNS, workflow_row
 from wopr.store.sqlite.part import Part
-from wopr.store.sqlite.reader import Row
-
-_COLUMNS = "w.workflow_id, w.version, w.digest, w.body, w.registered_at"
 
 _DIGEST = "SELECT digest FROM workflows WHERE tenant = ? AND workflow_id = ? AND version = ?"
 
@@ -20,19 +18,19 @@ VALUES (?, ?, ?, ?, ?, ?)
 """
 
 _VERSION = f"""
-SELECT {_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ? AND w.version = ?
+SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ? AND w.version = ?
 """
 
 # Two versions of the same millisecond: the one that was stored later is the newer.
 _VERSIONS = f"""
-SELECT {_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ?
+SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ?
 ORDER BY w.registered_at DESC, w.place DESC
 """
 
 _NEWEST = f"{_VERSIONS} LIMIT 1"
 
 _NEWEST_OF_EACH = f"""
-SELECT {_COLUMNS}
+SELECT {WORKFLOW_COLUMNS}
 FROM (
     SELECT DISTINCT workflow_id FROM workflows
     WHERE tenant = ? AND workflow_id > ? ORDER BY workflow_id LIMIT ?
@@ -59,39 +57,26 @@ class SqliteWorkflows(Part):
             rows = self._reader.near(_NEWEST, (tenant, workflow_id))
         else:
             rows = self._reader.near(_VERSION, (tenant, workflow_id, version))
-        return _workflow_row(rows[0]) if rows else None
+        return workflow_row(rows[0]) if rows else None
 
     async def workflows(self, tenant: str, after: str | None, limit: int) -> list[WorkflowRow]:
         """The newest version of each definition, by id."""
         rows = await self._reader.far(_NEWEST_OF_EACH, (tenant, after or "", limit, tenant))
-        return [_workflow_row(row) for row in rows]
+        return [workflow_row(row) for row in rows]
 
     async def workflow_versions(self, tenant: str, workflow_id: str) -> list[WorkflowRow]:
         """All versions of one definition, newest first."""
         rows = await self._reader.far(_VERSIONS, (tenant, workflow_id))
-        return [_workflow_row(row) for row in rows]
+        return [workflow_row(row) for row in rows]
 
 
 def _put(connection: sqlite3.Connection, tenant: str, row: WorkflowRow) -> bool:
     stored = connection.execute(_DIGEST, (tenant, row.workflow_id, row.version)).fetchone()
     if stored is not None:
-        if stored[0] != row.digest:
-            raise Conflict(
-                f"workflow {row.workflow_id} has other content under version {row.version}: "
-                "register the change under a new version",
-                code="workflow_exists",
-                workflowId=row.workflow_id,
-                version=row.version,
-            )
+        require_same_workflow(row, stored[0])
         return False
     connection.execute(
         _INSERT,
         (tenant, row.workflow_id, row.version, row.digest, row.body, row.registered_at),
     )
     return True
-
-
-def _workflow_row(row: Row) -> WorkflowRow:
-    return WorkflowRow(
-        workflow_id=row[0], version=row[1], digest=row[2], body=row[3], registered_at=row[4]
-    )

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from wopr.store.port.fleet import AgentRun, FleetRun
-from wopr.store.sqlite.reader import Parameter, Row
+from wopr.store.port.fleet import AgentRun, AuditRow, FleetRun
+from wopr.store.sql.dialect import Parameter, Row
 
 RUN_COLUMNS: Final = (
     "run_id, kind, source, lines, started_at, last_event, ended_at, outcome, hidden_at"
@@ -18,26 +14,10 @@ AGENT_COLUMNS: Final = (
     "run_id, agent_id, started_at, last_event, status, task, model, step, tool_calls, "
     "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, score"
 )
-# `known` are the ids asked for, as one JSON array: one statement, however many they are.
-_RUNS = f"""
-SELECT {RUN_COLUMNS} FROM json_each(?) AS known
-CROSS JOIN fleet_runs ON tenant = ? AND run_id = known.value
-"""
+
+AUDIT_COLUMNS: Final = "line, at, checkpoint_id, result"
 
 AgentValue = Parameter | float
-
-
-def runs_of(
-    connection: sqlite3.Connection, tenant: str, run_ids: Iterable[str]
-) -> dict[str, FleetRun]:
-    """The tenant's runs of these ids, in the order of the ids."""
-    found = connection.execute(_RUNS, (as_array(run_ids), tenant))
-    return {run.run_id: run for run in map(fleet_run, found)}
-
-
-def as_array(run_ids: Iterable[str]) -> str:
-    """Ids as one parameter, for `json_each`."""
-    return msgspec.json.encode(list(run_ids)).decode()
 
 
 def fleet_run(row: Row) -> FleetRun:
@@ -52,6 +32,21 @@ def fleet_run(row: Row) -> FleetRun:
         ended_at=row[6],
         outcome=row[7],
         hidden_at=row[8],
+    )
+
+
+def run_values(run: FleetRun) -> tuple[Parameter, ...]:
+    """The values of `RUN_COLUMNS`."""
+    return (
+        run.run_id,
+        run.kind,
+        run.source,
+        run.lines,
+        run.started_at,
+        run.last_event,
+        run.ended_at,
+        run.outcome,
+        run.hidden_at,
     )
 
 
@@ -101,3 +96,8 @@ def agent_values(agent: AgentRun) -> tuple[AgentValue, ...]:
         agent.duration_bin,
         agent.score_units,
     )
+
+
+def audit_row(row: Row) -> AuditRow:
+    """A row of `AUDIT_COLUMNS`."""
+    return AuditRow(line=row[0], at=row[1], checkpoint_id=row[2], result=row[3])

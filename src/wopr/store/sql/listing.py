@@ -1,54 +1,29 @@
 """List runs: one index per question, walked from its newest end, so no page costs more than another.
 
-Each statement names its index, so that neither statistics nor a new release of SQLite can turn a
-short walk into a sort of all runs.
+Where an adapter can name the index it does, so that neither statistics nor a new release of the
+database can turn a short walk into a sort of all runs.
 """
 
 from __future__ import annotations
 
-import msgspec
-
-from wopr.store.port import RunFilter, RunRow
-from wopr.store.sqlite.reader import Parameter, Row
-
-RUN_COLUMNS = (
-    "r.run_id, r.workflow_id, r.workflow_version, r.status, r.created_at, r.updated_at, "
-    "r.last_sequence, r.ended_at, r.wake_at, r.parent_run_id, r.parent_node_id, r.tags, "
-    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork"
-)
+from wopr.store.port import RunFilter, RunPage
+from wopr.store.sql.dialect import Dialect, Parameter, Row
+from wopr.store.sql.rows import RUN_COLUMNS, run_row
 
 # Before and after every run, for a page without bounds of its own.
 _END_OF_TIME = (2**63 - 1, "")
 _START_OF_TIME = -(2**63)
 
-_tags = msgspec.json.Decoder(tuple[str, ...])
 
-
-def run_row(row: Row) -> RunRow:
-    """Name the columns of `RUN_COLUMNS`."""
-    return RunRow(
-        run_id=row[0],
-        workflow_id=row[1],
-        workflow_version=row[2],
-        status=row[3],
-        created_at=row[4],
-        updated_at=row[5],
-        last_sequence=row[6],
-        ended_at=row[7],
-        wake_at=row[8],
-        parent_run_id=row[9],
-        parent_node_id=row[10],
-        tags=_tags.decode(row[11]) if row[11] is not None else (),
-        wish=row[12],
-        sealed=row[13],
-        snapshot=row[14],
-        source_run_id=row[15],
-        fork=row[16],
-    )
+def run_page(rows: list[Row], limit: int) -> RunPage:
+    """A page of the rows of `listing`, which are one more where there is a next page."""
+    page = tuple(run_row(row) for row in rows[:limit])
+    more = len(rows) > limit and page
+    return RunPage(runs=page, next_after=(page[-1].created_at, page[-1].run_id) if more else None)
 
 
 def listing(
-    tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
+    dialect: Dialect, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
 ) -> tuple[str, list[Parameter]]:
     """The statement and its parameters for one page of runs, newest first."""
     bounds = _bounds(where, after)
@@ -60,13 +35,14 @@ def listing(
     parameters: list[Parameter] = []
     for status in dict.fromkeys(walks):
         statuses = where.statuses if status is None else (status,)
-        sql, values = _walk(index, tenant, where, statuses)
+        sql, values = _walk(dialect, index, tenant, where, statuses)
         parts.append(sql)
         parameters += [*values, *bounds, limit]
     if len(parts) == 1:
         return parts[0], parameters
-    merged = " UNION ALL ".join(f"SELECT * FROM ({part})" for part in parts)
-    return f"{merged} ORDER BY created_at DESC, run_id DESC LIMIT ?", [*parameters, limit]
+    merged = " UNION ALL ".join(f"SELECT * FROM ({part}) part" for part in parts)
+    sql = f"{merged} ORDER BY created_at DESC, run_id DESC LIMIT {dialect.mark}"
+    return sql, [*parameters, limit]
 
 
 def _bounds(where: RunFilter, after: tuple[int, str] | None) -> tuple[int, str, int]:
@@ -93,19 +69,20 @@ def _index(where: RunFilter) -> str:
 
 
 def _walk(
-    index: str, tenant: str, where: RunFilter, statuses: tuple[str, ...]
+    dialect: Dialect, index: str, tenant: str, where: RunFilter, statuses: tuple[str, ...]
 ) -> tuple[str, list[Parameter]]:
+    mark = dialect.mark
     key = "t" if index == "run_tags" else "r"
-    source = f"runs r INDEXED BY {index}"
-    conditions = ["r.tenant = ?"]
+    source = f"runs r{dialect.by(index)}"
+    conditions = [f"r.tenant = {mark}"]
     values: list[Parameter] = [tenant]
     if index == "run_tags":
-        source = "run_tags t CROSS JOIN runs r ON r.run_id = t.run_id"
-        conditions += ["t.tenant = ?", "t.tag = ?"]
+        source = f"run_tags t {dialect.ordered_join} runs r ON r.run_id = t.run_id"
+        conditions += [f"t.tenant = {mark}", f"t.tag = {mark}"]
         values += [tenant, where.tag]
     elif where.tag is not None:
         conditions.append(
-            "EXISTS (SELECT 1 FROM run_tags t WHERE t.tenant = r.tenant AND t.tag = ?"
+            f"EXISTS (SELECT 1 FROM run_tags t WHERE t.tenant = r.tenant AND t.tag = {mark}"
             " AND t.created_at = r.created_at AND t.run_id = r.run_id)"
         )
         values.append(where.tag)
@@ -115,14 +92,15 @@ def _walk(
         ("workflow_id", where.workflow_id),
     ):
         if value is not None:
-            conditions.append(f"r.{column} = ?")
+            conditions.append(f"r.{column} = {mark}")
             values.append(value)
     if statuses:
-        conditions.append(f"r.status IN ({', '.join('?' * len(statuses))})")
+        conditions.append(f"r.status IN ({dialect.marks(len(statuses))})")
         values += statuses
-    conditions += [f"({key}.created_at, {key}.run_id) < (?, ?)", f"{key}.created_at >= ?"]
+    conditions.append(f"({key}.created_at, {key}.run_id) < ({mark}, {mark})")
+    conditions.append(f"{key}.created_at >= {mark}")
     sql = (
         f"SELECT {RUN_COLUMNS} FROM {source} WHERE {' AND '.join(conditions)} "
-        f"ORDER BY {key}.created_at DESC, {key}.run_id DESC LIMIT ?"
+        f"ORDER BY {key}.created_at DESC, {key}.run_id DESC LIMIT {mark}"
     )
     return sql, values

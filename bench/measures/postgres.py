@@ -1,0 +1,196 @@
+"""Several processes on one PostgreSQL: what a run costs all of them together, and a death among them.
+
+The CPU is that of every process of the host and of every process of PostgreSQL. All of them, the
+load and the disk share this machine, so more processes are faster only while cores are left.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from http.client import HTTPConnection
+
+from bench import wire
+from bench.cluster import Database, running_database
+from bench.figures import Figure, Floors, Size, clients_named
+from bench.floors import READERS
+from bench.load import Requests, run_fan_out
+from bench.measures.fan_out import pausing_job
+from bench.rates import Measurable, measured
+from bench.server import KEY, Served, sharing
+
+PROCESSES = (1, 2, 4)
+CLIENTS = 16
+WARM_UP_RUNS = 500
+THROUGH_WORKERS = 200
+FAILOVERS = 5
+AIM_CPU_US = 3_000
+AIM_FAILOVER_SECONDS = 10
+_LONGEST_WAIT = 60.0
+_LOOK_SECONDS = 0.02
+_TALK = {
+    "workflowId": "conformance-stream-text",
+    "configurable": {
+        "mockProvider": {
+            "id": "stream-text",
+            "config": {"tokens": ["word "] * 2_000, "delayMsPerToken": 50},
+        }
+    },
+}
+
+
+class Together:
+    """Processes of the host and their database, as one thing that costs CPU."""
+
+    def __init__(self, served: Sequence[Served], database: Database) -> None:
+        self._parts: tuple[Measurable, ...] = (*served, database)
+
+    def cpu_seconds(self) -> float:
+        """What all of them have spent."""
+        return sum(part.cpu_seconds() for part in self._parts)
+
+
+def measure_postgres(size: Size, floors: Floors) -> list[Figure]:
+    """Measure each arrangement on a database of its own."""
+    figures = [_runs(count, size) for count in PROCESSES]
+    figures.append(_through_workers())
+    figures += _fan_out(size, floors)
+    figures.append(_failover())
+    return figures
+
+
+def _runs(count: int, size: Size) -> Figure:
+    with running_database() as database, sharing(database.url, "serve", count) as served:
+        together = Together(served, database)
+        ports = [each.port for each in served]
+        jobs = [
+            Requests(
+                port=ports[0],
+                more_ports=ports[1:],
+                clients=CLIENTS * count,
+                requests=[wire.create_run("bench-noop")],
+                **limit,
+            )
+            for limit in ({"count": WARM_UP_RUNS * count}, {"seconds": size.seconds})
+        ]
+        measured(together, jobs[0])
+        rate = measured(together, jobs[1])
+    named = "1 process" if count == 1 else f"{count} processes"
+    return Figure(
+        measure="postgres",
+        name=f"created and completed, {named}, {clients_named(CLIENTS * count)}",
+        value=rate.per_second,
+        unit="runs/s",
+        cpu_us=rate.cpu_us,
+        load_us=rate.load_us,
+        p50_ms=rate.answers.p50_ms,
+        p99_ms=rate.answers.p99_ms,
+        aim=f"at most {AIM_CPU_US / 1000:.0f} ms CPU in all",
+        met=rate.cpu_us <= AIM_CPU_US,
+    )
+
+
+def _through_workers() -> Figure:
+    """Runs that one process accepts and others execute: each waits for a queue hop."""
+    with (
+        running_database() as database,
+        sharing(database.url, "serve", 1, "--no-worker") as [api],
+        sharing(database.url, "worker", 2) as workers,
+    ):
+        together = Together((api, *workers), database)
+        for _ in range(20):
+            _seconds_to_completion(api)
+        before, began = together.cpu_seconds(), time.perf_counter()
+        taken = sorted(_seconds_to_completion(api) for _ in range(THROUGH_WORKERS))
+        seconds, cpu = time.perf_counter() - began, together.cpu_seconds() - before
+    return Figure(
+        measure="postgres",
+        name="accepted by one process, executed by one of 2 workers, 1 client",
+        value=THROUGH_WORKERS / seconds,
+        unit="runs/s",
+        cpu_us=1e6 * cpu / THROUGH_WORKERS,
+        p50_ms=1000 * taken[len(taken) // 2],
+        p99_ms=1000 * taken[int(len(taken) * 0.99)],
+    )
+
+
+def _seconds_to_completion(api: Served) -> float:
+    """From the request that creates a run to the end of its stream."""
+    began = time.perf_counter()
+    run = wire.call(api.port, "POST", "/v1/runs", {"workflowId": "bench-noop"})
+    connection = HTTPConnection("127.0.0.1", api.port, timeout=_LONGEST_WAIT)
+    connection.request("GET", str(run["eventsUrl"]), headers={"Authorization": f"Bearer {KEY}"})
+    with connection.getresponse() as stream:
+        for line in stream:
+            if line.startswith(b"event: run.completed"):
+                break
+    connection.close()
+    return time.perf_counter() - began
+
+
+def _fan_out(size: Size, floors: Floors) -> list[Figure]:
+    """A run that one process changes, and readers at another."""
+    with running_database() as database, sharing(database.url, "serve", 2) as [told, read]:
+        together = Together((told, read), database)
+        before = together.cpu_seconds()
+        arrivals = run_fan_out(pausing_job(read, size, told=told))
+        cpu = together.cpu_seconds() - before
+    return [
+        Figure(
+            measure="postgres",
+            name=f"request at one process to last of {READERS} readers at another, {how}",
+            value=choose(arrivals.last_ms),
+            unit="ms",
+            cpu_us=1e6 * cpu / (size.fan_outs * READERS),
+            floor=floors.fan_out_ms,
+        )
+        for how, choose in (("median", statistics.median), ("slowest", max))
+    ]
+
+
+def _failover() -> Figure:
+    """From `kill -9` of the worker that speaks to the next word of another, over and over."""
+    taken: list[float] = []
+    with (
+        running_database() as database,
+        sharing(database.url, "serve", 1, "--no-worker", "--conformance") as [api],
+    ):
+        for _ in range(FAILOVERS):
+            with sharing(database.url, "worker", 2, "--conformance") as workers:
+                taken.append(_seconds_to_take_over(api, workers, database))
+    return Figure(
+        measure="postgres",
+        name=f"kill -9 of a worker to its run's next event, slowest of {FAILOVERS}",
+        value=max(taken),
+        unit="s",
+        p50_ms=1000 * statistics.median(taken),
+        aim=f"under {AIM_FAILOVER_SECONDS} s",
+        met=max(taken) < AIM_FAILOVER_SECONDS,
+    )
+
+
+def _seconds_to_take_over(api: Served, workers: Sequence[Served], database: Database) -> float:
+    run = wire.call(api.port, "POST", "/v1/runs", _TALK)
+    events = f"{run['statusUrl']}/events/poll?lastSequence="
+    said = _next_event(api, events, 5, time.perf_counter())[0]
+    holder = str(database.value(f"SELECT holder FROM runs WHERE run_id = '{run['runId']}'"))
+    [holding] = [worker for worker in workers if str(worker.pid) in holder.split("-")]
+    holding.kill()
+    died = time.perf_counter()
+    # What was committed before the death and not read yet is no sign of life.
+    committed = wire.call(api.port, "GET", f"{events}{said}")["events"]
+    last = committed[-1]["sequence"] if committed else said
+    seconds = _next_event(api, events, last, died)[1]
+    wire.call(api.port, "POST", f"{run['statusUrl']}/cancel", {})
+    return seconds
+
+
+def _next_event(api: Served, events: str, after: int, began: float) -> tuple[int, float]:
+    """The last sequence behind that one as soon as there is any, and the seconds until then."""
+    while time.perf_counter() - began < _LONGEST_WAIT:
+        found = wire.call(api.port, "GET", f"{events}{after}")["events"]
+        if found:
+            return int(found[-1]["sequence"]), time.perf_counter() - began
+        time.sleep(_LOOK_SECONDS)
+    raise RuntimeError("nobody took the run up")

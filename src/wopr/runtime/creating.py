@@ -1,0 +1,104 @@
+"""Creating runs: the first burst of each, and one at a time of a workflow where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TypeAlias
+
+import anyio
+
+from wopr.engine.state import RunIdentity, initial
+from wopr.protocol.documents import Unset, encode
+from wopr.protocol.errors import Conflict, SequenceTaken, Unavailable
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.advance import Advancer
+from wopr.runtime.requests import NewRun
+from wopr.runtime.starting import run_accepted, started_payload
+from wopr.runtime.vault import Vault
+from wopr.store.port import RememberedAnswer, RunFilter
+
+Remember: TypeAlias = Callable[[bytes], RememberedAnswer]
+
+UNFINISHED: tuple[str, ...] = (
+    "pending",
+    "running",
+    "paused",
+    "waiting-approval",
+    "waiting-input",
+    "waiting-external",
+    "cancelling",
+)
+DEDUP_RETRY_SECONDS = 5
+
+
+class Creator:
+    """Starts runs."""
+
+    def __init__(self, advancer: Advancer) -> None:
+        self._advancer = advancer
+        self._journal = advancer.journal
+        self._deduplicating = anyio.Lock()
+
+    async def create(self, new: NewRun, remember: Remember | None = None) -> bytes:
+        """Start a run and return the encoded 201 answer.
+
+        Every step that needs no waiting is taken at once, so a short run is created and
+        completed by one append.
+        """
+        if not new.dedup:
+            return await self._create(new, remember)
+        async with self._deduplicating, self._alone(new):
+            await self._refuse_if_active(new)
+            return await self._create(new, remember)
+
+    def _alone(self, new: NewRun) -> AbstractAsyncContextManager[None]:
+        """Where processes share the store, one of them at a time looks and creates."""
+        peers = self._journal.store.peers
+        if peers is None:
+            return nullcontext()
+        return peers.alone(f"{new.owner.tenant}/{new.compiled.workflow_id}")
+
+    async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
+        compiled = new.compiled
+        identity = RunIdentity(
+            run_id=new.run_id or self._journal.new_id(),
+            tenant=new.owner.tenant,
+            workflow_id=compiled.workflow_id,
+            workflow_version=compiled.version,
+        )
+        run = ActiveRun(initial(identity, compiled.graph), compiled, Vault(), None)
+        burst = self._journal.burst(run)
+        payload = started_payload(
+            compiled,
+            inputs=new.request.inputs,
+            owner=new.owner,
+            configurable=new.request.configurable,
+            engine_version=new.engine_version,
+            tags=new.request.tags,
+            metadata=new.request.metadata,
+            scopeId=None if isinstance(new.request.scope_id, Unset) else new.request.scope_id,
+            traceparent=new.traceparent,
+        )
+        burst.add("run.started", payload)
+        answer = encode(run_accepted(identity, burst.iso))
+        try:
+            await self._advancer.begin(run, burst, remember(answer) if remember else None)
+        except SequenceTaken:
+            if new.run_id:
+                raise
+            # Nobody else has this id: the store was cut off after it had written, before it said so.
+            raise Unavailable("the store was cut off; ask again with an Idempotency-Key") from None
+        return answer
+
+    async def _refuse_if_active(self, new: NewRun) -> None:
+        where = RunFilter(statuses=UNFINISHED, workflow_id=new.compiled.workflow_id)
+        page = await self._journal.store.runs(new.owner.tenant, where, None, 1)
+        if page.runs:
+            raise Conflict(
+                f"a run of {new.compiled.workflow_id} is active already",
+                code="run_already_active",
+                activeRunId=page.runs[0].run_id,
+                activeHost="cloud",
+                retryAfter=DEDUP_RETRY_SECONDS,
+            )

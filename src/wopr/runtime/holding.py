@@ -1,0 +1,107 @@
+"""Which runs this process executes nodes of, where several processes share a store.
+
+Anybody may append to a run: the sequence is the fence. Only one process at a time executes what
+waits, and its name is in the run's row: taken with the append that starts the first such node,
+given back with the one that ends the last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import anyio
+
+from wopr.runtime.active import ActiveRun
+from wopr.store.port import Claim
+
+# A run that goes on at once has a wake-up some seconds out, in case its process does not live on.
+SAFETY_MS = 3000
+# When a run is looked at again that nobody had room for.
+PUT_OFF_MS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingLimits:
+    """How many runs with nodes in flight one process has at once; 0 is no limit for a tenant."""
+
+    runs: int = 1000
+    runs_per_tenant: int = 0
+
+
+class Holding:
+    """The runs that this process has; `process` is empty where it has the store to itself."""
+
+    def __init__(
+        self, process: str = "", *, executes: bool = True, limits: HoldingLimits | None = None
+    ) -> None:
+        self.process = process
+        self.executes = executes
+        self._limits = limits or HoldingLimits()
+        self._held: defaultdict[str, set[str]] = defaultdict(set)
+        self._changed = anyio.Event()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes work on the same runs."""
+        return bool(self.process)
+
+    @property
+    def count(self) -> int:
+        """How many runs have nodes in flight here."""
+        return sum(len(runs) for runs in self._held.values())
+
+    def may_take(self, tenant: str) -> bool:
+        """Whether there is room for one more run of this tenant."""
+        if not self.is_shared:
+            return True
+        if not self.executes or self.count >= self._limits.runs:
+            return False
+        most = self._limits.runs_per_tenant
+        return not most or len(self._held.get(tenant, ())) < most
+
+    def claim(self, run: ActiveRun, *, is_fence: bool) -> Claim | None:
+        """What this process says about a run with its next append; None where nothing changes."""
+        if not self.is_shared:
+            return None
+        keeps = self._keeps(run)
+        if not (keeps or run.is_held or is_fence):
+            return None
+        if keeps:
+            # Counted before it is written: others are about to be written too.
+            self._held[run.state.identity.tenant].add(run.state.identity.run_id)
+        return Claim(process=self.process, keeps=keeps, is_fence=is_fence)
+
+    def _keeps(self, run: ActiveRun) -> bool:
+        if run.is_held:
+            # One that is about to leave begins nothing new, if others can begin it.
+            return bool(run.in_flight or (run.launch and self.executes))
+        return bool(run.launch) and self.may_take(run.state.identity.tenant)
+
+    def due_in(self, run: ActiveRun, claim: Claim | None, *, goes_on: bool) -> int | None:
+        """When somebody must look at a run after its append; None when only its timers say so."""
+        if not self.is_shared:
+            return None
+        if run.launch and (claim is None or not claim.keeps):
+            # Another process must execute these nodes.
+            return PUT_OFF_MS if self.executes else 0
+        return SAFETY_MS if goes_on else None
+
+    async def until_empty(self) -> None:
+        """Wait until no run has nodes in flight here."""
+        while self.count:
+            self._changed = anyio.Event()
+            await self._changed.wait()
+
+    def note(self, run: ActiveRun) -> None:
+        """Hear whether this process has a run, after it was written or given up."""
+        if not self.is_shared:
+            return
+        identity = run.state.identity
+        if run.is_held:
+            self._held[identity.tenant].add(identity.run_id)
+        elif identity.tenant in self._held:
+            self._held[identity.tenant].discard(identity.run_id)
+            if not self._held[identity.tenant]:
+                del self._held[identity.tenant]
+            self._changed.set()

@@ -1,0 +1,36 @@
+"""Whether this process can take work now, and how it is doing."""
+
+from __future__ import annotations
+
+from wopr.protocol.errors import Unavailable
+from wopr.runtime.host import Host
+
+# A process that gave no sign of life for so long is about to lose its runs.
+MOST_SILENT_SECONDS = 5.0
+
+
+async def check_ready(host: Host) -> None:
+    """Raise `Unavailable`, with the reason, unless a write would be taken now by this process."""
+    if host.bus.is_closed:
+        raise Unavailable("the process is being stopped")
+    await host.store.ready()
+    sharing = host.sharing
+    if sharing is not None and sharing.membership.silent_seconds > MOST_SILENT_SECONDS:
+        raise Unavailable("the process has given no sign of life for too long")
+
+
+async def measure(host: Host) -> None:
+    """Bring the gauges up to date."""
+    metrics = host.metrics
+    metrics.active_runs.set(len(host.advancer.runs))
+    metrics.readers.set(host.bus.readers)
+    for status, count in (await host.store.counts()).items():
+        metrics.stored_runs.labels(status).set(count)
+    peers = host.store.peers
+    if peers is None:
+        return
+    facts = await peers.facts()
+    metrics.queue_depth.set(facts.queue_depth)
+    metrics.queue_age.set(facts.queue_age_seconds)
+    metrics.held_runs.set(host.advancer.holding.count)
+    metrics.lease_age.set(max(facts.lease_ages.values(), default=0.0))

@@ -1,0 +1,103 @@
+"""A host among others on the same store: what it needs beside the parts that every host has."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio.abc
+
+from wopr.protocol.errors import Refused
+from wopr.runtime.duties import duties_of
+from wopr.runtime.hearing import Caches, Hearing
+from wopr.runtime.holding import Holding, HoldingLimits
+from wopr.runtime.membership import Membership
+from wopr.runtime.settings import Settings
+from wopr.runtime.wakeups import WakeupSource
+from wopr.runtime.wakeups_alone import AloneSource
+from wopr.runtime.wakeups_queue import QueueSource
+from wopr.security.seal import derive
+from wopr.store.port import Store
+from wopr.store.port.peers import Peers
+
+if TYPE_CHECKING:
+    from wopr.runtime.host import Host
+
+FINGERPRINT = "host key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """This process among the others, and what it hears of them."""
+
+    membership: Membership
+    hearing: Hearing
+
+    def start(self, tasks: anyio.abc.TaskGroup) -> None:
+        """Be known, and hear."""
+        self.membership.start(tasks)
+        tasks.start_soon(self.hearing.listen_forever)
+        tasks.start_soon(self.hearing.reread_forever)
+        tasks.start_soon(self.hearing.refresh_forever)
+
+
+def sharing_of(host: Host, peers: Peers) -> Sharing:
+    """The parts of a host that shares its store, put together."""
+    return Sharing(
+        membership=Membership(
+            peers,
+            host.advancer,
+            host.metrics,
+            kind="api" if host.settings.serves else "worker",
+            duties=duties_of(host),
+        ),
+        hearing=Hearing(
+            peers,
+            host.advancer,
+            host.bus,
+            Caches(
+                library=host.library,
+                agents=host.agents,
+                keyring=host.keyring,
+                subscriptions=host.subscriptions,
+            ),
+            host.dispatcher,
+            host.feedback.judge_work,
+        ),
+    )
+
+
+def holding_of(settings: Settings, peers: Peers | None) -> Holding:
+    """Which runs this process may have; all, where it has the store to itself."""
+    if peers is None:
+        return Holding()
+    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    limits = HoldingLimits(
+        runs=settings.max_held_runs, runs_per_tenant=settings.max_held_runs_per_tenant
+    )
+    return Holding(name, executes=settings.executes, limits=limits)
+
+
+def source_of(
+    settings: Settings, store: Store, holding: Holding, now: Callable[[], int]
+) -> WakeupSource:
+    """Where this process's wake-ups come from."""
+    if store.peers is None:
+        return AloneSource(store, now)
+    return QueueSource(store.peers, holding, at_once=settings.wakeups_at_once)
+
+
+async def agree_on_key(peers: Peers, secret: bytes) -> None:
+    """Refuse to start with another host key than the database's first host had."""
+    mine = hashlib.sha256(derive(secret, "fingerprint")).hexdigest()[:32]
+    if await peers.agree(FINGERPRINT, mine) != mine:
+        raise Refused(
+            "this database belongs to hosts with another host key: set WOPR_HOST_KEY to theirs, "
+            "base64 of the file host.key in the data directory of the first",
+            field="host_key",
+        )

@@ -1,0 +1,170 @@
+"""What several processes on one database ask of it: who lives, who has which run, what is new.
+
+A store that only one process can serve has no such part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+Kind: TypeAlias = Literal["api", "worker"]
+# What a process may keep in memory: a change of it is told to all.
+Kept: TypeAlias = Literal["workflows", "agents", "api_keys", "webhooks", "judges"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grown:
+    """A run's log has grown up to this sequence."""
+
+    tenant: str
+    run_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Annotated:
+    """A run has a new annotation."""
+
+    tenant: str
+    run_id: str
+    annotation_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woken:
+    """Something happened to a run whose nodes that process executes."""
+
+    tenant: str
+    run_id: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """A definition, a key or a subscription is new, other or gone."""
+
+    tenant: str
+    kept: Kept
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owed:
+    """A webhook has something new to be told."""
+
+    tenant: str
+    webhook_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Listening begins, or begins again: whatever came before may have gone unheard."""
+
+
+News: TypeAlias = Grown | Annotated | Woken | Changed | Owed | Listening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """What a sign of life is answered with."""
+
+    # The process was not known: it is new, or was taken for dead and its runs given away.
+    is_new: bool
+    # Whether the duties that only one process has are this one's until its next beat is due.
+    leads: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerFacts:
+    """How the processes and their queue are doing."""
+
+    # Wake-ups that are due and wait for a process, and how long the oldest has.
+    queue_depth: int = 0
+    queue_age_seconds: float = 0.0
+    # Runs whose nodes are in flight somewhere.
+    held_runs: int = 0
+    # Seconds since the last sign of life, by process.
+    lease_ages: dict[str, float] = field(default_factory=dict[str, float])
+
+
+class JobWorker(Protocol):
+    """Takes wake-ups from the queue."""
+
+    async def run(self) -> None:
+        """Work until stopped. Raises `Unavailable` when the store is away."""
+        ...
+
+    def look(self) -> None:
+        """Look into the queue now."""
+        ...
+
+    def stop(self) -> None:
+        """Take no more; `run` ends when what was begun has."""
+        ...
+
+
+class Peers(Protocol):
+    """The processes that share a database."""
+
+    def news(self) -> AsyncGenerator[News, None]:
+        """Hear of what any process writes, for as long as it is iterated."""
+        ...
+
+    async def beat(self, process: str, kind: Kind) -> Beat:
+        """Give a sign of life, and take or keep the lead where nobody else has it."""
+        ...
+
+    async def rescue(self, now: int) -> int:
+        """Free the runs of processes that gave no sign of life; answers how many."""
+        ...
+
+    async def queue_due(self, now: int) -> int:
+        """Queue a wake-up for each run that is due soon and has none; answers how many."""
+        ...
+
+    async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
+        """Queue a wake-up of one run; of several the earliest holds."""
+        ...
+
+    def worker(self, advance: Callable[[str, str], Awaitable[None]], at_once: int) -> JobWorker:
+        """Something that calls `advance` with the tenant and the id of each run that is due."""
+        ...
+
+    async def tell(self, tenant: str, run_id: str, process: str) -> None:
+        """Tell the process that has a run that it was woken."""
+        ...
+
+    async def owe(self, tenant: str, webhook_id: str) -> None:
+        """Tell whoever delivers that a webhook has something new to be told."""
+        ...
+
+    async def held(self, process: str) -> list[tuple[str, str]]:
+        """The runs that this process has, with their tenants."""
+        ...
+
+    async def let_go(self, tenant: str, run_id: str, process: str) -> None:
+        """Have a run no longer."""
+        ...
+
+    async def leave(self, process: str, now: int) -> None:
+        """Give all runs back, to be taken up elsewhere at once, and be known no longer."""
+        ...
+
+    async def agree(self, name: str, value: str) -> str:
+        """Record a fact that all processes must share; answers with the one that came first."""
+        ...
+
+    def alone(self, name: str) -> AbstractAsyncContextManager[None]:
+        """Wait until no other process is in a block of the same name."""
+        ...
+
+    async def annotation(self, tenant: str, run_id: str, annotation_id: str) -> bytes | None:
+        """The document of one annotation that was told of."""
+        ...
+
+    async def facts(self) -> PeerFacts:
+        """How the processes and their queue are doing."""
+        ...

@@ -1,0 +1,238 @@
+"""Connections, and the three ways to use one: a read, a change, a transaction.
+
+Every call for a tenant begins with that tenant's name in `wopr.tenant`, for its own transaction
+only and in the same round trip: what row-level security then shows are that tenant's rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeAlias, TypeVar
+
+import anyio
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
+from psycopg_pool import AsyncConnectionPool, PoolClosed
+
+from wopr.store.options import StoreOptions
+from wopr.store.postgres.address import Address
+from wopr.store.postgres.faults import is_disconnection, may_pass, translated
+from wopr.store.postgres.schema_host import SERVICE
+from wopr.store.postgres.texts import hold_any_text
+from wopr.store.sql.dialect import Parameter, Row
+
+T = TypeVar("T")
+Connection: TypeAlias = AsyncConnection[Row]
+Value: TypeAlias = Parameter | Sequence[Parameter | float]
+
+_SET_TENANT = "SELECT set_config('wopr.tenant', %s, true)"
+_ONE_VIEW = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+_TRIES = 5
+_LONGEST_NAME = 60
+
+log = structlog.get_logger("wopr.store")
+
+
+class Transaction:
+    """A transaction of one tenant. What is queued travels with the next question, or the end."""
+
+    def __init__(self, connection: Connection, tenant: str) -> None:
+        self.connection = connection
+        self.tenant = tenant
+
+    async def queue(self, sql: str, values: Sequence[Value] = ()) -> None:
+        """Send a statement without waiting for it; should it fail, the transaction does."""
+        await execute(self.connection, sql, values)
+
+    async def rows(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        """Send a statement and wait for its rows."""
+        return await (await execute(self.connection, sql, values)).fetchall()
+
+    async def row(self, sql: str, values: Sequence[Value] = ()) -> Row | None:
+        """The first row, or None."""
+        rows = await self.rows(sql, values)
+        return rows[0] if rows else None
+
+    async def answers(self, asked: Sequence[tuple[str, Sequence[Value]]]) -> list[list[Row]]:
+        """Send several statements together and wait for the rows of each."""
+        cursors = [await execute(self.connection, sql, values) for sql, values in asked]
+        return [await cursor.fetchall() for cursor in cursors]
+
+
+class Database:
+    """The pool of one process, bound to the service's role."""
+
+    def __init__(self, address: Address, options: StoreOptions) -> None:
+        self._options = options
+        self._users = 0
+        self._unused = anyio.Event()
+        self._is_closed = False
+        self.address = address
+        # Holds the password: never printed.
+        self.conninfo = address.connecting(*_session(options))
+        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            self.conninfo,
+            connection_class=AsyncConnection[Row],
+            kwargs={"autocommit": True},
+            min_size=1,
+            max_size=options.pool_size,
+            timeout=options.pool_timeout_seconds,
+            configure=_configure,
+            open=False,
+        )
+
+    async def open(self) -> None:
+        """Connect, so that a database that cannot be reached is told at once."""
+        try:
+            await self.pool.open(wait=True, timeout=self._options.pool_timeout_seconds)
+        except psycopg.Error as error:
+            await self.pool.close()
+            raise translated(error) from error
+
+    async def close(self) -> None:
+        """Take no more calls, wait for those under way, and disconnect."""
+        self._is_closed = True
+        if self._users:
+            await self._unused.wait()
+        await self.pool.close()
+
+    async def read(self, tenant: str, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        """Read rows of one tenant in one round trip."""
+        return await self._again_if_cut_off(lambda: self._read(tenant, sql, values))
+
+    async def ask(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        """Ask a function that names its tenant, or what belongs to none."""
+        return await self._again_if_cut_off(lambda: self._ask(sql, values))
+
+    async def tell(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+        """Change what belongs to no tenant, with one statement."""
+        async with self.connection(sql) as connection:
+            return await (await execute(connection, sql, values)).fetchall()
+
+    async def change(self, tenant: str, sql: str, values: Sequence[Value]) -> int:
+        """Change rows of one tenant with one statement; answers how many."""
+        async with self.connection(sql) as connection:
+            async with connection.pipeline():
+                await execute(connection, _SET_TENANT, (tenant,))
+                cursor = await execute(connection, sql, values)
+            return cursor.rowcount
+
+    async def view(self, tenant: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Read with several statements, all of which see the same commit."""
+        async with self.connection(getattr(work, "__qualname__", "view")) as connection:
+            return await _transact(connection, tenant, work, begin=(_ONE_VIEW,))
+
+    async def run(self, tenant: str, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Do `work` in a transaction; a deadlock undoes it, and then it is done again."""
+        for left in reversed(range(_TRIES)):
+            try:
+                async with self._lent(getattr(work, "__qualname__", "work")) as connection:
+                    return await _transact(connection, tenant, work)
+            except psycopg.Error as error:
+                if not (left and may_pass(error)):
+                    raise translated(error) from error
+        raise AssertionError("unreachable")
+
+    @asynccontextmanager
+    async def connection(self, name: str) -> AsyncGenerator[Connection, None]:
+        """Lend a connection; the driver's errors come out as the host's."""
+        try:
+            async with self._lent(name) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+    async def _read(self, tenant: str, sql: str, values: Sequence[Value]) -> list[Row]:
+        async with self._lent(sql) as connection, connection.pipeline():
+            await execute(connection, _SET_TENANT, (tenant,))
+            return await (await execute(connection, sql, values)).fetchall()
+
+    async def _ask(self, sql: str, values: Sequence[Value]) -> list[Row]:
+        async with self._lent(sql) as connection:
+            return await (await execute(connection, sql, values)).fetchall()
+
+    async def _again_if_cut_off(self, question: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
+        """A question changes nothing, so it is asked once more when the connection was lost."""
+        try:
+            try:
+                return await question()
+            except psycopg.Error as error:
+                if not is_disconnection(error):
+                    raise
+                await self.pool.check()
+                return await question()
+        except psycopg.Error as error:
+            raise translated(error) from error
+
+    @asynccontextmanager
+    async def _lent(self, name: str) -> AsyncGenerator[Connection, None]:
+        if self._is_closed:
+            raise PoolClosed("the store is closed")
+        self._users += 1
+        begun = time.perf_counter()
+        try:
+            # A statement that is cut off costs its connection, and nobody knows what came of it.
+            with anyio.CancelScope(shield=True):
+                async with self.pool.connection() as connection:
+                    yield connection
+        finally:
+            self._users -= 1
+            if self._is_closed and not self._users:
+                self._unused.set()
+            self._note_if_slow(name, time.perf_counter() - begun)
+
+    def _note_if_slow(self, name: str, seconds: float) -> None:
+        limit = self._options.slow_statement_ms
+        if limit and seconds * 1000 >= limit:
+            # The statement's own words: values travel apart from it.
+            log.warning(
+                "slow statement",
+                statement=" ".join(name.split())[:_LONGEST_NAME],
+                milliseconds=round(seconds * 1000),
+            )
+
+
+async def execute(
+    connection: Connection, sql: str, values: Sequence[Value] = ()
+) -> psycopg.AsyncCursor[Row]:
+    """Send one statement, prepared after a few times; rows come in binary."""
+    cursor = connection.cursor(binary=True)
+    # As bytes: the driver's type for text takes literals only, and some of ours are put together.
+    await cursor.execute(sql.encode(), values or None)
+    return cursor
+
+
+async def _transact(
+    connection: Connection,
+    tenant: str,
+    work: Callable[[Transaction], Awaitable[T]],
+    begin: Sequence[str] = (),
+) -> T:
+    async with connection.pipeline(), connection.transaction():
+        for statement in begin:
+            await execute(connection, statement)
+        await execute(connection, _SET_TENANT, (tenant,))
+        return await work(Transaction(connection, tenant))
+
+
+def _session(options: StoreOptions) -> tuple[str, ...]:
+    """Settings of every connection; the role first, and nothing later goes back on it."""
+    milliseconds = round(options.statement_timeout_seconds * 1000)
+    return (
+        f"role={SERVICE}",
+        "search_path=wopr",
+        f"statement_timeout={milliseconds}",
+        f"lock_timeout={milliseconds}",
+        f"idle_in_transaction_session_timeout={milliseconds}",
+    )
+
+
+async def _configure(connection: Connection) -> None:
+    # One type for all numbers, so that a statement is prepared once and not once per size.
+    connection.adapters.register_dumper(int, Int8Dumper)
+    connection.adapters.register_dumper(int, Int8BinaryDumper)
+    hold_any_text(connection)

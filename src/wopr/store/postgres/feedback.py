@@ -1,0 +1,19 @@
+"""The part that reads the counts of annotations."""
+
+from __future__ import annotations
+
+from wopr.store.port.feedback import FeedbackCount, FeedbackFilter, GroupBy
+from wopr.store.postgres.part import Part
+from wopr.store.sql.counting import counting, feedback_counts
+from wopr.store.sql.dialect import POSTGRES
+
+
+class PostgresFeedback(Part):
+    """The counts of `Annotations` on PostgreSQL."""
+
+    async def feedback(
+        self, tenant: str, where: FeedbackFilter, by: GroupBy
+    ) -> list[FeedbackCount]:
+        """Counts of a window, by group."""
+        rows = await self._db.read(tenant, *counting(POSTGRES, tenant, where, by))
+        return feedback_counts(rows, by)

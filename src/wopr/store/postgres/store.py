@@ -1,0 +1,176 @@
+"""The store itself: its parts on one database."""
+
+from __future__ import annotations
+
+import anyio
+import psycopg
+from psycopg import AsyncConnection
+
+from wopr.protocol.errors import Refused, Unavailable
+from wopr.store.options import StoreOptions
+from wopr.store.port import StoreFacts
+from wopr.store.postgres.address import Address, address_of
+from wopr.store.postgres.agents import PostgresAgents
+from wopr.store.postgres.annotations import PostgresAnnotations
+from wopr.store.postgres.audit import PostgresAudit
+from wopr.store.postgres.clockwork import PostgresClockwork
+from wopr.store.postgres.database import Database
+from wopr.store.postgres.faults import translated
+from wopr.store.postgres.feedback import PostgresFeedback
+from wopr.store.postgres.fleet_clockwork import PostgresFleetClockwork
+from wopr.store.postgres.fleet_ingest import PostgresFleetIngest
+from wopr.store.postgres.fleet_reads import PostgresFleetReads
+from wopr.store.postgres.fleet_totals import PostgresFleetTotals
+from wopr.store.postgres.idempotency import PostgresAnswers, PostgresInvocations
+from wopr.store.postgres.judges import PostgresJudges
+from wopr.store.postgres.keys import PostgresKeys
+from wopr.store.postgres.lanes import Lanes
+from wopr.store.postgres.memory import PostgresMemories
+from wopr.store.postgres.outbox import PostgresOutbox
+from wopr.store.postgres.peers import PostgresPeers
+from wopr.store.postgres.projections import PostgresProjections
+from wopr.store.postgres.queues import PostgresQueues
+from wopr.store.postgres.runs import PostgresRunLog
+from wopr.store.postgres.schema import MIGRATIONS, migrate
+from wopr.store.postgres.suspensions import PostgresSuspensions
+from wopr.store.postgres.webhooks import PostgresWebhooks
+from wopr.store.postgres.workflows import PostgresWorkflows
+from wopr.store.sql.dialect import Row
+
+# A real write, because only that shows a full disk or a server that only reads.
+_PROBE = """
+INSERT INTO probes (name, asked) VALUES ('ready', 1)
+ON CONFLICT (name) DO UPDATE SET asked = probes.asked + 1 RETURNING 1
+"""
+_PROBE_SECONDS = 5.0
+
+_IS_BOUND = """
+SELECT NOT (rolsuper OR rolbypassrls) FROM pg_roles WHERE rolname = current_user
+"""
+
+_TOTALS = "SELECT runs, events FROM host_totals()"
+_VERSION = "SELECT max(version) FROM migrations"
+_SIZE = "SELECT pg_database_size(current_database())"
+_SETTINGS = """
+SELECT name, setting FROM pg_settings
+WHERE name IN ('server_version', 'synchronous_commit', 'fsync', 'statement_timeout')
+ORDER BY name
+"""
+_ROLE = "SELECT current_user::text"
+_IS_FILLING = "SELECT to_regclass('wopr.moving') IS NOT NULL"
+
+
+class PostgresStore(
+    PostgresRunLog,
+    PostgresClockwork,
+    PostgresSuspensions,
+    PostgresWorkflows,
+    PostgresAgents,
+    PostgresMemories,
+    PostgresKeys,
+    PostgresAnswers,
+    PostgresInvocations,
+    PostgresAnnotations,
+    PostgresFeedback,
+    PostgresQueues,
+    PostgresJudges,
+    PostgresWebhooks,
+    PostgresOutbox,
+    PostgresAudit,
+    PostgresProjections,
+    PostgresFleetIngest,
+    PostgresFleetTotals,
+    PostgresFleetReads,
+    PostgresFleetClockwork,
+):
+    """`Store` on one PostgreSQL database."""
+
+    @classmethod
+    async def open(
+        cls, url: str, options: StoreOptions | None = None, *, is_filling: bool = False
+    ) -> PostgresStore:
+        """Connect to the database at `url`, migrating it first where that is needed.
+
+        Raises `Refused` when the schema is newer than this program's, or when another database is
+        just being moved into this one by anybody else; and `Unavailable` when the server cannot be
+        reached.
+        """
+        address = address_of(url)
+        await _migrate(address, is_filling=is_filling)
+        db = Database(address, options or StoreOptions())
+        await db.open()
+        store = cls(db, Lanes(db))
+        try:
+            await store._require_bound_role()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def close(self) -> None:
+        """Finish what is queued and disconnect."""
+        with anyio.CancelScope(shield=True):
+            await self._lanes.finish()
+            await self._db.close()
+
+    async def ready(self) -> None:
+        """Raise `Unavailable` unless a write is taken now, on the schema that this program knows."""
+        with anyio.move_on_after(_PROBE_SECONDS):
+            await self._db.tell(_PROBE)
+            [(version,)] = await self._db.ask(_VERSION)
+            if version < len(MIGRATIONS):
+                raise Unavailable(f"the database has schema {version} of {len(MIGRATIONS)}")
+            return
+        raise Unavailable(f"the store has not written for {_PROBE_SECONDS:.0f} seconds")
+
+    @property
+    def peers(self) -> PostgresPeers:
+        """The processes that share the database."""
+        return PostgresPeers(self._db)
+
+    async def facts(self) -> StoreFacts:
+        """What `wopr doctor` prints."""
+        [(runs, events)] = await self._db.ask(_TOTALS)
+        [(version,)] = await self._db.ask(_VERSION)
+        [(size,)] = await self._db.ask(_SIZE)
+        [(role,)] = await self._db.ask(_ROLE)
+        return StoreFacts(
+            kind="postgresql",
+            location=self._db.address.location,
+            schema_version=version,
+            runs=runs,
+            events=events,
+            bytes_on_disk=size,
+            settings={"role": role, **dict(await self._db.ask(_SETTINGS))},
+        )
+
+    async def _require_bound_role(self) -> None:
+        [(is_bound,)] = await self._db.ask(_IS_BOUND)
+        if not is_bound:
+            raise Refused(
+                "the service's role must be bound by row-level security: take SUPERUSER and "
+                "BYPASSRLS from wopr_service",
+                field="db",
+            )
+
+
+async def _migrate(address: Address, *, is_filling: bool) -> None:
+    try:
+        connection: AsyncConnection[Row]
+        async with await AsyncConnection.connect(
+            address.connecting(), autocommit=True
+        ) as connection:
+            await migrate(connection)
+            if not is_filling:
+                await _require_whole(connection)
+    except psycopg.Error as error:
+        raise translated(error) from error
+
+
+async def _require_whole(connection: AsyncConnection[Row]) -> None:
+    found = await connection.execute(_IS_FILLING)
+    if await found.fetchone() == (True,):
+        raise Refused(
+            "a database is being moved into this one: let `wopr migrate-store` finish first",
+            field="db",
+        )

@@ -1,0 +1,237 @@
+"""Row-level security, probed as the very role that serves: the tables come from the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import psycopg
+import pytest
+from psycopg import errors, sql
+
+from tests.contract.builders import OTHER, TENANT, batch, key
+from tests.postgres.databases import Databases
+from wopr.store.postgres import PostgresStore
+
+pytestmark = pytest.mark.anyio
+
+Connection: TypeAlias = psycopg.Connection[Any]
+
+# They hold nothing of anybody's.
+WITHOUT_TENANT = {
+    "audit_checkpoints",
+    "probes",
+    "migrations",
+    "processes",
+    "leases",
+    "shared_facts",
+    # Tenants and runs by name, and nothing else of theirs.
+    "procrastinate_jobs",
+    "procrastinate_workers",
+    "procrastinate_events",
+    "procrastinate_periodic_defers",
+}
+
+TABLES = """
+SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity,
+    EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'tenant')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'wopr' AND c.relkind IN ('r', 'p')
+"""
+COLUMNS = """
+SELECT a.attname, CASE t.typtype WHEN 'd' THEN 'text' ELSE t.typname END
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND a.attnotnull AND a.attidentity = ''
+"""
+
+
+@pytest.fixture(scope="module")
+def url(databases: Databases) -> Iterator[str]:
+    with databases.new() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def admin(url: str) -> Iterator[Connection]:
+    """An administrator, to whom row-level security does not apply, among rows of two tenants."""
+    with psycopg.connect(url, autocommit=True, options="-c search_path=wopr") as connection:
+        for table in tenant_tables(connection):
+            for n, tenant in enumerate((TENANT, OTHER)):
+                insert(connection, table, tenant, n)
+        yield connection
+
+
+@pytest.fixture
+def service(url: str, admin: Connection) -> Iterator[Connection]:
+    """What the service connects as."""
+    options = "-c role=wopr_service -c search_path=wopr"
+    with psycopg.connect(url, autocommit=True, options=options) as connection:
+        yield connection
+
+
+def tenant_tables(connection: Connection) -> list[str]:
+    return [name for name, _, has_tenant in connection.execute(TABLES) if has_tenant]
+
+
+def insert(connection: Connection, table: str, tenant: str, n: int) -> None:
+    """Put a row of this tenant into a table, whatever its columns are."""
+    values: dict[str, object] = {}
+    for column, kind in connection.execute(COLUMNS, (f"wopr.{table}",)):
+        samples = {"text": f"{tenant} {column}", "int8": n, "bytea": tenant.encode(), "bool": False}
+        values[column] = tenant if column == "tenant" else samples[kind]
+    names = sql.SQL(", ").join(map(sql.Identifier, values))
+    marks = sql.SQL(", ").join(sql.Placeholder() * len(values))
+    into = sql.SQL("INSERT INTO wopr.{} ({}) VALUES ({})")
+    connection.execute(into.format(sql.Identifier(table), names, marks), list(values.values()))
+
+
+def owners(connection: Connection, table: str) -> list[str]:
+    found = connection.execute(sql.SQL("SELECT tenant FROM {}").format(sql.Identifier(table)))
+    return sorted(row[0] for row in found)
+
+
+def act_as(connection: Connection, tenant: str) -> None:
+    connection.execute("SELECT set_config('wopr.tenant', %s, false)", (tenant,))
+
+
+def test_every_table_has_a_tenant_and_forced_security_or_is_known_to_need_none(
+    admin: Connection,
+) -> None:
+    tables = admin.execute(TABLES).fetchall()
+
+    assert {name for name, _, has_tenant in tables if not has_tenant} == WITHOUT_TENANT
+    assert [name for name, is_forced, has_tenant in tables if has_tenant and not is_forced] == []
+    assert len(tables) > 25
+
+
+def test_a_tenant_sees_its_own_rows_of_every_table_and_nobody_else_s(
+    admin: Connection, service: Connection
+) -> None:
+    for table in tenant_tables(admin):
+        act_as(service, OTHER)
+
+        assert owners(service, table) == [OTHER], table
+
+
+def test_without_a_tenant_there_is_nothing_to_see(admin: Connection, service: Connection) -> None:
+    for table in tenant_tables(admin):
+        assert owners(service, table) == [], table
+
+
+def test_a_tenant_s_name_is_gone_with_its_transaction(
+    admin: Connection, service: Connection
+) -> None:
+    with service.transaction():
+        service.execute("SELECT set_config('wopr.tenant', %s, true)", (TENANT,))
+        assert owners(service, "runs") == [TENANT]
+
+    assert owners(service, "runs") == []
+
+
+def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
+    admin: Connection, service: Connection
+) -> None:
+    act_as(service, OTHER)
+    for table in tenant_tables(admin):
+        name = sql.Identifier(table)
+        for statement in (
+            sql.SQL("UPDATE {} SET tenant = tenant WHERE tenant = %s"),
+            sql.SQL("DELETE FROM {} WHERE tenant = %s"),
+        ):
+            try:
+                touched = service.execute(statement.format(name), (TENANT,)).rowcount
+            except errors.InsufficientPrivilege:
+                touched = 0
+            assert touched == 0, table
+        with pytest.raises(errors.InsufficientPrivilege):
+            insert(service, table, TENANT, 7)
+
+        assert owners(admin, table) == sorted((TENANT, OTHER)), table
+
+
+def test_a_row_cannot_be_given_to_another_tenant(service: Connection) -> None:
+    act_as(service, OTHER)
+
+    with pytest.raises(errors.InsufficientPrivilege):
+        service.execute("UPDATE runs SET tenant = %s", (TENANT,))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SET ROLE wopr_clockwork",
+        "ALTER TABLE runs DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY own_rows ON runs",
+        "CREATE POLICY mine ON runs USING (true)",
+        "ALTER ROLE wopr_service BYPASSRLS",
+        "SET row_security = off; SELECT * FROM runs",
+        "UPDATE events SET body = ''",
+        "UPDATE audit_entries SET body = ''",
+        "DELETE FROM audit_entries",
+        "INSERT INTO audit_entries VALUES (99, 'acme', '', '')",
+        "TRUNCATE events",
+        "CREATE TABLE wopr.mine (tenant text)",
+    ],
+)
+def test_the_service_cannot_take_the_fence_down(service: Connection, statement: str) -> None:
+    service.execute("SET SESSION AUTHORIZATION wopr_service")
+    act_as(service, OTHER)
+
+    with pytest.raises(errors.InsufficientPrivilege):
+        service.execute(statement.encode())
+
+
+def test_the_service_owns_nothing_and_bypasses_nothing(admin: Connection) -> None:
+    attributes = admin.execute(
+        "SELECT rolname, rolsuper OR rolbypassrls OR rolcanlogin FROM pg_roles "
+        "WHERE rolname IN ('wopr_service', 'wopr_clockwork')"
+    )
+    owned = admin.execute(
+        "SELECT count(*) FROM pg_class WHERE relowner IN "
+        "('wopr_service'::regrole, 'wopr_clockwork'::regrole)"
+    )
+
+    assert dict(attributes) == {"wopr_service": False, "wopr_clockwork": False}
+    assert owned.fetchone() == (0,)
+
+
+def test_what_crosses_tenants_belongs_to_the_clockwork_and_is_open_to_the_service_only(
+    admin: Connection,
+) -> None:
+    definers = admin.execute(
+        "SELECT proname, pg_get_userbyid(proowner), proconfig, "
+        "has_function_privilege('public', p.oid, 'EXECUTE') "
+        "FROM pg_proc p WHERE pronamespace = 'wopr'::regnamespace AND prosecdef"
+    ).fetchall()
+
+    assert len(definers) > 15
+    for name, owner, settings, is_public in definers:
+        assert name.startswith("host_")
+        assert (owner, is_public) == ("wopr_clockwork", False), name
+        assert settings == ["search_path=wopr, pg_temp"], name
+
+
+def test_the_clockwork_sees_no_body_of_a_run(admin: Connection) -> None:
+    for column in ("snapshot", "sealed", "wish", "fork", "tags", "workflow_id"):
+        seen = admin.execute(
+            "SELECT has_column_privilege('wopr_clockwork', 'wopr.runs', %s, 'SELECT')", (column,)
+        )
+        assert seen.fetchone() == (False,), column
+    for table in ("events", "artifacts", "suspensions", "annotations"):
+        seen = admin.execute(
+            "SELECT has_table_privilege('wopr_clockwork', %s, 'SELECT')", (f"wopr.{table}",)
+        )
+        assert seen.fetchone() == (False,), table
+
+
+async def test_a_store_serves_as_the_role_that_the_probe_is_made_with(postgres_url: str) -> None:
+    store = await PostgresStore.open(postgres_url)
+    try:
+        await store.append(TENANT, [batch()])
+        await store.put_key(key())
+
+        facts = await store.facts()
+    finally:
+        await store.close()
+
+    assert facts.settings["role"] == "wopr_service"

@@ -1,0 +1,129 @@
+"""The contract of `WakeupSource`, which every adapter passes: who is due is advanced, and in time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+import pytest
+
+from tests.contract.builders import TENANT, batch, ended
+from wopr.runtime.holding import Holding
+from wopr.runtime.wakeups import WakeupSource
+from wopr.runtime.wakeups_alone import AloneSource
+from wopr.runtime.wakeups_queue import QueueSource
+from wopr.store.port import Batch, Store
+
+pytestmark = pytest.mark.anyio
+
+DEADLINE_SECONDS = 20
+SOON_MS = 200
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Recorder:
+    """A waker that notes whom it was asked to advance."""
+
+    def __init__(self) -> None:
+        self.advanced: Counter[str] = Counter()
+        self._news = anyio.Event()
+        self.tasks: anyio.abc.TaskGroup | None = None
+
+    def soon(self, tenant: str, run_id: str) -> None:
+        assert tenant == TENANT
+        self.advanced[run_id] += 1
+        self._news.set()
+
+    async def now(self, tenant: str, run_id: str) -> None:
+        self.soon(tenant, run_id)
+
+    async def until(self, *run_ids: str) -> None:
+        with anyio.fail_after(DEADLINE_SECONDS):
+            while not all(self.advanced[run_id] for run_id in run_ids):
+                self._news = anyio.Event()
+                await self._news.wait()
+
+
+Running = Callable[[], AbstractAsyncContextManager[tuple[WakeupSource, Recorder]]]
+
+
+@pytest.fixture
+def running(store: Store) -> Running:
+    """Start the source that belongs to the store."""
+
+    def source() -> WakeupSource:
+        if store.peers is None:
+            return AloneSource(store, now)
+        return QueueSource(store.peers, Holding("p1"), at_once=4)
+
+    @asynccontextmanager
+    async def run() -> AsyncIterator[tuple[WakeupSource, Recorder]]:
+        recorder = Recorder()
+        made = source()
+        async with anyio.create_task_group() as tasks:
+            made.start(tasks, recorder)
+            yield made, recorder
+            await made.stop()
+            tasks.cancel_scope.cancel()
+
+    return run
+
+
+def due(run_id: str, in_ms: int, first: int = 0) -> Batch:
+    """A batch of a run that is due so many milliseconds after it is written."""
+    return batch(run_id, first, updated_at=now(), wake_at=now() + in_ms)
+
+
+async def test_a_run_that_is_due_is_advanced(store: Store, running: Running) -> None:
+    async with running() as (source, recorder):
+        step = due("run-1", 0)
+        await store.append(TENANT, [step])
+        source.noted(step.run)
+
+        await recorder.until("run-1")
+
+
+async def test_a_timer_goes_off(store: Store, running: Running) -> None:
+    async with running() as (source, recorder):
+        step = due("run-1", SOON_MS)
+        await store.append(TENANT, [step])
+        source.noted(step.run)
+
+        await recorder.until("run-1")
+
+
+async def test_what_fell_due_while_nobody_worked_is_advanced_at_the_start(
+    store: Store, running: Running
+) -> None:
+    await store.append(TENANT, [due("run-1", 0), due("run-2", 0)])
+
+    async with running() as (_, recorder):
+        await recorder.until("run-1", "run-2")
+
+
+async def test_a_run_that_another_one_wakes_is_advanced(store: Store, running: Running) -> None:
+    await store.append(TENANT, [batch("parent", updated_at=now(), wake_at=now() + 3_600_000)])
+    async with running() as (source, recorder):
+        child = batch("child", updated_at=now(), wakes=("parent",))
+
+        await store.append(TENANT, [child])
+        source.woke(TENANT, "parent")
+
+        await recorder.until("parent")
+
+
+async def test_a_run_that_has_ended_is_left_alone(store: Store, running: Running) -> None:
+    await store.append(TENANT, [due("over", SOON_MS)])
+    await store.append(TENANT, [ended("over", 1)])
+    await store.append(TENANT, [due("later", 2 * SOON_MS)])
+
+    async with running() as (_, recorder):
+        await recorder.until("later")
+
+    assert not recorder.advanced["over"]

@@ -1,0 +1,104 @@
+"""The fleet on several processes: lines may come to any of them, and all of them show the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.fault.cluster import Cluster, cluster
+from tests.fault.hosts import eventually
+from tests.postgres.databases import Databases
+from tests.wire.client import Wire
+from tests.wire.fleet import Story, push, pushed, transitions
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def shared(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("fleet")
+    with databases.new() as url, cluster(url, folder, workers=1) as running:
+        yield running
+        running.check()
+
+
+@pytest.fixture
+def first(shared: Cluster) -> Wire:
+    return shared.apis[0].wire
+
+
+@pytest.fixture
+def second(shared: Cluster) -> Wire:
+    return shared.apis[1].wire
+
+
+def test_lines_that_come_to_both_are_streamed_at_either(first: Wire, second: Wire) -> None:
+    story = Story()
+    lines = story.whole()
+    run_id = pushed(first, lines[0])
+
+    with ThreadPoolExecutor(2) as readers:
+        reading = [
+            readers.submit(wire.frames, run_id, streamMode="debug") for wire in (first, second)
+        ]
+        for place, line in enumerate(lines[1:]):
+            assert push((second, first)[place % 2], line).status_code == 200
+        seen = [each.result(timeout=60) for each in reading]
+
+    for frames in seen:
+        assert [frame.json["sequence"] for frame in frames] == list(range(len(frames)))
+        assert frames[-1].json["type"] == "run.completed"
+    assert [transitions(wire, run_id) for wire in (first, second)] == [lines, lines]
+
+
+def test_runs_that_both_are_asked_for_at_once_are_built_once(
+    shared: Cluster, first: Wire, second: Wire
+) -> None:
+    stories = [Story() for _ in range(12)]
+    for story in stories:
+        assert push(first, *story.whole()).status_code == 200
+    run_ids = [
+        str(first.document(f"/api/runs/{story.run_id}")["run"]["openwop_run_id"])
+        for story in stories
+    ]
+
+    with ThreadPoolExecutor(8) as readers:
+        asked = [
+            readers.submit(transitions, wire, run_id)
+            for run_id in run_ids
+            for wire in (first, second)
+        ]
+        found = [each.result() for each in asked]
+
+    assert found == [story.whole() for story in stories for _ in range(2)]
+    for run_id in run_ids:
+        rows = shared.rows("SELECT sequence FROM events WHERE run_id = %s ORDER BY 1", run_id)
+        assert [sequence for (sequence,) in rows] == list(range(len(rows)))
+
+
+def test_a_run_of_the_host_is_in_the_fleet_wherever_it_was_executed(
+    first: Wire, second: Wire
+) -> None:
+    run_id = first.run("conformance-agent-reasoning")["runId"]
+
+    def is_told() -> bool:
+        return all(wire.get(f"/api/runs/{run_id}").status_code == 200 for wire in (first, second))
+
+    eventually(is_told)
+
+
+def test_the_fleet_is_told_on_although_the_process_that_did_it_dies(
+    databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("successor")
+    with databases.new() as url, cluster(url, folder, workers=0) as running:
+        leader = running.one("SELECT process_id FROM leases")
+        dying = next(m for m in running.apis if m.process and f"-{m.process.pid}-" in leader)
+        [heir] = [api for api in running.apis if api is not dying]
+
+        dying.kill()
+        run_id = heir.wire.run("conformance-agent-reasoning")["runId"]
+
+        eventually(lambda: heir.wire.get(f"/api/runs/{run_id}").status_code == 200)

@@ -1,0 +1,138 @@
+"""Several processes at the same run at the same moment: one of them wins, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from tests.fault.cluster import LOCAL, Cluster, cluster, stream_text
+from tests.fault.hosts import eventually
+from tests.postgres.databases import Databases
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, node, workflow
+from tests.wire.host import ACME
+from tests.wire.waiting import answer, gate, until_waiting
+
+pytestmark = pytest.mark.timeout(300)
+
+RUNS = 12
+JOB = """
+INSERT INTO procrastinate_jobs (queue_name, task_name, args)
+SELECT 'runs', 'wopr.advance', jsonb_build_object('tenant', 'acme', 'run_id', %s::text)
+FROM generate_series(1, %s)
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("races")
+    with (
+        databases.new() as url,
+        cluster(url, folder, api_options=("--no-worker",)) as running,
+    ):
+        yield running
+        running.until_over()
+        running.check()
+
+
+@pytest.fixture
+def wires(shared: Cluster) -> Iterator[list[Wire]]:
+    """A caller of each process that answers requests, for use in threads of their own."""
+    made = [Wire(api.url, ACME) for api in shared.apis]
+    yield made
+    for wire in made:
+        wire.http.close()
+
+
+def test_of_two_answers_at_two_processes_one_is_taken(shared: Cluster, wires: list[Wire]) -> None:
+    definition = workflow([gate(), delay("after", 20)])
+    runs = [wires[0].create(wires[0].register(definition)) for _ in range(RUNS)]
+    for run_id in runs:
+        until_waiting(wires[1], run_id)
+
+    with ThreadPoolExecutor(2) as both:
+        codes = [
+            [
+                given.result().status_code
+                for given in [
+                    both.submit(answer, wire, run_id, "gate", {"action": "accept"})
+                    for wire in wires
+                ]
+            ]
+            for run_id in runs
+        ]
+
+    assert {tuple(sorted(pair)) for pair in codes} <= {(200, 409), (200, 404), (200, 410)}
+    shared.until_over(*runs)
+    assert {shared.status(run_id) for run_id in runs} == {"completed"}
+    for run_id in runs:
+        assert shared.events(run_id).count("interrupt.resolved") == 1
+
+
+def test_a_cancel_that_races_an_advance_ends_the_run_once(
+    shared: Cluster, wires: list[Wire]
+) -> None:
+    runs = [stream_text(shared.apis[n % 2], 20, 20) for n in range(RUNS)]
+
+    with ThreadPoolExecutor(4) as several:
+        codes = list(
+            several.map(
+                lambda n: wires[n % 2].post(f"/v1/runs/{runs[n]}/cancel", {}).status_code,
+                range(RUNS),
+            )
+        )
+
+    assert set(codes) == {200}
+    shared.until_over(*runs)
+    for run_id in runs:
+        ends = [e for e in shared.events(run_id) if e in ("run.completed", "run.cancelled")]
+        assert len(ends) == 1
+
+
+def test_a_pause_at_one_process_holds_at_another(shared: Cluster, wires: list[Wire]) -> None:
+    run_id = stream_text(shared.apis[0], 40, 50)
+    shared.holder_of(run_id)
+
+    paused = wires[1].post(f"/v1/runs/{run_id}:pause", {"drainPolicy": "immediate"})
+    eventually(lambda: shared.holder(run_id) is None)
+
+    assert paused.status_code == 202, paused.text
+    assert shared.status(run_id) == "paused"
+    assert wires[0].post(f"/v1/runs/{run_id}:resume").status_code == 202
+    shared.until_over(run_id)
+    assert shared.status(run_id) == "completed"
+
+
+def test_two_workers_that_race_for_one_run_execute_it_once(shared: Cluster) -> None:
+    run_id = stream_text(shared.apis[0], 30, 50)
+
+    # Without the lock that keeps the queue from doing this.
+    with psycopg.connect(shared.url, autocommit=True, options=LOCAL) as connection:
+        connection.execute(JOB, (run_id, 20))
+    shared.until_over(run_id)
+
+    assert shared.chunks(run_id) == [str(n) for n in range(30)]
+    assert shared.events(run_id).count("node.completed") == 1
+
+
+def test_children_are_executed_by_whoever_is_free(shared: Cluster, wires: list[Wire]) -> None:
+    child = wires[0].register(workflow([delay("wait", 30), node("done")]))
+    config = {"workflowId": child, "waitForCompletion": True}
+    parent = wires[0].register(
+        workflow([node(f"child{n}", "core.subWorkflow", config=config) for n in range(8)], edges=[])
+    )
+
+    runs = [wires[n % 2].create(parent) for n in range(4)]
+    shared.until_over(*runs)
+
+    assert {shared.status(run_id) for run_id in runs} == {"completed"}
+    for run_id in runs:
+        children = shared.rows("SELECT status FROM runs WHERE parent_run_id = %s", run_id)
+        assert children == [("completed",)] * 8
+    for worker in shared.workers:
+        ended = worker.wire.get("/metrics").text
+        [line] = [li for li in ended.splitlines() if 'ended_total{status="completed"}' in li]
+        assert float(line.split()[-1]) > 0

@@ -1,0 +1,155 @@
+"""What the database lacks is told to the client, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.fault.cluster import LOCAL, Cluster, cluster, stream_text
+from tests.fault.hosts import eventually
+from tests.postgres.databases import Databases
+from tests.wire.client import Wire
+from tests.wire.host import ACME, GLOBEX
+
+pytestmark = pytest.mark.timeout(300)
+
+# The server says this of itself when a file cannot be made longer; nothing fills a real disk here.
+FULL = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100';
+END $$;
+CREATE TRIGGER full_disk BEFORE INSERT ON events
+    FOR EACH STATEMENT EXECUTE FUNCTION full_disk();
+CREATE TRIGGER full_disk BEFORE INSERT OR UPDATE ON probes
+    FOR EACH STATEMENT EXECUTE FUNCTION full_disk();
+"""
+EMPTIED = """
+DROP TRIGGER full_disk ON events; DROP TRIGGER full_disk ON probes; DROP FUNCTION full_disk;
+"""
+
+
+@pytest.fixture
+def ours(databases: Databases, tmp_path: Path) -> Iterator[Cluster]:
+    with (
+        databases.new() as url,
+        cluster(
+            url,
+            tmp_path,
+            WOPR_DB_POOL_SIZE="3",
+            WOPR_DB_POOL_TIMEOUT_SECONDS="1",
+        ) as running,
+    ):
+        yield running
+
+
+@contextmanager
+def locked(ours: Cluster) -> Iterator[None]:
+    """Keep every append waiting, each with the connection that it has."""
+    with psycopg.connect(ours.url, options=LOCAL) as connection:
+        connection.execute("LOCK TABLE runs IN ACCESS EXCLUSIVE MODE")
+        yield
+        connection.rollback()
+
+
+def ask(url: str, method: str, path: str, **options: object) -> int:
+    headers = {"Authorization": f"Bearer {ACME}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
+        return client.request(method, path, **options).status_code  # type: ignore[arg-type]  # httpx's own
+
+
+def create_many(ours: Cluster, count: int) -> list[int]:
+    body = {"workflowId": "conformance-noop"}
+    with ThreadPoolExecutor(count) as several:
+        asked = [
+            several.submit(ask, ours.apis[n % 2].url, "POST", "/v1/runs", json=body)
+            for n in range(count)
+        ]
+        return [each.result() for each in asked]
+
+
+def is_ready(ours: Cluster) -> list[int]:
+    return [ask(api.url, "GET", "/readyz") for api in ours.apis]
+
+
+def test_a_pool_without_a_free_connection_is_told_and_gets_over_it(ours: Cluster) -> None:
+    running = stream_text(ours.apis[0], 40, 50)
+    ours.holder_of(running)
+
+    with ThreadPoolExecutor(24) as beside:
+        with locked(ours):
+            creating = [beside.submit(create_many, ours, 6) for _ in range(2)]
+            path = f"/v1/runs/{running}"
+            reading = [beside.submit(ask, ours.apis[0].url, "GET", path) for _ in range(12)]
+            eventually(lambda: any(each.done() and each.result() == 503 for each in reading))
+            eventually(lambda: is_ready(ours) == [503, 503])
+        codes = [code for each in creating for code in each.result()]
+        assert {each.result() for each in reading} <= {200, 503}
+
+    assert set(codes) <= {201, 503}
+    eventually(lambda: is_ready(ours) == [200, 200])
+    assert create_many(ours, 4) == [201] * 4
+    ours.until_over()
+    made = ours.one("SELECT count(*) FROM runs WHERE workflow_id = 'conformance-noop'")
+    assert codes.count(201) + 4 <= made
+    assert ours.chunks(running) == [str(n) for n in range(40)]
+    ours.check()
+
+
+def test_a_full_disk_is_refused_cleanly_and_forgotten_when_there_is_room(ours: Cluster) -> None:
+    running = stream_text(ours.apis[0], 40, 50)
+    ours.holder_of(running)
+
+    with psycopg.connect(ours.url, autocommit=True, options=LOCAL) as admin:
+        before = ours.one("SELECT count(*) FROM runs")
+        admin.execute(FULL)
+        assert set(create_many(ours, 6)) == {503}
+        assert is_ready(ours) == [503, 503]
+        assert ours.one("SELECT count(*) FROM runs") == before
+        admin.execute(EMPTIED)
+
+    eventually(lambda: is_ready(ours) == [200, 200])
+    assert create_many(ours, 4) == [201] * 4
+    ours.until_over()
+    assert ours.status(running) == "completed"
+    assert ours.chunks(running) == [str(n) for n in range(40)]
+    ours.check()
+
+
+def test_a_tenant_has_no_more_runs_in_flight_than_it_may_and_others_are_not_kept_waiting(
+    databases: Databases, tmp_path: Path
+) -> None:
+    with (
+        databases.new() as url,
+        cluster(
+            url,
+            tmp_path,
+            apis=1,
+            workers=1,
+            api_options=("--no-worker",),
+            WOPR_MAX_HELD_RUNS_PER_TENANT="2",
+        ) as ours,
+    ):
+        busy = [stream_text(ours.apis[0], 30, 50) for _ in range(6)]
+        eventually(lambda: held(ours) == 2)
+        with Wire(ours.apis[0].url, GLOBEX) as other:
+            other.run("conformance-delay", {"delayMs": 50})
+
+        # The other tenant's run was over while some of these had not begun.
+        assert ours.unfinished()
+        most = 0
+        while ours.unfinished():
+            most = max(most, held(ours))
+        assert most == 2
+        assert {ours.status(run_id) for run_id in busy} == {"completed"}
+        ours.check()
+
+
+def held(ours: Cluster) -> int:
+    return int(ours.one("SELECT count(*) FROM runs WHERE holder IS NOT NULL"))

@@ -1,0 +1,87 @@
+"""What operators are given to start with names only what there is."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from wopr.runtime.metrics import Metrics
+
+DEPLOY = Path(__file__).parents[1] / "deploy"
+UNITS = ("wopr.service", "wopr-worker.service")
+# Exported where processes share a database.
+SHARED = {
+    "wopr_append_seconds",
+    "wopr_lease_age_seconds",
+    "wopr_queue_age_seconds",
+    "wopr_queue_depth",
+    "wopr_runs_held",
+    "wopr_runs_rescued",
+}
+_METRIC = re.compile(r"wopr_[a-z_]+")
+
+
+def compose() -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return document
+
+
+def test_the_dashboard_asks_for_metrics_that_hosts_export() -> None:
+    asked = set(_METRIC.findall((DEPLOY / "grafana-dashboard.json").read_text()))
+    exported = {family.name for family in Metrics().registry.collect()} | SHARED
+
+    assert {re.sub("_(total|bucket|count)$", "", name) for name in asked} <= exported
+    assert {re.sub("_(total|bucket|count)$", "", name) for name in asked} >= SHARED
+
+
+def test_no_two_panels_of_the_dashboard_overlap() -> None:
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+
+    cells = [
+        (x, y)
+        for each in panels
+        for x in range(each["gridPos"]["x"], each["gridPos"]["x"] + each["gridPos"]["w"])
+        for y in range(each["gridPos"]["y"], each["gridPos"]["y"] + each["gridPos"]["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert len({each["id"] for each in panels}) == len(panels)
+
+
+def test_the_composition_has_two_of_each_and_one_of_the_rest() -> None:
+    services = compose()["services"]
+
+    kinds = [each["command"][0] for each in services.values() if each.get("image") == "wopr"]
+    assert sorted(kinds) == ["doctor", "serve", "serve", "worker", "worker"]
+    assert {"postgres", "balancer"} <= services.keys()
+
+
+def test_images_are_named_without_a_registry() -> None:
+    for service in compose()["services"].values():
+        assert re.fullmatch(r"[a-z]+(:\d+)?", service["image"])
+
+
+def test_no_secret_is_written_down() -> None:
+    for name, value in compose()["x-environment"].items():
+        if "KEY" in name or "://" in value:
+            assert re.search(r"\$\{WOPR_[A-Z_]+:\?\}", value), name
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_unit_starts_again_without_rights_that_it_does_not_need(name: str) -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    unit.read(DEPLOY / name)
+
+    service = unit["Service"]
+    assert service["Restart"] == "always"
+    assert service["CapabilityBoundingSet"] == ""
+    for right in ("NoNewPrivileges", "PrivateDevices", "ProtectKernelTunables", "DynamicUser"):
+        assert service[right] == "yes", right
+    assert service["ProtectSystem"] == "strict"
+    assert int(service["TimeoutStopSec"]) > 10

@@ -1,0 +1,56 @@
+"""What a host's database holds, read past the host."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import psycopg
+from psycopg import sql
+
+from tests.wire.host import ServedHost
+from wopr.protocol.documents import JsonObject
+
+_TABLES = """
+SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
+"""
+_AUDITS = "SELECT body FROM audit_entries ORDER BY sequence"
+
+
+def stored(host: ServedHost) -> bytes:
+    """Every value in the database, and every byte of the files in the data directory."""
+    files = [path for path in host.data_dir.iterdir() if path != host.stderr_file]
+    held = b"\n".join(path.read_bytes() for path in files if path.is_file())
+    url = host.variables.get("WOPR_DB")
+    if url is not None:
+        held += b"\n".join(_values(url))
+    assert b"audit_entries" in held, "the database is not where it was looked for"
+    return held
+
+
+def audit_entries(host: ServedHost) -> list[JsonObject]:
+    """The audit log's entries of every tenant, oldest first."""
+    url = host.variables.get("WOPR_DB")
+    if url is None:
+        file = f"file:{host.data_dir / 'wopr.db'}?mode=ro"
+        with closing(sqlite3.connect(file, uri=True)) as database:
+            return [json.loads(body) for (body,) in database.execute(_AUDITS)]
+    with psycopg.connect(url, options="-c search_path=wopr") as server:
+        return [json.loads(body) for (body,) in server.execute(_AUDITS)]
+
+
+def _values(url: str) -> list[bytes]:
+    """Every value of every table, each after its table's name."""
+    found: list[bytes] = []
+    # The tests' login is an administrator's: no policy hides a row from it.
+    with psycopg.connect(url) as server:
+        for schema, table in server.execute(_TABLES).fetchall():
+            found.append(table.encode())
+            rows = server.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, table)))
+            found += [_bytes(value) for row in rows for value in row]
+    return found
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
