@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Many tests wait for other processes, so two per core; more than eight get in each other's way.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
 COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
@@ -14,7 +16,7 @@ serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
 	$(BIN)/wopr serve $(ARGS)
 
 test: check browser ## format, lint, types, then every test
-	$(BIN)/pytest -n auto --cov
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
 check: $(VENV)/dev.stamp ## format, lint and types only
 	$(BIN)/ruff format --check

@@ -30,6 +30,12 @@ SETTINGS: Final[dict[str, str]] = {
     "0 is no limit.",
     "ingest_rate_limit": "Pushes of KAHN lines per second that one tenant may make, with bursts of twice as "
     "many; 0 is no limit.",
+    "otlp_settle_seconds": "How long after its last span a whole trace that was exported here is told to the "
+    "fleet.",
+    "otlp_quiet_seconds": "How long after its last span a trace without its root is told to the fleet all the "
+    "same.",
+    "otel_content": "Put what models and tools were told and said into the spans that leave the host, and keep "
+    "what tools were told and said of those that come in; redacted.",
     "max_in_flight": "Requests under way at once before the host answers 503.",
     "max_readers_per_run": "Open streams on one run before the next is answered 429.",
     "executes": "Execute nodes in this process; `wopr serve --no-worker` leaves them to workers. Only "
@@ -66,6 +72,24 @@ SETTINGS: Final[dict[str, str]] = {
     "reasoning_token_limit": "How long a summary of reasoning may be, in tokens of four bytes.",
     "tool_rate_limit": "Calls per second that the runs of one key may make of one tool; 0 is no "
     "limit.",
+    "default_model": "The model of nodes that name none, as `provider:model`.",
+    "model_servers": "OpenAI-compatible model servers as `name=url,...`; `name:model` then names a "
+    "model of theirs, and `<NAME>_API_KEY` their key, if they want one.",
+    "models_allowed": "The models that may be used, as patterns of `provider:model` parted by commas; "
+    "without any all may.",
+    "require_own_keys": "Use no model key of the operator's: every run brings a credential of its "
+    "tenant.",
+    "secrets_dir": "A directory of credentials as files, `<tenant>/<name>`.",
+    "mcp": "Serve workflows to MCP clients at `/mcp`, where the package `mcp` is installed; switched off, "
+    "it answers 501.",
+    "mcp_call_seconds": "How long an MCP client is kept waiting for a run, which then goes on without it; 0 "
+    "is no limit.",
+    "mcp_servers": "A YAML or JSON file that declares MCP servers whose tools agents may call.",
+    "max_budget_tokens": "How many tokens a run may use; 0 is no limit.",
+    "max_budget_cost_usd": "How much a run may cost, in US dollars and as far as prices are known; 0 "
+    "is no limit.",
+    "max_model_calls": "How often a run may ask models; 0 is no limit.",
+    "max_tool_calls": "How often a run may call tools; 0 is no limit.",
     "max_node_executions": "How many node executions a run may have.",
     "max_run_duration_ms": "How long a run may take, waits included.",
     "max_loop_iterations": "How often one loop may go round.",
@@ -132,6 +156,9 @@ ANSWERS: Final[dict[str, str]] = {
 
 RUNS: Final[dict[str, str]] = {
     "decision_rejected": "A person rejected the agent's decision.",
+    "framework_error": (
+        "A wrapped graph or agent of another framework raised; `details` names both."
+    ),
     "interrupt_timeout": "Nobody answered in time.",
     "recursion_limit_exceeded": "More node executions than allowed.",
     "run_timeout": "The run took longer than its limit.",
@@ -158,6 +185,15 @@ RUNS: Final[dict[str, str]] = {
     "envelope_payload_invalid": "A model's answer does not fit its schema.",
     "envelope_truncation_unrecoverable": "A model's answer was cut off, and again on every retry.",
     "envelope_refused_by_provider": "The model refused.",
+    "model_error": "A model gave an answer that cannot be read.",
+    "model_rejected": "A model provider rejected the request; asking again would not help.",
+    "model_timeout": "A model gave no answer in time.",
+    "model_unavailable": "A model provider failed or could not be reached, and again on every retry.",
+    "tool_call_invalid": "A model kept calling tools that it does not have, or with wrong arguments.",
+    "tool_error": "A tool that a node calls without an agent refused, or failed.",
+    "tool_timeout": "A tool that a node calls without an agent took too long.",
+    "tool_unavailable": "The server of a tool cannot be reached, or has no such tool.",
+    "credential_forbidden": "The credential is not meant for where it would have gone.",
     "runner_unavailable": "What should execute the node cannot be reached.",
     "residency_unavailable": "No place to run where the run must stay.",
     "unsupported_node_type": "The host no longer has a node's type.",

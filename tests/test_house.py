@@ -24,7 +24,7 @@ LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_TEXTS = sorted(
     path
-    for folder in ("src", "tests", "bench", "docs")
+    for folder in ("src", "tests", "bench", "docs", "examples")
     for path in (ROOT / folder).rglob("*")
     if path.suffix in {".py", ".md", ".yaml", ".toml"}
 )
@@ -36,6 +36,7 @@ LONGER = {
     "runtime/advance.py": "the advance loop; its parts share the run's lock",
     "runtime/call.py": "all that a node can do in one call, one method each",
     "engine/fold.py": "one case per event type",
+    "runtime/forks.py": "one replay, whose steps share the record",
     "runtime/settings.py": "one field per setting, and what a value of it must be",
     "fleet/emitters/kahn_agent_emit.py": "a producer copies one file and no more",
     "fleet/emitters/kahn_emit.py": "a producer copies one file and no more",
@@ -184,9 +185,9 @@ def _package(requirement: str) -> str:
 
 
 def test_the_source_imports_only_declared_dependencies() -> None:
-    extras: dict[str, list[str]] = _project()["optional-dependencies"]
-    wanted = [*_project()["dependencies"], *(each for extra in extras.values() for each in extra)]
-    declared = {_package(each) for each in wanted}
+    project = _project()
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    declared = {_package(each) for group in groups for each in group}
     offered = packages_distributions()
 
     undeclared = {

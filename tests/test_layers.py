@@ -13,7 +13,15 @@ SOURCE = Path(__file__).parent.parent / "src" / "wopr"
 
 # Who may import whom. The order is that of the layers, from the command line down.
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "cli": frozenset({"console", "http", "runtime", "fleet", "store", "security", "protocol"}),
+    "cli": frozenset(
+        {"testing", "api", "console", "http", "runtime", "fleet", "store", "security", "protocol"}
+    ),
+    # A host in memory is the served one without its socket.
+    "testing": frozenset({"api", "http", "runtime", "nodes", "protocol"}),
+    # Other frameworks as nodes: they use the builder, and it does not know them.
+    "adapters": frozenset({"api", "agents", "nodes", "engine", "security", "protocol"}),
+    # A client, and a builder that checks as the host will: it knows no served surface.
+    "api": frozenset({"runtime", "agents", "nodes", "engine", "protocol"}),
     "console": frozenset({"http", "runtime", "store", "security", "protocol"}),
     "http": frozenset({"runtime", "store", "security", "protocol"}),
     "runtime": frozenset(

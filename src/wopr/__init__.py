@@ -1,5 +1,105 @@
-"""WOPR: a durable host for OpenWOP v1."""
+"""WOPR: a durable host for OpenWOP v1.
+
+The Python API is imported from here when it is first used, so that `import wopr` stays cheap.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wopr.api.agent import Agent
+    from wopr.api.documents import InboxItem
+    from wopr.api.errors import (
+        HostError,
+        HostRefused,
+        HostUnreachable,
+        RunCancelled,
+        RunEnded,
+        RunFailed,
+        WorkflowError,
+    )
+    from wopr.api.events import Event
+    from wopr.api.host import Host, connect
+    from wopr.api.mcp import mcp_server
+    from wopr.api.nodes import Node, any_of
+    from wopr.api.run import Run
+    from wopr.api.tools import tool
+    from wopr.api.values import expr
+    from wopr.api.views import RunView
+    from wopr.api.workflow import Workflow
+    from wopr.nodes.context import NodeContext
+    from wopr.nodes.registry import node
+    from wopr.nodes.tools import ToolContext, ToolFault
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "Agent",
+    "Event",
+    "Host",
+    "HostError",
+    "HostRefused",
+    "HostUnreachable",
+    "InboxItem",
+    "Node",
+    "NodeContext",
+    "Run",
+    "RunCancelled",
+    "RunEnded",
+    "RunFailed",
+    "RunView",
+    "ToolContext",
+    "ToolFault",
+    "Workflow",
+    "WorkflowError",
+    "__version__",
+    "any_of",
+    "connect",
+    "expr",
+    "mcp_server",
+    "node",
+    "tool",
+]
+
+_HOMES = {
+    "api.agent": ("Agent",),
+    "api.documents": ("InboxItem",),
+    "api.errors": (
+        "HostError",
+        "HostRefused",
+        "HostUnreachable",
+        "RunCancelled",
+        "RunEnded",
+        "RunFailed",
+        "WorkflowError",
+    ),
+    "api.events": ("Event",),
+    "api.host": ("Host", "connect"),
+    "api.mcp": ("mcp_server",),
+    "api.nodes": ("Node", "any_of"),
+    "api.run": ("Run",),
+    "api.tools": ("tool",),
+    "api.values": ("expr",),
+    "api.views": ("RunView",),
+    "api.workflow": ("Workflow",),
+    "nodes.context": ("NodeContext",),
+    "nodes.registry": ("node",),
+    "nodes.tools": ("ToolContext", "ToolFault"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of the API from its home."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'wopr' has no attribute {name!r}")
+    found: object = getattr(import_module(f"wopr.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -69,7 +69,6 @@ TYPES = (
             "vendor.acme.speak",
             "core.llm.speak",
             "openwop.llm.speak",
-            "core.mcp.toolCall",
             "openwop.mcp.speak",
             "core.speak",
             "wopr.speak",

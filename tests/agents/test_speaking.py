@@ -38,7 +38,6 @@ GRANTED: dict[str, set[str]] = {
     "vendor.acme.speak": set(EVENTS),
     "core.llm.speak": REASONING | TOOLS | {"agent.decided"},
     "openwop.llm.speak": REASONING | TOOLS | {"agent.decided"},
-    "core.mcp.toolCall": TOOLS,
     "openwop.mcp.speak": TOOLS,
 }
 

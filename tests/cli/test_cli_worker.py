@@ -19,7 +19,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What the process would have been started with."""
     settings: list[Settings] = []
     server = ModuleType("wopr.http.server")
-    vars(server)["serve"] = settings.append
+    vars(server)["serve"] = lambda checked, *_: settings.append(checked)
     monkeypatch.setitem(sys.modules, "wopr.http.server", server)
     return settings
 

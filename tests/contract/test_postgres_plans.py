@@ -21,6 +21,7 @@ from wopr.store.port import RunFilter, SuspensionFilter
 from wopr.store.postgres.schema_fleet import FLEET_FUNCTIONS
 from wopr.store.postgres.schema_host import HOST_FUNCTIONS
 from wopr.store.postgres.schema_reads import TENANT_READS
+from wopr.store.postgres.schema_traces import TRACES_FUNCTIONS
 from wopr.store.sql.counting import counting
 from wopr.store.sql.dialect import POSTGRES
 from wopr.store.sql.inbox import pending_listing
@@ -28,7 +29,7 @@ from wopr.store.sql.listing import listing
 
 Plan: TypeAlias = dict[str, Any]
 
-_HOST = (*HOST_FUNCTIONS, *FLEET_FUNCTIONS)
+_HOST = (*HOST_FUNCTIONS, *FLEET_FUNCTIONS, *TRACES_FUNCTIONS)
 VERBS = ("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")
 # Totals for metrics and for the operator's command line.
 WALKS_ALL_ON_PURPOSE = {

@@ -30,6 +30,8 @@ TENANT = "acme"
 NOON = 1_800_000_000_000
 DEADLINE_SECONDS = 10
 LINES = 20
+# Nodes that wait at a closed gate when the test is over need not be waited for.
+DRAIN_SECONDS = 0.5
 
 
 class Clock:
@@ -165,7 +167,9 @@ async def bench(
     for node_type in types:
         registry.add(node_type)
     clock = clock or Clock()
-    settings = Settings(data_dir=data_dir, db=url, api_keys=f"test_key:{TENANT}")
+    settings = Settings(
+        data_dir=data_dir, db=url, api_keys=f"test_key:{TENANT}", drain_seconds=DRAIN_SECONDS
+    )
     sources = Sources(now=clock, new_id=new_id)
     async with running_host(settings, sources, registry) as host:
         yield Bench(host, clock, url or data_dir / "wopr.db")

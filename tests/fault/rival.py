@@ -77,7 +77,9 @@ def _connected(database: Path | str) -> Iterator[Connection]:
 
 def _end(connection: Connection, run_id: str) -> tuple[RunRow, RunEvent]:
     """The run's row and the last event of its log."""
-    [columns] = connection.execute(_ROW.format(run_id)).fetchall()
+    # On a file nobody else writes in the meantime.
+    held = "" if isinstance(connection, sqlite3.Connection) else " FOR UPDATE"
+    [columns] = connection.execute(_ROW.format(run_id) + held).fetchall()
     row = run_row(columns)
     [(body,)] = connection.execute(_EVENT.format(run_id, row.last_sequence)).fetchall()
     return row, msgspec.json.decode(body, type=RunEvent)

@@ -186,3 +186,17 @@ async def check(definition: JsonObject, folder: Path) -> None:
 def test_a_replay_from_any_event_says_what_the_run_said(definition: JsonObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(check, definition, Path(folder))
+
+
+def test_what_was_planned_at_once_is_not_planned_anew_from_its_midst(tmp_path: Path) -> None:
+    nodes = [
+        node("effect", "test.effect"),
+        node("forget", "core.setVariable", config={"name": "x", "value": None}),
+        node("note", "core.channelWrite", config={"channelName": "c", "value": 1}),
+    ]
+    # When both are planned the condition holds; once the first has run it does not any more.
+    holds = {"expression": "variables.x == 1"}
+    edges = [edge("effect", "forget"), edge("effect", "note", condition=holds)]
+    x = {"name": "x", "type": "number", "defaultValue": 0}
+
+    anyio.run(check, workflow(nodes, edges=edges, variables=[x]), tmp_path)

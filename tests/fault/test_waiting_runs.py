@@ -480,11 +480,13 @@ async def steps_of_a_page(ours: Bench) -> int:
 
 async def test_a_trace_says_which_waits_a_run_had(ours: Bench) -> None:
     exporter = InMemorySpanExporter()
+    tracing = Tracing(SimpleSpanProcessor(exporter))
     run_id = await ours.create(await ours.register([gate(), external()]))
     await answer(ours, run_id, ACCEPT)
     await answer(ours, run_id, {"orderId": "o1"}, "wait")
 
-    Tracing(SimpleSpanProcessor(exporter)).export((await ours.loaded(run_id)).state)
+    tracing.ended((await ours.loaded(run_id)).state)
+    await tracing.close()
 
     spans = {
         str((span.attributes or {}).get("openwop.node_id", "run")): span

@@ -9,7 +9,8 @@ from tests.test_layers import IMPURE_MODULES, imports_of
 PURE = (
     "agent_check align bridge bridge_acts bridge_agent bridge_ends bridge_facts bridge_feedback "
     "bridge_ids checker ci_check drafts events findings instants lifecycle lines observe "
-    "observed_agent reading schemas statistics summary"
+    "observed_agent otlp_acts otlp_facts otlp_lines otlp_times otlp_tree otlp_wire reading schemas "
+    "statistics summary"
 ).split()
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.wire.client import Wire
+from tests.wire.collector import Collector
 from tests.wire.host import ACME, GLOBEX, LIVE, ServedHost, served
 from tests.wire.recorder import OFFICIAL
 
@@ -33,6 +34,14 @@ def connect(host: ServedHost) -> Iterator[Connect]:
     yield open_wire
     for wire in opened:
         wire.http.close()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """Where a host's traces may go."""
+    running = Collector()
+    yield running
+    running.close()
 
 
 @pytest.fixture

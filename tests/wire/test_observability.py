@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.wire.client import Wire
+from tests.wire.collector import Collector, attributes
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.host import ACME, LIVE, ServedHost
 
@@ -124,72 +120,6 @@ def test_health_and_readiness_answer(nobody: Wire) -> None:
 
 
 # Traces
-
-
-class Collector:
-    """Takes OTLP over HTTP and keeps the spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.arrived = threading.Condition()
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector.take(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self._thread = threading.Thread(target=self.server.serve_forever)
-        self._thread.start()
-
-    def take(self, request: ExportTraceServiceRequest) -> None:
-        with self.arrived:
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    self.spans += scope.spans
-            self.arrived.notify_all()
-
-    def of_run(self, run_id: str) -> list[Span]:
-        """The spans of a run, once its own has come."""
-        with self.arrived:
-
-            def mine() -> list[Span]:
-                return [s for s in self.spans if attributes(s).get("openwop.run_id") == run_id]
-
-            def is_there() -> bool:
-                return any(span.name == "openwop.run" for span in mine())
-
-            assert self.arrived.wait_for(is_there, timeout=15)
-            return mine()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-        self._thread.join()
-
-
-def attributes(span: Span) -> dict[str, str | int]:
-    return {
-        each.key: each.value.int_value
-        if each.value.HasField("int_value")
-        else each.value.string_value
-        for each in span.attributes
-    }
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    running = Collector()
-    yield running
-    running.close()
 
 
 def test_a_run_and_its_nodes_become_spans_of_the_caller_s_trace(

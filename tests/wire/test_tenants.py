@@ -49,6 +49,7 @@ BY_BODY: dict[str, Json] = {
 FLEET = [
     "ingestTransitions",
     "ingestAgentTransitions",
+    "exportTraces",
     "aggregateAgents",
     "auditFlakiness",
     "listFleetRuns",

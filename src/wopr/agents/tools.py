@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
-import rfc8785
-
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json
 from wopr.protocol.errors import Forbidden, RateLimited, Refused
+from wopr.security.digest import canonical_digest
 
 Decision: TypeAlias = Literal["ok", "forbidden"]
 
 BUCKETS_KEPT: Final = 10_000
-# What a double holds without loss; beyond it JSON numbers are what a double makes of them.
-_SAFE_INTEGER: Final = 2**53 - 1
 
 
 def allowed(allowlist: Collection[str] | None, tool_name: str) -> bool:
@@ -57,21 +53,9 @@ def exhausted_tool(tool_name: str, retry_after: int) -> RateLimited:
 def args_hash(args: Json) -> str:
     """The SHA-256 of the canonical JSON (RFC 8785) of arguments that are redacted already."""
     try:
-        return hashlib.sha256(rfc8785.dumps(_as_doubles(args))).hexdigest()
-    except (rfc8785.CanonicalizationError, OverflowError, RecursionError) as fault:
+        return canonical_digest(args)
+    except ValueError as fault:
         raise Refused(f"tool arguments that are not JSON: {fault}", field="args") from fault
-
-
-def _as_doubles(value: Json) -> Json:
-    """The value with every number as JSON knows it: a double."""
-    if isinstance(value, dict):
-        members = cast("JsonObject", value)
-        return {name: _as_doubles(member) for name, member in members.items()}
-    if isinstance(value, list | tuple):
-        return [_as_doubles(item) for item in cast("list[Json]", value)]
-    if isinstance(value, int) and abs(value) > _SAFE_INTEGER:
-        return float(value)
-    return value
 
 
 class ToolLimits:

@@ -12,6 +12,7 @@ import httpx
 import msgspec
 
 from wopr import __version__
+from wopr.api.stream import event_lines
 from wopr.cli.credentials import Server
 from wopr.cli.documents import (
     AgentInventory,
@@ -25,7 +26,7 @@ from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.fleet_calls import FleetCalls
 from wopr.cli.refusals import refusal, unreachable
-from wopr.cli.stream import SILENCE_SECONDS, EventStream, Frame, LineSplitter
+from wopr.cli.stream import EventStream, Frame
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
@@ -194,33 +195,17 @@ class Client(FleetCalls):
     ) -> AsyncGenerator[Frame, None]:
         """Follow a run's events after a sequence, until the run ends."""
 
+        def refused(response: httpx.Response) -> CliError:
+            return refusal(response, self.server)
+
         async def is_over() -> bool:
             return (await self.snapshot(run_id)).document.status in TERMINAL
 
         def connect(after: int | None) -> AsyncGenerator[str, None]:
-            return self._lines(run_id, mode, after)
+            return event_lines(self._http, run_id, mode, after, refused)
 
         is_gapless = "debug" in mode.split(",")
         return EventStream(connect, is_over, after=after, is_gapless=is_gapless).frames()
-
-    async def _lines(self, run_id: str, mode: str, after: int | None) -> AsyncGenerator[str, None]:
-        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        if after is not None:
-            headers["Last-Event-ID"] = str(after)
-        splitter = LineSplitter()
-        async with self._http.stream(
-            "GET",
-            f"/v1/runs/{_segment(run_id)}/events",
-            params={"streamMode": mode},
-            headers=headers,
-            timeout=httpx.Timeout(10.0, read=SILENCE_SECONDS),
-        ) as response:
-            if response.status_code != 200:
-                await response.aread()
-                raise refusal(response, self.server)
-            async for chunk in response.aiter_bytes():
-                for line in splitter.feed(chunk):
-                    yield line
 
     async def _get(
         self, path: str, kind: type[T], query: Mapping[str, str] | None = None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, cast
+from typing import cast
 
+from wopr.api.documents import InboxItem, Listing
 from wopr.protocol.documents import UNSET, Document, Json, JsonObject, Unset
 
-T = TypeVar("T")
-
-
-class Listing(Document, Generic[T], frozen=True, kw_only=True):
-    """A page of a collection; no `nextCursor` means it is the last."""
-
-    items: list[T]
-    next_cursor: str | Unset | None = UNSET
+__all__ = [
+    "AgentInventory",
+    "AgentItem",
+    "Fault",
+    "InboxItem",
+    "Listing",
+    "Verdict",
+    "WorkflowListItem",
+    "list_of",
+    "object_of",
+]
 
 
 class WorkflowListItem(Document, frozen=True, kw_only=True):
@@ -41,42 +45,6 @@ class AgentInventory(Document, frozen=True, kw_only=True):
     """All agents that the key can use."""
 
     agents: list[AgentItem]
-
-
-class Asker(Document, frozen=True, kw_only=True):
-    """Who waits for an answer."""
-
-    node_name: str = ""
-    agent_id: str = ""
-    started_by: str = ""
-
-
-class InboxVotes(Document, frozen=True, kw_only=True):
-    """How far a gate that needs several approvals has come."""
-
-    granted: int
-    rejected: int
-    required: int
-
-
-class InboxItem(Document, frozen=True, kw_only=True):
-    """One wait of the inbox."""
-
-    interrupt_id: str
-    run_id: str
-    node_id: str
-    workflow_id: str
-    kind: str
-    status: str
-    requested_at: str
-    question: str
-    asked_by: Asker
-    data: JsonObject
-    answers: dict[str, str]
-    age_ms: int = 0
-    expires_at: str = ""
-    reason: str = ""
-    votes: InboxVotes | Unset = UNSET
 
 
 class Fault(Document, frozen=True, kw_only=True):

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from wopr.cli.errors import CliError, command
-from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.exit_codes import ExitCode
+from wopr.cli.local_store import now_ms, record, with_store
 from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import note, print_json_value, print_line, print_table
-from wopr.cli.paths import database_url
 from wopr.cli.values import parse_duration
-from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.errors import WoprError
+from wopr.protocol.documents import JsonObject
 from wopr.protocol.times import to_iso
 from wopr.runtime.keyring import key_state, mint
 from wopr.security.keys import ROLES
@@ -25,7 +22,6 @@ from wopr.store.port import KeyRow
 if TYPE_CHECKING:
     from wopr.store.port import Store
 
-R = TypeVar("R")
 KeyIdArgument = Annotated[str, typer.Argument(metavar="KEY_ID", help="The id, not the key.")]
 TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant whose data it opens.")]
 
@@ -58,7 +54,7 @@ def create(
 ) -> None:
     """Make a key and print it, this once."""
     _require_role(role)
-    now = _now()
+    now = now_ms()
     lifetime = None if expires is None else parse_duration(expires, "--expires")
     key, row = mint(
         KeyRow(
@@ -76,9 +72,11 @@ def create(
 
     async def keep(store: Store) -> None:
         await store.put_key(row)
-        await _record(store, "key.create", row, role=row.role, scopes=list(row.scopes))
+        await record(
+            store, row.tenant, "key.create", row.key_id, role=row.role, scopes=list(row.scopes)
+        )
 
-    _with_store(db, keep)
+    with_store(db, keep)
     _print_new(key, row, as_json=as_json)
 
 
@@ -90,8 +88,8 @@ def list_keys(
     as_json: JsonOption = False,
 ) -> None:
     """List keys; the keys themselves are nowhere to be read."""
-    now = _now()
-    rows = _with_store(db, lambda store: store.keys(tenant))
+    now = now_ms()
+    rows = with_store(db, lambda store: store.keys(tenant))
     if as_json:
         print_json_value({"items": [_document(row, now) for row in rows]})
         return
@@ -123,7 +121,7 @@ def rotate(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key that takes another's place, and print it, this once."""
-    now = _now()
+    now = now_ms()
     old_until = now + parse_duration(grace, "--grace")
 
     async def exchange(store: Store) -> tuple[str, KeyRow]:
@@ -142,10 +140,10 @@ def rotate(
         await store.put_key(new)
         until = old_until if old.expires_at is None else min(old_until, old.expires_at)
         await store.update_key(key_id, expires_at=until, replaced_by=new.key_id)
-        await _record(store, "key.rotate", old, replacedBy=new.key_id)
+        await record(store, old.tenant, "key.rotate", old.key_id, replacedBy=new.key_id)
         return key, new
 
-    key, new = _with_store(db, exchange)
+    key, new = with_store(db, exchange)
     if not as_json:
         note(f"the old key {key_id} is valid until {to_iso(old_until)} at the latest")
     _print_new(key, new, as_json=as_json)
@@ -155,48 +153,21 @@ def rotate(
 @command
 def revoke(key_id: KeyIdArgument, db: DbOption = None, as_json: JsonOption = False) -> None:
     """Make a key invalid at once and for good."""
-    now = _now()
+    now = now_ms()
 
     async def end(store: Store) -> KeyRow:
         row = await _find(store, key_id)
         if row.revoked_at is None:
             await store.update_key(key_id, revoked_at=now)
-            await _record(store, "key.revoke", row)
+            await record(store, row.tenant, "key.revoke", row.key_id)
             return replace(row, revoked_at=now)
         return row
 
-    row = _with_store(db, end)
+    row = with_store(db, end)
     if as_json:
         print_json_value(_document(row, now))
     else:
         print_line(f"key {row.key_id} revoked")
-
-
-async def _record(store: Store, action: str, row: KeyRow, **facts: Json) -> None:
-    """Put on record what was done to a key from this command line."""
-    from wopr.runtime.audit import Entries, local_operator
-    from wopr.security.redact import Redactor
-
-    trail = Entries(store, _now, Redactor())
-    await trail.record(row.tenant, local_operator(), action, row.key_id, **facts)
-
-
-def _with_store(db: str | None, work: Callable[[Store], Awaitable[R]]) -> R:
-    import anyio
-
-    from wopr.store.open import open_store
-
-    async def use() -> R:
-        store = await open_store(database_url(db))
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    try:
-        return anyio.run(use)
-    except WoprError as fault:
-        raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
 
 
 def _require_role(role: str) -> None:
@@ -245,7 +216,3 @@ def _print_new(key: str, row: KeyRow, *, as_json: bool) -> None:
         return
     print_line(key)
     note(f"key {row.key_id} for tenant {row.tenant}, role {row.role}; it is not shown again")
-
-
-def _now() -> int:
-    return round(time.time() * 1000)

@@ -12,16 +12,20 @@ from wopr import __version__
 from wopr.cli import (
     agents,
     audit,
+    demo,
+    dev,
     doctor,
     export,
     feedback,
     fleet,
     inbox,
     keys,
+    mcp,
     migrate_store,
     run,
     run_forks,
     runs,
+    secrets,
     serve,
     worker,
     workflows,
@@ -39,6 +43,8 @@ app = typer.Typer(
 )
 app.command()(serve.serve)
 app.command()(worker.worker)
+app.command()(dev.dev)
+app.command()(demo.demo)
 app.command()(run.run)
 run_forks.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
@@ -48,8 +54,10 @@ app.add_typer(agents.app, name="agents")
 app.add_typer(feedback.app, name="feedback")
 app.command()(export.export)
 app.add_typer(keys.app, name="keys")
+app.add_typer(secrets.app, name="secrets")
 app.add_typer(audit.app, name="audit")
 app.add_typer(fleet.app, name="fleet")
+app.command()(mcp.mcp)
 app.command()(doctor.doctor)
 app.command()(migrate_store.migrate_store)
 

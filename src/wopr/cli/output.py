@@ -7,7 +7,6 @@ interpret no markup, and control characters are taken out before printing.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -18,16 +17,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from wopr.protocol.documents import Json, JsonObject, encode
+from wopr.api.text import UNSAFE, is_plain, plain, plain_block, short
+from wopr.protocol.documents import JsonObject, encode
 
-# C0, DEL and C1 move the cursor or start escape sequences; the rest reorder the text around
-# them, break lines, or cannot be encoded.
-_INVISIBLE: Final = (
-    r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-)
-_UNSAFE: Final = re.compile(f"[{_INVISIBLE}]")
-_BREAKS: Final = re.compile(r"[\t\n\r]+")
-_VALUE_LENGTH: Final = 72
+__all__ = [
+    "console",
+    "error_console",
+    "is_plain",
+    "labelled",
+    "note",
+    "plain",
+    "plain_block",
+    "print_block",
+    "print_json",
+    "print_json_line",
+    "print_json_value",
+    "print_line",
+    "print_table",
+    "short",
+    "status_text",
+]
+
 _WIDE: Final = 10_000
 
 _STATUS_STYLES: Final = {
@@ -37,21 +47,6 @@ _STATUS_STYLES: Final = {
     "cancelling": "yellow",
     "running": "cyan",
 }
-
-
-def plain_block(text: str) -> str:
-    """Take control characters out of a text; line ends and tabs stay."""
-    return _UNSAFE.sub("", text)
-
-
-def plain(text: object) -> str:
-    """Make one harmless line of a text."""
-    return plain_block(_BREAKS.sub(" ", str(text)))
-
-
-def is_plain(text: str) -> bool:
-    """Tell whether a text holds nothing that `plain_block` would take out."""
-    return _UNSAFE.search(text) is None
 
 
 def console() -> Console:
@@ -87,12 +82,6 @@ def status_text(status: str) -> Text:
     return Text(plain(status), style=style)
 
 
-def short(value: Json, length: int = _VALUE_LENGTH) -> str:
-    """A JSON value as one line of bounded length."""
-    text = plain(encode(value).decode())
-    return text if len(text) <= length else text[: length - 1] + "…"
-
-
 def print_json(document: bytes) -> None:
     """Print one JSON document, indented, exactly as the server gave it."""
     typer.echo(_safe_json(msgspec.json.format(document, indent=2)))
@@ -110,7 +99,7 @@ def print_json_value(value: object) -> None:
 
 def _safe_json(document: bytes) -> str:
     # Outside strings JSON has no such characters, so escaping them keeps the same document.
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", document.decode())
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", document.decode())
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
+from wopr.cli.apps import AppOption, loaded
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
 from wopr.cli.options import DbOption
@@ -16,6 +19,8 @@ from wopr.protocol.errors import WoprError
 
 if TYPE_CHECKING:
     from wopr.http.app import Pages
+    from wopr.runtime.contributions import Contributions
+    from wopr.runtime.host import Host
     from wopr.runtime.settings import Settings
 
 DataDirOption: TypeAlias = Annotated[
@@ -59,6 +64,7 @@ def serve(
     db: DbOption = None,
     data: DataDirOption = None,
     workflows: WorkflowsOption = None,
+    app: AppOption = None,
     conformance: ConformanceOption = False,
     log_format: LogFormatOption = "text",
     log_level: LogLevelOption = "info",
@@ -89,7 +95,7 @@ def serve(
         log_level=log_level,
         executes=not no_worker,
     )
-    run_until_stopped(settings)
+    run_until_stopped(settings, app)
 
 
 def require_shared(url: str, what: str) -> None:
@@ -99,8 +105,11 @@ def require_shared(url: str, what: str) -> None:
         raise CliError(message, ExitCode.USAGE)
 
 
-def run_until_stopped(settings: Settings) -> None:
-    """Serve with these settings and what the environment says, and tell in one line what fails."""
+def run_until_stopped(settings: Settings, app: str | None = None) -> None:
+    """Serve with these settings and what the environment says, and tell in one line what fails.
+
+    The `app` brings workflows, agents and tools along.
+    """
     from wopr.http.server import serve as serve_http
     from wopr.runtime.host_secret import UnusableHostKey
     from wopr.runtime.settings import with_environment
@@ -109,8 +118,9 @@ def run_until_stopped(settings: Settings) -> None:
         checked = with_environment(settings, os.environ).checked()
     except ValueError as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
+    open_host = None if app is None else partial(_app_host, checked, loaded(app))
     try:
-        serve_http(checked, _pages(checked))
+        serve_http(checked, _pages(checked), open_host)
     except WoprError as fault:
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
     except UnusableHostKey as fault:
@@ -119,9 +129,15 @@ def run_until_stopped(settings: Settings) -> None:
         raise CliError(str(fault), ExitCode.UNAVAILABLE) from None
 
 
+def _app_host(settings: Settings, app: Contributions) -> AbstractAsyncContextManager[Host]:
+    from wopr.runtime.contributions import contributed_host
+
+    return contributed_host(settings, app)
+
+
 def _pages(settings: Settings) -> Pages | None:
-    """The web console, unless it is switched off."""
-    if not settings.console:
+    """The web console, unless it is switched off or this is a worker."""
+    if not (settings.console and settings.serves):
         return None
     from wopr.console.app import console
 

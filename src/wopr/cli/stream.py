@@ -1,214 +1,43 @@
-"""Follow a run's events over SSE: parse frames, and reconnect without losing or doubling any."""
+"""The event stream of a run, with failures as the command line tells them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Final, Protocol
-
-import anyio
 import httpx
 import msgspec
 
+from wopr.api import stream
+from wopr.api.stream import SILENCE_SECONDS, Frame, FrameParser, LineSplitter, Patience
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode
-from wopr.protocol.events import RUN_TERMINAL_TYPES
 
-# A healthy stream is never silent for longer than its heartbeat of at most 30 s.
-SILENCE_SECONDS: Final = 75.0
-_SEQUENCE: Final = re.compile(r"^[0-9]{1,15}$")
-_LINE_END: Final = re.compile(rb"\r\n|\n|\r")
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One SSE frame; `id` is None when the frame itself named none."""
-
-    event: str
-    data: bytes
-    id: str | None = None
-
-    @property
-    def sequence(self) -> int | None:
-        """The sequence in the log that the frame stands for, if it stands for one."""
-        return int(self.id) if self.id is not None and _SEQUENCE.match(self.id) else None
-
-    @property
-    def is_terminal(self) -> bool:
-        """Tell whether nothing follows this frame."""
-        return self.event in RUN_TERMINAL_TYPES
+__all__ = [
+    "SILENCE_SECONDS",
+    "EventStream",
+    "Frame",
+    "FrameParser",
+    "LineSplitter",
+    "Patience",
+    "decode_object",
+]
 
 
-class LineSplitter:
-    """Cut bytes into lines at the line ends of SSE, and at no other character.
+class EventStream(stream.EventStream):
+    """A run's frames; every failure is a `CliError`."""
 
-    A JSON string may hold U+0085 or U+2028 as they are, which `str.splitlines` and the
-    lines of httpx would break at.
-    """
+    def is_passing(self, error: Exception) -> bool:
+        """Tell whether it is a loss on the way; a refusal goes on as it is."""
+        if isinstance(error, CliError):
+            return error.exit_code is ExitCode.UNAVAILABLE
+        return isinstance(error, httpx.TransportError)
 
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> list[str]:
-        """Take the next bytes; the answer is every line that is now complete."""
-        pending = self._rest + chunk
-        # A carriage return at the very end may be the first half of a CRLF.
-        held = len(pending) - 1 if pending.endswith(b"\r") else len(pending)
-        *lines, rest = _LINE_END.split(pending[:held])
-        self._rest = rest + pending[held:]
-        return [line.decode("utf-8", "replace") for line in lines]
-
-
-class FrameParser:
-    """Turn the lines of one connection into frames."""
-
-    def __init__(self) -> None:
-        self._event = ""
-        self._id: str | None = None
-        self._data: list[str] = []
-
-    def feed(self, line: str) -> Frame | None:
-        """Take one line without its end; an empty line gives the frame it closes."""
-        if line == "":
-            return self._close()
-        name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        match name:
-            case "event":
-                self._event = value
-            case "id":
-                self._id = value
-            case "data":
-                self._data.append(value)
-            case _:
-                pass  # a comment (empty name), `retry`, or a field of a later standard
-        return None
-
-    def _close(self) -> Frame | None:
-        frame = (
-            Frame(self._event or "message", "\n".join(self._data).encode(), self._id)
-            if self._data
-            else None
+    def lost(self, message: str) -> Exception:
+        """The failure of a stream that is given up."""
+        return CliError(
+            message,
+            ExitCode.UNAVAILABLE,
+            code="stream_lost",
+            hint="the run is not affected; look again with `wopr runs tail`",
         )
-        self._event, self._id, self._data = "", None, []
-        return frame
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait before the next connection, and when to give up."""
-
-    first: float = 0.25
-    ceiling: float = 5.0
-    attempts: int = 10
-
-    def delay(self, failures: int) -> float:
-        """Seconds to wait after that many connections in a row that brought nothing."""
-        return min(self.ceiling, self.first * 2.0 ** max(0, failures - 1))
-
-
-class Connect(Protocol):
-    """Open the stream after a sequence; iterating gives its lines."""
-
-    def __call__(self, after: int | None) -> AsyncGenerator[str, None]:
-        """Yield lines until the server closes; raises `httpx.TransportError` on a loss."""
-        ...
-
-
-class EventStream:
-    """A run's frames across as many connections as it takes, ending with the run.
-
-    `is_over` asks the host whether the run has ended. `is_gapless` says that the mode carries
-    every sequence, so that a jump means frames were lost on the way.
-    """
-
-    def __init__(
-        self,
-        connect: Connect,
-        is_over: Callable[[], Awaitable[bool]],
-        *,
-        after: int | None = None,
-        is_gapless: bool = False,
-        patience: Patience | None = None,
-    ) -> None:
-        self._connect = connect
-        self._is_over = is_over
-        self._after = after
-        self._is_gapless = is_gapless
-        self._patience = patience or Patience()
-        self._failures = 0
-
-    async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Yield every frame once, in order; return after the terminal one."""
-        was_over = False
-        while True:
-            try:
-                async with aclosing(self._one_connection()) as frames:
-                    async for frame in frames:
-                        yield frame
-                        if frame.is_terminal:
-                            return
-                # A stream may end without a terminal frame (mode `messages`, or a start past
-                # the end). It is complete when it was opened after the run had ended.
-                if was_over:
-                    return
-                was_over = await self._is_over()
-                if was_over:
-                    continue
-                loss = "the server closed the stream"
-            except (httpx.TransportError, CliError) as error:
-                loss = _loss(error)
-            await self._wait(loss)
-
-    async def _one_connection(self) -> AsyncGenerator[Frame, None]:
-        parser = FrameParser()
-        async with aclosing(self._connect(self._after)) as lines:
-            async for line in lines:
-                if line.startswith(":"):
-                    self._failures = 0
-                frame = parser.feed(line)
-                if frame is not None and not self._is_repeated(frame):
-                    self._advance(frame)
-                    yield frame
-
-    def _advance(self, frame: Frame) -> None:
-        if self._is_gap(frame):
-            raise httpx.RemoteProtocolError(
-                f"the stream jumped from sequence {self._after} to {frame.sequence}"
-            )
-        self._failures = 0
-        self._after = frame.sequence if frame.sequence is not None else self._after
-
-    def _is_repeated(self, frame: Frame) -> bool:
-        return (
-            frame.sequence is not None and self._after is not None and frame.sequence <= self._after
-        )
-
-    def _is_gap(self, frame: Frame) -> bool:
-        expected = -1 if self._after is None else self._after
-        return self._is_gapless and frame.sequence is not None and frame.sequence != expected + 1
-
-    async def _wait(self, reason: str) -> None:
-        self._failures += 1
-        if self._failures > self._patience.attempts:
-            raise CliError(
-                f"lost the event stream: {reason}",
-                ExitCode.UNAVAILABLE,
-                code="stream_lost",
-                hint="the run is not affected; look again with `wopr runs tail`",
-            )
-        await anyio.sleep(self._patience.delay(self._failures))
-
-
-def _loss(error: httpx.TransportError | CliError) -> str:
-    """Say what was lost; a refusal that will not change by asking again goes on as it is."""
-    if isinstance(error, CliError):
-        if error.exit_code is not ExitCode.UNAVAILABLE:
-            raise error
-        return error.message
-    return str(error) or type(error).__name__
 
 
 def decode_object(frame: Frame) -> dict[str, object]:

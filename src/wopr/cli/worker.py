@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from wopr.cli.apps import AppOption
 from wopr.cli.errors import command
 from wopr.cli.options import DbOption
 from wopr.cli.paths import data_dir, database_url
@@ -37,6 +38,7 @@ def worker(
     ] = 0,
     data: DataDirOption = None,
     workflows: WorkflowsOption = None,
+    app: AppOption = None,
     conformance: ConformanceOption = False,
     log_format: LogFormatOption = "text",
     log_level: LogLevelOption = "info",
@@ -60,5 +62,6 @@ def worker(
             log_format=log_format,
             log_level=log_level,
             serves=False,
-        )
+        ),
+        app,
     )

@@ -23,6 +23,21 @@ _DECISION: Final = {
     "reject": "Nothing is carried out, and the supervisor gets another turn.",
     "edit-accept": "The decision that you give is carried out instead.",
 }
+# What an approval is about that a wrapped agent asks for: a tool call, or whatever it shows.
+TOOL_CALL: Final = "tool-call"
+AGENT_REQUEST: Final = "agent-request"
+_OF_AGENTS: Final = {
+    TOOL_CALL: {
+        "accept": "The tool is called.",
+        "reject": "The tool is not called, and the agent is told so.",
+        "edit-accept": "The tool is called with the arguments that you give.",
+    },
+    AGENT_REQUEST: {
+        "accept": "The agent is told yes, and goes on.",
+        "reject": "The agent is told no, and goes on.",
+        "edit-accept": "The agent goes on with your edited version.",
+    },
+}
 
 
 def effects(kind: str, data: Mapping[str, Json]) -> dict[str, str]:
@@ -58,7 +73,8 @@ def _approval_effects(data: Mapping[str, Json]) -> dict[str, str]:
         }
     if data.get("artifactType") == ORCHESTRATOR_DECISION:
         return dict(_DECISION)
-    told = {action: _ACTIONS[action] for action in data.get("actions", []) if action in _ACTIONS}
+    words = _OF_AGENTS.get(str(data.get("artifactType")), _ACTIONS)
+    told = {action: words[action] for action in data.get("actions", []) if action in words}
     if needed == 1:
         return told
     # Whoever edits decides alone, which a gate that needs several may not allow.

@@ -152,6 +152,10 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         handed_to="",
         decided=(),
         open_calls={},
+        # A retry goes on with what the visit has asked and done already.
+        model_calls=before.model_calls if attempt else 0,
+        tool_returns=before.tool_returns if attempt else 0,
+        invocation_id="",
         interrupt=None,
     )
     state = bind_agent(state, node_id)
@@ -277,22 +281,6 @@ def _version_pinned(state: RunState, _: RunEvent, payload: JsonObject, at: int) 
     return replace(state, pins={**state.pins, change_id: version})
 
 
-def _provider_usage(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    """Add up `metrics.openwopCost`; provider and model are those of the last call."""
-    past = state.usage or {}
-    tokens = past.get("tokens", {"input": 0, "output": 0})
-    usage: JsonObject = {
-        "tokens": {
-            "input": tokens["input"] + read(payload, "inputTokens", int, 0),
-            "output": tokens["output"] + read(payload, "outputTokens", int, 0),
-        },
-        "provider": read(payload, "provider", str, "unknown"),
-        "model": read(payload, "model", str, "unknown"),
-    }
-    usd = past.get("usd", 0) + read(payload, "costEstimateUsd", float, 0)
-    return replace(state, usage=usage | {"usd": usd} if usd else usage)
-
-
 _CHANGES: dict[str, Change] = {
     "run.started": _run_started,
     "run.completed": _run_completed,
@@ -311,7 +299,6 @@ _CHANGES: dict[str, Change] = {
     "variable.changed": _variable_changed,
     "channel.written": _channel_written,
     "version.pinned": _version_pinned,
-    "provider.usage": _provider_usage,
     **fold_agents.CHANGES,
     **fold_interrupts.CHANGES,
 }

@@ -1,4 +1,4 @@
-"""Who acts: the agent of the run, its orchestrator, decisions, and work handed to children."""
+"""Who acts: the agent of the run, its orchestrator, decisions, what they use, and work handed on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from wopr.engine.folding import Change, read, with_node
+from wopr.engine.history import is_history
 from wopr.engine.state import ChainLink, Decision, NodeState, RunState
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import JsonObject, Unset
@@ -49,6 +50,7 @@ def _tool_called(state: RunState, event: RunEvent, payload: JsonObject, at: int)
     node, call_id = _node(state, event), read(payload, "callId", str, "")
     if node is None or not call_id:
         return state
+    state = replace(state, tool_calls=state.tool_calls + 1)
     return with_node(state, event, open_calls={**node.open_calls, call_id: event.event_id})
 
 
@@ -57,7 +59,34 @@ def _tool_returned(state: RunState, event: RunEvent, payload: JsonObject, at: in
     if node is None or call_id not in node.open_calls:
         return state
     still_open = {name: called for name, called in node.open_calls.items() if name != call_id}
-    return with_node(state, event, open_calls=still_open)
+    is_own = not is_history(state.identity, event.sequence)
+    returns = node.tool_returns + is_own
+    return with_node(state, event, open_calls=still_open, tool_returns=returns)
+
+
+def _invoked(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    return with_node(state, event, invocation_id=read(payload, "invocationId", str, ""))
+
+
+def _provider_usage(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    """Add up `metrics.openwopCost`; provider and model are those of the last call."""
+    past = state.usage or {}
+    tokens = past.get("tokens", {"input": 0, "output": 0})
+    usage: JsonObject = {
+        "tokens": {
+            "input": tokens["input"] + read(payload, "inputTokens", int, 0),
+            "output": tokens["output"] + read(payload, "outputTokens", int, 0),
+        },
+        "provider": read(payload, "provider", str, "unknown"),
+        "model": read(payload, "model", str, "unknown"),
+    }
+    usd = past.get("usd", 0) + read(payload, "costEstimateUsd", float, 0)
+    usage = usage | {"usd": usd} if usd else usage
+    state = replace(state, usage=usage, model_calls=state.model_calls + 1)
+    node = _node(state, event)
+    if node is None or is_history(state.identity, event.sequence):
+        return state
+    return with_node(state, event, model_calls=node.model_calls + 1)
 
 
 def _node(state: RunState, event: RunEvent) -> NodeState | None:
@@ -87,6 +116,8 @@ CHANGES: dict[str, Change] = {
     "agent.decided": _agent_decided,
     "agent.toolCalled": _tool_called,
     "agent.toolReturned": _tool_returned,
+    "agent.invocation.started": _invoked,
+    "provider.usage": _provider_usage,
     "runOrchestrator.decided": _decided,
     "core.workflowChain.event": _chained,
 }

@@ -61,8 +61,8 @@ class Breached:
     """The node reached a cap of its own: the run fails, and says which; `scope` is whose it was."""
 
     kind: str
-    limit: int
-    observed: int
+    limit: float
+    observed: float
     error: RunError
     scope: str = ""
 

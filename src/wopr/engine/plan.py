@@ -110,14 +110,6 @@ def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Expi
                 yield step
 
 
-def move_of(state: RunState, node_id: str, now: int) -> Step | None:
-    """What one node would do now, whatever the plan would have others do before.
-
-    The steps of one plan are all taken, and a replay may begin in the midst of them.
-    """
-    return next((step for step in _moves(state, now) if step.node_id == node_id), None)
-
-
 def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
     """Gates whose work was sent back once more than a workflow may loop back."""
     for node_id, node in state.nodes.items():

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from wopr.engine.diff import is_same_event
 from wopr.engine.expression_tokens import is_object
-from wopr.engine.fold import INTERRUPTIONS
-from wopr.protocol.documents import Unset
+from wopr.engine.fold import INTERRUPTIONS, fold
+from wopr.engine.history import moved_by
+from wopr.engine.limits import HostLimits
+from wopr.engine.plan import plan
+from wopr.engine.state import RunState
+from wopr.engine.steps import Finish, Step
+from wopr.protocol.documents import Json, Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_millis
 
+# The field of a log line that holds the key of a model request.
+REQUEST_KEY = "requestKey"
+# Where a replay differs that would ask a model something else; it takes the recorded answer.
+CHANGED_PROMPT = "model-request"
 # What operators did to the source while it ran. A pause is repeated as it stands; a cancellation
 # is not: the replay shows how the run would have gone on.
 _COMMANDS = frozenset({"run.paused", "run.resumed"})
@@ -49,6 +58,45 @@ def is_command(event: RunEvent) -> bool:
     payload = event.payload
     is_interruption = event.type == "node.cancelled" and is_object(payload)
     return is_interruption and payload.get("reason") in INTERRUPTIONS
+
+
+def is_about(step: Step, event: RunEvent) -> bool:
+    """Whether an event may be what a step came to."""
+    return not isinstance(step, Finish) and step.node_id == event.node_id
+
+
+def still_planned(
+    begin: RunState,
+    events: Iterable[RunEvent],
+    limits: HostLimits,
+    reveal: Callable[[RunState], RunState],
+) -> list[Step]:
+    """The steps that were planned at once with the last of these events and that come after it.
+
+    All steps of a plan are taken, whatever the first of them change. A replay that begins in the
+    midst of them must not plan anew.
+    """
+    state, left = begin, list[Step]()
+    for event in events:
+        node = state.nodes.get(str(event.node_id))
+        if node is not None and node.status not in ("running", "suspended"):
+            if not any(is_about(step, event) for step in left):
+                now = to_millis(event.timestamp) + moved_by(state.identity, state.next_sequence)
+                left = list(plan(reveal(state), now, limits).steps)
+            is_planned = any(is_about(step, event) for step in left)
+            left = [step for step in left if not is_about(step, event)] if is_planned else []
+        state = fold(state, event)
+    return left
+
+
+def asked_key(event: RunEvent) -> str | None:
+    """The key of the model request that an event tells of; None for every other event."""
+    payload = event.payload
+    fields: Json = payload.get("fields") if is_object(payload) else None
+    if event.type != "log.appended" or not is_object(fields):
+        return None
+    key: Json = fields.get(REQUEST_KEY)
+    return key if isinstance(key, str) else None
 
 
 def divergence(expected: RunEvent | None, actual: RunEvent) -> str | None:

@@ -94,6 +94,12 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     decided: tuple[JsonObject, ...] = ()
     # Tool calls that are on the log without their return: call id and event id.
     open_calls: Mapping[str, str] = {}
+    # Model calls and tools' returns of this visit that are on the log; what a fork copied is not
+    # the fork's own.
+    model_calls: int = 0
+    tool_returns: int = 0
+    # The live invocation of an agent that this execution has begun.
+    invocation_id: str = ""
     # What a reviewer wants changed, for the node that does the work again.
     feedback: JsonObject | None = None
     # How often reviewers at this gate have sent the work back.
@@ -128,6 +134,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     pins: Mapping[str, int] = {}
     usage: JsonObject | None = None
+    # How many calls of models and of tools the whole run has on its log.
+    model_calls: int = 0
+    tool_calls: int = 0
     agent: AgentRef | None = None
     run_orchestrator: AgentRef | None = None
     decisions: tuple[Decision, ...] = ()

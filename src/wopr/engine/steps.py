@@ -38,8 +38,8 @@ class Breach:
     """End the run because a cap was reached."""
 
     kind: str
-    limit: int
-    observed: int
+    limit: float
+    observed: float
     error: RunError
     node_id: str | None = None
     # Whose cap it was, when it was not the run's.

@@ -21,6 +21,8 @@ from wopr.http import (
     ingest,
     interrupts,
     judges,
+    mcp,
+    otlp,
     queues,
     runs,
     toolhooks,
@@ -54,6 +56,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *export.OPERATIONS,
     *transitions.OPERATIONS,
     *ingest.OPERATIONS,
+    *otlp.OPERATIONS,
     *fleet.OPERATIONS,
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
@@ -74,8 +77,13 @@ class App:
         self.shared = Shared(time.perf_counter)
         self._open_host = open_host
         endpoints = _endpoints(self.shared, operations or (*OPERATIONS, _openapi(OPERATIONS)))
+        self._mcp = mcp.McpEndpoint(self.shared)
         # A path without parameters is found by its name; only the others need the router's search.
-        self._plain = {path: found for path, found in endpoints.items() if "{" not in path}
+        self._plain: dict[str, ASGIApp] = {
+            path: found for path, found in endpoints.items() if "{" not in path
+        }
+        if operations is None:
+            self._plain[mcp.PATH] = self._mcp
         self._router = Router(
             # A node's id is any text, one with a slash too.
             routes=[
@@ -103,7 +111,7 @@ class App:
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None, None]:
         """Open the host, and close it at the end of the block."""
-        async with self._open_host() as host:
+        async with self._open_host() as host, self._mcp.opened():
             self.shared.open(host)
             yield
             self.shared.stopping.set()

@@ -89,7 +89,7 @@ class Endpoint:
         name = "unknown" if operation is None else operation.name
         seconds = shared.clock() - began
         host.metrics.answered(name, answer.status, seconds)
-        _log_request(exchange, name, answer.status, seconds)
+        log_request(exchange, name, answer.status, seconds)
 
     async def _answer(self, exchange: Exchange, operation: Operation | None) -> Answer | Stream:
         try:
@@ -184,7 +184,8 @@ def _trace_headers(exchange: Exchange) -> dict[str, str]:
     return {"traceparent": parent} if parent else {}
 
 
-def _log_request(exchange: Exchange, name: str, status: int, seconds: float) -> None:
+def log_request(exchange: Exchange, name: str, status: int, seconds: float) -> None:
+    """Note down a request that was answered."""
     if not log.is_enabled_for(20):
         return
     principal = exchange.principal

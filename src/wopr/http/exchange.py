@@ -91,7 +91,7 @@ class Exchange:
     def traceparent(self) -> str:
         """The caller's trace, or nothing; what is not one is neither kept nor answered."""
         sent = self.header(b"traceparent") or ""
-        return sent if _TRACEPARENT.fullmatch(sent) else ""
+        return sent if is_traceparent(sent) else ""
 
     def already_has(self, etag: str) -> bool:
         """Whether `If-None-Match` names this strong tag, alone, in a list or by the star."""
@@ -159,6 +159,11 @@ class Exchange:
                 )
         _refuse_deep(raw)
         return raw
+
+
+def is_traceparent(text: str) -> bool:
+    """Tell whether a text names a trace as W3C has it."""
+    return _TRACEPARENT.fullmatch(text) is not None
 
 
 def whole_number(name: str, raw: str, *, least: int = 0, most: int | None = None) -> int:

@@ -123,7 +123,8 @@ def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
     if operation.preview is not None:
         content = {operation.content_type: {"schema": schemas[operation.preview]}}
         responses["200"] = {"description": "What would happen", "content": content}
-    envelope = {"application/json": {"schema": schemas[ErrorEnvelope]}}
+    envelope: JsonObject = {"application/json": {"schema": schemas[ErrorEnvelope]}}
+    envelope |= {kind: {} for kind in operation.error_types}
     always = () if operation.scope is None else (401, 403, 429, 503)
     for status in sorted({*operation.errors, *always}):
         codes = ", ".join(code for code, known in CATALOGUE.items() if known == status)

@@ -49,6 +49,8 @@ class Operation:
     preview: type[Any] | None = None
     other_answers: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
+    # Media types of refusals besides the envelope's.
+    error_types: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     # The handler stores the idempotent answer itself, in the transaction that it describes.
     remembers: bool = False

@@ -35,6 +35,8 @@ from wopr.store.port import RunFilter, RunRow
 LONGEST_ID = 128
 PAGE_DEFAULT, PAGE_MOST = 50, 200
 MOST_RUN_IDS = 100
+# Where a request that came by another way than this API says so; no client can write there.
+TRANSPORT = "wopr.transport"
 
 
 def run_id(exchange: Exchange) -> str:
@@ -56,6 +58,7 @@ async def create_run(exchange: Exchange) -> Answer:
         force_engine_version=exchange.header(b"x-force-engine-version"),
         traceparent=exchange.traceparent,
         dedup=(exchange.header(b"x-dedup") or "").lower() == "enforce",
+        transport=exchange.scope.get(TRANSPORT, ""),
     )
     return Answer(201, await exchange.host.commands.create(new, exchange.remember))
 

@@ -8,14 +8,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
+import anyio
 import uvicorn
 
 from wopr import __version__
-from wopr.http.app import App, Pages
+from wopr.http.app import App, OpenHost, Pages
 from wopr.http.discovery import PROBES
 from wopr.runtime.host import Host, running_host
 from wopr.runtime.logs import configure_logs
@@ -24,16 +26,24 @@ from wopr.runtime.settings import Settings
 KEEP_ALIVE_SECONDS = 75
 BACKLOG = 2048
 YOUNG_OBJECTS = 20_000
+Beside: TypeAlias = Callable[[str], Awaitable[None]]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server(uvicorn.Server):
     """Uvicorn that ends streams first when it stops, and says how to begin when it starts."""
 
-    def __init__(self, config: uvicorn.Config, app: App, settings: Settings) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: App, settings: Settings, beside: Beside | None = None
+    ) -> None:
         super().__init__(config)
         self._app = app
         self._settings = settings
+        self._beside = beside
+        # What ended whatever ran beside.
+        self.failure: BaseException | None = None
+        self._url = ""
+        self._reachable = anyio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the host, serve it until a signal comes, and close it.
@@ -42,7 +52,24 @@ class Server(uvicorn.Server):
         """
         with self.capture_signals():
             async with self._app.opened():
-                await super().serve(sockets)
+                if self._beside is None:
+                    await super().serve(sockets)
+                else:
+                    await self._serve_beside(self._beside, sockets)
+
+    async def _serve_beside(self, beside: Beside, sockets: list[socket.socket] | None) -> None:
+        async def run() -> None:
+            await self._reachable.wait()
+            try:
+                await beside(self._url)
+            except (Exception, SystemExit) as failure:  # raised again once the host is closed
+                self.failure = failure
+            self.should_exit = True
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await super().serve(sockets)
+            tasks.cancel_scope.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then greet."""
@@ -58,6 +85,8 @@ class Server(uvicorn.Server):
             return
         credentials = keep_credentials(self._settings.data_dir, url, host.first_key)
         greet(self._settings, host, url, credentials)
+        self._url = url
+        self._reachable.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let readers go, finish what is under way, then close the host."""
@@ -76,12 +105,21 @@ class Server(uvicorn.Server):
                 signal.signal(sign, handler)
 
 
-def serve(settings: Settings, pages: Pages | None = None) -> None:
-    """Serve until a signal comes. Raises what kept the host from opening."""
+def serve(
+    settings: Settings,
+    pages: Pages | None = None,
+    open_host: OpenHost | None = None,
+    beside: Beside | None = None,
+) -> None:
+    """Serve until a signal comes. Raises what kept the host from opening.
+
+    `open_host` opens another host than the one that the settings alone describe. What runs `beside`
+    gets the address once it can be reached; serving ends with it.
+    """
     configure_logs(settings.log_format, settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     operations = None if settings.serves else PROBES
-    app = App(lambda: running_host(settings), pages, operations)
+    app = App(open_host or (lambda: running_host(settings)), pages, operations)
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -95,8 +133,10 @@ def serve(settings: Settings, pages: Pages | None = None) -> None:
     )
     # Before the host is opened: an address that is taken must not cost a recovery.
     listening = _listen(settings.host, settings.port)
-    server = Server(config, app, settings)
+    server = Server(config, app, settings, beside)
     server.run([listening])
+    if server.failure is not None:
+        raise server.failure
     if not server.started:
         sys.exit(1)
 

@@ -10,6 +10,8 @@ import httpx
 
 from wopr.engine.outcome import Suspended
 from wopr.engine.state import ChainLink
+from wopr.nodes.llm_context import LlmContext
+from wopr.nodes.tools import Transport
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.runs import RunError, RunStatus
@@ -57,7 +59,7 @@ class ToolUse:
 
     tool_name: str
     arguments: Json
-    transport: Literal["mcp", "http", "native"]
+    transport: Transport
     required_scopes: tuple[str, ...] = ()
     agent_id: str = SYSTEM_AGENT
 
@@ -122,6 +124,7 @@ class NodeContext(Protocol):
     # Whether the workflow is one of the conformance suite's.
     is_conformance: bool
     memory: NodeMemory
+    llm: LlmContext
 
     @property
     def variables(self) -> Mapping[str, Json]:
@@ -185,6 +188,18 @@ class NodeContext(Protocol):
         self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject
     ) -> bool:
         """Put a tool call and its return on the log; False when the call was not allowed."""
+        ...
+
+    def announce_tool_call(
+        self, agent_id: str, tool_name: str, call_id: str, arguments: Json
+    ) -> None:
+        """Put a call on the log that a framework makes, unless it is there without its return."""
+        ...
+
+    def record_tool_return(
+        self, agent_id: str, tool_name: str, call_id: str, returned: JsonObject
+    ) -> None:
+        """Put what came of such a call on the log: `outcome` or `error: {code, message}`."""
         ...
 
     async def call_tool(

@@ -9,12 +9,12 @@ import msgspec
 
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext, ToolUse
+from wopr.nodes.http_tools import SAFE_METHODS, body_of
 from wopr.nodes.registry import node
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
 from wopr.security.ssrf import DestinationDenied
 
 TYPE_ID = "wopr.http.request"
-SAFE_METHODS = frozenset({"GET", "HEAD"})
 
 
 class HttpRequestConfig(Closed, frozen=True, kw_only=True):
@@ -122,14 +122,5 @@ async def _send(
     return {
         "status": response.status_code,
         "headers": dict(response.headers),
-        "body": _body(response),
+        "body": body_of(response),
     }
-
-
-def _body(response: httpx.Response) -> Json:
-    if "json" in response.headers.get("content-type", ""):
-        try:
-            return msgspec.json.decode(response.content)
-        except msgspec.DecodeError:
-            return response.text
-    return response.text

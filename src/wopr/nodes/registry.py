@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -25,6 +25,7 @@ from wopr.nodes.context import NodeContext
 from wopr.protocol.documents import Json, JsonObject
 
 Execute = Callable[[NodeContext, Any, Any], Any]
+AskedKeys = Callable[[NodeContext, Any, Any], frozenset[str]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENTRY_POINT_GROUP = "wopr.nodes"
@@ -47,6 +48,10 @@ class NodeType:
     requires: tuple[str, ...] = ()
     conformance_only: bool = False
     description: str = ""
+    # Other ids of the same type.
+    aliases: tuple[str, ...] = ()
+    # The keys of what the node would first ask a model; a replay compares them with the record.
+    asked_keys: AskedKeys | None = None
 
     def decode_config(self, config: JsonObject) -> Any:
         """The config as the node wants it; raises `msgspec.ValidationError` naming the path."""
@@ -74,6 +79,8 @@ def node(
     reentrant: bool = False,
     requires: Iterable[str] = (),
     conformance_only: bool = False,
+    aliases: Iterable[str] = (),
+    asked_keys: AskedKeys | None = None,
 ) -> Callable[[F], F]:
     """Declare a node type from a function `(ctx, config, inputs) -> outcome or outputs`."""
 
@@ -92,6 +99,8 @@ def node(
             requires=tuple(requires),
             conformance_only=conformance_only,
             description=(inspect.getdoc(function) or "").split("\n", 1)[0],
+            aliases=tuple(aliases),
+            asked_keys=asked_keys,
         )
         function.__wopr_node__ = declared  # type: ignore[attr-defined]  # found by `declared_in`
         return function
@@ -100,11 +109,12 @@ def node(
 
 
 def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
-    """Every node type declared in a module's namespace."""
+    """Every node type declared in a module's namespace, under each of its ids."""
     for value in namespace.values():
         found = getattr(value, "__wopr_node__", None)
         if isinstance(found, NodeType):
             yield found
+            yield from (replace(found, type_id=alias, aliases=()) for alias in found.aliases)
 
 
 class NodeRegistry:
@@ -152,10 +162,8 @@ def members_of(config: JsonObject, name: str) -> list[JsonObject]:
 
 
 def _offered(value: object) -> list[NodeType]:
-    declared = getattr(value, "__wopr_node__", None)
-    if isinstance(declared, NodeType):
-        return [declared]
-    return list(declared_in(vars(value))) if inspect.ismodule(value) else []
+    namespace = vars(value) if inspect.ismodule(value) else {"": value}
+    return list(declared_in(namespace))
 
 
 def as_outcome(result: object) -> Outcome:

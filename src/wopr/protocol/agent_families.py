@@ -179,6 +179,39 @@ class ProviderUsageFamily(ClosedFamily, frozen=True, kw_only=True):
     currency: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{3}$")] | Unset = UNSET
 
 
+ModelAbility = Annotated[str, msgspec.Meta(pattern=rf"^([a-z][a-z0-9-]*|{_HOST_NAME})$")]
+ReliabilityEvent = Literal[
+    "envelope.retry.attempted",
+    "envelope.retry.exhausted",
+    "envelope.refusal",
+    "envelope.truncated",
+    "envelope.nlToFormat.engaged",
+    "envelope.recovery.applied",
+]
+
+
+class ModelCapabilities(ClosedFamily, frozen=True, kw_only=True):
+    """Whether the host looks at what a model can do before it asks it."""
+
+    supported: bool
+    advertised: list[ModelAbility] | Unset = UNSET
+    substitution_supported: bool | Unset = UNSET
+
+
+class Reliability(ClosedFamily, frozen=True, kw_only=True):
+    """Which events tell of answers that models get wrong."""
+
+    supported: bool
+    events: list[ReliabilityEvent] | Unset = UNSET
+    max_retry_attempts: Annotated[int, msgspec.Meta(ge=1, le=16)] | Unset = UNSET
+
+
+class Envelopes(Family, frozen=True, kw_only=True):
+    """How the host deals with what models answer."""
+
+    reliability: Reliability | Unset = UNSET
+
+
 class ProviderPolicies(ClosedFamily, frozen=True, kw_only=True):
     """Which model providers an operator allows."""
 

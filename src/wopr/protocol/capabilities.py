@@ -12,7 +12,9 @@ from wopr.protocol.agent_families import (
     AiProviders,
     Conformance,
     Dispatch,
+    Envelopes,
     Memory,
+    ModelCapabilities,
     MultiAgent,
     MultiPartyConversation,
     Orchestrator,
@@ -139,6 +141,8 @@ class Capabilities(DiscoveryRoot, frozen=True, kw_only=True, omit_defaults=False
     tool_hooks: ToolHooks | Unset = UNSET
     provider_usage: ProviderUsageFamily | Unset = UNSET
     ai_providers: AiProviders | Unset = UNSET
+    model_capabilities: ModelCapabilities | Unset = UNSET
+    envelopes: Envelopes | Unset = UNSET
     memory: Memory | Unset = UNSET
     runs: Runs | Unset = UNSET
     replay: Replay | Unset = UNSET

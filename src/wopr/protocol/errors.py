@@ -112,6 +112,15 @@ RUN_CODES: frozenset[str] = frozenset(
         "envelope_payload_invalid",
         "envelope_truncation_unrecoverable",
         "envelope_refused_by_provider",
+        "model_error",
+        "model_rejected",
+        "model_timeout",
+        "model_unavailable",
+        "tool_call_invalid",
+        "tool_error",
+        "tool_timeout",
+        "tool_unavailable",
+        "credential_forbidden",
         "runner_unavailable",
         "residency_unavailable",
         "unsupported_node_type",
@@ -127,6 +136,7 @@ RUN_CODES: frozenset[str] = frozenset(
         "interrupt_rejected",
         "interrupt_timeout",
         "decision_rejected",
+        "framework_error",
     }
 )
 

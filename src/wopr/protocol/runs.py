@@ -56,6 +56,14 @@ class MockProvider(Closed, frozen=True, kw_only=True):
     config: JsonObject = {}
 
 
+class RunBudget(Document, frozen=True, kw_only=True):
+    """How much a run may use of models and tools; what the host allows is never exceeded."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+    max_cost_usd: Annotated[float, msgspec.Meta(ge=0)] | Unset = UNSET
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+
+
 class Configurable(Document, frozen=True, kw_only=True):
     """The reserved keys of `configurable`; all other keys pass through untouched."""
 
@@ -70,6 +78,7 @@ class Configurable(Document, frozen=True, kw_only=True):
     # One of summary, full and off; anything else leaves it to the host.
     reasoning_verbosity: Json | Unset = UNSET
     mock_provider: MockProvider | Unset = UNSET
+    budget: RunBudget | Unset = UNSET
 
 
 class CreateRun(Closed, frozen=True, kw_only=True):

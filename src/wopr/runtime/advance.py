@@ -27,7 +27,7 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall, AgentServices
 from wopr.runtime.appender import Burst
 from wopr.runtime.call import NodeCall
-from wopr.runtime.calling import call_and_wait, call_now
+from wopr.runtime.calling import call_and_wait, call_now, keys_of
 from wopr.runtime.children import child_views
 from wopr.runtime.forks import Forks
 from wopr.runtime.handoff_schemas import check_return
@@ -184,7 +184,7 @@ class Advancer:
             run.parked.clear()
             self.interrupt(run)
             self._metrics.ended(run.state.status)
-            self._tracing.export(run.state)
+            self._tracing.ended(run.state)
             if identity.parent_run_id is not None:
                 self.wakeups.source.woke(identity.tenant, identity.parent_run_id)
 
@@ -249,6 +249,13 @@ class Advancer:
             payload["agent"] = msgspec.to_builtins(node.agent)
         burst.add("node.started", payload, node_id=node.id)
         self._call_or_launch(run, burst, node.id, node_type)
+
+    def asked_keys(self, run: ActiveRun, burst: Burst, node_id: str) -> frozenset[str] | None:
+        """What a node would ask a model first, for a replay to compare; None when it asks none."""
+        node_type = run.compiled.types[node_id]
+        if node_type is None or burst.state.nodes[node_id].status != "running":
+            return None
+        return keys_of(run, AgentCall(self, run, node_id, burst.state, now=burst.now), node_type)
 
     def _call_or_launch(
         self, run: ActiveRun, burst: Burst, node_id: str, node_type: NodeType

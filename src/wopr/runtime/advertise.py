@@ -43,7 +43,9 @@ from wopr.protocol.families import (
 )
 from wopr.runtime.advertise_agents import agent_families
 from wopr.runtime.advertise_fleet import kahn_family
+from wopr.runtime.advertise_models import model_families
 from wopr.runtime.audit import INTERVAL_ENTRIES, INTERVAL_SECONDS
+from wopr.runtime.mcp_servers import serves_mcp
 from wopr.runtime.requests import OLDEST_ENGINE
 from wopr.runtime.settings import Settings
 from wopr.security.keys import ROLES, TEST_KEY_PREFIX
@@ -57,10 +59,18 @@ RETRY_AFTER_SECONDS = 1
 
 
 def capabilities(
-    settings: Settings, registry: NodeRegistry, fixtures: Sequence[str], audit_key: str
+    settings: Settings,
+    registry: NodeRegistry,
+    fixtures: Sequence[str],
+    audit_key: str,
+    providers: Sequence[str] | None = None,
 ) -> Capabilities:
-    """Say what this host can do, and nothing that it cannot."""
-    return agent_families(settings, registry, _core(settings, fixtures, audit_key))
+    """Say what this host can do, and nothing that it cannot.
+
+    Without models `providers` is None; models that a program brings along have no names.
+    """
+    base = agent_families(settings, registry, _core(settings, fixtures, audit_key))
+    return base if providers is None else model_families(base, providers)
 
 
 def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabilities:
@@ -71,7 +81,7 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
         engine_version=ENGINE_VERSION,
         event_log_schema_version=EVENT_LOG_SCHEMA_VERSION,
         protocol_versions=["1.0"],
-        supported_transports=["rest"],
+        supported_transports=["rest", "mcp"] if serves_mcp(settings) else ["rest"],
         observability=Observability(otel=Otel(export_protocols=["http/protobuf"])),
         fixtures=list(fixtures) or UNSET,
         runs=Runs(
@@ -134,6 +144,8 @@ def _limits(settings: Settings) -> Limits:
         max_node_executions=settings.limits.max_node_executions,
         max_run_duration_ms=settings.limits.max_run_duration_ms,
         max_loop_iterations=settings.limits.max_loop_iterations,
+        max_budget_tokens=settings.max_budget_tokens or UNSET,
+        max_budget_cost_usd=settings.max_budget_cost_usd or UNSET,
         max_request_body_bytes=settings.max_body_bytes,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wopr.agents.registry import Agents, Installed
@@ -11,11 +11,13 @@ from wopr.engine.escalation import Verbosity, bounded, is_low, threshold, verbos
 from wopr.engine.outcome import Suspended
 from wopr.engine.state import RunState
 from wopr.nodes.context import RATIFICATION, ChildView, ConfidenceFloor, NodeMemory, ToolUse
+from wopr.nodes.llm_context import LlmContext
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, as_json
 from wopr.runtime.call import NodeCall
+from wopr.runtime.llm_call import LlmServices, RunLlm, cut
 from wopr.runtime.node_memory import RunMemory
 from wopr.runtime.registration import CONFORMANCE_PREFIX
 from wopr.runtime.suspending import low_confidence
@@ -35,6 +37,7 @@ class AgentServices:
     verbosity: Verbosity = "summary"
     token_limit: int = 512
     streams_reasoning: bool = True
+    llm: LlmServices = field(default_factory=LlmServices)
     # The operator's choice to let unsure decisions pass, on the record.
     suppresses_escalation: bool = False
 
@@ -77,7 +80,8 @@ class AgentCall(NodeCall):
         self.verbosity: str = verbosity(state.configurable, self._services.verbosity)
         self.redactor = advancer.journal.redactor
         self.memory: NodeMemory = RunMemory(advancer.memory, self)
-        self._tool_calls = ToolCalls(self, self._services.tools)
+        self.tool_calls = ToolCalls(self, self._services.tools)
+        self.llm: LlmContext = RunLlm(self, run, self._services)
 
     def interrupt_key(self, purpose: str = "") -> str:
         """The key of this node's wait in this visit; no run id, so that a replay asks alike."""
@@ -177,9 +181,17 @@ class AgentCall(NodeCall):
         self._drafts.append(draft)
         return event_id
 
+    def advertises(self, event_type: str) -> bool:
+        """Whether this host may put events of this type on a log."""
+        return self._advancer.journal.guard.advertises(event_type)
+
     def open_call(self, call_id: str) -> str | None:
         """The event of a tool call that is on the log without its return."""
         return self._node.open_calls.get(call_id)
+
+    def has_returned(self, place: int) -> bool:
+        """Whether this visit's tool call of that number is on the log with its return."""
+        return place < self._run.state.nodes[self.node_id].tool_returns
 
     def clock(self) -> int:
         """What time it is now, in milliseconds since the epoch."""
@@ -189,13 +201,30 @@ class AgentCall(NodeCall):
         self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject
     ) -> bool:
         """Put a tool call and its return on the log; False when the call was not allowed."""
-        return self._tool_calls.record(agent_id, tool_name, arguments, returned)
+        return self.tool_calls.record(agent_id, tool_name, arguments, returned)
+
+    def announce_tool_call(
+        self, agent_id: str, tool_name: str, call_id: str, arguments: Json
+    ) -> None:
+        """Put a call on the log that a framework makes, unless it is there without its return."""
+        use = ToolUse(
+            tool_name=tool_name, arguments=arguments, transport="native", agent_id=agent_id
+        )
+        self.tool_calls.announce(use, call_id, shows=not self.llm.is_private)
+
+    def record_tool_return(
+        self, agent_id: str, tool_name: str, call_id: str, returned: JsonObject
+    ) -> None:
+        """Put what came of such a call on the log: `outcome` or `error: {code, message}`."""
+        base: JsonObject = {"agentId": agent_id, "toolName": tool_name, "callId": call_id}
+        outcome = {"outcome": cut(returned["outcome"])} if "outcome" in returned else {}
+        self.tool_calls.close(base, returned | outcome, shows=not self.llm.is_private)
 
     async def call_tool(
         self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
     ) -> Json:
         """Call a tool if it may be called, with the call and its return on the log."""
-        return await self._tool_calls.make(use, effect, shown)
+        return await self.tool_calls.make(use, effect, shown)
 
     async def entry_agent(self, workflow_id: str) -> str | None:
         """The agent that a workflow's first node is pinned to."""

@@ -296,9 +296,9 @@ class NodeCall:
         )
         if record.state == "succeeded" and record.outcome is not None:
             self._effects += 1
-            return msgspec.json.decode(record.outcome)
+            return msgspec.json.decode(self._opened(record.outcome, invocation_id))
         if record.state == "failed" and record.outcome is not None:
-            raise _recorded(record.outcome)
+            raise _recorded(self._opened(record.outcome, invocation_id))
         try:
             result = as_json(await effect())
         except NodeFailure as failure:
@@ -307,12 +307,24 @@ class NodeCall:
                 body = msgspec.json.encode(
                     self._advancer.journal.redactor.json(_plain(failure.error))
                 )
-                await store.settle(self.tenant, invocation_id, "failed", body)
+                await store.settle(
+                    self.tenant, invocation_id, "failed", self._kept(body, invocation_id)
+                )
             raise
         body = msgspec.json.encode(self._advancer.journal.redactor.json(result))
-        await store.settle(self.tenant, invocation_id, "succeeded", body)
+        kept = self._kept(body, invocation_id)
+        await store.settle(self.tenant, invocation_id, "succeeded", kept)
         self._effects += 1
         return result
+
+    def _kept(self, outcome: bytes, invocation_id: str) -> bytes:
+        """An outcome as it is stored: sealed where the run has values that it may repeat."""
+        if self._run.vault.is_empty:
+            return outcome
+        return self._advancer.journal.sealed(outcome, invocation_id)
+
+    def _opened(self, outcome: bytes, invocation_id: str) -> bytes:
+        return self._advancer.journal.opened(outcome, invocation_id)
 
 
 def _plain(error: RunError) -> Json:

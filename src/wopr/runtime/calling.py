@@ -54,6 +54,16 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
     return _timed_out(call.node_id, limit)
 
 
+def keys_of(run: ActiveRun, call: AgentCall, node_type: NodeType) -> frozenset[str] | None:
+    """What a node would ask a model first; none at all when it could no longer ask anything."""
+    if node_type.asked_keys is None:
+        return None
+    try:
+        return node_type.asked_keys(call, *_arguments(run, call, node_type))
+    except (NodeFailure, PortFault, msgspec.ValidationError):
+        return frozenset()
+
+
 def out_of_time(state: RunState, node_id: str, now: int) -> Failed | None:
     """The failure of a node that has run out of its own time."""
     limit = state.graph.nodes[node_id].settings.timeout

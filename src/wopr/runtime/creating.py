@@ -79,6 +79,7 @@ class Creator:
             metadata=new.request.metadata,
             scopeId=None if isinstance(new.request.scope_id, Unset) else new.request.scope_id,
             traceparent=new.traceparent,
+            transport=new.transport,
         )
         burst.add("run.started", payload)
         answer = encode(run_accepted(identity, burst.iso))

@@ -1,4 +1,4 @@
-"""What one process does for all: retention, webhooks, audit checkpoints and judges."""
+"""What one process does for all: retention, webhooks, audit checkpoints, judges and the fleet."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def duties_of(host: Host) -> tuple[Duty, ...]:
         host.fleet.telling.run_forever,
         host.fleet.showing.run_forever,
         host.fleet.keeper.run_forever,
+        host.fleet.traces.run_forever,
     )
 
 

@@ -18,6 +18,7 @@ from wopr.runtime.fleet_demo import Demo
 from wopr.runtime.fleet_keeper import Keeper
 from wopr.runtime.journal import Journal
 from wopr.runtime.observing import Observers
+from wopr.runtime.otlp import OtlpIntake, TraceTeller
 from wopr.runtime.projecting import Projection
 from wopr.runtime.settings import Settings
 from wopr.runtime.transitions import Transitions
@@ -37,6 +38,9 @@ class Fleet:
     # What is owed to the fleet, and what the fleet owes to observed runs.
     telling: Debts
     showing: Debts
+    # Traces that were exported here, and who tells the fleet of them.
+    otlp: OtlpIntake
+    traces: TraceTeller
     max_push_bytes: int
 
 
@@ -55,6 +59,19 @@ def fleet_of(
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
     telling = Debts(store, projection.project, sweep_seconds=sweep)
     showing = Debts(store, observers.show, observed=True, sweep_seconds=sweep)
+    settle_ms = round(settings.otlp_settle_seconds * 1000)
+    otlp = OtlpIntake(
+        store,
+        now,
+        journal.redactor.text,
+        settle_ms=settle_ms,
+        keeps_content=settings.otel_content,
+    )
+    quiet_ms = round(settings.otlp_quiet_seconds * 1000)
+    traces = TraceTeller(
+        store, ingest, now, settle_ms=settle_ms, quiet_ms=quiet_ms, sweep_seconds=sweep
+    )
+    otlp.wake = traces.wake
     observers.project = projection.project
     observers.wake = showing.wake
     journal.has_lines = telling.wake
@@ -68,5 +85,7 @@ def fleet_of(
         observers=observers,
         telling=telling,
         showing=showing,
+        otlp=otlp,
+        traces=traces,
         max_push_bytes=push_limit(settings),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wopr.engine.fold import INTERRUPTED_BY_FORK
-from wopr.engine.plan import move_of, plan
-from wopr.engine.replay import Record, is_command
-from wopr.engine.state import RunState
-from wopr.engine.steps import Finish, Skip, Start, Step
+from wopr.engine.plan import plan
+from wopr.engine.replay import Record, is_about, is_command, still_planned
+from wopr.engine.state import RunState, initial
+from wopr.engine.steps import Skip, Start, Step
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
@@ -136,10 +136,15 @@ class Forks:
             source_run_id=fork.source_run_id,
             record=record,
             place=len(repeated),
+            planned=self._still_planned(run, own),
             midway=frozenset(n for n, s in run.state.nodes.items() if s.status == "running"),
             has_diverged=len(repeated) != len(own),
             ids={a.event_id: b.event_id for a, b in zip(record.events, repeated, strict=False)},
         )
+
+    def _still_planned(self, run: ActiveRun, history: list[RunEvent]) -> list[Step]:
+        begin = initial(run.state.identity, run.compiled.graph)
+        return still_planned(begin, history, self._journal.limits, run.vault.reveal)
 
     def _fill(self, run: ActiveRun, burst: ReplayBurst) -> None:
         """Work out events until the burst is full, the run ends, or nothing more can happen."""
@@ -187,19 +192,19 @@ class Forks:
     def _take_steps(self, run: ActiveRun, burst: ReplayBurst) -> bool:
         """Take the engine's next steps, in the order of the record as far as that has them."""
         before = len(burst.events)
-        state = run.vault.reveal(burst.state)
-        steps = plan(state, burst.now, self._journal.limits).steps
+        steps, burst.script.planned = burst.script.planned, []
+        if not steps:
+            state = run.vault.reveal(burst.state)
+            steps = list(plan(state, burst.now, self._journal.limits).steps)
         left = list(steps)
         while (expected := burst.script.next) is not None and not burst.state.is_terminal:
-            named = next((step for step in left if _is_about(step, expected)), None)
+            named = next((step for step in left if is_about(step, expected)), None)
             if named is None:
                 break
             left.remove(named)
             self._take(run, burst, named)
         if len(burst.events) == before:
-            # A replay that begins in the midst of what was planned at once goes on with that.
-            move = None if expected is None else move_of(state, str(expected.node_id), burst.now)
-            for step in steps if move is None else (move,):
+            for step in steps:
                 self._take(run, burst, step)
         return len(burst.events) > before
 
@@ -210,12 +215,16 @@ class Forks:
             burst.repeat(expected)
         elif isinstance(step, Start):
             self._advancer.start_node(run, burst, step)
+            keys = self._advancer.asked_keys(run, burst, step.node_id)
+            if keys is not None:
+                burst.script.asked[step.node_id] = keys
         else:
             take(run, burst, step)
 
     def _call_due(self, run: ActiveRun, burst: ReplayBurst) -> bool:
         before = len(burst.events)
-        self._advancer.call_again(run, burst)
+        with burst.standing_still():
+            self._advancer.call_again(run, burst)
         return len(burst.events) > before
 
     def _repeat(self, burst: ReplayBurst, expected: RunEvent) -> None:
@@ -268,11 +277,7 @@ def _is_fact(run: ActiveRun, state: RunState, event: RunEvent) -> bool:
 
 
 def _is_same_skip(step: Step, event: RunEvent) -> bool:
-    return isinstance(step, Skip) and event.type == "node.skipped" and _is_about(step, event)
-
-
-def _is_about(step: Step, event: RunEvent) -> bool:
-    return not isinstance(step, Finish) and step.node_id == event.node_id
+    return isinstance(step, Skip) and event.type == "node.skipped" and is_about(step, event)
 
 
 def _end(run: ActiveRun, burst: Burst, message: str) -> None:

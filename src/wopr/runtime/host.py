@@ -14,9 +14,11 @@ import msgspec
 
 from wopr.agents.memory import Memory
 from wopr.agents.registry import Agents
+from wopr.agents.toolbox import Toolbox
 from wopr.agents.tools import ToolLimits
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.identity_hooks import PROBE_SECRET, PROBE_SECRET_ID
+from wopr.nodes.models import Models
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.capabilities import document, etag
 from wopr.protocol.documents import JsonObject
@@ -40,7 +42,9 @@ from wopr.runtime.installing import install_agents, register_workflows
 from wopr.runtime.journal import Journal
 from wopr.runtime.keyring import Keyring
 from wopr.runtime.library import Library
+from wopr.runtime.logs import redact_logs
 from wopr.runtime.metrics import Metrics
+from wopr.runtime.models import Offered, llm_services, offered, providers_of
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import Settings
 from wopr.runtime.sharing import Sharing, agree_on_key, holding_of, sharing_of, source_of
@@ -91,22 +95,30 @@ class Host:
 
 @asynccontextmanager
 async def running_host(
-    settings: Settings, sources: Sources | None = None, registry: NodeRegistry | None = None
+    settings: Settings,
+    sources: Sources | None = None,
+    registry: NodeRegistry | None = None,
+    *,
+    models: Models | None = None,
+    toolbox: Toolbox | None = None,
 ) -> AsyncGenerator[Host, None]:
     """Open the store, take up unfinished runs, and stop everything cleanly at the end.
 
+    `models` take the place of the configured providers; `toolbox` holds what agents may call.
     Where others share the store, the duties that only one process has are those of the one that
     leads, and what is in flight at the end is given back to the others.
     """
     sources = sources or Sources()
     registry = registry or builtin_registry(with_conformance=settings.conformance)
-    tracing = Tracing.from_environment()
+    tracing = Tracing.from_environment(with_content=settings.otel_content)
     http = _client(settings, sources, MAX_RESPONSE_BODY_BYTES, 30)
     # Receivers of webhooks have connections of their own, so that they are in no node's way.
     hooks = _client(settings, sources, MAX_RECEIPT_BYTES, 5)
-    async with serving_store(settings.database_url, settings.store_options) as store, http, hooks:
+    llm = offered(settings, models, toolbox)
+    stored = serving_store(settings.database_url, settings.store_options)
+    async with stored as store, http, hooks, llm as parts:
         # Outside of the task group, so that what fails here is raised as it is.
-        host = await _assemble(settings, sources, registry, store, http, hooks, tracing)
+        host = await _assemble(settings, sources, registry, store, http, hooks, tracing, parts)
         if store.peers is not None:
             sharing = sharing_of(host, store.peers)
             await sharing.membership.join()
@@ -114,6 +126,7 @@ async def running_host(
         try:
             async with anyio.create_task_group() as tasks:
                 host.advancer.wakeups.start(tasks)
+                tasks.start_soon(tracing.run_forever)
                 if host.sharing is None:
                     for duty in duties_of(host):
                         tasks.start_soon(duty)
@@ -129,7 +142,8 @@ async def running_host(
         finally:
             with anyio.CancelScope(shield=True), suppress(WoprError):
                 await host.audit.sign()
-            tracing.close()
+            with anyio.CancelScope(shield=True):
+                await tracing.close()
 
 
 async def _assemble(
@@ -140,8 +154,11 @@ async def _assemble(
     http: httpx.AsyncClient,
     hooks: httpx.AsyncClient,
     tracing: Tracing,
+    parts: Offered,
 ) -> Host:
     redactor = Redactor()
+    redact_logs(redactor)
+    tracing.read_from(store, redactor)
     secret = host_secret(settings.data_dir, os.environ)
     if store.peers is not None:
         await agree_on_key(store.peers, secret)
@@ -158,7 +175,9 @@ async def _assemble(
         else CheckpointKey(derive(secret, "audit-checkpoint"))
     )
     audit = Audit(store, signing, sources.now, redactor)
-    discovery = document(capabilities(settings, registry, fixtures, audit.public_key))
+    discovery = document(
+        capabilities(settings, registry, fixtures, audit.public_key, providers_of(settings, parts))
+    )
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
     agents = Agents(store, sources.now, advertised)
@@ -204,6 +223,7 @@ async def _assemble(
             token_limit=settings.reasoning_token_limit,
             streams_reasoning=guard.advertises("agent.reasoning.delta"),
             suppresses_escalation=settings.suppress_escalation,
+            llm=llm_services(settings, parts, store, secret, audit, redactor),
         ),
         memory=Memory(store, sources.now),
     )

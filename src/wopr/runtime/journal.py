@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish, read_wish
 from wopr.security.redact import Redactor
-from wopr.security.seal import Seal
+from wopr.security.seal import NONCE_BYTES, Seal, is_sealed_value
 from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store
 
 PAGE = 1000
@@ -59,7 +60,7 @@ class Journal:
         # Whether other processes append to the same runs.
         self.is_shared = store.peers is not None
         self._bus = bus
-        self._guard = guard
+        self.guard = guard
         self._seal = seal
         self._subscriptions = subscriptions
         # Told whenever a run has news for the fleet.
@@ -121,6 +122,16 @@ class Journal:
     def _vault(self, row: RunRow | None) -> Vault:
         return Vault() if row is None else Vault.unseal(row.sealed, self._seal, row.run_id)
 
+    def sealed(self, body: bytes, context: str) -> bytes:
+        """Encrypt what a run keeps outside of its log."""
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return self._seal.seal(body, nonce=nonce, context=context.encode())
+
+    def opened(self, body: bytes, context: str) -> bytes:
+        """Decrypt it; what was never sealed is JSON, and stays as it is."""
+        is_sealed = is_sealed_value(body)
+        return self._seal.open(body, context=context.encode()) if is_sealed else body
+
     async def put_off(self, tenant: str, run_id: str, until: int) -> RunRow | None:
         """Let a run that cannot be advanced wait, so that its wake-up is not due all the time."""
         row = await self.store.run(tenant, run_id)
@@ -136,7 +147,7 @@ class Journal:
             run.state,
             vault=run.vault,
             redactor=self.redactor,
-            guard=self._guard,
+            guard=self.guard,
             now=self.now(),
             new_id=self.new_id,
         )
@@ -147,7 +158,7 @@ class Journal:
             run.state,
             vault=run.vault,
             redactor=self.redactor,
-            guard=self._guard,
+            guard=self.guard,
             new_id=self.new_id,
             script=script,
         )

@@ -9,6 +9,11 @@ import structlog
 
 from wopr.security.redact import Redactor
 
+# Libraries that tell of every request, and at the level of debugging of what is in it.
+_TALKATIVE = (
+    *("httpx", "httpcore", "httpx2", "httpcore2", "openai", "anthropic", "google_genai"),
+    *("mcp", "sse_starlette"),
+)
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -17,14 +22,21 @@ class RedactingFormatter(logging.Formatter):
 
     def __init__(self, fmt: str) -> None:
         super().__init__(fmt)
-        self._redactor = Redactor()
+        self.redactor = Redactor()
 
     def format(self, record: logging.LogRecord) -> str:
         """Write a record without what looks like a secret."""
         line = super().format(record)
-        if not self._redactor.may_hold_secret(line.encode("utf-8", "replace")):
+        if not self.redactor.may_hold_secret(line.encode("utf-8", "replace")):
             return line
-        return self._redactor.text(line)
+        return self.redactor.text(line)
+
+
+def redact_logs(redactor: Redactor) -> None:
+    """Keep what this redactor knows out of the log as well, from now on."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, RedactingFormatter):
+            handler.formatter.redactor = redactor
 
 
 def configure_logs(log_format: str, log_level: str) -> None:
@@ -53,4 +65,5 @@ def configure_logs(log_format: str, log_level: str) -> None:
     handler.setFormatter(RedactingFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=shown, force=True)
     logging.getLogger("uvicorn").setLevel(max(shown, logging.WARNING))
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for library in _TALKATIVE:
+        logging.getLogger(library).setLevel(logging.WARNING)

@@ -168,6 +168,7 @@ class Readers:
             heard = topic.noticed
             # The store is asked first, and again when nothing was heard for a while.
             is_sure = False
+            quiet_at = anyio.current_time() + heartbeat
             while True:
                 news = topic.news
                 await self._catch_up(tenant, run_id)
@@ -183,15 +184,18 @@ class Readers:
                     if events[-1].type in RUN_TERMINAL_TYPES:
                         return
                 if events or notices:
+                    quiet_at = anyio.current_time() + heartbeat
                     continue
                 if not is_sure and await self._is_over(tenant, run_id, start):
                     return
                 is_sure = False
-                with anyio.move_on_after(heartbeat):
+                # News may be of nothing: they must not put a heartbeat off.
+                with anyio.move_on_after(quiet_at - anyio.current_time()):
                     await news.wait()
                     is_sure = True
                 if not is_sure:
                     yield []
+                    quiet_at = anyio.current_time() + heartbeat
 
     async def _is_over(self, tenant: str, run_id: str, start: int) -> bool:
         row = await self._store.run(tenant, run_id)

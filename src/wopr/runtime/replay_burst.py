@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from wopr.engine.history import moved_by
-from wopr.engine.replay import Record, divergence
+from wopr.engine.replay import CHANGED_PROMPT, Record, asked_key, divergence, is_about
 from wopr.engine.state import RunState
+from wopr.engine.steps import Step
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_iso
 from wopr.runtime.appender import Burst, Guard
@@ -25,6 +27,10 @@ class Script:
     has_diverged: bool = False
     # Nodes that were under way where the replay begins: what they still did is repeated.
     midway: frozenset[str] = frozenset()
+    # Steps that were planned at once with the last that lie before the beginning.
+    planned: list[Step] = field(default_factory=list[Step])
+    # What the nodes under way would ask a model first, as keys, until that is compared.
+    asked: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     # The source's event ids and the replay's, so that causes stay causes.
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -52,10 +58,21 @@ class ReplayBurst(Burst):
         super().__init__(state, vault=vault, redactor=redactor, guard=guard, now=now, new_id=new_id)
         self.script = script
         self._is_repeating = False
+        self._stands_still = False
+        self.look_up_time()
+
+    @contextmanager
+    def standing_still(self) -> Generator[None, None, None]:
+        """Keep the clock where it is: all nodes that are due are called at one time."""
+        self._stands_still = True
+        yield
+        self._stands_still = False
         self.look_up_time()
 
     def look_up_time(self) -> None:
         """Set the clock to when the next event of the record came."""
+        if self._stands_still:
+            return
         if self.script.next is None:
             # Past the record time stands still, but for what waits for it to pass.
             self.go_on_to(max(self.now, self.state.updated_at))
@@ -75,7 +92,16 @@ class ReplayBurst(Burst):
         self.copy(event, self.script.ids)
         self._is_repeating = False
         self.script.place += 1
+        self.script.planned = [s for s in self.script.planned if not is_about(s, event)]
         self.look_up_time()
+        if not self._asks_the_same(event):
+            self.diverge(event, "output", point=CHANGED_PROMPT)
+
+    def _asks_the_same(self, event: RunEvent) -> bool:
+        """Whether the record's first request of a node is the one that the node would make now."""
+        key = asked_key(event)
+        wanted = None if key is None else self.script.asked.pop(str(event.node_id), None)
+        return wanted is None or key in wanted
 
     def _append(self, event: RunEvent, body: bytes) -> None:
         """Append, and compare what was worked out with the record."""
@@ -94,7 +120,7 @@ class ReplayBurst(Burst):
             # A node is called at the time of its start, whenever the next event came.
             self.look_up_time()
 
-    def diverge(self, expected: RunEvent, kind: str) -> None:
+    def diverge(self, expected: RunEvent, kind: str, point: str = "") -> None:
         """Report the first difference; the replay goes on."""
         if self.script.has_diverged:
             return
@@ -106,5 +132,6 @@ class ReplayBurst(Burst):
                 "atSequence": expected.sequence,
                 "originalEventId": expected.event_id,
                 "divergenceKind": kind,
+                **({"divergencePoint": point} if point else {}),
             },
         )

@@ -38,6 +38,8 @@ class NewRun:
     engine_version: int = ENGINE_VERSION
     traceparent: str = ""
     dedup: bool = False
+    # How the request came, where that is not the API.
+    transport: str = ""
     # Named by whoever must find the run again after a crash; otherwise the host names it.
     run_id: str = ""
 
@@ -51,6 +53,7 @@ async def check_request(
     force_engine_version: str | None = None,
     traceparent: str = "",
     dedup: bool = False,
+    transport: str = "",
 ) -> NewRun:
     """Check a create request in the order: who may, which workflow, which options, which inputs."""
     if not isinstance(request.tenant_id, Unset) and request.tenant_id != principal.tenant:
@@ -72,6 +75,7 @@ async def check_request(
         engine_version=engine_version,
         traceparent=traceparent,
         dedup=dedup,
+        transport=transport,
     )
 
 

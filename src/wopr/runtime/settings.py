@@ -21,6 +21,13 @@ RETENTION_FLOOR_DAYS = 7
 _DEFAULT_LIMITS = HostLimits()
 _INTERRUPT_KIND = re.compile(r"approval|clarification|x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*")
 _PUBLIC_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+")
+_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]*:.+")
+_SERVER = r"\s*[A-Za-z][A-Za-z0-9_-]*\s*=\s*https?://[^\s,@]+\s*"
+_SERVERS = re.compile(rf"(?:{_SERVER}(?:,{_SERVER})*)?")
+_BUDGETS = ("max_budget_tokens", "max_budget_cost_usd", "max_model_calls", "max_tool_calls")
+_OTLP = ("otlp_settle_seconds", "otlp_quiet_seconds", "otel_content")
+_MCP = ("mcp", "mcp_call_seconds", "mcp_servers")
+_NOT_NEGATIVE = ("ingest_rate_limit", *_OTLP[:2], *_BUDGETS, "mcp_call_seconds")
 _WAITING = ("waiting-approval", "waiting-input", "waiting-external")
 
 
@@ -51,6 +58,12 @@ class Settings:
     # Pushes of KAHN lines per second that one tenant may make, with bursts of twice as many; 0 is
     # no limit.
     ingest_rate_limit: int = 200
+    # Traces that were exported to the fleet: how long after its last span a whole one is told, and
+    # one whose root has not come.
+    otlp_settle_seconds: float = 5.0
+    otlp_quiet_seconds: float = 300.0
+    # Whether spans hold what models and tools were told and said, out and in; redacted then.
+    otel_content: bool = False
     # Requests under way at once before the host answers 503.
     max_in_flight: int = 2000
     max_readers_per_run: int = 1000
@@ -88,6 +101,24 @@ class Settings:
     reasoning_token_limit: int = 512
     # Calls per second that one key's runs may make of one tool; 0 is no limit.
     tool_rate_limit: float = 0.0
+    # The model of nodes that name none, OpenAI-compatible servers as name=url,... and the models
+    # that may be used, as patterns of provider:model; without any all may.
+    default_model: str = ""
+    model_servers: str = ""
+    models_allowed: str = ""
+    # Whether tenants must bring keys of their own; the operator's are then not used.
+    require_own_keys: bool = False
+    # Where credentials lie as files, <tenant>/<name>.
+    secrets_dir: str = ""
+    # Whether MCP clients are served, how long one waits for a run, and the file of MCP servers.
+    mcp: bool = True
+    mcp_call_seconds: float = 300.0
+    mcp_servers: str = ""
+    # What one run may use; 0 is no limit.
+    max_budget_tokens: int = 0
+    max_budget_cost_usd: float = 0.0
+    max_model_calls: int = 1000
+    max_tool_calls: int = 1000
 
     @property
     def database_url(self) -> str:
@@ -167,12 +198,6 @@ class Settings:
                     self.max_held_runs_per_tenant >= 0,
                 ),
                 ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
-                (
-                    "ingest_rate_limit",
-                    self.ingest_rate_limit,
-                    "0 or more",
-                    self.ingest_rate_limit >= 0,
-                ),
                 ("max_in_flight", self.max_in_flight, "at least 1", self.max_in_flight >= 1),
                 (
                     "webhook_retry_ms",
@@ -234,6 +259,22 @@ class Settings:
                     "0 or more",
                     0 <= self.tool_rate_limit < math.inf,
                 ),
+                *(
+                    (name, getattr(self, name), "0 or more", 0 <= getattr(self, name) < math.inf)
+                    for name in _NOT_NEGATIVE
+                ),
+                (
+                    "default_model",
+                    self.default_model,
+                    "provider:model",
+                    not self.default_model or _MODEL.fullmatch(self.default_model) is not None,
+                ),
+                (
+                    "model_servers",
+                    self.model_servers,
+                    "name=url,... with http or https addresses",
+                    _SERVERS.fullmatch(self.model_servers) is not None,
+                ),
                 (
                     "max_run_duration_ms",
                     self.limits.max_run_duration_ms,
@@ -259,6 +300,7 @@ _FROM_ENVIRONMENT = (
     "max_metadata_bytes",
     "rate_limit",
     "ingest_rate_limit",
+    *_OTLP,
     "max_in_flight",
     "max_readers_per_run",
     "wakeups_at_once",
@@ -282,6 +324,13 @@ _FROM_ENVIRONMENT = (
     "reasoning_verbosity",
     "reasoning_token_limit",
     "tool_rate_limit",
+    "default_model",
+    "model_servers",
+    "models_allowed",
+    "require_own_keys",
+    "secrets_dir",
+    *_MCP,
+    *_BUDGETS,
 )
 _LIMITS = HostLimits.__struct_fields__
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from wopr.agents.tools import (
     ToolLimits,
@@ -16,6 +16,7 @@ from wopr.agents.tools import (
 )
 from wopr.engine.outcome import NodeFailure
 from wopr.nodes.context import ToolUse
+from wopr.nodes.tools import ToolFault, Transport
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
 from wopr.runtime.appender import as_json
@@ -23,7 +24,6 @@ from wopr.runtime.appender import as_json
 if TYPE_CHECKING:
     from wopr.runtime.agent_call import AgentCall
 
-Transport = Literal["mcp", "http", "native"]
 Scopes = Callable[[str, str], Awaitable[frozenset[str] | None]]
 
 
@@ -43,6 +43,8 @@ class ToolCalls:
         self._call = call
         self._policy = policy
         self._count = 0
+        # The events of calls that a framework makes, by call id.
+        self._announced: dict[str, str] = {}
 
     def record(self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject) -> bool:
         """Record a call that an agent's script makes; False when it may not be made."""
@@ -65,6 +67,25 @@ class ToolCalls:
         status = "error" if "error" in returned else "ok"
         call.emit("agent.toolReturned", base | {"status": status} | returned, causation_id=cause)
         return refusal is None
+
+    def announce(self, use: ToolUse, call_id: str, *, shows: bool) -> None:
+        """Record that a framework calls a tool; a call that a wait cut short goes on."""
+        call = self._call
+        base: JsonObject = {
+            "agentId": use.agent_id,
+            "toolName": use.tool_name,
+            "callId": call_id,
+        }
+        self._announced[call_id] = call.open_call(call_id) or self._announce(use, base, shows)
+
+    def close(self, base: JsonObject, returned: JsonObject, *, shows: bool) -> None:
+        """Record what came of a framework's call."""
+        call_id: str = base["callId"]
+        status = "error" if "error" in returned else "ok"
+        told = returned if shows else {n: v for n, v in returned.items() if n != "outcome"}
+        cause = self._announced.pop(call_id, "")
+        redacted: JsonObject = self._redacted({"status": status} | told)
+        self._call.emit("agent.toolReturned", base | redacted, causation_id=cause)
 
     async def make(
         self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
@@ -97,6 +118,60 @@ class ToolCalls:
         ended = {"status": "ok", "outcome": shown(result), "durationMs": call.clock() - began}
         call.record("agent.toolReturned", base | ended, cause)
         return result
+
+    async def use(
+        self, use: ToolUse, effect: Callable[[str, str], Awaitable[Json]], *, shows: bool
+    ) -> JsonObject:
+        """Make a call that a model asked for: `outcome` or `error`, recorded once and for all.
+
+        The effect gets the call's id and the id of its invocation. Neither a refusal nor a tool
+        that fails fails the node: the model is told. `shows` says whether the log may have what
+        goes in and comes out.
+        """
+        call = self._call
+        is_over = call.has_returned(self._count)
+        call_id = self._next_id()
+        base: JsonObject = {
+            "agentId": use.agent_id,
+            "toolName": use.tool_name,
+            "callId": call_id,
+        }
+        cause = "" if is_over else call.open_call(call_id) or self._announce(use, base, shows)
+        await call.flush()
+        key = f"tool:{use.tool_name}"
+        invocation_id = call.invocation_id(key)
+
+        async def perform() -> Json:
+            refusal = await self._refusal(use)
+            if refusal is not None:
+                status = "forbidden" if refusal.code == "forbidden" else "rate_limited"
+                return _refused(status, refusal)
+            return await self._performed(effect, call_id, invocation_id)
+
+        ended: JsonObject = await call.once(key, perform)
+        if not is_over:
+            told = ended if shows else {n: v for n, v in ended.items() if n != "outcome"}
+            call.emit("agent.toolReturned", base | told, causation_id=cause)
+            await call.flush()
+        return {name: ended[name] for name in ("outcome", "error") if name in ended}
+
+    def _announce(self, use: ToolUse, base: JsonObject, shows: bool) -> str:
+        hooks = self._called(use.arguments, self._owner(), use.transport)
+        shown = {"inputs": self._redacted(use.arguments)} if shows else {}
+        return self._call.emit("agent.toolCalled", base | hooks | shown)
+
+    async def _performed(
+        self, effect: Callable[[str, str], Awaitable[Json]], call_id: str, invocation_id: str
+    ) -> JsonObject:
+        began = self._call.clock()
+        try:
+            result = {"status": "ok", "outcome": await effect(call_id, invocation_id)}
+        except ToolFault as fault:
+            result = {"status": "error", "error": {"code": fault.code, "message": str(fault)}}
+        ended: JsonObject = result | {"durationMs": self._call.clock() - began}
+        # What is recorded is what the model gets, now and after a restart.
+        redacted: JsonObject = self._redacted(ended)
+        return redacted
 
     def _next_id(self) -> str:
         """The id of the next call: the same after a restart, another in every visit and attempt."""

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span per run and per node, under `openwop.*`, made from the log when a run ends.
+"""OpenTelemetry: a span per run, node, agent, model request and tool call, made when a run ends.
 
 Made from the log, the spans of a run that survived three restarts are as whole as any other's,
 and a host that exports none pays nothing.
@@ -7,27 +7,56 @@ and a host that exports none pays nothing.
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
 
+import anyio
+import msgspec
+import structlog
 from opentelemetry import trace
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, StatusCode, Tracer
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from wopr.engine.state import NodeState, RunState
+from wopr.protocol.documents import UNSET
+from wopr.protocol.events import RunEvent
+from wopr.runtime.genai_attributes import ERROR_TYPE, EVALUATION, OPERATION, Attributes
+from wopr.runtime.genai_spans import TOLD_TYPES, SpanDraft, SpanLog
+from wopr.security.redact import Redactor
+from wopr.store.port import RunLog
 
 NANOS_PER_MILLI = 1_000_000
+PAGE: Final = 500
+# Runs that wait for their export; more are not traced.
+MOST_WAITING: Final = 10_000
 _PROPAGATOR = TraceContextTextMapPropagator()
+_EVENTS = msgspec.json.Decoder(RunEvent)
+
+log = structlog.get_logger("wopr.tracing")
 
 
 class Tracing:
-    """Exports finished runs as traces; attributes come from a fixed list, never from content."""
+    """Exports finished runs as traces; attributes come from fixed lists.
 
-    def __init__(self, processor: SpanProcessor | None = None) -> None:
+    Content is among them only where the operator wants it. `read_from` says where logs are.
+    """
+
+    def __init__(
+        self, processor: SpanProcessor | None = None, *, with_content: bool = False
+    ) -> None:
+        self._with_content = with_content
         self._tracer: Tracer | None = None
         self._provider: TracerProvider | None = None
+        self._store: RunLog | None = None
+        self._redactor = Redactor()
+        self._waiting: deque[RunState] = deque()
+        self._news = anyio.Event()
         if processor is not None:
             resource = Resource.create({"service.name": "wopr"})
             self._provider = TracerProvider(resource=resource)
@@ -35,62 +64,166 @@ class Tracing:
             self._tracer = self._provider.get_tracer("wopr")
 
     @classmethod
-    def from_environment(cls) -> Tracing:
+    def from_environment(cls, *, with_content: bool = False) -> Tracing:
         """Export over OTLP when an endpoint is set in the standard variables."""
         names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         if not any(os.environ.get(name) for name in names):
             return cls()
-        return cls(BatchSpanProcessor(OTLPSpanExporter()))
+        return cls(BatchSpanProcessor(OTLPSpanExporter()), with_content=with_content)
 
-    def export(self, state: RunState) -> None:
-        """Emit the spans of a run that has ended."""
+    def read_from(self, store: RunLog, redactor: Redactor) -> None:
+        """Say where the logs of runs are, and what keeps secrets out of spans."""
+        self._store = store
+        self._redactor = redactor
+
+    def ended(self, state: RunState) -> None:
+        """Hear of a run that has ended."""
         if self._tracer is None:
             return
-        parent = state.traceparent
-        context = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
-        span = self._tracer.start_span(
-            "openwop.run",
-            context=context,
-            start_time=state.started_at * NANOS_PER_MILLI,
-            attributes={
-                "openwop.run_id": state.identity.run_id,
-                "openwop.workflow_id": state.identity.workflow_id,
-                "openwop.workflow_version": state.identity.workflow_version,
-                "openwop.run_status": state.status,
-                "openwop.compliance_class": state.graph.definition.metadata.compliance_class,
-                "openwop.interrupt_count": len(state.answers),
-            },
-        )
-        for node_id, node in state.nodes.items():
-            if node.started_at:
-                self._export_node(span, state, node_id, node)
-        if state.error is not None:
-            span.set_status(StatusCode.ERROR, state.error.code)
-        span.end(state.ended_at * NANOS_PER_MILLI)
-
-    def _export_node(self, run: Span, state: RunState, node_id: str, node: NodeState) -> None:
-        if self._tracer is None:
+        if len(self._waiting) >= MOST_WAITING:
+            log.warning("run not traced: too many wait", run_id=state.identity.run_id)
             return
-        span = self._tracer.start_span(
-            "openwop.node",
-            context=trace.set_span_in_context(run),
-            start_time=node.started_at * NANOS_PER_MILLI,
-            attributes={
-                "openwop.run_id": state.identity.run_id,
-                "openwop.node_id": node_id,
-                "openwop.node_type": state.graph.nodes[node_id].type_id,
-                "openwop.node_status": node.status,
-                "openwop.attempt": node.attempt,
-            },
-        )
-        if node.resolution is not None:
-            span.set_attribute("openwop.interrupt_kind", node.resolution.kind)
-            span.set_attribute("openwop.interrupt_id", node.resolution.interrupt_id)
-        if node.error is not None:
-            span.set_status(StatusCode.ERROR, node.error.code)
-        span.end((node.ended_at or state.ended_at) * NANOS_PER_MILLI)
+        self._waiting.append(state)
+        self._news.set()
 
-    def close(self) -> None:
-        """Send what is buffered."""
+    async def run_forever(self) -> None:
+        """Export what ends until cancelled."""
+        while True:
+            self._news = anyio.Event()
+            await self._export_waiting()
+            await self._news.wait()
+
+    async def close(self) -> None:
+        """Export what waits, and send what is buffered."""
+        await self._export_waiting()
         if self._provider is not None:
             self._provider.shutdown()
+
+    async def _export_waiting(self) -> None:
+        while self._waiting:
+            # Taken out last: who is cancelled meanwhile leaves it to `close`.
+            state = self._waiting[0]
+            try:
+                found = await self._read(state)
+                self._export(state, found)
+            except Exception as error:  # the outer edge of a task
+                log.error("run not traced", run_id=state.identity.run_id, exc_info=error)
+            self._waiting.popleft()
+
+    async def _read(self, state: RunState) -> SpanLog:
+        found = SpanLog(with_content=self._with_content)
+        fork = state.identity.fork
+        # A replay repeats a record: its models and tools were asked once, and told then.
+        is_replay = fork is not None and fork.mode == "replay"
+        start = 0
+        while not is_replay and self._store is not None:
+            page = await self._store.read(state.identity.tenant, state.identity.run_id, start, PAGE)
+            if not page:
+                break
+            for event in page:
+                if event.type in TOLD_TYPES:
+                    found.feed(_EVENTS.decode(event.body))
+            start = page[-1].sequence + 1
+        was_stopped = "cancelled" if state.status == "cancelled" else None
+        found.finish(state.ended_at, was_stopped if state.error is None else state.error.code)
+        return found
+
+    # Spans
+
+    def _export(self, state: RunState, found: SpanLog) -> None:
+        parent = state.traceparent
+        context = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
+        run = self._start("openwop.run", context, state.started_at, _run_attributes(state))
+        nodes: dict[str, Span] = {
+            node_id: self._node(run, state, node_id, node)
+            for node_id, node in state.nodes.items()
+            if node.started_at
+        }
+        for draft in found.spans:
+            self._draft(nodes.get(draft.node_id, run), state, draft)
+        self._judge(run, found.verdicts)
+        for node_id, span in nodes.items():
+            span.end((state.nodes[node_id].ended_at or state.ended_at) * NANOS_PER_MILLI)
+        run.end(state.ended_at * NANOS_PER_MILLI)
+
+    def _node(self, run: Span, state: RunState, node_id: str, node: NodeState) -> Span:
+        attributes: Attributes = {
+            "openwop.run_id": state.identity.run_id,
+            "openwop.node_id": node_id,
+            "openwop.node_type": state.graph.nodes[node_id].type_id,
+            "openwop.node_status": node.status,
+            "openwop.attempt": node.attempt,
+        }
+        if node.resolution is not None:
+            attributes["openwop.interrupt_kind"] = node.resolution.kind
+            attributes["openwop.interrupt_id"] = node.resolution.interrupt_id
+        if node.error is not None:
+            attributes[ERROR_TYPE] = node.error.code
+        context = trace.set_span_in_context(run)
+        return self._start("openwop.node", context, node.started_at, attributes)
+
+    def _draft(self, parent: Span, state: RunState, draft: SpanDraft) -> None:
+        attributes: Attributes = {
+            "openwop.run_id": state.identity.run_id,
+            "openwop.node_id": draft.node_id,
+            "gen_ai.conversation.id": state.identity.run_id,
+        }
+        span = self._start(
+            draft.name,
+            trace.set_span_in_context(parent),
+            draft.start,
+            attributes | draft.attributes,
+            SpanKind.CLIENT if draft.calls_outside else SpanKind.INTERNAL,
+        )
+        for child in draft.children:
+            self._draft(span, state, child)
+        self._judge(span, draft.verdicts)
+        span.end(draft.end * NANOS_PER_MILLI)
+
+    def _start(
+        self,
+        name: str,
+        context: Context | None,
+        at: int,
+        attributes: Attributes,
+        kind: SpanKind = SpanKind.INTERNAL,
+    ) -> Span:
+        """Begin a span; one with an error's type has failed, and says no more about it."""
+        if self._tracer is None:
+            return trace.INVALID_SPAN
+        # Names and ids are an author's or a model's words, and may be anything.
+        clean: Attributes = self._redactor.json(attributes)
+        name = self._redactor.text(name)
+        span = self._tracer.start_span(
+            name, context=context, kind=kind, start_time=at * NANOS_PER_MILLI, attributes=clean
+        )
+        if ERROR_TYPE in clean:
+            span.set_status(StatusCode.ERROR, str(clean[ERROR_TYPE]))
+        return span
+
+    def _judge(self, span: Span, verdicts: Iterable[tuple[int, Attributes]]) -> None:
+        for at, attributes in verdicts:
+            span.add_event(EVALUATION, self._redactor.json(attributes), at * NANOS_PER_MILLI)
+
+
+def _run_attributes(state: RunState) -> Attributes:
+    identity, usage = state.identity, state.usage or {}
+    tokens = usage.get("tokens", {})
+    attributes = {
+        OPERATION: "invoke_workflow",
+        "gen_ai.workflow.name": identity.workflow_id,
+        "gen_ai.conversation.id": identity.run_id,
+        "openwop.run_id": identity.run_id,
+        "openwop.workflow_id": identity.workflow_id,
+        "openwop.workflow_version": identity.workflow_version,
+        "openwop.run_status": state.status,
+        "openwop.compliance_class": state.graph.definition.metadata.compliance_class,
+        "openwop.interrupt_count": len(state.answers),
+        "openwop.parent.run_id": identity.parent_run_id,
+        "openwop.parent.node_id": identity.parent_node_id,
+        "openwop.cost.tokens.input": tokens.get("input"),
+        "openwop.cost.tokens.output": tokens.get("output"),
+        "openwop.cost.usd": usage.get("usd"),
+        ERROR_TYPE: None if state.error is None else state.error.code,
+    }
+    return {n: v for n, v in attributes.items() if v is not None and v is not UNSET}

@@ -16,7 +16,7 @@ from wopr.engine.interrupts import HELD_OUTPUTS
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.security.masking import mask_members
-from wopr.security.redact import MIN_SECRET, Redactor
+from wopr.security.redact import MIN_SECRET, Redactor, StreamRedactor
 from wopr.security.seal import Seal
 
 HIDDEN_ID: Final = "sensitive"
@@ -65,6 +65,15 @@ class Vault:
             return value
         return self._redactor.json(value)
 
+    def stream(self) -> StreamRedactor | None:
+        """What takes hidden text out of a stream; None when nothing is hidden."""
+        return None if self._redactor is None else StreamRedactor(self._redactor)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run has no sensitive values."""
+        return self._contents == Contents()
+
     @classmethod
     def unseal(cls, sealed: bytes | None, seal: Seal, run_id: str) -> Vault:
         """Open what was stored beside the run."""
@@ -75,7 +84,7 @@ class Vault:
 
     def sealed(self, seal: Seal, run_id: str) -> bytes | None:
         """The contents, encrypted for this run; None when there are none."""
-        if self._contents == Contents():
+        if self.is_empty:
             return None
         return seal.seal(
             msgspec.json.encode(self._contents),

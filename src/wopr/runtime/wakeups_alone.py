@@ -38,6 +38,10 @@ class AloneSource:
         """Hear of a new timer."""
         self._timers.note(row.wake_at)
 
+    def look_again(self) -> None:
+        """Hear that the clock was turned: whatever is due by now is woken."""
+        self._timers.note(0)
+
     def woke(self, tenant: str, run_id: str) -> None:
         """Advance the other run in the background."""
         if self._waker is not None:

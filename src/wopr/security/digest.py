@@ -1,17 +1,43 @@
-"""A digest of JSON that key order and white space do not change."""
+"""Digests of JSON that key order and white space do not change."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Final
+from typing import Final, cast
 
 import msgspec
+import rfc8785
 
-from wopr.protocol.documents import Json
+from wopr.protocol.documents import Json, JsonObject
 
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
+# What a double holds without loss; beyond it JSON numbers are what a double makes of them.
+_SAFE_INTEGER: Final = 2**53 - 1
 
 
 def json_digest(value: Json) -> bytes:
     """Return the SHA-256 of the value with its keys sorted and no white space."""
     return hashlib.sha256(_SORTED.encode(value)).digest()
+
+
+def canonical_digest(value: Json) -> str:
+    """Return the SHA-256 of the canonical form (RFC 8785), in lowercase hexadecimal.
+
+    Raises `ValueError` for what is not JSON.
+    """
+    try:
+        return hashlib.sha256(rfc8785.dumps(_as_doubles(value))).hexdigest()
+    except (rfc8785.CanonicalizationError, OverflowError, RecursionError) as fault:
+        raise ValueError(str(fault)) from fault
+
+
+def _as_doubles(value: Json) -> Json:
+    """The value with every number as JSON knows it: a double."""
+    if isinstance(value, dict):
+        members = cast("JsonObject", value)
+        return {name: _as_doubles(member) for name, member in members.items()}
+    if isinstance(value, list | tuple):
+        return [_as_doubles(item) for item in cast("list[Json]", value)]
+    if isinstance(value, int) and abs(value) > _SAFE_INTEGER:
+        return float(value)
+    return value

@@ -30,6 +30,11 @@ def derive(host_secret: bytes, purpose: str) -> bytes:
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(host_secret)
 
 
+def is_sealed_value(body: bytes) -> bool:
+    """Tell sealed bytes from JSON, which begins with another byte."""
+    return body.startswith(_VERSION)
+
+
 class Seal:
     """AES-256-GCM under one key.
 

@@ -26,6 +26,7 @@ from wopr.store.port.runs import (
     StoredEvent,
     Wish,
 )
+from wopr.store.port.secrets import SecretRow, Secrets
 from wopr.store.port.store import Store, StoreFacts
 from wopr.store.port.suspensions import Suspension, SuspensionFilter, SuspensionPage, Suspensions
 
@@ -52,6 +53,8 @@ __all__ = [
     "RunLog",
     "RunPage",
     "RunRow",
+    "SecretRow",
+    "Secrets",
     "Store",
     "StoreFacts",
     "StoredEvent",

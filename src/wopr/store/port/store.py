@@ -17,7 +17,9 @@ from wopr.store.port.memories import Memories
 from wopr.store.port.peers import Peers
 from wopr.store.port.projections import Projections
 from wopr.store.port.runs import RunLog
+from wopr.store.port.secrets import Secrets
 from wopr.store.port.suspensions import Suspensions
+from wopr.store.port.traces import Traces
 from wopr.store.port.webhooks import Outbox, Webhooks
 
 
@@ -42,6 +44,7 @@ class Store(
     AgentManifests,
     Memories,
     Keys,
+    Secrets,
     Answers,
     Invocations,
     Annotations,
@@ -53,6 +56,7 @@ class Store(
     Projections,
     Fleet,
     FleetClockwork,
+    Traces,
     Protocol,
 ):
     """One store: all of the above on one database."""

@@ -23,7 +23,9 @@ from wopr.store.postgres.schema_host import SERVICE
 from wopr.store.postgres.schema_peers import PEERS
 from wopr.store.postgres.schema_reads import READS
 from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
+from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
+from wopr.store.postgres.schema_traces import TRACES
 from wopr.store.postgres.security import SECURITY
 from wopr.store.sql.dialect import Row
 
@@ -81,6 +83,7 @@ MIGRATIONS: tuple[Migration, ...] = (
         )
     ),
     Migration(statements=FLEET),
+    Migration(statements=(*SECRETS, *TRACES)),
 )
 
 

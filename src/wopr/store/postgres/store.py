@@ -32,7 +32,9 @@ from wopr.store.postgres.projections import PostgresProjections
 from wopr.store.postgres.queues import PostgresQueues
 from wopr.store.postgres.runs import PostgresRunLog
 from wopr.store.postgres.schema import MIGRATIONS, migrate
+from wopr.store.postgres.secrets import PostgresSecrets
 from wopr.store.postgres.suspensions import PostgresSuspensions
+from wopr.store.postgres.traces import PostgresTraces
 from wopr.store.postgres.webhooks import PostgresWebhooks
 from wopr.store.postgres.workflows import PostgresWorkflows
 from wopr.store.sql.dialect import Row
@@ -67,6 +69,8 @@ class PostgresStore(
     PostgresWorkflows,
     PostgresAgents,
     PostgresMemories,
+    PostgresSecrets,
+    PostgresTraces,
     PostgresKeys,
     PostgresAnswers,
     PostgresInvocations,

@@ -10,6 +10,8 @@ from wopr.protocol.errors import Unavailable
 from wopr.store.sqlite.faults import unavailable
 from wopr.store.sqlite.schema import migrate
 
+# How the name of a database begins that lives in memory only.
+MEMORY = ":memory:"
 # How long a lock of another process, such as a backup, is waited for.
 _BUSY_SECONDS = 5.0
 
@@ -25,13 +27,15 @@ _WRITER_PRAGMAS = (
 )
 
 
+def in_memory(path: Path) -> bool:
+    """Tell whether a path is the name of a database without a file, which ends with its host."""
+    return path.name.startswith(MEMORY)
+
+
 def open_writer(path: Path) -> sqlite3.Connection:
     """Create the file if need be, readable by its owner only, and bring its schema up to date."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    except OSError as error:
-        raise Unavailable(f"the database file cannot be created: {error.strerror}") from error
+    if not in_memory(path):
+        _create(path)
     try:
         return _prepared(path)
     except sqlite3.Error as error:
@@ -47,7 +51,7 @@ def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
     mode = "mode=ro&immutable=1" if immutable else "mode=ro"
     try:
         return sqlite3.connect(
-            f"{path.absolute().as_uri()}?{mode}",
+            _uri(path, mode),
             uri=True,
             timeout=_BUSY_SECONDS,
             isolation_level=None,
@@ -57,9 +61,30 @@ def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
         raise unavailable(error) from error
 
 
+def _create(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise Unavailable(f"the database file cannot be created: {error.strerror}") from error
+
+
+def _uri(path: Path, mode: str) -> str:
+    # All connections of this process that name the same database in memory share it.
+    return (
+        f"file:/{path.name}?vfs=memdb&{mode}"
+        if in_memory(path)
+        else f"{path.absolute().as_uri()}?{mode}"
+    )
+
+
 def _prepared(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        _uri(path, "mode=rwc"),
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
     )
     try:
         for pragma in _WRITER_PRAGMAS:

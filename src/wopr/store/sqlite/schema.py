@@ -12,6 +12,8 @@ from wopr.store.sqlite.schema_audit import AUDIT
 from wopr.store.sqlite.schema_feedback import FEEDBACK
 from wopr.store.sqlite.schema_fleet import FLEET, FLEET_WAITS
 from wopr.store.sqlite.schema_projections import OBSERVED_PROJECTIONS, PROJECTIONS
+from wopr.store.sqlite.schema_secrets import SECRETS
+from wopr.store.sqlite.schema_traces import TRACES
 from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
 # Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
@@ -230,6 +232,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     FLEET,
     FLEET_WAITS,
     OBSERVED_PROJECTIONS,
+    SECRETS,
+    TRACES,
 )
 
 

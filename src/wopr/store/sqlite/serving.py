@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wopr.protocol.errors import Conflict, Unavailable
+from wopr.store.sqlite.connect import in_memory
 
 _LONGEST_PID = 20
 
@@ -21,6 +22,10 @@ def served_alone(file: Path) -> Generator[None, None, None]:
     those for keys, need no lock. The kernel releases it when the process ends, however it ends; the
     lock's file stays, because a file that is removed can be locked once more under the same name.
     """
+    if in_memory(file):
+        # No other process can open it.
+        yield
+        return
     descriptor = _opened(file.with_name(f"{file.name}.lock"))
     try:
         _lock(descriptor)

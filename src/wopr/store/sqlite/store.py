@@ -31,7 +31,9 @@ from wopr.store.sqlite.queues import SqliteQueues
 from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.runs import SqliteRunLog
 from wopr.store.sqlite.schema import schema_version
+from wopr.store.sqlite.secrets import SqliteSecrets
 from wopr.store.sqlite.suspensions import SqliteSuspensions
+from wopr.store.sqlite.traces import SqliteTraces
 from wopr.store.sqlite.webhooks import SqliteWebhooks
 from wopr.store.sqlite.workflows import SqliteWorkflows
 from wopr.store.sqlite.writer import Writer
@@ -56,6 +58,7 @@ class SqliteStore(
     SqliteAgents,
     SqliteMemories,
     SqliteKeys,
+    SqliteSecrets,
     SqliteAnswers,
     SqliteInvocations,
     SqliteAnnotations,
@@ -70,6 +73,7 @@ class SqliteStore(
     SqliteFleetTotals,
     SqliteFleetReads,
     SqliteFleetClockwork,
+    SqliteTraces,
 ):
     """`Store` on one SQLite file."""
 

@@ -1,0 +1,108 @@
+"""Python functions as tools: the schema comes from the type hints, the description from the docstring."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import anyio.to_thread
+import msgspec
+
+from wopr.nodes.tools import ToolContext, ToolFault, Transport
+from wopr.protocol.documents import Json, JsonObject
+
+# The scope of tools that live in this process, in the names that allowlists use.
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
+    """A function that models may call. One that is not async runs in a thread."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    function: Callable[..., Any]
+    arguments_type: type[msgspec.Struct]
+    # The parameter that gets the `ToolContext`, if the function wants it.
+    context_name: str = ""
+    required_scopes: tuple[str, ...] = ()
+    transport: Transport = "native"
+
+    async def call(self, arguments: JsonObject, context: ToolContext) -> Json:
+        """Call the function with decoded arguments and return its result as JSON."""
+        given = self._decoded(arguments)
+        if self.context_name:
+            given[self.context_name] = context
+        if inspect.iscoroutinefunction(self.function):
+            return msgspec.to_builtins(await self.function(**given))
+        result = await anyio.to_thread.run_sync(lambda: self.function(**given))
+        return msgspec.to_builtins(result)
+
+    def _decoded(self, arguments: JsonObject) -> dict[str, Any]:
+        try:
+            decoded = msgspec.convert(arguments, self.arguments_type)
+        except msgspec.ValidationError as fault:
+            raise ToolFault(str(fault), code="validation_error") from fault
+        return {
+            name: value
+            for name in self.arguments_type.__struct_fields__
+            if (value := getattr(decoded, name)) is not msgspec.UNSET
+        }
+
+
+def tool_of(
+    function: Callable[..., Any],
+    *,
+    name: str = "",
+    description: str = "",
+    required_scopes: tuple[str, ...] = (),
+) -> FunctionTool:
+    """Make a tool of a function with type hints; raises `TypeError` naming what lacks one.
+
+    Without a name it is called `local:<function>`.
+    """
+    own = function.__name__
+    hints = get_type_hints(function, include_extras=True)
+    fields: list[tuple[str, Any, Any]] = []
+    context_name = ""
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise TypeError(f"tool {own}: *{parameter.name} has no schema; name every argument")
+        if parameter.name not in hints:
+            raise TypeError(f"tool {own}: {parameter.name} needs a type hint")
+        if hints[parameter.name] is ToolContext:
+            context_name = parameter.name
+            continue
+        fields.append(_field(parameter, hints[parameter.name]))
+    arguments_type = msgspec.defstruct(own, fields, kw_only=True, forbid_unknown_fields=True)
+    return FunctionTool(
+        name=name or f"{LOCAL}:{own}",
+        description=description or inspect.getdoc(function) or own,
+        parameters=_schema(own, arguments_type),
+        function=function,
+        arguments_type=arguments_type,
+        context_name=context_name,
+        required_scopes=required_scopes,
+    )
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]:
+    # The function's own default holds: a value that is not given is not passed on.
+    if parameter.default is parameter.empty:
+        return parameter.name, hint, msgspec.NODEFAULT
+    return parameter.name, hint | msgspec.UnsetType, msgspec.UNSET
+
+
+def _schema(own: str, arguments_type: type[msgspec.Struct]) -> JsonObject:
+    """The schema of the arguments, with its definitions beside the object that uses them."""
+    try:
+        found: JsonObject = msgspec.json.schema(arguments_type)
+    except TypeError as fault:
+        raise TypeError(f"tool {own}: {fault}") from fault
+    definitions: JsonObject = found.get("$defs", {})
+    schema: JsonObject = definitions.pop(own)
+    schema.pop("title", None)
+    return schema | {"$defs": definitions} if definitions else schema

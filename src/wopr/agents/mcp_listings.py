@@ -1,0 +1,111 @@
+"""What MCP servers say of their tools, kept on disk: a plan of today is the plan of tomorrow.
+
+A replay that would ask a model the same must know the same tools, also when their server is gone.
+What a server says is a claim of its own: it is shown to models as untrusted, and decides nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote
+
+import anyio.to_thread
+import msgspec
+
+from wopr.agents.mcp_servers import ToolName
+from wopr.engine.expression_tokens import is_list, is_object
+from wopr.protocol.checking import schema_faults
+from wopr.protocol.documents import Closed, Json, JsonObject
+from wopr.security.untrusted import untrusted
+
+MOST_TOOLS: Final = 500
+LONGEST_DESCRIPTION: Final = 4000
+_SUFFIX: Final = ".json"
+
+
+class Listed(Closed, frozen=True, kw_only=True):
+    """A tool as its server describes it."""
+
+    name: ToolName
+    description: str
+    parameters: JsonObject
+
+
+def listed(name: str, description: str, schema: JsonObject) -> Listed | None:
+    """A tool worth keeping; None for one whose name or schema cannot be used."""
+    parameters = _marked(schema, name)
+    if not is_object(parameters) or next(schema_faults("", parameters), None) is not None:
+        return None
+    found: JsonObject = {
+        "name": name,
+        "description": untrusted(description[:LONGEST_DESCRIPTION], tool=name),
+        "parameters": parameters,
+    }
+    try:
+        return msgspec.convert(found, Listed)
+    except msgspec.ValidationError:
+        return None
+
+
+def _marked(schema: Json, tool: str) -> Json:
+    """The schema with every description of its own marked, for a model will read those too."""
+    if is_list(schema):
+        return [_marked(each, tool) for each in schema]
+    if not is_object(schema):
+        return schema
+    marked: JsonObject = {}
+    for key, value in schema.items():
+        if key in ("title", "$comment") and isinstance(value, str):
+            continue
+        is_text = key == "description" and isinstance(value, str)
+        marked[key] = (
+            untrusted(value[:LONGEST_DESCRIPTION], tool=tool) if is_text else _marked(value, tool)
+        )
+    return marked
+
+
+class Listings:
+    """The tools of every server, by tenant: a server may show each another set."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._tools: dict[tuple[str, str], Mapping[str, Listed]] = {}
+
+    def get(self, tenant: str, server: str) -> Mapping[str, Listed] | None:
+        """The tools that a server had for a tenant when it was last asked; None if it never was."""
+        return self._tools.get((tenant, server))
+
+    async def load(self) -> None:
+        """Take up what is on disk."""
+        self._tools.update(await anyio.to_thread.run_sync(self._read))
+
+    async def put(self, tenant: str, server: str, tools: Iterable[Listed]) -> None:
+        """Keep what a server has for a tenant."""
+        found = {tool.name: tool for tool in tools}
+        if self._tools.get((tenant, server)) == found:
+            return
+        self._tools[tenant, server] = found
+        body = msgspec.json.encode(list(found.values()))
+        await anyio.to_thread.run_sync(self._write, f"{server}@{quote(tenant, safe='')}", body)
+
+    def _read(self) -> dict[tuple[str, str], Mapping[str, Listed]]:
+        known: dict[tuple[str, str], Mapping[str, Listed]] = {}
+        for path in sorted(self._directory.glob(f"*@*{_SUFFIX}")):
+            server, _, tenant = path.name.removesuffix(_SUFFIX).partition("@")
+            try:
+                tools = msgspec.json.decode(path.read_bytes(), type=list[Listed])
+            except (OSError, msgspec.MsgspecError):
+                # As good as none: the server is asked again.
+                continue
+            known[unquote(tenant), server] = {tool.name: tool for tool in tools}
+        return known
+
+    def _write(self, name: str, body: bytes) -> None:
+        """Put a whole file in the place of the old one, so that a crash leaves either."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        draft = self._directory / f".{name}.{os.getpid()}.new"
+        draft.write_bytes(body)
+        draft.replace(self._directory / f"{name}{_SUFFIX}")

@@ -1,0 +1,115 @@
+"""Calls of one host: requests with typed answers, and the stream of a run's events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+
+from wopr.api.errors import HostRefused, HostUnreachable
+from wopr.api.stream import EventStream, Frame, event_lines
+from wopr.protocol.documents import encode
+from wopr.protocol.errors import ErrorEnvelope
+from wopr.protocol.runs import TERMINAL, RunSnapshot
+
+T = TypeVar("T")
+
+_JSON: Final = {"Content-Type": "application/json"}
+
+
+class Connection:
+    """Calls of one host; every failure is a `HostError`."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def get(
+        self,
+        path: str,
+        kind: type[T],
+        query: Mapping[str, str] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Read a document."""
+        return _decoded(await self._send("GET", path, query=query, headers=headers), kind)
+
+    async def post(
+        self,
+        path: str,
+        body: object,
+        kind: type[T],
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """Send a document and read the answer."""
+        sent = {**_JSON, **(headers or {})}
+        response = await self._send("POST", path, query=query, content=encode(body), headers=sent)
+        return _decoded(response, kind)
+
+    def frames(self, run_id: str, *, mode: str, after: int | None) -> AsyncGenerator[Frame, None]:
+        """Follow a run until it ends, over as many connections as it takes."""
+
+        async def is_over() -> bool:
+            snapshot = await self.get(f"/v1/runs/{segment(run_id)}", RunSnapshot)
+            return snapshot.status in TERMINAL
+
+        def connect(after: int | None) -> AsyncGenerator[str, None]:
+            return event_lines(self._http, run_id, mode, after, _refusal)
+
+        return EventStream(connect, is_over, after=after, is_gapless=mode == "debug").frames()
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        try:
+            response = await self._http.request(
+                method, path, params=query, content=content, headers=headers
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as fault:
+            url = self._http.base_url
+            reason = str(fault) or type(fault).__name__
+            raise HostUnreachable(f"cannot reach {url}: {reason}") from fault
+        if not response.is_success:
+            raise _refusal(response)
+        return response
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    return quote(name, safe="")
+
+
+def _refusal(response: httpx.Response) -> HostRefused:
+    try:
+        envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
+    except (msgspec.DecodeError, UnicodeError):
+        message = f"the host answered {response.status_code} {response.reason_phrase}"
+        envelope = ErrorEnvelope(error="bad_answer", message=message)
+    return HostRefused(
+        envelope.message,
+        code=envelope.error,
+        status=response.status_code,
+        details=envelope.details,
+    )
+
+
+def _decoded(response: httpx.Response, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.content, type=kind)
+    except (msgspec.DecodeError, UnicodeError) as fault:
+        raise HostUnreachable(
+            f"{response.request.method} {response.request.url.path} gave an answer that is not "
+            f"the protocol's: {fault}",
+            code="bad_answer",
+        ) from fault

@@ -1,0 +1,90 @@
+"""A run for people: as a table in a notebook or a terminal, or as a data frame."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from wopr.api.events import Event
+from wopr.api.text import plain, short
+from wopr.protocol.documents import Unset
+from wopr.protocol.runs import RunSnapshot
+
+_COLUMNS: Final = ("sequence", "time", "type", "node", "payload")
+_PAYLOAD_LENGTH: Final = 160
+_CELL: Final = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run and its log, as they stood when they were read."""
+
+    snapshot: RunSnapshot
+    events: Sequence[Event]
+
+    @property
+    def heading(self) -> str:
+        """The run in one line."""
+        found = self.snapshot
+        version = "" if isinstance(found.workflow_version, Unset) else f" {found.workflow_version}"
+        return f"{found.workflow_id}{version}: {found.status} ({found.run_id})"
+
+    def to_frame(self) -> Any:
+        """The log as a pandas DataFrame, one row per event; needs the extra `wopr[pandas]`."""
+        try:
+            # pandas is used at this edge only, and is not needed for anything else.
+            pandas: Any = importlib.import_module("pandas")
+        except ModuleNotFoundError as missing:
+            raise ModuleNotFoundError(
+                'to_frame() needs pandas: pip install "wopr[pandas]"', name=missing.name
+            ) from missing
+        rows = [
+            {
+                "run_id": self.snapshot.run_id,
+                "sequence": event.sequence,
+                "timestamp": event.timestamp,
+                "type": event.type,
+                "node_id": event.node_id or None,
+                "event_id": event.event_id,
+                "payload": event.payload,
+            }
+            for event in self.events
+        ]
+        frame = pandas.DataFrame(rows)
+        frame["timestamp"] = pandas.to_datetime(frame["timestamp"])
+        return frame
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows; everything that the host said is escaped."""
+        head = "".join(f'<th style="{_CELL}">{name}</th>' for name in _COLUMNS)
+        rows = "".join(_html_row(_cells(event)) for event in self.events)
+        return (
+            f"<p><strong>{escape(self.heading)}</strong></p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        )
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(plain(self.heading), style="bold")
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for name in _COLUMNS:
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for event in self.events:
+            table.add_row(*(Text(plain(cell)) for cell in _cells(event)))
+        yield table
+
+
+def _cells(event: Event) -> tuple[str, ...]:
+    sequence = "" if isinstance(event.sequence, Unset) else str(event.sequence)
+    payload = "" if event.payload in (None, {}) else short(event.payload, _PAYLOAD_LENGTH)
+    return sequence, event.timestamp[11:23], event.type, event.node_id, payload
+
+
+def _html_row(cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"

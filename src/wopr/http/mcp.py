@@ -1,0 +1,160 @@
+"""`/mcp`: the host for MCP clients, over streamable HTTP and behind the same keys as the API.
+
+It is no operation of the API: what goes over it is MCP's own, and stands in no OpenAPI document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import urlsplit
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+
+from wopr.http.answers import Answer, error_answer
+from wopr.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from wopr.http.endpoint import Endpoint, Shared, log_request, send_answer
+from wopr.http.exchange import Exchange
+from wopr.http.operation import Operation
+from wopr.protocol.errors import Forbidden, NotProvided, Unavailable
+from wopr.runtime.mcp_servers import serves_mcp
+from wopr.runtime.settings import Settings
+from wopr.security.keys import Principal
+
+PATH: Final = "/mcp"
+
+
+def _offered(settings: Settings) -> None:
+    if not serves_mcp(settings):
+        raise NotProvided("MCP is not served here", requiredCapability="supportedTransports")
+
+
+async def _admitted(exchange: Exchange) -> Answer:
+    """Let a request in unless a page of another site sent it."""
+    origin = exchange.header(b"origin")
+    if origin is not None and not _is_own(origin, exchange):
+        raise Forbidden("this page may not call the host", field="Origin")
+    return Answer(200)
+
+
+def _is_own(origin: str, exchange: Exchange) -> bool:
+    own = exchange.host.settings.public_url
+    return origin == own or urlsplit(origin).netloc == exchange.header(b"host")
+
+
+# What every request passes first: who calls, how often, from where. Each step of what it then asks
+# for is an operation of the API, with the scope that this needs.
+_GATE: Final = Operation(
+    name="mcp",
+    method="GET",
+    path=PATH,
+    handler=_admitted,
+    summary="Speak MCP",
+    tag="mcp",
+    scope="",
+    offered=_offered,
+    is_extension=True,
+)
+
+
+class McpEndpoint(Endpoint):
+    """The path with all its methods, as an ASGI application."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared, {})
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._loading = anyio.Lock()
+        self._serve: ASGIApp | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[None, None]:
+        """Be ready to serve for as long as the block lasts."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        shared = self._shared
+        if shared.host is None or self._tasks is None:
+            await send_answer(send, error_answer(Unavailable("the host is starting")))
+            return
+        exchange = Exchange(shared.host, scope, receive)
+        began = shared.clock()
+        shared.throttle.in_flight += 1
+        sent = _Sent(send)
+        try:
+            refusal = await self._answer(exchange, _GATE)
+            if isinstance(refusal, Answer) and refusal.status >= 400:
+                await send_answer(sent, refusal)
+            else:
+                await self._speak(exchange.caller, scope, receive, sent)
+        finally:
+            shared.throttle.in_flight -= 1
+        seconds = shared.clock() - began
+        shared.host.metrics.answered(_GATE.name, sent.status, seconds)
+        log_request(exchange, _GATE.name, sent.status, seconds)
+
+    async def _speak(
+        self, principal: Principal, scope: Scope, receive: Receive, sent: _Sent
+    ) -> None:
+        """Speak MCP with a caller until the request is answered or the host stops."""
+        serve = await self._loaded()
+        from wopr.http.mcp_sessions import owner
+
+        async with anyio.create_task_group() as tasks:
+
+            async def until_stopping() -> None:
+                await self._shared.stopping.wait()
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_stopping)
+            # Whoever opened a session is the only one who can go on with it.
+            await serve({**scope, "user": owner(principal)}, receive, sent)
+            tasks.cancel_scope.cancel()
+        await sent.finish()
+
+    async def _loaded(self) -> ASGIApp:
+        """What speaks MCP, loaded when it is first needed: that takes a while, and most need it never."""
+        async with self._loading:
+            if self._serve is None and self._tasks is not None:
+                await anyio.to_thread.run_sync(_load)
+                from wopr.http.mcp_sessions import run_sessions
+
+                serve: ASGIApp = await self._tasks.start(run_sessions, self._shared)
+                self._serve = serve
+        if self._serve is None:
+            raise Unavailable("the host is stopping")
+        return self._serve
+
+
+def _load() -> None:
+    import wopr.http.mcp_sessions as _  # noqa: F401 - for the time that it takes
+
+
+class _Sent:
+    """What goes to the client, and how far it has come."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self._is_whole = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send, and remember what was sent."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            self._is_whole = not message.get("more_body", False)
+        await self._send(message)
+
+    async def finish(self) -> None:
+        """End an answer that was cut short because the host stops."""
+        if not self.status:
+            await send_answer(self, error_answer(Unavailable("the host is stopping")))
+        elif not self._is_whole:
+            await self._send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,299 @@
+"""`openwop.llm.chat`, `openwop.llm.structured` and `openwop.llm.agent`, and the same as `core.llm.*`.
+
+What such a node is told, in JSON:
+
+- config of all three: `model` (`provider:model`; without it the host's default), `system` and `prompt`
+  (the author's own words), `temperature`, `topP`, `maxOutputTokens`, `stop`, `seed`,
+  `providerOptions`, `stream`, `timeoutMs`, `maxRetries`, `requires` and `fallbackModel`,
+  `budget: {maxTokens, maxCostUsd, maxCalls, maxToolCalls}`. Keys come from the node's own
+  `credentialsRef`, and never from here.
+- inputs: `prompt` (text) and `messages` ([{role: user|assistant, content}]) are the conversation;
+  every other input is given to the model as data under its name. All of it is untrusted.
+- `structured`: `schema`, the JSON Schema of the result.
+- `agent`: `schema` (optional), `tools` (names; without it all that the agent's manifest allows),
+  `httpTools`, `handoffs: {agentId: when}`, `asksConfidence`, `toolTimeoutMs`, `maxWrongCalls`.
+- outputs: chat `{text, model, finishReason}`; structured `{result, model, confidence?}`; agent
+  `{result, model, text?, confidence?, reasoning?, handoff?: {toAgentId, reason}}`, where `text` is
+  there when the result is one. An agent whose manifest has a `returnSchema`, in a node without
+  a `schema`, returns that document and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from wopr.engine.answers import read_ratification
+from wopr.engine.expression_tokens import is_object
+from wopr.engine.outcome import Completed, NodeFailure, Outcome
+from wopr.nodes.context import RATIFICATION, NodeContext
+from wopr.nodes.decisions import YES_OR_NO, members
+from wopr.nodes.llm_config import AgentConfig, ChatConfig, StructuredConfig
+from wopr.nodes.llm_key import request_key
+from wopr.nodes.llm_plan import Plan, agent_of, plan_of, wanted_tools
+from wopr.nodes.llm_stream import thought_of
+from wopr.nodes.llm_talk import BudgetSpent, fitting
+from wopr.nodes.llm_work import Finding, Work
+from wopr.nodes.mock_models import MockModels
+from wopr.nodes.models import Models
+from wopr.nodes.registry import node
+from wopr.nodes.tools import ToolFault
+from wopr.protocol.documents import Json, JsonObject, Unset
+
+CHAT: Final = "openwop.llm.chat"
+STRUCTURED: Final = "openwop.llm.structured"
+AGENT: Final = "openwop.llm.agent"
+
+
+def asked_keys(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> frozenset[str]:
+    """The keys of what the node would ask first: one for its model, one for the fallback.
+
+    All later requests follow from the first and from what is on record, so a replay that would
+    ask the same first asks the same all along.
+    """
+    plan = plan_of(ctx, config, inputs)
+    plans = [plan]
+    if not isinstance(plan.config.fallback_model, Unset):
+        plans.append(plan.with_model(plan.config.fallback_model))
+    return frozenset(request_key(each.request()) for each in plans)
+
+
+@node(CHAT, aliases=("core.llm.chat",), asked_keys=asked_keys)
+async def chat(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Outcome:
+    """Ask a model and return what it says, streaming it as it comes."""
+    try:
+        finding = await _work(ctx, config, inputs).finish()
+    except BudgetSpent as spent:
+        return spent.breached
+    answer = finding.answer
+    return Completed(
+        {"text": answer.text, "model": answer.model, "finishReason": answer.finish_reason}
+    )
+
+
+@node(STRUCTURED, aliases=("core.llm.structured",), asked_keys=asked_keys)
+async def structured(ctx: NodeContext, config: StructuredConfig, inputs: JsonObject) -> Outcome:
+    """Ask a model for JSON that fits a schema; an answer that does not is asked for once more.
+
+    A `confidence` between 0 and 1 in the result makes it a decision, which waits for a person
+    when it is too low.
+    """
+    work = _work(ctx, config, inputs)
+    try:
+        finding = await work.finish()
+    except BudgetSpent as spent:
+        return spent.breached
+    confidence = confidence_of(finding.value)
+    outputs: JsonObject = {"result": finding.value, "model": finding.answer.model}
+    if confidence is None:
+        return Completed(outputs)
+    outputs["confidence"] = confidence
+    decision = Decision(value=finding.value, confidence=confidence, answer_schema=config.schema)
+    agent_id = work.talk.plan.agent_id
+    return settled(ctx, agent_id, decision, lambda decided: outputs | {"result": decided})
+
+
+@node(AGENT, aliases=("core.llm.agent",), asked_keys=asked_keys)
+async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Outcome:
+    """Let an agent work with its tools until it has a result, hands over or is not sure enough."""
+    await _know_tools(ctx, config)
+    work = _work(ctx, config, inputs)
+    invocation = Invocation(ctx, work.talk.plan)
+    invocation.begin()
+    # Readers see that it works before it has anything to show.
+    await ctx.flush()
+    try:
+        finding = await work.finish()
+    except BudgetSpent as spent:
+        invocation.end("failed")
+        return spent.breached
+    except BaseException as failure:
+        is_refusal = (
+            isinstance(failure, NodeFailure)
+            and failure.error.code == "envelope_refused_by_provider"
+        )
+        invocation.end("refused" if is_refusal else "failed")
+        raise
+    return _concluded(ctx, work, invocation, finding)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a model decided, how sure it says it is, and what another decision must fit."""
+
+    value: Json
+    confidence: float | None
+    answer_schema: JsonObject | None
+
+
+class Invocation:
+    """The bracket around everything that a live agent does in a node."""
+
+    def __init__(self, ctx: NodeContext, plan: Plan) -> None:
+        self._ctx = ctx
+        self._plan = plan
+        visit = f".{ctx.visit}" if ctx.visit else ""
+        self._id = f"inv-{ctx.node_id}{visit}-{ctx.attempt}"
+
+    def begin(self) -> None:
+        """Record the invocation, unless it is on the log already."""
+        ctx, plan = self._ctx, self._plan
+        for name in plan.refused_tools:
+            if not ctx.llm.invocation_id:
+                note = f"{plan.agent_id} may not use {name}, or there is no such tool"
+                ctx.log("warn", note, toolName=name)
+        if ctx.llm.invocation_id or not ctx.llm.advertises("agent.invocation.started"):
+            return
+        payload: JsonObject = {
+            "invocationId": self._id,
+            "agentId": plan.agent_id,
+            "source": "workflow-node",
+            "resolvedModel": plan.model,
+            "resolvedProvider": plan.provider,
+            "toolSurfaceCount": len(plan.tools),
+        }
+        manifest = ctx.llm.manifest(plan.agent_id)
+        if manifest is not None:
+            payload |= {
+                "modelClass": manifest.model_class,
+                "resolvedAgentVersion": manifest.version,
+            }
+        ctx.emit("agent.invocation.started", payload)
+
+    def end(self, outcome: str, confidence: float | None = None) -> None:
+        """Record how it ended."""
+        if not self._ctx.llm.advertises("agent.invocation.completed"):
+            return
+        payload: JsonObject = {
+            "invocationId": self._id,
+            "agentId": self._plan.agent_id,
+            "outcome": outcome,
+        }
+        if outcome in ("completed", "escalated") and self._plan.schema is not None:
+            payload["schemaValidated"] = True
+        if confidence is not None:
+            payload["confidence"] = confidence
+        self._ctx.emit("agent.invocation.completed", payload)
+
+
+def _work(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Work:
+    models = _models(ctx)
+    plan = fitting(ctx, plan_of(ctx, config, inputs), models)
+    return Work(ctx, plan, models)
+
+
+async def _know_tools(ctx: NodeContext, config: AgentConfig) -> None:
+    """Learn what the tools are that are had from elsewhere; an agent never works without them."""
+    try:
+        await ctx.llm.prepare_tools(wanted_tools(ctx, config, agent_of(ctx)))
+    except ToolFault as fault:
+        raise NodeFailure(str(fault), code="tool_unavailable") from fault
+
+
+def _models(ctx: NodeContext) -> Models:
+    """Who answers: the run's mock provider where a test key set one, else the host's models."""
+    mock = ctx.configurable.get("mockProvider")
+    if mock is not None:
+        return MockModels(mock)
+    if ctx.llm.models is None:
+        raise NodeFailure(
+            "this host has no models: install wopr[models] and configure a provider",
+            code="capability_not_provided",
+            retryable=False,
+        )
+    return ctx.llm.models
+
+
+def confidence_of(value: Json) -> float | None:
+    """How sure a document says its author is, where it says so in a way that can be used."""
+    found: Json = value.get("confidence") if is_object(value) else None
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 <= found <= 1 else None
+
+
+def _concluded(ctx: NodeContext, work: Work, invocation: Invocation, finding: Finding) -> Outcome:
+    """Turn what the agent found into a decision and the node's outputs."""
+    plan = work.talk.plan
+    if finding.handoff is not None:
+        decision = {"kind": "handoff", **finding.handoff}
+        ctx.emit("agent.decided", {"agentId": plan.agent_id, "decision": decision})
+        invocation.end("handed-off")
+        return Completed({"model": finding.answer.model, "handoff": finding.handoff})
+    value, confidence = finding.value, confidence_of(finding.value)
+    outputs: JsonObject = {"model": finding.answer.model}
+    if plan.asks_confidence:
+        outputs["reasoning"] = value["reasoning"]
+        value = value["answer"]
+    if confidence is not None:
+        outputs["confidence"] = confidence
+    is_first = isinstance(ctx.answer(ctx.interrupt_key(RATIFICATION)), Unset)
+    if is_first and not thought_of(finding.answer) and not ctx.llm.is_private:
+        ctx.reason(plan.agent_id, outputs.get("reasoning") or finding.answer.text)
+    return settled(
+        ctx,
+        plan.agent_id,
+        Decision(value=value, confidence=confidence, answer_schema=_answer_schema(plan)),
+        lambda decided: _outputs(plan, outputs, decided),
+        invocation,
+    )
+
+
+def _answer_schema(plan: Plan) -> JsonObject | None:
+    """What a person's own decision must fit; None where the model's may be any text."""
+    if not plan.asks_confidence or plan.schema is None:
+        return plan.schema
+    answer: JsonObject = plan.schema["properties"]["answer"]
+    return answer
+
+
+def _outputs(plan: Plan, outputs: JsonObject, value: Json) -> JsonObject:
+    if plan.returns_result and is_object(value):
+        return value
+    text = {"text": value} if isinstance(value, str) else {}
+    return {**outputs, **text, "result": value}
+
+
+def settled(
+    ctx: NodeContext,
+    agent_id: str,
+    decision: Decision,
+    outputs_of: Callable[[Json], JsonObject],
+    invocation: Invocation | None = None,
+) -> Outcome:
+    """Record a decision. One that is not sure enough waits for a person, who has the last word."""
+    key = ctx.interrupt_key(RATIFICATION)
+    answer = ctx.answer(key)
+    if not isinstance(answer, Unset):
+        said = read_ratification(decision.value, answer)
+        if said.is_rejection:
+            message = f"the decision of {agent_id} was rejected"
+            raise NodeFailure(message, code="decision_rejected", retryable=False)
+        ctx.emit("agent.decided", {"agentId": agent_id, "decision": said.decision})
+        return Completed(outputs_of(said.decision))
+    payload: JsonObject = {"agentId": agent_id, "decision": decision.value}
+    held = None
+    if decision.confidence is not None:
+        payload["confidence"] = decision.confidence
+        held = ctx.low_confidence(agent_id, decision.confidence, decision.value, key)
+    ctx.emit("agent.decided", payload)
+    if invocation is not None:
+        invocation.end("completed" if held is None else "escalated", decision.confidence)
+    if held is None:
+        return Completed(outputs_of(decision.value))
+    return replace(held, resume_schema=_ratification(decision.answer_schema))
+
+
+def _ratification(schema: JsonObject | None) -> JsonObject | None:
+    """What a person may answer; None for anything, where nothing is known of the decision."""
+    # References count from the root of a document, so such a schema cannot stand inside another.
+    if schema is None or "$defs" in schema:
+        return None
+    forms = [
+        members(action=YES_OR_NO),
+        members(ratified={"const": True}),
+        members(rejected={"const": True}),
+        members(decision=schema),
+        schema,
+    ]
+    return {"anyOf": forms}

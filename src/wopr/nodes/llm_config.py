@@ -1,0 +1,119 @@
+"""The config of nodes that ask a language model, and what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from wopr.engine.expression_tokens import is_object
+from wopr.nodes.http_tools import HttpTool, http_tool_faults
+from wopr.nodes.registry import members_of
+from wopr.protocol.agents import AgentId
+from wopr.protocol.checking import schema_faults
+from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
+
+# Model calls of one agent node: enough for any task, and no loop goes on for ever.
+DEFAULT_CALLS: Final = 20
+
+ModelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]*:.+$")]
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Millis = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
+
+
+class Budget(Closed, frozen=True, kw_only=True):
+    """How much one node may use."""
+
+    max_tokens: _Count | Unset = UNSET
+    max_cost_usd: Annotated[float, msgspec.Meta(ge=0)] | Unset = UNSET
+    max_calls: Annotated[int, msgspec.Meta(ge=1, le=1000)] = DEFAULT_CALLS
+    max_tool_calls: Annotated[int, msgspec.Meta(ge=0)] | Unset = UNSET
+
+
+class ChatConfig(Closed, frozen=True, kw_only=True):
+    """Which model, what it is told, and within which limits.
+
+    `system` and `prompt` are the author's own words, and trusted. What a run brings along comes
+    as inputs, and is not. `requires` names what the model must be able to do; one that cannot is
+    replaced by `fallbackModel`, or the node fails.
+    """
+
+    model: ModelName | Unset = UNSET
+    system: str = ""
+    prompt: str = ""
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] | Unset = UNSET
+    top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | Unset = UNSET
+    max_output_tokens: _Count | Unset = UNSET
+    stop: list[NonEmpty] = []
+    seed: int | Unset = UNSET
+    provider_options: JsonObject = {}
+    stream: bool = True
+    timeout_ms: _Millis = 120_000
+    max_retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 3
+    requires: list[NonEmpty] = []
+    fallback_model: ModelName | Unset = UNSET
+    budget: Budget = Budget()
+
+
+class StructuredConfig(ChatConfig, frozen=True, kw_only=True):
+    """A chat whose answer is JSON that fits a schema."""
+
+    schema: JsonObject
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name what is wrong with the schema."""
+        yield from _schema_faults(config)
+
+
+class AgentConfig(ChatConfig, frozen=True, kw_only=True):
+    """An agent at work: it may call tools, hand over to another agent, and say how sure it is.
+
+    Without `tools` it has all that its manifest allows. With `asksConfidence` the model must say
+    how sure it is; left out, it must where the agent's manifest has a threshold.
+    """
+
+    schema: JsonObject | Unset = UNSET
+    tools: list[NonEmpty] | Unset = UNSET
+    http_tools: list[HttpTool] = []
+    # Agents that it may hand over to, and when it should.
+    handoffs: dict[AgentId, str] = {}
+    asks_confidence: bool | Unset = UNSET
+    tool_timeout_ms: _Millis = 60_000
+    # Calls of unknown tools or with wrong arguments before the node gives up.
+    max_wrong_calls: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name what is wrong with the schema and with every declared tool."""
+        yield from _schema_faults(config)
+        seen: set[str] = set()
+        for index, tool in enumerate(members_of(config, "httpTools")):
+            path = f"httpTools.{index}"
+            yield from http_tool_faults(path, tool)
+            name = tool.get("name")
+            if isinstance(name, str) and name in seen:
+                yield f"{path}.name", f"there are two tools named {name}"
+            seen |= {name} if isinstance(name, str) else set()
+
+
+def _schema_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+    schema = config.get("schema")
+    if is_object(schema):
+        for fault in schema_faults("schema", schema):
+            yield fault.path, fault.message
+
+
+class ChatMessage(Closed, frozen=True, kw_only=True):
+    """A message of a conversation that a run brings along; it cannot speak as the system."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """The two inputs that are the conversation itself; all others are data."""
+
+    prompt: str = ""
+    messages: list[ChatMessage] = []

@@ -1,0 +1,97 @@
+"""`openwop.mcp.call`, also known as `core.mcp.toolCall`: call one tool of an MCP server, without an agent."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from wopr.engine.outcome import Completed, NodeFailure
+from wopr.nodes.context import NodeContext, ToolUse
+from wopr.nodes.registry import node
+from wopr.nodes.tools import Tool, ToolFault
+from wopr.protocol.checking import compile_schema
+from wopr.protocol.documents import Closed, Json, JsonObject, NonEmpty
+from wopr.security.digest import canonical_digest
+
+TYPE_ID = "openwop.mcp.call"
+_VALUE = "the value"
+
+
+class McpCallConfig(Closed, frozen=True, kw_only=True):
+    """Which tool of which server that the operator has declared; inputs are laid over `arguments`."""
+
+    server: NonEmpty
+    tool: NonEmpty
+    arguments: JsonObject = {}
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 60_000
+    # What the key that started the run must be allowed; without these the call is not made.
+    required_scopes: list[NonEmpty] = []
+
+    @property
+    def name(self) -> str:
+        """What allowlists and the log call the tool."""
+        return f"mcp:{self.server}.{self.tool}"
+
+
+@node(TYPE_ID, aliases=("core.mcp.toolCall",))
+async def mcp_call(ctx: NodeContext, config: McpCallConfig, inputs: JsonObject) -> Completed:
+    """Call the tool and return what it gave as `result`.
+
+    The call and its return are on the log, as a tool call of the host's own, without content. It is
+    made once per logical invocation; when a restart finds it made, the recorded result is used.
+    """
+    arguments = config.arguments | inputs
+    tool = await _tool(ctx, config)
+    _check(tool, arguments)
+
+    async def call() -> Json:
+        try:
+            return await ctx.llm.perform_tool(tool, arguments, config.timeout_ms)
+        except ToolFault as fault:
+            raise _failure(fault) from fault
+
+    async def call_once() -> Json:
+        return await ctx.once(f"tool:{config.name}", call)
+
+    use = ToolUse(
+        tool_name=config.name,
+        arguments=arguments,
+        transport="mcp",
+        required_scopes=(*tool.required_scopes, *config.required_scopes),
+    )
+    return Completed({"result": await ctx.call_tool(use, call_once, _shown)})
+
+
+async def _tool(ctx: NodeContext, config: McpCallConfig) -> Tool:
+    try:
+        await ctx.llm.prepare_tools([config.name])
+    except ToolFault as fault:
+        raise NodeFailure(str(fault), code="tool_unavailable") from fault
+    tool = ctx.llm.find_tool(config.name)
+    if tool is None:
+        raise NodeFailure(
+            f"there is no tool {config.name}", code="tool_unavailable", retryable=False
+        )
+    return tool
+
+
+def _check(tool: Tool, arguments: JsonObject) -> None:
+    check = compile_schema(tool.parameters, mask=_VALUE)
+    fault = next(iter(check.iter_errors(arguments)), None)
+    if fault is not None:
+        place = ".".join(["arguments", *(str(step) for step in fault.instance_path)])
+        raise NodeFailure(f"{place}: {fault.message}", code="validation_error", retryable=False)
+
+
+def _failure(fault: ToolFault) -> NodeFailure:
+    """The failure of a call. What the tool itself refused it will refuse again."""
+    codes = {"tool_timeout": "tool_timeout", "mcp_unavailable": "tool_unavailable"}
+    code = codes.get(fault.code, "tool_error")
+    return NodeFailure(str(fault), code=code, retryable=code != "tool_error")
+
+
+def _shown(result: Json) -> JsonObject:
+    """What the log has of a result: enough to tell it from another."""
+    length = len(msgspec.json.encode(result))
+    return {"resultSha256": canonical_digest(result), "resultLength": length}

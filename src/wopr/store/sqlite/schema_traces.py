@@ -1,0 +1,31 @@
+"""The tables of traces on their way into the fleet."""
+
+from __future__ import annotations
+
+TRACES = (
+    """
+    CREATE TABLE otlp_traces (
+        tenant   TEXT NOT NULL,
+        trace_id TEXT NOT NULL,
+        last_at  INTEGER NOT NULL,
+        due_at   INTEGER NOT NULL,
+        spans    INTEGER NOT NULL,
+        sealed   INTEGER NOT NULL,
+        told     INTEGER NOT NULL,
+        news     INTEGER NOT NULL,
+        PRIMARY KEY (tenant, trace_id)
+    ) STRICT, WITHOUT ROWID
+    """,
+    "CREATE INDEX otlp_traces_due ON otlp_traces (due_at, tenant, trace_id)",
+    # Parts of episode 0 are in none yet.
+    """
+    CREATE TABLE otlp_parts (
+        tenant   TEXT NOT NULL,
+        trace_id TEXT NOT NULL,
+        digest   BLOB NOT NULL,
+        episode  INTEGER NOT NULL,
+        body     BLOB NOT NULL,
+        PRIMARY KEY (tenant, trace_id, digest)
+    ) STRICT
+    """,
+)

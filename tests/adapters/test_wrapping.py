@@ -1,0 +1,126 @@
+"""The wrapper itself: names, values, and a framework that is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import msgspec
+import pydantic_ai
+import pytest
+from pydantic import BaseModel
+from pydantic_ai.models.test import TestModel
+
+from tests.adapters.graph_desk import graph_desk
+from tests.adapters.pydantic_desk import pydantic_desk
+from wopr import Workflow, WorkflowError
+from wopr.adapters.langgraph_asks import asks_of
+from wopr.adapters.plain import plain
+from wopr.adapters.pydantic_ai import on_record
+from wopr.adapters.wrapping import agent_name
+from wopr.api.apps import collect
+from wopr.engine.asking import effects
+from wopr.protocol.documents import Json
+
+
+@pytest.mark.parametrize(
+    ("adapter", "module", "extra"),
+    [
+        ("langgraph", "langgraph", "langgraph"),
+        ("openai_agents", "agents", "openai-agents"),
+        ("pydantic_ai", "pydantic_ai", "models"),
+    ],
+)
+def test_a_framework_that_is_not_installed_names_the_extra(
+    adapter: str, module: str, extra: str
+) -> None:
+    code = f"import sys; sys.modules['{module}'] = None; import wopr.adapters.{adapter}"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    [*_, last] = done.stderr.splitlines()
+    assert last.startswith("ModuleNotFoundError: the adapter for ")
+    assert f'pip install "wopr[{extra}]"' in last
+
+
+def test_a_wrapped_agent_brings_its_node_type_and_its_manifest_into_an_app() -> None:
+    flow = Workflow("desk")
+    flow.add("answer", pydantic_desk(), prompt="Hello")
+
+    found = collect([flow])
+
+    [manifest] = found.agents
+    assert [each.type_id for each in found.node_types] == ["vendor.acme.desk.pydantic"]
+    assert manifest["agentId"] == "local.acme.desk.pydantic"
+    assert manifest["toolAllowlist"] == ["look_up", "break_down", "be_slow", "refund"]
+
+
+def test_two_wrapped_things_of_one_name_are_refused() -> None:
+    flow = Workflow("desk")
+    flow.add("first", graph_desk(), prompt="Hello")
+    other = Workflow("other")
+    other.add("second", graph_desk(), prompt="Hello")
+
+    with pytest.raises(WorkflowError, match="there are two of this name"):
+        collect([flow, other])
+
+
+def test_a_name_that_is_no_agents_name_is_refused_at_once() -> None:
+    agent = pydantic_ai.Agent(TestModel())
+
+    with pytest.raises(WorkflowError, match="agentId"):
+        on_record("desk", agent)
+
+
+def test_a_budget_that_makes_no_sense_is_refused_before_anything_runs() -> None:
+    flow = Workflow("desk")
+    flow.add("answer", graph_desk(), config={"budget": {"maxTokens": 0}}, prompt="Hello")
+
+    with pytest.raises(WorkflowError, match="maxTokens"):
+        flow.build()
+
+
+@dataclass
+class Parcel:
+    weight: float
+
+
+class Letter(msgspec.Struct):
+    pages: int
+
+
+class Card(BaseModel):
+    words: tuple[str, ...]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({1: {"a"}}, {"1": ["a"]}),
+        (Parcel(5.0), {"weight": 5.0}),
+        (Letter(2), {"pages": 2}),
+        (Card(words=("hi",)), {"words": ["hi"]}),
+        (ValueError("no"), "no"),
+        (Parcel, str(Parcel)),
+    ],
+)
+def test_values_of_all_kinds_are_told_as_json(value: object, expected: Json) -> None:
+    assert plain(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Billing Agent", "local.a.b.billing-agent"), ("数", "local.a.b.agent")],
+)
+def test_an_agent_inside_is_named_after_the_wrapped_one(name: str, expected: str) -> None:
+    assert agent_name("local.a.b", name) == expected
+
+
+def test_the_inbox_says_what_an_answer_to_a_wrapped_agent_does() -> None:
+    [ask] = asks_of({"action_requests": [{"name": "pay", "args": {}}]})
+
+    told = effects("approval", {"artifactType": ask.artifact_type, "actions": ask.actions})
+
+    assert told["reject"] == "The tool is not called, and the agent is told so."

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from wopr.agents.credentials import Credentials
+from wopr.engine.outcome import NodeFailure
+from wopr.security.credential_names import is_name, seal_context, variable_of
+from wopr.security.redact import Redactor
+from wopr.security.seal import Seal
+from wopr.store.open import open_store
+from wopr.store.port import SecretRow, Store
+
+pytestmark = pytest.mark.anyio
+
+VALUE = "correct-horse-battery"
+SEAL = Seal(b"k" * 32)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    opened = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
+    yield opened
+    await opened.close()
+
+
+def sealed(tenant: str, name: str, value: str = VALUE, *audience: str) -> SecretRow:
+    body = SEAL.seal(value.encode(), nonce=b"n" * 12, context=seal_context(tenant, name))
+    return SecretRow(name=name, sealed=body, audience=audience, updated_at=1)
+
+
+async def code_of(credentials: Credentials, tenant: str, ref: str, **to: str) -> str:
+    with pytest.raises(NodeFailure) as failure:
+        await credentials.resolve(tenant, ref, **to)
+    assert VALUE not in str(failure.value)
+    return failure.value.error.code
+
+
+async def test_a_value_is_redacted_from_the_moment_it_is_handed_out(store: Store) -> None:
+    redactor = Redactor()
+    credentials = Credentials(store, SEAL, redactor, environment={})
+    await store.put_secret("acme", sealed("acme", "mine"))
+
+    assert await credentials.resolve("acme", "mine") == VALUE
+
+    assert redactor.text(f"it is {VALUE}") == "it is [REDACTED:mine]"
+
+
+async def test_every_use_is_noted_by_name(store: Store) -> None:
+    noted: list[tuple[str, str]] = []
+
+    async def note(tenant: str, ref: str) -> None:
+        noted.append((tenant, ref))
+
+    environment = {variable_of("acme", "mine"): VALUE}
+    credentials = Credentials(store, SEAL, Redactor(), environment=environment, noted=note)
+
+    await credentials.resolve("acme", "env:mine")
+
+    assert noted == [("acme", "env:mine")]
+
+
+async def test_a_source_in_the_reference_is_the_only_one_that_is_asked(store: Store) -> None:
+    environment = {variable_of("acme", "mine"): VALUE}
+    credentials = Credentials(store, SEAL, Redactor(), environment=environment)
+
+    assert await credentials.resolve("acme", "mine") == VALUE
+    assert await code_of(credentials, "acme", "store:mine") == "credential_not_found"
+
+
+async def test_a_row_that_was_moved_to_another_tenant_does_not_open(store: Store) -> None:
+    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    await store.put_secret("globex", sealed("acme", "mine"))
+
+    assert await code_of(credentials, "globex", "mine") == "credential_unavailable"
+
+
+async def test_a_value_that_is_too_short_to_be_redacted_is_not_handed_out(store: Store) -> None:
+    environment = {variable_of("acme", "pin"): "1234567"}
+    credentials = Credentials(store, SEAL, Redactor(), environment=environment)
+
+    assert await code_of(credentials, "acme", "pin") == "credential_unavailable"
+
+
+async def test_an_audience_is_kept_to(store: Store) -> None:
+    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    await store.put_secret("acme", sealed("acme", "any"))
+    await store.put_secret("acme", sealed("acme", "narrow", VALUE, "openai", "api.example.com"))
+
+    assert await credentials.resolve("acme", "any", provider="openai") == VALUE
+    assert await credentials.resolve("acme", "narrow", provider="openai") == VALUE
+    assert await credentials.resolve("acme", "narrow", host="api.example.com") == VALUE
+    assert await code_of(credentials, "acme", "narrow", provider="local") == "credential_forbidden"
+    assert await code_of(credentials, "acme", "any", host="evil.example") == "credential_forbidden"
+
+
+async def test_a_file_that_cannot_be_read_is_unavailable(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "acme" / "mine").mkdir(parents=True)
+    credentials = Credentials(store, SEAL, Redactor(), environment={}, directory=tmp_path)
+
+    assert await code_of(credentials, "acme", "file:mine") == "credential_unavailable"
+    assert await code_of(credentials, "..", "file:mine") == "credential_not_found"
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "env:", "x" * 129, "a b", "a\x00"])
+async def test_what_is_no_name_is_found_nowhere(store: Store, name: str) -> None:
+    credentials = Credentials(store, SEAL, Redactor(), environment={}, directory=Path("/"))
+
+    assert not is_name(name)
+    assert await code_of(credentials, "acme", name) == "credential_not_found"
+
+
+def test_no_two_credentials_share_a_variable() -> None:
+    pairs = [("a", "b"), ("a-b", "c"), ("a_b", "c"), ("A", "b"), ("a", "b-c"), ("a__b", "c")]
+
+    assert len({variable_of(*pair) for pair in pairs}) == len(pairs)
+
+
+class FakeKeyring(ModuleType):
+    """The keyring of an operating system that keeps one password, and may be locked."""
+
+    def __init__(self, *, is_locked: bool) -> None:
+        super().__init__("keyring")
+        self._is_locked = is_locked
+
+    def get_password(self, service: str, name: str) -> str | None:
+        if self._is_locked:
+            raise RuntimeError("locked")
+        return VALUE if (service, name) == ("wopr:acme", "mine") else None
+
+
+async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring(is_locked=False))
+    credentials = Credentials(store, SEAL, Redactor(), environment={})
+
+    assert await credentials.resolve("acme", "keyring:mine") == VALUE
+    assert await code_of(credentials, "globex", "keyring:mine") == "credential_not_found"
+
+
+async def test_a_locked_keyring_is_unavailable(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring(is_locked=True))
+    credentials = Credentials(store, SEAL, Redactor(), environment={})
+
+    assert await code_of(credentials, "acme", "keyring:mine") == "credential_unavailable"

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.api.desk import desk, shout
+from wopr import Agent, Workflow, WorkflowError, tool
+from wopr.api.apps import AppError, collect, load_app
+from wopr.nodes.registry import node
+from wopr.runtime.contributions import contributed_host
+from wopr.runtime.settings import Settings
+from wopr.store.port import SHARED
+from wopr.testing import scripted
+
+APP = """\
+from neighbour import NAME
+from wopr import Workflow
+
+flow = Workflow(NAME)
+flow.end(text="hello")
+both = [flow]
+"""
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look up a word."""
+    return word
+
+
+def test_everything_that_a_workflow_uses_comes_with_it() -> None:
+    child = Workflow("child")
+    child.add("loud", shout, text="hi")
+    flow = Workflow("parent")
+    flow.agent("ask", Agent("acme.desk.clerk", model="a:b", tools=[look_up]), prompt="Hello")
+    flow.sub("call", child)
+    models = scripted("hello")
+
+    found = collect([flow, models])
+
+    assert [workflow["id"] for workflow in found.workflows] == ["parent", "child"]
+    assert [agent["agentId"] for agent in found.agents] == ["local.acme.desk.clerk"]
+    assert [tool.name for tool in found.tools] == ["local:look_up"]
+    assert [node_type.type_id for node_type in found.node_types] == ["acme.shout"]
+    assert found.models is models
+
+
+def test_the_same_thing_twice_is_one_and_two_of_a_name_are_refused() -> None:
+    flow = desk()
+
+    assert len(collect([flow, flow, shout, shout]).workflows) == 1
+    with pytest.raises(WorkflowError, match="workflow desk: there are two of this name"):
+        collect([desk(), desk()])
+
+
+def test_an_app_finds_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text('NAME = "near"\n')
+    (tmp_path / "app.py").write_text(APP)
+
+    every = load_app(str(tmp_path / "app.py"))
+    named = load_app(f"{tmp_path / 'app.py'}:both")
+
+    assert [workflow["id"] for workflow in every.workflows] == ["near"]
+    assert named.workflows == every.workflows
+
+
+def test_an_app_is_a_python_file(tmp_path: Path) -> None:
+    file = tmp_path / "app.txt"
+    file.write_text("")
+
+    with pytest.raises(AppError, match=r"ends in \.py"):
+        load_app(str(file))
+
+
+@pytest.mark.anyio
+async def test_a_host_takes_a_changed_app_as_a_new_version_and_an_unchanged_one_as_none(
+    tmp_path: Path,
+) -> None:
+    changed = desk()
+    changed.add("more", "core.noop")
+    settings = Settings(data_dir=tmp_path)
+    versions: list[str] = []
+
+    for flow in (desk(), desk(), changed, desk()):
+        async with contributed_host(settings, collect([flow])) as host:
+            versions.append((await host.library.row(SHARED, "desk")).version)
+
+    assert [version.partition("-")[0] for version in versions] == ["1", "1", "2", "3"]
+    assert versions[0].partition("-")[2] == versions[3].partition("-")[2]
+
+
+@pytest.mark.anyio
+async def test_a_node_type_of_an_app_cannot_take_the_place_of_a_built_in_one(
+    tmp_path: Path,
+) -> None:
+    @node("core.noop")
+    def noop(ctx: object, config: dict[str, str], inputs: dict[str, str]) -> dict[str, str]:
+        """Pretend."""
+        return {}
+
+    with pytest.raises(ValueError, match=r"core\.noop is already registered"):
+        async with contributed_host(Settings(data_dir=tmp_path), collect([noop])):
+            pass

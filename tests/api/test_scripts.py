@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from wopr import Agent, RunFailed, Workflow
+from wopr.nodes.models import ModelAnswer
+from wopr.testing import ModelFault, ModelRequest, ScriptedModels, memory_host, say, scripted
+from wopr.testing.models import Step
+
+pytestmark = pytest.mark.anyio
+CLERK = Agent("acme.desk.clerk", model="openai:gpt-4o-mini")
+
+
+def talk() -> Workflow[dict[str, object], dict[str, object]]:
+    flow = Workflow("talk")
+    ask = flow.agent("ask", CLERK, prompt="Hello", config={"maxRetries": 0})
+    end = flow.end(text=ask["text"])
+    ask >> end
+    return flow
+
+
+async def said(models: ScriptedModels, times: int = 1) -> list[object]:
+    async with memory_host(talk(), models=models) as host:
+        return [(await (await host.start(talk())).result())["text"] for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["hi", say("hi"), ModelAnswer(text="hi", model="m"), lambda request: say("hi")],
+    ids=["text", "say", "answer", "function"],
+)
+async def test_a_step_is_what_the_model_says(step: Step) -> None:
+    assert await said(scripted(step)) == ["hi"]
+
+
+async def test_steps_are_taken_in_turn_and_requests_are_kept() -> None:
+    models = scripted("one", "two")
+
+    assert await said(models, times=2) == ["one", "two"]
+    assert [request.model for request in models.requests] == ["gpt-4o-mini"] * 2
+
+
+async def test_a_function_in_the_last_place_answers_for_ever() -> None:
+    def count(request: ModelRequest) -> Step:
+        return f"answer {len(models.requests)}"
+
+    models = scripted("first", count)
+
+    assert await said(models, times=3) == ["first", "answer 2", "answer 3"]
+
+
+async def test_each_model_may_have_a_script_of_its_own() -> None:
+    models = ScriptedModels({"openai:gpt-4o-mini": ["mine"], "other": ["not mine"]})
+
+    assert await said(models) == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("models", "told"),
+    [
+        (scripted(ModelFault("away", retryable=False)), "away"),
+        (scripted(other=["hi"]), "the script of openai:gpt-4o-mini has no answer left"),
+    ],
+)
+async def test_a_model_that_cannot_answer_fails_the_run(models: ScriptedModels, told: str) -> None:
+    with pytest.raises(RunFailed, match=told):
+        await said(models)

@@ -1,0 +1,199 @@
+"""Every example, with models that say what a script tells them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from langchain_core.language_models import FakeListChatModel
+from typer.testing import CliRunner
+
+from examples import (
+    audit_fleet,
+    judge_yesterday,
+    langgraph_migration,
+    research_crew,
+    support_triage,
+)
+from wopr.api.apps import load_app
+from wopr.cli.main import app
+from wopr.testing import Clock, call, memory_host, say, scripted
+
+pytestmark = pytest.mark.anyio
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+TICKET = support_triage.Ticket("ada", "Where is my parcel?")
+SHIPPING = support_triage.Triage("shipping", "asks for a parcel")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["support_triage.py", "research_crew.py", "judge_yesterday.py", "langgraph_migration.py"],
+)
+def test_an_example_can_be_served_as_an_app(name: str) -> None:
+    app = load_app(str(EXAMPLES / name))
+
+    assert app.agents
+    assert app.workflows
+
+
+async def test_a_ticket_is_sorted_answered_and_approved() -> None:
+    models = scripted(
+        call(support_triage.search_orders, customer="ada"),
+        say(SHIPPING, sure=0.95, because="the order is on its way"),
+        "It is on its way since Monday.",
+    )
+
+    async with memory_host(support_triage.flow, models=models) as host:
+        run = await host.start(support_triage.flow, TICKET)
+        waiting = await run.settled()
+        [wait] = await run.waits()
+        await run.answer("accept")
+        reply = await run.result()
+        log = [event.type for event in await run.log()]
+
+    assert waiting.status == "waiting-approval"
+    assert wait.data["artifactData"] == "It is on its way since Monday."
+    assert reply == support_triage.Reply("It is on its way since Monday.", "shipping")
+    assert log.index("agent.toolCalled") < log.index("agent.toolReturned")
+    assert log.index("agent.toolReturned") < log.index("agent.decided")
+    assert "agent.handoff" in log
+    assert "A-17" in models.requests[1].messages[-1].content
+
+
+async def test_an_unsure_triage_waits_for_somebody_who_knows() -> None:
+    models = scripted(say(SHIPPING, sure=0.4, because="could be billing"), "We look into it.")
+
+    async with memory_host(support_triage.flow, models=models) as host:
+        run = await host.start(support_triage.flow, TICKET)
+        await run.settled()
+        [wait] = await run.waits()
+        await run.answer({"decision": {"team": "billing", "summary": "wants money"}})
+        await run.settled()
+        await run.answer("accept", node="review")
+        reply = await run.result()
+
+    assert (wait.node_id, wait.kind) == ("sort", "low-confidence")
+    assert reply.team == "billing"
+
+
+async def test_a_replay_of_the_triage_asks_no_model() -> None:
+    models = scripted(say(SHIPPING, sure=0.95), "It is on its way.")
+
+    async with memory_host(support_triage.flow, models=models) as host:
+        run = await host.start(support_triage.flow, TICKET)
+        await run.settled()
+        await run.answer("accept")
+        replay = await run.replay()
+        repeated = await replay.result()
+        different = await run.diff(replay)
+
+    assert repeated.text == "It is on its way."
+    assert different.diverged_at_seq is None
+    assert len(models.requests) == 2
+
+
+async def test_a_supervisor_hands_the_question_from_the_finder_to_the_author() -> None:
+    models = scripted(
+        call(research_crew.look_up, word="sky"),
+        say(research_crew.Facts(research_crew.LIBRARY["sky"])),
+        "Blue light is scattered most.",
+    )
+
+    async with memory_host(research_crew.crew, models=models) as host:
+        run = await host.start(research_crew.crew, research_crew.Question("Why is it blue?"))
+        answer = await run.result()
+        log = await run.log()
+
+    decided = [
+        event.payload["decision"] for event in log if event.type == "runOrchestrator.decided"
+    ]
+    assert answer == research_crew.Answer("Blue light is scattered most.")
+    assert [decision["kind"] for decision in decided] == [
+        "next-worker",
+        "next-worker",
+        "terminate",
+    ]
+    assert [event.type for event in log].count("agent.handoff") == 2
+
+
+async def test_yesterdays_runs_get_stars_from_a_judge_and_todays_do_not() -> None:
+    clock = Clock()
+    models = scripted(
+        say(judge_yesterday.Verdict(rating=4, note="friendly")),
+        say(judge_yesterday.Verdict(rating=2, note="curt")),
+    )
+
+    async with memory_host(judge_yesterday.flow, models=models, clock=clock) as host:
+        runs = [await host.start("hello", {"name": name}) for name in ("Ada", "Bob")]
+        clock.advance(1)
+        for run in runs:
+            await run.result()
+        clock.advance(timedelta(hours=20).total_seconds())
+        judged = await judge_yesterday.judge_yesterday(host, "hello", clock.now)
+        stars = [(await run.annotations())[0].signal.rating for run in runs]
+        clock.advance(timedelta(days=2).total_seconds())
+        later = await judge_yesterday.judge_yesterday(host, "hello", clock.now)
+
+    assert judged is not None
+    assert judged.counts["annotated"] == 2
+    assert sorted(star for star in stars if isinstance(star, int)) == [2, 4]
+    assert later is None
+
+
+async def test_the_migrated_graph_gives_what_it_gave_before_and_waits_in_the_inbox(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = await langgraph_migration.before("Where is A-17?")
+    flow = langgraph_migration.flow
+
+    async with memory_host(flow) as host:
+        run = await host.start(flow, langgraph_migration.Question("Where is A-17?"))
+        waiting = await run.settled()
+        [wait] = await run.waits()
+        await run.answer("accept")
+        after = await run.result()
+        log = [event.type for event in await run.log()]
+
+    assert "Send this reply?" in capsys.readouterr().out
+    assert waiting.status == "waiting-approval"
+    assert (wait.question, wait.data["artifactData"]) == ("Send this reply?", before)
+    assert after.reply == before
+    assert {"agent.toolCalled", "agent.toolReturned", "provider.usage"} <= set(log)
+
+
+async def test_the_migrated_graph_can_be_replayed_and_forked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    flow = langgraph_migration.flow
+    model = FakeListChatModel(responses=["Monday.", "Nobody knows.", "Never asked for."])
+    monkeypatch.setattr(langgraph_migration, "MODEL", model)
+
+    async with memory_host(flow) as host:
+        run = await host.start(flow, langgraph_migration.Question("Where is A-17?"))
+        await run.settled()
+        await run.answer("accept")
+        await run.result()
+        replay = await run.replay()
+        repeated = await replay.result()
+        different = await run.diff(replay)
+        fork = await run.fork(inputs={"question": "Where is B-2?"})
+        await fork.settled()
+        await fork.answer("reject")
+        other = await fork.result()
+
+    assert repeated.reply == "Monday."
+    assert different.diverged_at_seq is None
+    assert other.reply == "We will call you."
+    # One answer for the run and one for the fork; the replay asked for none.
+    assert model.i == 2
+
+
+def test_what_the_fleet_writes_passes_the_check(tmp_path: Path) -> None:
+    lines = tmp_path / "audits.ndjson"
+
+    findings = audit_fleet.main(lines)
+    checked = CliRunner().invoke(app, ["fleet", "check", str(lines), "--strict"])
+
+    assert findings == 2
+    assert checked.exit_code == 0, checked.output

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.host import ACME, ServedHost
+from wopr import mcp_server
+from wopr.agents.mcp_servers import McpServer
+from wopr.protocol.documents import JsonObject
+
+SCRIPT = Path(__file__).with_name("notes_server.py")
+COMMAND = (sys.executable, str(SCRIPT))
+TOOLS = ("search", "token", "read", "refuse", "die", "hang")
+DEADLINE_SECONDS = 20.0
+
+
+NewHost = Callable[..., ServedHost]
+
+
+class Notes:
+    """The server of a test: how it is declared, and which calls it has got."""
+
+    def __init__(self, folder: Path) -> None:
+        self.calls_file = folder / "calls.jsonl"
+        self.calls_file.touch()
+
+    def server(self, **options: object) -> McpServer:
+        """The server as a process that the host starts."""
+        given: JsonObject = {"command": COMMAND, "tools": TOOLS, **options}
+        environment = {"NOTES_CALLS": str(self.calls_file), **given.pop("env", {})}
+        return mcp_server("notes", env=environment, **given)
+
+    def server_at(self, url: str) -> McpServer:
+        """The server where it listens."""
+        return mcp_server("notes", url=url, tools=TOOLS)
+
+    @property
+    def calls(self) -> list[JsonObject]:
+        return [msgspec.json.decode(line) for line in self.calls_file.read_bytes().splitlines()]
+
+    @property
+    def called(self) -> list[str]:
+        return [call["tool"] for call in self.calls]
+
+
+@pytest.fixture
+def acme(host: ServedHost) -> Iterator[Wire]:
+    with Wire(host.url, ACME) as wire:
+        yield wire
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path)
+
+
+@pytest.fixture
+def notes_url(notes: Notes) -> Iterator[Callable[[], str]]:
+    """Start the server on a port of its own; a second call starts it anew on the same one."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start() -> str:
+        for process in running:
+            process.kill()
+            process.wait()
+        running[:] = [
+            subprocess.Popen(
+                [*COMMAND, str(port)],
+                env={"NOTES_CALLS": str(notes.calls_file)},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        ]
+        _wait_for(port)
+        return f"http://127.0.0.1:{port}/mcp"
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server does not listen")

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from tests.mcp.conftest import COMMAND, NewHost, Notes
+from tests.wire.client import Wire
+from tests.wire.definitions import from_variable, node, variable, workflow
+from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost, environment
+from wopr.agents.mcp_servers import McpServer, read_servers
+from wopr.protocol.documents import Json, JsonObject
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+TOKEN = "hunter2-hunter2-hunter2"
+
+
+@pytest.fixture
+def file(notes: Notes, tmp_path: Path) -> Path:
+    """The file that an operator declares the server in."""
+    declared: JsonObject = {
+        "name": "notes",
+        "command": list(COMMAND),
+        "env": {"NOTES_CALLS": str(notes.calls_file)},
+        "secretEnv": {"NOTES_TOKEN": "notes"},
+        "tools": ["search", "token", "read", "die", "hang"],
+    }
+    path = tmp_path / "servers.yaml"
+    path.write_text(yaml.safe_dump({"servers": [declared]}))
+    return path
+
+
+@pytest.fixture
+def declaring(file: Path, new_host: NewHost) -> NewHost:
+    """Start a host with the declared server."""
+
+    def start(**variables: str) -> ServedHost:
+        own = {"WOPR_MCP_SERVERS": str(file), "WOPR_SECRET_acme__notes": TOKEN}
+        return new_host("--log-format", "json", **own, WOPR_SECRET_globex__notes=TOKEN, **variables)
+
+    return start
+
+
+def calls(tool: str, *more: JsonObject, **fields: Json) -> JsonObject:
+    """A workflow that calls one tool, and then has further nodes."""
+    config = {"server": "notes", "tool": tool, **fields.pop("config", {})}
+    return workflow([node("call", "openwop.mcp.call", config=config, **fields), *more])
+
+
+def returned(wire: Wire, run_id: str) -> JsonObject:
+    [found] = [e["payload"] for e in wire.log(run_id) if e["type"] == "agent.toolReturned"]
+    return dict(found)
+
+
+@pytest.mark.parametrize("type_id", ["openwop.mcp.call", "core.mcp.toolCall"])
+def test_a_node_calls_a_tool_with_its_inputs_and_the_trace_of_its_run(
+    declaring: NewHost, notes: Notes, type_id: str
+) -> None:
+    with Wire(declaring().url, ACME) as acme:
+        name = acme.register(
+            calls("search", typeId=type_id, inputs={"text": from_variable("text")})
+            | {"variables": [variable("text")]}
+        )
+        run_id = acme.create(name, {"text": "rain"}, {"traceparent": TRACE})
+        snapshot = acme.finished(run_id)
+        log = acme.log(run_id)
+        result = returned(acme, run_id)
+
+    assert snapshot["outputs"]["call"]["result"] == {"result": "nothing about rain"}
+    [called] = [e["payload"] for e in log if e["type"] == "agent.toolCalled"]
+    assert called["toolName"] == "mcp:notes.search"
+    assert (called["agentId"], called["transport"]) == ("core.system", "mcp")
+    assert "inputs" not in called
+    assert result["outcome"].keys() == {"resultSha256", "resultLength"}
+    [call] = notes.calls
+    assert call["meta"]["traceparent"] == TRACE
+    assert call["meta"]["io.openwop/invocationId"]
+
+
+def test_a_replay_of_such_a_node_calls_nothing(declaring: NewHost, notes: Notes) -> None:
+    with Wire(declaring().url, ACME) as acme:
+        run_id = acme.run(acme.register(calls("search", config={"arguments": {"text": "x"}})))[
+            "runId"
+        ]
+
+        fork = acme.post(f"/v1/runs/{run_id}:fork", {"mode": "replay"}).json()["runId"]
+        acme.finished(fork)
+
+        told = [[(e["type"], e["payload"]) for e in acme.log(each)] for each in (run_id, fork)]
+    assert told[0] == told[1]
+    assert notes.called == ["search"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code"),
+    [
+        ("search", {"text": 7}, "validation_error"),
+        ("wipe", {}, "tool_unavailable"),
+        ("nothing", {}, "tool_unavailable"),
+    ],
+)
+def test_a_call_that_cannot_be_made_fails_the_node_and_is_not_made(
+    declaring: NewHost, notes: Notes, tool: str, arguments: JsonObject, code: str
+) -> None:
+    with Wire(declaring().url, ACME) as acme:
+        found = acme.run(acme.register(calls(tool, config={"arguments": arguments})))
+
+    assert found["error"]["code"] == code
+    assert notes.called == []
+
+
+def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
+    declaring: NewHost, notes: Notes
+) -> None:
+    with Wire(declaring().url, ACME) as acme:
+        hung = acme.run(acme.register(calls("hang", config={"timeoutMs": 1000})))
+        died = acme.run(acme.register(calls("die")))
+
+    assert died["error"]["code"] == "tool_unavailable"
+    assert hung["error"]["code"] == "tool_timeout"
+    assert notes.called == ["hang", "die"]
+
+
+def test_a_tool_that_is_called_too_often_is_not_called(declaring: NewHost, notes: Notes) -> None:
+    with Wire(declaring(WOPR_TOOL_RATE_LIMIT="0.0001").url, ACME) as acme:
+        name = acme.register(calls("search", config={"arguments": {"text": "x"}}))
+        first, second = acme.run(name), acme.run(name)
+        refused = returned(acme, second["runId"])
+
+    assert first["status"] == "completed"
+    assert second["error"]["code"] == "rate_limited"
+    assert refused["status"] == "rate_limited"
+    assert notes.called == ["search"]
+
+
+def test_each_tenant_has_a_session_of_its_own(declaring: NewHost, notes: Notes) -> None:
+    host = declaring()
+
+    for key in (ACME, GLOBEX, ACME):
+        with Wire(host.url, key) as wire:
+            wire.run(wire.register(calls("search", config={"arguments": {"text": "x"}})))
+
+    first, other, again = (call["pid"] for call in notes.calls)
+    assert first == again != other
+
+
+def test_neither_log_nor_data_of_the_host_has_the_secret_of_a_server(
+    declaring: NewHost, notes: Notes
+) -> None:
+    host = declaring()
+    with Wire(host.url, ACME) as acme:
+        found = acme.run(acme.register(calls("token")))
+        everything = f"{found} {acme.log(found['runId'])}"
+    host.stop()
+
+    assert notes.called == ["token"]
+    assert TOKEN not in everything + host.log()
+    assert "mcp server says" in host.log()
+    held = [path for path in host.data_dir.rglob("*") if path.is_file()]
+    assert not [path for path in held if TOKEN.encode() in path.read_bytes()]
+
+
+def test_what_a_tool_says_approves_nothing_and_leaves_its_tenant_alone(
+    declaring: NewHost, notes: Notes
+) -> None:
+    host = declaring()
+    gate = node("gate", "core.approvalGate", config={"title": "Send it?"})
+    with Wire(host.url, ACME) as acme, Wire(host.url, GLOBEX) as globex:
+        run_id = acme.create(acme.register(calls("read", gate)))
+        acme.events_until(run_id, "approval.requested")
+
+        assert acme.snapshot(run_id)["status"] == "waiting-approval"
+        assert globex.document("/v1/runs")["items"] == []
+        assert globex.document("/v1/interrupts")["items"] == []
+    assert notes.called == ["read"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({"name": "notes"}, "either command or url"),
+        ({"name": "notes", "command": ["x"], "url": "https://a.b"}, "either command or url"),
+        ({"name": "Notes", "command": ["x"]}, "name"),
+        ({"name": "notes", "url": "file:///etc"}, "absolute http or https URL"),
+        ({"name": "notes", "url": "https://me:pw@a.b"}, "absolute http or https URL"),
+        ({"name": "notes", "url": "https://a.b", "secretEnv": {"A": "b"}}, "secretEnv"),
+        ({"name": "notes", "command": ["x"], "credentialsRef": "b"}, "credentialsRef"),
+        ({"name": "notes", "command": ["x"], "wish": 1}, "wish"),
+    ],
+)
+def test_a_declaration_that_cannot_work_is_refused_by_its_place(
+    declared: JsonObject, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_servers({"servers": [declared]})
+
+
+def test_two_servers_of_one_name_are_refused() -> None:
+    one: Json = msgspec.to_builtins(McpServer(name="notes", command=["x"]))
+
+    with pytest.raises(ValueError, match="two MCP servers named notes"):
+        read_servers({"servers": [one, one]})
+
+
+def test_a_host_with_a_bad_declaration_does_not_start_and_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "servers.yaml"
+    file.write_text("servers: [{name: notes}]")
+    variables = {"WOPR_MCP_SERVERS": str(file)}
+
+    done = subprocess.run(
+        [WOPR, "serve", "--port", "0"],
+        env=environment(tmp_path / "data", variables),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "mcp_servers" in done.stderr
+    assert "either command or url" in done.stderr
+    assert "Traceback" not in done.stderr

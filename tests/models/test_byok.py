@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fault.hosts import FragileHost
+from tests.models.asking import OUTCOMES, asks, error_of, payloads, started
+from tests.models.conftest import NewHost
+from tests.models.openai_server import CallTools, Fail, OpenAiServer, Say
+from tests.wire.client import Wire
+from tests.wire.definitions import fresh, from_variable, variable
+from tests.wire.host import WOPR, environment
+from wopr.protocol.documents import JsonObject
+
+# No known shape of a key, so that only its registration can keep it out of everything.
+CANARY = "canary.of.acme.which.nobody.may.read"
+OTHER = "canary.of.globex.which.nobody.may.read"
+
+
+def keep(host: FragileHost, name: str, value: str, *options: str) -> None:
+    """Keep a credential with the command that operators use."""
+    done = subprocess.run(
+        [WOPR, "secrets", "set", name, *options],
+        env=environment(host.data_dir, {}),
+        input=value,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert value not in done.stdout + done.stderr
+
+
+def ran_with(wire: Wire, model: str, ref: str, **config: object) -> list[JsonObject]:
+    run_id = started(wire, [asks("chat", model, dict(config), credentialsRef=ref)])
+    return wire.events_until(run_id, *OUTCOMES)
+
+
+def test_a_tenant_s_own_key_is_sent_to_the_provider(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host()
+    keep(host, "mine", CANARY, "--tenant", "acme")
+    model = server.script([Say("Hello.")])
+
+    ran_with(host.wire, model, "mine")
+
+    assert server.authorizations[model] == [f"Bearer {CANARY}"]
+
+
+@pytest.mark.parametrize("source", ["env", "file"])
+def test_a_key_is_found_in_the_environment_or_in_a_file(
+    new_host: NewHost, server: OpenAiServer, tmp_path: Path, source: str
+) -> None:
+    (tmp_path / "secrets" / "acme").mkdir(parents=True)
+    (tmp_path / "secrets" / "acme" / "my-key").write_text(f"{CANARY}\n")
+    where = {
+        "env": {"WOPR_SECRET_acme__my_2Dkey": CANARY},
+        "file": {"WOPR_SECRETS_DIR": str(tmp_path / "secrets")},
+    }
+    host = new_host(**where[source])
+    model = server.script([Say("Hello.")])
+
+    ran_with(host.wire, model, f"{source}:my-key")
+
+    assert server.authorizations[model] == [f"Bearer {CANARY}"]
+
+
+def test_no_tenant_reaches_another_s_credential(
+    new_host: NewHost, server: OpenAiServer, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets" / "globex").mkdir(parents=True)
+    (tmp_path / "secrets" / "globex" / "filed").write_text(OTHER)
+    host = new_host(WOPR_SECRET_globex__named=OTHER, WOPR_SECRETS_DIR=str(tmp_path / "secrets"))
+    keep(host, "kept", OTHER, "--tenant", "globex")
+    refs = ("kept", "named", "filed", "file:../globex/filed", "env:WOPR_HOST_KEY", "globex/kept")
+
+    for ref in refs:
+        model = server.script([Say("Never.")])
+        assert error_of(ran_with(host.wire, model, ref)) == "credential_not_found"
+        assert server.asked(model) == 0
+
+
+def test_a_credential_goes_only_to_whom_it_is_for(new_host: NewHost, server: OpenAiServer) -> None:
+    host = new_host()
+    keep(host, "narrow", CANARY, "--tenant", "acme", "--for", "openai")
+    model = server.script([Say("Never.")])
+
+    log = ran_with(host.wire, model, "narrow")
+
+    assert error_of(log) == "credential_forbidden"
+    assert server.asked(model) == 0
+
+
+def _tool(server: OpenAiServer, ref: str) -> JsonObject:
+    path = f"/{fresh('secret')}"
+    server.service.answers[path] = (200, "fine")
+    return {
+        "name": "svc:call",
+        "description": "Call the service.",
+        "url": f"{server.url}{path}",
+        "credentialsRef": ref,
+    }
+
+
+def test_a_workflow_cannot_carry_a_credential_off_to_a_host_of_its_choice(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host(WOPR_SECRET_acme__loose=CANARY)
+    keep(host, "kept", CANARY, "--tenant", "acme")
+    for ref in ("kept", "loose"):
+        tool = _tool(server, ref)
+        model = server.script([CallTools((("call", {}),)), Say("No.")])
+
+        run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
+
+        log = host.wire.events_until(run_id, *OUTCOMES)
+        [returned] = payloads(log, "agent.toolReturned")
+        assert returned["error"]["code"].startswith("credential_")
+    assert CANARY not in str(server.service.requests)
+
+
+def test_an_http_tool_sends_a_credential_to_the_host_that_it_is_for(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host()
+    keep(host, "service", CANARY, "--tenant", "acme", "--for", "127.0.0.1")
+    tool = _tool(server, "service")
+    model = server.script([CallTools((("call", {}),)), Say("Fine.")])
+
+    run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
+    host.wire.finished(run_id)
+
+    path = tool["url"].removeprefix(server.url)
+    [request] = [each for each in server.service.requests if each["path"] == path]
+    assert request["headers"]["authorization"] == f"Bearer {CANARY}"
+
+
+def test_tenants_that_must_bring_keys_cannot_use_the_operator_s(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host(WOPR_REQUIRE_OWN_KEYS="1", LOCAL_API_KEY=OTHER)
+    model = server.script([Say("Never.")])
+
+    run_id = started(host.wire, [asks("chat", model)])
+
+    log = host.wire.events_until(run_id, *OUTCOMES)
+    assert error_of(log) == "provider_policy_denied"
+    assert server.asked(model) == 0
+
+
+def test_only_the_models_that_the_operator_allows_are_asked(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host(WOPR_MODELS_ALLOWED="local:gpt-*")
+    model = server.script([Say("Never.")])
+
+    run_id = started(host.wire, [asks("chat", model)])
+
+    log = host.wire.events_until(run_id, *OUTCOMES)
+    assert error_of(log) == "provider_policy_denied"
+    assert server.asked(model) == 0
+
+
+def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host("--log-level", "debug", "--log-format", "json", LOCAL_API_KEY=OTHER)
+    keep(host, "mine", CANARY, "--tenant", "acme", "--for", "local", "--for", "127.0.0.1")
+    tool = _tool(server, "mine")
+    server.service.answers[tool["url"].removeprefix(server.url)] = (200, f"you sent {CANARY}")
+    leak = f"keys: {CANARY} {OTHER}"
+    # Everybody who sees the keys repeats them: the provider's errors, the model, the tool.
+    turns = [
+        Fail(500, message=leak),
+        CallTools((("call", {"note": CANARY}),), text=leak),
+        Say(leak, pieces=(leak[:20], leak[20:33], leak[33:]), reasoning=leak),
+    ]
+    model = server.script(turns)
+    agent = asks("agent", model, {"httpTools": [tool]}, credentialsRef="mine")
+    plain = server.script([Say(leak), Fail(400, message=leak)])
+    nodes = [agent, asks("chat", plain, id="second"), asks("chat", plain, id="third")]
+    wire = host.wire
+
+    run_id = started(wire, nodes)
+    wire.events_until(run_id, *OUTCOMES)
+    fork = wire.post(f"/v1/runs/{run_id}:fork", {"mode": "replay"}).json()["runId"]
+    wire.events_until(fork, *OUTCOMES)
+
+    assert server.authorizations[model] == [f"Bearer {CANARY}"] * 3
+    assert server.authorizations[plain] == [f"Bearer {OTHER}"] * 2
+    answers = [wire.get(path) for path in _surfaces(run_id, fork)]
+    assert {answer.status_code for answer in answers} == {200}
+    host.stop()
+    files = [path for path in host.data_dir.rglob("*") if path.is_file()]
+    for secret in (CANARY, OTHER):
+        assert not [str(answer.url) for answer in answers if secret in answer.text]
+        assert not [path.name for path in files if secret.encode() in path.read_bytes()]
+
+
+def _surfaces(run_id: str, fork: str) -> list[str]:
+    """Everywhere that a reader could find what a run did."""
+    return [
+        *(f"/v1/runs/{each}" for each in (run_id, fork)),
+        *(f"/v1/runs/{each}/events/poll" for each in (run_id, fork)),
+        f"/v1/runs/{run_id}/debug-bundle",
+        f"/v1/runs/{run_id}:diff?against={fork}",
+        "/v1/runs",
+        "/v1/export/runs",
+        "/v1/audit",
+        "/.well-known/openwop",
+        "/metrics",
+    ]
+
+
+def test_the_use_of_a_credential_is_on_the_audit_log_by_its_name(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host()
+    keep(host, "mine", CANARY, "--tenant", "acme")
+    model = server.script([Say("Hello.")])
+
+    ran_with(host.wire, model, "mine")
+
+    entries = host.wire.get("/v1/audit").text
+    assert "secret.set" in entries
+    assert "secret.use" in entries
+
+
+def test_what_a_run_hides_stays_hidden_when_a_model_repeats_it(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host()
+    hidden = "the patient's name is Ada"
+    turn = Say(f"So {hidden}.", pieces=("So the pati", "ent's name ", "is Ada."))
+    first, second = server.script([turn]), server.script([Say("Good.")])
+    said = {"type": "expression", "expression": "nodes.first.text"}
+    nodes = [
+        asks("chat", first, id="first", inputs={"note": from_variable("note")}),
+        asks("chat", second, id="second", inputs={"said": said}),
+    ]
+
+    run_id = started(
+        host.wire,
+        nodes,
+        definition={"variables": [variable("note", sensitive=True)]},
+        inputs={"note": hidden},
+    )
+    log = host.wire.events_until(run_id, *OUTCOMES)
+
+    assert hidden in server.prompt(first)
+    assert hidden in server.prompt(second)
+    assert hidden not in str(log)
+    host.stop()
+    files = [path for path in host.data_dir.rglob("*") if path.is_file()]
+    assert not [path.name for path in files if hidden.encode() in path.read_bytes()]

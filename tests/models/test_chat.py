@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.models.asking import (
+    OUTCOMES,
+    asks,
+    error_of,
+    only,
+    outputs_of,
+    payloads,
+    ran,
+    started,
+    types,
+)
+from tests.models.openai_server import (
+    BreakOff,
+    Fail,
+    Garble,
+    Hang,
+    OpenAiServer,
+    Refuse,
+    Say,
+    Turn,
+)
+from tests.wire.client import Wire
+
+# The shape of a key that nobody registered, cut where a stream cuts it.
+CANARY = ("The key is AKIA", "IOSFODNN", "7EXAMPLE, keep it.")
+
+
+def test_a_chat_streams_its_text_and_returns_it(acme: Wire, server: OpenAiServer) -> None:
+    turn = Say("Hello there.", pieces=("Hel", "lo ", "there."), reasoning="They greet me.")
+
+    _, log = ran(acme, server, [turn])
+
+    assert outputs_of(log)["text"] == "Hello there."
+    assert "".join(chunk["chunk"] for chunk in payloads(log, "output.chunk")) == "Hello there."
+    assert [chunk["isLast"] for chunk in payloads(log, "output.chunk")][-1] is True
+    assert only(log, "agent.reasoned")["reasoning"] == "They greet me."
+
+
+def test_reasoning_is_told_in_pieces_before_it_is_told_whole(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    _, log = ran(acme, server, [Say("Yes.", reasoning="I think so.")])
+
+    deltas = payloads(log, "agent.reasoning.delta")
+    assert "".join(delta["delta"] for delta in deltas) == "I think so."
+    assert [delta["sequence"] for delta in deltas] == list(range(len(deltas)))
+    assert types(log).index("agent.reasoning.delta") < types(log).index("agent.reasoned")
+
+
+def test_every_answer_leaves_one_usage_event_before_its_node_ends(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    model, log = ran(acme, server, [Say("Hello.", tokens=(12, 3))])
+
+    usage = only(log, "provider.usage")
+    assert (usage["provider"], usage["model"]) == ("local", model)
+    assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (12, 3, 15)
+    assert types(log).index("provider.usage") < types(log).index("node.completed")
+
+
+def test_a_chat_without_streaming_says_it_all_at_once(acme: Wire, server: OpenAiServer) -> None:
+    model, log = ran(acme, server, [Say("Hello.")], config={"stream": False})
+
+    assert only(log, "output.chunk")["chunk"] == "Hello."
+    assert not server.requests[model][0].get("stream")
+
+
+def test_a_secret_that_is_cut_into_pieces_reaches_no_reader(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    _, log = ran(acme, server, [Say("".join(CANARY), pieces=CANARY, reasoning="".join(CANARY))])
+
+    assert "IOSFODNN" not in str(log)
+    assert "REDACTED" in outputs_of(log)["text"]
+
+
+def test_a_refusal_fails_the_node_and_its_words_stay_out_of_the_error(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    model, log = ran(acme, server, [Refuse("I will not.")])
+
+    assert only(log, "envelope.refusal")["refusalText"] == "I will not."
+    assert error_of(log) == "envelope_refused_by_provider"
+    assert "I will not" not in str(payloads(log, "run.failed"))
+    assert server.asked(model) == 1
+
+
+def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, server: OpenAiServer) -> None:
+    _, log = ran(acme, server, [Say("Half a sen", finish="length")])
+
+    cut = only(log, "envelope.truncated")
+    assert (cut["stopReason"], cut["partialPayloadAvailable"]) == ("length", True)
+    assert outputs_of(log)["finishReason"] == "length"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [Fail(429, retry_after="0"), Fail(500), Fail(503), Garble(), BreakOff("Hal")],
+    ids=["429", "500", "503", "garbled", "broken-off"],
+)
+def test_a_provider_that_fails_once_is_asked_again(
+    acme: Wire, server: OpenAiServer, fault: Turn
+) -> None:
+    model, log = ran(acme, server, [fault, Say("Hello.")])
+
+    assert outputs_of(log)["text"] == "Hello."
+    assert server.asked(model) == 2
+    assert len(payloads(log, "provider.usage")) == 1
+
+
+def test_a_provider_says_how_long_to_stay_away(acme: Wire, server: OpenAiServer) -> None:
+    _, log = ran(acme, server, [Fail(429, retry_after="1"), Say("Hello.")])
+
+    [line] = [p for p in payloads(log, "log.appended") if p["level"] == "warn"]
+    assert line["message"].endswith("asking again in 1 s")
+
+
+def test_a_provider_that_wants_us_away_for_long_fails_the_node(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    model, log = ran(acme, server, [Fail(429, retry_after="3600")])
+
+    assert error_of(log) == "model_unavailable"
+    assert server.asked(model) == 1
+
+
+def test_a_provider_that_keeps_failing_fails_the_node(acme: Wire, server: OpenAiServer) -> None:
+    model, log = ran(acme, server, [Fail(500), Fail(500)], config={"maxRetries": 1})
+
+    assert error_of(log) == "model_unavailable"
+    assert server.asked(model) == 2
+
+
+def test_a_provider_that_never_answers_is_given_up(acme: Wire, server: OpenAiServer) -> None:
+    config = {"timeoutMs": 200, "maxRetries": 1}
+
+    model, log = ran(acme, server, [Hang(), Hang()], config=config)
+
+    assert error_of(log) == "model_timeout"
+    assert server.asked(model) == 2
+
+
+def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, server: OpenAiServer) -> None:
+    model, log = ran(acme, server, [Fail(400, message="you said: Do your task.")])
+
+    assert error_of(log) == "model_rejected"
+    assert server.asked(model) == 1
+    assert "you said" not in str(log)
+
+
+def test_a_provider_that_nobody_configured_is_refused(acme: Wire, server: OpenAiServer) -> None:
+    _, log = ran(acme, server, [], config={"model": "elsewhere:gpt-4o"})
+
+    assert error_of(log) == "provider_policy_denied"
+    assert only(log, "run.failed")["error"]["details"]["reason"] == "provider_disabled"
+
+
+def test_a_host_without_its_own_key_says_that_one_is_needed(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    _, log = ran(acme, server, [], config={"model": "openai:gpt-4o"})
+
+    assert error_of(log) == "credential_required"
+
+
+def test_the_options_of_a_run_choose_another_model(acme: Wire, server: OpenAiServer) -> None:
+    other = server.script([Say("It is me.")])
+    own = server.script([])
+    options = {"model": other, "temperature": 0.5, "maxTokens": 99}
+
+    run_id = started(acme, [asks("chat", own)], configurable=options)
+    acme.events_until(run_id, *OUTCOMES)
+
+    request = server.requests[other][0]
+    assert (request["temperature"], request["max_completion_tokens"]) == (0.5, 99)
+    assert server.asked(own) == 0
+
+
+def test_sensitive_outputs_are_neither_streamed_nor_kept_in_the_open(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    turn = Say("a very private sentence", reasoning="a very private thought")
+
+    _, log = ran(acme, server, [turn], outputSensitivity={"text": True})
+
+    assert "very private" not in str(log)
+    assert types(log)[-1] == "run.completed"

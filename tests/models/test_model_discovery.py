@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from tests.models.conftest import NewHost
+from tests.wire.client import Wire
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.emitters import look_up
+
+ONLY_WITH_MODELS = (
+    "agents.liveRuntime",
+    "aiProviders",
+    "modelCapabilities",
+    "envelopes",
+    "secrets",
+    "multiAgent.executionModel.replayDeterminism",
+    "providerUsage.costEstimates",
+)
+
+
+def discovered(wire: Wire) -> JsonObject:
+    return wire.document("/.well-known/openwop")
+
+
+def test_a_host_with_models_says_what_they_make_true(acme: Wire) -> None:
+    document = discovered(acme)
+
+    assert document["aiProviders"]["supported"] == ["local"]
+    assert document["agents"]["liveRuntime"]["sources"] == ["workflow-node"]
+    recipe = look_up(document, "multiAgent.executionModel.replayDeterminism.llmCacheKeyRecipe")
+    assert recipe == "spec-rfc-0041"
+    assert all(look_up(document, path) is not None for path in ONLY_WITH_MODELS)
+
+
+def test_a_host_without_models_says_nothing_of_them(new_host: NewHost) -> None:
+    host = new_host(WOPR_MODEL_SERVERS="")
+
+    document = discovered(host.wire)
+
+    assert [path for path in ONLY_WITH_MODELS if look_up(document, path) is not None] == []
+
+
+def test_the_address_of_a_model_server_is_told_to_nobody(acme: Wire) -> None:
+    document = discovered(acme)
+
+    assert "http://127.0.0.1" not in str(document["aiProviders"])
+
+
+def test_a_key_in_the_environment_configures_its_provider(new_host: NewHost) -> None:
+    host = new_host(WOPR_MODEL_SERVERS="", ANTHROPIC_API_KEY="sk-ant-not-a-real-key-at-all")
+
+    assert discovered(host.wire)["aiProviders"]["supported"] == ["anthropic"]

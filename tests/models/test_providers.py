@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from httpx2 import AsyncClient
+
+from wopr.agents.credentials import Credentials
+from wopr.agents.providers import ProviderModels, ProviderSettings, is_installed
+from wopr.nodes.models import ModelFault
+from wopr.security.redact import Redactor
+from wopr.security.seal import Seal
+from wopr.store.open import open_store
+
+pytestmark = pytest.mark.anyio
+
+KEYS = {
+    "OPENAI_API_KEY": "key-of-openai",
+    "ANTHROPIC_API_KEY": "key-of-anthropic",
+    "GEMINI_API_KEY": "key-of-google",
+}
+
+
+@pytest.fixture
+async def models(tmp_path: Path) -> AsyncIterator[ProviderModels]:
+    store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
+    redactor = Redactor()
+    credentials = Credentials(store, Seal(b"k" * 32), redactor, environment={})
+    settings = ProviderSettings(environment=KEYS, servers={"local": "http://127.0.0.1:1/v1"})
+    async with AsyncClient(timeout=600) as client:
+        yield ProviderModels(settings, credentials, redactor, client)
+    await store.close()
+
+
+def test_the_extra_is_installed_for_the_tests() -> None:
+    assert is_installed()
+
+
+def test_a_provider_is_configured_by_a_key_or_an_address() -> None:
+    assert ProviderSettings(environment=KEYS).configured == ["anthropic", "google", "openai"]
+    assert ProviderSettings(environment={}).configured == []
+    assert ProviderSettings(environment={}, servers={"local": "http://x"}).configured == ["local"]
+    assert ProviderSettings(environment={}, tenants_pay=True).configured == [
+        "anthropic",
+        "google",
+        "openai",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("provider", "model"),
+    [("openai", "gpt-4o"), ("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-pro")],
+)
+async def test_the_profile_of_a_hosted_model_says_what_it_can_do(
+    models: ProviderModels, provider: str, model: str
+) -> None:
+    able = models.capabilities(provider, model)
+
+    assert able is not None
+    assert "function-calling" in able
+
+
+async def test_nothing_is_known_of_a_server_of_one_s_own(models: ProviderModels) -> None:
+    assert models.capabilities("local", "whatever") is None
+
+
+async def test_a_provider_that_does_not_exist_is_refused(models: ProviderModels) -> None:
+    with pytest.raises(ModelFault) as fault:
+        models.capabilities("nobody", "x")
+
+    assert fault.value.error.code == "provider_policy_denied"

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.models.asking import CITY, NODE, error_of, only, outputs_of, payloads, ran
+from tests.models.openai_server import OpenAiServer, Say
+from tests.wire.client import Wire
+from wopr.protocol.documents import Json, JsonObject
+
+PARIS = '{"city": "Paris"}'
+DECISION: JsonObject = {
+    "type": "object",
+    "properties": {"route": {"type": "string"}, "confidence": {"type": "number"}},
+    "required": ["route", "confidence"],
+}
+
+
+def test_an_answer_that_fits_the_schema_is_the_result(acme: Wire, server: OpenAiServer) -> None:
+    model, log = ran(acme, server, [Say(PARIS)], "structured", {"schema": CITY})
+
+    assert outputs_of(log)["result"] == {"city": "Paris"}
+    assert server.requests[model][0]["response_format"]["type"] == "json_schema"
+
+
+def test_an_answer_that_does_not_fit_is_asked_for_once_more(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    turns = [Say('{"town": "Paris"}'), Say(PARIS)]
+
+    model, log = ran(acme, server, turns, "structured", {"schema": CITY})
+
+    assert only(log, "envelope.retry.attempted")["reason"] == "schema-violation"
+    assert outputs_of(log)["result"] == {"city": "Paris"}
+    assert len(payloads(log, "provider.usage")) == server.asked(model) == 2
+
+
+@pytest.mark.parametrize(
+    ("turn", "reason", "code"),
+    [
+        (Say("Paris, of course."), "parse-error", "envelope_payload_invalid"),
+        (Say('{"city": 7}'), "schema-violation", "envelope_payload_invalid"),
+        (
+            Say('{"city": "Pa', finish="length"),
+            "truncation",
+            "envelope_truncation_unrecoverable",
+        ),
+    ],
+)
+def test_an_answer_that_stays_wrong_fails_the_node(
+    acme: Wire, server: OpenAiServer, turn: Say, reason: str, code: str
+) -> None:
+    model, log = ran(acme, server, [turn, turn], "structured", {"schema": CITY})
+
+    exhausted = only(log, "envelope.retry.exhausted")
+    assert (exhausted["totalAttempts"], exhausted["finalReason"]) == (2, reason)
+    assert error_of(log) == code
+    assert server.asked(model) == 2
+
+
+def test_what_a_model_got_wrong_is_named_and_not_repeated(acme: Wire, server: OpenAiServer) -> None:
+    _, log = ran(acme, server, [Say('{"city": 7391}')] * 2, "structured", {"schema": CITY})
+
+    assert "7391" not in str(log)
+
+
+def test_an_answer_in_a_code_block_is_taken_out_of_it(acme: Wire, server: OpenAiServer) -> None:
+    _, log = ran(acme, server, [Say(f"```json\n{PARIS}\n```")], "structured", {"schema": CITY})
+
+    assert only(log, "envelope.recovery.applied")["path"] == "markdown-fence"
+    assert outputs_of(log)["result"] == {"city": "Paris"}
+
+
+def test_a_sure_decision_stands(acme: Wire, server: OpenAiServer) -> None:
+    said = json.dumps({"route": "billing", "confidence": 0.9})
+
+    _, log = ran(acme, server, [Say(said)], "structured", {"schema": DECISION})
+
+    assert only(log, "agent.decided")["confidence"] == 0.9
+    assert outputs_of(log)["confidence"] == 0.9
+
+
+def _unsure(wire: Wire, server: OpenAiServer) -> str:
+    said = json.dumps({"route": "billing", "confidence": 0.2})
+    _, log = ran(wire, server, [Say(said)], "structured", {"schema": DECISION})
+    assert only(log, "node.suspended")["observed"] == 0.2
+    run_id: str = log[0]["runId"]
+    return run_id
+
+
+def _answered(wire: Wire, run_id: str, value: Json) -> int:
+    answer = wire.post(f"/v1/runs/{run_id}/interrupts/{NODE}", {"resumeValue": value})
+    return answer.status_code
+
+
+def test_an_unsure_decision_waits_and_stands_when_a_person_says_so(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    run_id = _unsure(acme, server)
+
+    assert _answered(acme, run_id, {"action": "accept"}) == 200
+
+    outputs = acme.finished(run_id)["outputs"][NODE]
+    assert outputs["result"]["route"] == "billing"
+    assert [d.get("confidence") for d in payloads(acme.log(run_id), "agent.decided")] == [0.2, None]
+
+
+def test_a_person_s_own_decision_takes_the_place_of_the_model_s(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    run_id = _unsure(acme, server)
+    instead = {"route": "sales", "confidence": 1}
+
+    assert _answered(acme, run_id, {"decision": instead}) == 200
+
+    assert acme.finished(run_id)["outputs"][NODE]["result"] == instead
+    assert payloads(acme.log(run_id), "agent.decided")[-1]["decision"] == instead
+
+
+def test_a_decision_that_does_not_fit_the_schema_is_not_taken(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    run_id = _unsure(acme, server)
+
+    assert _answered(acme, run_id, {"decision": {"way": "sales"}}) == 400
+
+    assert acme.snapshot(run_id)["status"] == "waiting-approval"
+
+
+def test_a_rejected_decision_fails_the_node(acme: Wire, server: OpenAiServer) -> None:
+    run_id = _unsure(acme, server)
+
+    assert _answered(acme, run_id, {"action": "reject"}) == 200
+
+    assert acme.finished(run_id)["error"]["code"] == "decision_rejected"
