@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 # Set to `sqlite` or `postgres`: tests that would run on both stores run on that one.
 STORE_VARIABLE = "WOPR_TEST_STORE"
 
+STORES = ("sqlite", "postgres")
+# About what is made of a store's answers, whichever store it is; the variable runs them on the other.
+ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.test_openapi")
+
 Database: TypeAlias = AbstractContextManager[dict[str, str]]
 
 
@@ -43,8 +47,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_kind" not in metafunc.fixturenames:
         return
     chosen = os.environ.get(STORE_VARIABLE)
+    both = ("sqlite",) if metafunc.module.__name__.startswith(ABOVE_THE_STORE) else STORES
     is_bound = metafunc.definition.get_closest_marker("sqlite") is not None
-    stores = ("sqlite",) if is_bound else (chosen,) if chosen else ("sqlite", "postgres")
+    stores = ("sqlite",) if is_bound else (chosen,) if chosen else both
     metafunc.parametrize("store_kind", stores, indirect=True, scope="session")
 
 

@@ -252,6 +252,25 @@ async def test_an_unsure_graph_waits_for_a_person_who_has_the_last_word() -> Non
     assert outputs["work"]["notes"] == ["electric"]
 
 
+async def test_a_yes_counts_only_for_the_decision_that_it_was_given_to() -> None:
+    def decide(state: Notes) -> Notes:
+        traced("decided")
+        return {"notes": [f"{len(traces())}"], "confidence": 0.4}
+
+    flow = flow_of(one_node(decide, threshold=0.8), topic="trains")
+
+    async with memory_host(flow) as host:
+        run = await host.start(flow)
+        await run.settled()
+        branch = await run.fork(after=len(await run.log()) - 1)
+        await branch.settled()
+        await branch.answer({"action": "accept"})
+        await branch.settled()
+        [asked_again] = await branch.waits()
+
+    assert asked_again.data["decision"]["notes"] == ["2"]
+
+
 async def test_an_answer_counts_only_for_the_question_that_it_was_given_to() -> None:
     def ask(state: Notes) -> Notes:
         traced("asked")

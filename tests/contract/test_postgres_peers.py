@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -262,6 +263,27 @@ async def test_one_process_leads_until_it_is_silent_for_too_long(store: Postgres
 
     assert (await store.peers.beat("p2", "api")).leads
     assert not (await store.peers.beat("p1", "api")).leads
+
+
+async def test_who_leaves_gives_the_lead_up_at_once(store: PostgresStore) -> None:
+    await store.peers.beat("p1", "api")
+    await store.peers.beat("p2", "api")
+
+    left = await store.peers.beat("p1", "api", leads=False)
+
+    assert not left.leads
+    assert (await store.peers.beat("p2", "api")).leads
+
+
+async def test_a_notification_that_nobody_understands_is_a_reason_to_look(
+    store: PostgresStore,
+) -> None:
+    async with aclosing(store.peers.news()) as news:
+        assert await anext(news) == Listening()
+        await store._db.tell("SELECT pg_notify('wopr', 'what?')")
+        await store._db.tell("""SELECT pg_notify('wopr', '[null, {"newer": true}]')""")
+
+        assert [await anext(news), await anext(news)] == [Listening(), Listening()]
 
 
 async def test_the_first_word_about_a_fact_is_what_all_agree_on(store: PostgresStore) -> None:

@@ -123,6 +123,18 @@ async def test_idempotency_records_are_forgotten_by_age(store: Store) -> None:
     assert [record.claimed_at for record in again] == [T0 + 50, T0 + 1, T0 + 2]
 
 
+async def test_a_run_that_is_not_over_keeps_what_it_has_done_on_record(store: Store) -> None:
+    await store.append(TENANT, [batch("waits"), batch("ended", status="failed", ended_at=T0)])
+    for run_id in ("waits", "ended"):
+        await store.claim(TENANT, invocation(f"i-{run_id}", run_id))
+
+    await store.forget(T0 + 9, T0 + 9)
+
+    names = ("i-waits", "i-ended")
+    again = [await store.claim(TENANT, invocation(name, at=T0 + 50)) for name in names]
+    assert [record.claimed_at for record in again] == [T0, T0 + 50]
+
+
 async def test_any_number_of_records_is_forgotten_at_once(store: Store) -> None:
     keys = [n.to_bytes(2, "big") for n in range(1500)]
     await asyncio.gather(*(store.remember(TENANT, answer(key)) for key in keys))

@@ -284,3 +284,22 @@ async def test_a_line_of_the_host_s_own_run_is_refused_with_every_line_named(
     assert refused.value.code == "would_rewrite"
     assert told == [("acme", own)]
     assert await store.fleet_run("acme", "r-2") is None
+
+
+async def test_lines_that_are_deleted_while_their_run_is_built_leave_no_run_behind(
+    store: FragileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await push(store, *story())
+    append = store.append
+
+    async def deleted_first(tenant: str, batches: Sequence[Batch]) -> bool:
+        name = observed_run_id("acme", "r-1")
+        await store.fleet_hide([("acme", "r-1")], NOW)
+        await store.fleet_delete([("acme", "r-1", name)])
+        return await append(tenant, batches)
+
+    monkeypatch.setattr(store, "append", deleted_first)
+    await work_off(store)
+
+    assert await log(store) == []
+    assert await store.run("acme", observed_run_id("acme", "r-1")) is None

@@ -64,6 +64,25 @@ def test_both_encodings_say_the_same(encoding: Encoding) -> None:
     )
 
 
+def test_what_is_no_id_is_no_parent() -> None:
+    document = export(otlp_span(3, 2, TOOL) | {"parentSpanId": "a" * 100_000})
+
+    assert facts(document).parent_id == ""
+
+
+def test_of_many_judgements_some_are_kept_and_one_without_measure_has_no_score() -> None:
+    verdict = {"gen_ai.evaluation.score.value": 10**18}
+    notes = [{"name": "gen_ai.evaluation.result", "attributes": pairs(verdict)}] * 1000
+    notes[0] = {
+        "name": "gen_ai.evaluation.result",
+        "attributes": [{"key": "gen_ai.evaluation.score.value", "value": {"intValue": 10**400}}],
+    }
+
+    found = facts(export(otlp_span(3, 2, TOOL, events=notes)))
+
+    assert [each.score for each in found.evaluations] == [None, *[1e18] * 15]
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_content_stays_outside_unless_it_is_wanted_and_is_cleaned_then(encoding: Encoding) -> None:
     document = export(otlp_span(3, 2, TOOL))

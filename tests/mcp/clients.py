@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Literal, cast
 
+import anyio
 import httpx2
 from mcp import Client
 from mcp.client import ClientRequestContext
@@ -42,6 +43,17 @@ class Person:
         assert isinstance(params, ElicitRequestFormParams)
         self.asked.append(params)
         return self._said
+
+
+class Asleep(Person):
+    """Somebody who is asked and never says anything."""
+
+    async def __call__(
+        self, context: ClientRequestContext, params: ElicitRequestParams
+    ) -> ElicitResult:
+        await super().__call__(context, params)
+        await anyio.sleep_forever()
+        raise AssertionError("unreachable")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from wopr.protocol.documents import JsonObject
 
 SCRIPT = Path(__file__).with_name("notes_server.py")
 COMMAND = (sys.executable, str(SCRIPT))
-TOOLS = ("search", "token", "read", "refuse", "die", "hang")
+TOOLS = ("search", "token", "read", "refuse", "rant", "die", "hang")
 DEADLINE_SECONDS = 20.0
 
 

@@ -62,6 +62,13 @@ def refuse(ctx: Context) -> str:
 
 
 @server.tool()
+def rant(ctx: Context) -> str:
+    """Fail with far too many words."""
+    told("rant", ctx)
+    raise ToolError("no private notes today " * 10_000)
+
+
+@server.tool()
 def die(ctx: Context) -> str:
     """End this process in the middle of a call."""
     told("die", ctx)

@@ -26,7 +26,7 @@ def file(notes: Notes, tmp_path: Path) -> Path:
         "command": list(COMMAND),
         "env": {"NOTES_CALLS": str(notes.calls_file)},
         "secretEnv": {"NOTES_TOKEN": "notes"},
-        "tools": ["search", "token", "read", "die", "hang"],
+        "tools": ["search", "token", "read", "rant", "die", "hang"],
     }
     path = tmp_path / "servers.yaml"
     path.write_text(yaml.safe_dump({"servers": [declared]}))
@@ -122,6 +122,19 @@ def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
     assert died["error"]["code"] == "tool_unavailable"
     assert hung["error"]["code"] == "tool_timeout"
     assert notes.called == ["hang", "die"]
+
+
+def test_a_tool_that_fails_fails_the_node_and_the_log_has_not_what_it_said(
+    declaring: NewHost, notes: Notes
+) -> None:
+    with Wire(declaring().url, ACME) as acme:
+        found = acme.run(acme.register(calls("rant")))
+        log = acme.log(found["runId"])
+
+    assert found["error"]["code"] == "tool_error"
+    assert found["error"]["message"] == "mcp:notes.rant answered with an error"
+    assert notes.called == ["rant"]
+    assert "private notes" not in f"{found} {log}"
 
 
 def test_a_tool_that_is_called_too_often_is_not_called(declaring: NewHost, notes: Notes) -> None:

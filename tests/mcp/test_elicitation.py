@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import anyio
 import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult, InputRequiredResult, InputResponses
 
-from tests.mcp.clients import MODES, Person, connected, run_of, text_of
+from tests.mcp.clients import MODES, Asleep, Person, connected, run_of, text_of
+from tests.mcp.conftest import NewHost
 from tests.wire.client import Wire
 from tests.wire.definitions import node, workflow
 from tests.wire.host import ACME, DEVELOPER, GLOBEX, LIVE, ServedHost
@@ -71,6 +73,21 @@ async def test_a_person_who_says_nothing_answers_nothing(
     assert len(person.asked) == 1
     assert result.structured_content["status"] == "waiting-approval"
     assert acme.snapshot(run_of(result))["status"] == "waiting-approval"
+
+
+async def test_a_person_of_an_older_client_who_never_answers_is_not_waited_for(
+    new_host: NewHost,
+) -> None:
+    host = new_host("--conformance", WOPR_MCP_CALL_SECONDS="1")
+    asleep = Asleep("cancel")
+
+    async with connected(host.url, mode="legacy", person=asleep) as client:
+        with anyio.fail_after(20):
+            result = await client.call_tool(APPROVAL, {})
+
+    assert len(asleep.asked) == 1
+    assert not result.is_error
+    assert result.structured_content["status"] == "waiting-approval"
 
 
 @pytest.mark.parametrize("mode", MODES)

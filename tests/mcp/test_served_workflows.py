@@ -18,6 +18,16 @@ from wopr.protocol.documents import JsonObject
 pytestmark = pytest.mark.anyio
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 CALL = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+OPENING = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "1"},
+    },
+}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
@@ -170,17 +180,7 @@ def test_a_page_of_another_site_is_not_let_in(acme: Wire, host: ServedHost) -> N
 
 
 def test_a_session_is_of_use_to_the_key_alone_that_opened_it(acme: Wire, host: ServedHost) -> None:
-    opening = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "test", "version": "1"},
-        },
-    }
-    opened = acme.http.post("/mcp", json=opening, headers=ACCEPT)
+    opened = acme.http.post("/mcp", json=OPENING, headers=ACCEPT)
     session = ACCEPT | {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
 
     with Wire(host.url, DEVELOPER) as colleague, Wire(host.url, GLOBEX) as stranger:
@@ -193,6 +193,36 @@ def test_a_session_is_of_use_to_the_key_alone_that_opened_it(acme: Wire, host: S
 
     assert [answer.status_code for answer in answers] == [404, 404]
     assert {answer.text for answer in answers} == {invented.text}
+
+
+def test_a_key_can_hold_so_many_sessions_and_leaves_those_of_others(new_host: NewHost) -> None:
+    host = new_host(WOPR_RATE_LIMIT="0")
+
+    with Wire(host.url, ACME) as acme, Wire(host.url, DEVELOPER) as colleague:
+        opened = [acme.http.post("/mcp", json=OPENING, headers=ACCEPT) for _ in range(50)]
+        refused = acme.http.post("/mcp", json=OPENING, headers=ACCEPT)
+        other = colleague.http.post("/mcp", json=OPENING, headers=ACCEPT)
+        session = {"Mcp-Session-Id": opened[0].headers["mcp-session-id"]}
+        ended = acme.http.delete("/mcp", headers=ACCEPT | session)
+        again = acme.http.post("/mcp", json=OPENING, headers=ACCEPT)
+
+    assert {answer.status_code for answer in opened} == {200}
+    assert refused.status_code == 429
+    assert "this key holds 50 MCP sessions" in refused.json()["message"]
+    assert other.status_code == 200
+    assert (ended.status_code, again.status_code) == (200, 200)
+
+
+async def test_a_key_that_holds_all_its_sessions_still_calls_without_one(new_host: NewHost) -> None:
+    host = new_host(WOPR_RATE_LIMIT="0")
+    with Wire(host.url, ACME) as acme:
+        for _ in range(50):
+            acme.http.post("/mcp", json=OPENING, headers=ACCEPT)
+
+        async with connected(host.url) as client:
+            listed = await client.list_tools()
+
+    assert isinstance(listed.tools, list)
 
 
 async def test_a_repeated_call_with_the_same_key_starts_no_second_run(

@@ -103,6 +103,19 @@ async def test_a_tool_that_fails_says_why_and_the_agent_goes_on(notes: Notes) ->
     assert "there are no notes today" in models.requests[1].messages[-1].content
 
 
+async def test_what_a_tool_says_of_its_failure_is_cut(notes: Notes) -> None:
+    models = scripted(call("notes_rant"), say("It rants."))
+
+    log = await ran(desk(notes.server()), models)
+
+    [returned] = payloads(log, "agent.toolReturned")
+    message = returned["error"]["message"]
+    assert "no private notes today" in message
+    assert "(cut: " in message
+    assert len(message) < 5000
+    assert len(models.requests[1].messages[-1].content) < 6000
+
+
 async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_is_started_again(
     notes: Notes,
 ) -> None:

@@ -289,6 +289,18 @@ def test_the_other_name_of_the_type_does_the_same(acme: Wire, server: OpenAiServ
     assert acme.finished(run_id)["outputs"]["ask"]["text"] == "Done."
 
 
+def test_an_option_that_would_change_the_request_itself_is_refused(acme: Wire) -> None:
+    options = {"extra_body": {"model": "dear"}, "openai_reasoning_effort": "low", "top_k": 3}
+
+    answer = acme.post(
+        "/v1/workflows", workflow([asks("agent", "m", {"providerOptions": options})])
+    )
+
+    assert answer.status_code == 400
+    paths = {fault["path"] for fault in answer.json()["details"]["errors"]}
+    assert paths == {"nodes.0.config.providerOptions.extra_body"}
+
+
 def test_a_faulty_config_is_refused_when_it_is_registered(acme: Wire) -> None:
     config = {
         "schema": {"type": "nonsense"},

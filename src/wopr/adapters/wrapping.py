@@ -11,12 +11,12 @@ from wopr.adapters.session import Session
 from wopr.adapters.steps import Done, Going, Paused
 from wopr.api.agent import Agent
 from wopr.engine.outcome import NodeFailure, Outcome, Suspended
-from wopr.nodes.context import RATIFICATION, NodeContext
-from wopr.nodes.llm import Decision, confidence_of, settled
+from wopr.nodes.context import NodeContext
 from wopr.nodes.llm_config import Budget
+from wopr.nodes.llm_decisions import Decision, confidence_of, settled
 from wopr.nodes.llm_talk import BudgetSpent
 from wopr.nodes.registry import NodeType
-from wopr.protocol.documents import Closed, Json, JsonObject, Unset
+from wopr.protocol.documents import Closed, Json, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.manifests import ManifestModelClass
 
@@ -164,22 +164,17 @@ class _Bracket:
             self._ctx.emit(_STARTED, self._about | facts)
 
     def end(self, outcome: str, confidence: float | None = None) -> None:
-        """Record how it ended."""
-        if self._ctx.llm.advertises(_COMPLETED):
+        """Record how it ended, unless that is on the log already."""
+        if not self._ctx.llm.has_decided and self._ctx.llm.advertises(_COMPLETED):
             sure = {} if confidence is None else {"confidence": confidence}
             self._ctx.emit(_COMPLETED, self._about | {"outcome": outcome} | sure)
 
 
 def _concluded(session: Session, bracket: _Bracket, done: Done) -> Outcome:
     """Record what was decided; a decision that is not sure enough waits for a person."""
-    ctx = session.ctx
-    is_first = isinstance(ctx.answer(ctx.interrupt_key(RATIFICATION)), Unset)
     confidence = confidence_of(done.decision)
     decision = Decision(value=done.decision, confidence=confidence, answer_schema=None)
-    outcome = settled(ctx, session.agent_id, decision, done.outputs_with)
-    if is_first:
-        bracket.end("escalated" if isinstance(outcome, Suspended) else "completed", confidence)
-    return outcome
+    return settled(session.ctx, session.agent_id, decision, done.outputs_with, bracket.end)
 
 
 def agent_name(root: str, name: str) -> str:

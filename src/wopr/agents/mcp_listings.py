@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import anyio.to_thread
 import msgspec
@@ -72,40 +72,49 @@ class Listings:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._tools: dict[tuple[str, str], Mapping[str, Listed]] = {}
+        self._tools: dict[Path, Mapping[str, Listed]] = {}
+        # Which file was read last: each is written once, and replaced by another.
+        self._seen: dict[Path, tuple[int, int]] = {}
 
     def get(self, tenant: str, server: str) -> Mapping[str, Listed] | None:
-        """The tools that a server had for a tenant when it was last asked; None if it never was."""
-        return self._tools.get((tenant, server))
+        """The tools that a server had for a tenant when it was last asked; None if it never was.
 
-    async def load(self) -> None:
-        """Take up what is on disk."""
-        self._tools.update(await anyio.to_thread.run_sync(self._read))
+        Another process that uses the directory may have asked since, so the file is looked at.
+        """
+        path = self._path(tenant, server)
+        try:
+            found = path.stat()
+            seen = (found.st_ino, found.st_mtime_ns)
+            if self._seen.get(path) != seen:
+                self._tools[path] = _read(path)
+                self._seen[path] = seen
+        except (OSError, msgspec.MsgspecError):
+            # As good as none: what is known stays, and the server is asked again.
+            pass
+        return self._tools.get(path)
 
     async def put(self, tenant: str, server: str, tools: Iterable[Listed]) -> None:
         """Keep what a server has for a tenant."""
         found = {tool.name: tool for tool in tools}
-        if self._tools.get((tenant, server)) == found:
+        if self.get(tenant, server) == found:
             return
-        self._tools[tenant, server] = found
+        path = self._path(tenant, server)
         body = msgspec.json.encode(list(found.values()))
-        await anyio.to_thread.run_sync(self._write, f"{server}@{quote(tenant, safe='')}", body)
+        await anyio.to_thread.run_sync(_write, path, body)
+        self._tools[path] = found
 
-    def _read(self) -> dict[tuple[str, str], Mapping[str, Listed]]:
-        known: dict[tuple[str, str], Mapping[str, Listed]] = {}
-        for path in sorted(self._directory.glob(f"*@*{_SUFFIX}")):
-            server, _, tenant = path.name.removesuffix(_SUFFIX).partition("@")
-            try:
-                tools = msgspec.json.decode(path.read_bytes(), type=list[Listed])
-            except (OSError, msgspec.MsgspecError):
-                # As good as none: the server is asked again.
-                continue
-            known[unquote(tenant), server] = {tool.name: tool for tool in tools}
-        return known
+    def _path(self, tenant: str, server: str) -> Path:
+        return self._directory / f"{server}@{quote(tenant, safe='')}{_SUFFIX}"
 
-    def _write(self, name: str, body: bytes) -> None:
-        """Put a whole file in the place of the old one, so that a crash leaves either."""
-        self._directory.mkdir(parents=True, exist_ok=True)
-        draft = self._directory / f".{name}.{os.getpid()}.new"
-        draft.write_bytes(body)
-        draft.replace(self._directory / f"{name}{_SUFFIX}")
+
+def _read(path: Path) -> Mapping[str, Listed]:
+    tools = msgspec.json.decode(path.read_bytes(), type=list[Listed])
+    return {tool.name: tool for tool in tools}
+
+
+def _write(path: Path, body: bytes) -> None:
+    """Put a whole file in the place of the old one, so that a crash leaves either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    draft.write_bytes(body)
+    draft.replace(path)

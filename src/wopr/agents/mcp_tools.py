@@ -105,6 +105,11 @@ class McpTools:
             return None
         return McpTool(server=server, tool=found, sessions=self._sessions)
 
+    def knows(self, tenant: str, name: str) -> bool:
+        """Whether it is known what the tool is, or that the operator lets nobody have it."""
+        server, _ = self._named(tenant, name)
+        return server is None or self.find(tenant, name) is not None
+
     def names(self, tenant: str) -> Iterator[str]:
         """What a tenant's agents could be allowed to call, as far as it is known."""
         for server in self._servers.values():
@@ -118,12 +123,9 @@ class McpTools:
         A server that cannot be asked still has what it had; one of which nothing is known raises
         `ToolFault`.
         """
-        for name in names:
-            server, tool = self._named(tenant, name)
-            if server is None:
-                continue
+        for server, tools in self._by_server(tenant, names):
             known = self._listings.get(tenant, server.name)
-            if known is not None and tool in known and self._is_asked(tenant, server):
+            if known is not None and tools <= known.keys() and self._is_asked(tenant, server):
                 continue
             try:
                 await self._ask(tenant, server, secret)
@@ -131,6 +133,17 @@ class McpTools:
                 if known is None:
                     raise
                 log.warning("mcp server not asked", server=server.name, reason=str(fault))
+
+    def _by_server(
+        self, tenant: str, names: Iterable[str]
+    ) -> Iterable[tuple[McpServer, frozenset[str]]]:
+        """The servers of these tools, each once: one that hangs is waited for once."""
+        tools: dict[str, frozenset[str]] = {}
+        for name in names:
+            server, tool = self._named(tenant, name)
+            if server is not None:
+                tools[server.name] = tools.get(server.name, frozenset()) | {tool}
+        return [(self._servers[name], wanted) for name, wanted in tools.items()]
 
     def _is_asked(self, tenant: str, server: McpServer) -> bool:
         client = self._sessions.current(tenant, server)

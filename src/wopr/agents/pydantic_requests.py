@@ -12,6 +12,7 @@ from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
+from wopr.nodes.llm_config import is_provider_option
 from wopr.nodes.models import Asking, Message, ModelRequest
 from wopr.protocol.documents import UNSET, JsonObject, Unset
 
@@ -129,5 +130,5 @@ def settings_of(request: ModelRequest, asking: Asking) -> ModelSettings:
     given = {name: value for name, value in wanted.items() if not isinstance(value, Unset)}
     # Retries are the host's, which records them.
     own: JsonObject = {"timeout": asking.timeout_seconds, "max_retries": 0}
-    # The names of further options are the provider's own, which nobody here knows all of.
-    return cast("ModelSettings", dict(request.provider_options) | given | own)
+    options = {n: value for n, value in request.provider_options.items() if is_provider_option(n)}
+    return cast("ModelSettings", options | given | own)

@@ -19,6 +19,10 @@ class ToolSource(Protocol):
         """A tool that is known by now."""
         ...
 
+    def knows(self, tenant: str, name: str) -> bool:
+        """Whether `find` can tell; False for a tool of this source that is yet to be asked for."""
+        ...
+
     def names(self, tenant: str) -> Iterable[str]:
         """The tools that are known by now."""
         ...
@@ -54,6 +58,10 @@ class Toolbox:
         own = self._tools.get((tenant, name)) or self._tools.get((SHARED, name))
         found = (source.find(tenant, name) for source in self._sources)
         return own or next((tool for tool in found if tool is not None), None)
+
+    def knows(self, tenant: str, name: str) -> bool:
+        """Whether `find` can tell; False for a tool whose source is yet to be asked."""
+        return all(source.knows(tenant, name) for source in self._sources)
 
     def add_source(self, source: ToolSource) -> None:
         """Look for tools there too."""

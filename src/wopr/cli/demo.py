@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import msgspec
 import typer
 
@@ -67,6 +66,8 @@ def _opened(settings: Settings, scripted: ScriptedModels) -> AbstractAsyncContex
 
 async def _told(settings: Settings, scripted: ScriptedModels, is_auto: bool, url: str) -> None:
     """Tell the story; without --auto the host stays until it is stopped."""
+    import anyio
+
     from wopr.api.host import connect
     from wopr.cli.demo_story import Story
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import partial
 from importlib.util import find_spec
 
-import anyio
-
 from wopr.cli.credentials import Server, find_server
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
@@ -31,7 +29,9 @@ def mcp(url: UrlOption = None, api_key: KeyOption = None) -> None:
 
 
 def _pass_on(server: Server) -> None:
-    # Only this command needs it, and it takes a while to load.
+    # Only this command needs them, and they take a while to load.
+    import anyio
+
     from wopr.http.mcp_proxy import NotReached, proxy
 
     try:

@@ -146,6 +146,7 @@ def facts_of(
     _require_place(span)
     read = _Reading(span.attributes, clean)
     service = read.name("service.name")
+    judged = span.evaluations[:MOST_LISTED]
     return SpanFacts(
         span_id=span.span_id,
         parent_id=_parent(span),
@@ -167,7 +168,7 @@ def facts_of(
         finish=read.names("gen_ai.response.finish_reasons"),
         input_tokens=read.count("gen_ai.usage.input_tokens"),
         output_tokens=read.count("gen_ai.usage.output_tokens"),
-        evaluations=tuple(_evaluation(_Reading(each, clean)) for each in span.evaluations),
+        evaluations=tuple(_evaluation(_Reading(each, clean)) for each in judged),
         arguments=read.summary(_ARGUMENTS) if keeps_content else "",
         result=read.summary(_RESULT) if keeps_content else "",
     )
@@ -178,8 +179,8 @@ def _is_id(text: str, length: int) -> bool:
 
 
 def _parent(span: WireSpan) -> str:
-    """The id of the parent; zeros stand for none, as nothing does."""
-    return span.parent_id if span.parent_id.strip("0") else ""
+    """The id of the parent; zeros stand for none, as nothing does and what is no id."""
+    return span.parent_id if _is_id(span.parent_id, 16) else ""
 
 
 def _require_place(span: WireSpan) -> None:
@@ -227,7 +228,8 @@ class _Reading:
         value = self._attributes.get(key)
         if not isinstance(value, int | float) or isinstance(value, bool):
             return None
-        return float(value) if math.isfinite(value) else None
+        is_held = abs(value) <= _MOST if isinstance(value, int) else math.isfinite(value)
+        return float(value) if is_held else None
 
     def summary(self, key: str) -> str:
         """A text of any length, cut."""

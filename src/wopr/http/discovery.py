@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
 from wopr import __version__
@@ -10,7 +11,7 @@ from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.capabilities import Capabilities
 from wopr.protocol.documents import Document, encode
-from wopr.protocol.errors import NotFound
+from wopr.protocol.errors import NotFound, Unavailable
 from wopr.protocol.schemas import export
 from wopr.runtime.advertise_fleet import kahn_schemas
 from wopr.runtime.readiness import check_ready, measure
@@ -65,7 +66,9 @@ async def readyz(exchange: Exchange) -> Answer:
 async def metrics(exchange: Exchange) -> Answer:
     """Expose counters in the Prometheus format."""
     host = exchange.host
-    await measure(host)
+    # Counters are told also while the store is away; what is measured there is as it was last.
+    with suppress(Unavailable):
+        await measure(host)
     return Answer(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
 
 

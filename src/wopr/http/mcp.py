@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -15,7 +15,7 @@ import anyio.abc
 import anyio.to_thread
 
 from wopr.http.answers import Answer, error_answer
-from wopr.http.asgi import ASGIApp, Message, Receive, Scope, Send
+from wopr.http.asgi import Message, Receive, Scope, Send
 from wopr.http.endpoint import Endpoint, Shared, log_request, send_answer
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
@@ -23,6 +23,9 @@ from wopr.protocol.errors import Forbidden, NotProvided, Unavailable
 from wopr.runtime.mcp_servers import serves_mcp
 from wopr.runtime.settings import Settings
 from wopr.security.keys import Principal
+
+if TYPE_CHECKING:
+    from wopr.http.mcp_session_limit import SessionLimit
 
 PATH: Final = "/mcp"
 
@@ -67,7 +70,7 @@ class McpEndpoint(Endpoint):
         super().__init__(shared, {})
         self._tasks: anyio.abc.TaskGroup | None = None
         self._loading = anyio.Lock()
-        self._serve: ASGIApp | None = None
+        self._limit: SessionLimit | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None, None]:
@@ -103,7 +106,7 @@ class McpEndpoint(Endpoint):
         self, principal: Principal, scope: Scope, receive: Receive, sent: _Sent
     ) -> None:
         """Speak MCP with a caller until the request is answered or the host stops."""
-        serve = await self._loaded()
+        limit = await self._loaded()
         from wopr.http.mcp_sessions import owner
 
         async with anyio.create_task_group() as tasks:
@@ -114,22 +117,22 @@ class McpEndpoint(Endpoint):
 
             tasks.start_soon(until_stopping)
             # Whoever opened a session is the only one who can go on with it.
-            await serve({**scope, "user": owner(principal)}, receive, sent)
+            await limit.serve(principal, {**scope, "user": owner(principal)}, receive, sent)
             tasks.cancel_scope.cancel()
         await sent.finish()
 
-    async def _loaded(self) -> ASGIApp:
+    async def _loaded(self) -> SessionLimit:
         """What speaks MCP, loaded when it is first needed: that takes a while, and most need it never."""
         async with self._loading:
-            if self._serve is None and self._tasks is not None:
+            if self._limit is None and self._tasks is not None:
                 await anyio.to_thread.run_sync(_load)
                 from wopr.http.mcp_sessions import run_sessions
 
-                serve: ASGIApp = await self._tasks.start(run_sessions, self._shared)
-                self._serve = serve
-        if self._serve is None:
+                limit: SessionLimit = await self._tasks.start(run_sessions, self._shared)
+                self._limit = limit
+        if self._limit is None:
             raise Unavailable("the host is stopping")
-        return self._serve
+        return self._limit
 
 
 def _load() -> None:

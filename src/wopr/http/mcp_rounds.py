@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+import anyio
 from mcp.server import ServerRequestContext
 from mcp_types import (
     CallToolRequestParams,
@@ -34,12 +35,13 @@ def can_be_asked(ctx: Context) -> bool:
 
 
 async def in_rounds(
-    ctx: Context, params: CallToolRequestParams, ask: Ask
+    ctx: Context, params: CallToolRequestParams, ask: Ask, seconds: float = 0
 ) -> CallToolResult | InputRequiredResult:
     """Make a call until it has its result.
 
     A client of today's version gets the question as a result and calls again with the answer; an
-    older one is asked while its call waits. One that cannot be asked is taken to have cancelled.
+    older one is asked while its call waits. One that cannot be asked, or does not answer within
+    `seconds` (0 is no limit), is taken to have cancelled.
     """
     result = await ask(params.input_responses, params.request_state)
     while isinstance(result, InputRequiredResult):
@@ -47,19 +49,21 @@ async def in_rounds(
             return result
         requests = result.input_requests or {}
         answers: InputResponses = {
-            key: await _asked(ctx, request) for key, request in requests.items()
+            key: await _asked(ctx, request, seconds) for key, request in requests.items()
         }
         result = await ask(answers, result.request_state)
     return result
 
 
-async def _asked(ctx: Context, request: InputRequest) -> ElicitResult:
+async def _asked(ctx: Context, request: InputRequest, seconds: float) -> ElicitResult:
     form = request.params if isinstance(request, ElicitRequest) else None
     if not isinstance(form, ElicitRequestFormParams) or not can_be_asked(ctx):
         return _CANCELLED
-    return await ctx.session.elicit_form(
-        form.message, form.requested_schema, related_request_id=ctx.request_id
-    )
+    with anyio.move_on_after(seconds or None):
+        return await ctx.session.elicit_form(
+            form.message, form.requested_schema, related_request_id=ctx.request_id
+        )
+    return _CANCELLED
 
 
 def _asks_by_result(ctx: Context) -> bool:

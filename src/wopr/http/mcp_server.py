@@ -112,7 +112,8 @@ class McpHost:
         ) -> CallToolResult | InputRequiredResult:
             return await self._round(caller, call, params, responses, state)
 
-        return await in_rounds(ctx, params, ask)
+        seconds = caller.host.settings.mcp_call_seconds
+        return await in_rounds(ctx, params, ask, seconds)
 
     async def _round(
         self,

@@ -172,6 +172,10 @@ class NodeContext(Protocol):
         """The recorded answer to the wait with this key, or `UNSET` while there is none."""
         ...
 
+    def ratification_key(self, decision: Json) -> str:
+        """The key of the wait for a person's word on this decision, and on no other."""
+        ...
+
     def low_confidence(
         self, agent_id: str, confidence: float, decision: Json, key: str
     ) -> Suspended | None:

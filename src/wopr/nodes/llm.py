@@ -20,16 +20,13 @@ What such a node is told, in JSON:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final
 
-from wopr.engine.answers import read_ratification
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.outcome import Completed, NodeFailure, Outcome
-from wopr.nodes.context import RATIFICATION, NodeContext
-from wopr.nodes.decisions import YES_OR_NO, members
+from wopr.nodes.context import NodeContext
 from wopr.nodes.llm_config import AgentConfig, ChatConfig, StructuredConfig
+from wopr.nodes.llm_decisions import Decision, confidence_of, settled
 from wopr.nodes.llm_key import request_key
 from wopr.nodes.llm_plan import Plan, agent_of, plan_of, wanted_tools
 from wopr.nodes.llm_stream import thought_of
@@ -46,13 +43,18 @@ STRUCTURED: Final = "openwop.llm.structured"
 AGENT: Final = "openwop.llm.agent"
 
 
-def asked_keys(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> frozenset[str]:
+def asked_keys(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> frozenset[str] | None:
     """The keys of what the node would ask first: one for its model, one for the fallback.
 
     All later requests follow from the first and from what is on record, so a replay that would
-    ask the same first asks the same all along.
+    ask the same first asks the same all along. None where nothing is known yet of a tool that
+    the agent would have: another process may have known it.
     """
     plan = plan_of(ctx, config, inputs)
+    allowed = ctx.llm.allowlist(plan.agent_id)
+    missing = [name for name in plan.refused_tools if allowed is None or name in allowed]
+    if not all(ctx.llm.knows_tool(name) for name in missing):
+        return None
     plans = [plan]
     if not isinstance(plan.config.fallback_model, Unset):
         plans.append(plan.with_model(plan.config.fallback_model))
@@ -118,15 +120,6 @@ async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Ou
     return _concluded(ctx, work, invocation, finding)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What a model decided, how sure it says it is, and what another decision must fit."""
-
-    value: Json
-    confidence: float | None
-    answer_schema: JsonObject | None
-
-
 class Invocation:
     """The bracket around everything that a live agent does in a node."""
 
@@ -162,8 +155,9 @@ class Invocation:
         ctx.emit("agent.invocation.started", payload)
 
     def end(self, outcome: str, confidence: float | None = None) -> None:
-        """Record how it ended."""
-        if not self._ctx.llm.advertises("agent.invocation.completed"):
+        """Record how it ended, unless that is on the log already."""
+        llm = self._ctx.llm
+        if llm.has_decided or not llm.advertises("agent.invocation.completed"):
             return
         payload: JsonObject = {
             "invocationId": self._id,
@@ -205,13 +199,6 @@ def _models(ctx: NodeContext) -> Models:
     return ctx.llm.models
 
 
-def confidence_of(value: Json) -> float | None:
-    """How sure a document says its author is, where it says so in a way that can be used."""
-    found: Json = value.get("confidence") if is_object(value) else None
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and 0 <= found <= 1 else None
-
-
 def _concluded(ctx: NodeContext, work: Work, invocation: Invocation, finding: Finding) -> Outcome:
     """Turn what the agent found into a decision and the node's outputs."""
     plan = work.talk.plan
@@ -227,7 +214,7 @@ def _concluded(ctx: NodeContext, work: Work, invocation: Invocation, finding: Fi
         value = value["answer"]
     if confidence is not None:
         outputs["confidence"] = confidence
-    is_first = isinstance(ctx.answer(ctx.interrupt_key(RATIFICATION)), Unset)
+    is_first = isinstance(ctx.answer(ctx.ratification_key(value)), Unset)
     if is_first and not thought_of(finding.answer) and not ctx.llm.is_private:
         ctx.reason(plan.agent_id, outputs.get("reasoning") or finding.answer.text)
     return settled(
@@ -235,7 +222,7 @@ def _concluded(ctx: NodeContext, work: Work, invocation: Invocation, finding: Fi
         plan.agent_id,
         Decision(value=value, confidence=confidence, answer_schema=_answer_schema(plan)),
         lambda decided: _outputs(plan, outputs, decided),
-        invocation,
+        invocation.end,
     )
 
 
@@ -252,48 +239,3 @@ def _outputs(plan: Plan, outputs: JsonObject, value: Json) -> JsonObject:
         return value
     text = {"text": value} if isinstance(value, str) else {}
     return {**outputs, **text, "result": value}
-
-
-def settled(
-    ctx: NodeContext,
-    agent_id: str,
-    decision: Decision,
-    outputs_of: Callable[[Json], JsonObject],
-    invocation: Invocation | None = None,
-) -> Outcome:
-    """Record a decision. One that is not sure enough waits for a person, who has the last word."""
-    key = ctx.interrupt_key(RATIFICATION)
-    answer = ctx.answer(key)
-    if not isinstance(answer, Unset):
-        said = read_ratification(decision.value, answer)
-        if said.is_rejection:
-            message = f"the decision of {agent_id} was rejected"
-            raise NodeFailure(message, code="decision_rejected", retryable=False)
-        ctx.emit("agent.decided", {"agentId": agent_id, "decision": said.decision})
-        return Completed(outputs_of(said.decision))
-    payload: JsonObject = {"agentId": agent_id, "decision": decision.value}
-    held = None
-    if decision.confidence is not None:
-        payload["confidence"] = decision.confidence
-        held = ctx.low_confidence(agent_id, decision.confidence, decision.value, key)
-    ctx.emit("agent.decided", payload)
-    if invocation is not None:
-        invocation.end("completed" if held is None else "escalated", decision.confidence)
-    if held is None:
-        return Completed(outputs_of(decision.value))
-    return replace(held, resume_schema=_ratification(decision.answer_schema))
-
-
-def _ratification(schema: JsonObject | None) -> JsonObject | None:
-    """What a person may answer; None for anything, where nothing is known of the decision."""
-    # References count from the root of a document, so such a schema cannot stand inside another.
-    if schema is None or "$defs" in schema:
-        return None
-    forms = [
-        members(action=YES_OR_NO),
-        members(ratified={"const": True}),
-        members(rejected={"const": True}),
-        members(decision=schema),
-        schema,
-    ]
-    return {"anyOf": forms}

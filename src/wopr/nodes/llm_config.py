@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
@@ -55,6 +56,44 @@ class ChatConfig(Closed, frozen=True, kw_only=True):
     fallback_model: ModelName | Unset = UNSET
     budget: Budget = Budget()
 
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name every option that is none of a provider's."""
+        yield from _option_faults(config)
+
+
+# What every provider may know beside the fields above.
+COMMON_OPTIONS: Final = frozenset(
+    {
+        "frequency_penalty",
+        "logit_bias",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "service_tier",
+        "thinking",
+        "top_k",
+    }
+)
+_OWN_OPTION: Final = re.compile(r"(?:openai|anthropic|google)_[a-z0-9_]+")
+
+
+def is_provider_option(name: str) -> bool:
+    """Whether a workflow may set this option of a provider.
+
+    Others would change the request itself, and with it the model or the conversation that the
+    host has checked.
+    """
+    return name in COMMON_OPTIONS or _OWN_OPTION.fullmatch(name) is not None
+
+
+def _option_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+    options = config.get("providerOptions")
+    for name in options if is_object(options) else ():
+        if not is_provider_option(name):
+            known = ", ".join(sorted(COMMON_OPTIONS))
+            expected = f"one of {known}, or a name that begins with openai_, anthropic_ or google_"
+            yield f"providerOptions.{name}", f"is no option of a provider: use {expected}"
+
 
 class StructuredConfig(ChatConfig, frozen=True, kw_only=True):
     """A chat whose answer is JSON that fits a schema."""
@@ -63,7 +102,8 @@ class StructuredConfig(ChatConfig, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name what is wrong with the schema."""
+        """Name what is wrong with the schema and the options."""
+        yield from _option_faults(config)
         yield from _schema_faults(config)
 
 
@@ -86,7 +126,8 @@ class AgentConfig(ChatConfig, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name what is wrong with the schema and with every declared tool."""
+        """Name what is wrong with the schema, the options and every declared tool."""
+        yield from _option_faults(config)
         yield from _schema_faults(config)
         seen: set[str] = set()
         for index, tool in enumerate(members_of(config, "httpTools")):

@@ -79,6 +79,11 @@ class LlmContext(Protocol):
         ...
 
     @property
+    def has_decided(self) -> bool:
+        """Whether this execution has a decision on the log already, made before a wait."""
+        ...
+
+    @property
     def spent(self) -> Spent:
         """What the run has on its log as used."""
         ...
@@ -93,6 +98,10 @@ class LlmContext(Protocol):
 
     def find_tool(self, name: str) -> Tool | None:
         """A tool of the host's toolbox."""
+        ...
+
+    def knows_tool(self, name: str) -> bool:
+        """Whether `find_tool` can tell; False for a tool whose source is yet to be asked."""
         ...
 
     async def prepare_tools(self, names: Collection[str]) -> None:

@@ -16,6 +16,11 @@ from wopr.security.digest import canonical_digest
 
 TYPE_ID = "openwop.mcp.call"
 _VALUE = "the value"
+_SAID = {
+    "tool_timeout": "gave no result in time",
+    "tool_unavailable": "was lost in the call: its server did not answer",
+    "tool_error": "answered with an error",
+}
 
 
 class McpCallConfig(Closed, frozen=True, kw_only=True):
@@ -49,7 +54,7 @@ async def mcp_call(ctx: NodeContext, config: McpCallConfig, inputs: JsonObject) 
         try:
             return await ctx.llm.perform_tool(tool, arguments, config.timeout_ms)
         except ToolFault as fault:
-            raise _failure(fault) from fault
+            raise _failure(config.name, fault) from fault
 
     async def call_once() -> Json:
         return await ctx.once(f"tool:{config.name}", call)
@@ -84,11 +89,14 @@ def _check(tool: Tool, arguments: JsonObject) -> None:
         raise NodeFailure(f"{place}: {fault.message}", code="validation_error", retryable=False)
 
 
-def _failure(fault: ToolFault) -> NodeFailure:
-    """The failure of a call. What the tool itself refused it will refuse again."""
+def _failure(name: str, fault: ToolFault) -> NodeFailure:
+    """The failure of a call, without what the tool said of it.
+
+    What the tool itself refused it will refuse again.
+    """
     codes = {"tool_timeout": "tool_timeout", "mcp_unavailable": "tool_unavailable"}
     code = codes.get(fault.code, "tool_error")
-    return NodeFailure(str(fault), code=code, retryable=code != "tool_error")
+    return NodeFailure(f"{name} {_SAID[code]}", code=code, retryable=code != "tool_error")
 
 
 def _shown(result: Json) -> JsonObject:

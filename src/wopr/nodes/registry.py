@@ -25,7 +25,7 @@ from wopr.nodes.context import NodeContext
 from wopr.protocol.documents import Json, JsonObject
 
 Execute = Callable[[NodeContext, Any, Any], Any]
-AskedKeys = Callable[[NodeContext, Any, Any], frozenset[str]]
+AskedKeys = Callable[[NodeContext, Any, Any], frozenset[str] | None]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENTRY_POINT_GROUP = "wopr.nodes"
@@ -50,7 +50,8 @@ class NodeType:
     description: str = ""
     # Other ids of the same type.
     aliases: tuple[str, ...] = ()
-    # The keys of what the node would first ask a model; a replay compares them with the record.
+    # The keys of what the node would first ask a model; a replay compares them with the record,
+    # unless they cannot be told here.
     asked_keys: AskedKeys | None = None
 
     def decode_config(self, config: JsonObject) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 from wopr.engine.answers import read_ratification
 from wopr.engine.expressions import ExpressionFault, compile_check, evaluate
 from wopr.engine.outcome import Completed, NodeFailure, Outcome
-from wopr.nodes.context import RATIFICATION, NodeContext
+from wopr.nodes.context import NodeContext
 from wopr.nodes.decisions import (
     DECISION,
     YES_OR_NO,
@@ -79,11 +79,11 @@ def _rule_faults(path: str, rule: JsonObject) -> Iterator[tuple[str, str]]:
 def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -> Outcome:
     """Take one decision. One that the agent is not sure of is held until a person ratifies it."""
     agent_id = supervisor_agent_id(ctx, config)
-    key = ctx.interrupt_key(RATIFICATION)
+    decision = _next_decision(ctx, config)
+    key = ctx.ratification_key(decision)
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
-        return _decide(ctx, agent_id, _ratified(ctx, config, answer))
-    decision = _next_decision(ctx, config)
+        return _decide(ctx, agent_id, _ratified(decision, answer))
     confidence = config.mock_confidence
     # A script's doubt concerns its first turn; it would never end otherwise.
     if isinstance(confidence, Unset) or ctx.decisions:
@@ -103,8 +103,7 @@ def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
     return DEFAULT_AGENT if isinstance(config.agent_id, Unset) else config.agent_id
 
 
-def _ratified(ctx: NodeContext, config: SupervisorConfig, answer: Json) -> JsonObject:
-    pending = _next_decision(ctx, config)
+def _ratified(pending: JsonObject, answer: Json) -> JsonObject:
     ratified = read_ratification(pending, answer)
     if ratified.is_rejection:
         raise NodeFailure("the decision was rejected", code="decision_rejected", retryable=False)

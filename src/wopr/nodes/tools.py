@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import httpx
 
 from wopr.protocol.documents import Json, JsonObject
 
 Transport = Literal["mcp", "http", "native"]
+# In characters. It may be somebody else's text, a model reads it, and the record keeps it.
+LONGEST_FAULT: Final = 4000
 
 
 class SecretOf(Protocol):
@@ -47,9 +49,15 @@ class ToolContext:
 
 
 class ToolFault(Exception):
-    """A call that did not work; the model is told the message and may go on without it."""
+    """A call that did not work; the model is told the message and may go on without it.
+
+    A message that is too long is cut.
+    """
 
     def __init__(self, message: str, *, code: str = "tool_error") -> None:
+        length = len(message)
+        if length > LONGEST_FAULT:
+            message = f"{message[:LONGEST_FAULT]}… (cut: {length} characters)"
         super().__init__(message)
         self.code = code
 

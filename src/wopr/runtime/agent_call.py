@@ -22,9 +22,13 @@ from wopr.runtime.node_memory import RunMemory
 from wopr.runtime.registration import CONFORMANCE_PREFIX
 from wopr.runtime.suspending import low_confidence
 from wopr.runtime.tool_calls import ToolCalls, ToolPolicy
+from wopr.security.digest import json_digest
 
 if TYPE_CHECKING:
     from wopr.runtime.advance import Advancer
+
+# How much of a decision's digest is in the key of its wait.
+_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,16 @@ class AgentCall(NodeCall):
             self.tenant, agent_id, state.configurable, self._version(agent_id), state.started_at
         )
 
+    def ratification_key(self, decision: Json) -> str:
+        """The key of the wait for a person's word on this decision, and on no other."""
+        shown = self._run.vault.shown_decision(self.state, self.node_id, as_json(decision))
+        return self._ratification_key(self.redactor.json(shown))
+
+    def _ratification_key(self, shown: Json) -> str:
+        """A key by what the log shows of a decision: nobody can have agreed to more."""
+        digest = json_digest(shown).hex()[:_DIGITS]
+        return self.interrupt_key(f"{RATIFICATION}-{digest}")
+
     def low_confidence(
         self, agent_id: str, confidence: float, decision: Json, key: str
     ) -> Suspended | None:
@@ -132,13 +146,11 @@ class AgentCall(NodeCall):
         unsure one waits for a person, or is recorded as let through. The decisions are read from
         the log, so that neither a flush, a sleep nor a restart lets one slip by.
         """
-        key = self.interrupt_key(RATIFICATION)
-        if not isinstance(self.answer(key), Unset):
-            return None
         for decided in burst.state.nodes[self.node_id].decided:
             agent_id: str = decided["agentId"]
             needed, observed = self.threshold(agent_id), decided["confidence"]
-            if not is_low(observed, needed):
+            key = self._ratification_key(decided["decision"])
+            if not is_low(observed, needed) or not isinstance(self.answer(key), Unset):
                 continue
             if not self._services.suppresses_escalation:
                 return low_confidence(agent_id, needed, observed, decided["decision"], key)

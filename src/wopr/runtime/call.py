@@ -68,6 +68,8 @@ class NodeCall:
         self.configurable: Mapping[str, Json] = state.configurable
         self.children = children
         self.http = advancer.http
+        # Whether outputs of this node are marked sensitive: what leads to them is, too.
+        self.is_private = any(state.graph.nodes[node_id].output_sensitivity.values())
 
     @property
     def variables(self) -> Mapping[str, Json]:
@@ -318,8 +320,8 @@ class NodeCall:
         return result
 
     def _kept(self, outcome: bytes, invocation_id: str) -> bytes:
-        """An outcome as it is stored: sealed where the run has values that it may repeat."""
-        if self._run.vault.is_empty:
+        """An outcome as it is stored: sealed where it may hold what the run hides, or is to hide."""
+        if self._run.vault.is_empty and not self.is_private:
             return outcome
         return self._advancer.journal.sealed(outcome, invocation_id)
 

@@ -55,7 +55,10 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
 
 
 def keys_of(run: ActiveRun, call: AgentCall, node_type: NodeType) -> frozenset[str] | None:
-    """What a node would ask a model first; none at all when it could no longer ask anything."""
+    """What a node would ask a model first; none at all when it could no longer ask anything.
+
+    None when it asks no model, or cannot tell here.
+    """
     if node_type.asked_keys is None:
         return None
     try:

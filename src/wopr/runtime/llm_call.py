@@ -51,7 +51,7 @@ class RunLlm:
         self.default_model = services.llm.default_model
         self.caps = lowered(services.llm.caps, call.configurable)
         node = run.compiled.graph.nodes[call.node_id]
-        self.is_private = any(node.output_sensitivity.values())
+        self.is_private = call.is_private
         self.credentials_ref = _credentials_ref(node.credentials_ref, call.configurable)
         is_summary = call.verbosity == "summary"
         self.reasoning_bytes = services.token_limit * 4 if is_summary else None
@@ -65,6 +65,11 @@ class RunLlm:
     def invocation_id(self) -> str:
         """The live invocation that this execution has on the log."""
         return self._run.state.nodes[self._call.node_id].invocation_id
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether this execution has a decision on the log already, made before a wait."""
+        return bool(self._run.state.nodes[self._call.node_id].decided)
 
     @property
     def spent(self) -> Spent:
@@ -91,6 +96,10 @@ class RunLlm:
     def find_tool(self, name: str) -> Tool | None:
         """A tool of the host's toolbox."""
         return self._services.toolbox.find(self._call.tenant, name)
+
+    def knows_tool(self, name: str) -> bool:
+        """Whether the toolbox can tell what the tool is, or that there is none."""
+        return self._services.toolbox.knows(self._call.tenant, name)
 
     async def prepare_tools(self, names: Collection[str]) -> None:
         """Get to know those tools that are had from elsewhere."""

@@ -43,7 +43,6 @@ async def with_mcp_tools(settings: Settings, toolbox: Toolbox) -> AsyncGenerator
     from wopr.agents.mcp_tools import McpTools
 
     listings = Listings(settings.data_dir / LISTINGS)
-    await listings.load()
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
         toolbox.add_source(McpTools(servers, McpSessions(tasks), listings))

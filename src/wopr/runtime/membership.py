@@ -48,6 +48,7 @@ class Membership:
         self._is_leaving = False
         self._has_left = False
         self._beating = anyio.Lock()
+        self._on_duty = anyio.Lock()
         # Of a clock that goes on while the process is stopped.
         self._beat_at = time.monotonic()
 
@@ -76,6 +77,10 @@ class Membership:
         self._is_leaving = True
         self._advancer.holding.executes = False
         self._stop_duties()
+        async with self._beating:
+            with suppress(WoprError):
+                # Not to be renewed while nodes end: another one leads meanwhile.
+                await self._peers.beat(self._process, self._kind, leads=False)
         await self._advancer.wakeups.source.stop()
         with anyio.move_on_after(seconds):
             await self._advancer.holding.until_empty()
@@ -97,7 +102,7 @@ class Membership:
 
     async def _beat(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            beat = await self._peers.beat(self._process, self._kind)
+            beat = await self._peers.beat(self._process, self._kind, leads=not self._is_leaving)
         except WoprError as error:
             log.error("no sign of life is taken", code=error.code, message=str(error))
             if self.silent_seconds > LEAD_SECONDS:
@@ -108,7 +113,7 @@ class Membership:
             log.warning("this process was taken for dead", process=self._process)
             self._drop_all()
         self._beat_at = time.monotonic()
-        self._lead(tasks, beat.leads and not self._is_leaving)
+        self._lead(tasks, beat.leads)
 
     def _lead(self, tasks: anyio.abc.TaskGroup, leads: bool) -> None:
         if not leads:
@@ -123,9 +128,10 @@ class Membership:
             duty.cancel()
 
     async def _do_duties(self, scope: anyio.CancelScope) -> None:
-        log.info("this process leads", process=self._process)
+        # Duties that were stopped may still finish something: no second set beside them.
         with scope:
-            async with anyio.create_task_group() as tasks:
+            async with self._on_duty, anyio.create_task_group() as tasks:
+                log.info("this process leads", process=self._process)
                 for duty in self._duties:
                     tasks.start_soon(duty)
 

@@ -30,6 +30,7 @@ from wopr.runtime.feedback import announce
 from wopr.runtime.fleet_debts import AT_ONCE
 from wopr.store.port import Batch, RunLog
 from wopr.store.port.fleet import Fleet
+from wopr.store.port.fleet_clockwork import FleetClockwork
 from wopr.store.port.projections import Projections
 
 # A run that is pushed in many pieces is followed and not read again with each of them.
@@ -55,7 +56,7 @@ def origin(run_id: str) -> JsonObject:
     return {"source": SOURCE} if is_observed_run(run_id) else {}
 
 
-class ObservingStore(RunLog, Fleet, Projections, Protocol):
+class ObservingStore(RunLog, Fleet, FleetClockwork, Projections, Protocol):
     """What observing needs of the store."""
 
 
@@ -201,10 +202,19 @@ class Observers:
         size = sum(len(body) for bodies in news.values() for body in bodies)
         batches = take() if size < NEAR_BYTES else await anyio.to_thread.run_sync(take)
         await self._store.append(tenant, batches)
+        begun = {batch.run.run_id for batch in batches if batch.first == 0}
+        await self._drop_orphans(tenant, [each for each in news if followed[each].run_id in begun])
         for batch in batches:
             self._bus.publish(batch.run.run_id, batch.events)
             for row in batch.annotations:
                 announce(self._bus, batch.run.run_id, row.annotation_id, row.body)
+
+    async def _drop_orphans(self, tenant: str, run_ids: Sequence[str]) -> None:
+        """Delete new runs whose lines were deleted while the runs were built."""
+        for run_id in run_ids:
+            if await self._store.fleet_run(tenant, run_id) is None:
+                observed = observed_run_id(tenant, run_id)
+                await self._store.fleet_delete([(tenant, run_id, observed)])
 
 
 def _take(

@@ -81,7 +81,7 @@ class Subscriptions:
         # Told of every webhook that has something to be delivered.
         self.has_news: Callable[[str, str], None] = lambda tenant, webhook_id: None
 
-    async def load(self) -> None:
+    async def load(self, *, keeps_health: bool = True) -> None:
         """Read all subscriptions; those that are gone meanwhile are forgotten."""
         after: str | None = None
         known = [(tenant, name) for tenant, kept in self._by_tenant.items() for name in kept]
@@ -89,7 +89,7 @@ class Subscriptions:
             known += page
             after = page[-1][1]
         for tenant, webhook_id in dict.fromkeys(known):
-            await self.refresh(tenant, webhook_id, keeps_health=True)
+            await self.refresh(tenant, webhook_id, keeps_health=keeps_health)
 
     def find(self, tenant: str, webhook_id: str) -> Subscription | None:
         """A tenant's subscription."""

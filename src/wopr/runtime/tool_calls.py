@@ -20,6 +20,7 @@ from wopr.nodes.tools import ToolFault, Transport
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
 from wopr.runtime.appender import as_json
+from wopr.security.shapes import MASK
 
 if TYPE_CHECKING:
     from wopr.runtime.agent_call import AgentCall
@@ -82,7 +83,7 @@ class ToolCalls:
         """Record what came of a framework's call."""
         call_id: str = base["callId"]
         status = "error" if "error" in returned else "ok"
-        told = returned if shows else {n: v for n, v in returned.items() if n != "outcome"}
+        told = returned if shows else _hidden(returned)
         cause = self._announced.pop(call_id, "")
         redacted: JsonObject = self._redacted({"status": status} | told)
         self._call.emit("agent.toolReturned", base | redacted, causation_id=cause)
@@ -150,7 +151,7 @@ class ToolCalls:
 
         ended: JsonObject = await call.once(key, perform)
         if not is_over:
-            told = ended if shows else {n: v for n, v in ended.items() if n != "outcome"}
+            told = ended if shows else _hidden(ended)
             call.emit("agent.toolReturned", base | told, causation_id=cause)
             await call.flush()
         return {name: ended[name] for name in ("outcome", "error") if name in ended}
@@ -214,6 +215,13 @@ class ToolCalls:
 def _refused(status: str, refusal: WoprError) -> JsonObject:
     """The return of a call that was not made: it took no time."""
     return {"status": status, "error": {"code": refusal.code, "message": refusal.message}}
+
+
+def _hidden(returned: JsonObject) -> JsonObject:
+    """A return without the tool's own words: of an error only its code is told."""
+    told = {name: value for name, value in returned.items() if name != "outcome"}
+    error: JsonObject = told.get("error", {})
+    return told | {"error": {"code": error["code"], "message": MASK}} if error else told
 
 
 def _failure(refusal: WoprError) -> NodeFailure:

@@ -18,8 +18,11 @@ from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.security.masking import mask_members
 from wopr.security.redact import MIN_SECRET, Redactor, StreamRedactor
 from wopr.security.seal import Seal
+from wopr.security.shapes import MASK
 
 HIDDEN_ID: Final = "sensitive"
+# Events that tell what an agent decided; a wait that is asked for tells it in its data.
+_DECISIONS: Final = frozenset({"agent.decided", "node.suspended"})
 _CHANGED: Final = ("next", "previous")
 _STRUCTURE: Final = frozenset({"kind", "key", "name", "status", "phase", "drainPolicy"})
 
@@ -113,6 +116,7 @@ class Vault:
         self, state: RunState, event_type: str, node_id: str, payload: JsonObject, at: int
     ) -> JsonObject:
         """Keep the sensitive members of a payload and return the masked payload."""
+        payload = self._conceal_decision(state, event_type, node_id, payload)
         match event_type:
             case "run.started":
                 return self._conceal_inputs(state, payload)
@@ -131,6 +135,28 @@ class Vault:
                     name: value if _is_structure(name) else self._clean(state, value)
                     for name, value in payload.items()
                 }
+
+    def shown_decision(self, state: RunState, node_id: str, decision: Json) -> Json:
+        """What a reader gets of an agent's decision.
+
+        Where the node's outputs are sensitive the decision is, too. There are few that it could
+        be, so that even a hash would tell.
+        """
+        is_marked = any(state.graph.nodes[node_id].output_sensitivity.values())
+        if is_marked and state.graph.masking != "passthrough":
+            return MASK
+        return self._clean(state, decision)
+
+    def _conceal_decision(
+        self, state: RunState, event_type: str, node_id: str, payload: JsonObject
+    ) -> JsonObject:
+        if event_type in _DECISIONS and "decision" in payload:
+            return payload | {"decision": self.shown_decision(state, node_id, payload["decision"])}
+        data: JsonObject = payload.get("data", {}) if event_type == "interrupt.requested" else {}
+        if payload.get("kind") != "low-confidence" or "decision" not in data:
+            return payload
+        shown = self.shown_decision(state, node_id, data["decision"])
+        return payload | {"data": data | {"decision": shown}}
 
     def _conceal_inputs(self, state: RunState, payload: JsonObject) -> JsonObject:
         graph = state.graph

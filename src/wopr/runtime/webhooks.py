@@ -71,14 +71,22 @@ class Dispatcher:
 
     async def run_forever(self) -> None:
         """Deliver until cancelled."""
-        try:
-            async with anyio.create_task_group() as tasks:
-                self._tasks = tasks
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                await self._catch_up()
                 while True:
                     await self._employ_all()
                     await anyio.sleep(SWEEP_SECONDS)
-        finally:
-            self._tasks = None
+            finally:
+                self._tasks = None
+
+    async def _catch_up(self) -> None:
+        """Take over how receivers fared with whoever delivered before."""
+        try:
+            await self._subscriptions.load(keeps_health=False)
+        except WoprError as error:
+            log.error("webhooks wait for the store", code=error.code, message=str(error))
 
     async def _employ_all(self) -> None:
         try:

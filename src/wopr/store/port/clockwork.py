@@ -28,7 +28,7 @@ class Clockwork(Protocol):
         ...
 
     async def forget(self, answers_before: int, invocations_before: int) -> None:
-        """Drop idempotency records past their retention."""
+        """Drop idempotency records past their retention; a run that goes on keeps its invocations."""
         ...
 
     async def forget_memories(self, before: int) -> None:

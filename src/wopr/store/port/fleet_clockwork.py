@@ -26,5 +26,8 @@ class FleetClockwork(Protocol):
         ...
 
     async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
-        """Delete these hidden `(tenant, run_id, observed_run_id)` for good, with the observed run."""
+        """Delete these hidden `(tenant, run_id, observed_run_id)` for good, with the observed run.
+
+        An observed run whose lines are gone already is deleted too.
+        """
         ...

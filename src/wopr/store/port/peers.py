@@ -113,8 +113,8 @@ class Peers(Protocol):
         """Hear of what any process writes, for as long as it is iterated."""
         ...
 
-    async def beat(self, process: str, kind: Kind) -> Beat:
-        """Give a sign of life, and take or keep the lead where nobody else has it."""
+    async def beat(self, process: str, kind: Kind, *, leads: bool = True) -> Beat:
+        """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
         ...
 
     async def rescue(self, now: int) -> int:

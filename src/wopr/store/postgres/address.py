@@ -28,6 +28,16 @@ class Address:
         return make_conninfo(self.conninfo, options=f"{self.options} {added}".strip())
 
 
+# A server that is gone without a word is noticed within seconds, not by the kernel's own patience.
+_PATIENCE = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
 def address_of(url: str) -> Address:
     """Read a URL. Raises `Refused` for one that cannot be read, without repeating it."""
     try:
@@ -41,7 +51,8 @@ def address_of(url: str) -> Address:
         ) from None
     options = str(parts.pop("options", None) or "")
     parts.setdefault("application_name", "wopr")
-    parts.setdefault("connect_timeout", "5")
+    for name, value in _PATIENCE.items():
+        parts.setdefault(name, value)
     shown = {name: str(parts[name]) for name in _SETTINGS if parts.get(name)}
     return Address(
         conninfo=make_conninfo("", **parts),

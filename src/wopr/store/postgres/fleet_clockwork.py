@@ -96,7 +96,10 @@ async def _hide(transaction: Transaction, run_id: str, now: int) -> None:
 
 async def _delete(transaction: Transaction, run_id: str, observed_run_id: str) -> None:
     key = (transaction.tenant, run_id)
-    if await transaction.row(_HOLD_RUN, key) == (True,):
+    held = await transaction.row(_HOLD_RUN, key)
+    if held == (False,):
+        return
+    if held is not None:
         for sql in _DELETE:
             await transaction.queue(sql, key)
-        await delete_run(transaction, observed_run_id)
+    await delete_run(transaction, observed_run_id)

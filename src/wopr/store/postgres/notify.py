@@ -55,8 +55,16 @@ async def listen(address: Address) -> AsyncGenerator[News, None]:
 
 
 def _news(payload: str) -> News:
-    """What a payload means; the second word of four says of which kind it is."""
-    match _decoder.decode(payload):
+    """What a payload means; the second word of four says of which kind it is.
+
+    Whoever may log in may notify, and a newer process may say more: what is not understood is a
+    reason to look at everything.
+    """
+    try:
+        words = _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return Listening()
+    match words:
         case [str(tenant), str(run_id), int(sequence)]:
             return Grown(tenant=tenant, run_id=run_id, sequence=sequence)
         case [str(tenant), str(run_id), str(annotation_id)]:

@@ -24,6 +24,9 @@ WHERE l.process_id = excluded.process_id
     OR l.renewed_at < clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'
 RETURNING 1
 """
+_RESIGN = """
+UPDATE leases SET renewed_at = '-infinity' WHERE name = 'duties' AND process_id = %s RETURNING 1
+"""
 _RESCUE = "SELECT host_rescue(%s)"
 _DROP_STALLED = "SELECT host_drop_stalled()"
 _QUEUE_DUE = "SELECT host_queue_due(%s, %s)"
@@ -71,10 +74,11 @@ class PostgresPeers:
         """Hear of what any process writes, on a connection of its own."""
         return listen(self._db.address)
 
-    async def beat(self, process: str, kind: Kind) -> Beat:
-        """Give a sign of life, and take or keep the lead where nobody else has it."""
+    async def beat(self, process: str, kind: Kind, *, leads: bool = True) -> Beat:
+        """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
         [(is_new,)] = await self._db.tell(_BEAT, (process, kind))
-        return Beat(is_new=is_new, leads=bool(await self._db.tell(_LEAD, (process,))))
+        found = await self._db.tell(_LEAD if leads else _RESIGN, (process,))
+        return Beat(is_new=is_new, leads=leads and bool(found))
 
     async def rescue(self, now: int) -> int:
         """Free the runs of processes that gave no sign of life, and drop what they had queued."""

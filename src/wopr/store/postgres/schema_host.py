@@ -113,8 +113,11 @@ HOST_FUNCTIONS = (
         body="""
             WITH gone AS (
                 DELETE FROM invocations i USING (
-                    SELECT tenant, invocation_id FROM invocations
-                    WHERE claimed_at < $1 ORDER BY claimed_at LIMIT $2
+                    SELECT tenant, invocation_id FROM invocations o
+                    WHERE claimed_at < $1 AND (
+                        SELECT r.ended_at IS NULL FROM runs r
+                        WHERE r.tenant = o.tenant AND r.run_id = o.run_id
+                    ) IS NOT TRUE ORDER BY claimed_at LIMIT $2
                 ) old WHERE i.tenant = old.tenant AND i.invocation_id = old.invocation_id
                 RETURNING 1
             ) SELECT count(*) FROM gone

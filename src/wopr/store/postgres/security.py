@@ -61,7 +61,7 @@ _CLOCKWORK_GRANTS = {
     "runs": "SELECT (tenant, run_id, wake_at, ended_at, status, last_sequence, holder, wakes), "
     "UPDATE (wake_at, holder, wakes)",
     "answers": "SELECT (tenant, key_hash, created_at), DELETE",
-    "invocations": "SELECT (tenant, invocation_id, claimed_at), DELETE",
+    "invocations": "SELECT (tenant, invocation_id, run_id, claimed_at), DELETE",
     "memories": "SELECT (tenant, place, expires_at)",
     "api_keys": "SELECT, UPDATE (expires_at, revoked_at, replaced_by)",
     "webhooks": "SELECT (tenant, webhook_id)",

@@ -17,7 +17,7 @@ from wopr.store.postgres.part import Part
 _BEGIN = """
 INSERT INTO otlp_traces (tenant, trace_id, last_at, due_at, spans, sealed, told, news)
 SELECT %s, id, %s, %s, 0, 0, 0, 0 FROM unnest(%s::text[]) AS id
-ON CONFLICT (tenant, trace_id) DO NOTHING
+ON CONFLICT (tenant, trace_id) DO UPDATE SET news = otlp_traces.news
 """
 _HOLD = """
 SELECT trace_id, spans FROM otlp_traces WHERE tenant = %s AND trace_id = ANY (%s::text[])

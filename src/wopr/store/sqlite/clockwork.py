@@ -33,9 +33,14 @@ DELETE FROM answers WHERE (tenant, key_hash) IN (
     SELECT tenant, key_hash FROM answers WHERE created_at < ? ORDER BY created_at LIMIT ?
 )
 """
+# A run that still waits needs what it has done on record, however long ago that was.
 _FORGET_INVOCATIONS = """
 DELETE FROM invocations WHERE (tenant, invocation_id) IN (
-    SELECT tenant, invocation_id FROM invocations WHERE claimed_at < ? ORDER BY claimed_at LIMIT ?
+    SELECT i.tenant, i.invocation_id FROM invocations i
+    WHERE i.claimed_at < ? AND NOT EXISTS (
+        SELECT 1 FROM runs r
+        WHERE r.run_id = i.run_id AND r.tenant = i.tenant AND r.ended_at IS NULL
+    ) ORDER BY i.claimed_at LIMIT ?
 )
 """
 

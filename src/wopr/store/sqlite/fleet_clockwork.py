@@ -38,6 +38,7 @@ _FORGET = (
 _DELETE_RUN = """
 DELETE FROM fleet_runs WHERE tenant = ? AND run_id = ? AND hidden_at IS NOT NULL
 """
+_IS_SHOWN = "SELECT 1 FROM fleet_runs WHERE tenant = ? AND run_id = ?"
 _DELETE_CHUNKS = "DELETE FROM fleet_chunks WHERE tenant = ? AND run_id = ?"
 
 
@@ -98,4 +99,6 @@ def _hide(connection: sqlite3.Connection, tenant: str, run_id: str, now: int) ->
 def _delete(connection: sqlite3.Connection, tenant: str, run_id: str, observed_run_id: str) -> None:
     if connection.execute(_DELETE_RUN, (tenant, run_id)).rowcount:
         connection.execute(_DELETE_CHUNKS, (tenant, run_id))
-        delete_run(connection, tenant, observed_run_id)
+    elif connection.execute(_IS_SHOWN, (tenant, run_id)).fetchone():
+        return
+    delete_run(connection, tenant, observed_run_id)

@@ -1,0 +1,115 @@
+"""What is known of tools, in a host with other processes beside it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.mcp.conftest import Notes
+from tests.mcp.desk import Desk, desk
+from wopr import mcp_server
+from wopr.agents.mcp_listings import Listed, Listings, listed
+from wopr.agents.mcp_sessions import McpSessions
+from wopr.agents.mcp_tools import McpTools
+from wopr.api import host as api
+from wopr.api.apps import collect
+from wopr.http.app import App
+from wopr.nodes.tools import ToolFault
+from wopr.runtime.contributions import contributed_host
+from wopr.runtime.settings import Settings
+from wopr.testing import call, say, scripted
+from wopr.testing.models import ScriptedModels
+from wopr.testing.transport import InProcess
+
+pytestmark = pytest.mark.anyio
+KEY = "test_acme_admin"
+
+
+@asynccontextmanager
+async def hosted(
+    folder: Path, flow: Desk, models: ScriptedModels
+) -> AsyncGenerator[api.Host, None]:
+    """A host in this process whose database and files stay."""
+    settings = Settings(data_dir=folder, api_keys=f"{KEY}:acme:admin", rate_limit=0)
+    app = App(partial(contributed_host, settings, collect([flow]), models=models))
+    async with app.opened(), anyio.create_task_group() as tasks:
+        async with api.connect("http://in-memory", KEY, transport=InProcess(app, tasks)) as host:
+            yield host
+        tasks.cancel_scope.cancel()
+
+
+def a_tool(name: str, description: str = "Search.") -> Listed:
+    found = listed(name, description, {"type": "object"})
+    assert found is not None
+    return found
+
+
+async def no_secret(ref: str, *, host: str = "", provider: str = "") -> str:
+    raise ToolFault(f"there is no credential {ref}")
+
+
+async def test_a_replay_where_the_tools_are_not_known_does_not_call_the_prompt_changed(
+    notes: Notes, tmp_path: Path
+) -> None:
+    flow, folder = desk(notes.server()), tmp_path / "data"
+    models = scripted(call("notes_search", text="rain"), say("Nothing."))
+    async with hosted(folder, flow, models) as host:
+        run = await host.start(flow)
+        await run.settled()
+    # As for a process with a directory of its own.
+    shutil.rmtree(folder / "mcp")
+
+    async with hosted(folder, flow, models) as host:
+        replay = await host.run(run.id).replay()
+        snapshot = await replay.settled()
+        types = [event.type for event in await replay.log()]
+
+    assert snapshot.status == "completed"
+    assert "agent.toolReturned" in types
+    assert "replay.diverged" not in types
+    assert notes.called == ["search"]
+
+
+async def test_what_another_process_has_heard_of_a_server_is_known_at_once(tmp_path: Path) -> None:
+    one, other = Listings(tmp_path), Listings(tmp_path)
+    assert other.get("acme", "notes") is None
+
+    await one.put("acme", "notes", [a_tool("search")])
+    first = other.get("acme", "notes")
+    await one.put("acme", "notes", [a_tool("search", "Look."), a_tool("read")])
+    second = other.get("acme", "notes")
+
+    assert first == {"search": a_tool("search")}
+    assert second == {"search": a_tool("search", "Look."), "read": a_tool("read")}
+    assert other.get("globex", "notes") is None
+
+
+async def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "notes@acme.json").write_text("[{")
+
+    assert Listings(tmp_path).get("acme", "notes") is None
+
+
+async def test_a_server_that_cannot_be_asked_is_tried_once_for_all_its_tools(
+    tmp_path: Path,
+) -> None:
+    tried = tmp_path / "tried"
+    command = ["/bin/sh", "-c", f"echo $NAME >> {tried}"]
+    servers = [mcp_server(name, command=command, env={"NAME": name}) for name in ("notes", "mail")]
+    listings = Listings(tmp_path)
+    for server in servers:
+        await listings.put("acme", server.name, [a_tool("search")])
+    wanted = [f"mcp:{name}.{tool}" for tool in ("search", "read") for name in ("notes", "mail")]
+
+    async with anyio.create_task_group() as tasks:
+        tools = McpTools(servers, McpSessions(tasks), listings)
+        await tools.prepare("acme", wanted, no_secret)
+
+    assert tried.read_text().split() == ["notes", "mail"]
+    assert tools.find("acme", "mcp:notes.search") is not None

@@ -1,0 +1,104 @@
+"""Nodes that ask a model and whose outputs are marked sensitive give nothing away."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.models.asking import OUTCOMES, asks, only, started
+from tests.models.conftest import NewHost
+from tests.models.openai_server import CallTools, OpenAiServer, Say, Turn
+from tests.wire.at_rest import stored
+from tests.wire.definitions import edge, fresh, node
+from tests.wire.surfaces import leaks, surfaces
+from wopr.protocol.documents import JsonObject
+
+CANARY = "the-heron-nests-under-the-weir"
+FOUND = "what-the-tool-found-by-the-river"
+RESULT: JsonObject = {
+    "type": "object",
+    "properties": {"word": {"type": "string"}, "confidence": {"type": "number"}},
+    "required": ["word", "confidence"],
+}
+
+
+def said(confidence: float) -> Say:
+    text = json.dumps({"word": CANARY, "confidence": confidence})
+    return Say(text, reasoning=f"It must be {CANARY}.")
+
+
+@pytest.fixture
+def tool(server: OpenAiServer) -> JsonObject:
+    path = f"/{fresh('river')}"
+    server.service.answers[path] = (200, {"found": FOUND})
+    return {"name": "river:look", "description": "Look.", "url": f"{server.url}{path}"}
+
+
+LOOK = CallTools((("look", {"at": CANARY}),), text=f"I look for {CANARY}.")
+KINDS = pytest.mark.parametrize(
+    ("kind", "turns"), [("structured", ()), ("agent", ()), ("agent", (LOOK,))]
+)
+
+
+@KINDS
+def test_a_sensitive_result_is_nowhere_in_the_open(
+    new_host: NewHost, server: OpenAiServer, tool: JsonObject, kind: str, turns: tuple[Turn, ...]
+) -> None:
+    host = new_host("--log-format", "json", "--log-level", "debug")
+    config = {"schema": RESULT} | ({"httpTools": [tool]} if turns else {})
+    model = server.script([*turns, said(0.9)])
+    marked = asks(kind, model, config, outputSensitivity={"result": True})
+    # By its length: a definition that held the value itself would give it away.
+    right = f"size(nodes.ask.result.word) == {len(CANARY)}"
+    check = node("check", "core.conditional", config={"expression": right})
+
+    run_id = started(host.wire, [marked, check], definition={"edges": [edge("ask", "check")]})
+    shown = host.wire.finished(run_id)
+
+    assert shown["nodeStates"]["check"]["outputs"] == {"result": True}
+    assert not leaks(surfaces(host.wire, run_id), CANARY, FOUND)
+    assert not leaks(stored(host), CANARY, FOUND)
+    host.stop()
+    assert not leaks(stored(host), CANARY, FOUND)
+    assert not leaks(host.log(), CANARY, FOUND)
+
+
+@pytest.mark.parametrize("mode", ["mask", "omit", "hash"])
+@pytest.mark.parametrize("kind", ["structured", "agent"])
+def test_a_sensitive_decision_waits_for_a_person_without_being_shown(
+    new_host: NewHost, server: OpenAiServer, kind: str, mode: str
+) -> None:
+    host = new_host()
+    model = server.script([said(0.3)])
+    marked = asks(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
+    masking = {"metadata": {"complianceConfig": {"maskingMode": mode}}}
+    run_id = started(host.wire, [marked], definition=masking)
+    log = host.wire.events_until(run_id, *OUTCOMES)
+    inbox = host.wire.get("/v1/interrupts", params={"runId": run_id}).text
+
+    host.wire.post(f"/v1/runs/{run_id}/interrupts/ask", {"resumeValue": {"action": "accept"}})
+    ended = host.wire.finished(run_id)
+
+    assert ended["status"] == "completed"
+    assert only(log, "agent.decided")["decision"] == "[REDACTED]"
+    assert not leaks(inbox + surfaces(host.wire, run_id), CANARY)
+    assert not leaks(stored(host), CANARY)
+
+
+def test_a_failed_tool_of_a_sensitive_node_tells_its_code_and_not_its_words(
+    new_host: NewHost, server: OpenAiServer, tool: JsonObject
+) -> None:
+    host = new_host()
+    tool |= {"url": f"{server.url}/nowhere"}
+    config = {"schema": RESULT, "httpTools": [tool]}
+    model = server.script([LOOK, said(0.9)])
+    marked = asks("agent", model, config, outputSensitivity={"result": True})
+
+    run_id = started(host.wire, [marked])
+    host.wire.finished(run_id)
+
+    returned = only(host.wire.log(run_id), "agent.toolReturned")
+    assert returned["error"] == {"code": "http_error", "message": "[REDACTED]"}
+    assert "answered 404" in server.prompt(model, 1)
+    assert "answered 404" not in stored(host).decode(errors="replace")
