@@ -10,12 +10,15 @@ COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
 
-.PHONY: serve test check browser docs screenshots bench lock clean
+.PHONY: serve test coverage check browser docs screenshots bench lock clean
 
 serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
 	$(BIN)/wopr serve $(ARGS)
 
 test: check browser ## format, lint, types, then every test
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+coverage: check browser ## every test, and which branches none of them takes; half as long again
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
 check: $(VENV)/dev.stamp ## format, lint and types only
