@@ -19,7 +19,9 @@ each_desk = pytest.mark.parametrize("desk", APPS)
 
 @pytest.fixture
 def host(desk: str, tmp_path: Path, trace: Path) -> Iterator[FragileHost]:
-    variables = {TRACE: str(trace), "OPENAI_API_KEY": ""}
+    # The apps are modules of the tests, and import others of them.
+    root = str(HERE.parents[1])
+    variables = {TRACE: str(trace), "OPENAI_API_KEY": "", "PYTHONPATH": root}
     app = str(HERE / APPS[desk])
     running = FragileHost(tmp_path / "host", ("--app", app), variables)
     running.start()
