@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, sign_in
-from tests.console.test_console_inbox import DECISION, unsure
+from tests.console.inbox import DECISION, unsure
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.feedback import finished_run, listed, rating

@@ -85,6 +85,9 @@ class ServedHost:
             if found is not None:
                 self.url = found[1]
                 return
+        # One that is not waited for would disturb a test that has nothing to do with it.
+        process, self.process = self.process, None
+        process.communicate(timeout=STOP_SECONDS)
         raise AssertionError(f"the host did not start: {self.log()}")
 
     def stop(self) -> None:
