@@ -10,6 +10,9 @@ from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish
 from wopr.store.port import RunRow
 
+# Before the first wake-up of all.
+HEARD_NONE = -1
+
 
 class ActiveRun:
     """A run in memory: its state, what is in flight, and the lock that makes one writer of us.
@@ -22,6 +25,7 @@ class ActiveRun:
     __slots__ = (
         "compiled",
         "due_in",
+        "heard",
         "in_flight",
         "is_held",
         "launch",
@@ -54,6 +58,8 @@ class ActiveRun:
         # many milliseconds somebody must look at it whatever its timers say.
         self.is_held = False
         self.due_in: int | None = None
+        # Up to which wake-up its nodes were called: whoever only reads the row has heard of none.
+        self.heard = 0 if row is None else HEARD_NONE
 
     @property
     def is_idle(self) -> bool:

@@ -41,7 +41,7 @@ from wopr.runtime.suspending import hold
 from wopr.runtime.tracing import Tracing
 from wopr.runtime.wakeups import Wakeups, WakeupSource
 from wopr.runtime.wishes import CancelWish, PauseWish, read_wish
-from wopr.store.port import RememberedAnswer
+from wopr.store.port import RememberedAnswer, RunRow
 
 T = TypeVar("T")
 
@@ -362,12 +362,15 @@ class Advancer:
             return
 
         def change(burst: Burst) -> None:
-            if is_current(burst.state, call.node_id, call.started_event):
-                self._settle(run, burst, call, outcome)
+            if not is_current(burst.state, call.node_id, call.started_event):
+                return
+            self._settle(run, burst, call, outcome)
+            if isinstance(outcome, Waiting) and call.node_id in run.missed:
+                # What it waits for may have happened, and only this process knows. It is called
+                # again before the run is let go, so that whoever takes over calls it too.
+                run.launch.append(call.node_id)
 
         await self.transact(run, change, is_fence=self.holding.is_shared)
-        if isinstance(outcome, Waiting) and call.node_id in run.missed:
-            self.wakeups.soon(call.tenant, call.run_id)
 
     async def flush(self, run: ActiveRun, call: NodeCall) -> None:
         """Append what a node in flight has emitted so far."""
@@ -402,9 +405,11 @@ class Advancer:
 
     async def _advance_locked(self, run: ActiveRun) -> None:
         identity = run.state.identity
-        if not await self._is_ours(run):
+        row = await self._ours(run)
+        if row is None:
             return
-        wish = read_wish(run.row.wish if run.row is not None else None)
+        run.heard = row.wakes
+        wish = read_wish(row.wish)
         if isinstance(wish, CancelWish):
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))
             return
@@ -420,16 +425,16 @@ class Advancer:
         if run.row is not None and run.row.last_sequence >= run.state.next_sequence:
             await self.reload(run)
 
-    async def _is_ours(self, run: ActiveRun) -> bool:
-        """Whether this process may advance the run; the one that has it is told instead."""
+    async def _ours(self, run: ActiveRun) -> RunRow | None:
+        """The run's row if this process may advance it; the one that has it is told instead."""
         await self.catch_up(run)
         if run.row is None or run.state.is_terminal:
-            return False
+            return None
         holder = run.row.holder
         if holder is None or holder == self.holding.process:
-            return True
+            return run.row
         await self.wakeups.source.tell(run.state.identity.tenant, run.row.run_id, holder)
-        return False
+        return None
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

@@ -239,7 +239,7 @@ class Journal:
             snapshot=encode(snapshot(state)) if keep else None,
             source_run_id=None if identity.fork is None else identity.fork.source_run_id,
             fork=None if identity.fork is None else encode(identity.fork),
-            wakes=0 if run.row is None else run.row.wakes,
+            wakes=run.heard,
         )
 
     def _created_at(self, run: ActiveRun, state: RunState) -> int:

@@ -123,8 +123,8 @@ class Batch:
     `annotations` are kept of the run and counted. With `projects` the run is put among those that
     the fleet is to be told of.
 
-    Where several processes share the store, `claim` says who has the run, and `run.wakes` how many
-    wake-ups of others its writer knows of: with one more than that, `wake_at` is kept as for a wish.
+    Where several processes share the store, `claim` says who has the run, and `run.wakes` up to
+    which wake-up of others its writer has acted: after a later one `wake_at` is kept as for a wish.
     `is_urgent` lets its wake-ups overtake others.
     """
 
