@@ -22,7 +22,7 @@ from tests.wire.waiting import gate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
-RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "1000"))
+RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "10000"))
 AT_ONCE = 16
 # Two pools of ten and the two that listen, the queue's three and its listener, of four processes.
 MOST_CONNECTIONS = 4 * (10 + 1 + 3 + 1)

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 import psycopg
 import structlog
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from psycopg_pool import AsyncConnectionPool, PoolClosed
 
@@ -32,6 +32,8 @@ Value: TypeAlias = Parameter | Sequence[Parameter | float]
 _SET_TENANT = "SELECT set_config('wopr.tenant', %s, true)"
 _ONE_VIEW = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _TRIES = 5
+# A server that had no room has none for so long, whatever small change it takes meanwhile.
+_FULL_SECONDS = 5.0
 _LONGEST_NAME = 60
 
 log = structlog.get_logger("wopr.store")
@@ -71,6 +73,7 @@ class Database:
         self._users = 0
         self._unused = anyio.Event()
         self._is_closed = False
+        self._full_until = 0.0
         self.address = address
         # Holds the password: never printed.
         self.conninfo = address.connecting(*_session(options))
@@ -99,6 +102,11 @@ class Database:
         if self._users:
             await self._unused.wait()
         await self.pool.close()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the server had no room for something a moment ago."""
+        return time.monotonic() < self._full_until
 
     async def read(self, tenant: str, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """Read rows of one tenant in one round trip."""
@@ -179,6 +187,9 @@ class Database:
             with anyio.CancelScope(shield=True):
                 async with self.pool.connection() as connection:
                     yield connection
+        except errors.DiskFull:
+            self._full_until = time.monotonic() + _FULL_SECONDS
+            raise
         finally:
             self._users -= 1
             if self._is_closed and not self._users:

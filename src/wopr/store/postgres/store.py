@@ -121,6 +121,9 @@ class PostgresStore(
         """Raise `Unavailable` unless a write is taken now, on the schema that this program knows."""
         with anyio.move_on_after(_PROBE_SECONDS):
             await self._db.tell(_PROBE)
+            if self._db.is_full:
+                # The probe changes a row in its place, which needs no more room.
+                raise Unavailable("the database's disk was full a moment ago")
             [(version,)] = await self._db.ask(_VERSION)
             if version < len(MIGRATIONS):
                 raise Unavailable(f"the database has schema {version} of {len(MIGRATIONS)}")
