@@ -20,8 +20,10 @@ from wopr.store.sql.inbox import pending_listing
 from wopr.store.sql.listing import listing
 from wopr.store.sqlite.connect import open_writer
 
-# Totals for metrics and for the operator's command line; they run on a thread and rarely.
-WALKS_ALL_ON_PURPOSE = {"clockwork._COUNTS", "store._TOTALS", "keys._ALL"}
+# Totals for the operator's command line; they run on a thread and rarely.
+WALKS_ALL_ON_PURPOSE = {"store._TOTALS", "keys._ALL"}
+# For metrics, at every scrape: an index that holds what is open and nothing else.
+WALKS_WHAT_IS_OPEN = {"clockwork._OPEN_COUNTS"}
 # Its page is cut before it is sorted.
 SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
 
@@ -70,13 +72,26 @@ def sorts(steps: list[str]) -> list[str]:
     return [step for step in steps if "TEMP B-TREE" in step]
 
 
-@pytest.mark.parametrize("name", sorted(statements().keys() - WALKS_ALL_ON_PURPOSE))
+@pytest.mark.parametrize(
+    "name", sorted(statements().keys() - WALKS_ALL_ON_PURPOSE - WALKS_WHAT_IS_OPEN)
+)
 def test_a_statement_walks_no_table(database: sqlite3.Connection, name: str) -> None:
     steps = plan(database, statements()[name])
 
     assert steps
     assert not walks(steps)
     assert name in SORTS_ITS_PAGE or not sorts(steps)
+
+
+def test_open_runs_are_counted_without_a_look_at_those_that_ended(
+    database: sqlite3.Connection,
+) -> None:
+    index = "SELECT sql FROM sqlite_master WHERE name = 'runs_unfinished'"
+
+    steps = plan(database, statements()["clockwork._OPEN_COUNTS"])
+
+    assert walks(steps) == ["SCAN runs USING INDEX runs_unfinished"]
+    assert database.execute(index).fetchone()[0].endswith("WHERE ended_at IS NULL")
 
 
 def test_the_statements_that_walk_on_purpose_are_known() -> None:

@@ -56,7 +56,7 @@ async def test_closing_finishes_what_is_queued(store: Store, store_url: str) -> 
         await store.close()
 
     again = await open_store(store_url)
-    assert await again.counts() == {"running": 600}
+    assert await again.open_counts() == {"running": 600}
     await again.close()
 
 

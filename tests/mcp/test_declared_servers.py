@@ -112,6 +112,20 @@ def test_a_call_that_cannot_be_made_fails_the_node_and_is_not_made(
     assert notes.called == []
 
 
+def test_a_tool_that_fails_a_node_with_sensitive_outputs_leaves_its_code_only(
+    declaring: NewHost, notes: Notes
+) -> None:
+    marked = {"outputSensitivity": {"result": True}}
+    with Wire(declaring().url, ACME) as acme:
+        run_id = acme.create(acme.register(calls("rant", **marked)))
+        found = acme.finished(run_id)
+        result = returned(acme, run_id)
+
+    assert notes.called == ["rant"]
+    assert (found["error"]["code"], found["error"]["message"]) == ("tool_error", "[REDACTED]")
+    assert result["error"] == {"code": "tool_error", "message": "[REDACTED]"}
+
+
 def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
     declaring: NewHost, notes: Notes
 ) -> None:

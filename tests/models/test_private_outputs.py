@@ -8,13 +8,14 @@ import pytest
 
 from tests.models.asking import OUTCOMES, asks, only, started
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, OpenAiServer, Say, Turn
+from tests.models.openai_server import CallTools, Hang, OpenAiServer, Say, Turn
 from tests.wire.at_rest import stored
 from tests.wire.definitions import edge, fresh, node
 from tests.wire.surfaces import leaks, surfaces
 from wopr.protocol.documents import JsonObject
 
 CANARY = "the-heron-nests-under-the-weir"
+INSTEAD = "it-is-the-otter-after-all"
 FOUND = "what-the-tool-found-by-the-river"
 RESULT: JsonObject = {
     "type": "object",
@@ -84,6 +85,59 @@ def test_a_sensitive_decision_waits_for_a_person_without_being_shown(
     assert only(log, "agent.decided")["decision"] == "[REDACTED]"
     assert not leaks(inbox + surfaces(host.wire, run_id), CANARY)
     assert not leaks(stored(host), CANARY)
+
+
+@pytest.mark.parametrize("is_wrapped", [True, False])
+@pytest.mark.parametrize("kind", ["structured", "agent"])
+def test_a_person_s_decision_instead_of_a_sensitive_one_is_carried_out_and_not_shown(
+    new_host: NewHost, server: OpenAiServer, kind: str, is_wrapped: bool
+) -> None:
+    host = new_host("--log-format", "json", "--log-level", "debug")
+    model = server.script([said(0.3)])
+    marked = asks(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
+    right = f"size(nodes.ask.result.word) == {len(INSTEAD)}"
+    check = node("check", "core.conditional", config={"expression": right})
+    run_id = started(host.wire, [marked, check], definition={"edges": [edge("ask", "check")]})
+    host.wire.events_until(run_id, *OUTCOMES)
+    decision: JsonObject = {"word": INSTEAD, "confidence": 1}
+    value = {"decision": decision} if is_wrapped else decision
+
+    host.wire.post(f"/v1/runs/{run_id}/interrupts/ask", {"resumeValue": value})
+    ended = host.wire.finished(run_id)
+
+    assert ended["nodeStates"]["check"]["outputs"] == {"result": True}
+    resolved = only(host.wire.log(run_id), "interrupt.resolved")["resumeValue"]
+    assert resolved == ({"decision": "[REDACTED]"} if is_wrapped else "[REDACTED]")
+    bundle = host.wire.get(f"/v1/runs/{run_id}/debug-bundle").text
+    assert not leaks(bundle + surfaces(host.wire, run_id), INSTEAD, CANARY)
+    host.stop()
+    assert not leaks(stored(host), INSTEAD, CANARY)
+    assert not leaks(host.log(), INSTEAD, CANARY)
+
+
+def test_what_a_reviewer_says_at_a_sensitive_gate_reaches_the_model_also_after_a_kill(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host()
+    model = server.script([Say("A draft."), Hang(), Say("Better.")])
+    config = {"title": "Fine?", "actions": ["accept", "refine"]}
+    gate = node("gate", "core.approvalGate", config=config, outputSensitivity={"artifact": True})
+    run_id = started(
+        host.wire, [asks("chat", model), gate], definition={"edges": [edge("ask", "gate")]}
+    )
+    host.wire.events_until(run_id, *OUTCOMES)
+    refined = {"action": "refine", "refineFeedback": {"scope": "whole", "text": INSTEAD}}
+    host.wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": refined})
+    server.until(lambda: server.asked(model) == 2)
+
+    host.kill()
+    host.start()
+    server.until(lambda: server.asked(model) == 3)
+
+    assert INSTEAD in server.prompt(model, 1)
+    assert server.requests[model][2] == server.requests[model][1]
+    assert not leaks(str(host.wire.log(run_id)), INSTEAD)
+    assert not leaks(stored(host), INSTEAD)
 
 
 def test_a_failed_tool_of_a_sensitive_node_tells_its_code_and_not_its_words(

@@ -20,6 +20,7 @@ from tests.wire.agent_definitions import (
 from tests.wire.client import Wire
 from tests.wire.definitions import edge, node, workflow
 from tests.wire.host import ACME, OPERATOR, ServedHost, served
+from tests.wire.surfaces import leaks, surfaces
 from wopr.protocol.documents import Json, JsonObject
 
 HTTP = "wopr.http.request"
@@ -112,6 +113,40 @@ def test_a_node_s_http_call_is_on_the_log_as_the_host_s_own(wire: Wire, shop: Sh
         "durationMs": after["durationMs"],
     }
     assert after["durationMs"] >= 0
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(("status", "attempts"), [(404, 1), (503, 2)])
+def test_a_failed_call_of_a_node_with_sensitive_outputs_tells_its_code_and_not_its_words(
+    wire: Wire, shop: Shop, method: str, status: int, attempts: int
+) -> None:
+    shop.status = status
+    config = {"url": shop.url, "method": method}
+    call = node("call", HTTP, config=config, outputSensitivity={"body": True})
+    definition = workflow([call], settings={"maxRetries": 1, "backoff": {"initialMs": 1}})
+
+    run_id = wire.create(wire.register(definition))
+    found = wire.finished(run_id)
+
+    assert found["error"]["code"] == "http_error"
+    assert found["error"]["details"] == {"status": status}
+    returned = [e["payload"] for e in every(wire.log(run_id), "agent.toolReturned")]
+    error = {"code": "http_error", "message": "[REDACTED]"}
+    assert [each["error"] for each in returned] == [error] * attempts
+    seen = surfaces(wire, run_id) + wire.get(f"/v1/runs/{run_id}/debug-bundle").text
+    assert not leaks(seen, f"answered {status}")
+
+
+def test_a_call_of_a_node_with_sensitive_outputs_tells_no_outcome(wire: Wire, shop: Shop) -> None:
+    call = node("call", HTTP, config={"url": shop.url}, outputSensitivity={"body": True})
+    run_id = wire.create(wire.register(workflow([call])))
+
+    found = wire.finished(run_id)
+
+    assert found["outputs"]["call"]["body"] == "[REDACTED]"
+    returned = only(wire.log(run_id), "agent.toolReturned")["payload"]
+    assert returned["status"] == "ok"
+    assert "outcome" not in returned
 
 
 def test_the_return_is_caused_by_the_call_and_both_lie_inside_the_node(

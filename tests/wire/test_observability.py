@@ -10,6 +10,8 @@ from tests.wire.client import Wire
 from tests.wire.collector import Collector, attributes
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.host import ACME, LIVE, ServedHost
+from tests.wire.waiting import until_waiting
+from wopr.protocol.runs import RUN_STATUSES, TERMINAL
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT_ID = "00f067aa0ba902b7"
@@ -33,7 +35,6 @@ def _sample(wire: Wire, name: str) -> float:
         ("wopr_events_appended_total", "conformance-noop"),
         ('wopr_runs_ended_total{status="completed"}', "conformance-noop"),
         ('wopr_runs_ended_total{status="failed"}', "conformance-failure"),
-        ('wopr_runs_stored{status="completed"}', "conformance-noop"),
         ('wopr_http_request_seconds_count{operation="createRun",status="201"}', "conformance-noop"),
     ],
 )
@@ -43,6 +44,23 @@ def test_a_run_moves_the_counters(acme: Wire, name: str, workflow_id: str) -> No
     acme.run(workflow_id)
 
     assert _sample(acme, name) > before
+
+
+def test_open_runs_are_counted_until_they_end(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    wire = connect(ACME, new_host("--conformance"))
+    name = 'wopr_runs_open{status="waiting-approval"}'
+    run_id = wire.create("conformance-approval")
+    until_waiting(wire, run_id)
+    waits = _sample(wire, name)
+
+    wire.post(f"/v1/runs/{run_id}/cancel")
+    wire.finished(run_id)
+
+    assert (waits, _sample(wire, name)) == (1, 0)
+    told = re.findall(r'^wopr_runs_open\{status="(.+)"\}', wire.get("/metrics").text, re.MULTILINE)
+    assert set(told) == set(RUN_STATUSES) - TERMINAL
 
 
 def test_refusals_are_counted_by_status(acme: Wire) -> None:

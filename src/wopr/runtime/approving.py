@@ -6,7 +6,7 @@ import msgspec
 
 from wopr.engine.answers import action_of, is_question, is_vote, tally
 from wopr.engine.interrupts import Interrupt
-from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import Forbidden
 from wopr.protocol.interrupts import ApprovalData, ApprovalResume, EditAccept, Refine
 from wopr.runtime.appender import Burst
@@ -49,7 +49,7 @@ def may_decide(data: ApprovalData, voter: str, by: Resolver) -> bool:
 
 
 def _ask_back(burst: Burst, node_id: str, resume: ApprovalResume, voter: str) -> None:
-    asked: Json = msgspec.to_builtins(resume)
+    asked = burst.vault.shown_answer(burst.state, node_id, "approval", msgspec.to_builtins(resume))
     payload: JsonObject = {
         "level": "info",
         "message": "an approver asked a question",

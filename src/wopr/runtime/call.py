@@ -48,7 +48,7 @@ class NodeCall:
         self._run = run
         # With true values; only what passes the appender is masked.
         self.state = run.vault.reveal(state)
-        self._node: NodeState = state.nodes[node_id]
+        self._node: NodeState = self.state.nodes[node_id]
         self._written: JsonObject = {}
         self._drafts: list[Draft] = []
         self._effects = 0

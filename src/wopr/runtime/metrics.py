@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from wopr.protocol.runs import RUN_STATUSES, TERMINAL
 from wopr.store.port import StoredEvent
 
 
@@ -30,9 +31,10 @@ class Metrics:
         )
         self.readers = Gauge("wopr_stream_readers", "Open event streams.", registry=self.registry)
         self.in_flight = Gauge("wopr_http_in_flight", "Requests under way.", registry=self.registry)
-        self.stored_runs = Gauge(
-            "wopr_runs_stored", "Runs in the store.", ["status"], registry=self.registry
+        opened = Gauge(
+            "wopr_runs_open", "Runs that have not ended.", ["status"], registry=self.registry
         )
+        self._open = {s: opened.labels(s) for s in RUN_STATUSES if s not in TERMINAL}
 
         sent = Counter(
             "wopr_webhook_deliveries", "Deliveries tried.", ["outcome"], registry=self.registry
@@ -62,6 +64,11 @@ class Metrics:
             "Time since the oldest last sign of life of a process that is known.",
             registry=self.registry,
         )
+
+    def opened(self, counts: Mapping[str, int]) -> None:
+        """Set how many runs of each status have not ended; one that is not named has none."""
+        for status, gauge in self._open.items():
+            gauge.set(counts.get(status, 0))
 
     def rescued(self, count: int) -> None:
         """Count runs taken up from a process that died."""

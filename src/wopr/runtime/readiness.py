@@ -24,8 +24,7 @@ async def measure(host: Host) -> None:
     metrics = host.metrics
     metrics.active_runs.set(len(host.advancer.runs))
     metrics.readers.set(host.bus.readers)
-    for status, count in (await host.store.counts()).items():
-        metrics.stored_runs.labels(status).set(count)
+    metrics.opened(await host.store.open_counts())
     peers = host.store.peers
     if peers is None:
         return

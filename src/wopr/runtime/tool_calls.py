@@ -91,7 +91,11 @@ class ToolCalls:
     async def make(
         self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
     ) -> Json:
-        """Make a call of the host's own, once it is authorised and on the log."""
+        """Make a call of the host's own, once it is authorised and on the log.
+
+        Where the node's outputs are sensitive a failure loses the other side's words, on the log and
+        for whoever hears of it: they may repeat what the outputs would have held.
+        """
         call = self._call
         base: JsonObject = {
             "agentId": use.agent_id,
@@ -113,12 +117,18 @@ class ToolCalls:
             result = await effect()
         except NodeFailure as failure:
             error = {"code": failure.error.code, "message": failure.error.message}
-            ended = {"status": "error", "error": error, "durationMs": call.clock() - began}
-            call.record("agent.toolReturned", base | ended, cause)
+            self._ended(base, {"status": "error", "error": error}, began, cause)
+            if call.is_private:
+                raise _wordless(failure) from None
             raise
-        ended = {"status": "ok", "outcome": shown(result), "durationMs": call.clock() - began}
-        call.record("agent.toolReturned", base | ended, cause)
+        self._ended(base, {"status": "ok", "outcome": shown(result)}, began, cause)
         return result
+
+    def _ended(self, base: JsonObject, returned: JsonObject, began: int, cause: str) -> None:
+        call = self._call
+        told = _hidden(returned) if call.is_private else returned
+        took = {"durationMs": call.clock() - began}
+        call.record("agent.toolReturned", base | told | took, cause)
 
     async def use(
         self, use: ToolUse, effect: Callable[[str, str], Awaitable[Json]], *, shows: bool
@@ -222,6 +232,19 @@ def _hidden(returned: JsonObject) -> JsonObject:
     told = {name: value for name, value in returned.items() if name != "outcome"}
     error: JsonObject = told.get("error", {})
     return told | {"error": {"code": error["code"], "message": MASK}} if error else told
+
+
+def _wordless(failure: NodeFailure) -> NodeFailure:
+    """A failure of which only the code is told, and the status that the other side gave."""
+    error = failure.error
+    details: JsonObject = {} if isinstance(error.details, Unset) else error.details
+    status: Json = details.get("status")
+    return NodeFailure(
+        MASK,
+        code=error.code,
+        retryable=error.retryable is not False,
+        details={"status": status} if isinstance(status, int) else None,
+    )
 
 
 def _failure(refusal: WoprError) -> NodeFailure:

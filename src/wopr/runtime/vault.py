@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from typing import Final, cast
+from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from wopr.engine.channels import reduce
 from wopr.engine.fold import channel_limits
 from wopr.engine.graph import default_channels, default_variables
 from wopr.engine.interrupts import HELD_OUTPUTS
-from wopr.engine.state import RunState
+from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject
+from wopr.runtime.contents import Contents
+from wopr.runtime.hidden import HiddenTexts, texts
+from wopr.runtime.private_answers import (
+    private_part,
+    said_in,
+    shown_answer,
+    shown_members,
+    shown_turn,
+)
 from wopr.security.masking import mask_members
-from wopr.security.redact import MIN_SECRET, Redactor, StreamRedactor
+from wopr.security.redact import StreamRedactor
 from wopr.security.seal import Seal
 from wopr.security.shapes import MASK
 
-HIDDEN_ID: Final = "sensitive"
 # Events that tell what an agent decided; a wait that is asked for tells it in its data.
 _DECISIONS: Final = frozenset({"agent.decided", "node.suspended"})
 _CHANGED: Final = ("next", "previous")
-_STRUCTURE: Final = frozenset({"kind", "key", "name", "status", "phase", "drainPolicy"})
-
-
-class Contents(msgspec.Struct, kw_only=True):
-    """Sensitive values by where they belong."""
-
-    variables: JsonObject = {}
-    outputs: dict[str, JsonObject] = {}
-    channels: JsonObject = {}
-    # What the parent of the run hides, and may have handed down.
-    inherited: list[str] = []
 
 
 class Vault:
@@ -46,31 +41,19 @@ class Vault:
 
     def __init__(self, contents: Contents | None = None) -> None:
         self._contents = contents or Contents()
-        self._redactor: Redactor | None = None
+        self._hidden = HiddenTexts()
         if contents is not None:
-            self._hide(msgspec.structs.astuple(contents))
+            self._hidden.hide(msgspec.structs.astuple(contents))
 
     def handed_down(self) -> Vault:
         """The vault that a child run begins with."""
         return Vault(
-            Contents(inherited=sorted(set(_texts(msgspec.structs.astuple(self._contents)))))
+            Contents(inherited=sorted(set(texts(msgspec.structs.astuple(self._contents)))))
         )
-
-    def _hide(self, value: Json) -> None:
-        for text in _texts(value):
-            if self._redactor is None:
-                self._redactor = Redactor()
-            self._redactor.register(HIDDEN_ID, text)
-
-    def _clean(self, state: RunState, value: Json) -> Json:
-        """The value without hidden text; the very same one when it has none."""
-        if self._redactor is None or state.graph.masking == "passthrough":
-            return value
-        return self._redactor.json(value)
 
     def stream(self) -> StreamRedactor | None:
         """What takes hidden text out of a stream; None when nothing is hidden."""
-        return None if self._redactor is None else StreamRedactor(self._redactor)
+        return self._hidden.stream()
 
     @property
     def is_empty(self) -> bool:
@@ -97,20 +80,7 @@ class Vault:
 
     def reveal(self, state: RunState) -> RunState:
         """The state with true values, for nodes and expressions; never for a reader."""
-        contents = self._contents
-        if not (contents.variables or contents.outputs or contents.channels):
-            return state
-        nodes = dict(state.nodes)
-        for node_id, outputs in contents.outputs.items():
-            node = nodes[node_id]
-            if node.outputs is not None:
-                nodes[node_id] = replace(node, outputs=node.outputs | outputs)
-        return replace(
-            state,
-            variables=state.variables | contents.variables,
-            channels=state.channels | contents.channels,
-            nodes=nodes,
-        )
+        return self._contents.revealed(state)
 
     def conceal(
         self, state: RunState, event_type: str, node_id: str, payload: JsonObject, at: int
@@ -127,14 +97,9 @@ class Vault:
             case "node.suspended" if HELD_OUTPUTS in payload:
                 return self._conceal_outputs(state, node_id, payload, HELD_OUTPUTS)
             case "channel.written":
-                return self._conceal_write(state, payload, at)
-            case _ if self._redactor is None:
-                return payload
+                return self._conceal_write(state, node_id, payload, at)
             case _:
-                return {
-                    name: value if _is_structure(name) else self._clean(state, value)
-                    for name, value in payload.items()
-                }
+                return self._conceal_said(state, event_type, node_id, payload)
 
     def shown_decision(self, state: RunState, node_id: str, decision: Json) -> Json:
         """What a reader gets of an agent's decision.
@@ -142,10 +107,9 @@ class Vault:
         Where the node's outputs are sensitive the decision is, too. There are few that it could
         be, so that even a hash would tell.
         """
-        is_marked = any(state.graph.nodes[node_id].output_sensitivity.values())
-        if is_marked and state.graph.masking != "passthrough":
+        if _is_private(state, node_id):
             return MASK
-        return self._clean(state, decision)
+        return self._hidden.clean(state, decision)
 
     def _conceal_decision(
         self, state: RunState, event_type: str, node_id: str, payload: JsonObject
@@ -158,10 +122,55 @@ class Vault:
         shown = self.shown_decision(state, node_id, data["decision"])
         return payload | {"data": data | {"decision": shown}}
 
+    def _conceal_said(
+        self, state: RunState, event_type: str, node_id: str, payload: JsonObject
+    ) -> JsonObject:
+        """Mask what is said to a node whose outputs are sensitive, and hidden text in all else."""
+        shown = self._hidden.clean_members(state, payload)
+        if node_id and _is_private(state, node_id):
+            shown = shown | shown_members(event_type, payload)
+        match event_type:
+            case "interrupt.resolved" | "node.resumed" if "resumeValue" in payload:
+                return shown | {"resumeValue": self._conceal_answer(state, node_id, payload)}
+            case "approval.received" if payload["action"] == "refine":
+                self._keep_feedback(state, node_id, payload, shown)
+            case "runOrchestrator.decided" if shown["decision"] is not payload["decision"]:
+                self._contents.decisions[str(len(state.decisions))] = payload["decision"]
+            case _:
+                pass
+        return shown
+
+    def shown_answer(self, state: RunState, node_id: str, kind: str, value: Json) -> Json:
+        """What a reader gets of an answer to a wait of this kind; the very same if it hides nothing."""
+        if _is_private(state, node_id):
+            return shown_answer(kind, value)
+        return self._hidden.clean(state, value)
+
+    def _conceal_answer(self, state: RunState, node_id: str, payload: JsonObject) -> Json:
+        value: Json = payload["resumeValue"]
+        interrupt = state.nodes[node_id].interrupt
+        if interrupt is None:
+            return self._hidden.clean(state, value)
+        shown = self.shown_answer(state, node_id, interrupt.kind, value)
+        if shown is not value:
+            private = private_part(interrupt.kind, value)
+            self._hidden.hide(private)
+            self._contents.answers[interrupt.key] = private
+        return shown
+
+    def _keep_feedback(
+        self, state: RunState, node_id: str, payload: JsonObject, shown: JsonObject
+    ) -> None:
+        """Keep what a reviewer says for those who do their work again, as the fold hands it on."""
+        true, told = payload["refineFeedback"], shown["refineFeedback"]
+        for source in {edge.source_node_id for edge in state.graph.incoming[node_id]}:
+            if state.nodes[source].status in ENDED:
+                _keep(self._contents.feedback, source, true, told, is_marked=False)
+
     def _conceal_inputs(self, state: RunState, payload: JsonObject) -> JsonObject:
         graph = state.graph
         names = graph.sensitive_variables
-        if not names and not graph.sensitive_channels and self._redactor is None:
+        if not names and not graph.sensitive_channels and self._hidden.are_none:
             return payload
         inputs: JsonObject = payload.get("inputs", {})
         given = default_variables(graph.definition) | inputs
@@ -171,8 +180,8 @@ class Vault:
             for n, v in default_channels(graph.definition).items()
             if n in graph.sensitive_channels
         }
-        self._hide([self._contents.variables, self._contents.channels])
-        shown = self._clean(state, mask_members(inputs, names, graph.masking))
+        self._hidden.hide([self._contents.variables, self._contents.channels])
+        shown = self._hidden.clean(state, mask_members(inputs, names, graph.masking))
         self._contents.variables |= {n: v for n, v in inputs.items() if shown.get(n) is not v}
         return payload if shown is inputs else payload | {"inputs": shown}
 
@@ -180,9 +189,9 @@ class Vault:
         name: str = payload["name"]
         is_marked = name in state.graph.sensitive_variables
         if is_marked:
-            self._hide(payload.get("next"))
+            self._hidden.hide(payload.get("next"))
         shown = mask_members(payload, _CHANGED if is_marked else (), state.graph.masking)
-        shown = shown | {n: self._clean(state, shown[n]) for n in _CHANGED if n in shown}
+        shown = shown | {n: self._hidden.clean(state, shown[n]) for n in _CHANGED if n in shown}
         if "next" in payload:
             _keep(self._contents.variables, name, payload["next"], shown.get("next"), is_marked)
         return shown
@@ -191,12 +200,12 @@ class Vault:
         self, state: RunState, node_id: str, payload: JsonObject, member: str
     ) -> JsonObject:
         marked = state.graph.nodes[node_id].output_sensitivity
-        if not marked and self._redactor is None:
+        if not marked and self._hidden.are_none:
             return payload
         names = {port for port, is_sensitive in marked.items() if is_sensitive}
         outputs: JsonObject = payload.get(member, {})
-        self._hide([v for n, v in outputs.items() if n in names])
-        shown = self._clean(state, mask_members(outputs, names, state.graph.masking))
+        self._hidden.hide([v for n, v in outputs.items() if n in names])
+        shown = self._hidden.clean(state, mask_members(outputs, names, state.graph.masking))
         kept = {n: v for n, v in outputs.items() if n in names or shown.get(n) is not v}
         # A node of a loop completes again: what it returned before is over.
         self._contents.outputs.pop(node_id, None)
@@ -208,14 +217,19 @@ class Vault:
         """The sensitive outputs of a node as they were."""
         return self._contents.outputs.get(node_id, {})
 
-    def _conceal_write(self, state: RunState, payload: JsonObject, at: int) -> JsonObject:
+    def _conceal_write(
+        self, state: RunState, node_id: str, payload: JsonObject, at: int
+    ) -> JsonObject:
         name: str = payload["channel"]
         is_marked = name in state.graph.sensitive_channels
         if is_marked:
-            self._hide(payload["value"])
+            self._hidden.hide(payload["value"])
         shown = mask_members(payload, {"value"} if is_marked else (), state.graph.masking)
         # The schema requires a value, so `omit` leaves the plainest mask there is.
-        value = self._clean(state, shown.get("value"))
+        value = self._hidden.clean(state, shown.get("value"))
+        if payload["reducer"] == "message" and _is_private(state, node_id):
+            self._hidden.hide(said_in(payload["value"]))
+            value = shown_turn(value)
         if is_marked or name in self._contents.channels or value is not payload["value"]:
             self._fold_write(state, payload, at)
         return payload if value is payload["value"] else shown | {"value": value}
@@ -242,19 +256,7 @@ def _keep(kept: JsonObject, name: str, true: Json, shown: Json, is_marked: bool)
         kept.pop(name, None)
 
 
-def _texts(value: Json) -> Iterator[str]:
-    """Every text in a value that is long enough to be known again."""
-    if isinstance(value, str):
-        if len(value) >= MIN_SECRET:
-            yield value
-    elif isinstance(value, dict):
-        for member in cast("JsonObject", value).values():
-            yield from _texts(member)
-    elif isinstance(value, list | tuple):
-        for item in cast("Sequence[Json]", value):
-            yield from _texts(item)
-
-
-def _is_structure(name: str) -> bool:
-    """Whether a member of a payload is the host's own: ids, times and names of things."""
-    return name.endswith(("Id", "At")) or name in _STRUCTURE
+def _is_private(state: RunState, node_id: str) -> bool:
+    """Whether outputs of a node are hidden: what leads to them is, too."""
+    is_marked = any(state.graph.nodes[node_id].output_sensitivity.values())
+    return is_marked and state.graph.masking != "passthrough"

@@ -35,6 +35,9 @@ class Clockwork(Protocol):
         """Delete the memory entries that expired before then."""
         ...
 
-    async def counts(self) -> dict[str, int]:
-        """How many runs there are by status, over all tenants, for metrics."""
+    async def open_counts(self) -> dict[str, int]:
+        """How many runs have not ended, by status and over all tenants, for metrics.
+
+        It costs what is open, however many runs have ended.
+        """
         ...

@@ -15,7 +15,7 @@ from wopr.store.postgres.part import Part
 _DUE = "SELECT tenant, id FROM host_due(%s, %s)"
 _NEXT_DUE = "SELECT host_next_due(%s)"
 _UNFINISHED = "SELECT tenant, id FROM host_unfinished(%s, %s, %s)"
-_COUNTS = "SELECT status, runs FROM host_counts()"
+_OPEN_COUNTS = "SELECT status, runs FROM host_counts()"
 _EXPIRABLE = "SELECT tenant, id FROM host_expirable(%s, %s)"
 _FORGET = ("SELECT host_forget_answers(%s, %s)", "SELECT host_forget_invocations(%s, %s)")
 
@@ -73,9 +73,9 @@ class PostgresClockwork(Part):
                 if count < _CHUNK_RECORDS:
                     break
 
-    async def counts(self) -> dict[str, int]:
-        """How many runs there are by status."""
-        return {row[0]: row[1] for row in await self._db.ask(_COUNTS)}
+    async def open_counts(self) -> dict[str, int]:
+        """How many runs have not ended, by status."""
+        return {row[0]: row[1] for row in await self._db.ask(_OPEN_COUNTS)}
 
 
 async def _expire(transaction: Transaction, run_id: str, ended_before: int) -> int:

@@ -18,6 +18,7 @@ from psycopg import AsyncConnection, errors
 from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.postgres.roles import ensure_roles
 from wopr.store.postgres.schema_append import APPEND
+from wopr.store.postgres.schema_counts import COUNTS
 from wopr.store.postgres.schema_fleet import FLEET
 from wopr.store.postgres.schema_host import SERVICE
 from wopr.store.postgres.schema_peers import PEERS
@@ -84,6 +85,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     ),
     Migration(statements=FLEET),
     Migration(statements=(*SECRETS, *TRACES)),
+    Migration(statements=COUNTS),
 )
 
 

@@ -33,17 +33,34 @@ class HostFunction:
     changes: bool = False
 
     @property
+    def signature(self) -> str:
+        """Its name and what it is called with."""
+        return f"{self.name} ({', '.join(self.takes)})"
+
+    @property
+    def definition(self) -> str:
+        """All of its definition but the verb."""
+        return (
+            f"FUNCTION {self.signature} RETURNS {self.gives} LANGUAGE sql "
+            f"{'VOLATILE' if self.changes else 'STABLE'} SECURITY DEFINER "
+            f"SET search_path = wopr, pg_temp AS $$ {self.body} $$"
+        )
+
+    @property
     def statements(self) -> tuple[str, ...]:
         """What makes it: defined, handed to its role, and callable by the service only."""
-        signature = f"{self.name} ({', '.join(self.takes)})"
+        signature = self.signature
         return (
-            f"CREATE FUNCTION {signature} RETURNS {self.gives} LANGUAGE sql "
-            f"{'VOLATILE' if self.changes else 'STABLE'} SECURITY DEFINER "
-            f"SET search_path = wopr, pg_temp AS $$ {self.body} $$",
+            f"CREATE {self.definition}",
             f"ALTER FUNCTION {signature} OWNER TO {CLOCKWORK}",
             f"REVOKE ALL ON FUNCTION {signature} FROM PUBLIC",
             f"GRANT EXECUTE ON FUNCTION {signature} TO {SERVICE}",
         )
+
+    @property
+    def replacement(self) -> str:
+        """What gives one that is there another body; its role and its callers stay."""
+        return f"CREATE OR REPLACE {self.definition}"
 
 
 _OWNED = "TABLE (tenant text, id text)"

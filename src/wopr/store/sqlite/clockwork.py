@@ -19,7 +19,9 @@ WHERE ended_at IS NULL AND (tenant, run_id) > (?, ?)
 ORDER BY tenant, run_id LIMIT ?
 """
 
-_COUNTS = "SELECT status, count(*) FROM runs GROUP BY status"
+_OPEN_COUNTS = """
+SELECT status, count(*) FROM runs INDEXED BY runs_unfinished WHERE ended_at IS NULL GROUP BY status
+"""
 
 _ENDED = f"""
 SELECT tenant, run_id, ended_at, last_sequence FROM runs
@@ -90,9 +92,9 @@ class SqliteClockwork(Part):
             while await self._writer.submit(partial(_forget, sql=sql, before=before)):
                 pass
 
-    async def counts(self) -> dict[str, int]:
-        """How many runs there are by status."""
-        return {row[0]: row[1] for row in await self._reader.far(_COUNTS)}
+    async def open_counts(self) -> dict[str, int]:
+        """How many runs have not ended, by status."""
+        return {row[0]: row[1] for row in await self._reader.far(_OPEN_COUNTS)}
 
 
 def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> int:

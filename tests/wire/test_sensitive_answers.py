@@ -1,0 +1,278 @@
+"""What people say to a node whose outputs are sensitive is masked for readers and true for nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.wire.agent_definitions import DONE, child, next_worker, supervised
+from tests.wire.at_rest import stored
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, edge, node, variable, workflow
+from tests.wire.forking import forked, story
+from tests.wire.host import ACME, OPERATOR, ServedHost
+from tests.wire.surfaces import leaks, surfaces
+from tests.wire.waiting import (
+    ACCEPT,
+    answer,
+    events,
+    external,
+    gate,
+    inbox,
+    payload,
+    taken,
+    until_waiting,
+    waiting,
+)
+from wopr.protocol.documents import Json, JsonObject
+
+WORD = "the-kestrel-hunts-at-dawn"
+MASK = "[REDACTED]"
+ALL = ["accept", "reject", "refine", "edit-accept", "ask"]
+ASK = "core.clarificationGate"
+CONVERSE = "core.conversationGate"
+EDIT = {"action": "edit-accept", "editedArtifactData": {"text": WORD}}
+
+
+def private(waits: JsonObject, port: str) -> JsonObject:
+    return waits | {"outputSensitivity": {port: True}}
+
+
+APPROVES = private(gate(actions=ALL), "artifact")
+ASKS = private(gate("gate", ASK, questions=[{"id": "q", "question": "?"}]), "answers")
+CUSTOM = private(gate("gate", "core.interrupt", kind="custom", data={"customKind": "k"}), "value")
+HEARS = private(external("gate"), "status")
+TALKS = private(gate("gate", CONVERSE), "outcome")
+
+
+def everything(wire: Wire, run_id: str) -> str:
+    """All that a reader can get of a run that has ended."""
+    return surfaces(wire, run_id) + wire.get(f"/v1/runs/{run_id}/debug-bundle").text
+
+
+@pytest.mark.parametrize("mode", ["mask", "omit", "hash"])
+@pytest.mark.parametrize(
+    ("waits", "value", "shown"),
+    [
+        (APPROVES, ACCEPT | {"feedback": WORD}, ACCEPT | {"feedback": MASK}),
+        (APPROVES, EDIT, EDIT | {"editedArtifactData": MASK}),
+        (APPROVES, EDIT | {"editedArtifactData": 7}, EDIT | {"editedArtifactData": MASK}),
+        (
+            APPROVES,
+            {"action": "reject", "feedback": WORD},
+            {"action": "reject", "feedback": MASK},
+        ),
+        (ASKS, {"answers": {"q": WORD}}, {"answers": {"q": MASK}}),
+        (ASKS, {"answers": {"q": "no"}}, {"answers": {"q": MASK}}),
+        (CUSTOM, WORD, MASK),
+        (CUSTOM, {"value": WORD}, {"value": MASK}),
+        (HEARS, {"orderId": "o1", "status": WORD}, {"orderId": MASK, "status": MASK}),
+        (
+            TALKS,
+            {"operation": "close", "outcome": WORD, "turn": {"content": WORD}},
+            {"operation": "close", "outcome": MASK},
+        ),
+    ],
+)
+def test_an_answer_to_a_sensitive_node_is_masked_but_for_the_protocol_s_words(
+    acme: Wire, waits: JsonObject, value: Json, shown: Json, mode: str
+) -> None:
+    masking = {"complianceConfig": {"maskingMode": mode}}
+    run_id = waiting(acme, waits, metadata=masking)
+
+    taken(acme, run_id, "gate", value)
+    acme.finished(run_id)
+
+    assert payload(acme, run_id, "interrupt.resolved")["resumeValue"] == shown
+    assert payload(acme, run_id, "node.resumed")["resumeValue"] == shown
+    assert not leaks(everything(acme, run_id), WORD)
+
+
+def test_passthrough_shows_an_answer_as_it_was_given(acme: Wire) -> None:
+    masking = {"complianceConfig": {"maskingMode": "passthrough"}}
+    run_id = waiting(acme, ASKS, metadata=masking)
+
+    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+
+    said = payload(acme, run_id, "interrupt.resolved")["resumeValue"]
+    assert said == {"answers": {"q": WORD}}
+
+
+@pytest.mark.parametrize(
+    ("value", "event", "shown"),
+    [
+        (
+            {"action": "refine", "refineFeedback": {"scope": "items", "itemIds": [WORD]}},
+            "approval.received",
+            {"refineFeedback": {"scope": "items", "text": MASK}},
+        ),
+        ({"action": "ask", "question": WORD}, "log.appended", {}),
+        (
+            {"action": "reject", "feedback": WORD, "voter": "eve"},
+            "approval.rejected",
+            {"reason": MASK},
+        ),
+    ],
+)
+def test_what_does_not_end_the_wait_is_masked_too(
+    fixtures: Wire, value: JsonObject, event: str, shown: JsonObject
+) -> None:
+    waits = gate(actions=ALL, requiredApprovals=3, rejectionPolicy="majority")
+    run_id = waiting(fixtures, private(waits, "artifact"))
+
+    taken(fixtures, run_id, "gate", value)
+
+    assert payload(fixtures, run_id, event).items() >= shown.items()
+    seen = str(fixtures.log(run_id)) + str(fixtures.snapshot(run_id))
+    assert not leaks(seen + str(inbox(fixtures, runId=run_id)), WORD)
+
+
+def test_the_reason_of_an_override_is_masked_at_a_sensitive_gate(
+    acme: Wire, connect: Callable[..., Wire]
+) -> None:
+    rule = {"requiredRole": "auditor", "override": {"requiredRole": "operator"}}
+    waits = gate("gate", "core.openwop.governance.approvalGate", **rule)
+    run_id = waiting(acme, private(waits, "artifact"))
+
+    taken(connect(OPERATOR), run_id, "gate", {"decision": "granted", "reason": WORD})
+
+    assert payload(acme, run_id, "approval.overridden")["reason"] == MASK
+    said = payload(acme, run_id, "interrupt.resolved")["resumeValue"]
+    assert said == {"decision": "granted", "reason": MASK}
+    assert not leaks(everything(acme, run_id), WORD)
+
+
+def test_what_is_said_in_a_sensitive_conversation_is_masked_on_the_log_and_true_in_its_channel(
+    acme: Wire,
+) -> None:
+    # The word is the second turn; a short one would be known again by nobody.
+    right = "size(channels.conversation[1].content) == 3 && size(nodes.gate.outcome) == 2"
+    run_id = waiting(
+        acme,
+        TALKS,
+        node("check", "core.conditional", config={"expression": right}),
+        channels={"conversation": {"reducer": "message"}},
+        edges=[edge("gate", "check")],
+    )
+
+    taken(acme, run_id, "gate", {"operation": "exchange", "turn": {"content": "yes"}})
+    taken(acme, run_id, "gate", {"operation": "close", "outcome": "ok"})
+    found = acme.finished(run_id)
+
+    assert found["nodeStates"]["check"]["outputs"] == {"result": True}
+    [said] = events(acme, run_id, "conversation.exchanged")
+    assert said["payload"]["turn"]["content"] == MASK
+    assert payload(acme, run_id, "conversation.closed")["outcome"] == MASK
+    turns = [e["payload"]["value"] for e in events(acme, run_id, "channel.written")]
+    assert [turn["content"] for turn in turns] == [MASK, MASK, None]
+
+
+def checked(waits: JsonObject, expression: str) -> list[JsonObject]:
+    return [waits, node("check", "core.conditional", config={"expression": expression})]
+
+
+@pytest.mark.parametrize(
+    ("waits", "value", "said"),
+    [
+        (APPROVES, EDIT, "nodes.gate.artifact.text"),
+        (ASKS, {"answers": {"q": WORD}}, "nodes.gate.answers.q"),
+        (HEARS, {"orderId": "o1", "status": WORD}, "nodes.gate.status"),
+    ],
+)
+def test_the_true_answer_survives_a_restart_and_is_nowhere_in_the_open(
+    new_host: Callable[..., ServedHost],
+    connect: Callable[..., Wire],
+    waits: JsonObject,
+    value: Json,
+    said: str,
+) -> None:
+    host = new_host("--log-format", "json", "--log-level", "debug")
+    wire = connect(ACME, host)
+    nodes = [*checked(waits, f"size({said}) == {len(WORD)}"), delay("later", 1200)]
+    run_id = waiting(wire, *nodes, edges=[edge("gate", "later"), edge("later", "check")])
+    taken(wire, run_id, "gate", value)
+    host.restart()
+    wire = connect(ACME, host)
+    meanwhile = stored(host)
+
+    found = wire.finished(run_id)
+
+    assert found["nodeStates"]["check"]["outputs"] == {"result": True}
+    assert not leaks(meanwhile, WORD)
+    assert not leaks(everything(wire, run_id), WORD)
+    host.stop()
+    assert not leaks(stored(host), WORD)
+    assert not leaks(host.log(), WORD)
+
+
+def test_an_answer_that_repeats_what_is_hidden_is_still_true_for_its_node(acme: Wire) -> None:
+    asks = gate("gate", ASK, questions=[{"id": "q", "question": "?"}])
+    definition = workflow(
+        checked(asks, "nodes.gate.answers.q == variables.word"),
+        edges=[edge("gate", "check")],
+        variables=[variable("word", sensitive=True)],
+    )
+    run_id = acme.create(acme.register(definition), {"word": WORD})
+    until_waiting(acme, run_id)
+
+    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+    found = acme.finished(run_id)
+
+    assert found["nodeStates"]["check"]["outputs"] == {"result": True}
+    assert not leaks(everything(acme, run_id), WORD)
+
+
+@pytest.mark.parametrize(
+    ("waits", "value"),
+    [
+        (APPROVES, EDIT),
+        (ASKS, {"answers": {"q": WORD}}),
+        (TALKS, {"operation": "close", "outcome": WORD}),
+    ],
+)
+def test_a_replay_repeats_a_masked_answer_with_its_mask(
+    acme: Wire, waits: JsonObject, value: Json
+) -> None:
+    run_id = waiting(acme, waits)
+    taken(acme, run_id, "gate", value)
+    acme.finished(run_id)
+
+    replay = forked(acme, run_id)
+
+    assert story(acme, replay) == story(acme, run_id)
+    assert not leaks(everything(acme, replay), WORD)
+
+
+def test_a_replay_that_would_need_the_true_answer_says_that_it_is_missing(acme: Wire) -> None:
+    nodes = checked(ASKS, f"size(nodes.gate.answers.q) == {len(WORD)}")
+    run_id = waiting(acme, *nodes, edges=[edge("gate", "check")])
+    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+    acme.finished(run_id)
+
+    replay = forked(acme, run_id)
+
+    assert acme.snapshot(replay)["error"]["code"] == "replay_source_missing"
+
+
+def test_a_sensitive_supervisor_s_decisions_are_carried_out_and_not_told(fixtures: Wire) -> None:
+    worker = fixtures.register(child())
+    unsure = next_worker("some-other-worker")
+    definition = supervised(unsure, DONE, supervisor={"mockConfidence": 0.3})
+    definition["nodes"][0]["outputSensitivity"] = {"decision": True}
+    run_id = fixtures.create(fixtures.register(definition))
+    until_waiting(fixtures, run_id)
+
+    response = answer(fixtures, run_id, "supervisor", {"decision": next_worker(worker)})
+    found = fixtures.finished(run_id)
+
+    assert response.status_code == 200, response.text
+    assert found["status"] == "completed", found
+    assert [ran["workflowId"] for ran in found["childRuns"]] == [worker]
+    said = payload(fixtures, run_id, "interrupt.resolved")["resumeValue"]
+    assert said == {"decision": MASK}
+    # A mask cannot be carried out: a replay says so where it would have to.
+    replay = fixtures.snapshot(forked(fixtures, run_id))
+    assert replay["error"]["code"] == "replay_source_missing"
+    told = [e["payload"]["decision"] for e in events(fixtures, run_id, "runOrchestrator.decided")]
+    assert told == [{"kind": "next-worker", "nextWorkerIds": [MASK]}, {"kind": "terminate"}]
