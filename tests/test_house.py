@@ -32,12 +32,10 @@ OWN_TEXTS = sorted(
 MOST_LINES = 300
 # Files that may be longer, and why each is still one thing.
 LONGER = {
-    "http/runs.py": "a third of it is the table of the operations on runs",
     "runtime/advance.py": "the advance loop; its parts share the run's lock",
     "runtime/call.py": "all that a node can do in one call, one method each",
     "engine/fold.py": "one case per event type",
     "runtime/forks.py": "one replay, whose steps share the record",
-    "runtime/settings.py": "one field per setting, and what a value of it must be",
     "fleet/emitters/kahn_agent_emit.py": "a producer copies one file and no more",
     "fleet/emitters/kahn_emit.py": "a producer copies one file and no more",
 }

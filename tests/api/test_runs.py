@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.api.desk import Reply, Ticket, desk, shout
 from wopr import Event, Host, HostRefused, RunCancelled, RunFailed, RunView, Workflow
 from wopr.api.errors import HostError
-from wopr.protocol.payloads import RunStarted
+from wopr.protocol.payloads.run import RunStarted
 from wopr.protocol.runs import RunSnapshot
 from wopr.testing import Clock, memory_host
 

@@ -10,7 +10,6 @@ from typing import Any, Self
 import httpx
 
 DEADLINE_SECONDS = 20.0
-VOID = frozenset("meta link input br img hr path rect line".split())
 SHORTENED = re.compile(r"csrf\" value=\"[0-9a-f]*\"")
 
 

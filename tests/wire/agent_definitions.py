@@ -118,3 +118,11 @@ def faults(wire: Wire, definition: JsonObject) -> dict[str, str]:
     assert response.status_code == 400, response.text
     assert response.json()["error"] == "validation_error"
     return {fault["path"]: fault["message"] for fault in response.json()["details"]["errors"]}
+
+
+def ran(
+    wire: Wire, workflow_id: str, inputs: JsonObject | None = None, **body: Json
+) -> tuple[JsonObject, list[JsonObject]]:
+    """The snapshot and the log of a run that has ended."""
+    run_id = wire.create(workflow_id, inputs, **body)
+    return wire.finished(run_id), wire.log(run_id)

@@ -1,4 +1,4 @@
-"""The agent, orchestrator, dispatch, multi-agent and memory workflows, as their tables say.
+"""The agent and memory workflows, as their tables say.
 
 Every test runs twice: with the project's own definitions and with the published ones.
 """
@@ -10,22 +10,11 @@ import re
 
 import pytest
 
-from tests.wire.agent_definitions import (
-    CHAIN,
-    ESCALATED,
-    agents_of,
-    answer,
-    children,
-    every,
-    kinds,
-    only,
-    phases,
-    waiting,
-)
+from tests.wire.agent_definitions import agents_of, every, only, ran, waiting
 from tests.wire.at_rest import stored
 from tests.wire.client import Wire
 from tests.wire.host import ServedHost
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import JsonObject
 
 FIXTURES = {
     "conformance-dispatch-loop",
@@ -56,13 +45,6 @@ FIXTURES = {
 }
 STRUCTURED = "conformance-agent-pack-handoff-schema-validation"
 TASK: JsonObject = {"text": "It rained.", "extractionFields": ["weather"]}
-
-
-def ran(
-    wire: Wire, workflow_id: str, inputs: JsonObject | None = None, **body: Json
-) -> tuple[JsonObject, list[JsonObject]]:
-    run_id = wire.create(workflow_id, inputs, **body)
-    return wire.finished(run_id), wire.log(run_id)
 
 
 def test_every_fixture_that_behaves_is_advertised(fixtures: Wire) -> None:
@@ -205,164 +187,6 @@ def test_the_older_values_of_the_scenario_are_tolerated(fixtures: Wire) -> None:
     found, _ = ran(fixtures, STRUCTURED, {"scenario": "valid-task"})
 
     assert found["status"] == "completed"
-
-
-# Orchestrator
-
-
-@pytest.mark.parametrize(
-    "workflow_id", ["conformance-dispatch-loop", "conformance-orchestrator-dispatch"]
-)
-def test_one_worker_and_then_the_end(fixtures: Wire, workflow_id: str) -> None:
-    found, log = ran(fixtures, workflow_id)
-
-    assert found["status"] == "completed"
-    assert kinds(log) == ["next-worker", "terminate"]
-    assert only(log, "node.dispatched")["payload"]["childWorkflowId"] == "conformance-noop"
-    names = {event["payload"]["agentId"] for event in every(log, "runOrchestrator.decided")}
-    assert names == {found["runOrchestrator"]["agentId"]}
-
-
-def test_orchestrator_terminate(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-orchestrator-terminate")
-
-    assert found["status"] == "completed"
-    assert kinds(log) == ["terminate"]
-
-
-def test_orchestrator_low_confidence(fixtures: Wire) -> None:
-    run_id = waiting(fixtures, "conformance-orchestrator-low-confidence")
-
-    log = fixtures.log(run_id)
-
-    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
-    assert kinds(log) == []
-    suspended = only(log, "node.suspended")["payload"]
-    assert suspended["reason"] == "low-confidence"
-    assert suspended["agentId"] == "core.conformance.low-conf-supervisor"
-    answer(fixtures, run_id, "supervisor", {"ratified": True})
-    assert fixtures.finished(run_id)["status"] == "completed"
-    assert kinds(fixtures.log(run_id)) == ["next-worker", "terminate"]
-
-
-# Dispatch mappings
-
-
-def born(wire: Wire, log: list[JsonObject]) -> list[JsonObject]:
-    return [wire.snapshot(child_id) for child_id in children(log)]
-
-
-def test_dispatch_input_mapping(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-dispatch-input-mapping")
-    (child,) = born(fixtures, log)
-
-    assert found["status"] == child["status"] == "completed"
-    assert child["workflowId"] == "conformance-dispatch-input-mapping-child"
-    assert child["inputs"]["childGreeting"] == "Alice"
-
-
-def test_dispatch_input_mapping_no_default(fixtures: Wire) -> None:
-    _, log = ran(fixtures, "conformance-dispatch-input-mapping-no-default")
-    (child,) = born(fixtures, log)
-
-    assert "childGreeting" not in child["inputs"]
-
-
-def test_dispatch_output_mapping(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, "conformance-dispatch-output-mapping")
-
-    assert found["variables"]["parentResult"] == "done"
-
-
-def test_dispatch_cross_worker_handoff(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-dispatch-cross-worker-handoff")
-    one, two = born(fixtures, log)
-
-    assert found["variables"]["sharedVar"] == "hello"
-    assert one["workflowId"].endswith("-child-a")
-    assert two["workflowId"].endswith("-child-b")
-    assert two["inputs"]["input"] == "hello"
-    completed = [e for e in every(log, "node.completed") if e["nodeId"] == "dispatch"]
-    assert completed[0]["payload"]["outputs"]["childRunId"] == two["runId"]
-
-
-def test_dispatch_per_worker_override(fixtures: Wire) -> None:
-    _, log = ran(fixtures, "conformance-dispatch-per-worker-override")
-
-    assert [child["inputs"]["input"] for child in born(fixtures, log)] == [
-        "default-x-value",
-        "shared-value",
-    ]
-
-
-def test_the_children_that_fail_and_that_last(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, "conformance-dispatch-deterministic-fail-child")
-    assert found["error"]["code"] == "hvmap_1b_failed_fixture"
-    run_id = fixtures.create("conformance-dispatch-cancellable-child")
-    fixtures.events_until(run_id, "node.started")
-
-    fixtures.post(f"/v1/runs/{run_id}/cancel")
-
-    assert fixtures.finished(run_id)["status"] == "cancelled"
-
-
-# Multi-agent
-
-
-def test_multi_agent_handoff_writes_the_log_of_the_worked_trace(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-multi-agent-handoff")
-
-    assert found["variables"]["parentResult"] == "handoff-complete"
-    log = [event for event in log if event["type"] != "variable.changed"]
-    assert [(event["type"], event.get("nodeId")) for event in log] == [
-        ("run.started", None),
-        ("node.started", "supervisor"),
-        ("runOrchestrator.decided", "supervisor"),
-        ("node.completed", "supervisor"),
-        ("node.started", "dispatch"),
-        (CHAIN, "dispatch"),
-        ("node.dispatched", "dispatch"),
-        (CHAIN, "dispatch"),
-        (CHAIN, "dispatch"),
-        (CHAIN, "dispatch"),
-        ("node.completed", "dispatch"),
-        ("node.started", "supervisor"),
-        ("runOrchestrator.decided", "supervisor"),
-        ("node.completed", "supervisor"),
-        ("node.started", "dispatch"),
-        ("node.completed", "dispatch"),
-        ("run.completed", None),
-    ]
-    caused = {5: 2, 6: 2, 7: 5, 8: 7, 9: 8, 10: 2, 15: 12}
-    assert {n: log[n]["causationId"] for n in caused} == {
-        n: log[cause]["eventId"] for n, cause in caused.items()
-    }
-    assert phases(log) == [
-        "dispatch.began",
-        "dispatch.succeeded",
-        "child.completed",
-        "output.harvested",
-    ]
-    assert log[9]["payload"]["harvestedKeys"] == ["parentResult"]
-    assert log[10]["payload"]["outputs"] == {
-        "childRunId": children(log)[0],
-        "childStatus": "completed",
-    }
-
-
-def test_multi_agent_confidence_escalation(fixtures: Wire) -> None:
-    run_id = waiting(fixtures, "conformance-multi-agent-confidence-escalation")
-
-    log = fixtures.log(run_id)
-
-    assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
-    event = only(log, ESCALATED)
-    assert event["payload"]["confidence"] == 0.3
-    assert event["payload"]["floor"] == 0.5
-    assert event["causationId"] == only(log, "runOrchestrator.decided")["eventId"]
-    assert event["sequence"] < only(log, "interrupt.requested")["sequence"]
-    assert every(log, CHAIN) == []
-    assert children(log) == []
 
 
 # Memory and messages

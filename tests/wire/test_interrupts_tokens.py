@@ -10,34 +10,21 @@ import pytest
 
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, workflow
-from tests.wire.host import DEVELOPER, OPERATOR, VIEWER, ServedHost
+from tests.wire.host import OPERATOR, VIEWER, ServedHost
+from tests.wire.tokens import HALF_AN_HOUR, contents
 from tests.wire.waiting import (
     ACCEPT,
-    EVENT,
-    REFINE,
     by_token,
     events,
-    external,
     gate,
-    inbox,
     payload,
     refused,
     signed,
     taken,
     token_of,
-    until_waiting,
     waiting,
 )
-from wopr.protocol.documents import Json, JsonObject
-
-HALF_AN_HOUR = 30 * 60_000
-
-
-def contents(token: str) -> JsonObject:
-    encoded = token.partition(".")[0]
-    found: JsonObject = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
-    return found
+from wopr.protocol.documents import Json
 
 
 @pytest.fixture
@@ -50,52 +37,6 @@ def forge(host: ServedHost) -> Callable[..., str]:
         return signed(host.data_dir, **fields)
 
     return make
-
-
-# What it is
-
-
-def test_a_token_says_for_which_wait_it_holds_until_when_and_for_what(acme: Wire) -> None:
-    before = round(time.time() * 1000)
-    run_id = waiting(acme, gate())
-
-    said = contents(token_of(acme, run_id))
-
-    expires_at = said.pop("expiresAt")
-    assert said == {
-        "tenant": "acme",
-        "runId": run_id,
-        "nodeId": "gate",
-        "interruptId": "int-gate:0",
-        "intent": "resolve",
-    }
-    assert before + HALF_AN_HOUR <= expires_at <= round(time.time() * 1000) + HALF_AN_HOUR
-
-
-def test_a_token_never_outlives_the_wait(acme: Wire) -> None:
-    run_id = waiting(acme, gate(timeoutMs=60_000))
-
-    expires_at = contents(token_of(acme, run_id))["expiresAt"]
-
-    assert expires_at <= round(time.time() * 1000) + 60_000
-    [item] = inbox(acme, runId=run_id)
-    inspected = acme.document(f"/v1/interrupts/{token_of(acme, run_id)}")
-    assert inspected["expiresAt"] == item["expiresAt"]
-
-
-def test_the_snapshot_of_a_waiting_run_shows_the_wait_and_how_to_answer_it(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
-
-    shown = acme.snapshot(run_id)["interrupt"]
-
-    token = shown["interruptToken"]
-    assert shown["callbackUrl"] == f"/v1/interrupts/{token}"
-    assert (shown["kind"], shown["nodeId"], shown["interruptId"]) == (
-        "approval",
-        "gate",
-        "int-gate:0",
-    )
-    assert shown["payload"] == payload(acme, run_id, "interrupt.requested")
 
 
 # Looking
@@ -262,51 +203,6 @@ def test_a_token_of_another_host_is_not_known(acme: Wire, nobody: Wire, tmp_path
     assert by_token(nobody, token, ACCEPT).status_code == 404
 
 
-# Dying
-
-
-def test_a_token_dies_when_its_wait_is_answered(acme: Wire, nobody: Wire) -> None:
-    run_id = waiting(acme, gate(), gate("second"))
-    token = token_of(acme, run_id)
-    taken(acme, run_id, "gate", ACCEPT)
-
-    for response in (nobody.get(f"/v1/interrupts/{token}"), by_token(nobody, token, ACCEPT)):
-        assert response.status_code == 409
-        assert response.json()["error"] == "interrupt_already_resolved"
-    assert acme.snapshot(run_id)["currentNodeId"] == "second"
-
-
-def test_a_token_dies_when_its_run_is_cancelled(acme: Wire, nobody: Wire) -> None:
-    run_id = waiting(acme, gate())
-    token = token_of(acme, run_id)
-    acme.post(f"/v1/runs/{run_id}/cancel", {})
-
-    for response in (nobody.get(f"/v1/interrupts/{token}"), by_token(nobody, token, ACCEPT)):
-        assert response.status_code == 409
-        assert response.json()["error"] == "interrupt_already_resolved"
-
-
-def test_a_token_dies_when_its_run_ends_without_it(acme: Wire, nobody: Wire) -> None:
-    slow = node("broken", "core.delay", config={"ms": 300})
-    fails = node("fails", "core.fail")
-    ends = [{"id": "e", "sourceNodeId": "broken", "targetNodeId": "fails"}]
-    run_id = acme.create(acme.register(workflow([gate(), slow, fails], edges=ends)))
-    token = token_of(acme, run_id)
-
-    assert acme.finished(run_id)["status"] == "failed"
-
-    assert by_token(nobody, token, ACCEPT).json()["error"] == "interrupt_already_resolved"
-
-
-def test_a_token_of_an_earlier_version_does_not_approve_the_next(acme: Wire, nobody: Wire) -> None:
-    run_id = waiting(acme, node("work"), gate(actions=["accept", "refine"]))
-    token = token_of(acme, run_id)
-    taken(acme, run_id, "gate", REFINE)
-
-    assert by_token(nobody, token, ACCEPT).status_code == 409
-    assert acme.snapshot(run_id)["status"] == "waiting-approval"
-
-
 # Gates that take none
 
 
@@ -349,61 +245,3 @@ def test_a_gate_that_asks_for_certain_people_takes_no_token(
     assert "interruptToken" not in acme.snapshot(run_id)["interrupt"]
     assert by_token(nobody, forge(run_id), ACCEPT).status_code == 403
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
-
-
-# Keeping it secret
-
-
-@pytest.mark.parametrize("key", [VIEWER, DEVELOPER])
-def test_who_may_not_answer_sees_the_wait_without_its_token(
-    acme: Wire, connect: Connect, key: str
-) -> None:
-    run_id = waiting(acme, gate())
-
-    shown = connect(key).snapshot(run_id)["interrupt"]
-
-    assert shown["interruptId"] == "int-gate:0"
-    assert not {"interruptToken", "callbackUrl"} & shown.keys()
-
-
-def test_a_snapshot_with_a_token_is_kept_nowhere_on_the_way(acme: Wire, connect: Connect) -> None:
-    run_id = waiting(acme, gate())
-
-    assert acme.get(f"/v1/runs/{run_id}").headers["cache-control"] == "no-store"
-    assert connect(VIEWER).get(f"/v1/runs/{run_id}").headers["cache-control"] == "no-cache"
-
-
-def test_no_token_is_in_events_streams_listings_or_the_hosts_log(
-    acme: Wire, nobody: Wire, host: ServedHost
-) -> None:
-    run_id = waiting(acme, external())
-    token = token_of(acme, run_id)
-    nobody.get(f"/v1/interrupts/{token}")
-    by_token(nobody, token, {"orderId": "wrong"})
-    seen = [str(inbox(acme, runId=run_id)), str(acme.get("/v1/runs").text)]
-    by_token(nobody, token, EVENT | {"orderId": "o1"})
-    by_token(nobody, token, EVENT | {"orderId": "o1"})
-
-    frames = acme.frames(run_id, streamMode="values") + acme.frames(run_id, streamMode="debug")
-    seen += [str(acme.log(run_id)), *(frame.data for frame in frames)]
-
-    signature = token.partition(".")[2]
-    assert until_host_logged(host, "answerByToken")
-    assert not [text for text in (*seen, host.log()) if signature in text]
-    assert "/v1/interrupts/[TOKEN]" in host.log()
-
-
-def until_host_logged(host: ServedHost, text: str) -> bool:
-    deadline = time.monotonic() + 10
-    while text not in host.log():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return True
-
-
-def test_the_parent_of_a_waiting_child_shows_no_token(acme: Wire) -> None:
-    run_id = acme.create("conformance-interrupt-parent-child-cancel")
-
-    shown = until_waiting(acme, run_id)
-
-    assert "interrupt" not in shown

@@ -19,6 +19,9 @@ from wopr.security.tokens import InterruptToken, sign
 ACCEPT = {"action": "accept"}
 REJECT = {"action": "reject"}
 REFINE = {"action": "refine", "refineFeedback": {"scope": "whole", "text": "shorter"}}
+EDIT = {"action": "edit-accept", "editedArtifactData": {"text": "mine"}}
+# Every action that an approval can offer.
+ALL = ["accept", "reject", "refine", "edit-accept", "ask"]
 EVENT = {"orderId": "fixture-order-1", "status": "completed"}
 SUSPENDED = ["run.started", "node.started", "node.suspended", "interrupt.requested"]
 

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Final, TypeVar
-from urllib.parse import quote
+from typing import TypeVar
 
 import httpx
 import msgspec
 
 from wopr.api.errors import HostRefused, HostUnreachable
+from wopr.api.requests import Requests, segment
 from wopr.api.stream import EventStream, Frame, event_lines
-from wopr.protocol.documents import encode
 from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.runs import TERMINAL, RunSnapshot
 
+__all__ = ["Connection", "segment"]
+
 T = TypeVar("T")
 
-_JSON: Final = {"Content-Type": "application/json"}
 
-
-class Connection:
+class Connection(Requests):
     """Calls of one host; every failure is a `HostError`."""
-
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
 
     async def get(
         self,
@@ -47,8 +43,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
     ) -> T:
         """Send a document and read the answer."""
-        sent = {**_JSON, **(headers or {})}
-        response = await self._send("POST", path, query=query, content=encode(body), headers=sent)
+        response = await self._send_document(path, body, query=query, headers=headers)
         return _decoded(response, kind)
 
     def frames(self, run_id: str, *, mode: str, after: int | None) -> AsyncGenerator[Frame, None]:
@@ -59,49 +54,26 @@ class Connection:
             return snapshot.status in TERMINAL
 
         def connect(after: int | None) -> AsyncGenerator[str, None]:
-            return event_lines(self._http, run_id, mode, after, _refusal)
+            return event_lines(self._http, run_id, mode, after, self._refused)
 
         return EventStream(connect, is_over, after=after, is_gapless=mode == "debug").frames()
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
+    def _refused(self, response: httpx.Response) -> HostRefused:
         try:
-            response = await self._http.request(
-                method, path, params=query, content=content, headers=headers
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            url = self._http.base_url
-            reason = str(fault) or type(fault).__name__
-            raise HostUnreachable(f"cannot reach {url}: {reason}") from fault
-        if not response.is_success:
-            raise _refusal(response)
-        return response
+            envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
+        except (msgspec.DecodeError, UnicodeError):
+            message = f"the host answered {response.status_code} {response.reason_phrase}"
+            envelope = ErrorEnvelope(error="bad_answer", message=message)
+        return HostRefused(
+            envelope.message,
+            code=envelope.error,
+            status=response.status_code,
+            details=envelope.details,
+        )
 
-
-def segment(name: str) -> str:
-    """A name as one segment of a path."""
-    return quote(name, safe="")
-
-
-def _refusal(response: httpx.Response) -> HostRefused:
-    try:
-        envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
-    except (msgspec.DecodeError, UnicodeError):
-        message = f"the host answered {response.status_code} {response.reason_phrase}"
-        envelope = ErrorEnvelope(error="bad_answer", message=message)
-    return HostRefused(
-        envelope.message,
-        code=envelope.error,
-        status=response.status_code,
-        details=envelope.details,
-    )
+    def _unreachable(self, fault: Exception) -> HostUnreachable:
+        reason = str(fault) or type(fault).__name__
+        return HostUnreachable(f"cannot reach {self._http.base_url}: {reason}")
 
 
 def _decoded(response: httpx.Response, kind: type[T]) -> T:

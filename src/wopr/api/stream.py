@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final, Protocol
-from urllib.parse import quote
 
 import anyio
 import httpx
 
 from wopr.api.errors import HostError, HostUnreachable
+from wopr.api.requests import segment
 from wopr.protocol.events import RUN_TERMINAL_TYPES
 
 # A healthy stream is never silent for longer than its heartbeat of at most 30 s.
@@ -222,7 +222,7 @@ async def event_lines(
     splitter = LineSplitter()
     async with http.stream(
         "GET",
-        f"/v1/runs/{quote(run_id, safe='')}/events",
+        f"/v1/runs/{segment(run_id)}/events",
         params={"streamMode": mode},
         headers=headers,
         timeout=httpx.Timeout(10.0, read=SILENCE_SECONDS),

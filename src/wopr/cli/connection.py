@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
-from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from wopr import __version__
+from wopr.api.requests import Requests, segment
 from wopr.api.stream import event_lines
 from wopr.cli.credentials import Server
 from wopr.cli.documents import (
@@ -28,7 +28,7 @@ from wopr.cli.fleet_calls import FleetCalls
 from wopr.cli.refusals import refusal, unreachable
 from wopr.cli.stream import EventStream, Frame
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
-from wopr.protocol.documents import JsonObject, encode
+from wopr.protocol.documents import JsonObject
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.reviews import FeedbackSummary
@@ -50,7 +50,6 @@ from wopr.protocol.runs import (
 T = TypeVar("T")
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_JSON: Final = {"Content-Type": "application/json"}
 _NDJSON: Final = {"Content-Type": "application/x-ndjson"}
 
 
@@ -62,12 +61,12 @@ class Answer(Generic[T]):
     body: bytes
 
 
-class Client(FleetCalls):
+class Client(Requests, FleetCalls):
     """Calls of one server; every failure is a `CliError`."""
 
     def __init__(self, server: Server, http: httpx.AsyncClient) -> None:
+        super().__init__(http)
         self.server = server
-        self._http = http
 
     async def create_run(
         self, body: CreateRun, idempotency_key: str | None = None
@@ -78,7 +77,7 @@ class Client(FleetCalls):
 
     async def snapshot(self, run_id: str) -> Answer[RunSnapshot]:
         """Read a run as it stands now."""
-        return await self._get(f"/v1/runs/{_segment(run_id)}", RunSnapshot)
+        return await self._get(f"/v1/runs/{segment(run_id)}", RunSnapshot)
 
     async def runs(self, query: Mapping[str, str]) -> Answer[Listing[RunListItem]]:
         """Read one page of runs, newest first."""
@@ -86,7 +85,7 @@ class Client(FleetCalls):
 
     async def cancel(self, run_id: str, body: CancelRun) -> Answer[CancelAnswer]:
         """Cancel one run."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}/cancel", body, CancelAnswer)
+        return await self._post(f"/v1/runs/{segment(run_id)}/cancel", body, CancelAnswer)
 
     async def bulk_cancel(self, body: BulkCancel) -> Answer[BulkCancelAnswer]:
         """Cancel many runs; the answer has one item per run."""
@@ -94,11 +93,11 @@ class Client(FleetCalls):
 
     async def pause(self, run_id: str, body: PauseRun) -> Answer[PauseAnswer]:
         """Pause a run."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}:pause", body, PauseAnswer)
+        return await self._post(f"/v1/runs/{segment(run_id)}:pause", body, PauseAnswer)
 
     async def resume(self, run_id: str) -> Answer[ResumeAnswer]:
         """Resume a paused run."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}:resume", {}, ResumeAnswer)
+        return await self._post(f"/v1/runs/{segment(run_id)}:resume", {}, ResumeAnswer)
 
     async def inbox(self, query: Mapping[str, str]) -> Answer[Listing[InboxItem]]:
         """Read one page of what waits for an answer, newest first."""
@@ -108,7 +107,7 @@ class Client(FleetCalls):
         self, run_id: str, node_id: str, body: ResolveInterrupt, interrupt_id: str | None
     ) -> Answer[AnswerTaken]:
         """Answer what a node waits for; only that wait, where one is named."""
-        path = f"/v1/runs/{_segment(run_id)}/interrupts/{_segment(node_id)}"
+        path = f"/v1/runs/{segment(run_id)}/interrupts/{segment(node_id)}"
         query = {} if interrupt_id is None else {"interruptId": interrupt_id}
         return await self._post(path, body, AnswerTaken, query=query)
 
@@ -119,7 +118,7 @@ class Client(FleetCalls):
     async def workflow(self, workflow_id: str, version: str | None) -> Answer[JsonObject]:
         """Read a definition as it was registered."""
         query = {} if version is None else {"version": version}
-        return await self._get(f"/v1/workflows/{_segment(workflow_id)}", JsonObject, query)
+        return await self._get(f"/v1/workflows/{segment(workflow_id)}", JsonObject, query)
 
     async def add_workflow(self, definition: JsonObject) -> Answer[JsonObject]:
         """Register a definition."""
@@ -136,7 +135,7 @@ class Client(FleetCalls):
     async def agent(self, agent_id: str, version: str | None) -> Answer[JsonObject]:
         """Read one agent of the inventory."""
         query = {} if version is None else {"version": version}
-        return await self._get(f"/v1/agents/{_segment(agent_id)}", JsonObject, query)
+        return await self._get(f"/v1/agents/{segment(agent_id)}", JsonObject, query)
 
     async def add_agent(self, manifest: JsonObject) -> Answer[AgentItem]:
         """Install a manifest."""
@@ -144,11 +143,11 @@ class Client(FleetCalls):
 
     async def annotate(self, run_id: str, body: AnnotationCreate) -> Answer[Annotation]:
         """Annotate a run."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}/annotations", body, Annotation)
+        return await self._post(f"/v1/runs/{segment(run_id)}/annotations", body, Annotation)
 
     async def annotations(self, run_id: str) -> Answer[AnnotationList]:
         """Read all annotations of a run."""
-        return await self._get(f"/v1/runs/{_segment(run_id)}/annotations", AnnotationList)
+        return await self._get(f"/v1/runs/{segment(run_id)}/annotations", AnnotationList)
 
     async def feedback_summary(self, query: Mapping[str, str]) -> Answer[FeedbackSummary]:
         """Read what annotations add up to."""
@@ -163,27 +162,27 @@ class Client(FleetCalls):
             async with self._http.stream("GET", path, params=query) as response:
                 if response.status_code != 200:
                     await response.aread()
-                    raise refusal(response, self.server)
+                    raise self._refused(response)
                 async for chunk in response.aiter_bytes():
                     yield chunk
         except httpx.HTTPError as fault:
-            raise unreachable(self.server, fault) from None
+            raise self._unreachable(fault) from fault
 
     async def fork(self, run_id: str, body: ForkRun) -> Answer[ForkAccepted]:
         """Fork a run."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}:fork", body, ForkAccepted)
+        return await self._post(f"/v1/runs/{segment(run_id)}:fork", body, ForkAccepted)
 
     async def preview_fork(self, run_id: str, body: ForkRun) -> Answer[ForkPreview]:
         """Ask what a fork would do."""
-        return await self._post(f"/v1/runs/{_segment(run_id)}:fork?dryRun=true", body, ForkPreview)
+        return await self._post(f"/v1/runs/{segment(run_id)}:fork?dryRun=true", body, ForkPreview)
 
     async def diff(self, run_id: str, other: str) -> Answer[RunDiff]:
         """Compare two runs."""
-        return await self._get(f"/v1/runs/{_segment(run_id)}:diff", RunDiff, {"against": other})
+        return await self._get(f"/v1/runs/{segment(run_id)}:diff", RunDiff, {"against": other})
 
     async def bundle(self, run_id: str, query: Mapping[str, str]) -> Answer[JsonObject]:
         """Export a run for diagnosis."""
-        return await self._get(f"/v1/runs/{_segment(run_id)}/debug-bundle", JsonObject, query)
+        return await self._get(f"/v1/runs/{segment(run_id)}/debug-bundle", JsonObject, query)
 
     async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
         """Read the discovery document and the headers it came with."""
@@ -195,14 +194,11 @@ class Client(FleetCalls):
     ) -> AsyncGenerator[Frame, None]:
         """Follow a run's events after a sequence, until the run ends."""
 
-        def refused(response: httpx.Response) -> CliError:
-            return refusal(response, self.server)
-
         async def is_over() -> bool:
             return (await self.snapshot(run_id)).document.status in TERMINAL
 
         def connect(after: int | None) -> AsyncGenerator[str, None]:
-            return event_lines(self._http, run_id, mode, after, refused)
+            return event_lines(self._http, run_id, mode, after, self._refused)
 
         is_gapless = "debug" in mode.split(",")
         return EventStream(connect, is_over, after=after, is_gapless=is_gapless).frames()
@@ -220,31 +216,17 @@ class Client(FleetCalls):
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Answer[T]:
-        sent = {**_JSON, **(headers or {})}
-        response = await self._send("POST", path, query=query, content=encode(body), headers=sent)
+        response = await self._send_document(path, body, query=query, headers=headers)
         return _decode(response, kind)
 
     async def _post_lines(self, path: str, body: bytes, kind: type[T]) -> Answer[T]:
         return _decode(await self._send("POST", path, content=body, headers=_NDJSON), kind)
 
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> httpx.Response:
-        try:
-            response = await self._http.request(
-                method, path, params=query, content=content, headers=headers
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as fault:
-            raise unreachable(self.server, fault) from None
-        if not response.is_success:
-            raise refusal(response, self.server)
-        return response
+    def _refused(self, response: httpx.Response) -> CliError:
+        return refusal(response, self.server)
+
+    def _unreachable(self, fault: Exception) -> CliError:
+        return unreachable(self.server, fault)
 
 
 @asynccontextmanager
@@ -262,10 +244,6 @@ async def open_client(server: Server) -> AsyncGenerator[Client, None]:
         base_url=url, headers=headers, timeout=30.0, trust_env=url.host not in _LOOPBACK
     ) as http:
         yield Client(server, http)
-
-
-def _segment(name: str) -> str:
-    return quote(name, safe="")
 
 
 def _decode(response: httpx.Response, kind: type[T]) -> Answer[T]:

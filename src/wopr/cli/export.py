@@ -7,21 +7,31 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeAlias
 
 import typer
 
 from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.filters import run_query
+from wopr.cli.filters import (
+    SinceOption,
+    StatusOption,
+    TagOption,
+    UntilOption,
+    WorkflowOption,
+    run_query,
+)
 from wopr.cli.options import KeyOption, Target, UrlOption
 from wopr.cli.output import note
-from wopr.cli.runs import StatusOption
 from wopr.protocol.reviews import ExportFormat
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
+
+OutOption: TypeAlias = Annotated[
+    str, typer.Option("--out", metavar="FILE", help="Where to; - is standard output.")
+]
 
 
 @command
@@ -29,18 +39,12 @@ def export(
     format_name: Annotated[
         ExportFormat, typer.Option("--format", help="jsonl with everything, or flat rows.")
     ] = "jsonl",
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Where to; - is standard output.")
-    ] = "-",
+    out: OutOption = "-",
     status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Created since: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Created before: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
+    workflow: WorkflowOption = None,
+    tag: TagOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -49,16 +53,22 @@ def export(
         "format": format_name,
         **run_query(status=status, workflow=workflow, tag=tag, since=since, until=until),
     }
-    target = Target(url, api_key)
+    write_out(Target(url, api_key), out, lambda client, file: _copy(client, query, file))
+
+
+def write_out(
+    target: Target, out: str, write: Callable[[Client, BinaryIO], Awaitable[int]]
+) -> None:
+    """Let `write` copy from the server to standard output or to a file."""
     if out == "-":
-        ask(target, lambda client: _copy(client, query, sys.stdout.buffer))
+        ask(target, lambda client: write(client, sys.stdout.buffer))
         return
     path = Path(out)
-    size = ask(target, lambda client: write_whole(path, lambda file: _copy(client, query, file)))
+    size = ask(target, lambda client: _write_whole(path, lambda file: write(client, file)))
     note(f"{out}: {size} bytes")
 
 
-async def write_whole(path: Path, write: Callable[[BinaryIO], Awaitable[int]]) -> int:
+async def _write_whole(path: Path, write: Callable[[BinaryIO], Awaitable[int]]) -> int:
     """Write to a file beside the wanted one, which takes its name once it is whole."""
     part = path.with_name(f"{path.name}.part")
     try:

@@ -1,12 +1,29 @@
-"""The filters of the run list as a query, from options that several commands share."""
+"""The options that select runs, each spelled once, and the query that they make."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Annotated, TypeAlias
 
+import typer
+
+from wopr.cli.options import some_of
 from wopr.cli.values import parse_moment
+from wopr.protocol.runs import RUN_STATUSES
 from wopr.protocol.times import to_iso
+
+StatusOption: TypeAlias = Annotated[list[str] | None, some_of("--status", RUN_STATUSES)]
+WorkflowOption: TypeAlias = Annotated[
+    str | None, typer.Option("--workflow", help="Only runs of this workflow.")
+]
+TagOption: TypeAlias = Annotated[str | None, typer.Option("--tag", help="Only runs with this tag.")]
+SinceOption: TypeAlias = Annotated[
+    str | None, typer.Option("--since", help="Created since: 2h, 7d, or an ISO 8601 time.")
+]
+UntilOption: TypeAlias = Annotated[
+    str | None, typer.Option("--until", help="Created before: 2h, 7d, or an ISO 8601 time.")
+]
 
 
 def moment(raw: str | None, option: str) -> str | None:

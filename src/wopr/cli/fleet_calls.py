@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import quote
 
+from wopr.api.requests import segment
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.fleet import AgentRuns, Aggregate, Flakiness, FleetRuns
 
@@ -21,7 +21,7 @@ class FleetCalls(ABC):
 
     def transitions(self, run_id: str) -> AsyncGenerator[bytes, None]:
         """Read a run as KAHN lines, piece by piece; an answer that breaks off is a failure."""
-        return self._pieces(f"/v1/runs/{quote(run_id, safe='')}/transitions", {})
+        return self._pieces(f"/v1/runs/{segment(run_id)}/transitions", {})
 
     async def ingest(self, body: bytes) -> Answer[JsonObject]:
         """Push KAHN lines."""
@@ -33,7 +33,7 @@ class FleetCalls(ABC):
 
     async def fleet_agent_runs(self, agent_id: str, query: Mapping[str, str]) -> Answer[AgentRuns]:
         """Read one page of an agent's runs."""
-        path = f"/api/agents/{quote(agent_id, safe='')}/agent-runs"
+        path = f"/api/agents/{segment(agent_id)}/agent-runs"
         return await self._get(path, AgentRuns, query)
 
     async def fleet_runs(self, query: Mapping[str, str]) -> Answer[FleetRuns]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -13,12 +12,18 @@ import typer
 from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.export import write_whole
-from wopr.cli.filters import run_query
+from wopr.cli.export import OutOption, write_out
+from wopr.cli.filters import (
+    SinceOption,
+    StatusOption,
+    TagOption,
+    UntilOption,
+    WorkflowOption,
+    run_query,
+)
 from wopr.cli.options import KeyOption, Target, UrlOption
 from wopr.cli.output import note
 from wopr.cli.paging import collect
-from wopr.cli.runs import StatusOption
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
@@ -30,22 +35,16 @@ def export(
         list[str] | None,
         typer.Argument(metavar="[RUN_ID...]", help="These runs; without any, all that match."),
     ] = None,
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Where to; - is standard output.")
-    ] = "-",
+    out: OutOption = "-",
     archive: Annotated[
         Path | None,
         typer.Option("--archive", metavar="DIR", help="Write an archive here instead."),
     ] = None,
     status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Created since: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Created before: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
+    workflow: WorkflowOption = None,
+    tag: TagOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
@@ -66,12 +65,8 @@ def export(
         where = archive
         count = ask(target, lambda client: _write_archive(client, run_ids, query, where))
         note(f"{where}: {count} runs")
-    elif out == "-":
-        ask(target, lambda client: to_file(client, sys.stdout.buffer))
     else:
-        path = Path(out)
-        size = ask(target, lambda client: write_whole(path, lambda file: to_file(client, file)))
-        note(f"{out}: {size} bytes")
+        write_out(target, out, to_file)
 
 
 async def _names(client: Client, run_ids: list[str] | None, query: dict[str, str]) -> list[str]:

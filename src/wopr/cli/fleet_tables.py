@@ -11,7 +11,7 @@ from rich.text import Text
 from wopr.cli.conversation import ask
 from wopr.cli.errors import command
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
-from wopr.cli.output import note, print_json, print_table
+from wopr.cli.output import Cells, note, print_json, print_table
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
@@ -79,7 +79,7 @@ async def _waits(client: Client, listed: Sequence[AgentAggregate]) -> Waits:
     return found
 
 
-def _agent_row(agent: AgentAggregate, waits: AgentInRun | None) -> list[str | Text]:
+def _agent_row(agent: AgentAggregate, waits: AgentInRun | None) -> Cells:
     return [
         agent.agent_id,
         str(agent.run_count),
@@ -156,11 +156,11 @@ def _tell_more(cursor: str | None) -> None:
         note("there are more; use --limit")
 
 
-def _run_row(run: RunInFleet) -> list[str | Text]:
+def _run_row(run: RunInFleet) -> Cells:
     return [run.run_id, run.source, run.kind, str(run.lines), run.started, run.openwop_run_id]
 
 
-def _agent_run_row(run: AgentInRun) -> list[str | Text]:
+def _agent_run_row(run: AgentInRun) -> Cells:
     return [
         run.run_id,
         Text(run.outcome, style=_STYLES[run.outcome]),

@@ -11,17 +11,18 @@ from wopr.cli.conversation import ask
 from wopr.cli.documents import InboxItem
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
-from wopr.cli.output import (
-    note,
-    plain,
-    print_block,
-    print_json,
-    print_json_value,
-    print_line,
-    print_table,
+from wopr.cli.filters import WorkflowOption
+from wopr.cli.options import (
+    AllOption,
+    JsonOption,
+    KeyOption,
+    LimitOption,
+    Target,
+    UrlOption,
+    some_of,
 )
-from wopr.cli.paging import Collected, collect
+from wopr.cli.output import Cells, plain, print_block, print_json, print_line, print_table
+from wopr.cli.paging import Collected, collect, print_collected
 from wopr.cli.values import parse_assignments, parse_json, parse_value
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.interrupts import DATA, ResolveInterrupt
@@ -36,33 +37,14 @@ NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node that
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
-def _complete_kind(begun: str) -> list[str]:
-    return [kind for kind in DATA if kind.startswith(begun)]
-
-
-def _known_kinds(chosen: list[str] | None) -> list[str] | None:
-    for kind in chosen or []:
-        if kind not in DATA:
-            raise typer.BadParameter(f"{kind!r} is not one of {', '.join(DATA)}")
-    return chosen
-
-
 @app.command("list")
 @command
 def list_inbox(
-    kind: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--kind",
-            help="Only these; repeatable.",
-            callback=_known_kinds,
-            autocompletion=_complete_kind,
-        ),
-    ] = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
+    kind: Annotated[list[str] | None, some_of("--kind", DATA)] = None,
+    workflow: WorkflowOption = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 50,
-    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    limit: LimitOption = 50,
+    every: AllOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
@@ -72,14 +54,8 @@ def list_inbox(
     query = {name: value for name, value in filters.items() if value}
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.inbox, query, wanted))
-    if as_json:
-        print_json_value(found.document())
-        return
-    print_table(
-        ("RUN", "NODE", "KIND", "AGE", "EXPIRES", "ASKED BY", "QUESTION"), map(_row, found.items)
-    )
-    if found.next_cursor is not None:
-        note("there are more; use --limit or --all")
+    columns = ("RUN", "NODE", "KIND", "AGE", "EXPIRES", "ASKED BY", "QUESTION")
+    print_collected(found, columns, _row, as_json=as_json)
 
 
 @app.command()
@@ -189,7 +165,7 @@ def _only(given: dict[str, Json]) -> Json:
     return value
 
 
-def _row(item: InboxItem) -> tuple[str, ...]:
+def _row(item: InboxItem) -> Cells:
     asker = item.asked_by.agent_id or item.workflow_id
     return (
         item.run_id,

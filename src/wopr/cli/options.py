@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import typer
+from typer.models import OptionInfo
 
 UrlOption: TypeAlias = Annotated[
     str | None,
@@ -34,6 +36,38 @@ DbOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+
+LimitOption: TypeAlias = Annotated[int, typer.Option("--limit", min=1, help="At most that many.")]
+AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+
+
+def some_of(option: str, names: Iterable[str]) -> OptionInfo:
+    """An option that may be given several times, each time with one of these names."""
+    known = tuple(names)
+
+    def require_known(chosen: list[str] | None) -> list[str] | None:
+        for name in chosen or []:
+            if name not in known:
+                raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+        return chosen
+
+    described: OptionInfo = typer.Option(
+        option,
+        help="Only these; repeatable.",
+        callback=require_known,
+        autocompletion=completing(known),
+    )
+    return described
+
+
+def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """What a shell offers for the beginning of one of these names."""
+    known = tuple(names)
+
+    def complete(begun: str) -> list[str]:
+        return [name for name in known if name.startswith(begun)]
+
+    return complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import typer
@@ -21,6 +21,7 @@ from wopr.api.text import UNSAFE, is_plain, plain, plain_block, short
 from wopr.protocol.documents import JsonObject, encode
 
 __all__ = [
+    "Cells",
     "console",
     "error_console",
     "is_plain",
@@ -37,6 +38,9 @@ __all__ = [
     "short",
     "status_text",
 ]
+
+# One row of a table.
+Cells: TypeAlias = Sequence[str | Text]
 
 _WIDE: Final = 10_000
 
@@ -102,7 +106,7 @@ def _safe_json(document: bytes) -> str:
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", document.decode())
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Cells]) -> None:
     """Print rows under bold headings; the first column is never cut."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for place, column in enumerate(columns):

@@ -1,14 +1,15 @@
-"""Read a collection page after page."""
+"""Read a collection page after page, and print what was read."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
 
 from wopr.cli.documents import Listing
+from wopr.cli.output import Cells, note, print_json_value, print_table
 from wopr.protocol.documents import JsonObject
 
 if TYPE_CHECKING:
@@ -52,3 +53,15 @@ async def collect(
         found.next_cursor = page.document.next_cursor or None
         if found.next_cursor is None or (limit is not None and len(found.items) >= limit):
             return found
+
+
+def print_collected(
+    found: Collected[T], columns: Sequence[str], row: Callable[[T], Cells], *, as_json: bool
+) -> None:
+    """Print what was read as one document or as a table, and say when there is more."""
+    if as_json:
+        print_json_value(found.document())
+        return
+    print_table(columns, map(row, found.items))
+    if found.next_cursor is not None:
+        note("there are more; use --limit or --all")

@@ -9,28 +9,36 @@ import typer
 from wopr.cli.conversation import ask
 from wopr.cli.errors import command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_run
-from wopr.cli.filters import run_query
-from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
-from wopr.cli.output import (
-    note,
-    print_json,
-    print_json_value,
-    print_line,
-    print_table,
-    status_text,
+from wopr.cli.filters import (
+    SinceOption,
+    StatusOption,
+    TagOption,
+    UntilOption,
+    WorkflowOption,
+    run_query,
 )
-from wopr.cli.paging import collect
+from wopr.cli.options import (
+    AllOption,
+    JsonOption,
+    KeyOption,
+    LimitOption,
+    Target,
+    UrlOption,
+    completing,
+)
+from wopr.cli.output import Cells, print_json, print_line, print_table, status_text
+from wopr.cli.paging import collect, print_collected
 from wopr.cli.run_report import print_snapshot
 from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import BadStreamMode
 from wopr.protocol.runs import (
-    RUN_STATUSES,
     BulkCancel,
     BulkCancelAnswer,
     BulkCancelItem,
     CancelRun,
     DrainPolicy,
     PauseRun,
+    RunListItem,
 )
 from wopr.protocol.streams import MODES, parse_modes
 
@@ -46,46 +54,16 @@ ReasonOption = Annotated[
 MAX_BULK = 100
 
 
-def _complete_status(begun: str) -> list[str]:
-    return [status for status in RUN_STATUSES if status.startswith(begun)]
-
-
-def _complete_mode(begun: str) -> list[str]:
-    return [mode for mode in MODES if mode.startswith(begun)]
-
-
-def _known_statuses(chosen: list[str] | None) -> list[str] | None:
-    for status in chosen or []:
-        if status not in RUN_STATUSES:
-            raise typer.BadParameter(f"{status!r} is not one of {', '.join(RUN_STATUSES)}")
-    return chosen
-
-
-StatusOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--status",
-        help="Only these; repeatable.",
-        callback=_known_statuses,
-        autocompletion=_complete_status,
-    ),
-]
-
-
 @app.command("list")
 @command
 def list_runs(
     status: StatusOption = None,
-    workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only runs with this tag.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Created since: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(help="Created before: 2h, 7d, or an ISO 8601 time.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 50,
-    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    workflow: WorkflowOption = None,
+    tag: TagOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: LimitOption = 50,
+    every: AllOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
@@ -94,25 +72,8 @@ def list_runs(
     query = run_query(status=status, workflow=workflow, tag=tag, since=since, until=until)
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.runs, query, wanted))
-    if as_json:
-        print_json_value(found.document())
-        return
-    print_table(
-        ("RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS"),
-        (
-            (
-                item.run_id,
-                status_text(item.status),
-                item.workflow_id,
-                item.workflow_version,
-                item.created_at,
-                ", ".join(item.tags),
-            )
-            for item in found.items
-        ),
-    )
-    if found.next_cursor is not None:
-        note("there are more; use --limit or --all")
+    columns = ("RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS")
+    print_collected(found, columns, _row, as_json=as_json)
 
 
 @app.command()
@@ -139,7 +100,7 @@ def tail(
         str,
         typer.Option(
             help="updates, values, messages, debug, or a comma list without values.",
-            autocompletion=_complete_mode,
+            autocompletion=completing(MODES),
         ),
     ] = "debug",
     start: Annotated[
@@ -241,6 +202,17 @@ def resume(
         print_json(answer.body)
     else:
         print_line(f"run {answer.document.run_id} {answer.document.status}")
+
+
+def _row(run: RunListItem) -> Cells:
+    return (
+        run.run_id,
+        status_text(run.status),
+        run.workflow_id,
+        run.workflow_version,
+        run.created_at,
+        ", ".join(run.tags),
+    )
 
 
 def _print_bulk(answer: BulkCancelAnswer) -> None:

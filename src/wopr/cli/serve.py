@@ -100,7 +100,9 @@ def serve(
 
 def require_shared(url: str, what: str) -> None:
     """Refuse what makes sense only where several processes share a database."""
-    if not url.startswith(("postgresql://", "postgres://")):
+    from wopr.store.open import is_shared
+
+    if not is_shared(url):
         message = f"{what} needs a database that processes share: --db postgresql://..."
         raise CliError(message, ExitCode.USAGE)
 
@@ -111,8 +113,8 @@ def run_until_stopped(settings: Settings, app: str | None = None) -> None:
     The `app` brings workflows, agents and tools along.
     """
     from wopr.http.server import serve as serve_http
+    from wopr.runtime.environment import with_environment
     from wopr.runtime.host_secret import UnusableHostKey
-    from wopr.runtime.settings import with_environment
 
     try:
         checked = with_environment(settings, os.environ).checked()

@@ -6,12 +6,11 @@ import httpx
 import msgspec
 
 from wopr.api import stream
-from wopr.api.stream import SILENCE_SECONDS, Frame, FrameParser, LineSplitter, Patience
+from wopr.api.stream import Frame, FrameParser, LineSplitter, Patience
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode
 
 __all__ = [
-    "SILENCE_SECONDS",
     "EventStream",
     "Frame",
     "FrameParser",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wopr.cli.conversation import ask
+from wopr.cli.documents import WorkflowListItem
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.files import FilesArgument, each_file, yaml_text
-from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
-from wopr.cli.output import note, print_json, print_json_value, print_table
-from wopr.cli.paging import collect
+from wopr.cli.options import AllOption, JsonOption, KeyOption, LimitOption, Target, UrlOption
+from wopr.cli.output import Cells, print_json
+from wopr.cli.paging import collect, print_collected
 from wopr.protocol.documents import JsonObject
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ app = typer.Typer(help="List, add, check and show workflow definitions.", no_arg
 @app.command("list")
 @command
 def list_workflows(
-    limit: Annotated[int, typer.Option(min=1, help="At most that many.")] = 50,
-    every: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    limit: LimitOption = 50,
+    every: AllOption = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
@@ -33,18 +34,7 @@ def list_workflows(
     """List the registered workflows."""
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.workflows, {}, wanted))
-    if as_json:
-        print_json_value(found.document())
-        return
-    print_table(
-        ("WORKFLOW", "VERSION", "NAME", "REGISTERED"),
-        (
-            (item.id, item.version, item.name or "", item.registered_at or "")
-            for item in found.items
-        ),
-    )
-    if found.next_cursor is not None:
-        note("there are more; use --limit or --all")
+    print_collected(found, ("WORKFLOW", "VERSION", "NAME", "REGISTERED"), _row, as_json=as_json)
 
 
 @app.command()
@@ -110,3 +100,7 @@ def show(
         print_json(answer.body)
     else:
         typer.echo(yaml_text(answer.document), nl=False)
+
+
+def _row(item: WorkflowListItem) -> Cells:
+    return (item.id, item.version, item.name or "", item.registered_at or "")

@@ -16,7 +16,7 @@ from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.http.fleet import fleet_cursor
-from wopr.http.runs import write_cursor
+from wopr.http.paging import write_cursor
 from wopr.protocol.errors import NotFound
 from wopr.protocol.fleet import AgentAggregate, AgentInRun
 from wopr.runtime.fleet_feedback import feedback_of

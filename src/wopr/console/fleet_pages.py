@@ -15,7 +15,7 @@ from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.http.fleet import fleet_cursor
-from wopr.http.runs import write_cursor
+from wopr.http.paging import write_cursor
 from wopr.protocol.errors import Refused
 from wopr.protocol.fleet import (
     AgentAggregate,

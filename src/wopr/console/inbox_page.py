@@ -15,7 +15,7 @@ from wopr.console.visit import Visit
 from wopr.console.wait_page import lost, require_read, take, wait_values
 from wopr.console.wait_view import RESPOND, Wait, find_wait, look_at, wait_of
 from wopr.http.answers import Answer, ok
-from wopr.http.runs import read_cursor, write_cursor
+from wopr.http.paging import read_cursor, write_cursor
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import Refused, WoprError
 from wopr.protocol.interrupts import DATA

@@ -10,7 +10,7 @@ from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.http.feedback import offered
-from wopr.http.runs import read_cursor, write_cursor
+from wopr.http.paging import read_cursor, write_cursor
 from wopr.protocol.errors import Refused
 from wopr.protocol.reviews import FeedbackSummary, Queue, SummaryBy
 from wopr.store.port.feedback import DAY_MS

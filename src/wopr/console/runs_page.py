@@ -14,7 +14,8 @@ from wopr.console.run_feedback import offers_feedback
 from wopr.console.visit import Visit
 from wopr.console.waiting import Waiting, waits_of
 from wopr.http.answers import Answer
-from wopr.http.runs import read_cursor, run_filter, write_cursor
+from wopr.http.paging import read_cursor, write_cursor
+from wopr.http.run_filters import run_filter
 from wopr.http.workflows import newest_workflows
 from wopr.protocol.errors import Refused
 from wopr.protocol.runs import RUN_STATUSES

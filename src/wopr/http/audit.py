@@ -7,7 +7,7 @@ import msgspec
 from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange, whole_number
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING
 from wopr.protocol.audit import AuditAnomaly, AuditCheckpoint, AuditVerifyResult
 from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import Refused
@@ -90,19 +90,7 @@ OPERATIONS = (
         scope="audit:read",
         answer=Page,
         errors=(400, 401, 403),
-        parameters=(
-            Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
-            Parameter(
-                name="limit",
-                description="How many at most.",
-                schema={
-                    "type": "integer",
-                    "minimum": 1,
-                    "maximum": PAGE_MOST,
-                    "default": PAGE_DEFAULT,
-                },
-            ),
-        ),
+        parameters=PAGING,
         is_extension=True,
     ),
     Operation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from uuid import uuid4
 
@@ -25,7 +24,6 @@ log = structlog.get_logger("wopr.http")
 NO_BODY = frozenset({204, 304})
 # Whom a refused request without a valid key is put down to.
 UNKNOWN = ""
-TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class MethodNotAllowed(WoprError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from wopr.http.answers import Stream
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import RUN_FILTERS, run_filter
+from wopr.http.run_filters import RUN_FILTERS, run_filter
 from wopr.protocol.errors import Refused
 from wopr.protocol.reviews import EXPORT_FORMATS, ExportFormat
 

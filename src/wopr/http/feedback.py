@@ -7,15 +7,9 @@ from collections.abc import AsyncIterator
 from wopr.http.answers import JSON, Answer, Stream, ok
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import (
-    IDEMPOTENCY_KEY,
-    PAGE_MOST,
-    RUN_ERRORS,
-    instant,
-    read_cursor,
-    run_id,
-    write_cursor,
-)
+from wopr.http.paging import PAGE_MOST, read_cursor, write_cursor
+from wopr.http.run_filters import instant
+from wopr.http.runs import IDEMPOTENCY_KEY, RUN_ERRORS, run_id
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
 from wopr.protocol.errors import NotProvided, Refused
 from wopr.protocol.reviews import SUMMARY_BY, FeedbackSummary, SummaryBy

@@ -10,7 +10,8 @@ from wopr.http.answers import Answer, Stream, ok
 from wopr.http.exchange import Exchange
 from wopr.http.ingest import NDJSON
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, run_id, write_cursor
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write_cursor
+from wopr.http.runs import run_id
 from wopr.protocol.errors import Refused
 from wopr.protocol.fleet import (
     AgentRuns,

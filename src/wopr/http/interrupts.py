@@ -5,7 +5,8 @@ from __future__ import annotations
 from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST, RUN_ERRORS, read_cursor, write_cursor
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, read_cursor, write_cursor
+from wopr.http.runs import RUN_ERRORS
 from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
 from wopr.protocol.errors import Forbidden, Gone, NotFound, Refused
 from wopr.protocol.interrupts import DATA, AnswerTaken, ResolveInterrupt

@@ -6,7 +6,8 @@ from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange, whole_number
 from wopr.http.feedback import offered
 from wopr.http.operation import Operation
-from wopr.http.runs import IDEMPOTENCY_KEY, PAGE_DEFAULT, PAGE_MOST, PAGING, RUN_ERRORS
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING
+from wopr.http.runs import IDEMPOTENCY_KEY, RUN_ERRORS
 from wopr.protocol.errors import Forbidden
 from wopr.protocol.reviews import CreateJudge, Judge
 

@@ -6,16 +6,8 @@ from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange
 from wopr.http.feedback import offered
 from wopr.http.operation import Operation
-from wopr.http.runs import (
-    IDEMPOTENCY_KEY,
-    PAGE_DEFAULT,
-    PAGE_MOST,
-    PAGING,
-    RUN_ERRORS,
-    read_cursor,
-    run_id,
-    write_cursor,
-)
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write_cursor
+from wopr.http.runs import IDEMPOTENCY_KEY, RUN_ERRORS, run_id
 from wopr.protocol.documents import UNSET
 from wopr.protocol.reviews import CreateQueue, CreateReview, Queue, QueueItem, ReviewTaken
 from wopr.protocol.runs import Page

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 
 from wopr.http.answers import Answer, Stream, ok, redacted
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write_cursor
+from wopr.http.run_filters import RUN_FILTERS, run_filter
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import NotFound, Refused
 from wopr.protocol.runs import (
-    RUN_STATUSES,
     BulkCancel,
     BulkCancelAnswer,
     CancelAnswer,
@@ -27,13 +26,12 @@ from wopr.protocol.runs import (
     RunListItem,
     RunSnapshot,
 )
-from wopr.protocol.times import to_iso, to_millis
+from wopr.protocol.times import to_iso
 from wopr.runtime.observing import origin
 from wopr.runtime.requests import check_request
-from wopr.store.port import RunFilter, RunRow
+from wopr.store.port import RunRow
 
 LONGEST_ID = 128
-PAGE_DEFAULT, PAGE_MOST = 50, 200
 MOST_RUN_IDS = 100
 # Where a request that came by another way than this API says so; no client can write there.
 TRANSPORT = "wopr.transport"
@@ -91,61 +89,6 @@ async def list_runs(exchange: Exchange) -> Answer:
             next_cursor=UNSET if page.next_after is None else write_cursor(page.next_after),
         )
     )
-
-
-def run_filter(exchange: Exchange) -> RunFilter:
-    """Which runs the query asks for."""
-    query = exchange.query
-    return RunFilter(
-        statuses=_statuses(query.get("status")),
-        workflow_id=query.get("workflowId"),
-        tag=query.get("tag"),
-        parent_run_id=query.get("parentRunId"),
-        source_run_id=query.get("sourceRunId"),
-        created_from=instant(exchange, "since"),
-        created_before=instant(exchange, "until"),
-    )
-
-
-def _statuses(raw: str | None) -> tuple[str, ...]:
-    if raw is None:
-        return ()
-    statuses = tuple(status.strip() for status in raw.split(","))
-    if any(status not in RUN_STATUSES for status in statuses):
-        raise Refused(f"status must be among {', '.join(RUN_STATUSES)}", field="status")
-    return statuses
-
-
-def instant(exchange: Exchange, name: str) -> int | None:
-    """A query parameter that must be a time."""
-    raw = exchange.query.get(name)
-    if raw is None:
-        return None
-    try:
-        return to_millis(raw.replace(" ", "+"))
-    except (ValueError, OverflowError):
-        raise Refused(f"{name} must be an ISO 8601 time, not {raw[:40]!r}", field=name) from None
-
-
-def write_cursor(after: tuple[int, str]) -> str:
-    """A keyset position as an opaque string."""
-    return base64.urlsafe_b64encode(f"{after[0]}:{after[1]}".encode()).decode().rstrip("=")
-
-
-def read_cursor(raw: str | None, *, least: int = 0) -> tuple[int, str] | None:
-    """A keyset position from its opaque string; its time is `least` or later."""
-    if raw is None:
-        return None
-    try:
-        text = base64.urlsafe_b64decode(raw + "=" * (-len(raw) % 4)).decode()
-        instant, _, name = text.partition(":")
-        after = int(instant), name
-        # Only what this host would have written: no other digits, no stray characters.
-        if not name or write_cursor(after) != raw or not least <= after[0] < 2**63:
-            raise ValueError(text)
-        return after
-    except (ValueError, binascii.Error):
-        raise Refused("cursor is not one that this host gave out", field="cursor") from None
 
 
 def _item(row: RunRow) -> RunListItem:
@@ -220,37 +163,6 @@ IDEMPOTENCY_KEY = Parameter(
     schema={"type": "string", "minLength": 1, "maxLength": 255},
     where="header",
 )
-RUN_FILTERS = (
-    Parameter(name="status", description="A comma list of statuses.", schema={"type": "string"}),
-    Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
-    Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
-    Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
-    Parameter(name="sourceRunId", description="Its forks.", schema={"type": "string"}),
-    Parameter(
-        name="since",
-        description="Created at or after this time.",
-        schema={"type": "string", "format": "date-time"},
-    ),
-    Parameter(
-        name="until",
-        description="Created before this time.",
-        schema={"type": "string", "format": "date-time"},
-    ),
-)
-PAGING = (
-    Parameter(name="cursor", description="Where to go on.", schema={"type": "string"}),
-    Parameter(
-        name="limit",
-        description="How many at most.",
-        schema={
-            "type": "integer",
-            "minimum": 1,
-            "maximum": PAGE_MOST,
-            "default": PAGE_DEFAULT,
-        },
-    ),
-)
-
 OPERATIONS = (
     Operation(
         name="createRun",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import LONGEST_ID, PAGE_DEFAULT, PAGE_MOST, read_cursor, write_cursor
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write_cursor
+from wopr.http.runs import LONGEST_ID
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.errors import Forbidden, NotFound
 from wopr.protocol.runs import Page
@@ -132,12 +133,6 @@ async def _record(exchange: Exchange, action: str, name: str, **facts: Json) -> 
     await exchange.host.audit.record(caller.tenant, caller.key_id, action, name, **facts)
 
 
-_CURSOR = Parameter(name="cursor", description="Where to go on.", schema={"type": "string"})
-_LIMIT = Parameter(
-    name="limit",
-    description="How many at most.",
-    schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST, "default": PAGE_DEFAULT},
-)
 _ERRORS = (401, 403, 404)
 
 OPERATIONS = (
@@ -165,7 +160,7 @@ OPERATIONS = (
         scope="webhooks:manage",
         answer=Page,
         errors=(400, 401, 403),
-        parameters=(_CURSOR, _LIMIT),
+        parameters=PAGING,
         is_extension=True,
     ),
     Operation(
@@ -219,7 +214,7 @@ OPERATIONS = (
         scope="webhooks:manage",
         answer=Page,
         errors=(400, *_ERRORS),
-        parameters=(_CURSOR, _LIMIT),
+        parameters=PAGING,
         is_extension=True,
     ),
     Operation(

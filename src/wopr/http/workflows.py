@@ -7,7 +7,7 @@ import msgspec
 from wopr.http.answers import Answer, ok, redacted
 from wopr.http.exchange import Exchange, decode_any
 from wopr.http.operation import Operation, Parameter
-from wopr.http.runs import PAGE_DEFAULT, PAGE_MOST
+from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING
 from wopr.protocol.checking import Fault
 from wopr.protocol.documents import UNSET, Document, JsonObject, NonEmpty, Unset
 from wopr.protocol.errors import Refused
@@ -144,12 +144,6 @@ async def list_node_types(exchange: Exchange) -> Answer:
     return ok(Page(items=sorted(items, key=lambda item: item.type_id)))
 
 
-_CURSOR = Parameter(name="cursor", description="Where to go on.", schema={"type": "string"})
-_LIMIT = Parameter(
-    name="limit",
-    description="How many at most.",
-    schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST, "default": PAGE_DEFAULT},
-)
 _ERRORS = (400, 401, 403, 413, 415)
 
 OPERATIONS = (
@@ -179,7 +173,7 @@ OPERATIONS = (
         scope="manifest:read",
         answer=Page,
         errors=(400, 401, 403),
-        parameters=(_CURSOR, _LIMIT),
+        parameters=PAGING,
         is_extension=True,
     ),
     Operation(

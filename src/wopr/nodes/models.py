@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import msgspec
-
 from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, Unset
 
@@ -150,6 +148,3 @@ def split_model(name: str) -> tuple[str, str]:
             retryable=False,
         )
     return provider.lower(), model
-
-
-ANSWER: msgspec.json.Decoder[ModelAnswer] = msgspec.json.Decoder(ModelAnswer)

@@ -6,22 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from wopr.protocol.documents import UNSET, Closed, Document, JsonObject, NonEmpty, Unset
-
-
-class AuditEntry(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """Who did what to what, and how that was decided."""
-
-    sequence: int
-    time: str
-    tenant: str
-    principal: str
-    action: str
-    resource: str
-    outcome: str
-    facts: JsonObject
-    prev_hash: str | None
-    correlation_id: str | Unset = UNSET
+from wopr.protocol.documents import Closed, NonEmpty
 
 
 class AuditCheckpoint(Closed, frozen=True, kw_only=True, omit_defaults=False):

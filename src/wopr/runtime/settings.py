@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from wopr.engine.limits import HostLimits
 from wopr.runtime.breaker import DeliveryPolicy
+from wopr.runtime.settings_rules import broken_rules
 from wopr.store.options import StoreOptions
 
 DAY_MS = 86_400_000
-RETENTION_FLOOR_DAYS = 7
 _DEFAULT_LIMITS = HostLimits()
-_INTERRUPT_KIND = re.compile(r"approval|clarification|x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*")
-_PUBLIC_URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+")
-_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]*:.+")
-_SERVER = r"\s*[A-Za-z][A-Za-z0-9_-]*\s*=\s*https?://[^\s,@]+\s*"
-_SERVERS = re.compile(rf"(?:{_SERVER}(?:,{_SERVER})*)?")
-_BUDGETS = ("max_budget_tokens", "max_budget_cost_usd", "max_model_calls", "max_tool_calls")
-_OTLP = ("otlp_settle_seconds", "otlp_quiet_seconds", "otel_content")
-_MCP = ("mcp", "mcp_call_seconds", "mcp_servers")
-_NOT_NEGATIVE = ("ingest_rate_limit", *_OTLP[:2], *_BUDGETS, "mcp_call_seconds")
-_WAITING = ("waiting-approval", "waiting-input", "waiting-external")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,217 +140,8 @@ class Settings:
 
     def checked(self) -> Settings:
         """Refuse settings that cannot work, naming each."""
-        faults = [
-            f"{name} must be {rule}, not {value}"
-            for name, value, rule, is_fine in (
-                ("port", self.port, "between 0 and 65535", 0 <= self.port <= 65535),
-                (
-                    "retention_days",
-                    self.retention_days,
-                    f"at least {RETENTION_FLOOR_DAYS}",
-                    self.retention_days >= RETENTION_FLOOR_DAYS,
-                ),
-                (
-                    "max_body_bytes",
-                    self.max_body_bytes,
-                    "at least 1024",
-                    self.max_body_bytes >= 1024,
-                ),
-                ("db_pool_size", self.db_pool_size, "at least 3", self.db_pool_size >= 3),
-                (
-                    "db_pool_timeout_seconds",
-                    self.db_pool_timeout_seconds,
-                    "more than 0",
-                    self.db_pool_timeout_seconds > 0,
-                ),
-                (
-                    "db_statement_timeout_seconds",
-                    self.db_statement_timeout_seconds,
-                    "more than 0",
-                    self.db_statement_timeout_seconds > 0,
-                ),
-                (
-                    "db_slow_statement_ms",
-                    self.db_slow_statement_ms,
-                    "0 or more",
-                    self.db_slow_statement_ms >= 0,
-                ),
-                ("wakeups_at_once", self.wakeups_at_once, "at least 1", self.wakeups_at_once >= 1),
-                ("max_held_runs", self.max_held_runs, "at least 1", self.max_held_runs >= 1),
-                (
-                    "max_held_runs_per_tenant",
-                    self.max_held_runs_per_tenant,
-                    "0 or more",
-                    self.max_held_runs_per_tenant >= 0,
-                ),
-                ("rate_limit", self.rate_limit, "0 or more", self.rate_limit >= 0),
-                ("max_in_flight", self.max_in_flight, "at least 1", self.max_in_flight >= 1),
-                (
-                    "webhook_retry_ms",
-                    self.webhook_retry_ms,
-                    "at least 1",
-                    self.webhook_retry_ms > 0,
-                ),
-                (
-                    "webhook_attempts",
-                    self.webhook_attempts,
-                    "at least 1",
-                    self.webhook_attempts > 0,
-                ),
-                (
-                    "webhook_open_seconds",
-                    self.webhook_open_seconds,
-                    "0 or more",
-                    self.webhook_open_seconds >= 0,
-                ),
-                (
-                    "public_url",
-                    self.public_url,
-                    "http:// or https:// and a host, without a path",
-                    not self.public_url or _PUBLIC_URL.fullmatch(self.public_url) is not None,
-                ),
-                (
-                    "heartbeat_seconds",
-                    self.heartbeat_seconds,
-                    "between 0 and 30",
-                    0 < self.heartbeat_seconds <= 30,
-                ),
-                (
-                    "confidence_floor",
-                    self.confidence_floor,
-                    "between 0.5 and 1",
-                    0.5 <= self.confidence_floor <= 1,
-                ),
-                (
-                    "confidence_interrupt_kind",
-                    self.confidence_interrupt_kind,
-                    "approval, clarification or x-host-<host>-<kind>",
-                    _INTERRUPT_KIND.fullmatch(self.confidence_interrupt_kind) is not None,
-                ),
-                (
-                    "confidence_waiting_status",
-                    self.confidence_waiting_status,
-                    "waiting-approval, waiting-input or waiting-external",
-                    self.confidence_waiting_status in _WAITING,
-                ),
-                (
-                    "reasoning_verbosity",
-                    self.reasoning_verbosity,
-                    "summary, full or off",
-                    self.reasoning_verbosity in ("summary", "full", "off"),
-                ),
-                (
-                    "tool_rate_limit",
-                    self.tool_rate_limit,
-                    "0 or more",
-                    0 <= self.tool_rate_limit < math.inf,
-                ),
-                *(
-                    (name, getattr(self, name), "0 or more", 0 <= getattr(self, name) < math.inf)
-                    for name in _NOT_NEGATIVE
-                ),
-                (
-                    "default_model",
-                    self.default_model,
-                    "provider:model",
-                    not self.default_model or _MODEL.fullmatch(self.default_model) is not None,
-                ),
-                (
-                    "model_servers",
-                    self.model_servers,
-                    "name=url,... with http or https addresses",
-                    _SERVERS.fullmatch(self.model_servers) is not None,
-                ),
-                (
-                    "max_run_duration_ms",
-                    self.limits.max_run_duration_ms,
-                    "at least 1000",
-                    self.limits.max_run_duration_ms >= 1000,
-                ),
-            )
-            if not is_fine
-        ]
+        own = {each.name: getattr(self, each.name) for each in fields(self)}
+        faults = broken_rules(own | msgspec.structs.asdict(self.limits))
         if faults:
             raise ValueError("; ".join(faults))
         return self
-
-
-# Settings that have no option of their own on the command line.
-_FROM_ENVIRONMENT = (
-    "api_keys",
-    "db_pool_size",
-    "db_pool_timeout_seconds",
-    "db_statement_timeout_seconds",
-    "db_slow_statement_ms",
-    "max_body_bytes",
-    "max_metadata_bytes",
-    "rate_limit",
-    "ingest_rate_limit",
-    *_OTLP,
-    "max_in_flight",
-    "max_readers_per_run",
-    "wakeups_at_once",
-    "max_held_runs",
-    "max_held_runs_per_tenant",
-    "retention_days",
-    "drain_seconds",
-    "heartbeat_seconds",
-    "allow_private_destinations",
-    "webhook_retry_ms",
-    "webhook_attempts",
-    "webhook_open_seconds",
-    "feedback",
-    "console",
-    "public_url",
-    "host_key",
-    "confidence_floor",
-    "confidence_interrupt_kind",
-    "confidence_waiting_status",
-    "suppress_escalation",
-    "reasoning_verbosity",
-    "reasoning_token_limit",
-    "tool_rate_limit",
-    "default_model",
-    "model_servers",
-    "models_allowed",
-    "require_own_keys",
-    "secrets_dir",
-    *_MCP,
-    *_BUDGETS,
-)
-_LIMITS = HostLimits.__struct_fields__
-
-
-def with_environment(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Lay `WOPR_*` variables over settings; a value that does not parse is refused by name."""
-    kinds: dict[str, type[Any]] = {
-        f.name: type(getattr(settings, f.name)) for f in fields(settings)
-    }
-    changes: dict[str, Any] = {
-        name: _parse(f"WOPR_{name.upper()}", environment[f"WOPR_{name.upper()}"], kinds[name])
-        for name in _FROM_ENVIRONMENT
-        if environment.get(f"WOPR_{name.upper()}")
-    }
-    limits = {
-        name: _parse(f"WOPR_{name.upper()}", environment[f"WOPR_{name.upper()}"], int)
-        for name in _LIMITS
-        if environment.get(f"WOPR_{name.upper()}")
-    }
-    if limits:
-        changes["limits"] = msgspec.structs.replace(settings.limits, **limits)
-    return replace(settings, **changes)
-
-
-def _parse(name: str, text: str, kind: type) -> str | int | float | bool:
-    if kind is bool:
-        if text.lower() in ("1", "true", "yes", "on"):
-            return True
-        if text.lower() in ("0", "false", "no", "off"):
-            return False
-        raise ValueError(f"{name} must be 1 or 0, not {text!r}")
-    if kind is str:
-        return text
-    try:
-        return float(text) if kind is float else int(text)
-    except ValueError:
-        raise ValueError(f"{name} must be a number, not {text!r}") from None

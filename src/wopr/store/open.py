@@ -20,9 +20,14 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
+def is_shared(url: str) -> bool:
+    """Tell whether several processes can serve the database that a URL names."""
+    return url.startswith(_POSTGRES)
+
+
 async def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """Open the store at `url`. Raises `Refused` for a form that no adapter knows."""
-    if url.startswith(_POSTGRES):
+    if is_shared(url):
         return await _open_postgres(url, options)
     return await SqliteStore.open(sqlite_path(url))
 
@@ -35,7 +40,7 @@ async def serving_store(
 
     Raises `Conflict` when another process serves it and the store can have only one that does.
     """
-    alone = nullcontext() if url.startswith(_POSTGRES) else served_alone(Path(sqlite_path(url)))
+    alone = nullcontext() if is_shared(url) else served_alone(Path(sqlite_path(url)))
     with alone:
         store = await open_store(url, options)
         try:
@@ -48,7 +53,7 @@ async def serving_store(
 @asynccontextmanager
 async def open_audit(url: str) -> AsyncGenerator[AuditReading, None]:
     """Open the audit log of the store at `url`, for reading only and without changing it."""
-    if url.startswith(_POSTGRES):
+    if is_shared(url):
         store = await _open_postgres(url, None)
         try:
             yield store

@@ -9,7 +9,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from wopr.protocol.errors import Refused
 
-SCHEMES = ("postgresql://", "postgres://")
 _SETTINGS = ("host", "hostaddr", "port", "dbname", "user")
 
 

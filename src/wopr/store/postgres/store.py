@@ -20,7 +20,6 @@ from wopr.store.postgres.feedback import PostgresFeedback
 from wopr.store.postgres.fleet_clockwork import PostgresFleetClockwork
 from wopr.store.postgres.fleet_ingest import PostgresFleetIngest
 from wopr.store.postgres.fleet_reads import PostgresFleetReads
-from wopr.store.postgres.fleet_totals import PostgresFleetTotals
 from wopr.store.postgres.idempotency import PostgresAnswers, PostgresInvocations
 from wopr.store.postgres.judges import PostgresJudges
 from wopr.store.postgres.keys import PostgresKeys
@@ -83,7 +82,6 @@ class PostgresStore(
     PostgresAudit,
     PostgresProjections,
     PostgresFleetIngest,
-    PostgresFleetTotals,
     PostgresFleetReads,
     PostgresFleetClockwork,
 ):

@@ -9,21 +9,14 @@ from wopr.store.port.webhooks import Rotation, WebhookRow
 from wopr.store.postgres.database import Transaction
 from wopr.store.postgres.idempotency import remember_first
 from wopr.store.postgres.part import Part
-from wopr.store.sql.side_rows import WEBHOOK_COLUMNS, webhook_row, webhook_values
+from wopr.store.sql.side_rows import webhook_values
+from wopr.store.sql.webhooks import WebhookReads
 
 _INSERT = """
 INSERT INTO webhooks (
     webhook_id, tenant, url, events, tags, secret, fingerprint, created_at, state, failures
 ) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, 'active', 0)
 """
-
-_ONE = f"SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE webhook_id = %s AND tenant = %s"
-
-_PAGE = f"""
-SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE tenant = %s AND (created_at, webhook_id) < (%s, %s)
-ORDER BY created_at DESC, webhook_id DESC LIMIT %s
-"""
-_END_OF_TIME = (2**63 - 1, "")
 
 _IDS = "SELECT tenant, id FROM host_webhooks(%s, %s)"
 
@@ -47,7 +40,7 @@ _DELETE = (
 )
 
 
-class PostgresWebhooks(Part):
+class PostgresWebhooks(Part, WebhookReads):
     """`Webhooks` on PostgreSQL."""
 
     async def put_webhook(
@@ -55,18 +48,6 @@ class PostgresWebhooks(Part):
     ) -> None:
         """Keep a new subscription, and with it the answer to the request that asked for it."""
         await self._db.run(tenant, partial(_put, row=row, remember=remember))
-
-    async def webhook(self, tenant: str, webhook_id: str) -> WebhookRow | None:
-        """The subscription, or None."""
-        rows = await self._db.read(tenant, _ONE, (webhook_id, tenant))
-        return webhook_row(rows[0]) if rows else None
-
-    async def webhooks(
-        self, tenant: str, after: tuple[int, str] | None, limit: int
-    ) -> list[WebhookRow]:
-        """The tenant's subscriptions, newest first."""
-        values = (tenant, *(after or _END_OF_TIME), limit)
-        return [webhook_row(row) for row in await self._db.read(tenant, _PAGE, values)]
 
     async def rotate_webhook(
         self,

@@ -22,6 +22,10 @@ class Dialect:
         """Words that make a statement walk this index, where the planner takes orders."""
         return f" INDEXED BY {index}" if self.names_index else ""
 
+    def spelled(self, sql: str) -> str:
+        """A statement with `?` for its parameters, as this database reads it."""
+        return sql.replace("?", self.mark)
+
     def marks(self, count: int) -> str:
         """So many parameters."""
         return ", ".join([self.mark] * count)

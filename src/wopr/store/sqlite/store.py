@@ -20,7 +20,6 @@ from wopr.store.sqlite.feedback import SqliteFeedback
 from wopr.store.sqlite.fleet_clockwork import SqliteFleetClockwork
 from wopr.store.sqlite.fleet_ingest import SqliteFleetIngest
 from wopr.store.sqlite.fleet_reads import SqliteFleetReads
-from wopr.store.sqlite.fleet_totals import SqliteFleetTotals
 from wopr.store.sqlite.idempotency import SqliteAnswers, SqliteInvocations
 from wopr.store.sqlite.judges import SqliteJudges
 from wopr.store.sqlite.keys import SqliteKeys
@@ -70,7 +69,6 @@ class SqliteStore(
     SqliteAudit,
     SqliteProjections,
     SqliteFleetIngest,
-    SqliteFleetTotals,
     SqliteFleetReads,
     SqliteFleetClockwork,
     SqliteTraces,

@@ -8,7 +8,8 @@ from functools import partial
 from wopr.store.port import RememberedAnswer
 from wopr.store.port.webhooks import Rotation, WebhookRow
 from wopr.store.sql.rows import answer_values
-from wopr.store.sql.side_rows import WEBHOOK_COLUMNS, webhook_row, webhook_values
+from wopr.store.sql.side_rows import webhook_values
+from wopr.store.sql.webhooks import WebhookReads
 from wopr.store.sqlite.append import INSERT_ANSWER, check_unanswered
 from wopr.store.sqlite.part import Part
 
@@ -17,14 +18,6 @@ INSERT INTO webhooks (
     webhook_id, tenant, url, events, tags, secret, fingerprint, created_at, state, failures
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'active', 0)
 """
-
-_ONE = f"SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE webhook_id = ? AND tenant = ?"
-
-_PAGE = f"""
-SELECT {WEBHOOK_COLUMNS} FROM webhooks WHERE tenant = ? AND (created_at, webhook_id) < (?, ?)
-ORDER BY created_at DESC, webhook_id DESC LIMIT ?
-"""
-_END_OF_TIME = (2**63 - 1, "")
 
 _IDS = """
 SELECT tenant, webhook_id FROM webhooks WHERE webhook_id > ? ORDER BY webhook_id LIMIT ?
@@ -50,7 +43,7 @@ _DELETE = (
 )
 
 
-class SqliteWebhooks(Part):
+class SqliteWebhooks(Part, WebhookReads):
     """`Webhooks` on SQLite."""
 
     async def put_webhook(
@@ -58,18 +51,6 @@ class SqliteWebhooks(Part):
     ) -> None:
         """Keep a new subscription, and with it the answer to the request that asked for it."""
         await self._writer.submit(partial(_put, tenant=tenant, row=row, remember=remember))
-
-    async def webhook(self, tenant: str, webhook_id: str) -> WebhookRow | None:
-        """The subscription, or None."""
-        rows = self._reader.near(_ONE, (webhook_id, tenant))
-        return webhook_row(rows[0]) if rows else None
-
-    async def webhooks(
-        self, tenant: str, after: tuple[int, str] | None, limit: int
-    ) -> list[WebhookRow]:
-        """The tenant's subscriptions, newest first."""
-        rows = await self._reader.far(_PAGE, (tenant, *(after or _END_OF_TIME), limit))
-        return [webhook_row(row) for row in rows]
 
     async def rotate_webhook(
         self,

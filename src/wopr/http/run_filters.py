@@ -1,0 +1,62 @@
+"""Which runs a query asks for."""
+
+from __future__ import annotations
+
+from wopr.http.exchange import Exchange
+from wopr.http.operation import Parameter
+from wopr.protocol.errors import Refused
+from wopr.protocol.runs import RUN_STATUSES
+from wopr.protocol.times import to_millis
+from wopr.store.port import RunFilter
+
+RUN_FILTERS = (
+    Parameter(name="status", description="A comma list of statuses.", schema={"type": "string"}),
+    Parameter(name="workflowId", description="Runs of it.", schema={"type": "string"}),
+    Parameter(name="tag", description="Runs that carry it.", schema={"type": "string"}),
+    Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
+    Parameter(name="sourceRunId", description="Its forks.", schema={"type": "string"}),
+    Parameter(
+        name="since",
+        description="Created at or after this time.",
+        schema={"type": "string", "format": "date-time"},
+    ),
+    Parameter(
+        name="until",
+        description="Created before this time.",
+        schema={"type": "string", "format": "date-time"},
+    ),
+)
+
+
+def run_filter(exchange: Exchange) -> RunFilter:
+    """Which runs the query asks for."""
+    query = exchange.query
+    return RunFilter(
+        statuses=_statuses(query.get("status")),
+        workflow_id=query.get("workflowId"),
+        tag=query.get("tag"),
+        parent_run_id=query.get("parentRunId"),
+        source_run_id=query.get("sourceRunId"),
+        created_from=instant(exchange, "since"),
+        created_before=instant(exchange, "until"),
+    )
+
+
+def _statuses(raw: str | None) -> tuple[str, ...]:
+    if raw is None:
+        return ()
+    statuses = tuple(status.strip() for status in raw.split(","))
+    if any(status not in RUN_STATUSES for status in statuses):
+        raise Refused(f"status must be among {', '.join(RUN_STATUSES)}", field="status")
+    return statuses
+
+
+def instant(exchange: Exchange, name: str) -> int | None:
+    """A query parameter that must be a time."""
+    raw = exchange.query.get(name)
+    if raw is None:
+        return None
+    try:
+        return to_millis(raw.replace(" ", "+"))
+    except (ValueError, OverflowError):
+        raise Refused(f"{name} must be an ISO 8601 time, not {raw[:40]!r}", field=name) from None

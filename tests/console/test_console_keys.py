@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import re
+
+from tests.console.client import Person
+from tests.console.conftest import SignedIn
+from tests.wire.host import VIEWER, ServedHost
+
+
+def test_a_new_key_is_shown_once_and_works(acme: Person, signed_in: SignedIn) -> None:
+    answer = acme.post("/settings/keys", name="for Ada", role="reviewer", days="30")
+
+    [key] = re.findall(r"wopr_live_[\w-]+", answer.text)
+    assert answer.status_code == 200
+    person = signed_in(key)
+    assert "reviewer" in person.page("/settings").text
+    assert key not in acme.get("/settings").text
+
+
+def test_nobody_gives_away_more_than_they_have(signed_in: SignedIn, host: ServedHost) -> None:
+    made = ("keys", "create", "--tenant", "acme", "--role", "viewer", "--scope", "keys:manage")
+    person = signed_in(host.command(*made).strip())
+
+    assert person.post("/settings/keys", role="admin").status_code == 403
+    assert person.post("/settings/keys", role="viewer").status_code == 200
+    assert person.post("/settings/keys", role="boss").status_code == 400
+
+
+def test_settings_show_the_scopes_that_one_has(signed_in: SignedIn) -> None:
+    text = signed_in(VIEWER).page("/settings").text
+
+    assert "runs:read" in text
+    assert "Make a key" not in text

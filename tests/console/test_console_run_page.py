@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.console.client import Person
+from tests.console.conftest import SignedIn
+from tests.console.samples import Belongings
+from tests.wire.client import Wire
+from tests.wire.definitions import delay, edge, node, workflow
+from tests.wire.host import ServedHost
+from wopr.protocol.documents import JsonObject
+
+# The page of a run
+
+
+def test_a_run_s_page_tells_all_of_it_without_scripts(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Grace"})["runId"]
+
+    page = acme.page(f"/runs/{run_id}")
+
+    for told in ("completed", "Take a breath", "Hello, Grace!", "run.completed", "guestbook"):
+        assert told in page.text
+    assert "skipped: condition" in page.text
+
+
+def test_the_graph_marks_the_edges_that_the_log_says_were_taken(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Grace"})["runId"]
+
+    html = acme.get(f"/runs/{run_id}").text
+
+    edges = {
+        title: state
+        for state, title in _edges(html)
+        if "greet" in title and not title.startswith("who → ")
+    }
+    assert edges == {"greet-you → sign-in": "taken", "greet-everyone → sign-in": "open"}
+
+
+def test_where_branches_meet_every_one_that_came_is_marked(acme: Person, wire: Wire) -> None:
+    nodes = [node("a"), delay("slow", 60), delay("quick", 20), node("join"), node("after")]
+    edges = [edge("a", "slow"), edge("a", "quick"), edge("slow", "join"), edge("quick", "join")]
+    definition = workflow(nodes, edges=[*edges, edge("join", "after", triggerRule="any_failed")])
+    run_id = wire.run(wire.register(definition))["runId"]
+
+    found = {title: state for state, title in _edges(acme.get(f"/runs/{run_id}").text)}
+
+    assert (found["slow → join"], found["quick → join"]) == ("taken", "taken")
+    assert found["join → after"] == "open"
+
+
+def _edges(html: str) -> list[tuple[str, str]]:
+    return re.findall(r'class="edge (\w+)"[^>]*><title>([^<]+?)(?: if [^<]*)?</title>', html)
+
+
+def test_child_runs_open_in_place(acme: Person, wire: Wire) -> None:
+    found = wire.run("conformance-subworkflow-parent")
+    child = found["childRuns"][0]["runId"]
+    path = f"/runs/{found['runId']}"
+
+    closed, opened = acme.page(path), acme.page(f"{path}?open={child}")
+
+    inside = f"/runs/{child}/nodes/"
+    assert not [link for link in closed.links if link.startswith(inside)]
+    assert [link for link in opened.links if link.startswith(inside)]
+    assert f"?open={child}#timeline" in closed.links
+
+
+def test_agents_are_told_as_a_story(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("conformance-agent-reasoning")["runId"]
+
+    text = acme.page(f"/runs/{run_id}").text
+
+    for told in (
+        "Decomposed query, decided to call a tool, then handed off.",
+        "called openwop.echo:echo",
+        "handed over to core.conformance.handoff-target",
+        "100 %",
+        "of 70 % needed",
+    ):
+        assert told in text
+
+
+def test_an_unsure_decision_shows_how_sure_it_had_to_be(acme: Person, wire: Wire) -> None:
+    run_id = wire.create("conformance-agent-low-confidence")
+    wire.events_until(run_id, "interrupt.requested")
+
+    text = acme.page(f"/runs/{run_id}").text
+
+    assert "below 70 %" in text
+    assert "Waits for a person to ratify a decision" in text
+
+
+def test_events_are_filtered_and_searched(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Grace"})["runId"]
+
+    def shown(query: str) -> list[str]:
+        page = acme.page(f"/runs/{run_id}?{query}")
+        return [found["id"] for found in page.all("li") if found.get("id", "").startswith("e")]
+
+    assert len(shown("")) == 18
+    assert shown("type=channel") == ["e8", "e13"]
+    assert shown("type=channel.written&node=sign-out") == ["e13"]
+    assert shown("q=hello%2C+grace") == ["e5", "e6", "e16", "e17"]
+    assert shown("agent=nobody") == []
+
+
+def test_a_long_log_comes_in_pages(acme: Person, wire: Wire) -> None:
+    nodes = [node(f"n{index}") for index in range(200)]
+    run_id = wire.run(wire.register(workflow(nodes)))["runId"]
+
+    first = acme.page(f"/runs/{run_id}")
+    second = acme.page(f"/runs/{run_id}?from=250")
+
+    assert len(first.all("li", **{"class": "event "})) <= 250
+    assert "?from=250#events" in first.links
+    assert [found for found in second.all("li") if found.get("id") == "e250"]
+    assert not [found for found in second.all("li") if found.get("id") == "e0"]
+
+
+def test_an_event_s_page_names_its_cause_and_its_effects(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("conformance-agent-reasoning")["runId"]
+
+    page = acme.page(f"/runs/{run_id}/events/3")
+
+    assert "agent.toolCalled" in page.text
+    assert f"/runs/{run_id}/events/1" in page.links
+    assert f"/runs/{run_id}/events/4" in page.links
+
+
+@pytest.mark.parametrize("path", ["events/99", "nodes/nobody", "events/x"])
+def test_a_part_of_a_run_that_is_not_there_is_not_found(
+    acme: Person, acme_s: Belongings, path: str
+) -> None:
+    assert acme.get(f"/runs/{acme_s.ended}/{path}").status_code in (400, 404)
+
+
+def test_a_node_s_id_may_hold_a_slash(acme: Person, wire: Wire) -> None:
+    definition = workflow([node("a/b c")])
+    run_id = wire.run(wire.register(definition))["runId"]
+    link = next(link for link in acme.page(f"/runs/{run_id}").links if "/nodes/" in link)
+
+    assert "core.noop" in acme.page(link).text
+
+
+def test_markdown_holds_the_run(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("hello", {"name": "Gr`ace"})["runId"]
+
+    text = acme.get(f"/runs/{run_id}.md").text
+
+    assert text.startswith(f"# Run `{run_id}`")
+    assert "| `breathe` | completed | 1 |" in text
+    assert '"message": "Hello, Gr`ace!"' in text
+
+
+def test_the_bundle_is_the_api_s_own_and_its_export_is_on_record(acme: Person, wire: Wire) -> None:
+    run_id = wire.run("conformance-noop")["runId"]
+
+    answer = acme.get(f"/runs/{run_id}/bundle")
+
+    assert answer.headers["content-disposition"] == f'attachment; filename="run-{run_id}.json"'
+    own = wire.document(f"/v1/runs/{run_id}/debug-bundle")
+    assert answer.json()["events"] == own["events"]
+    entries = wire.document("/v1/audit", params={"limit": 20})["items"]
+    assert ("run.export", run_id) in {(each["action"], each["resource"]) for each in entries}
+
+
+# Live
+
+
+def test_the_live_stream_brings_parts_and_rows_and_ends_with_the_run(
+    acme: Person, wire: Wire
+) -> None:
+    definition = workflow([delay("wait", 400), node("after")], edges=[edge("wait", "after")])
+    run_id = wire.create(wire.register(definition))
+
+    events: list[tuple[str, JsonObject]] = []
+    path = f"/runs/{run_id}/live?after=1"
+    with acme.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
+        for block in "".join(stream.iter_text()).split("\n\n")[:-1]:
+            name, data = block.split("\n")
+            events.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+
+    rows = {key: html for name, data in events if name == "rows" for key, html in data.items()}
+    assert events[-1] == ("over", {})
+    assert list(rows) == ["e2", "e3", "e4", "e5"]
+    assert "run.completed" in rows["e5"]
+    last = [data for name, data in events if name == "parts"][-1]
+    assert "completed" in last["head"]
+
+
+def test_the_live_stream_ends_with_the_session(
+    acme: Person, acme_s: Belongings, signed_in: SignedIn, host: ServedHost
+) -> None:
+    key = host.command("keys", "create", "--tenant", "acme", "--role", "viewer").strip()
+    person = signed_in(key)
+    name = person.page("/settings").text.partition("key_")[2][:16]
+    path = f"/runs/{acme_s.run_id}/live"
+
+    with person.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
+        text = ""
+        for piece in stream.iter_text():
+            if not text:
+                acme.post(f"/settings/keys/key_{name}/revoke")
+            text += piece
+
+    assert text.endswith("event: ended\ndata: {}\n\n")

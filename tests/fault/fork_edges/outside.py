@@ -1,0 +1,25 @@
+"""What forks must not touch twice, and the ways in which they are made."""
+
+from __future__ import annotations
+
+from wopr.engine.outcome import Completed
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import NodeType
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.forks import ForkMode
+
+MODES: tuple[ForkMode, ...] = ("replay", "branch")
+
+
+class Effects:
+    """An outside that counts what is done to it."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def node_type(self) -> NodeType:
+        async def effect(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+            self.done += 1
+            return Completed({"number": self.done})
+
+        return NodeType(type_id="test.effect", execute=effect, is_async=True)

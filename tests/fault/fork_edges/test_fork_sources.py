@@ -1,0 +1,156 @@
+"""Forks and the run that they come from: gone, masked, under way, and never written to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fault.fork_edges.outside import MODES, Effects
+from tests.fault.forking import ended, fork, forked, stored, story
+from tests.fault.inprocess import Bench, Clock, Gates, eventually
+from tests.wire.definitions import delay, node, variable
+from wopr.protocol.errors import Gone, Unprocessable
+from wopr.protocol.forks import ForkMode
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_source_that_is_gone_while_its_history_is_copied_fails_the_fork(
+    ours: Bench, clock: Clock
+) -> None:
+    workflow = await ours.register([delay("wait", 10), node("end")])
+    source = await ended_after(ours, clock, workflow, 20)
+    copied = len(await stored(ours, source))
+    await ours.host.store.expire(clock.now + 1, 10)
+
+    with pytest.raises(Gone):
+        await fork(ours, source, from_seq=copied)
+
+
+async def ended_after(ours: Bench, clock: Clock, workflow: str, milliseconds: int) -> str:
+    """Run a workflow that waits, and let that much time pass."""
+    run_id = await ours.create(workflow)
+    clock.now += milliseconds
+    await ours.wake(run_id)
+    await ours.until(run_id, "completed")
+    return run_id
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_fork_whose_source_vanishes_before_its_history_is_copied_ends_as_failed(
+    ours: Bench, clock: Clock, mode: ForkMode
+) -> None:
+    workflow = await ours.register([delay("wait", 10), node("end")])
+    source = await ended_after(ours, clock, workflow, 20)
+    ours.host.advancer.wakeups.tasks, tasks = None, ours.host.advancer.wakeups.tasks
+    left_alone = await fork(ours, source, mode, 3)
+    await ours.host.store.expire(clock.now + 1, 10)
+    ours.host.advancer.wakeups.tasks = tasks
+
+    await ours.wake(left_alone)
+    await ours.until(left_alone, "failed")
+
+    error = (await ours.log(left_alone))[-1].payload["error"]
+    assert error["code"] == "replay_source_missing"
+
+
+async def test_a_branch_from_after_a_memory_was_written_is_refused(ours: Bench) -> None:
+    workflow = await ours.register([node("note", "test.note"), node("b")])
+    source = await ended(ours, workflow)
+    written = next(e for e in await ours.log(source) if e.type == "memory.written")
+
+    with pytest.raises(Unprocessable) as refused:
+        await fork(ours, source, "branch", written.sequence + 1)
+    before = await forked(ours, source, "branch", written.sequence)
+    replay = await forked(ours, source, "replay", written.sequence + 1)
+
+    assert refused.value.code == "replay_memory_snapshot_unavailable"
+    assert refused.value.details["oldestAvailableIdx"] == written.sequence
+    assert (await ours.row(before)).status == "completed"
+    assert await story(ours, replay) == await story(ours, source)
+
+
+async def test_a_replay_that_would_need_what_is_only_on_record_masked_fails(ours: Bench) -> None:
+    workflow = await ours.register(
+        [
+            node(
+                "a", "core.setVariable", config={"name": "n", "expression": "size(variables.pin)"}
+            ),
+            node("b"),
+        ],
+        variables=[variable("pin", sensitive=True), variable("n", "number")],
+    )
+    source = await ours.create(workflow, {"pin": "4711"})
+    await ours.until(source, "completed")
+
+    replay = await forked(ours, source)
+
+    log = await ours.log(replay)
+    assert "replay.diverged" in [event.type for event in log]
+    assert log[-1].type == "run.failed"
+    assert log[-1].payload["error"]["code"] == "replay_source_missing"
+
+
+async def test_a_replay_that_does_not_need_what_is_masked_goes_well(ours: Bench) -> None:
+    workflow = await ours.register(
+        [node("a", "core.setVariable", config={"name": "n", "value": 1}), node("b")],
+        variables=[variable("pin", sensitive=True), variable("n", "number")],
+    )
+    source = await ours.create(workflow, {"pin": "4711"})
+    await ours.until(source, "completed")
+
+    replay = await forked(ours, source)
+
+    assert await story(ours, replay) == await story(ours, source)
+
+
+async def test_a_source_is_never_written_to(ours: Bench, effects: Effects) -> None:
+    workflow = await ours.register([node("a"), node("act", "test.effect"), node("b")])
+    source = await ended(ours, workflow)
+    before, row = await stored(ours, source), await ours.row(source)
+
+    for mode in MODES:
+        for start in range(len(before) + 1):
+            await forked(ours, source, mode, start)
+
+    assert await stored(ours, source) == before
+    assert await ours.row(source) == row
+
+
+async def test_a_fork_of_a_running_run_takes_any_event_that_is_written(
+    ours: Bench, gates: Gates
+) -> None:
+    workflow = await ours.register([node("a"), node("gate", "test.gate")])
+    source = await ours.create(workflow)
+    await gates.until_reached("gate")
+    count = len(await stored(ours, source))
+    gates.open("gate")
+
+    for start in range(count + 1):
+        branch = await forked(ours, source, "branch", start)
+        assert (await ours.row(branch)).status == "completed"
+
+
+async def test_a_long_history_is_copied_in_pieces_while_other_runs_go_on(
+    ours: Bench, clock: Clock
+) -> None:
+    nodes = [node(f"n{number}") for number in range(800)]
+    long = await ours.register(nodes)
+    short = await ours.register([node("a")])
+    source = await ended(ours, long, recursionLimit=1000)
+    count = len(await stored(ours, source))
+
+    copy = await fork(ours, source, "branch", count)
+    lengths = [(await ours.row(copy)).last_sequence]
+    others = 0
+
+    async def is_over() -> bool:
+        nonlocal others
+        await ended(ours, short)
+        others += 1
+        lengths.append((await ours.row(copy)).last_sequence)
+        return lengths[-1] == count - 1
+
+    await eventually(is_over)
+    assert others > 1
+    assert len(set(lengths)) > 2
+    assert await story(ours, copy) == await story(ours, source)

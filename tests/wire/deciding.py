@@ -1,0 +1,20 @@
+"""Agents that decide, and are not sure."""
+
+from __future__ import annotations
+
+from tests.wire.agent_definitions import mock, scripted, waiting
+from tests.wire.client import Wire
+from wopr.protocol.documents import Json, JsonObject
+
+UNSURE: JsonObject = {"decision": {"kind": "stub"}, "confidence": 0.5}
+
+
+def deciding(decision: JsonObject, agent_id: str | None = None, **fields: Json) -> JsonObject:
+    """A workflow whose only node decides."""
+    agent = None if agent_id is None else {"agentId": agent_id}
+    return scripted([mock("decider", agent, mockDecision=decision)], **fields)
+
+
+def held(wire: Wire, definition: JsonObject, **body: Json) -> str:
+    """The run of a decision that waits for a person."""
+    return waiting(wire, wire.register(definition), **body)

@@ -1,0 +1,59 @@
+"""Subscriptions, and what their receivers were told."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.wire.client import Wire
+from tests.wire.receiver import Received
+from wopr.protocol.documents import JsonObject
+
+DEADLINE_SECONDS = 20
+QUICK = {
+    "WOPR_ALLOW_PRIVATE_DESTINATIONS": "1",
+    "WOPR_WEBHOOK_RETRY_MS": "20",
+    "WOPR_WEBHOOK_OPEN_SECONDS": "0.1",
+}
+
+
+@contextmanager
+def subscribed(
+    wire: Wire, url: str, *events: str, tags: list[str] | None = None
+) -> Iterator[JsonObject]:
+    """A subscription for as long as the block lasts."""
+    body: JsonObject = {"url": url, "events": list(events or ("*",)), "tags": tags or []}
+    response = wire.post("/v1/webhooks", body)
+    assert response.status_code == 201, response.text
+    made: JsonObject = response.json()
+    try:
+        yield made
+    finally:
+        wire.request("DELETE", f"/v1/webhooks/{made['webhookId']}")
+
+
+def state_of(wire: Wire, webhook_id: str) -> JsonObject:
+    items = wire.document("/v1/webhooks", params={"limit": 200})["items"]
+    found: JsonObject = next(item for item in items if item["webhookId"] == webhook_id)
+    return found
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def signature(secret: str, request: Received) -> str:
+    signed = f"{request.headers['x-openwop-timestamp']}.".encode() + request.body
+    return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def taken(requests: list[Received], run_id: str) -> list[int]:
+    """The sequences of a run in the order in which they came, repetitions left out."""
+    of_run = [r.json["sequence"] for r in requests if r.json["runId"] == run_id]
+    return list(dict.fromkeys(of_run))

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.wire.agent_definitions import (
+    CHAIN,
+    DONE,
+    ESCALATED,
+    answer,
+    every,
+    next_worker,
+    only,
+    supervised,
+)
+from tests.wire.client import Wire
+from tests.wire.escalating import OTHER, UNSURE, escalated
+from tests.wire.host import ACME, WOPR, ServedHost, environment
+from wopr.protocol.documents import Json
+
+VENDOR_KIND = "x-host-wopr-second-look"
+
+
+def test_the_default_is_advertised_as_it_is_kept(acme: Wire) -> None:
+    model = acme.document("/.well-known/openwop")["multiAgent"]["executionModel"]
+
+    assert model == {
+        "supported": True,
+        "version": 2,
+        "confidenceEscalationFloor": 0.5,
+        "confidenceEscalationInterruptKind": "approval",
+    }
+
+
+def host_with(tmp_path_factory: pytest.TempPathFactory, **settings: str) -> Iterator[Wire]:
+    host = ServedHost(tmp_path_factory.mktemp("floor"), ("--conformance",), settings)
+    host.start()
+    with Wire(host.url, ACME) as wire:
+        yield wire
+    host.stop()
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A floor above the default, and questions in place of approvals."""
+    yield from host_with(
+        tmp_path_factory,
+        WOPR_CONFIDENCE_FLOOR="0.8",
+        WOPR_CONFIDENCE_INTERRUPT_KIND="clarification",
+    )
+
+
+@pytest.fixture(scope="module")
+def vendor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """A kind of the host's own, and the status that it gives."""
+    yield from host_with(
+        tmp_path_factory,
+        WOPR_CONFIDENCE_INTERRUPT_KIND=VENDOR_KIND,
+        WOPR_CONFIDENCE_WAITING_STATUS="waiting-external",
+    )
+
+
+def test_a_raised_floor_is_advertised_and_kept(strict: Wire) -> None:
+    model = strict.document("/.well-known/openwop")["multiAgent"]["executionModel"]
+    assert model["confidenceEscalationFloor"] == 0.8
+    for confidence, goes in ((0.79, False), (0.8, True)):
+        decision = next_worker("conformance-noop", confidence=confidence)
+        run_id = strict.create(strict.register(supervised(decision, DONE)))
+        strict.events_until(run_id, "run.completed", "interrupt.requested")
+
+        assert (strict.snapshot(run_id)["status"] == "completed") is goes
+
+
+def test_a_clarification_asks_and_waits_for_input(strict: Wire) -> None:
+    run_id = escalated(strict, UNSURE, DONE)
+
+    log = strict.log(run_id)
+
+    assert only(log, ESCALATED)["payload"]["escalationKind"] == "clarify"
+    assert only(log, ESCALATED)["payload"]["floor"] == 0.8
+    assert only(log, "interrupt.requested")["payload"]["kind"] == "clarification"
+    assert strict.snapshot(run_id)["status"] == "waiting-input"
+    assert every(log, CHAIN) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "workers"),
+    [
+        ("accept", ["conformance-noop"]),
+        ("reject", []),
+        (next_worker(OTHER), [OTHER]),
+    ],
+    ids=["accept", "reject", "instead"],
+)
+def test_a_clarification_is_answered_in_words_or_with_a_decision(
+    strict: Wire, said: Json, workers: list[str]
+) -> None:
+    run_id = escalated(strict, UNSURE, DONE)
+    answer(strict, run_id, "dispatch", {"answers": {"decision": said}})
+
+    assert strict.finished(run_id)["status"] == "completed"
+    dispatched = every(strict.log(run_id), "node.dispatched")
+    assert [event["payload"]["childWorkflowId"] for event in dispatched] == workers
+
+
+def test_an_answer_that_is_neither_is_refused(strict: Wire) -> None:
+    run_id = escalated(strict, UNSURE, DONE)
+
+    body = {"resumeValue": {"answers": {"decision": "perhaps"}}}
+    response = strict.post(f"/v1/runs/{run_id}/interrupts/dispatch", body)
+
+    assert response.status_code == 400
+    assert strict.snapshot(run_id)["status"] == "waiting-input"
+
+
+def test_a_vendor_s_kind_is_advertised_with_a_document_that_explains_it(vendor: Wire) -> None:
+    discovery = vendor.document("/.well-known/openwop")
+    model = discovery["multiAgent"]["executionModel"]
+    assert model["confidenceEscalationInterruptKind"] == VENDOR_KIND
+    url = discovery["extensions"]["interrupts"]["vendorKindUrl"]
+
+    mapping = vendor.document(url)
+
+    assert mapping["kind"] == VENDOR_KIND
+    assert mapping["escalationKind"] == "escalate"
+    assert mapping["waitingStatus"] == "waiting-external"
+    assert mapping["consumers"]
+
+
+def test_a_vendor_s_kind_gives_the_status_that_its_document_names(vendor: Wire) -> None:
+    run_id = escalated(vendor, UNSURE, DONE)
+
+    assert vendor.snapshot(run_id)["status"] == "waiting-external"
+    request = only(vendor.log(run_id), "interrupt.requested")["payload"]
+    assert request["kind"] == "custom"
+    assert request["data"]["customKind"] == VENDOR_KIND
+    assert only(vendor.log(run_id), ESCALATED)["payload"]["escalationKind"] == "escalate"
+
+
+@pytest.mark.parametrize(
+    ("value", "workers"),
+    [
+        ("accept", ["conformance-noop"]),
+        ({"action": "accept"}, ["conformance-noop"]),
+        ({"action": "reject"}, []),
+        ("reject", []),
+        (next_worker(OTHER), [OTHER]),
+        (
+            {"action": "edit-accept", "editedArtifactData": next_worker(OTHER)},
+            [OTHER],
+        ),
+    ],
+)
+def test_a_vendor_s_kind_takes_the_same_answers(
+    vendor: Wire, value: Json, workers: list[str]
+) -> None:
+    run_id = escalated(vendor, UNSURE, DONE)
+    answer(vendor, run_id, "dispatch", value)
+
+    assert vendor.finished(run_id)["status"] == "completed"
+    dispatched = every(vendor.log(run_id), "node.dispatched")
+    assert [event["payload"]["childWorkflowId"] for event in dispatched] == workers
+
+
+def test_other_kinds_have_no_document(acme: Wire) -> None:
+    assert acme.get(f"/v1/interrupt-kinds/{VENDOR_KIND}").status_code == 404
+    extension = acme.document("/.well-known/openwop")["extensions"]["interrupts"]
+    assert "vendorKindUrl" not in extension
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("WOPR_CONFIDENCE_FLOOR", "0.49", "confidence_floor must be between 0.5 and 1, not 0.49"),
+        ("WOPR_CONFIDENCE_FLOOR", "1.01", "confidence_floor must be between 0.5 and 1"),
+        ("WOPR_CONFIDENCE_FLOOR", "high", "WOPR_CONFIDENCE_FLOOR must be a number"),
+        ("WOPR_CONFIDENCE_FLOOR", "nan", "confidence_floor must be between 0.5 and 1"),
+        ("WOPR_CONFIDENCE_INTERRUPT_KIND", "quiz", "confidence_interrupt_kind must be"),
+        ("WOPR_CONFIDENCE_INTERRUPT_KIND", "x-host-wopr", "confidence_interrupt_kind must be"),
+        ("WOPR_CONFIDENCE_INTERRUPT_KIND", "x-host-Wopr-look", "confidence_interrupt_kind must be"),
+        ("WOPR_CONFIDENCE_WAITING_STATUS", "paused", "confidence_waiting_status must be"),
+        ("WOPR_REASONING_VERBOSITY", "loud", "reasoning_verbosity must be"),
+        ("WOPR_TOOL_RATE_LIMIT", "-1", "tool_rate_limit must be 0 or more"),
+    ],
+)
+def test_a_host_refuses_to_start_with_a_setting_that_cannot_be_kept(
+    tmp_path: Path, name: str, value: str, told: str
+) -> None:
+    done = subprocess.run(
+        [WOPR, "serve", "--port", "0"],
+        env=environment(tmp_path, {name: value}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.wire.client import Wire
+
+
+@pytest.mark.parametrize("milliseconds", ["5001", "-1", "abc", "", "1.5", "9" * 30, "٣"])
+def test_a_buffer_out_of_bounds_is_refused(acme: Wire, milliseconds: str) -> None:
+    run_id = acme.create("conformance-noop")
+
+    response = acme.get(f"/v1/runs/{run_id}/events", params={"bufferMs": milliseconds})
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "validation_error"
+    assert response.json()["details"]["field"] == "bufferMs"
+
+
+@pytest.mark.parametrize("milliseconds", [1, 5000])
+def test_a_buffered_stream_sends_every_event_inside_batches(acme: Wire, milliseconds: int) -> None:
+    run_id = acme.create("conformance-delay", {"delayMs": 30})
+
+    frames = acme.frames(run_id, streamMode="debug", bufferMs=milliseconds)
+
+    events = [event for frame in frames for event in frame.json]
+    assert {frame.event for frame in frames} == {"batch"}
+    assert events == acme.log(run_id)
+    assert all(frame.json for frame in frames)
+    assert [int(f.id) for f in frames] == [f.json[-1]["sequence"] for f in frames]
+
+
+def test_a_buffer_of_zero_is_none(acme: Wire) -> None:
+    run_id = acme.create("conformance-noop")
+
+    assert acme.frames(run_id, bufferMs=0) == acme.frames(run_id)
+
+
+def test_the_terminal_event_does_not_wait_for_a_long_buffer(acme: Wire) -> None:
+    began = time.monotonic()
+    run_id = acme.create("conformance-delay", {"delayMs": 100})
+
+    frames = acme.frames(run_id, bufferMs=4000)
+
+    assert time.monotonic() - began < 2
+    assert frames[-1].json[-1]["type"] == "run.completed"
+
+
+def test_a_buffered_batch_leaves_when_its_time_is_up(acme: Wire) -> None:
+    run_id = acme.create("conformance-cancellable")
+    began = time.monotonic()
+
+    with acme.stream(run_id, streamMode="debug", bufferMs=150) as frames:
+        first = next(frames)
+    waited = time.monotonic() - began
+
+    acme.post(f"/v1/runs/{run_id}/cancel")
+    assert [event["type"] for event in first.json] == ["run.started", "node.started"]
+    assert 0.1 < waited < 1.5
