@@ -161,6 +161,8 @@ async def bench(
     clock: Clock | None = None,
     new_id: Callable[[], str],
     url: str = "",
+    executes: bool = True,
+    max_held_runs: int = 1000,
 ) -> AsyncGenerator[Bench, None]:
     """Run a host with these node types beside its own, on SQLite unless another URL is given."""
     registry = builtin_registry(with_conformance=True)
@@ -168,7 +170,12 @@ async def bench(
         registry.add(node_type)
     clock = clock or Clock()
     settings = Settings(
-        data_dir=data_dir, db=url, api_keys=f"test_key:{TENANT}", drain_seconds=DRAIN_SECONDS
+        data_dir=data_dir,
+        db=url,
+        api_keys=f"test_key:{TENANT}",
+        drain_seconds=DRAIN_SECONDS,
+        executes=executes,
+        max_held_runs=max_held_runs,
     )
     sources = Sources(now=clock, new_id=new_id)
     async with running_host(settings, sources, registry) as host:

@@ -8,13 +8,28 @@ from pathlib import Path
 import anyio
 import pytest
 
+from tests.conftest import Database
 from tests.fault.checker import problems
-from tests.fault.inprocess import LINES, TENANT, Bench, Gates, bench, gate_types, numbered
+from tests.fault.inprocess import (
+    LINES,
+    TENANT,
+    Bench,
+    Gates,
+    bench,
+    eventually,
+    gate_types,
+    numbered,
+)
 from tests.fault.rival import Rival
 from tests.wire.definitions import delay, node
+from wopr.engine.outcome import Completed
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import NodeType
+from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RUN_TERMINAL_TYPES
 from wopr.protocol.runs import CancelAnswer, PauseRun
+from wopr.protocol.webhooks import RegisterWebhook
 
 pytestmark = pytest.mark.anyio
 
@@ -286,3 +301,55 @@ async def wake_as_soon_as_stored(ours: Bench, run_id: str) -> None:
     while await ours.host.store.run(TENANT, run_id) is None:
         await anyio.lowlevel.checkpoint()
     await ours.wake(run_id)
+
+
+async def test_a_wait_that_answers_itself_calls_no_node_twice_that_starts_beside_it(
+    tmp_path: Path, new_database: Callable[[], Database]
+) -> None:
+    calls: list[str] = []
+
+    async def count(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        calls.append(ctx.node_id)
+        return Completed()
+
+    counted = NodeType(type_id="test.count", execute=count, is_async=True)
+    by_itself = node("talk", "core.conversationGate", config={"mockAutoResume": True})
+    with new_database() as variables:
+        url = variables.get("WOPR_DB", "")
+        async with bench(tmp_path, counted, new_id=numbered(), url=url) as ours:
+            run_id = await ours.create(
+                await ours.register(
+                    [node("beside", "test.count"), by_itself], id="conformance-self", edges=[]
+                )
+            )
+            await ours.until(run_id, "completed")
+
+    assert calls == ["beside"]
+
+
+async def test_news_for_a_webhook_that_come_while_its_last_are_counted_are_delivered_at_once(
+    ours: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = RegisterWebhook(url="https://example.com/hook", events=["run.*"])
+    made = await ours.host.subscriptions.register(TENANT, request)
+    looks: list[str] = []
+
+    async def next_lane_due(tenant: str, webhook_id: str) -> None:
+        looks.append(webhook_id)
+        if len(looks) == 1:
+            # Committed after this look at the store, and told before its answer.
+            ours.host.dispatcher.wake(tenant, webhook_id)
+
+    monkeypatch.setattr(ours.host.store, "next_lane_due", next_lane_due)
+
+    async def is_at_work() -> bool:
+        if not looks:
+            ours.host.dispatcher.wake(TENANT, made.webhook_id)
+        return bool(looks)
+
+    await eventually(is_at_work)
+
+    async def has_looked_again() -> bool:
+        return len(looks) > 1
+
+    await eventually(has_looked_again)

@@ -12,9 +12,9 @@ from tests.fault.rival import Rival
 from tests.wire.definitions import node
 from wopr.protocol.errors import Conflict, Unavailable
 from wopr.protocol.runs import PauseRun
-from wopr.runtime.advance import MOST_RACES
 from wopr.runtime.appender import Burst
 from wopr.runtime.bus import Bus
+from wopr.runtime.journal import MOST_RACES
 from wopr.store.port import StoredEvent
 
 pytestmark = pytest.mark.anyio

@@ -65,3 +65,17 @@ class ActiveRun:
     def is_idle(self) -> bool:
         """Whether this process holds nothing that the store does not."""
         return not (self.in_flight or self.launch)
+
+    def has_uncalled(self, state: RunState) -> bool:
+        """Whether a node is running by the log's word alone, in a run that this process moves on.
+
+        Another process began it, or what came of its call here could not be written.
+        """
+        if state.status == "paused" or not (self.is_held or self.heard != HEARD_NONE):
+            return False
+        known = {*self.in_flight, *self.launch, *self.parked}
+        return any(
+            node.status == "running" and node_id not in known
+            for node_id, node in state.nodes.items()
+            if self.compiled.types[node_id] is not None
+        )

@@ -23,7 +23,7 @@ from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import HoldLost, SequenceTaken, Unavailable, WoprError
 from wopr.protocol.runs import RunError
-from wopr.runtime.active import ActiveRun
+from wopr.runtime.active import HEARD_NONE, ActiveRun
 from wopr.runtime.agent_call import AgentCall, AgentServices
 from wopr.runtime.appender import Burst
 from wopr.runtime.call import NodeCall
@@ -33,7 +33,7 @@ from wopr.runtime.forks import Forks
 from wopr.runtime.handoff_schemas import check_return
 from wopr.runtime.handoffs import hand_over
 from wopr.runtime.holding import Holding
-from wopr.runtime.journal import Journal
+from wopr.runtime.journal import MOST_RACES, Journal
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.resolving import play_script
 from wopr.runtime.steps import cancel_run, fail_node, is_current, settle, take
@@ -47,8 +47,6 @@ T = TypeVar("T")
 
 # Events of one append: enough for any ordinary advance, small enough to let others commit.
 LARGEST_BURST = 200
-# How often a writer that lost a race looks again before it gives up.
-MOST_RACES = 20
 
 
 class Advancer:
@@ -77,7 +75,7 @@ class Advancer:
         self._metrics = metrics
         self._tracing = tracing
         self._provides = provides
-        self._forks = Forks(self)
+        self.forks = Forks(self)
 
     async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
         """The run that this process works on, or one folded from its log."""
@@ -144,7 +142,7 @@ class Advancer:
         is_replay = identity.fork is not None and identity.fork.mode == "replay"
         more = not is_replay and self._take_steps(run, burst)
         claim = self.holding.claim(run, is_fence=is_fence)
-        run.due_in = self.holding.due_in(run, claim, goes_on=more or is_replay)
+        run.due_in = self.holding.due_in(run, burst.state, claim, goes_on=more or is_replay)
         began = time.perf_counter()
         try:
             has_written = await self.journal.commit(run, burst, remember, claim)
@@ -190,13 +188,21 @@ class Advancer:
 
     async def reload(self, run: ActiveRun) -> None:
         """Take in what another process appended, and stop what it has made needless here."""
+        before = run.state.nodes
         await self.journal.reload(run)
         self.interrupt(run)
+        for node_id in list(run.in_flight):
+            if run.state.nodes[node_id].started_event != before[node_id].started_event:
+                # Begun anew elsewhere: nobody waits for this execution, and another one is due.
+                run.in_flight.pop(node_id).cancel()
         if run.is_held and run.row is not None and run.row.holder != self.holding.process:
             self.drop(run)
 
     def drop(self, run: ActiveRun) -> None:
         """Stop executing a run that another process has by now."""
+        if not run.is_idle:
+            # Nodes are to be called elsewhere: what says so in the row is not for this one to clear.
+            run.heard = HEARD_NONE
         for in_flight in run.in_flight.values():
             in_flight.cancel()
         run.in_flight.clear()
@@ -290,7 +296,7 @@ class Advancer:
         if burst.state.status == "paused":
             return
         for node_id, node in list(burst.state.nodes.items()):
-            if node.status != "running":
+            if node.status != "running" or node_id in run.launch:
                 continue
             if node_id in run.in_flight:
                 run.missed.add(node_id)
@@ -404,17 +410,24 @@ class Advancer:
                 self.release(run)
 
     async def _advance_locked(self, run: ActiveRun) -> None:
-        identity = run.state.identity
         row = await self._ours(run)
         if row is None:
             return
-        run.heard = row.wakes
+        heard, run.heard = run.heard, row.wakes
+        try:
+            await self._act(run, row)
+        except BaseException:
+            # For all that is known nothing was called: what woke the run is still to be acted on.
+            run.heard = heard
+            raise
+
+    async def _act(self, run: ActiveRun, row: RunRow) -> None:
         wish = read_wish(row.wish)
         if isinstance(wish, CancelWish):
             await self.transact(run, lambda burst: cancel_run(run, burst, wish))
             return
         run.pausing = wish
-        if identity.fork is not None and await self._forks.advance(run):
+        if run.state.identity.fork is not None and await self.forks.advance(run):
             return
         await self.transact(run, lambda burst: self.call_again(run, burst))
 
@@ -431,7 +444,11 @@ class Advancer:
         if run.row is None or run.state.is_terminal:
             return None
         holder = run.row.holder
-        if holder is None or holder == self.holding.process:
+        if holder is None:
+            return run.row
+        if holder == self.holding.process:
+            # Also when the answer to the append that took it was lost.
+            run.is_held = True
             return run.row
         await self.wakeups.source.tell(run.state.identity.tenant, run.row.run_id, holder)
         return None

@@ -228,6 +228,7 @@ class Commands:
             try:
                 if is_kept and self._journal.is_shared:
                     await self._advancer.catch_up(run)
+                await self._advancer.forks.complete(run)
                 yield run
             finally:
                 self._advancer.release(run)

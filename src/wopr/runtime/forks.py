@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from wopr.engine.fold import INTERRUPTED_BY_FORK
@@ -10,6 +11,7 @@ from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
 from wopr.engine.steps import Skip, Start, Step
 from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
 from wopr.protocol.runs import RunError
@@ -17,6 +19,7 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst
 from wopr.runtime.forking import COPIED_AT_ONCE, copy_events, read_events
 from wopr.runtime.holding import SAFETY_MS
+from wopr.runtime.journal import MOST_RACES
 from wopr.runtime.replay_burst import ReplayBurst, Script
 from wopr.runtime.steps import error_json, fail_node, stop_nodes, take
 
@@ -38,20 +41,50 @@ class Forks:
         fork = run.state.identity.fork
         if fork is None:
             return False
-        # A crash between two commits leaves a wake-up behind, where others can answer it.
-        run.due_in = SAFETY_MS if self._journal.is_shared else None
+        await self.complete(run)
+        if run.state.is_terminal:
+            return True
+        return fork.mode == "replay" and await self._unless_taken(run, self._replay_all)
+
+    async def complete(self, run: ActiveRun) -> None:
+        """Copy what is missing of a fork's history: nothing else may be written before it is there.
+
+        A fork whose source is gone is ended. The caller holds the run's lock.
+        """
+        fork = run.state.identity.fork
+        if fork is not None and run.state.next_sequence <= fork.from_seq:
+            await self._unless_taken(run, self._complete)
+
+    async def _unless_taken(
+        self, run: ActiveRun, work: Callable[[ActiveRun, Fork], Awaitable[None]]
+    ) -> bool:
+        """Do a part of the work; once more from where the log ends if another process wrote too."""
+        for _ in range(MOST_RACES):
+            fork = run.state.identity.fork
+            if fork is None or run.state.is_terminal:
+                return True
+            # A crash between two commits leaves a wake-up behind, where others can answer it.
+            run.due_in = SAFETY_MS if self._journal.is_shared else None
+            try:
+                await work(run, fork)
+            except SequenceTaken:
+                await self._advancer.reload(run)
+            else:
+                return True
+        raise Unavailable("the run is being written elsewhere; try again")
+
+    async def _complete(self, run: ActiveRun, fork: Fork) -> None:
         if not await self._copy(run, fork):
             await self._fail(run, fork)
-            return True
-        if fork.mode == "branch":
+        elif fork.mode == "branch":
             await self._begin_anew(run, fork)
-            return False
+
+    async def _replay_all(self, run: ActiveRun, fork: Fork) -> None:
         if not await self._replay(run, fork):
             await self._fail(run, fork)
         elif self._journal.is_shared:
             run.due_in = None  # only timers wake it from now on
             await self._commit(run, self._journal.burst(run))
-        return True
 
     async def _copy(self, run: ActiveRun, fork: Fork) -> bool:
         """Copy the prefix in pieces; a crash in between leaves the rest to the next advance.

@@ -107,19 +107,31 @@ class Hearing:
                 await self._changed(news)
             case _:
                 self._bus.wake_all()
+                self._look_after_runs()
                 await self._caches.refresh()
 
+    def _look_after_runs(self) -> None:
+        """Look at what is executed here: others may have ended or changed it unheard."""
+        for run in self._advancer.runs.values():
+            if run.in_flight:
+                self._advancer.wakeups.soon(run.state.identity.tenant, run.state.identity.run_id)
+
     async def _grown(self, news: Grown) -> None:
+        try:
+            await self._pass_on(news)
+        finally:
+            run = self._advancer.runs.get(news.run_id)
+            if run is not None and run.in_flight and run.state.next_sequence <= news.sequence:
+                # Another process has appended to what is executed here.
+                self._advancer.wakeups.soon(news.tenant, news.run_id)
+
+    async def _pass_on(self, news: Grown) -> None:
         while (start := self._bus.missing(news.run_id, news.sequence)) is not None:
             # Read once for all who read the run here.
             events = await self._store.read(news.tenant, news.run_id, start, READ_AT_ONCE)
             self._bus.publish(news.run_id, events)
             if not events:
                 break
-        run = self._advancer.runs.get(news.run_id)
-        if run is not None and run.in_flight and run.state.next_sequence <= news.sequence:
-            # Another process has appended to what is executed here.
-            self._advancer.wakeups.soon(news.tenant, news.run_id)
 
     async def _annotated(self, news: Annotated) -> None:
         if not self._bus.has_readers(news.run_id):

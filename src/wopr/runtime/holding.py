@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import anyio
 
+from wopr.engine.state import RunState
 from wopr.runtime.active import ActiveRun
 from wopr.store.port import Claim
 
@@ -60,6 +61,10 @@ class Holding:
         most = self._limits.runs_per_tenant
         return not most or len(self._held.get(tenant, ())) < most
 
+    def has(self, tenant: str, run_id: str) -> bool:
+        """Whether this run has nodes in flight here."""
+        return run_id in self._held.get(tenant, ())
+
     def claim(self, run: ActiveRun, *, is_fence: bool) -> Claim | None:
         """What this process says about a run with its next append; None where nothing changes."""
         if not self.is_shared:
@@ -78,14 +83,18 @@ class Holding:
             return bool(run.in_flight or (run.launch and self.executes))
         return bool(run.launch) and self.may_take(run.state.identity.tenant)
 
-    def due_in(self, run: ActiveRun, claim: Claim | None, *, goes_on: bool) -> int | None:
+    def due_in(
+        self, run: ActiveRun, state: RunState, claim: Claim | None, *, goes_on: bool
+    ) -> int | None:
         """When somebody must look at a run after its append; None when only its timers say so."""
         if not self.is_shared:
             return None
         if run.launch and (claim is None or not claim.keeps):
             # Another process must execute these nodes.
             return PUT_OFF_MS if self.executes else 0
-        return SAFETY_MS if goes_on else None
+        if goes_on:
+            return SAFETY_MS
+        return 0 if run.has_uncalled(state) else None
 
     async def until_empty(self) -> None:
         """Wait until no run has nodes in flight here."""

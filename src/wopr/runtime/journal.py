@@ -32,6 +32,8 @@ from wopr.security.seal import NONCE_BYTES, Seal, is_sealed_value
 from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store
 
 PAGE = 1000
+# How often a writer that lost a race looks again before it gives up.
+MOST_RACES = 20
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
 

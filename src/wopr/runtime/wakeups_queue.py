@@ -83,7 +83,8 @@ class QueueSource:
     async def _advance(self, tenant: str, run_id: str) -> None:
         if self._waker is None:
             return
-        if not self._holding.may_take(tenant):
+        # What this process has needs no more room, and nobody else may wake it.
+        if not (self._holding.has(tenant, run_id) or self._holding.may_take(tenant)):
             # Others may have room; and those who wait in the queue behind it should not wait too.
             await self._peers.queue(tenant, run_id, PUT_OFF_MS)
             return

@@ -121,9 +121,9 @@ class Dispatcher:
                 except Exception as error:  # the outer edge of a task
                     log.error("delivery waits", webhook_id=webhook_id, exc_info=error)
                     pause = STORE_AWAY_SECONDS
-                if pause is None:
+                if pause is None and not self._news[tenant, webhook_id].is_set():
                     return
-                with anyio.move_on_after(min(pause, LONGEST_SLEEP_SECONDS)):
+                with anyio.move_on_after(min(pause or 0.0, LONGEST_SLEEP_SECONDS)):
                     await self._news[tenant, webhook_id].wait()
         finally:
             del self._news[tenant, webhook_id]

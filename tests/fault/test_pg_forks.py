@@ -1,0 +1,73 @@
+"""Forks where processes share a store: whoever comes first, the history is copied before all else."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.fault.forking import ended, fork, story
+from tests.fault.inprocess import TENANT, Bench, Clock, Gates, bench, gate_types, numbered
+from tests.postgres.databases import Databases
+from tests.wire.definitions import node
+from wopr.protocol.runs import PauseRun
+
+pytestmark = pytest.mark.anyio
+
+NOW = PauseRun(drain_policy="immediate")
+# A prefix that is copied in several appends.
+MANY = 250
+PREFIX = 451
+
+
+@pytest.fixture
+async def both(
+    tmp_path: Path, gates: Gates, databases: Databases
+) -> AsyncIterator[tuple[Bench, Bench]]:
+    """Two processes, of which none takes anything from the queue."""
+    clock, new_id = Clock(), numbered()
+    with databases.new() as url:
+        async with (
+            bench(tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url) as one,
+            bench(tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url) as two,
+        ):
+            for each in (one, two):
+                await each.host.advancer.wakeups.source.stop()
+            yield one, two
+
+
+async def long_run(bench: Bench) -> str:
+    return await ended(bench, await bench.register([node(f"step{n}") for n in range(MANY)]))
+
+
+async def test_a_fork_that_is_paused_at_once_has_its_whole_history(
+    both: tuple[Bench, Bench],
+) -> None:
+    one, two = both
+    source = await long_run(one)
+    branch = await fork(one, source, "branch", PREFIX)
+
+    await two.host.commands.pause(TENANT, branch, NOW)
+
+    log = await story(two, branch)
+    assert log[:PREFIX] == (await story(two, source))[:PREFIX]
+    assert [event[0] for event in log[PREFIX:]] == ["run.paused"]
+    await two.host.commands.resume(TENANT, branch)
+    await two.until(branch, "completed")
+
+
+async def test_a_fork_that_two_processes_copy_at_once_is_copied_once(
+    both: tuple[Bench, Bench],
+) -> None:
+    one, two = both
+    source = await long_run(one)
+    branch = await fork(one, source, "branch", PREFIX)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.wake, branch)
+        tasks.start_soon(two.wake, branch)
+
+    assert (await one.row(branch)).status == "completed"
+    assert (await story(two, branch))[:PREFIX] == (await story(two, source))[:PREFIX]
