@@ -112,4 +112,5 @@ def main(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{main(Path(sys.argv[1]))} findings; look with `wopr fleet check {sys.argv[1]}`")
+    [target] = sys.argv[1:] or ["audits.ndjson"]
+    print(f"{main(Path(target))} findings; look with `wopr fleet check {target}`")

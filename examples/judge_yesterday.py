@@ -69,7 +69,11 @@ async def main(workflow_id: str) -> None:
     async with connect() as host:
         judged = await judge_yesterday(host, workflow_id, datetime.now(UTC))
         print("nothing to judge" if judged is None else judged.counts)
+        for each in (judged and judged.items) or []:
+            if each.reason:
+                print(f"run {each.run_id}: {each.reason}")
 
 
 if __name__ == "__main__":
-    anyio.run(main, sys.argv[1])
+    [judged_workflow] = sys.argv[1:] or ["hello"]
+    anyio.run(main, judged_workflow)

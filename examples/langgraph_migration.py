@@ -109,4 +109,5 @@ answer >> end
 
 
 if __name__ == "__main__":
-    print(anyio.run(before, sys.argv[1]))
+    [asked] = sys.argv[1:] or ["Where is A-17?"]
+    print(anyio.run(before, asked))

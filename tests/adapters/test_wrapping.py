@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 import msgspec
 import pydantic_ai
 import pytest
+from langgraph.graph import MessagesState, StateGraph
 from pydantic import BaseModel
 from pydantic_ai.models.test import TestModel
 
@@ -43,6 +45,25 @@ def test_a_framework_that_is_not_installed_names_the_extra(
     [*_, last] = done.stderr.splitlines()
     assert last.startswith("ModuleNotFoundError: the adapter for ")
     assert f'pip install "wopr[{extra}]"' in last
+
+
+@pytest.mark.parametrize(
+    ("adapter", "wanted"),
+    [
+        ("langgraph", "give a compiled graph, such as builder.compile()"),
+        ("openai_agents", "give an Agent of the OpenAI Agents SDK"),
+        ("pydantic_ai", "give an Agent of pydantic-ai"),
+    ],
+)
+def test_what_is_not_of_the_framework_is_refused_with_what_is_wanted(
+    adapter: str, wanted: str
+) -> None:
+    wrap = importlib.import_module(f"wopr.adapters.{adapter}").on_record
+
+    with pytest.raises(WorkflowError) as refused:
+        wrap("acme.desk.odd", StateGraph(MessagesState))
+
+    assert str(refused.value).startswith(f"on_record acme.desk.odd: {wanted}, not <langgraph")
 
 
 def test_a_wrapped_agent_brings_its_node_type_and_its_manifest_into_an_app() -> None:

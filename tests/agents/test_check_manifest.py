@@ -49,6 +49,13 @@ def test_every_fault_is_named_at_once() -> None:
     }
 
 
+def test_every_value_that_could_stand_there_is_named() -> None:
+    assert faults(GOOD | {"modelClass": "writting"}) == {
+        "modelClass": '"writting" is not one of "classification", "coding", "general", "reasoning", '
+        '"research" or "writing"'
+    }
+
+
 def test_an_id_of_the_host_is_refused_with_the_reason() -> None:
     assert "agents of the host itself" in faults({**GOOD, "agentId": "host:writer"})["agentId"]
 

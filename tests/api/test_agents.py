@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -80,10 +82,32 @@ def test_the_type_of_an_answer_is_a_schema_that_can_stand_inside_another() -> No
 
 
 def test_a_type_that_contains_itself_cannot_be_an_answer() -> None:
-    agent = Agent("acme.desk.clerk", model=MODEL, output=Chain)
+    with pytest.raises(WorkflowError, match="output: Chain contains itself"):
+        Agent("acme.desk.clerk", model=MODEL, output=Chain)
 
-    with pytest.raises(TypeError, match="Chain contains itself"):
-        agent.node_config()
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"model": "gpt-4o"}, "a model is named provider:model, such as openai:gpt-4o"),
+        ({"tools": "search"}, "tools: give a list, not 'search'"),
+        ({"output": threading.Thread}, "output: Thread is no type of JSON: give a dataclass"),
+    ],
+)
+def test_what_no_agent_can_be_made_of_is_named(wrong: dict[str, Any], told: str) -> None:
+    with pytest.raises(WorkflowError, match=r"agent acme\.desk\.clerk: ") as refused:
+        Agent("acme.desk.clerk", **({"model": MODEL} | wrong))
+
+    assert told in str(refused.value)
+
+
+def test_a_handoff_by_name_goes_to_the_agent_of_that_name() -> None:
+    billing = Agent("acme.desk.billing", model=MODEL)
+    named = Agent("acme.desk.clerk", model=MODEL, handoffs={"acme.desk.billing": "money"})
+    meant = Agent("acme.desk.clerk", model=MODEL, handoffs={billing: "money"})
+
+    assert named.node_config()["handoffs"] == meant.node_config()["handoffs"]
+    assert hand_over("acme.desk.billing", "money") == hand_over(billing, "money")
 
 
 def test_a_tool_stays_a_function_and_has_its_schema() -> None:

@@ -8,10 +8,11 @@ from tests.api.desk import desk, shout
 from wopr import Agent, Workflow, WorkflowError, tool
 from wopr.api.apps import AppError, collect, load_app
 from wopr.nodes.registry import node
+from wopr.protocol.errors import Conflict
 from wopr.runtime.contributions import contributed_host
 from wopr.runtime.settings import Settings
 from wopr.store.port import SHARED
-from wopr.testing import scripted
+from wopr.testing import memory_host, scripted
 
 APP = """\
 from neighbour import NAME
@@ -54,6 +55,20 @@ def test_the_same_thing_twice_is_one_and_two_of_a_name_are_refused() -> None:
         collect([desk(), desk()])
 
 
+@pytest.mark.anyio
+async def test_a_part_that_declares_nothing_is_refused_by_a_host_in_memory() -> None:
+    with pytest.raises(WorkflowError, match="'desk': it is no workflow, agent, tool"):
+        async with memory_host("desk"):
+            pass
+
+
+def test_a_name_of_an_app_that_declares_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("limit = 3\n")
+
+    with pytest.raises(AppError, match=r"app\.py: 3: it is no workflow, agent, tool"):
+        load_app(f"{tmp_path / 'app.py'}:limit")
+
+
 def test_an_app_finds_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text('NAME = "near"\n')
     (tmp_path / "app.py").write_text(APP)
@@ -90,15 +105,30 @@ async def test_a_host_takes_a_changed_app_as_a_new_version_and_an_unchanged_one_
     assert versions[0].partition("-")[2] == versions[3].partition("-")[2]
 
 
-@pytest.mark.anyio
-async def test_a_node_type_of_an_app_cannot_take_the_place_of_a_built_in_one(
-    tmp_path: Path,
-) -> None:
+def test_a_node_type_of_an_app_cannot_take_the_place_of_a_built_in_one() -> None:
     @node("core.noop")
     def noop(ctx: object, config: dict[str, str], inputs: dict[str, str]) -> dict[str, str]:
         """Pretend."""
         return {}
 
-    with pytest.raises(ValueError, match=r"core\.noop is already registered"):
-        async with contributed_host(Settings(data_dir=tmp_path), collect([noop])):
+    with pytest.raises(
+        WorkflowError, match=r"node type core\.noop: every host has one of this name"
+    ):
+        collect([noop])
+
+
+@pytest.mark.anyio
+async def test_other_content_under_a_version_that_is_there_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    first, second = (
+        collect([Agent("acme.clerk", model="a:b", version="1.0.0", instructions=said)])
+        for said in ("Be kind.", "Be brief.")
+    )
+    async with contributed_host(settings, first):
+        pass
+
+    with pytest.raises(Conflict, match=r"agent local\.acme\.clerk has other content under version"):
+        async with contributed_host(settings, second):
             pass

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.api.desk import Reply, Shouted, Ticket, desk, shout
-from wopr import Workflow, WorkflowError, any_of, expr
+from wopr import Agent, Workflow, WorkflowError, any_of, expr
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowSettings
@@ -147,8 +147,8 @@ def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
     [
         (lambda flow: flow.inputs.custmer, "did you mean 'customer'?"),
         (lambda flow: flow.inputs["nobody"], "there is no 'nobody'"),
-        (lambda flow: flow.add("x", "core.dely"), "did you mean 'core.delay'?"),
-        (lambda flow: flow.add("x", faults_of), "faults_of is not declared with @node"),
+        (lambda flow: flow.add("x", "core.dely"), "node x: there is no node type 'core.dely'"),
+        (lambda flow: flow.add("x", faults_of), "node x: faults_of is not declared with @node"),
         (lambda flow: flow.add("loud", "core.noop"), "node 'loud' is there already"),
         (lambda flow: flow.nodes["loud"]["txt"], "there is no output 'txt': did you mean 'text'?"),
         (lambda flow: flow.nodes["review"]["artefact"], "did you mean 'artifact'?"),
@@ -156,6 +156,12 @@ def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
         (
             lambda flow: flow.nodes["loud"] >> Workflow("other").add("far", "core.noop"),
             "edge loud >> far: node 'far' belongs to another workflow",
+        ),
+        (lambda flow: flow.nodes["loud"] >> "review", "edge from loud: 'review' is no node"),
+        (lambda flow: flow.nodes["loud"] >> [None], "edge from loud: None is no node"),
+        (
+            lambda flow: flow.agent("x", "acme.clerk", prompt="Hi"),
+            "node x: 'acme.clerk' is no agent",
         ),
     ],
 )
@@ -180,6 +186,13 @@ def test_a_missing_an_unknown_and_a_mistyped_input_are_named_at_once() -> None:
         "node odd: input 'text' wants string, and is given number",
         "node odd: input 'mark' is not one of it: did you mean 'marks'?",
     )
+
+
+def test_a_prompt_that_is_no_text_is_named_before_it_runs() -> None:
+    flow = Workflow("wrong", inputs=Ticket)
+    flow.agent("ask", Agent("acme.clerk", model="a:b"), prompt=flow.inputs.priority)
+
+    assert faults_of(flow) == ("node ask: input 'prompt' wants string, and is given number",)
 
 
 def test_an_output_of_the_wrong_type_is_named() -> None:

@@ -256,6 +256,17 @@ async def test_a_view_shows_the_log_to_a_notebook_without_its_markup(host: Host)
     assert "run.completed" in shown
 
 
+async def test_a_view_is_a_table_in_an_interactive_python(host: Host) -> None:
+    run = await host.start("hello", {"name": "Ada"})
+    await run.result()
+
+    shown = repr(await run.view()).splitlines()
+
+    assert shown[0].startswith("hello 1.0: completed (")
+    assert shown[1].split() == ["sequence", "time", "type", "node", "payload"]
+    assert "run.completed" in shown[-1]
+
+
 def test_a_view_shows_the_log_to_a_terminal_without_its_escapes() -> None:
     snapshot = RunSnapshot(run_id="r1", workflow_id="w\x1b[2J", status="completed")
     event = Event(type="log.appended", sequence=0, payload={"message": "\x1b]0;gone\x07"})

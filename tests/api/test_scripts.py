@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from wopr import Agent, RunFailed, Workflow
@@ -65,3 +67,20 @@ async def test_each_model_may_have_a_script_of_its_own() -> None:
 async def test_a_model_that_cannot_answer_fails_the_run(models: ScriptedModels, told: str) -> None:
     with pytest.raises(RunFailed, match=told):
         await said(models)
+
+
+@pytest.mark.parametrize(
+    ("write", "told"),
+    [
+        (lambda: scripted(3), "3 is no step"),  # type: ignore[arg-type]  # what is refused
+        (lambda: scripted(triage="hi"), "the script of triage is a list of steps, not 'hi'"),
+        (lambda: scripted(triage=[None]), "None is no step"),  # type: ignore[list-item]  # refused
+    ],
+)
+def test_what_is_no_script_is_refused_where_it_is_written(
+    write: Callable[[], object], told: str
+) -> None:
+    with pytest.raises(TypeError) as refused:
+        write()
+
+    assert told in str(refused.value)

@@ -45,6 +45,7 @@ def test_the_demo_tells_the_whole_story_by_itself(tmp_path: Path) -> None:
     story = told(tmp_path)
 
     for moment in (
+        f"WOPR_DATA_DIR={tmp_path} wopr run hello",
         "calls a tool   triage",
         "takes over     billing",
         'waits          triage   kind="low-confidence"',

@@ -138,9 +138,10 @@ def test_a_check_says_what_an_app_has(app: Path, local: Wopr) -> None:
         ("x = (", "app.py:1: SyntaxError: '(' was never closed"),
         ("import nothing_of_that_name", "app.py:1: ModuleNotFoundError"),
         ("\n\n1 / 0", "app.py:3: ZeroDivisionError: division by zero"),
+        ("import sys\n\nsys.exit('no key')", "app.py:3: SystemExit: no key"),
         (
             'from wopr import Workflow\nflow = Workflow("x")\nflow.add("a", "core.dely")',
-            "app.py:3: WorkflowError: node type: there is no 'core.dely': did you mean",
+            "app.py:3: WorkflowError: node a: there is no node type 'core.dely': did you mean",
         ),
         (
             'from wopr import Workflow\nflow = Workflow("x")\n'

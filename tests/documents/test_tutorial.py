@@ -24,6 +24,7 @@ NOT_TYPED = {
     "python -m venv .venv && . .venv/bin/activate",
     "pip install wopr",
     'pip install "wopr[models]"',
+    "pip install pytest",
     "export OPENAI_API_KEY=…",
 }
 # A run goes on while somebody types.

@@ -152,6 +152,36 @@ def test_a_malformed_governance_answer_has_the_code_of_its_own(value: Json) -> N
     assert refusal(governed(), value).code == "INVALID_RESUME_VALUE"
 
 
+_FORMS: JsonObject = {
+    "anyOf": [
+        {"properties": {"action": {"enum": ["accept", "reject"]}}, "required": ["action"]},
+        {
+            "properties": {"decision": {"properties": {"refund": {"type": "boolean"}}}},
+            "required": ["decision"],
+        },
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (
+            {"decision": {"refund": "no"}},
+            'resumeValue.decision.refund: "no" is not of type "boolean"',
+        ),
+        ({"action": "maybe"}, 'resumeValue.action: "maybe" is not one of "accept" or "reject"'),
+        ({}, 'resumeValue: "action" is a required property, or "decision" is a required property'),
+    ],
+)
+def test_a_value_of_none_of_several_forms_is_told_what_the_nearest_one_wants(
+    value: Json, told: str
+) -> None:
+    refused = refusal(wait("custom", {"customKind": "x"}, resume_schema=_FORMS), value)
+
+    assert str(refused) == told
+
+
 def test_a_governance_answer_that_fails_the_resume_schema_is_malformed_too() -> None:
     interrupt = governed(resume_schema={"required": ["reason"]})
 

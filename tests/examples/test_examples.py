@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -197,3 +199,25 @@ def test_what_the_fleet_writes_passes_the_check(tmp_path: Path) -> None:
 
     assert findings == 2
     assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("audit_fleet.py", "2 findings; look with `wopr fleet check audits.ndjson`"),
+        ("langgraph_migration.py", "It is on its way since Monday."),
+    ],
+)
+def test_an_example_that_is_a_script_needs_no_arguments(
+    name: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name])
+
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+    assert capsys.readouterr().out.splitlines()[-1] == told

@@ -57,6 +57,8 @@ def test_a_node_asks_no_more_often_than_it_may(
 
     assert breach(log) == ("envelopes", 3, 4)
     assert error_of(log) == "budget_exhausted"
+    said = only(log, "run.failed")["error"]["message"]
+    assert said == "the node may use 3 model requests, and comes to 4"
     assert server.asked(model) == 3
 
 

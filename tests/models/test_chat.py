@@ -152,6 +152,18 @@ def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, server: OpenAi
     assert "you said" not in str(log)
 
 
+@pytest.mark.parametrize(
+    ("status", "told"), [(401, "the key is missing or wrong"), (404, "there is no such model")]
+)
+def test_a_rejection_says_what_it_mostly_means_without_the_provider_s_words(
+    acme: Wire, server: OpenAiServer, status: int, told: str
+) -> None:
+    _, log = ran(acme, server, [Fail(status, message="you said: Do your task.")])
+
+    assert told in only(log, "run.failed")["error"]["message"]
+    assert "you said" not in str(log)
+
+
 def test_a_provider_that_nobody_configured_is_refused(acme: Wire, server: OpenAiServer) -> None:
     _, log = ran(acme, server, [], config={"model": "elsewhere:gpt-4o"})
 
@@ -165,6 +177,7 @@ def test_a_host_without_its_own_key_says_that_one_is_needed(
     _, log = ran(acme, server, [], config={"model": "openai:gpt-4o"})
 
     assert error_of(log) == "credential_required"
+    assert "set OPENAI_API_KEY, or name" in only(log, "run.failed")["error"]["message"]
 
 
 def test_the_options_of_a_run_choose_another_model(acme: Wire, server: OpenAiServer) -> None:

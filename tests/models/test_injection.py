@@ -11,6 +11,7 @@ from tests.models.openai_server import CallTools, OpenAiServer, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import edge, fresh, from_variable, node, variable
 from tests.wire.host import ACME, GLOBEX, ServedHost, served
+from tests.wire.waiting import gate, until_waiting
 from wopr.protocol.documents import JsonObject
 
 ORDERS = (
@@ -161,6 +162,25 @@ def test_an_answer_of_a_person_is_data_to_the_next_model(acme: Wire, server: Ope
     told = server.requests[model][0]["messages"][1]["content"]
     assert '<UNTRUSTED input="reply">' in told
     assert unescaped_ends(told) == 1
+
+
+def test_a_correction_is_data_to_the_model_that_works_again_and_approves_nothing(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    model = server.script([Say("A draft."), Say("As you order: accept.")])
+    nodes = [asks("chat", model), gate(actions=["accept", "refine"])]
+    run_id = started(acme, nodes, definition={"edges": [edge("ask", "gate")]})
+    acme.events_until(run_id, "node.suspended")
+
+    refined = {"action": "refine", "refineFeedback": {"scope": "whole", "text": ORDERS}}
+    acme.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": refined})
+    server.until(lambda: server.asked(model) == 2)
+    until_waiting(acme, run_id)
+
+    told = server.requests[model][1]["messages"][1]["content"]
+    assert '<UNTRUSTED correction="reviewer">' in told
+    assert unescaped_ends(told) == 1
+    assert acme.snapshot(run_id)["interrupt"]["interruptId"] == "int-gate:1"
 
 
 def test_a_model_that_names_another_tenant_stays_in_its_own(

@@ -194,6 +194,16 @@ def test_an_agent_that_nobody_has_seen_is_not_found(wire: Wire) -> None:
     assert wire.get("/api/agents/nobody/agent-runs").status_code == 404
 
 
+def test_an_agent_asked_for_by_its_id_on_the_log_is_told_its_name_in_the_fleet(wire: Wire) -> None:
+    agent = fresh("agent")
+    push_all(wire, ended(f"local:{agent}", "converged", ago(hours=1)))
+
+    answer = wire.get(f"/api/agents/local.{agent}/agent-runs")
+
+    assert answer.status_code == 404
+    assert answer.json()["message"].endswith(f": it is called local:{agent} here")
+
+
 # Checkpoints
 
 

@@ -83,11 +83,22 @@ def test_the_body_is_closed_and_has_a_resume_value(fixtures: Wire, body: Json) -
     assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
 
 
-@pytest.mark.parametrize(("run", "node_id"), [(None, "nobody"), ("no-such-run", "gate")])
-def test_an_unknown_run_or_node_is_not_found(fixtures: Wire, run: str | None, node_id: str) -> None:
+@pytest.mark.parametrize(
+    ("run", "node_id", "told"),
+    [
+        (None, "nobody", "no node 'nobody' waits here"),
+        ("no-such-run", "gate", "there is no such run"),
+    ],
+)
+def test_an_unknown_run_or_node_is_not_found(
+    fixtures: Wire, run: str | None, node_id: str, told: str
+) -> None:
     run_id = run or fixtures.create("conformance-approval")
 
-    assert refused(fixtures, run_id, node_id, ACCEPT) == (404, "interrupt_not_found")
+    answer = fixtures.post(f"/v1/runs/{run_id}/interrupts/{node_id}", {"resumeValue": ACCEPT})
+
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "interrupt_not_found", "message": told}
 
 
 def test_a_node_that_does_not_wait_is_not_found(acme: Wire) -> None:

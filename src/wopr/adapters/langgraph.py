@@ -17,7 +17,7 @@ from wopr.adapters.asks import Answer
 from wopr.adapters.plain import not_installed, plain
 from wopr.adapters.session import Session
 from wopr.adapters.steps import Ask, Done, Going, Paused
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapping import OnRecord, require
 from wopr.engine.expression_tokens import is_list
 from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import Json, JsonObject
@@ -59,6 +59,7 @@ def on_record(
     With a `threshold` an output `confidence` below it waits for a person. `config` and `context`
     are the graph's own; its checkpointer is the run's record.
     """
+    require(name, graph, Pregel, "a compiled graph, such as builder.compile()")
     return OnRecord(
         name,
         _Graph(graph, config or {}, context),

@@ -19,7 +19,7 @@ from wopr.adapters.asks import Answer
 from wopr.adapters.plain import not_installed, plain
 from wopr.adapters.session import Session, ToolCall
 from wopr.adapters.steps import Ask, Done, Paused
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapping import OnRecord, require
 from wopr.engine.asking import TOOL_CALL
 from wopr.engine.expression_tokens import is_object
 from wopr.protocol.documents import Json, JsonObject
@@ -64,6 +64,7 @@ def on_record(
     With a `threshold` a result whose `confidence` is below it waits for a person. The SDK sends
     traces to OpenAI wherever it has a key; here it does so only with `tracing`.
     """
+    require(name, agent, Agent, "an Agent of the OpenAI Agents SDK")
     config = dataclasses.replace(run_config or RunConfig(), tracing_disabled=not tracing)
     return OnRecord(
         name,

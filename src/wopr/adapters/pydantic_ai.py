@@ -19,7 +19,7 @@ from wopr.adapters.asks import Answer
 from wopr.adapters.plain import not_installed, plain
 from wopr.adapters.session import ModelCall, Session, ToolCall
 from wopr.adapters.steps import Ask, Done, Going, Paused
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapping import OnRecord, require
 from wopr.engine.asking import TOOL_CALL
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.interrupts import ApprovalAction
@@ -64,6 +64,7 @@ def on_record(
     of the agent's output type, and `text` where that is text. With a `threshold` a result whose
     `confidence` is below it waits for a person.
     """
+    require(name, agent, AbstractAgent, "an Agent of pydantic-ai")
     return OnRecord(
         name,
         _PydanticAi(agent, deps),

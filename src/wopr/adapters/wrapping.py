@@ -10,6 +10,7 @@ from wopr.adapters.asks import Answer, answered
 from wopr.adapters.session import Session
 from wopr.adapters.steps import Done, Going, Paused
 from wopr.api.agent import Agent
+from wopr.api.errors import WorkflowError
 from wopr.engine.outcome import NodeFailure, Outcome, Suspended
 from wopr.nodes.context import NodeContext
 from wopr.nodes.llm_config import Budget
@@ -50,6 +51,12 @@ class Framework(Protocol):
     ) -> Paused | Done:
         """Work on from a state that was kept; the answers are those to its pause, in order."""
         ...
+
+
+def require(name: str, given: object, kind: type[object], wanted: str) -> None:
+    """Refuse to wrap what is not of the framework. Raises `WorkflowError`."""
+    if not isinstance(given, kind):
+        raise WorkflowError(f"on_record {name}", [f"give {wanted}, not {given!r}"])
 
 
 class OnRecord:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 import anyio.to_thread
 import msgspec
 
 from wopr.nodes.tools import ToolContext, ToolFault, Transport
+from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
 
 # The scope of tools that live in this process, in the names that allowlists use.
@@ -37,13 +39,13 @@ class FunctionTool:
         if self.context_name:
             given[self.context_name] = context
         if inspect.iscoroutinefunction(self.function):
-            return msgspec.to_builtins(await self.function(**given))
+            return to_json(await self.function(**given))
         result = await anyio.to_thread.run_sync(lambda: self.function(**given))
-        return msgspec.to_builtins(result)
+        return to_json(result)
 
     def _decoded(self, arguments: JsonObject) -> dict[str, Any]:
         try:
-            decoded = msgspec.convert(arguments, self.arguments_type)
+            decoded = from_json(arguments, self.arguments_type)
         except msgspec.ValidationError as fault:
             raise ToolFault(str(fault), code="validation_error") from fault
         return {
@@ -65,7 +67,7 @@ def tool_of(
     Without a name it is called `local:<function>`.
     """
     own = function.__name__
-    hints = get_type_hints(function, include_extras=True)
+    hints = _hints(own, function)
     fields: list[tuple[str, Any, Any]] = []
     context_name = ""
     for parameter in inspect.signature(function).parameters.values():
@@ -89,6 +91,22 @@ def tool_of(
     )
 
 
+def _hints(own: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The hints of the arguments. What a function returns needs none that can be read here."""
+    plain = inspect.unwrap(function)
+    given = getattr(plain, "__annotations__", {})
+    arguments = SimpleNamespace(
+        __annotations__={name: hint for name, hint in given.items() if name != "return"}
+    )
+    try:
+        return get_type_hints(arguments, getattr(plain, "__globals__", {}), include_extras=True)
+    except NameError as fault:
+        raise TypeError(
+            f"tool {own}: a type hint cannot be read: {fault}; types of a tool's arguments stand at "
+            "the top of its file, before the tool"
+        ) from fault
+
+
 def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]:
     # The function's own default holds: a value that is not given is not passed on.
     if parameter.default is parameter.empty:
@@ -99,7 +117,7 @@ def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]:
 def _schema(own: str, arguments_type: type[msgspec.Struct]) -> JsonObject:
     """The schema of the arguments, with its definitions beside the object that uses them."""
     try:
-        found: JsonObject = msgspec.json.schema(arguments_type)
+        found = schema_of(arguments_type)
     except TypeError as fault:
         raise TypeError(f"tool {own}: {fault}") from fault
     definitions: JsonObject = found.get("$defs", {})

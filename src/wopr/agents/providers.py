@@ -60,8 +60,13 @@ class ProviderSettings:
 
     def host_key(self, provider: str) -> str | None:
         """The operator's own key for a provider."""
-        names = HOSTED.get(provider, (f"{provider.upper().replace('-', '_')}_API_KEY",))
+        names = key_names(provider)
         return next((key for name in names if (key := self.environment.get(name))), None)
+
+
+def key_names(provider: str) -> tuple[str, ...]:
+    """The variables in which an operator gives the key of a provider."""
+    return HOSTED.get(provider, (f"{provider.upper().replace('-', '_')}_API_KEY",))
 
 
 class ProviderModels:
@@ -123,7 +128,8 @@ class ProviderModels:
         key = self._settings.host_key(provider)
         if key is None or len(key) < MIN_SECRET:
             raise ModelFault(
-                f"this host has no key for {provider}; name one with credentialsRef",
+                f"this host has no key for {provider}: set {' or '.join(key_names(provider))}, "
+                "or name a credential with credentialsRef",
                 code="credential_required",
                 retryable=False,
             )

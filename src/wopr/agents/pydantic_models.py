@@ -48,6 +48,12 @@ _FINISHED: Final[dict[str, FinishReason]] = {
     "tool_call": "tool_calls",
     "error": "error",
 }
+# What a refusal mostly means, for the provider's own words are kept from the log.
+_HINTS: Final = {
+    401: ": the key is missing or wrong",
+    403: ": the key may not do this",
+    404: ": there is no such model, or no such address",
+}
 _HISTORY: Final = said.ModelMessagesTypeAdapter
 
 
@@ -207,7 +213,7 @@ def _fault(request: ModelRequest, error: Exception) -> ModelFault:
         case ModelQuotaExceededError():
             return ModelFault(f"{name}: the quota is used up", retryable=False)
         case ModelRequestRejectedError():
-            message = f"{name} rejected the request{_with(status)}"
+            message = f"{name} rejected the request{_with(status)}{_HINTS.get(status or 0, '')}"
             return ModelFault(message, code="model_rejected", retryable=False)
         case ModelAPIError():
             message = f"{name} failed{_with(status)}"

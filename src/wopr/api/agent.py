@@ -11,6 +11,8 @@ from wopr.api.errors import WorkflowError
 from wopr.api.refusals import faults_of
 from wopr.api.shapes import shape_of
 from wopr.api.tools import as_tool
+from wopr.engine.outcome import NodeFailure
+from wopr.nodes.models import split_model
 from wopr.nodes.tools import Tool
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused
@@ -48,7 +50,8 @@ class Agent:
         options: JsonObject | None = None,
         version: str | None = None,
     ) -> None:
-        self.id = name if name.partition(".")[0] in _SCOPES else f"local.{name}"
+        _check_arguments(name, model, tools, output)
+        self.id = agent_id(name)
         self.model = model
         self.version = version
         self.threshold = threshold
@@ -63,9 +66,7 @@ class Agent:
         self._persona = persona or self.id.rpartition(".")[2].replace("-", " ").title()
         self._description = description
         self._model_class: ManifestModelClass = model_class
-        self._handoffs = {
-            (to if isinstance(to, str) else to.id): when for to, when in (handoffs or {}).items()
-        }
+        self._handoffs = {agent_id(to): when for to, when in (handoffs or {}).items()}
         self._options = options or {}
         self._check()
 
@@ -106,7 +107,38 @@ class Agent:
         try:
             check_manifest(self.manifest())
         except Refused as refusal:
-            raise WorkflowError(f"agent {self.id}", faults_of(refusal)) from refusal
+            faults = [_with_example(fault) for fault in faults_of(refusal)]
+            raise WorkflowError(f"agent {self.id}", faults) from refusal
+
+
+def agent_id(agent: Agent | str) -> str:
+    """The id of an agent; a name without one of the protocol's scopes is put into `local`."""
+    if isinstance(agent, Agent):
+        return agent.id
+    return agent if agent.partition(".")[0] in _SCOPES else f"local.{agent}"
+
+
+def _with_example(fault: str) -> str:
+    """A pattern says what a name must be, and an example says it faster."""
+    return f"{fault}; such as acme.support.triage" if fault.startswith("agentId:") else fault
+
+
+def _check_arguments(name: str, model: str, tools: object, output: object) -> None:
+    """Refuse what a manifest cannot tell: a model without a provider, a text in place of a list."""
+    faults: list[str] = []
+    try:
+        split_model(model)
+    except NodeFailure as fault:
+        faults.append(str(fault))
+    if isinstance(tools, str):
+        faults.append(f"tools: give a list, not {tools!r}")
+    if output is not None:
+        try:
+            shape_of(output)
+        except TypeError as fault:
+            faults.append(f"output: {fault}")
+    if faults:
+        raise WorkflowError(f"agent {name}", faults)
 
 
 def _names_of(each: Tool | McpServer | str) -> list[str]:

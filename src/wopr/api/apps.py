@@ -44,16 +44,23 @@ def load_app(target: str) -> Contributions:
     path = Path(name)
     module = _imported(path)
     try:
-        return collect(_wanted(path, module, wanted) if wanted else vars(module).values())
+        if wanted:
+            return collect(_wanted(path, module, wanted), is_strict=True)
+        return collect(vars(module).values())
     except WorkflowError as fault:
         raise AppError(f"{name}: {fault}") from fault
 
 
-def collect(values: Iterable[object]) -> Contributions:
-    """Everything that these values declare or use. Raises `WorkflowError` for what cannot work."""
+def collect(values: Iterable[object], *, is_strict: bool = False) -> Contributions:
+    """Everything that these values declare or use. Raises `WorkflowError` for what cannot work.
+
+    Strictly, that is also a value that declares nothing.
+    """
     found = _Found()
     for value in values:
-        found.take(value)
+        if not found.take(value) and is_strict:
+            fault = "it is no workflow, agent, tool, node function, MCP server or models"
+            raise WorkflowError(repr(value), [fault])
     return Contributions(
         node_types=tuple(found.types.values()),
         tools=tuple(found.tools.values()),
@@ -75,8 +82,8 @@ class _Found:
         self.workflows: dict[str, AnyWorkflow] = {}
         self.models: Models | None = None
 
-    def take(self, value: object) -> None:
-        """Take what a value declares, and what that uses."""
+    def take(self, value: object) -> bool:
+        """Take what a value declares, and what that uses; tell whether it declares anything."""
         if is_workflow(value):
             self._take_workflow(value)
         elif isinstance(value, Agent):
@@ -90,9 +97,15 @@ class _Found:
         elif are_models(value):
             self.models = value
         else:
-            for mark in (tool_in(value), getattr(value, "__wopr_node__", None)):
-                if isinstance(mark, FunctionTool | NodeType):
-                    self.take(mark)
+            return self._take_function(value)
+        return True
+
+    def _take_function(self, value: object) -> bool:
+        marks = (tool_in(value), getattr(value, "__wopr_node__", None))
+        found = [mark for mark in marks if isinstance(mark, FunctionTool | NodeType)]
+        for mark in found:
+            self.take(mark)
+        return bool(found)
 
     def _take_workflow(self, workflow: AnyWorkflow) -> None:
         if self.workflows.get(workflow.id) is workflow:
@@ -109,8 +122,13 @@ class _Found:
             _keep(self.tools, tool.name, tool, "tool")
 
     def _take_type(self, node_type: NodeType) -> None:
-        if known_types().get(node_type.type_id) is not node_type:
+        known = known_types().get(node_type.type_id)
+        if known is None:
             _keep(self.types, node_type.type_id, node_type, "node type")
+        elif known is not node_type:
+            raise WorkflowError(
+                f"node type {node_type.type_id}", ["every host has one of this name"]
+            )
 
 
 def is_workflow(value: object) -> TypeGuard[AnyWorkflow]:
@@ -154,12 +172,12 @@ def _imported(path: Path) -> ModuleType:
     sys.modules[MODULE] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
         raise _at_line(path, fault) from fault
     return module
 
 
-def _at_line(path: Path, fault: Exception) -> AppError:
+def _at_line(path: Path, fault: Exception | SystemExit) -> AppError:
     """What went wrong, with the line of the app where it did."""
     if isinstance(fault, SyntaxError) and fault.lineno is not None:
         where = f"{fault.filename or path}:{fault.lineno}"

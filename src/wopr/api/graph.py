@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from wopr.api.agent import Agent
 from wopr.api.errors import WorkflowError
 from wopr.api.nodes import Edge, Node
@@ -13,6 +11,7 @@ from wopr.api.shapes import ANYTHING, required
 from wopr.api.types import NodeKind, agent_in, inputs_shape, node_type_of, outputs_shape
 from wopr.api.values import port_of, value_faults
 from wopr.nodes.registry import NodeType
+from wopr.nodes.typed import to_json
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.workflow import NodeSettings, Position, WorkflowNode
@@ -69,7 +68,7 @@ class Graph:
         agent: Agent | None = None,
     ) -> Node:
         """The same with the inputs as one mapping, for names that are no keywords."""
-        node_type = node_type_of(what)
+        node_type = node_type_of(what, f"node {node_id}")
         agent = agent or agent_in(what)
         wire = WorkflowNode(
             id=node_id,
@@ -117,5 +116,5 @@ def _input_faults(node_type: NodeType, inputs: Mapping[str, object]) -> list[str
 
 
 def _plain(config: object) -> JsonObject:
-    plain: JsonObject = {} if config is None else msgspec.to_builtins(config)
+    plain: JsonObject = {} if config is None else to_json(config)
     return plain

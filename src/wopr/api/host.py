@@ -7,19 +7,20 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar, overload
+from typing import Final, TypeVar, Unpack, overload
 
 import anyio
 import httpx
-import msgspec
 
 from wopr import __version__
-from wopr.api.agent import Agent
+from wopr.api.agent import Agent, agent_id
 from wopr.api.connection import Connection, segment
 from wopr.api.documents import InboxItem, Listing
 from wopr.api.errors import HostRefused
+from wopr.api.filters import InboxFilters, RunFilters, query_of
 from wopr.api.run import Run
 from wopr.api.workflow import Workflow
+from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.reviews import CreateJudge, Judge
 from wopr.protocol.runs import CreateRun, RunAccepted, RunListItem
@@ -104,7 +105,7 @@ class Host:
             await self.register(workflow)
             given = workflow.given(inputs)
         else:
-            given = {} if inputs is None else msgspec.to_builtins(inputs)
+            given = {} if inputs is None else to_json(inputs)
         body = CreateRun(
             workflow_id=workflow if isinstance(workflow, str) else workflow.id,
             inputs=given,
@@ -122,13 +123,15 @@ class Host:
         """Take up a run by its id."""
         return Run(self.connection, run_id, dict)
 
-    async def runs(self, **filters: str) -> list[RunListItem]:
+    async def runs(self, **filters: Unpack[RunFilters]) -> list[RunListItem]:
         """List runs, newest first; filters are those of `GET /v1/runs`."""
-        return (await self.connection.get("/v1/runs", Listing[RunListItem], filters)).items
+        query = query_of(filters, RunFilters.__annotations__)
+        return (await self.connection.get("/v1/runs", Listing[RunListItem], query)).items
 
-    async def inbox(self, **filters: str) -> list[InboxItem]:
+    async def inbox(self, **filters: Unpack[InboxFilters]) -> list[InboxItem]:
         """List what waits for an answer, newest first; filters are those of `GET /v1/interrupts`."""
-        return (await self.connection.get("/v1/interrupts", Listing[InboxItem], filters)).items
+        query = query_of(filters, InboxFilters.__annotations__)
+        return (await self.connection.get("/v1/interrupts", Listing[InboxItem], query)).items
 
     async def judge(
         self, workflow: Workflow[In, Out] | str, agent: Agent | str, runs: Sequence[str]
@@ -143,7 +146,7 @@ class Host:
             await self.register(agent)
         body = CreateJudge(
             workflow_id=workflow if isinstance(workflow, str) else workflow.id,
-            agent_id=agent if isinstance(agent, str) else agent.id,
+            agent_id=agent_id(agent),
             run_ids=list(runs),
         )
         judge = await self.connection.post("/v1/judges", body, Judge)

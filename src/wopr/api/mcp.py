@@ -29,6 +29,9 @@ def mcp_server(
     server may have; `server.tool("search")` is the name of one. `secret_env` and `credentials_ref`
     name credentials of the tenant that a run is for.
     """
+    for member, value in (("command", command), ("tools", tools), ("scopes", scopes)):
+        if isinstance(value, str):
+            raise WorkflowError(f"MCP server {name}", [f"{member}: give a list, not {value!r}"])
     given: dict[str, Any] = {
         "name": name,
         "command": list(command),

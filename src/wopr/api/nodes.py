@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from wopr.api.errors import WorkflowError
 from wopr.api.names import not_there
@@ -129,7 +129,7 @@ class Way:
 
     def __rshift__(self, targets: Targets) -> Way:
         """Add the edges; the answer is the way on from the targets, so `a >> b >> c` works."""
-        found = [targets] if isinstance(targets, Node) else list(targets)
+        found = self._checked(targets)
         for source in self.sources:
             for target in found:
                 source.connect(
@@ -140,6 +140,18 @@ class Way:
     def then(self, *targets: Node) -> Way:
         """The same as `>>`, for checkers that want no expression to stand alone."""
         return self >> targets
+
+    def _checked(self, targets: object) -> list[Node]:
+        """The targets as a list; what is no node is refused by its edge."""
+        found = [targets]
+        if isinstance(targets, list | tuple):
+            found = list(cast("Sequence[object]", targets))
+        for each in found:
+            if not isinstance(each, Node):
+                sources = ", ".join(source.id for source in self.sources)
+                fault = f"{each!r} is no node: give what flow.add, flow.agent or flow.end returned"
+                raise WorkflowError(f"edge from {sources}", [fault])
+        return cast("list[Node]", found)
 
 
 def any_of(*sources: Node) -> Way:

@@ -13,6 +13,7 @@ from wopr.api.documents import InboxItem, Listing
 from wopr.api.errors import HostError, RunCancelled, RunFailed
 from wopr.api.events import Event, read_event
 from wopr.api.views import RunView
+from wopr.nodes.typed import from_json
 from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, AnnotationList, Signal
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay, RunDiff
@@ -188,7 +189,7 @@ class Run(Generic[Out]):
             details = {} if isinstance(error.details, Unset) else error.details
             raise RunFailed(self.id, error.code, error.message, details)
         outputs = {} if isinstance(snapshot.outputs, Unset) else snapshot.outputs
-        return msgspec.convert(outputs, self._kind)
+        return from_json(outputs, self._kind)
 
     async def _wait(self, node: str | None) -> InboxItem:
         waits = await self.waits()

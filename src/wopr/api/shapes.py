@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, cast
 
-import msgspec
-
-from wopr.engine.expression_tokens import is_list, is_object
-from wopr.protocol.documents import Json, JsonObject
+from wopr.nodes.typed import inlined, schema_of
+from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import VariableType
 
 ANYTHING: Final[JsonObject] = {}
@@ -31,9 +29,7 @@ def shape_of(kind: Any) -> JsonObject:
     """
     if kind is Any or kind is dict:
         return ANYTHING
-    schema = msgspec.json.schema(kind)
-    definitions = cast("dict[str, JsonObject]", schema.pop("$defs", {}))
-    return cast("JsonObject", _inlined(schema, definitions, ()))
+    return inlined(schema_of(kind))
 
 
 def members(shape: JsonObject) -> dict[str, JsonObject] | None:
@@ -71,21 +67,6 @@ def told(shape: JsonObject) -> str:
     """The kinds of a shape in words."""
     found = kinds(shape)
     return "anything" if found == _KINDS else " or ".join(sorted(found))
-
-
-def _inlined(part: Json, definitions: Mapping[str, JsonObject], within: tuple[str, ...]) -> Json:
-    if is_list(part):
-        return [_inlined(each, definitions, within) for each in part]
-    if not is_object(part):
-        return part
-    schema = part
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        name = reference.rpartition("/")[2]
-        if name in within:
-            raise TypeError(f"{name} contains itself; give a type that ends")
-        return _inlined(definitions[name], definitions, (*within, name))
-    return {key: _inlined(value, definitions, within) for key, value in schema.items()}
 
 
 def _kinds(shape: JsonObject) -> Iterator[str]:

@@ -65,7 +65,7 @@ def known_types() -> NodeRegistry:
     return builtin_registry()
 
 
-def node_type_of(what: NodeKind) -> NodeType:
+def node_type_of(what: NodeKind, where: str = "node type") -> NodeType:
     """A node type by its id, or the one that a function was declared as with `@node`."""
     if isinstance(what, NodeType):
         return what
@@ -73,12 +73,14 @@ def node_type_of(what: NodeKind) -> NodeType:
         found = known_types().get(what)
         if found is None:
             known = (each.type_id for each in known_types())
-            raise WorkflowError("node type", [f"there is no {what!r}: {not_there(what, known)}"])
+            raise WorkflowError(
+                where, [f"there is no node type {what!r}: {not_there(what, known)}"]
+            )
         return found
     declared = getattr(what, "__wopr_node__", None)
     if not isinstance(declared, NodeType):
         name = getattr(what, "__name__", repr(what))
-        raise WorkflowError("node type", [f"{name} is not declared with @node"])
+        raise WorkflowError(where, [f"{name} is not declared with @node"])
     return declared
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
 from wopr.api.errors import WorkflowError
 from wopr.api.names import not_there
 from wopr.api.shapes import ANYTHING, fits, members, shape_of, told
+from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import (
     ConnectionPort,
@@ -100,7 +99,7 @@ def port_of(value: object) -> PortValue:
     """A value as the port that gives it: a source, or anything that JSON can say."""
     if isinstance(value, Variable | Output | Expression):
         return value.port()
-    return StaticPort(value=msgspec.to_builtins(value))
+    return StaticPort(value=to_json(value))
 
 
 def value_faults(
@@ -125,7 +124,7 @@ def _kind_faults(name: str, value: object, wanted: JsonObject) -> Iterator[str]:
 
 
 def _shape(value: object) -> JsonObject:
-    return {"const": msgspec.to_builtins(value)}
+    return {"const": to_json(value)}
 
 
 def _member(what: str, shape: JsonObject, key: str) -> JsonObject:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from io import StringIO
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -22,7 +23,7 @@ _PAYLOAD_LENGTH: Final = 160
 _CELL: Final = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunView:
     """A run and its log, as they stood when they were read."""
 
@@ -61,6 +62,13 @@ class RunView:
         frame["timestamp"] = pandas.to_datetime(frame["timestamp"])
         return frame
 
+    def __repr__(self) -> str:
+        """The table as text, which is what an interactive Python and `print` show."""
+        console = Console(file=StringIO(), color_system=None)
+        with console.capture() as shown:
+            console.print(self)
+        return shown.get().rstrip()
+
     def _repr_html_(self) -> str:
         """What a notebook shows; everything that the host said is escaped."""
         head = "".join(f'<th style="{_CELL}">{name}</th>' for name in _COLUMNS)
@@ -74,9 +82,11 @@ class RunView:
         yield Text(plain(self.heading), style="bold")
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for name in _COLUMNS:
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
+            # A narrow terminal cuts what was said, and not what happened when.
+            table.add_column(name, no_wrap=name != "payload")
         for event in self.events:
-            table.add_row(*(Text(plain(cell)) for cell in _cells(event)))
+            cells = (Text(plain(cell), no_wrap=True, overflow="ellipsis") for cell in _cells(event))
+            table.add_row(*cells)
         yield table
 
 

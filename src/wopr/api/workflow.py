@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -25,6 +25,7 @@ from wopr.api.types import (
 )
 from wopr.api.values import Inputs, Variable, port_of, value_faults
 from wopr.api.variables import declared, variables_of
+from wopr.nodes.typed import from_json, to_json
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.protocol.interrupts import ApprovalAction
@@ -44,13 +45,14 @@ GivenOut = TypeVar("GivenOut")
 AnyWorkflow: TypeAlias = "Workflow[Any, Any]"
 
 _WORKFLOW_SETTINGS = WorkflowSettings()
+_PROMPT: Final[JsonObject] = {"properties": {"prompt": {"type": "string"}}}
 
 
 class Workflow(Graph, Generic[In, Out]):
     """A workflow that is being built.
 
-    `inputs` and `outputs` are a dataclass, a struct or a `TypedDict`; without them any object will
-    do. Without a `version` of its own it is numbered by its content.
+    `inputs` and `outputs` are a dataclass, a struct, a `TypedDict` or a pydantic model; without
+    them any object will do. Without a `version` of its own it is numbered by its content.
     """
 
     @overload
@@ -153,6 +155,8 @@ class Workflow(Graph, Generic[In, Out]):
         The node's outputs are `result` of the agent's output type, or `text`; with a threshold also
         `confidence`.
         """
+        if not isinstance(agent, Agent):
+            raise WorkflowError(f"node {node_id}", [f"{agent!r} is no agent: give an Agent(...)"])
         own: JsonObject = {"prompt": prompt} if isinstance(prompt, str) else {}
         given = inputs if own else {"prompt": prompt, **inputs}
         return self.put(
@@ -169,6 +173,7 @@ class Workflow(Graph, Generic[In, Out]):
             node_type_of(AGENT),
             outputs=agent_outputs(agent.output),
             agent=agent,
+            faults=list(value_faults({"prompt": prompt}, _PROMPT, [])),
         )
 
     def approval(
@@ -268,9 +273,9 @@ class Workflow(Graph, Generic[In, Out]):
 
     def given(self, inputs: object) -> JsonObject:
         """A run's inputs as JSON. Raises `WorkflowError` where they are not of the inputs' type."""
-        plain: JsonObject = {} if inputs is None else msgspec.to_builtins(inputs)
+        plain: JsonObject = {} if inputs is None else to_json(inputs)
         try:
-            msgspec.convert(plain, self.inputs_type)
+            from_json(plain, self.inputs_type)
         except msgspec.ValidationError as fault:
             raise WorkflowError(f"inputs of {self.id}", [str(fault)]) from fault
         # What may be absent is absent: `null` is no value of a variable's type.

@@ -50,6 +50,8 @@ def told(target: str, app: Contributions) -> list[str]:
         ("workflow", [str(workflow["id"]) for workflow in app.workflows]),
     )
     lines += [f"  {kind:<10} {name}" for kind, names in parts for name in names]
+    if len(lines) == 1:
+        lines.append("  nothing    no agent, tool, node type or workflow at its top")
     for workflow in app.workflows:
         inputs = "".join(
             f" -i {variable['name']}=…"

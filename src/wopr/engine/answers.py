@@ -13,7 +13,7 @@ import msgspec
 
 from wopr.engine.expression_tokens import is_list, is_object
 from wopr.engine.interrupts import GOVERNANCE, Interrupt
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import compile_schema, fault_of
 from wopr.protocol.documents import Closed, Json, JsonObject, Unset
 from wopr.protocol.interrupts import (
     Accept,
@@ -116,8 +116,8 @@ def _check_schema(schema: JsonObject, value: Json, field: str) -> None:
     except ValueError as broken:
         raise AnswerRefused(f"the schema of {field} cannot be used: {broken}") from broken
     if fault is not None:
-        path = ".".join([field, *(str(step) for step in fault.instance_path)])
-        raise AnswerRefused(f"{path}: {fault.message}", field=path)
+        told = fault_of(fault, field)
+        raise AnswerRefused(f"{told.path}: {told.message}", field=told.path)
 
 
 def _approval(interrupt: Interrupt, value: Json) -> Approval:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from wopr.fleet.aggregate import agent_rows, checkpoint_rows
+from wopr.fleet.bridge_ids import to_agent_id
 from wopr.fleet.instants import from_millis
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.statistics import QUANTILES, SERIES_LENGTH, rounded
@@ -69,9 +70,15 @@ class Views:
         """
         start = start_of(window, self._now())
         found = await self._store.fleet_agent_runs(tenant, agent_id, start, after, limit)
-        if not found and not await self._store.fleet_agent_runs(tenant, agent_id, None, None, 1):
-            raise NotFound("there is no such agent in the fleet")
+        if not found and not await self._is_known(tenant, agent_id):
+            named = to_agent_id(agent_id)
+            is_known = named != agent_id and await self._is_known(tenant, named)
+            hint = f": it is called {named} here" if is_known else ""
+            raise NotFound(f"there is no such agent in the fleet{hint}")
         return found
+
+    async def _is_known(self, tenant: str, agent_id: str) -> bool:
+        return bool(await self._store.fleet_agent_runs(tenant, agent_id, None, None, 1))
 
     async def waiting(self, tenant: str, limit: int) -> list[AgentInRun]:
         """Agents that wait for an operator, who has waited longest first."""

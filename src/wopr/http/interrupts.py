@@ -82,7 +82,7 @@ async def answer_interrupt(exchange: Exchange) -> Answer:
     """Answer what a node of a run waits for."""
     run_id, node_id = exchange.path["run_id"], exchange.path["node_id"]
     if await exchange.host.store.run(exchange.tenant, run_id) is None:
-        raise NotFound(f"no node {node_id!r} waits here", code="interrupt_not_found")
+        raise NotFound("there is no such run", code="interrupt_not_found")
     request = await exchange.document(ResolveInterrupt)
     caller = exchange.caller
     by = Resolver(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -206,12 +207,18 @@ def greet(settings: Settings, host: Host, url: str, credentials: Path | None) ->
         ]
     elif credentials is not None:
         lines.append(f"  API key  in {credentials}")
+    there = _finding(settings.data_dir)
     lines += [
         "",
         "  Try, in another terminal:",
-        "    wopr run hello --input name=Ada --follow",
-        "    wopr runs list",
+        f"    {there}wopr run hello --input name=Ada --follow",
+        f"    {there}wopr runs list",
         f"    curl {url}/.well-known/openwop",
         "",
     ]
     print("\n".join(lines), flush=True)
+
+
+def _finding(data_dir: Path) -> str:
+    """What a command needs before it to find a host whose files are not in `./data`."""
+    return "" if data_dir == Path("data") else f"WOPR_DATA_DIR={shlex.quote(str(data_dir))} "

@@ -192,7 +192,8 @@ def _models(ctx: NodeContext) -> Models:
         return MockModels(mock)
     if ctx.llm.models is None:
         raise NodeFailure(
-            "this host has no models: install wopr[models] and configure a provider",
+            "this host has no models: install wopr[models] and set the key of a provider, such as "
+            "OPENAI_API_KEY, or WOPR_MODEL_SERVERS",
             code="capability_not_provided",
             retryable=False,
         )

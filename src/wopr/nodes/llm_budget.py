@@ -22,6 +22,13 @@ _COUNTED: Final = (
     ("calls", "envelopes", "budget_exhausted"),
     ("tool_calls", "budget-tool-calls", "budget_exhausted"),
 )
+# What is counted, in the words of a message.
+_WORDS: Final = {
+    "tokens": "tokens",
+    "cost_usd": "US dollars",
+    "calls": "model requests",
+    "tool_calls": "tool calls",
+}
 
 
 def caps_of(budget: Budget) -> Caps:
@@ -46,7 +53,9 @@ def breach(spent: Spent, caps: Caps, scope: str, wanted: Spent = NOTHING) -> Bre
         observed: float = getattr(total, name)
         is_concerned = getattr(wanted, name) > 0 or wanted == NOTHING
         if limit is not None and is_concerned and observed > limit:
-            words = f"the {scope} may use {limit:g} of {name.replace('_', ' ')}"
-            error = RunError(code=code, message=f"{words}, not {observed:g}", retryable=False)
+            words = f"the {scope} may use {limit:g} {_WORDS[name]}"
+            error = RunError(
+                code=code, message=f"{words}, and comes to {observed:g}", retryable=False
+            )
             return Breached(kind=kind, limit=limit, observed=observed, error=error, scope=scope)
     return None

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast, get_type_hints
 
-import msgspec
-
 from wopr.engine.expression_tokens import is_list
 from wopr.engine.outcome import (
     Breached,
@@ -22,6 +20,7 @@ from wopr.engine.outcome import (
     Waiting,
 )
 from wopr.nodes.context import NodeContext
+from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
 
 Execute = Callable[[NodeContext, Any, Any], Any]
@@ -56,21 +55,21 @@ class NodeType:
 
     def decode_config(self, config: JsonObject) -> Any:
         """The config as the node wants it; raises `msgspec.ValidationError` naming the path."""
-        return msgspec.convert(config, self.config_type)
+        return from_json(config, self.config_type)
 
     def decode_inputs(self, inputs: JsonObject) -> Any:
         """The inputs as the node wants them."""
         if self.inputs_type is JsonObject:
             return inputs
-        return msgspec.convert(inputs, self.inputs_type)
+        return from_json(inputs, self.inputs_type)
 
     def schema(self) -> JsonObject:
         """JSON Schemas of config and inputs, derived from the types."""
         return {
             "typeId": self.type_id,
             "description": self.description,
-            "config": msgspec.json.schema(self.config_type),
-            "inputs": msgspec.json.schema(self.inputs_type),
+            "config": schema_of(self.config_type),
+            "inputs": schema_of(self.inputs_type),
         }
 
 
@@ -171,7 +170,7 @@ def as_outcome(result: object) -> Outcome:
     """Accept what a node returned: an outcome, or its outputs as a struct or an object."""
     if isinstance(result, Completed | Failed | Sleeping | Waiting | Suspended | Breached):
         return result
-    outputs: Json = msgspec.to_builtins({} if result is None else result)
+    outputs = to_json({} if result is None else result)
     if not isinstance(outputs, dict):
         raise NodeFailure(
             f"a node returns an object of outputs, not {type(result).__name__}", retryable=False

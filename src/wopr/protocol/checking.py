@@ -40,10 +40,7 @@ def shape_faults(
 
     The schema names every fault; the type knows rules that its schema cannot say.
     """
-    found = [
-        Fault(path=".".join(str(step) for step in error.instance_path), message=error.message)
-        for error in schema.iter_errors(document)
-    ]
+    found = [fault_of(error) for error in schema.iter_errors(document)]
     yield from found
     if not found:
         try:
@@ -53,6 +50,37 @@ def shape_faults(
             # The same spelling as the schema's: steps parted by dots.
             steps = _INDEX.sub(r".\1", path.strip("`$."))
             yield Fault(path=steps, message=message)
+
+
+def fault_of(error: jsonschema_rs.ValidationError, *within: str) -> Fault:
+    """What a schema says of a value, in place of `within`.
+
+    Where a value may have several forms and has none, the fault is that of the form to which it
+    comes nearest; one that comes near to none is told what each form wants.
+    """
+    forms = [form for form in getattr(error.kind, "context", None) or () if form]
+    deepest = max((each for form in forms for each in form), key=_depth, default=error)
+    if _depth(deepest) > _depth(error):
+        return fault_of(deepest, *within)
+    wants = dict.fromkeys(_message(form[0]) for form in forms)
+    return Fault(
+        path=".".join([*within, *(str(step) for step in error.instance_path)]),
+        message=", or ".join(wants) or _message(error),
+    )
+
+
+def _message(error: jsonschema_rs.ValidationError) -> str:
+    """What is wrong, with all that could stand there and not only the first few."""
+    options: list[Json] = getattr(error.kind, "options", None) or []
+    said, of, _ = error.message.partition(" is not one of ")
+    if not (options and of):
+        return error.message
+    *most, last = (msgspec.json.encode(option).decode() for option in options)
+    return f"{said}{of}{', '.join(most)} or {last}" if most else error.message
+
+
+def _depth(error: jsonschema_rs.ValidationError) -> int:
+    return len(error.instance_path)
 
 
 def compile_schema(

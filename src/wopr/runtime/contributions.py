@@ -13,7 +13,7 @@ from wopr.nodes.models import Models
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.nodes.tools import Tool
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.errors import NotFound
+from wopr.protocol.errors import NotFound, WoprError
 from wopr.runtime.host import Host, running_host
 from wopr.runtime.numbering import is_numbered, same_content, versioned
 from wopr.runtime.settings import Settings
@@ -48,11 +48,19 @@ async def contributed_host(
     """
     registry = registry_with(contributions.node_types, conformance=settings.conformance)
     toolbox = Toolbox(contributions.tools, contributions.mcp_servers)
+    refused: WoprError | None = None
     async with running_host(
         settings, sources, registry, models=models or contributions.models, toolbox=toolbox
     ) as host:
-        await install(host, contributions)
-        yield host
+        try:
+            await install(host, contributions)
+        except WoprError as refusal:
+            # Raised again outside of the host's task group, which would wrap it.
+            refused = refusal
+        else:
+            yield host
+    if refused is not None:
+        raise refused
 
 
 def registry_with(node_types: Iterable[NodeType], *, conformance: bool = False) -> NodeRegistry:

@@ -16,7 +16,8 @@ from wopr.engine.ports import port_faults
 from wopr.fleet.observe import OBSERVED_WORKFLOW
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.nodes.supervisor import HOOKS
-from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
+from wopr.nodes.typed import schema_of
+from wopr.protocol.checking import Fault, fault_of, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.schemas import export
@@ -171,13 +172,11 @@ def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterat
 
 def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
     try:
-        schema = msgspec.json.schema(node_type.config_type)
+        schema = schema_of(node_type.config_type)
         errors = list(jsonschema_rs.Draft202012Validator(schema).iter_errors(node.config))
     except (TypeError, ValueError):
         return
-    for error in errors:
-        steps = [f"{path}.config", *(str(step) for step in error.instance_path)]
-        yield Fault(path=".".join(steps), message=error.message)
+    yield from (fault_of(error, f"{path}.config") for error in errors)
 
 
 def _agent_faults(definition: WorkflowDefinition) -> Iterator[Fault]:

@@ -40,7 +40,7 @@ async def memory_host(
     if not structlog.is_configured():
         # A test wants to hear of what went wrong, and not of every request.
         configure_logs("text", "warning")
-    contributions = collect(parts)
+    contributions = collect(parts, is_strict=True)
     failed: BaseException | None = None
     with TemporaryDirectory(prefix="wopr-") as folder:
         app = App(partial(_opened, Path(folder), contributions, models, clock))

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from wopr.api.agent import Agent
+from wopr.api.agent import Agent, agent_id
 from wopr.api.tools import tool_in
 from wopr.nodes.models import (
     Asking,
@@ -19,6 +19,7 @@ from wopr.nodes.models import (
     ModelUsage,
     ToolCallPart,
 )
+from wopr.nodes.typed import to_json
 from wopr.protocol.documents import Json, JsonObject, Unset
 
 # The tool that an agent hands over with.
@@ -57,15 +58,14 @@ def call(tool: Callable[..., Any] | str, **arguments: object) -> Call:
     """Let the model call a tool, by its name or as the function itself."""
     declared = None if isinstance(tool, str) else tool_in(tool)
     name = tool if isinstance(tool, str) else tool.__name__ if declared is None else declared.name
-    given: JsonObject = msgspec.to_builtins(arguments)
+    given: JsonObject = to_json(arguments)
     # A model knows a tool by what stands behind its scope.
     return Call(name.rpartition(":")[2], given)
 
 
 def hand_over(to: Agent | str, reason: str) -> Call:
     """Let the model hand its task over to another agent."""
-    agent_id = to if isinstance(to, str) else to.id
-    return Call(HAND_OVER, {"toAgentId": agent_id, "reason": reason})
+    return Call(HAND_OVER, {"toAgentId": agent_id(to), "reason": reason})
 
 
 class ScriptedModels:
@@ -111,7 +111,18 @@ def scripted(*steps: Step, **scripts: Sequence[Step]) -> ScriptedModels:
     A step is `say(...)`, `call(...)`, `hand_over(...)`, plain text, an exception to raise, or a
     function that gets the request and returns a step. A function in the last place answers for ever.
     """
+    for name, script in {**scripts, "": steps}.items():
+        _check_script(name, script)
     return ScriptedModels(scripts | ({"": steps} if steps else {}))
+
+
+def _check_script(name: str, script: object) -> None:
+    """Refuse a script where it is written, and not where a model takes its step."""
+    if not isinstance(script, list | tuple):
+        raise TypeError(f"the script of {name} is a list of steps, not {script!r}")
+    for step in cast("Sequence[object]", script):
+        if not isinstance(step, Say | Call | ModelAnswer | Exception | str) and not callable(step):
+            raise TypeError(f"{step!r} is no step: give say(...), call(...), a text or a function")
 
 
 def _answer(request: ModelRequest, step: Step) -> ModelAnswer:
@@ -147,7 +158,7 @@ def _text(request: ModelRequest, said: Say) -> str:
     value: Json = said.value
     if cast("JsonObject", schema.get("properties", {})).keys() >= _SURE_MEMBERS:
         value = {"answer": said.value, "confidence": said.sure, "reasoning": said.because}
-    return msgspec.json.encode(value).decode()
+    return msgspec.json.encode(to_json(value)).decode()
 
 
 def _usage(request: ModelRequest, text: str) -> ModelUsage:

@@ -1,0 +1,40 @@
+"""What lists can be narrowed by, with the names that the wire has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+from wopr.api.names import not_there
+
+
+class RunFilters(TypedDict, total=False):
+    """The filters of `GET /v1/runs`."""
+
+    status: str
+    workflowId: str
+    tag: str
+    parentRunId: str
+    sourceRunId: str
+    since: str
+    until: str
+    limit: str | int
+    cursor: str
+
+
+class InboxFilters(TypedDict, total=False):
+    """The filters of `GET /v1/interrupts`."""
+
+    kind: str
+    workflowId: str
+    runId: str
+    limit: str | int
+    cursor: str
+
+
+def query_of(filters: Mapping[str, object], known: Mapping[str, object]) -> dict[str, str]:
+    """The filters as a query; one that a host would pass over is refused, as every wrong keyword is."""
+    for name in filters:
+        if name not in known:
+            raise TypeError(f"there is no filter {name!r}: {not_there(name, known)}")
+    return {name: str(value) for name, value in filters.items()}
