@@ -32,7 +32,6 @@ OWN_TEXTS = sorted(
 MOST_LINES = 300
 # Files that may be longer, and why each is still one thing.
 LONGER = {
-    "runtime/advance.py": "the advance loop; its parts share the run's lock",
     "runtime/call.py": "all that a node can do in one call, one method each",
     "engine/fold.py": "one case per event type",
     "runtime/forks.py": "one replay, whose steps share the record",

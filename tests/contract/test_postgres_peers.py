@@ -101,12 +101,12 @@ async def test_a_node_in_flight_writes_only_while_its_process_has_the_run(
     with pytest.raises(SequenceTaken):
         await store.append(TENANT, [claimed(batch(first=1), "p1", is_fence=True)])
 
-    await store.peers.let_go(TENANT, "run-1", "p1")
+    await store.append(TENANT, [claimed(batch(first=2), "p1", keeps=False)])
     with pytest.raises(HoldLost):
-        await store.append(TENANT, [claimed(batch(first=2), "p1", is_fence=True)])
+        await store.append(TENANT, [claimed(batch(first=3), "p1", is_fence=True)])
     with pytest.raises(HoldLost):
         # Also where other batches of the call are written already.
-        await store.append(TENANT, [batch("run-2"), claimed(batch(first=2), "p1", is_fence=True)])
+        await store.append(TENANT, [batch("run-2"), claimed(batch(first=3), "p1", is_fence=True)])
     assert await store.run(TENANT, "run-2") is None
 
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.engine.channels import allows, check_write, reduce, version_fault, wrap
+from wopr.engine.channels import allows, check_write, reduce, wrap
 from wopr.protocol.documents import UNSET, Json, JsonObject
-from wopr.protocol.workflow import ChannelAccess, ChannelDeclaration
+from wopr.protocol.workflow import ChannelAccess
 
 REDUCERS = (
     "replace",
@@ -329,10 +329,3 @@ def test_public_is_open_and_private_is_closed(side: Literal["readers", "writers"
     assert allows(UNSET, side, node_id="n", type_id="core.noop")
     assert allows("public", side, node_id="n", type_id="core.noop")
     assert not allows("private", side, node_id="n", type_id="core.noop")
-
-
-@pytest.mark.parametrize(("version", "breaks"), [(3, False), (2, False), (1, True), (4, False)])
-def test_only_an_older_version_that_is_not_listed_breaks(version: int, breaks: bool) -> None:
-    declaration = ChannelDeclaration(reducer="replace", schema_version=3, compatible_with=[2])
-
-    assert version_fault(declaration, version) is breaks

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
+from tests.api.hosted import hosted
 from tests.mcp.conftest import Notes
-from tests.mcp.desk import Desk, desk
+from tests.mcp.desk import desk
 from wopr import mcp_server
 from wopr.agents.mcp_listings import Listed, Listings, listed
 from wopr.agents.mcp_sessions import McpSessions
 from wopr.agents.mcp_tools import McpTools
-from wopr.api import host as api
-from wopr.api.apps import collect
-from wopr.http.app import App
 from wopr.nodes.tools import ToolFault
-from wopr.runtime.contributions import contributed_host
-from wopr.runtime.settings import Settings
 from wopr.testing import call, say, scripted
-from wopr.testing.models import ScriptedModels
-from wopr.testing.transport import InProcess
 
 pytestmark = pytest.mark.anyio
-KEY = "test_acme_admin"
-
-
-@asynccontextmanager
-async def hosted(
-    folder: Path, flow: Desk, models: ScriptedModels
-) -> AsyncGenerator[api.Host, None]:
-    """A host in this process whose database and files stay."""
-    settings = Settings(data_dir=folder, api_keys=f"{KEY}:acme:admin", rate_limit=0)
-    app = App(partial(contributed_host, settings, collect([flow]), models=models))
-    async with app.opened(), anyio.create_task_group() as tasks:
-        async with api.connect("http://in-memory", KEY, transport=InProcess(app, tasks)) as host:
-            yield host
-        tasks.cancel_scope.cancel()
 
 
 def a_tool(name: str, description: str = "Search.") -> Listed:
@@ -59,13 +36,13 @@ async def test_a_replay_where_the_tools_are_not_known_does_not_call_the_prompt_c
 ) -> None:
     flow, folder = desk(notes.server()), tmp_path / "data"
     models = scripted(call("notes_search", text="rain"), say("Nothing."))
-    async with hosted(folder, flow, models) as host:
+    async with hosted(folder, [flow], models) as host:
         run = await host.start(flow)
         await run.settled()
     # As for a process with a directory of its own.
     shutil.rmtree(folder / "mcp")
 
-    async with hosted(folder, flow, models) as host:
+    async with hosted(folder, [flow], models) as host:
         replay = await host.run(run.id).replay()
         snapshot = await replay.settled()
         types = [event.type for event in await replay.log()]

@@ -7,11 +7,9 @@ import pytest
 
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.manifests import (
-    MODEL_CLASSES,
     AgentInventoryEntry,
     AgentInventoryResponse,
     AgentManifest,
-    agent_ref,
 )
 from wopr.protocol.memory import MemoryEntry, MemoryListOptions
 
@@ -110,35 +108,6 @@ def test_a_manifest_without_lists_and_thresholds_has_none() -> None:
 
     assert (least.tools, least.threshold) == (frozenset(), None)
     assert (full.tools, full.threshold) == (frozenset({"mcp:search"}), 0.9)
-
-
-@pytest.mark.parametrize(
-    ("of_manifest", "of_reference"),
-    [
-        ("reasoning", "reasoning"),
-        ("writing", "chat"),
-        ("coding", "code"),
-        ("research", "retrieval"),
-        ("classification", "classification"),
-        ("general", "chat"),
-    ],
-)
-def test_a_manifest_is_projected_on_a_reference_that_says_where_it_came_from(
-    of_manifest: str, of_reference: str, official: Official
-) -> None:
-    manifest = msgspec.convert({**LEAST, "modelClass": of_manifest}, AgentManifest)
-
-    reference = msgspec.to_builtins(agent_ref(manifest))
-
-    assert reference == {
-        "agentId": "vendor.acme.desk.writer",
-        "name": "Writer",
-        "modelClass": of_reference,
-        "version": "1.0.0",
-        "sourceManifestId": "vendor.acme.desk.writer",
-    }
-    assert official.fault("agent-ref.schema.json", reference) is None
-    assert len(MODEL_CLASSES) == 6
 
 
 def test_an_inventory_is_what_the_published_schema_says(official: Official) -> None:

@@ -14,8 +14,6 @@ from wopr.api.stream import EventStream, Frame, event_lines
 from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.runs import TERMINAL, RunSnapshot
 
-__all__ = ["Connection", "segment"]
-
 T = TypeVar("T")
 
 

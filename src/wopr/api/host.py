@@ -14,10 +14,11 @@ import httpx
 
 from wopr import __version__
 from wopr.api.agent import Agent, agent_id
-from wopr.api.connection import Connection, segment
+from wopr.api.connection import Connection
 from wopr.api.documents import InboxItem, Listing
 from wopr.api.errors import HostRefused
 from wopr.api.filters import InboxFilters, RunFilters, query_of
+from wopr.api.requests import segment
 from wopr.api.run import Run
 from wopr.api.workflow import Workflow
 from wopr.nodes.typed import to_json

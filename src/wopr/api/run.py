@@ -8,10 +8,11 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from wopr.api.connection import Connection, segment
+from wopr.api.connection import Connection
 from wopr.api.documents import InboxItem, Listing
 from wopr.api.errors import HostError, RunCancelled, RunFailed
 from wopr.api.events import Event, read_event
+from wopr.api.requests import segment
 from wopr.api.views import RunView
 from wopr.nodes.typed import from_json
 from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, AnnotationList, Signal

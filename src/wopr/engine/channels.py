@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeGuard, cast
 
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.workflow import ChannelAccess, ChannelDeclaration
+from wopr.protocol.workflow import ChannelAccess
 
 Access: TypeAlias = Literal["public", "private"] | ChannelAccess | Unset
 Number: TypeAlias = int | float
@@ -72,18 +72,6 @@ def allows(
     if isinstance(entries, Unset):
         return True
     return any(entry == node_id or _names_type(entry, type_id) for entry in entries)
-
-
-def version_fault(declaration: ChannelDeclaration, event_version: int) -> bool:
-    """Tell whether an event is of a schema version that the declaration no longer accepts.
-
-    An older version that the declaration lists must still validate against the current schema;
-    a newer one folds tolerantly.
-    """
-    return (
-        event_version < declaration.schema_version
-        and event_version not in declaration.compatible_with
-    )
 
 
 def _is_number(value: Json) -> TypeGuard[Number]:

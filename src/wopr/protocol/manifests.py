@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from wopr.protocol.agents import AgentRef, ModelClass
+from wopr.protocol.agents import ModelClass
 from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
 from wopr.protocol.payloads.model import PromptRef
 from wopr.protocol.payloads.values import DistinctWords, require_distinct
@@ -142,17 +142,6 @@ class AgentManifest(Closed, frozen=True, kw_only=True):
             if isinstance(self.tool_allowlist, Unset)
             else frozenset(self.tool_allowlist)
         )
-
-
-def agent_ref(manifest: AgentManifest) -> AgentRef:
-    """Project a manifest on the reference that events and snapshots carry."""
-    return AgentRef(
-        agent_id=manifest.agent_id,
-        name=manifest.persona,
-        model_class=MODEL_CLASSES[manifest.model_class],
-        version=manifest.version,
-        source_manifest_id=manifest.agent_id,
-    )
 
 
 class AgentInventoryEntry(Closed, frozen=True, kw_only=True):

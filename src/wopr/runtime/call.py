@@ -256,7 +256,7 @@ class NodeCall:
 
     async def flush(self) -> None:
         """Append what has been emitted so far."""
-        await self._advancer.flush(self._run, self)
+        await self._advancer.executing.flush(self._run, self)
 
     async def spawn(
         self, workflow_id: str, inputs: JsonObject, *, causation_id: str = "", flush: bool = True

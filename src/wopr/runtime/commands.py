@@ -116,7 +116,7 @@ class Commands:
                     self._note(burst, by, "run.pause", drainPolicy="immediate")
 
                 await self._advancer.transact(run, change)
-                self._advancer.interrupt(run)
+                self._advancer.executing.interrupt(run)
             else:
                 await self._pause_when_drained(run, PauseWish(reason=reason), by)
         return PauseAnswer(run_id=run_id, status="paused", paused_at=to_iso(at))
@@ -132,7 +132,7 @@ class Commands:
         run.pausing = wish
 
         def change(burst: Burst) -> None:
-            self._advancer.call_again(run, burst)
+            self._advancer.stepping.call_again(run, burst)
             self._note(burst, by, "run.pause", drainPolicy="drain-current-node")
 
         await self._advancer.transact(run, change)
@@ -147,7 +147,7 @@ class Commands:
                 burst.add("run.resumed", {})
                 burst.is_urgent = True
                 self._note(burst, by, "run.resume")
-                self._advancer.call_again(run, burst)
+                self._advancer.stepping.call_again(run, burst)
 
             await self._advancer.transact(run, change)
             return ResumeAnswer(
@@ -203,7 +203,7 @@ class Commands:
                 refusal = resolve(burst, node_id, interrupt, value, by)
                 burst.is_urgent = True
                 self._note(burst, by.name, "interrupt.resolve", nodeId=node_id, role=by.role)
-                self._advancer.call_again(run, burst)
+                self._advancer.stepping.call_again(run, burst)
                 return refusal
 
             refusal = await self._advancer.transact(run, change)

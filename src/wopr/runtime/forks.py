@@ -21,12 +21,11 @@ from wopr.runtime.forking import COPIED_AT_ONCE, copy_events, read_events
 from wopr.runtime.holding import SAFETY_MS
 from wopr.runtime.journal import MOST_RACES
 from wopr.runtime.replay_burst import ReplayBurst, Script
+from wopr.runtime.stepping import LARGEST_BURST
 from wopr.runtime.steps import error_json, fail_node, stop_nodes, take
 
 if TYPE_CHECKING:
     from wopr.runtime.advance import Advancer
-
-LARGEST_BURST = 200
 
 
 class Forks:
@@ -247,8 +246,8 @@ class Forks:
             # Why it was skipped is told as it was seen then, before others were skipped as well.
             burst.repeat(expected)
         elif isinstance(step, Start):
-            self._advancer.start_node(run, burst, step)
-            keys = self._advancer.asked_keys(run, burst, step.node_id)
+            self._advancer.stepping.start_node(run, burst, step)
+            keys = self._advancer.stepping.asked_keys(run, burst, step.node_id)
             if keys is not None:
                 burst.script.asked[step.node_id] = keys
         else:
@@ -257,7 +256,7 @@ class Forks:
     def _call_due(self, run: ActiveRun, burst: ReplayBurst) -> bool:
         before = len(burst.events)
         with burst.standing_still():
-            self._advancer.call_again(run, burst)
+            self._advancer.stepping.call_again(run, burst)
         return len(burst.events) > before
 
     def _repeat(self, burst: ReplayBurst, expected: RunEvent) -> None:

@@ -162,5 +162,5 @@ class Membership:
     def _drop_all(self) -> None:
         for run in list(self._advancer.runs.values()):
             if run.is_held:
-                self._advancer.drop(run)
+                self._advancer.executing.drop(run)
                 self._advancer.release(run)

@@ -145,10 +145,6 @@ class Peers(Protocol):
         """The runs that this process has, with their tenants."""
         ...
 
-    async def let_go(self, tenant: str, run_id: str, process: str) -> None:
-        """Have a run no longer."""
-        ...
-
     async def leave(self, process: str, now: int) -> None:
         """Give all runs back, to be taken up elsewhere at once, and be known no longer."""
         ...

@@ -34,7 +34,6 @@ _QUEUE = "SELECT queue_wake(%s, %s, %s, 0)"
 _TELL = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
 _OWE = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
 _HELD = "SELECT tenant, id FROM host_held_by(%s)"
-_LET_GO = "UPDATE runs SET holder = NULL WHERE run_id = %s AND tenant = %s AND holder = %s"
 _HAND_BACK = "SELECT tenant, id FROM host_hand_back(%s, %s)"
 _AGREE = """
 WITH mine AS (
@@ -106,10 +105,6 @@ class PostgresPeers:
     async def held(self, process: str) -> list[tuple[str, str]]:
         """The runs that this process has, with their tenants."""
         return [(row[0], row[1]) for row in await self._db.ask(_HELD, (process,))]
-
-    async def let_go(self, tenant: str, run_id: str, process: str) -> None:
-        """Have a run no longer."""
-        await self._db.change(tenant, _LET_GO, (run_id, tenant, process))
 
     async def leave(self, process: str, now: int) -> None:
         """Give all runs back, to be taken up elsewhere at once, and be known no longer."""

@@ -1,0 +1,147 @@
+"""What follows from a run's state without waiting: steps taken, nodes started and called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended
+from wopr.engine.plan import plan
+from wopr.engine.steps import Breach, Start
+from wopr.nodes.registry import NodeType
+from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.runs import RunError
+from wopr.runtime.active import ActiveRun
+from wopr.runtime.agent_call import AgentCall
+from wopr.runtime.appender import Burst
+from wopr.runtime.calling import call_now, keys_of
+from wopr.runtime.handoff_schemas import check_return
+from wopr.runtime.handoffs import hand_over
+from wopr.runtime.resolving import play_script
+from wopr.runtime.steps import fail_node, take
+from wopr.runtime.steps import settle as settle_node
+from wopr.runtime.suspending import hold
+from wopr.runtime.wishes import PauseWish
+
+if TYPE_CHECKING:
+    from wopr.runtime.advance import Advancer
+
+# Events of one append: enough for any ordinary advance, small enough to let others commit.
+LARGEST_BURST = 200
+
+
+class Stepping:
+    """Turns plans into bursts. Nodes that wait are put on the run's `launch`."""
+
+    def __init__(self, advancer: Advancer, provides: frozenset[str]) -> None:
+        self._advancer = advancer
+        self._provides = provides
+
+    def take_all(self, run: ActiveRun, burst: Burst) -> bool:
+        """Take every step that needs no waiting; True when the burst is full and more are left."""
+        while not burst.state.is_terminal:
+            if len(burst.events) >= LARGEST_BURST:
+                return True
+            steps = plan(
+                run.vault.reveal(burst.state), burst.now, self._advancer.journal.limits
+            ).steps
+            if run.pausing is not None:
+                steps = tuple(step for step in steps if isinstance(step, Breach))
+                if not steps:
+                    _pause_when_drained(run.pausing, burst)
+            if not steps:
+                return False
+            for step in steps:
+                if isinstance(step, Start):
+                    self.start_node(run, burst, step)
+                else:
+                    take(run, burst, step)
+        return False
+
+    def start_node(self, run: ActiveRun, burst: Burst, step: Start) -> None:
+        """Append a node's start, and call it unless it may wait."""
+        node = run.compiled.graph.nodes[step.node_id]
+        node_type = run.compiled.types[node.id]
+        if node_type is None:
+            message = f"this host has no node type {node.type_id!r}"
+            fail_node(burst, node.id, RunError(code="unsupported_node_type", message=message))
+            return
+        missing = [need for need in node_type.requires if need not in self._provides]
+        if missing:
+            fail_node(burst, node.id, _not_provided(node.type_id, missing))
+            return
+        hand_over(burst, node)
+        payload: JsonObject = {"nodeId": node.id, "typeId": node.type_id, "attempt": step.attempt}
+        if not isinstance(node.agent, Unset):
+            payload["agent"] = msgspec.to_builtins(node.agent)
+        burst.add("node.started", payload, node_id=node.id)
+        self._call_or_launch(run, burst, node.id, node_type)
+
+    def asked_keys(self, run: ActiveRun, burst: Burst, node_id: str) -> frozenset[str] | None:
+        """What a node would ask a model first, for a replay to compare; None when it asks none."""
+        node_type = run.compiled.types[node_id]
+        if node_type is None or burst.state.nodes[node_id].status != "running":
+            return None
+        return keys_of(
+            run, AgentCall(self._advancer, run, node_id, burst.state, now=burst.now), node_type
+        )
+
+    def _call_or_launch(
+        self, run: ActiveRun, burst: Burst, node_id: str, node_type: NodeType
+    ) -> None:
+        if node_type.is_async:
+            run.launch.append(node_id)
+            return
+        call = AgentCall(self._advancer, run, node_id, burst.state, now=burst.now)
+        self.settle(run, burst, call, call_now(run, call, node_type))
+
+    def settle(self, run: ActiveRun, burst: Burst, call: AgentCall, outcome: Outcome) -> None:
+        """Append what a node emitted and what came of its call."""
+        try:
+            call.write(burst)
+        except NodeFailure as failure:
+            outcome = Failed(failure.error)
+        if isinstance(outcome, Completed):
+            outcome = check_return(call, outcome) or outcome
+        doubt = call.doubt(burst) if isinstance(outcome, Completed) else None
+        if doubt is not None and isinstance(outcome, Completed):
+            fault = hold(burst, call.node_id, doubt, outcome.outputs)
+            if fault is not None:
+                fail_node(burst, call.node_id, fault)
+            return
+        settle_node(run, burst, call.node_id, outcome)
+        if isinstance(outcome, Suspended) and outcome.script:
+            play_script(burst, call.node_id, outcome.script)
+            self.call_again(run, burst)
+
+    def call_again(self, run: ActiveRun, burst: Burst) -> None:
+        """Call every running node that is due, or that nobody in this process is executing."""
+        if burst.state.status == "paused":
+            return
+        for node_id, node in list(burst.state.nodes.items()):
+            if node.status != "running" or node_id in run.launch:
+                continue
+            if node_id in run.in_flight:
+                run.missed.add(node_id)
+                continue
+            until = run.parked.get(node_id, 0)
+            node_type = run.compiled.types[node_id]
+            if node_type is not None and (until is None or until <= burst.now):
+                self._call_or_launch(run, burst, node_id, node_type)
+
+
+def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:
+    is_running = any(node.status == "running" for node in burst.state.nodes.values())
+    if burst.state.status == "paused" or is_running:
+        return
+    reason = {"reason": pausing.reason} if pausing.reason else {}
+    burst.add("run.paused", {**reason, "drainPolicy": "drain-current-node"})
+
+
+def _not_provided(type_id: str, missing: list[str]) -> RunError:
+    return RunError(
+        code="capability_not_provided",
+        message=f"{type_id} requires {', '.join(missing)}, which this host does not provide",
+        details={"missing": missing},
+    )
