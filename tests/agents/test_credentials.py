@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from types import ModuleType
 
+import keyring
 import pytest
+from keyring.backends import fail
+from keyrings.alt.file import (  # type: ignore[import-untyped]  # the package carries no types
+    PlaintextKeyring,
+)
 
 from wopr.agents.credentials import Credentials
 from wopr.engine.outcome import NodeFailure
@@ -120,33 +124,39 @@ def test_no_two_credentials_share_a_variable() -> None:
     assert len({variable_of(*pair) for pair in pairs}) == len(pairs)
 
 
-class FakeKeyring(ModuleType):
-    """The keyring of an operating system that keeps one password, and may be locked."""
-
-    def __init__(self, *, is_locked: bool) -> None:
-        super().__init__("keyring")
-        self._is_locked = is_locked
-
-    def get_password(self, service: str, name: str) -> str | None:
-        if self._is_locked:
-            raise RuntimeError("locked")
-        return VALUE if (service, name) == ("wopr:acme", "mine") else None
+@pytest.fixture
+def passwords(tmp_path: Path) -> Iterator[PlaintextKeyring]:
+    """A keyring in a file, in place of the one that this machine may have."""
+    before = keyring.get_keyring()
+    kept = PlaintextKeyring()
+    kept.file_path = str(tmp_path / "keyring")
+    keyring.set_keyring(kept)
+    yield kept
+    keyring.set_keyring(before)
 
 
 async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: Store, passwords: PlaintextKeyring
 ) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring(is_locked=False))
+    passwords.set_password("wopr:acme", "mine", VALUE)
     credentials = Credentials(store, SEAL, Redactor(), environment={})
 
     assert await credentials.resolve("acme", "keyring:mine") == VALUE
     assert await code_of(credentials, "globex", "keyring:mine") == "credential_not_found"
 
 
-async def test_a_locked_keyring_is_unavailable(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "keyring", FakeKeyring(is_locked=True))
+@pytest.mark.usefixtures("passwords")
+async def test_a_machine_that_keeps_no_keyring_says_that_it_is_unavailable(store: Store) -> None:
+    keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]  # it has no types
     credentials = Credentials(store, SEAL, Redactor(), environment={})
 
     assert await code_of(credentials, "acme", "keyring:mine") == "credential_unavailable"
+
+
+async def test_without_the_package_there_is_no_keyring(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    credentials = Credentials(store, SEAL, Redactor(), environment={})
+
+    assert await code_of(credentials, "acme", "keyring:mine") == "credential_not_found"
