@@ -126,7 +126,7 @@ def test_a_pause_that_waits_for_a_node_survives_a_crash(new_host: NewHost) -> No
 @pytest.mark.parametrize("policy", ["immediate", "drain-current-node"])
 def test_a_paused_run_stays_paused_and_can_be_resumed(new_host: NewHost, policy: str) -> None:
     host = new_host()
-    run_id = started(host.wire, workflow([delay("wait", 400), node("after")]))
+    run_id = started(host.wire, workflow([delay("wait", 1500), node("after")]))
     host.wire.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": policy})
     host.wire.events_until(run_id, "run.paused")
     before = host.wire.log(run_id)

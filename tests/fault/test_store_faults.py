@@ -89,10 +89,10 @@ def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_ro
     host = new_host()
     wire = host.wire
     words = [f"word{number} " for number in range(15)]
-    provider = {"id": "stream-text", "config": {"tokens": words, "delayMsPerToken": 50}}
+    provider = {"id": "stream-text", "config": {"tokens": words, "delayMsPerToken": 150}}
     talking = wire.create("conformance-stream-text", configurable={"mockProvider": provider})
-    asleep = wire.create(wire.register(workflow([delay("wait", 300), node("after")])))
-    child = wire.register(workflow([delay("sleep", 300)]))
+    asleep = wire.create(wire.register(workflow([delay("wait", 1500), node("after")])))
+    child = wire.register(workflow([delay("sleep", 1500)]))
     call = node("call", "core.subWorkflow", config={"workflowId": child})
     parent = wire.create(wire.register(workflow([call])))
     wire.events_until(parent, "node.dispatched")

@@ -136,7 +136,7 @@ def test_a_provider_that_keeps_failing_fails_the_node(acme: Wire, server: OpenAi
 
 
 def test_a_provider_that_never_answers_is_given_up(acme: Wire, server: OpenAiServer) -> None:
-    config = {"timeoutMs": 200, "maxRetries": 1}
+    config = {"timeoutMs": 1000, "maxRetries": 1}
 
     model, log = ran(acme, server, [Hang(), Hang()], config=config)
 

@@ -136,7 +136,7 @@ def test_identity_hands_any_json_on_unchanged(fixtures: Wire, value: Json) -> No
 
 
 def test_delay_is_running_while_it_sleeps_and_takes_its_time(fixtures: Wire) -> None:
-    run_id = fixtures.create("conformance-delay", {"delayMs": 200})
+    run_id = fixtures.create("conformance-delay", {"delayMs": 1500})
 
     meanwhile = fixtures.snapshot(run_id)["status"]
     found = fixtures.finished(run_id)

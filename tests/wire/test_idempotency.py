@@ -131,7 +131,7 @@ def test_a_repeated_registration_is_replayed_with_its_status(acme: Wire) -> None
 
 
 def test_a_read_ignores_the_key(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 100})
+    run_id = acme.create("conformance-delay", {"delayMs": 1500})
     headers = {"Idempotency-Key": fresh("key")}
 
     before = acme.get(f"/v1/runs/{run_id}", headers=headers)

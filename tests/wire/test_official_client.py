@@ -158,7 +158,7 @@ def test_the_client_cancels_many_runs(client: OpenwopClient) -> None:
 
 
 def test_the_client_pauses_and_resumes_a_run(client: OpenwopClient) -> None:
-    run_id = _create(client, "conformance-delay", delayMs=300)
+    run_id = _create(client, "conformance-delay", delayMs=1500)
 
     paused = client.runs_pause(run_id, PauseRunRequest(drainPolicy="immediate"))
     status = client.runs_get(run_id).status

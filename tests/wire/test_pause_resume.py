@@ -11,7 +11,7 @@ from tests.wire.steering import under_way
 
 
 def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
-    run_id = acme.create(acme.register(workflow([delay("first", 300), node("second")])))
+    run_id = acme.create(acme.register(workflow([delay("first", 1500), node("second")])))
     acme.events_until(run_id, "node.started")
 
     answer = acme.post(f"/v1/runs/{run_id}:pause", {"reason": "lunch"})
@@ -31,7 +31,7 @@ def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
 
 
 def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
-    run_id = acme.create(acme.register(workflow([delay("first", 100), node("second")])))
+    run_id = acme.create(acme.register(workflow([delay("first", 1500), node("second")])))
     acme.post(f"/v1/runs/{run_id}:pause")
     acme.events_until(run_id, "run.paused")
 
@@ -51,7 +51,7 @@ def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
 
 
 def test_an_immediate_pause_interrupts_the_node_and_a_resume_tries_it_afresh(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 400})
+    run_id = acme.create("conformance-delay", {"delayMs": 1500})
     acme.events_until(run_id, "node.started")
 
     acme.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": "immediate"})
@@ -69,7 +69,7 @@ def test_an_immediate_pause_interrupts_the_node_and_a_resume_tries_it_afresh(acm
 
 def test_nothing_starts_while_a_run_drains_or_is_paused(acme: Wire) -> None:
     definition = workflow(
-        [delay("slow", 400), delay("quick", 100), node("after-quick"), node("after-slow")],
+        [delay("slow", 2000), delay("quick", 1500), node("after-quick"), node("after-slow")],
         edges=[edge("quick", "after-quick"), edge("slow", "after-slow")],
     )
     run_id = acme.create(acme.register(definition))
@@ -170,7 +170,7 @@ def test_a_pause_outlives_a_restart(
 ) -> None:
     host = new_host("--conformance")
     wire = connect(ACME, host)
-    paused = wire.create("conformance-delay", {"delayMs": 200})
+    paused = wire.create("conformance-delay", {"delayMs": 1500})
     draining = wire.create("conformance-delay", {"delayMs": 2500})
     wire.post(f"/v1/runs/{paused}:pause", {"drainPolicy": "immediate"})
     wire.post(f"/v1/runs/{draining}:pause")
@@ -186,7 +186,7 @@ def test_a_pause_outlives_a_restart(
 
 
 def test_a_parent_pauses_while_its_child_goes_on(acme: Wire) -> None:
-    child = acme.register(workflow([delay("wait", 300)]))
+    child = acme.register(workflow([delay("wait", 1500)]))
     config = {"workflowId": child, "outputMapping": {}}
     parent = acme.register(workflow([node("call", "core.subWorkflow", config=config), node("end")]))
     run_id = acme.create(parent)

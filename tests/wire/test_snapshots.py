@@ -74,7 +74,7 @@ def test_an_unchanged_run_answers_304_with_nothing(acme: Wire) -> None:
 
 
 def test_a_run_that_moved_on_answers_whole_under_a_new_tag(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 100})
+    run_id = acme.create("conformance-delay", {"delayMs": 1500})
     first = acme.get(f"/v1/runs/{run_id}")
     acme.finished(run_id)
 

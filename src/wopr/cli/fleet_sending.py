@@ -65,11 +65,19 @@ class Sender:
         say: Callable[[str], None],
         chance: Random | None = None,
     ) -> None:
+        import anyio
+
         self.sent = Sent()
         self._client = client
         self._patience = patience
         self._say = say
         self._chance = chance or Random()
+        self._asking = anyio.Lock()
+
+    async def answered(self) -> None:
+        """Wait for the answer to what is just being sent; a pause between two tries is none."""
+        async with self._asking:
+            pass
 
     async def most_bytes(self) -> int:
         """Ask the server how much it takes at once."""
@@ -104,7 +112,8 @@ class Sender:
         pause, waited = SHORTEST_PAUSE, 0.0
         while True:
             try:
-                return (await self._client.ingest(body)).document
+                async with self._asking:
+                    return (await self._client.ingest(body)).document
             except CliError as error:
                 wait = self._wait(error, pause)
                 if not error.is_transient or waited + wait > self._patience:

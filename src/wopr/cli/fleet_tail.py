@@ -22,6 +22,9 @@ from wopr.protocol.documents import encode
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
 
+# How long the answer to the last lines is waited for when it is asked to stop.
+STOP_SECONDS = 5.0
+
 
 @command
 def tail(
@@ -60,6 +63,8 @@ async def _until_stopped(client: Client, place: Path, interval: float, as_json: 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             async for _ in signals:
+                with anyio.move_on_after(STOP_SECONDS):
+                    await sender.answered()
                 tasks.cancel_scope.cancel()
                 break
     for error in failures:
