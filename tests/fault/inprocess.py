@@ -136,7 +136,9 @@ class Bench:
     async def loaded(self, run_id: str) -> ActiveRun:
         run = await self.host.advancer.load(TENANT, run_id)
         assert run is not None
-        return run
+        # Who has just committed may not have gone on since.
+        async with run.lock:
+            return run
 
 
 async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
