@@ -184,6 +184,21 @@ async def bench(
         yield Bench(host, clock, url or data_dir / "wopr.db")
 
 
+@asynccontextmanager
+async def two_benches(
+    data_dir: Path, gates: Gates, url: str, *, second_executes: bool = True
+) -> AsyncGenerator[tuple[Bench, Bench], None]:
+    """Run two hosts on one database of a server, at the same time of day."""
+    types, clock, new_id = gate_types(gates), Clock(), numbered()
+    async with (
+        bench(data_dir, *types, clock=clock, new_id=new_id, url=url) as one,
+        bench(
+            data_dir, *types, clock=clock, new_id=new_id, url=url, executes=second_executes
+        ) as two,
+    ):
+        yield one, two
+
+
 def gate_types(gates: Gates) -> tuple[NodeType, ...]:
     """Node types that wait at gates, and do something before and after."""
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from tests.fault.forking import ended, fork, story
-from tests.fault.inprocess import TENANT, Bench, Clock, Gates, bench, gate_types, numbered
+from tests.fault.inprocess import TENANT, Bench, Gates, two_benches
 from tests.postgres.databases import Databases
 from tests.wire.definitions import node
 from wopr.protocol.runs import PauseRun
@@ -27,15 +27,11 @@ async def both(
     tmp_path: Path, gates: Gates, databases: Databases
 ) -> AsyncIterator[tuple[Bench, Bench]]:
     """Two processes, of which none takes anything from the queue."""
-    clock, new_id = Clock(), numbered()
     with databases.new() as url:
-        async with (
-            bench(tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url) as one,
-            bench(tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url) as two,
-        ):
-            for each in (one, two):
+        async with two_benches(tmp_path, gates, url) as running:
+            for each in running:
                 await each.host.advancer.wakeups.source.stop()
-            yield one, two
+            yield running
 
 
 async def long_run(bench: Bench) -> str:

@@ -48,7 +48,7 @@ class Disk:
 @contextmanager
 def small_disk(place: Path, like: Path) -> Iterator[Disk]:
     """Mount a small file system that belongs to the owner of another folder."""
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 and os.environ.get("CI") != "true":
         pytest.skip("only root can mount a small disk")
     place.mkdir()
     size = f"size={MEGABYTES}m"

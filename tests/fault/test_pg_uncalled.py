@@ -11,12 +11,9 @@ import pytest
 from tests.fault.inprocess import (
     TENANT,
     Bench,
-    Clock,
     Gates,
-    bench,
     eventually,
-    gate_types,
-    numbered,
+    two_benches,
 )
 from tests.postgres.databases import Databases
 from tests.wire.definitions import delay, edge, node
@@ -44,15 +41,9 @@ async def both(
     tmp_path: Path, gates: Gates, databases: Databases
 ) -> AsyncIterator[tuple[Bench, Bench]]:
     """A process that executes nodes, and one that only answers requests."""
-    clock, new_id = Clock(), numbered()
     with databases.new() as url:
-        async with (
-            bench(tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url) as worker,
-            bench(
-                tmp_path, *gate_types(gates), clock=clock, new_id=new_id, url=url, executes=False
-            ) as api,
-        ):
-            yield worker, api
+        async with two_benches(tmp_path, gates, url, second_executes=False) as running:
+            yield running
 
 
 @pytest.fixture

@@ -176,10 +176,7 @@ class Advancer:
         before = run.state.nodes
         await self.journal.reload(run)
         self.executing.interrupt(run)
-        for node_id in list(run.in_flight):
-            if run.state.nodes[node_id].started_event != before[node_id].started_event:
-                # Begun anew elsewhere: nobody waits for this execution, and another one is due.
-                run.in_flight.pop(node_id).cancel()
+        self.executing.give_way(run, before)
         if run.is_held and run.row is not None and run.row.holder != self.holding.process:
             self.executing.drop(run)
 

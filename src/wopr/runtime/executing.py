@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import anyio
 
 from wopr.engine.outcome import Failed, NodeFailure, Outcome, Waiting
+from wopr.engine.state import NodeState
 from wopr.protocol.errors import HoldLost
 from wopr.runtime.active import HEARD_NONE, ActiveRun
 from wopr.runtime.agent_call import AgentCall
@@ -130,3 +132,9 @@ class Executing:
         for node_id, in_flight in list(run.in_flight.items()):
             if run.state.is_terminal or run.state.nodes[node_id].status != "running":
                 in_flight.cancel()
+
+    def give_way(self, run: ActiveRun, before: Mapping[str, NodeState]) -> None:
+        """Stop executions of nodes that were begun anew elsewhere: another one of each is due."""
+        for node_id in list(run.in_flight):
+            if run.state.nodes[node_id].started_event != before[node_id].started_event:
+                run.in_flight.pop(node_id).cancel()
