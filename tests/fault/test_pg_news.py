@@ -14,8 +14,9 @@ from tests.fault.hosts import eventually
 from tests.postgres.databases import Databases
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, workflow
-from tests.wire.feedback import annotate, raw_stream, until
+from tests.wire.feedback import annotate, until
 from tests.wire.receiver import receiving
+from tests.wire.recorder import NOTICE
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -80,15 +81,15 @@ def test_a_reader_at_another_process_hears_of_an_annotation_once(
 ) -> None:
     run_id = first.create(first.register(workflow([delay("a", 20), delay("b", 60_000)])))
 
-    with raw_stream(second, run_id) as frames:
+    with second.stream(run_id) as frames:
         until(frames, "node.completed")
         stored = annotate(first, run_id)
-        heard = until(frames, "run.annotated")[-1]
+        heard = until(frames, NOTICE)[-1]
         first.post(f"/v1/runs/{run_id}/cancel")
         rest = [frame.event for frame in frames]
 
     assert heard.json == stored
-    assert "run.annotated" not in rest
+    assert NOTICE not in rest
 
 
 def test_a_key_that_is_revoked_stops_working_everywhere(shared: Cluster) -> None:

@@ -1,13 +1,11 @@
-"""What tests of feedback share: annotating, reading frames without an id, and live runs."""
+"""What tests of feedback share: annotating, live runs, and reading a stream up to a frame."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from tests.wire.client import Wire
+from tests.wire.client import Frame, Wire
 from tests.wire.definitions import delay, node, workflow
 from wopr.protocol.documents import Json, JsonObject
 
@@ -57,46 +55,9 @@ def live_run(wire: Wire) -> Iterator[str]:
     wire.post(f"/v1/runs/{run_id}/cancel")
 
 
-@dataclass(frozen=True)
-class RawFrame:
-    """One SSE frame by its fields, in whatever number there are."""
-
-    fields: dict[str, str]
-
-    @property
-    def event(self) -> str:
-        return self.fields.get("event", "")
-
-    @property
-    def json(self) -> Json:
-        return json.loads(self.fields["data"])
-
-
-@contextmanager
-def raw_stream(
-    wire: Wire, run_id: str, headers: dict[str, str] | None = None, **params: Json
-) -> Iterator[Iterator[RawFrame]]:
-    """Open an SSE stream and read its frames, comments left out."""
-    with wire.http.stream(
-        "GET", f"/v1/runs/{run_id}/events", params=params, headers=headers or {}
-    ) as response:
-        assert response.status_code == 200, response.read()
-        yield _frames(response.iter_text())
-
-
-def _frames(chunks: Iterator[str]) -> Iterator[RawFrame]:
-    pending = ""
-    for text in chunks:
-        pending += text
-        *blocks, pending = pending.split("\n\n")
-        for block in blocks:
-            if not block.startswith(":"):
-                yield RawFrame(dict(line.split(": ", 1) for line in block.split("\n")))
-
-
-def until(frames: Iterator[RawFrame], event: str) -> list[RawFrame]:
+def until(frames: Iterator[Frame], event: str) -> list[Frame]:
     """The frames up to and with the first of this name."""
-    found: list[RawFrame] = []
+    found: list[Frame] = []
     for frame in frames:
         found.append(frame)
         if frame.event == event:

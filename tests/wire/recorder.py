@@ -17,6 +17,7 @@ BASE = "https://openwop.dev/spec/v1/"
 SNAPSHOT_PATH = re.compile(r"^/v1/runs/[^/:]+$")
 EVENTS_PATH = re.compile(r"^/v1/runs/[^/]+/events(/poll)?$")
 PAYLOAD_SCHEMAS = "run-event-payloads.schema.json"
+NOTICE = "run.annotated"
 
 
 @cache
@@ -86,6 +87,8 @@ class Recorder:
             self.check("run-snapshot.schema.json", data["payload"])
         elif event_type == "ai.message.chunk":
             self.check(f"{PAYLOAD_SCHEMAS}#/$defs/outputChunk", data)
+        elif event_type == NOTICE:
+            self.check("annotation.schema.json", data)
         else:
             assert data["type"] == event_type
             self.event(data)
