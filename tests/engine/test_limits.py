@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
-from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
+from tests.engine.simulation import EPOCH, Simulation, edge, failure, node, sketch
 
 from wopr.engine.limits import HostLimits, backoff_ms
 from wopr.engine.plan import plan
@@ -43,6 +43,58 @@ def test_a_run_is_out_of_time_only_beyond_its_limit() -> None:
     assert isinstance(breach, Breach)
     assert (breach.kind, breach.limit, breach.observed) == ("run-duration", 1000, 1001)
     assert (breach.error.code, breach.node_id) == ("run_timeout", None)
+
+
+def test_a_running_nodes_own_time_is_a_timer() -> None:
+    nodes = [node("a", settings={"timeout": 500}), node("b", settings={"timeout": 300}), node("c")]
+    run = Simulation(sketch(nodes, timeout=1000))
+    assert run.plan().wake_at == EPOCH + 1001
+
+    run.take_steps()
+    assert run.plan().wake_at == EPOCH + 301
+
+    run.settle("b")
+    assert run.plan().wake_at == EPOCH + 501
+
+
+def test_nobody_is_woken_for_the_time_of_a_node_that_is_in_flight() -> None:
+    nodes = [node("a", settings={"timeout": 500}), node("b", settings={"timeout": 300})]
+    run = Simulation(sketch(nodes, timeout=1000))
+    run.take_steps()
+
+    def wake_at(*in_flight: str) -> int | None:
+        return plan(run.state, EPOCH, run.limits, in_flight=in_flight).wake_at
+
+    assert wake_at("b") == EPOCH + 501
+    assert wake_at("a", "b") == EPOCH + 1001
+
+
+def test_each_attempt_of_a_node_has_its_own_time() -> None:
+    settings = {"timeout": 500, "maxRetries": 1, "backoff": {"initialMs": 50}}
+    run = Simulation(sketch([node("a", settings=settings)]), lambda *_: failure("busy"))
+    run.take_steps()
+    run.now += 400
+    run.settle("a")
+
+    run.now += 50
+    run.take_steps()
+
+    assert run.plan().wake_at == EPOCH + 450 + 501
+
+
+def test_the_wait_for_an_answer_costs_a_node_nothing_of_its_own_time() -> None:
+    run = Simulation(sketch([node("a", settings={"timeout": 500})], timeout=9000))
+    run.take_steps()
+    about = {"nodeId": "a", "interruptId": "i", "kind": "custom", "key": "a:0"}
+    run.add("node.suspended", about, "a")
+    run.add("interrupt.requested", {"data": {"customKind": "k"}}, "a")
+    assert run.plan() == Plan((), EPOCH + 9001)
+
+    run.now += 4000
+    run.add("interrupt.resolved", about | {"resumeValue": 1}, "a")
+    run.add("node.resumed", about, "a")
+
+    assert run.plan().wake_at == EPOCH + 4000 + 501
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,14 @@ def _run_paused(state: RunState, event: RunEvent, _: JsonObject, at: int) -> Run
     # A pause of the source is none of its branch.
     if state.is_terminal or is_copied_by_branch(state.identity, event.sequence):
         return state
-    return replace(state, status="paused", paused_at=at)
+    return replace(state, status="paused", paused_at=at, last_steered=event.sequence)
 
 
-def _run_resumed(state: RunState, _: RunEvent, __: JsonObject, at: int) -> RunState:
+def _run_resumed(state: RunState, event: RunEvent, _: JsonObject, at: int) -> RunState:
     if state.is_terminal:
         return state
-    return replace(state, status=status_of(state.nodes), paused_at=0)
+    status = status_of(state.nodes)
+    return replace(state, status=status, paused_at=0, last_steered=event.sequence)
 
 
 def _error(payload: JsonObject, name: str = "error") -> RunError:

@@ -65,6 +65,19 @@ def max_retries(state: RunState, node: WorkflowNode) -> int:
     return state.graph.definition.settings.max_retries if isinstance(own, Unset) else own
 
 
+def node_deadline(state: RunState, node_id: str) -> int | None:
+    """The first instant at which a node has run out of its own time; None when it has no limit.
+
+    It counts from the node's start, or from the answer to its last wait: how long a person may
+    take is the interrupt's own limit.
+    """
+    limit = state.graph.nodes[node_id].settings.timeout
+    if not limit:
+        return None
+    node = state.nodes[node_id]
+    return max(node.started_at, node.resumed_at) + limit + 1
+
+
 def backoff_ms(node: WorkflowNode, attempt: int) -> int:
     """How long to wait before attempt number `attempt` (1 is the first retry).
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from wopr.engine.expressions import ExpressionFault
 from wopr.engine.fold_agents import SUPERVISOR
-from wopr.engine.limits import HostLimits, RunLimits, run_limits
+from wopr.engine.limits import HostLimits, RunLimits, node_deadline, run_limits
 from wopr.engine.state import RunState
 from wopr.engine.steps import (
     Breach,
@@ -26,12 +26,13 @@ from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
 
 
-def plan(state: RunState, now: int, host: HostLimits) -> Plan:
+def plan(state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()) -> Plan:
     """Name every step the run may take now, in the workflow's own order.
 
     The same state and time always give the same answer, so a worker that crashed and one that
     took over plan alike. No steps and no terminal status means that the run waits: for a node
-    in flight, a timer, a child, a person, or its resume.
+    in flight, a timer, a child, a person, or its resume. Nodes `in_flight` are being executed by
+    whoever asks, who stops them when their time is up, so that nobody is woken for it.
     """
     if state.is_terminal or not state.next_sequence:
         return Plan((), None)
@@ -42,14 +43,18 @@ def plan(state: RunState, now: int, host: HostLimits) -> Plan:
         return Plan((_out_of_time(state, now, limits),), None)
     if state.status == "paused":
         return Plan((), deadline)
-    return Plan(_steps(state, now, limits), min([deadline, *_timers(state)]))
+    return Plan(_steps(state, now, limits), min([deadline, *_timers(state, in_flight)]))
 
 
-def _timers(state: RunState) -> Iterator[int]:
-    """When a node is to be tried again, or its wait times out."""
-    for node in state.nodes.values():
+def _timers(state: RunState, in_flight: Collection[str]) -> Iterator[int]:
+    """When a node is to be tried again, or its own time or its wait for an answer is over."""
+    for node_id, node in state.nodes.items():
         if node.status == "retrying":
             yield node.retry_at
+        elif node.status == "running":
+            deadline = None if node_id in in_flight else node_deadline(state, node_id)
+            if deadline is not None:
+                yield deadline
         elif node.interrupt is not None and node.interrupt.deadline is not None:
             yield node.interrupt.deadline
 

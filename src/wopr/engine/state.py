@@ -119,6 +119,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int = 0
     ended_at: int = 0
     paused_at: int = 0
+    # The sequence of the last pause or resume; before the first of all if there was none.
+    last_steered: int = -1
     inputs: JsonObject = {}
     outputs: JsonObject | None = None
     variables: JsonObject = {}

@@ -6,6 +6,7 @@ import anyio
 import msgspec
 import structlog
 
+from wopr.engine.limits import node_deadline
 from wopr.engine.outcome import Failed, NodeFailure, Outcome
 from wopr.engine.ports import PortFault, resolve
 from wopr.engine.state import RunState
@@ -17,6 +18,7 @@ from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall
 from wopr.runtime.handoff_schemas import check_task
+from wopr.runtime.steps import NODE_TIMEOUT
 
 log = structlog.get_logger("wopr.nodes")
 
@@ -41,9 +43,8 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
     expired = out_of_time(call.state, call.node_id, now)
     if expired is not None:
         return expired
-    limit = run.compiled.graph.nodes[call.node_id].settings.timeout
-    left = (_began(call.state, call.node_id) + limit - now) / 1000 if limit else None
-    with anyio.move_on_after(left):
+    deadline = node_deadline(call.state, call.node_id)
+    with anyio.move_on_after(None if deadline is None else (deadline - now) / 1000):
         try:
             arguments = _arguments(run, call, node_type)
             return await await_outcome(node_type.execute(call, *arguments))
@@ -51,7 +52,7 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
             raise
         except Exception as error:  # the outer edge of a node's own code
             return _failed(call, error)
-    return _timed_out(call.node_id, limit)
+    return _timed_out(call.state, call.node_id)
 
 
 def keys_of(run: ActiveRun, call: AgentCall, node_type: NodeType) -> frozenset[str] | None:
@@ -69,21 +70,14 @@ def keys_of(run: ActiveRun, call: AgentCall, node_type: NodeType) -> frozenset[s
 
 def out_of_time(state: RunState, node_id: str, now: int) -> Failed | None:
     """The failure of a node that has run out of its own time."""
+    deadline = node_deadline(state, node_id)
+    return None if deadline is None or now < deadline else _timed_out(state, node_id)
+
+
+def _timed_out(state: RunState, node_id: str) -> Failed:
     limit = state.graph.nodes[node_id].settings.timeout
-    if limit and now - _began(state, node_id) > limit:
-        return _timed_out(node_id, limit)
-    return None
-
-
-def _began(state: RunState, node_id: str) -> int:
-    """When the node's time began: the wait for an answer has a limit of its own."""
-    node = state.nodes[node_id]
-    return max(node.started_at, node.resumed_at)
-
-
-def _timed_out(node_id: str, limit: int) -> Failed:
     message = f"{node_id} took longer than its limit of {limit} ms"
-    return Failed(RunError(code="node_timeout", message=message))
+    return Failed(RunError(code=NODE_TIMEOUT, message=message))
 
 
 def _arguments(run: ActiveRun, call: AgentCall, node_type: NodeType) -> tuple[Json, Json]:

@@ -105,6 +105,9 @@ class Commands:
                 supported=list(DRAIN_POLICIES),
             )
         async with self._held(tenant, run_id) as run:
+            if run.pausing is not None and run.pausing.is_settled(run.state):
+                # What is over makes room for this one.
+                await self._advancer.transact(run, lambda _: None)
             if run.state.status != "running" or run.pausing is not None:
                 raise _conflict(run.state, "paused", "running")
             reason = "" if isinstance(request.reason, Unset) else request.reason
@@ -118,7 +121,9 @@ class Commands:
                 await self._advancer.transact(run, change)
                 self._advancer.executing.interrupt(run)
             else:
-                await self._pause_when_drained(run, PauseWish(reason=reason), by)
+                await self._pause_when_drained(
+                    run, PauseWish(reason=reason, since=run.state.next_sequence), by
+                )
         return PauseAnswer(run_id=run_id, status="paused", paused_at=to_iso(at))
 
     async def _pause_when_drained(self, run: ActiveRun, wish: PauseWish, by: str) -> None:

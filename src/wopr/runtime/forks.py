@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from wopr.engine.fold import INTERRUPTED_BY_FORK
+from wopr.engine.limits import node_deadline
 from wopr.engine.plan import plan
 from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
@@ -290,6 +291,8 @@ class Forks:
                 return True
         due = [until for until in run.parked.values() if until is not None]
         due += [node.retry_at for node in state.nodes.values() if node.status == "retrying"]
+        running = [node_id for node_id, node in state.nodes.items() if node.status == "running"]
+        due += [at for each in running if (at := node_deadline(state, each)) is not None]
         if not due:
             return False
         burst.go_on_to(max(burst.now, min(due)))

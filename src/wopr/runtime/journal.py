@@ -174,8 +174,7 @@ class Journal:
     ) -> bool:
         """Make a burst durable and show it to readers; False when there was nothing to write."""
         row = self.row(run, burst)
-        is_paused = burst.state.status == "paused"
-        grants = is_paused and run.pausing is not None
+        grants = run.pausing is not None and run.pausing.is_settled(burst.state)
         is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
         is_taken = claim is not None and claim.keeps != run.is_held
         if is_same and not grants and not burst.audits and not is_taken:
@@ -206,7 +205,7 @@ class Journal:
         is_held = await self.store.append(identity.tenant, batches)
         run.state, run.row = burst.state, row
         run.is_held = is_held and claim is not None and claim.keeps and not run.state.is_terminal
-        if is_paused:
+        if grants:
             run.pausing = None
         self._bus.publish(identity.run_id, burst.events)
         self._subscriptions.committed(identity.tenant, batches)
@@ -257,7 +256,8 @@ class Journal:
     def _wake_at(self, run: ActiveRun, burst: Burst, now: int) -> int | None:
         if run.due_in is not None:
             return now + run.due_in
-        planned = plan(burst.state, burst.now, self.limits).wake_at
+        in_flight = {*run.in_flight, *run.launch}
+        planned = plan(burst.state, burst.now, self.limits, in_flight=in_flight).wake_at
         due = [until for until in run.parked.values() if until is not None]
         if burst.state.status == "paused" or not due:
             return planned

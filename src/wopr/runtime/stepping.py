@@ -46,7 +46,7 @@ class Stepping:
             steps = plan(
                 run.vault.reveal(burst.state), burst.now, self._advancer.journal.limits
             ).steps
-            if run.pausing is not None:
+            if run.pausing is not None and not run.pausing.is_settled(burst.state):
                 steps = tuple(step for step in steps if isinstance(step, Breach))
                 if not steps:
                     _pause_when_drained(run.pausing, burst)
@@ -133,7 +133,7 @@ class Stepping:
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:
     is_running = any(node.status == "running" for node in burst.state.nodes.values())
-    if burst.state.status == "paused" or is_running:
+    if is_running:
         return
     reason = {"reason": pausing.reason} if pausing.reason else {}
     burst.add("run.paused", {**reason, "drainPolicy": "drain-current-node"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wopr.engine.fold import INTERRUPTED_BY_PAUSE
-from wopr.engine.limits import backoff_ms, max_retries
+from wopr.engine.limits import backoff_ms, max_retries, node_deadline
 from wopr.engine.outcome import (
     Breached,
     Completed,
@@ -27,6 +27,8 @@ from wopr.runtime.appender import Burst, as_json
 from wopr.runtime.suspending import expired, suspend
 from wopr.runtime.wishes import CancelWish
 from wopr.store.port import Wish
+
+NODE_TIMEOUT = "node_timeout"
 
 
 def error_json(error: RunError) -> JsonObject:
@@ -84,11 +86,16 @@ def fail_node(burst: Burst, node_id: str, error: RunError, attempts: int = 1) ->
 def stop_nodes(run: ActiveRun, burst: Burst, reason: str) -> None:
     """Cancel every node that has started and not ended, and the children they wait for."""
     for node_id in burst.state.active():
-        node = burst.state.nodes[node_id]
-        for child, _ in node.children[node.borrowed :]:
-            _cancel_child(run, burst, node_id, child)
+        _cancel_children(run, burst, node_id)
         payload = {"nodeId": node_id, "reason": reason}
         burst.add("node.cancelled", payload, node_id=node_id)
+
+
+def _cancel_children(run: ActiveRun, burst: Burst, node_id: str) -> None:
+    """Cancel what this execution of a node has dispatched; a child that has ended stays as it is."""
+    node = burst.state.nodes[node_id]
+    for child, _ in node.children[node.borrowed :]:
+        _cancel_child(run, burst, node_id, child)
 
 
 def _cancel_child(run: ActiveRun, burst: Burst, node_id: str, child: str) -> None:
@@ -106,9 +113,13 @@ def settle(run: ActiveRun, burst: Burst, node_id: str, outcome: Outcome) -> None
         case Completed(result, cause):
             complete(burst, node_id, result, cause)
         case Failed(error):
+            if error.code == NODE_TIMEOUT:
+                # Nobody waits for them any more, and the next attempt has its own.
+                _cancel_children(run, burst, node_id)
             _fail_or_retry(burst, node_id, error)
         case Sleeping(until):
-            run.parked[node_id] = until
+            deadline = node_deadline(burst.state, node_id)
+            run.parked[node_id] = until if deadline is None else min(until, deadline)
         case Waiting():
             run.parked[node_id] = None
         case Suspended():

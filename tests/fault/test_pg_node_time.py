@@ -1,0 +1,38 @@
+"""A node's time goes on when the process dies that began its wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.cluster import cluster
+from tests.fault.hosts import eventually
+from tests.postgres.databases import Databases
+from tests.wire.definitions import delay, node, workflow
+
+pytestmark = pytest.mark.timeout(120)
+
+LIMIT_MS = 5000
+LONG_MS = 60_000
+
+
+def test_a_wait_whose_process_was_killed_ends_at_another_one(
+    databases: Databases, tmp_path: Path
+) -> None:
+    with databases.new() as url, cluster(url, tmp_path, apis=1, workers=0) as ours:
+        [first] = ours.apis
+        child = first.wire.register(workflow([delay("wait", LONG_MS)]))
+        config = {"workflowId": child}
+        call = node("call", "core.subWorkflow", config=config, settings={"timeout": LIMIT_MS})
+        run_id = first.wire.create(first.wire.register(workflow([call])))
+        first.wire.events_until(run_id, "node.dispatched")
+        eventually(lambda: ours.holder(run_id) is None)
+
+        first.kill()
+        ours.worker()
+
+        # The child as well: nothing else would end it before its minute is over.
+        ours.until_over(seconds=30)
+        assert ours.events(run_id)[-2:] == ["node.failed", "run.failed"]
+        ours.check()
