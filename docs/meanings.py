@@ -74,7 +74,8 @@ SETTINGS: Final[dict[str, str]] = {
     "limit.",
     "default_model": "The model of nodes that name none, as `provider:model`.",
     "model_servers": "OpenAI-compatible model servers as `name=url,...`; `name:model` then names a "
-    "model of theirs, and `<NAME>_API_KEY` their key, if they want one.",
+    "model of theirs, and `<NAME>_API_KEY` their key, if they want one. The name `openai`, `anthropic` or "
+    "`google` is that provider at another address, such as a gateway, in the provider's own API.",
     "models_allowed": "The models that may be used, as patterns of `provider:model` parted by commas; "
     "without any all may.",
     "require_own_keys": "Use no model key of the operator's: every run brings a credential of its "

@@ -26,6 +26,14 @@ from wopr import Workflow
 flow = Workflow("{name}")
 flow.end(text="hello")
 """
+ASKING = """\
+from __future__ import annotations
+
+from wopr import Agent, Workflow
+
+flow = Workflow("asking")
+flow.agent("ask", Agent("acme.shop.clerk", model="{model}"), prompt="Hello.")
+"""
 
 
 @pytest.fixture
@@ -130,6 +138,30 @@ def test_a_check_says_what_an_app_has(app: Path, local: Wopr) -> None:
     assert result.exit_code == 0
     assert "workflow   first" in result.output
     assert "wopr run first --follow" in result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "needed"),
+    [
+        ("openai:gpt-4o", "OPENAI_API_KEY, for openai:gpt-4o"),
+        ("google:gemini", "GOOGLE_API_KEY or GEMINI_API_KEY, for google:gemini"),
+        ("local:qwen", "WOPR_MODEL_SERVERS=local=…, for local:qwen"),
+        ("mine:small", None),
+    ],
+)
+def test_what_an_app_s_models_need_is_told_before_a_run_fails_for_it(
+    app: Path, local: Wopr, monkeypatch: pytest.MonkeyPatch, model: str, needed: str | None
+) -> None:
+    for name in ("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WOPR_MODEL_SERVERS", "mine=http://127.0.0.1:1/v1")
+    app.write_text(ASKING.format(model=model))
+
+    output = local("dev", "--check", str(app)).output
+
+    assert [line for line in output.splitlines() if line.startswith("  needs")] == (
+        [f"  needs      {needed}"] if needed else []
+    )
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_a_run_that_waits_for_somebody_says_so(host: FakeHost, wopr: Wopr) -> No
     assert "run r1 waits: node.suspended gate" in wopr("run", "hello").stderr
 
 
+@pytest.mark.parametrize("options", [(), ("--follow",)], ids=["quiet", "followed"])
+def test_a_run_that_asks_something_says_where_it_is_answered(
+    host: FakeHost, wopr: Wopr, options: tuple[str, ...]
+) -> None:
+    host.run()
+    asked = host.event(1, "node.suspended", "gate", nodeId="gate", interruptId="i-1")
+    host.stream("r1", [host.event(0, "run.started"), asked, host.event(2, "run.completed")])
+
+    told = wopr("run", "hello", *options).stderr
+
+    assert "`wopr inbox show r1 gate`, then `wopr inbox answer r1 gate`" in told
+
+
 @pytest.mark.parametrize("form", ["argument", "file", "stdin"])
 def test_inputs_come_as_json_from_anywhere(
     host: FakeHost, wopr: Wopr, tmp_path: Path, form: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.models.openai_server import OpenAiServer, Turn
+from tests.models.model_server import ModelServer
+from tests.models.turns import Turn
 from tests.wire.client import Wire
 from tests.wire.definitions import node, workflow
 from wopr.protocol.documents import Json, JsonObject
@@ -19,9 +20,15 @@ CITY: JsonObject = {
 }
 
 
-def asks(kind: str, model: str, config: JsonObject | None = None, **fields: Json) -> JsonObject:
-    """A node that asks a model of the scripted server."""
-    own = {"model": f"local:{model}", "prompt": "Do your task."} | (config or {})
+def asks(
+    kind: str,
+    model: str,
+    config: JsonObject | None = None,
+    provider: str = "local",
+    **fields: Json,
+) -> JsonObject:
+    """A node that asks a model of a scripted server."""
+    own = {"model": f"{provider}:{model}", "prompt": "Do your task."} | (config or {})
     return node(fields.pop("id", NODE), f"openwop.llm.{kind}", config=own, **fields)
 
 
@@ -34,7 +41,7 @@ def started(wire: Wire, nodes: Sequence[JsonObject], **body: Json) -> str:
 
 def ran(
     wire: Wire,
-    server: OpenAiServer,
+    server: ModelServer,
     turns: Sequence[Turn],
     kind: str = "chat",
     config: JsonObject | None = None,
@@ -42,7 +49,7 @@ def ran(
 ) -> tuple[str, list[JsonObject]]:
     """Run one node against these turns until it is over or waits: the model's name and the log."""
     model = server.script(turns)
-    run_id = started(wire, [asks(kind, model, config, **fields)])
+    run_id = started(wire, [asks(kind, model, config, server.provider, **fields)])
     return model, wire.events_until(run_id, *OUTCOMES)
 
 

@@ -16,7 +16,10 @@ from tests.models.asking import (
     started,
     types,
 )
-from tests.models.openai_server import CallTools, OpenAiServer, Refuse, Say
+from tests.models.conftest import Servers
+from tests.models.model_server import ModelServer
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Refuse, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, workflow
 from wopr.protocol.documents import Json, JsonObject
@@ -46,12 +49,13 @@ def looked_up(customer: Json = "acme") -> CallTools:
 
 
 def test_an_agent_works_in_the_order_of_a_live_invocation(
-    acme: Wire, server: OpenAiServer, orders: JsonObject
+    acme: Wire, any_server: ModelServer, orders: JsonObject
 ) -> None:
-    said = json.dumps({"answer": "two", "confidence": 0.9, "reasoning": "I counted."})
+    answer = {"answer": "two", "confidence": 0.9, "reasoning": "I counted."}
+    turns = [looked_up(), any_server.conclusion(answer)]
     config = {"httpTools": [orders], "asksConfidence": True}
 
-    _, log = ran(acme, server, [looked_up(), Say(said)], "agent", config)
+    model, log = ran(acme, any_server, turns, "agent", config)
 
     assert [t for t in types(log) if t.startswith("agent.")] == [
         "agent.invocation.started",
@@ -65,6 +69,7 @@ def test_an_agent_works_in_the_order_of_a_live_invocation(
     thoughts = [thought["reasoning"] for thought in payloads(log, "agent.reasoned")]
     assert thoughts == ["Let me look.", "I counted."]
     assert types(log)[-2:] == ["node.completed", "run.completed"]
+    assert "UNTRUSTED" in any_server.prompt(model, 1)
     assert outputs_of(log) | {"model": ""} == {
         "result": "two",
         "text": "two",
@@ -99,27 +104,29 @@ def test_the_model_reads_a_tool_s_result_as_untrusted_data(
 
 
 def test_wrong_arguments_are_told_to_the_model_and_the_tool_is_not_called(
-    acme: Wire, server: OpenAiServer, orders: JsonObject
+    acme: Wire, server: OpenAiServer, any_server: ModelServer, orders: JsonObject
 ) -> None:
     before = len(server.service.requests)
     turns = [looked_up(7), looked_up(), Say("Two.")]
 
-    model, log = ran(acme, server, turns, "agent", {"httpTools": [orders]})
+    model, log = ran(acme, any_server, turns, "agent", {"httpTools": [orders]})
 
     assert outputs_of(log)["text"] == "Two."
-    assert "Error: customer" in server.prompt(model, 1)
+    assert "Error: customer" in any_server.prompt(model, 1)
     assert len(payloads(log, "agent.toolCalled")) == 1
     assert len(server.service.requests) == before + 1
 
 
+# Google's arguments are no text that could be wrong.
+@pytest.mark.parametrize("provider", ["local", "anthropic"])
 def test_arguments_that_are_no_json_are_told_to_the_model(
-    acme: Wire, server: OpenAiServer, orders: JsonObject
+    acme: Wire, servers: Servers, orders: JsonObject, provider: str
 ) -> None:
     turns = [CallTools((("orders", '{"customer": '),)), Say("Never mind.")]
 
-    model, log = ran(acme, server, turns, "agent", {"httpTools": [orders]})
+    model, log = ran(acme, servers[provider], turns, "agent", {"httpTools": [orders]})
 
-    assert "not a JSON object" in server.prompt(model, 1)
+    assert "not a JSON object" in servers[provider].prompt(model, 1)
     assert outputs_of(log)["text"] == "Never mind."
 
 

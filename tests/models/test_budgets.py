@@ -4,7 +4,8 @@ import pytest
 
 from tests.models.asking import OUTCOMES, asks, error_of, only, payloads, ran, started, types
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, OpenAiServer, Say
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, workflow
 from wopr.protocol.documents import JsonObject

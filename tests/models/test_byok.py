@@ -7,8 +7,10 @@ import pytest
 
 from tests.fault.hosts import FragileHost
 from tests.models.asking import OUTCOMES, asks, error_of, payloads, started
-from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, Fail, OpenAiServer, Say
+from tests.models.conftest import NewHost, variables
+from tests.models.model_server import ModelServer
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Fail, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, from_variable, variable
 from tests.wire.host import WOPR, environment
@@ -165,10 +167,12 @@ def test_only_the_models_that_the_operator_allows_are_asked(
 
 
 def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
-    new_host: NewHost, server: OpenAiServer
+    new_host: NewHost, server: OpenAiServer, any_server: ModelServer
 ) -> None:
-    host = new_host("--log-level", "debug", "--log-format", "json", LOCAL_API_KEY=OTHER)
-    keep(host, "mine", CANARY, "--tenant", "acme", "--for", "local", "--for", "127.0.0.1")
+    provider = any_server.provider
+    own = variables(any_server) | {f"{provider.upper()}_API_KEY": OTHER}
+    host = new_host("--log-level", "debug", "--log-format", "json", **own)
+    keep(host, "mine", CANARY, "--tenant", "acme", "--for", provider, "--for", "127.0.0.1")
     tool = _tool(server, "mine")
     server.service.answers[tool["url"].removeprefix(server.url)] = (200, f"you sent {CANARY}")
     leak = f"keys: {CANARY} {OTHER}"
@@ -178,10 +182,10 @@ def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
         CallTools((("call", {"note": CANARY}),), text=leak),
         Say(leak, pieces=(leak[:20], leak[20:33], leak[33:]), reasoning=leak),
     ]
-    model = server.script(turns)
-    agent = asks("agent", model, {"httpTools": [tool]}, credentialsRef="mine")
-    plain = server.script([Say(leak), Fail(400, message=leak)])
-    nodes = [agent, asks("chat", plain, id="second"), asks("chat", plain, id="third")]
+    model = any_server.script(turns)
+    agent = asks("agent", model, {"httpTools": [tool]}, provider, credentialsRef="mine")
+    plain = any_server.script([Say(leak), Fail(400, message=leak)])
+    nodes = [agent, *(asks("chat", plain, {}, provider, id=name) for name in ("second", "third"))]
     wire = host.wire
 
     run_id = started(wire, nodes)
@@ -189,8 +193,8 @@ def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
     fork = wire.post(f"/v1/runs/{run_id}:fork", {"mode": "replay"}).json()["runId"]
     wire.events_until(fork, *OUTCOMES)
 
-    assert server.authorizations[model] == [f"Bearer {CANARY}"] * 3
-    assert server.authorizations[plain] == [f"Bearer {OTHER}"] * 2
+    assert any_server.keys(model) == [CANARY] * 3
+    assert any_server.keys(plain) == [OTHER] * 2
     answers = [wire.get(path) for path in _surfaces(run_id, fork)]
     assert {answer.status_code for answer in answers} == {200}
     host.stop()

@@ -13,26 +13,20 @@ from tests.models.asking import (
     started,
     types,
 )
-from tests.models.openai_server import (
-    BreakOff,
-    Fail,
-    Garble,
-    Hang,
-    OpenAiServer,
-    Refuse,
-    Say,
-    Turn,
-)
+from tests.models.conftest import Servers
+from tests.models.model_server import ModelServer
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import BreakOff, Fail, FailLate, Garble, GarbleLate, Hang, Refuse, Say, Turn
 from tests.wire.client import Wire
 
 # The shape of a key that nobody registered, cut where a stream cuts it.
 CANARY = ("The key is AKIA", "IOSFODNN", "7EXAMPLE, keep it.")
 
 
-def test_a_chat_streams_its_text_and_returns_it(acme: Wire, server: OpenAiServer) -> None:
+def test_a_chat_streams_its_text_and_returns_it(acme: Wire, any_server: ModelServer) -> None:
     turn = Say("Hello there.", pieces=("Hel", "lo ", "there."), reasoning="They greet me.")
 
-    _, log = ran(acme, server, [turn])
+    _, log = ran(acme, any_server, [turn])
 
     assert outputs_of(log)["text"] == "Hello there."
     assert "".join(chunk["chunk"] for chunk in payloads(log, "output.chunk")) == "Hello there."
@@ -41,9 +35,9 @@ def test_a_chat_streams_its_text_and_returns_it(acme: Wire, server: OpenAiServer
 
 
 def test_reasoning_is_told_in_pieces_before_it_is_told_whole(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
-    _, log = ran(acme, server, [Say("Yes.", reasoning="I think so.")])
+    _, log = ran(acme, any_server, [Say("Yes.", reasoning="I think so.")])
 
     deltas = payloads(log, "agent.reasoning.delta")
     assert "".join(delta["delta"] for delta in deltas) == "I think so."
@@ -52,45 +46,60 @@ def test_reasoning_is_told_in_pieces_before_it_is_told_whole(
 
 
 def test_every_answer_leaves_one_usage_event_before_its_node_ends(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
-    model, log = ran(acme, server, [Say("Hello.", tokens=(12, 3))])
+    model, log = ran(acme, any_server, [Say("Hello.", tokens=(12, 3))])
 
     usage = only(log, "provider.usage")
-    assert (usage["provider"], usage["model"]) == ("local", model)
+    assert (usage["provider"], usage["model"]) == (any_server.provider, model)
     assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (12, 3, 15)
     assert types(log).index("provider.usage") < types(log).index("node.completed")
 
 
-def test_a_chat_without_streaming_says_it_all_at_once(acme: Wire, server: OpenAiServer) -> None:
-    model, log = ran(acme, server, [Say("Hello.")], config={"stream": False})
+@pytest.mark.parametrize("provider", ["anthropic", "google"])
+def test_the_price_of_an_answer_is_told_where_it_is_known(
+    acme: Wire, servers: Servers, provider: str
+) -> None:
+    _, log = ran(acme, servers[provider], [Say("Hello.", tokens=(1000, 10))])
+
+    price = only(log, "provider.usage")["costEstimateUsd"]
+    assert 0 < price < 1
+
+
+def test_a_chat_without_streaming_says_it_all_at_once(acme: Wire, any_server: ModelServer) -> None:
+    # Few enough that Anthropic's client does not stream by itself.
+    config = {"stream": False, "maxOutputTokens": 99}
+
+    model, log = ran(acme, any_server, [Say("Hello.")], config=config)
 
     assert only(log, "output.chunk")["chunk"] == "Hello."
-    assert not server.requests[model][0].get("stream")
+    assert not any_server.requests[model][0].get("stream")
 
 
 def test_a_secret_that_is_cut_into_pieces_reaches_no_reader(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
-    _, log = ran(acme, server, [Say("".join(CANARY), pieces=CANARY, reasoning="".join(CANARY))])
+    _, log = ran(acme, any_server, [Say("".join(CANARY), pieces=CANARY, reasoning="".join(CANARY))])
 
     assert "IOSFODNN" not in str(log)
     assert "REDACTED" in outputs_of(log)["text"]
 
 
 def test_a_refusal_fails_the_node_and_its_words_stay_out_of_the_error(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
-    model, log = ran(acme, server, [Refuse("I will not.")])
+    model, log = ran(acme, any_server, [Refuse("I will not.")])
 
-    assert only(log, "envelope.refusal")["refusalText"] == "I will not."
+    refusal = only(log, "envelope.refusal")
+    assert refusal["provider"] == any_server.provider
+    assert refusal.get("refusalText") == ("I will not." if any_server.tells_why else None)
     assert error_of(log) == "envelope_refused_by_provider"
     assert "I will not" not in str(payloads(log, "run.failed"))
-    assert server.asked(model) == 1
+    assert any_server.asked(model) == 1
 
 
-def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, server: OpenAiServer) -> None:
-    _, log = ran(acme, server, [Say("Half a sen", finish="length")])
+def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, any_server: ModelServer) -> None:
+    _, log = ran(acme, any_server, [Say("Half a sen", finish="length")])
 
     cut = only(log, "envelope.truncated")
     assert (cut["stopReason"], cut["partialPayloadAvailable"]) == ("length", True)
@@ -99,68 +108,82 @@ def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, server: OpenAiSe
 
 @pytest.mark.parametrize(
     "fault",
-    [Fail(429, retry_after="0"), Fail(500), Fail(503), Garble(), BreakOff("Hal")],
-    ids=["429", "500", "503", "garbled", "broken-off"],
+    [
+        Fail(429, retry_after="0"),
+        Fail(500),
+        Fail(503),
+        Garble(),
+        GarbleLate("Hal"),
+        FailLate("Hal"),
+        BreakOff("Hal"),
+    ],
+    ids=["429", "500", "503", "garbled", "garbled-late", "failed-late", "broken-off"],
 )
 def test_a_provider_that_fails_once_is_asked_again(
-    acme: Wire, server: OpenAiServer, fault: Turn
+    acme: Wire, any_server: ModelServer, fault: Turn
 ) -> None:
-    model, log = ran(acme, server, [fault, Say("Hello.")])
+    model, log = ran(acme, any_server, [fault, Say("Hello.")])
 
     assert outputs_of(log)["text"] == "Hello."
-    assert server.asked(model) == 2
+    assert any_server.asked(model) == 2
     assert len(payloads(log, "provider.usage")) == 1
 
 
-def test_a_provider_says_how_long_to_stay_away(acme: Wire, server: OpenAiServer) -> None:
-    _, log = ran(acme, server, [Fail(429, retry_after="1"), Say("Hello.")])
+def test_a_provider_says_how_long_to_stay_away(acme: Wire, any_server: ModelServer) -> None:
+    _, log = ran(acme, any_server, [Fail(429, retry_after="1"), Say("Hello.")])
 
     [line] = [p for p in payloads(log, "log.appended") if p["level"] == "warn"]
     assert line["message"].endswith("asking again in 1 s")
 
 
 def test_a_provider_that_wants_us_away_for_long_fails_the_node(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
-    model, log = ran(acme, server, [Fail(429, retry_after="3600")])
+    model, log = ran(acme, any_server, [Fail(429, retry_after="3600")])
 
     assert error_of(log) == "model_unavailable"
-    assert server.asked(model) == 1
+    assert any_server.asked(model) == 1
 
 
-def test_a_provider_that_keeps_failing_fails_the_node(acme: Wire, server: OpenAiServer) -> None:
-    model, log = ran(acme, server, [Fail(500), Fail(500)], config={"maxRetries": 1})
+def test_a_provider_that_keeps_failing_fails_the_node(acme: Wire, any_server: ModelServer) -> None:
+    model, log = ran(acme, any_server, [Fail(500), Fail(500)], config={"maxRetries": 1})
 
     assert error_of(log) == "model_unavailable"
-    assert server.asked(model) == 2
+    assert any_server.asked(model) == 2
 
 
-def test_a_provider_that_never_answers_is_given_up(acme: Wire, server: OpenAiServer) -> None:
+def test_a_provider_that_never_answers_is_given_up(acme: Wire, any_server: ModelServer) -> None:
     config = {"timeoutMs": 1000, "maxRetries": 1}
 
-    model, log = ran(acme, server, [Hang(), Hang()], config=config)
+    model, log = ran(acme, any_server, [Hang(), Hang()], config=config)
 
     assert error_of(log) == "model_timeout"
-    assert server.asked(model) == 2
+    assert any_server.asked(model) == 2
 
 
-def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, server: OpenAiServer) -> None:
-    model, log = ran(acme, server, [Fail(400, message="you said: Do your task.")])
+def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, any_server: ModelServer) -> None:
+    model, log = ran(acme, any_server, [Fail(400, message="you said: Do your task.")])
 
     assert error_of(log) == "model_rejected"
-    assert server.asked(model) == 1
+    assert any_server.asked(model) == 1
     assert "you said" not in str(log)
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(401, "the key is missing or wrong"), (404, "there is no such model")]
+    ("status", "told"),
+    [
+        (401, "the key is missing or wrong; it comes from {provider}_API_KEY"),
+        (404, "there is no such model"),
+    ],
 )
 def test_a_rejection_says_what_it_mostly_means_without_the_provider_s_words(
-    acme: Wire, server: OpenAiServer, status: int, told: str
+    acme: Wire, any_server: ModelServer, status: int, told: str
 ) -> None:
-    _, log = ran(acme, server, [Fail(status, message="you said: Do your task.")])
+    model, log = ran(acme, any_server, [Fail(status, message="you said: Do your task.")])
 
-    assert told in only(log, "run.failed")["error"]["message"]
+    message = only(log, "run.failed")["error"]["message"]
+    assert told.format(provider=any_server.provider.upper()) in message
+    assert model in message
     assert "you said" not in str(log)
 
 

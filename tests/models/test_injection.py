@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.models.asking import OUTCOMES, asks, only, outputs_of, payloads, ran, started
-from tests.models.openai_server import CallTools, OpenAiServer, Say
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import edge, fresh, from_variable, node, variable
 from tests.wire.host import ACME, GLOBEX, ServedHost, served

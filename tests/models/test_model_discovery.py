@@ -23,7 +23,7 @@ def discovered(wire: Wire) -> JsonObject:
 def test_a_host_with_models_says_what_they_make_true(acme: Wire) -> None:
     document = discovered(acme)
 
-    assert document["aiProviders"]["supported"] == ["local"]
+    assert document["aiProviders"]["supported"] == ["anthropic", "google", "local"]
     assert document["agents"]["liveRuntime"]["sources"] == ["workflow-node"]
     recipe = look_up(document, "multiAgent.executionModel.replayDeterminism.llmCacheKeyRecipe")
     assert recipe == "spec-rfc-0041"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from tests.models.asking import asks, payloads, started
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, Hang, OpenAiServer, Say
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Hang, Say
 from tests.wire.definitions import fresh
 from wopr.protocol.documents import JsonObject
 

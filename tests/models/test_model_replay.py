@@ -4,7 +4,9 @@ import json
 
 from tests.models.asking import OUTCOMES, asks, payloads, ran, started
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, OpenAiServer, Say
+from tests.models.model_server import ModelServer
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Say
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node
 from wopr.protocol.documents import Json, JsonObject
@@ -22,25 +24,25 @@ def replayed(wire: Wire, run_id: str, **body: Json) -> str:
     return fork
 
 
-def worked(wire: Wire, server: OpenAiServer) -> tuple[str, str]:
+def worked(wire: Wire, any_server: ModelServer) -> tuple[str, str]:
     """A run of an agent that used a tool: the model's name and the run's id."""
     path = f"/{fresh('orders')}"
-    server.service.answers[path] = (200, {"orders": [1, 2]})
-    tool = {"name": "shop:orders", "description": "Find orders.", "url": f"{server.url}{path}"}
+    any_server.service.answers[path] = (200, {"orders": [1, 2]})
+    tool = {"name": "shop:orders", "description": "Find orders.", "url": f"{any_server.url}{path}"}
     turns = [CallTools((("orders", {}),)), Say("Two.", reasoning="I counted.")]
-    model, log = ran(wire, server, turns, "agent", {"httpTools": [tool]})
+    model, log = ran(wire, any_server, turns, "agent", {"httpTools": [tool]})
     return model, str(log[0]["runId"])
 
 
-def test_a_replay_tells_the_same_and_asks_nobody(acme: Wire, server: OpenAiServer) -> None:
-    model, run_id = worked(acme, server)
-    asked, served = server.asked(model), len(server.service.requests)
+def test_a_replay_tells_the_same_and_asks_nobody(acme: Wire, any_server: ModelServer) -> None:
+    model, run_id = worked(acme, any_server)
+    asked, served = any_server.asked(model), len(any_server.service.requests)
 
     fork = replayed(acme, run_id)
 
     assert told(acme.log(fork)) == told(acme.log(run_id))
-    assert server.asked(model) == asked
-    assert len(server.service.requests) == served
+    assert any_server.asked(model) == asked
+    assert len(any_server.service.requests) == served
 
 
 def test_a_replay_from_the_middle_of_the_loop_asks_nobody(acme: Wire, server: OpenAiServer) -> None:

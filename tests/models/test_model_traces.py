@@ -10,7 +10,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.models.asking import ran
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, OpenAiServer, Say
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Say
 from tests.wire.collector import Collector, attributes
 from tests.wire.definitions import fresh
 from tests.wire.surfaces import CANARIES, leaks

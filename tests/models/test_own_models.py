@@ -4,6 +4,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from tests.fault.inprocess import TENANT, Bench
 from tests.models.bench import TestModels, calls, model_bench, says
@@ -74,6 +75,19 @@ async def test_a_tool_that_raises_or_never_ends_is_told_to_the_model(
 
     assert returned["error"]["code"] == code
     assert code in models.requests[1].messages[-1].content
+
+
+async def test_where_a_tool_raised_is_logged_without_what_it_said(tmp_path: Path) -> None:
+    models = TestModels(calls(("broken", {"reason": "rain"})), says("Pity."))
+
+    async with model_bench(tmp_path, models, [tool_of(broken)]) as bench:
+        with capture_logs() as logged:
+            await finished(bench, asks(tools=["local:broken"]))
+
+    [line] = [each for each in logged if each["event"] == "tool raised"]
+    assert (line["tool"], line["error"]) == ("local:broken", "RuntimeError")
+    assert "test_own_models.py:" in line["at"]
+    assert "rain" not in str(line)
 
 
 async def test_a_result_that_is_too_long_is_cut(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.models.asking import OUTCOMES, asks, only, started
 from tests.models.conftest import NewHost
-from tests.models.openai_server import CallTools, Hang, OpenAiServer, Say, Turn
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import CallTools, Hang, Say, Turn
 from tests.wire.at_rest import stored
 from tests.wire.definitions import edge, fresh, node
 from tests.wire.surfaces import leaks, surfaces

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from httpx2 import AsyncClient
+from httpx2 import AsyncClient, MockTransport, Request, Response
 
 from wopr.agents.credentials import Credentials
 from wopr.agents.providers import ProviderModels, ProviderSettings, is_installed
-from wopr.nodes.models import ModelFault
+from wopr.nodes.models import Asking, Message, ModelFault, ModelRequest
 from wopr.security.redact import Redactor
 from wopr.security.seal import Seal
 from wopr.store.open import open_store
@@ -23,12 +23,23 @@ KEYS = {
 
 
 @pytest.fixture
-async def models(tmp_path: Path) -> AsyncIterator[ProviderModels]:
+def dialled() -> list[str]:
+    """The hosts that were asked."""
+    return []
+
+
+@pytest.fixture
+async def models(tmp_path: Path, dialled: list[str]) -> AsyncIterator[ProviderModels]:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
     redactor = Redactor()
     credentials = Credentials(store, Seal(b"k" * 32), redactor, environment={})
     settings = ProviderSettings(environment=KEYS, servers={"local": "http://127.0.0.1:1/v1"})
-    async with AsyncClient(timeout=600) as client:
+
+    def turned_away(request: Request) -> Response:
+        dialled.append(request.url.host)
+        return Response(400, json={"error": {"message": "no"}})
+
+    async with AsyncClient(transport=MockTransport(turned_away), timeout=600) as client:
         yield ProviderModels(settings, credentials, redactor, client)
     await store.close()
 
@@ -59,6 +70,33 @@ async def test_the_profile_of_a_hosted_model_says_what_it_can_do(
 
     assert able is not None
     assert "function-calling" in able
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable", "address"),
+    [
+        ("openai", "OPENAI_BASE_URL", "api.openai.com"),
+        ("anthropic", "ANTHROPIC_BASE_URL", "api.anthropic.com"),
+        ("google", "GOOGLE_GEMINI_BASE_URL", "generativelanguage.googleapis.com"),
+    ],
+)
+async def test_no_variable_of_the_environment_sends_a_key_elsewhere(
+    models: ProviderModels,
+    dialled: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    provider: str,
+    variable: str,
+    address: str,
+) -> None:
+    monkeypatch.setenv(variable, "https://elsewhere.example")
+    question = Message(role="user", content="Hello.")
+
+    with pytest.raises(ModelFault):
+        await models.ask(
+            ModelRequest(provider=provider, model="m", messages=[question]), Asking(tenant="acme")
+        )
+
+    assert dialled == [address]
 
 
 async def test_nothing_is_known_of_a_server_of_one_s_own(models: ProviderModels) -> None:

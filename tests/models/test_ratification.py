@@ -7,7 +7,8 @@ import json
 import pytest
 
 from tests.models.asking import payloads, ran
-from tests.models.openai_server import OpenAiServer, Say
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import Say
 from tests.wire.client import Wire
 from tests.wire.forking import fork
 from wopr.protocol.documents import JsonObject

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from tests.models.asking import CITY, NODE, error_of, only, outputs_of, payloads, ran
-from tests.models.openai_server import OpenAiServer, Say
+from tests.models.model_server import ModelServer
+from tests.models.openai_server import OpenAiServer
+from tests.models.turns import Say
 from tests.wire.client import Wire
 from wopr.protocol.documents import Json, JsonObject
 
@@ -17,23 +19,24 @@ DECISION: JsonObject = {
 }
 
 
-def test_an_answer_that_fits_the_schema_is_the_result(acme: Wire, server: OpenAiServer) -> None:
-    model, log = ran(acme, server, [Say(PARIS)], "structured", {"schema": CITY})
+def test_an_answer_that_fits_the_schema_is_the_result(acme: Wire, any_server: ModelServer) -> None:
+    model, log = ran(acme, any_server, [Say(PARIS)], "structured", {"schema": CITY})
 
     assert outputs_of(log)["result"] == {"city": "Paris"}
-    assert server.requests[model][0]["response_format"]["type"] == "json_schema"
+    wanted = any_server.schema_of(any_server.requests[model][0])
+    assert wanted["properties"] == CITY["properties"]
 
 
 def test_an_answer_that_does_not_fit_is_asked_for_once_more(
-    acme: Wire, server: OpenAiServer
+    acme: Wire, any_server: ModelServer
 ) -> None:
     turns = [Say('{"town": "Paris"}'), Say(PARIS)]
 
-    model, log = ran(acme, server, turns, "structured", {"schema": CITY})
+    model, log = ran(acme, any_server, turns, "structured", {"schema": CITY})
 
     assert only(log, "envelope.retry.attempted")["reason"] == "schema-violation"
     assert outputs_of(log)["result"] == {"city": "Paris"}
-    assert len(payloads(log, "provider.usage")) == server.asked(model) == 2
+    assert len(payloads(log, "provider.usage")) == any_server.asked(model) == 2
 
 
 @pytest.mark.parametrize(
@@ -49,14 +52,16 @@ def test_an_answer_that_does_not_fit_is_asked_for_once_more(
     ],
 )
 def test_an_answer_that_stays_wrong_fails_the_node(
-    acme: Wire, server: OpenAiServer, turn: Say, reason: str, code: str
+    acme: Wire, any_server: ModelServer, turn: Say, reason: str, code: str
 ) -> None:
-    model, log = ran(acme, server, [turn, turn], "structured", {"schema": CITY})
+    model, log = ran(acme, any_server, [turn, turn], "structured", {"schema": CITY})
 
     exhausted = only(log, "envelope.retry.exhausted")
     assert (exhausted["totalAttempts"], exhausted["finalReason"]) == (2, reason)
     assert error_of(log) == code
-    assert server.asked(model) == 2
+    message = only(log, "run.failed")["error"]["message"]
+    assert ("maxOutputTokens" in message) == (reason == "truncation")
+    assert any_server.asked(model) == 2
 
 
 def test_what_a_model_got_wrong_is_named_and_not_repeated(acme: Wire, server: OpenAiServer) -> None:
@@ -72,10 +77,10 @@ def test_an_answer_in_a_code_block_is_taken_out_of_it(acme: Wire, server: OpenAi
     assert outputs_of(log)["result"] == {"city": "Paris"}
 
 
-def test_a_sure_decision_stands(acme: Wire, server: OpenAiServer) -> None:
+def test_a_sure_decision_stands(acme: Wire, any_server: ModelServer) -> None:
     said = json.dumps({"route": "billing", "confidence": 0.9})
 
-    _, log = ran(acme, server, [Say(said)], "structured", {"schema": DECISION})
+    _, log = ran(acme, any_server, [Say(said)], "structured", {"schema": DECISION})
 
     assert only(log, "agent.decided")["confidence"] == 0.9
     assert outputs_of(log)["confidence"] == 0.9

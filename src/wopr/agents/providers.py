@@ -26,6 +26,12 @@ HOSTED: Final[dict[str, tuple[str, ...]]] = {
     "anthropic": ("ANTHROPIC_API_KEY",),
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
 }
+# Where they are, said here so that no variable of the environment sends a key elsewhere.
+_ADDRESSES: Final = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com",
+    "google": "https://generativelanguage.googleapis.com",
+}
 _NEEDED: Final = ("pydantic_ai", "openai", "anthropic", "google.genai")
 # What stands in for the key of a local server that wants none.
 _NO_KEY: Final = "none"
@@ -42,9 +48,10 @@ def is_installed() -> bool:
 class ProviderSettings:
     """What the operator says about models.
 
-    `servers` are OpenAI-compatible servers by name, such as a local one; their addresses come
-    from here and never from a workflow. `allowed` are patterns of `provider:model`; without any,
-    all are. With `tenants_pay` the operator's own keys are not used for anybody's runs.
+    `servers` are OpenAI-compatible servers by name, such as a local one, or where a hosted provider
+    is reached instead, such as through a gateway; addresses come from here and never from a
+    workflow. `allowed` are patterns of `provider:model`; without any, all are. With `tenants_pay`
+    the operator's own keys are not used for anybody's runs.
     """
 
     environment: Mapping[str, str] = field(repr=False)
@@ -100,7 +107,7 @@ class ProviderModels:
         from wopr.agents.pydantic_models import abilities
 
         self._check(provider, model)
-        if provider in self._settings.servers:
+        if provider not in HOSTED:
             # Nobody knows what runs on somebody's own server.
             return None
         return abilities(self._model(provider, model, _NO_KEY))
@@ -136,12 +143,11 @@ class ProviderModels:
         return key
 
     def _model(self, provider: str, model: str, key: str) -> Model:
+        url = self._settings.servers.get(provider) or _ADDRESSES[provider]
         build = _BUILDERS.get(provider)
-        if provider in self._settings.servers:
-            return _compatible(provider, model, key, self._settings.servers[provider], self._client)
         if build is None:
-            raise AssertionError("checked before")
-        return build(model, key, self._client)
+            return _compatible(provider, model, key, url, self._client)
+        return build(model, key, url, self._client)
 
 
 def _denied(provider: str, reason: str, message: str) -> ModelFault:
@@ -153,12 +159,11 @@ def _denied(provider: str, reason: str, message: str) -> ModelFault:
     )
 
 
-def _openai(model: str, key: str, client: AsyncClient) -> Model:
+def _openai(model: str, key: str, url: str, client: AsyncClient) -> Model:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    # The address is given, so that no variable of the environment sends the key elsewhere.
-    provider = OpenAIProvider(base_url="https://api.openai.com/v1", api_key=key, http_client=client)
+    provider = OpenAIProvider(base_url=url, api_key=key, http_client=client)
     return OpenAIChatModel(model, provider=provider)
 
 
@@ -170,24 +175,23 @@ def _compatible(name: str, model: str, key: str, url: str, client: AsyncClient) 
     return OpenAIChatModel(model, provider=provider)
 
 
-def _anthropic(model: str, key: str, client: AsyncClient) -> Model:
+def _anthropic(model: str, key: str, url: str, client: AsyncClient) -> Model:
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    provider = AnthropicProvider(
-        base_url="https://api.anthropic.com", api_key=key, http_client=client
-    )
+    provider = AnthropicProvider(base_url=url, api_key=key, http_client=client)
     return AnthropicModel(model, provider=provider)
 
 
-def _google(model: str, key: str, client: AsyncClient) -> Model:
+def _google(model: str, key: str, url: str, client: AsyncClient) -> Model:
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    return GoogleModel(model, provider=GoogleProvider(api_key=key, http_client=client))
+    provider = GoogleProvider(base_url=url, api_key=key, http_client=client)
+    return GoogleModel(model, provider=provider)
 
 
-_BUILDERS: Final[dict[str, Callable[[str, str, AsyncClient], Model]]] = {
+_BUILDERS: Final[dict[str, Callable[[str, str, str, AsyncClient], Model]]] = {
     "openai": _openai,
     "anthropic": _anthropic,
     "google": _google,

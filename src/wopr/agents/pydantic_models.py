@@ -20,6 +20,7 @@ from pydantic_ai.exceptions import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
+from wopr.agents.providers import key_names
 from wopr.agents.pydantic_requests import OUTPUT_TOOL, history_of, parameters_of, settings_of
 from wopr.engine.expression_tokens import is_object
 from wopr.nodes.models import (
@@ -48,11 +49,12 @@ _FINISHED: Final[dict[str, FinishReason]] = {
     "tool_call": "tool_calls",
     "error": "error",
 }
-# What a refusal mostly means, for the provider's own words are kept from the log.
+# What a status mostly means, for the provider's own words are kept from the log.
 _HINTS: Final = {
-    401: ": the key is missing or wrong",
-    403: ": the key may not do this",
+    401: ": the key is missing or wrong; it comes from {key}",
+    403: ": the key may not do this; it comes from {key}",
     404: ": there is no such model, or no such address",
+    429: ": too many requests, or no credit left",
 }
 _HISTORY: Final = said.ModelMessagesTypeAdapter
 
@@ -78,7 +80,7 @@ async def send(model: Model, request: ModelRequest, asking: Asking) -> ModelAnsw
     except ContentFilterError:
         return ModelAnswer(finish_reason="content_filter", refusal="", model=request.model)
     except (AgentRunError, UserError) as error:
-        raise _fault(request, error) from error
+        raise _fault(request, asking, error) from error
     return _answer(answer, request)
 
 
@@ -203,20 +205,20 @@ def _raw(response: said.ModelResponse) -> JsonObject:
     return {name: value for name, value in kept.items() if name != "provider_url"}
 
 
-def _fault(request: ModelRequest, error: Exception) -> ModelFault:
+def _fault(request: ModelRequest, asking: Asking, error: Exception) -> ModelFault:
     """What went wrong, without the provider's words, which may hold the prompt or a key."""
     name = request.provider
-    status: int | None = getattr(error, "status_code", None)
+    told = _told(request, asking, getattr(error, "status_code", None))
     match error:
         case ModelConnectionError():
             return ModelFault(f"{name}: the connection failed", code="model_unavailable")
         case ModelQuotaExceededError():
             return ModelFault(f"{name}: the quota is used up", retryable=False)
         case ModelRequestRejectedError():
-            message = f"{name} rejected the request{_with(status)}{_HINTS.get(status or 0, '')}"
+            message = f"{name} rejected the request for {request.model}{told}"
             return ModelFault(message, code="model_rejected", retryable=False)
         case ModelAPIError():
-            message = f"{name} failed{_with(status)}"
+            message = f"{name} failed{told}"
             return ModelFault(message, code="model_unavailable", retry_after=error.retry_after)
         case UserError():
             return ModelFault(f"{name}: the request cannot be made", retryable=False)
@@ -224,5 +226,10 @@ def _fault(request: ModelRequest, error: Exception) -> ModelFault:
             return ModelFault(f"{name} gave an answer that cannot be read")
 
 
-def _with(status: int | None) -> str:
-    return "" if status is None else f" with {status}"
+def _told(request: ModelRequest, asking: Asking, status: int | None) -> str:
+    """A status, and what it mostly means."""
+    if status is None:
+        return ""
+    ref = asking.credentials_ref
+    key = f"credential {ref}" if ref else " or ".join(key_names(request.provider))
+    return f" with {status}{_HINTS.get(status, '').format(key=key)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,4 +61,30 @@ def told(target: str, app: Contributions) -> list[str]:
             if variable.get("required")
         )
         lines.append(f"  try        wopr run {workflow['id']}{inputs} --follow")
+    lines += [f"  needs      {missing}" for missing in _missing(app)]
     return [*lines, "  look       wopr inbox list, wopr runs list"]
+
+
+def _missing(app: Contributions) -> list[str]:
+    """What an app's models need, and this environment has not."""
+    from wopr.runtime.environment import with_environment
+    from wopr.runtime.models import missing_for
+    from wopr.runtime.settings import Settings
+
+    if app.models is not None:
+        return []
+    # A setting that cannot be read is told by the host that is about to start.
+    with suppress(ValueError):
+        return missing_for(_models(app), with_environment(Settings(), os.environ))
+    return []
+
+
+def _models(app: Contributions) -> list[str]:
+    """The models that an app's workflows name, without those whose tenants bring a key."""
+    nodes = [node for workflow in app.workflows for node in workflow["nodes"]]
+    named = [
+        str(node["config"]["model"])
+        for node in nodes
+        if "model" in node.get("config", {}) and "credentialsRef" not in node
+    ]
+    return list(dict.fromkeys(named))

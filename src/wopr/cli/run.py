@@ -111,7 +111,11 @@ class Journey:
         with anyio.move_on_after(self.timeout) as patience:
             if self.follow:
                 await show_events(
-                    client, run_id, started_at=accepted.started_at, as_json=self.as_json
+                    client,
+                    run_id,
+                    started_at=accepted.started_at,
+                    as_json=self.as_json,
+                    hints=True,
                 )
             else:
                 await wait_quietly(client, run_id, is_silent=self.as_json)

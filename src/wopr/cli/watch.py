@@ -30,12 +30,15 @@ async def show_events(
     after: int | None = None,
     started_at: str | None = None,
     as_json: bool = False,
+    hints: bool = False,
 ) -> None:
-    """Print a run's events as they happen, until it ends."""
+    """Print a run's events as they happen, until it ends; hints say what it waits for."""
     show = _show_json if as_json else _line_printer(started_at)
     async with aclosing(client.events(run_id, mode=mode, after=after)) as frames:
         async for frame in frames:
             show(frame)
+            if hints and not as_json:
+                _tell_question(run_id, frame)
 
 
 async def wait_quietly(client: Client, run_id: str, *, is_silent: bool) -> None:
@@ -48,6 +51,14 @@ async def wait_quietly(client: Client, run_id: str, *, is_silent: bool) -> None:
                     spinner.update(Text(plain(f"run {run_id}: {told}")))
                 if frame.event in _WAITS and not is_silent:
                     note(f"run {run_id} waits: {told} {summary(_payload(frame))}")
+                    _tell_question(run_id, frame)
+
+
+def _tell_question(run_id: str, frame: Frame) -> None:
+    """Say where a question is answered: whoever only watches would wait for ever."""
+    if frame.event == "node.suspended" and "interruptId" in _payload(frame):
+        name = f"{run_id} {_node(frame)}"
+        note(f"it waits for an answer: `wopr inbox show {name}`, then `wopr inbox answer {name}`")
 
 
 def _spinner(run_id: str, *, is_silent: bool) -> AbstractContextManager[Status | None]:

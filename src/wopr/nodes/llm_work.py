@@ -112,8 +112,9 @@ class Work:
                 payload = node | facts | {"finalError": found.message}
                 self.talk.tell("envelope.retry.exhausted", payload)
             was_cut = found.reason == "truncation"
+            hint = "; maxOutputTokens may allow it more" if was_cut else ""
             raise NodeFailure(
-                f"the model's answer does not fit the schema: {found.message}",
+                f"the model's answer does not fit the schema: {found.message}{hint}",
                 code="envelope_truncation_unrecoverable" if was_cut else "envelope_payload_invalid",
                 retryable=False,
                 details={"reason": found.reason},

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import traceback
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
+import structlog
 
 from wopr.agents.credentials import Credentials
 from wopr.agents.toolbox import Tool, Toolbox, ToolContext, ToolFault
@@ -25,6 +28,7 @@ from wopr.security.redact import StreamRedactor
 if TYPE_CHECKING:
     from wopr.runtime.agent_call import AgentCall, AgentServices
 
+log = structlog.get_logger("wopr.tools")
 # A result that is longer is cut: a model reads it, and the record keeps it.
 LARGEST_RESULT_BYTES: Final = 64 * 1024
 
@@ -135,7 +139,7 @@ class RunLlm:
 
         async def effect(call_id: str, invocation_id: str) -> Json:
             context = self._context(agent_id, call_id, invocation_id)
-            return await _called(lambda: tool.call(arguments, context), timeout_ms / 1000)
+            return await _called(tool, arguments, context, timeout_ms / 1000)
 
         use = ToolUse(
             tool_name=tool.name,
@@ -150,7 +154,7 @@ class RunLlm:
         """Have a tool do its work for a node of the host's own."""
         invocation_id = self._call.invocation_id(f"tool:{tool.name}")
         context = self._context(SYSTEM_AGENT, invocation_id, invocation_id)
-        return await _called(lambda: tool.call(arguments, context), timeout_ms / 1000)
+        return await _called(tool, arguments, context, timeout_ms / 1000)
 
     def _context(self, agent_id: str, call_id: str, invocation_id: str) -> ToolContext:
         call = self._call
@@ -185,11 +189,11 @@ class _Streams:
         return rest if self._then is None else self._then.feed(rest) + self._then.close()
 
 
-async def _called(call: Callable[[], Awaitable[Json]], seconds: float) -> Json:
+async def _called(tool: Tool, arguments: JsonObject, context: ToolContext, seconds: float) -> Json:
     """Call a tool; whatever it raises becomes a fault that the model is told of."""
     try:
         with anyio.fail_after(seconds or None):
-            return cut(await call())
+            return cut(await tool.call(arguments, context))
     except ToolFault:
         raise
     except TimeoutError as late:
@@ -197,7 +201,16 @@ async def _called(call: Callable[[], Awaitable[Json]], seconds: float) -> Json:
     except WoprError as error:
         raise ToolFault(error.message, code=error.code) from error
     except Exception as error:  # the outer edge of a tool's own code
+        # Not what it said: that may hold what the run hides, and is on the run's log without it.
+        kind = type(error).__name__
+        log.warning("tool raised", run_id=context.run_id, tool=tool.name, error=kind, at=_at(error))
         raise ToolFault(f"{type(error).__name__}: {error}") from error
+
+
+def _at(error: Exception) -> str:
+    """The last lines that an exception came through."""
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    return " > ".join(f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames)
 
 
 def cut(result: Json) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final
 import anyio.to_thread
 
 from wopr.agents.credentials import Credentials
-from wopr.agents.providers import ProviderModels, ProviderSettings, is_installed
+from wopr.agents.providers import (
+    HOSTED,
+    ProviderModels,
+    ProviderSettings,
+    is_installed,
+    key_names,
+)
 from wopr.agents.toolbox import Toolbox
 from wopr.nodes.llm_context import Caps
 from wopr.nodes.models import Models
@@ -70,6 +76,20 @@ def providers_of(settings: Settings, parts: Offered) -> list[str] | None:
     if not parts.has_models:
         return None
     return [] if parts.client is None else provider_settings(settings).configured
+
+
+def missing_for(models: Sequence[str], settings: Settings) -> list[str]:
+    """What must be installed or set before these models, as `provider:model`, can be asked."""
+    if models and not is_installed():
+        return [f'pip install "wopr[models]", for {models[0]}']
+    configured = provider_settings(settings).configured
+    missing: list[str] = []
+    for model in models:
+        provider = model.partition(":")[0]
+        keys = " or ".join(key_names(provider))
+        wanted = keys if provider in HOSTED else f"WOPR_MODEL_SERVERS={provider}=…"
+        missing += [] if provider in configured else [f"{wanted}, for {model}"]
+    return missing
 
 
 def _words(text: str) -> list[str]:
