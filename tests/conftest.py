@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.wire.host import ServedHost, served
 
@@ -22,6 +23,10 @@ STORES = ("sqlite", "postgres")
 ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.test_openapi")
 
 Database: TypeAlias = AbstractContextManager[dict[str, str]]
+
+# A busy machine may hold any example up for seconds, which says nothing of what is tested.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture

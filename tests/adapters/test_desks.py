@@ -20,7 +20,7 @@ from wopr.testing import memory_host
 pytestmark = pytest.mark.anyio
 DESKS = {"langgraph": graph_desk, "agents": agent_desk, "pydantic": pydantic_desk}
 REFUND = Order("Please refund A-17")
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 Making = Callable[[], OnRecord]
 each_desk = pytest.mark.parametrize("make", DESKS.values(), ids=list(DESKS))
 
@@ -201,15 +201,18 @@ async def test_cancelling_the_run_cancels_what_the_framework_does(make: Making) 
 
 @each_desk
 async def test_the_time_limit_of_the_node_holds(make: Making) -> None:
-    flow = desk_flow("limits", make(), timeout=1000)
+    # On a busy machine the time may be over before the tool is called.
+    for limit_ms in (1000, 5000, 25_000):
+        flow = desk_flow("limits", make(), timeout=limit_ms)
+        async with memory_host(flow) as host:
+            run = await host.start(flow, Order("slow, please"))
+            with pytest.raises(RunFailed) as failure:
+                await run.result()
 
-    async with memory_host(flow) as host:
-        run = await host.start(flow, Order("slow, please"))
-        with pytest.raises(RunFailed) as failure:
-            await run.result()
-        await until_traced("stopped")
-
-    assert failure.value.code == "node_timeout"
+            assert failure.value.code == "node_timeout"
+            if "slow" in traces():
+                return await until_traced("stopped")
+    raise AssertionError("the tool was never called")
 
 
 @each_desk

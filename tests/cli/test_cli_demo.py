@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.wire.host import WOPR, environment
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 
 
 def told(data_dir: Path) -> str:

@@ -17,7 +17,7 @@ from tests.wire.host import ACME, WOPR, environment, served
 if TYPE_CHECKING:
     from tests.cli.conftest import Wopr
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 150
 APP = """\
 from __future__ import annotations
 
@@ -85,7 +85,9 @@ def developing(app: Path, data_dir: Path) -> Iterator[Watched]:
 
 def knows(url: str, workflow: str) -> bool:
     headers = {"Authorization": f"Bearer {ACME}"}
-    answer = httpx.get(f"{url}/v1/workflows/{workflow}", headers=headers, trust_env=False)
+    answer = httpx.get(
+        f"{url}/v1/workflows/{workflow}", headers=headers, trust_env=False, timeout=60
+    )
     return answer.status_code == 200
 
 

@@ -15,7 +15,7 @@ from tests.wire.host import WOPR
 from wopr.cli import fleet_following
 from wopr.cli.fleet_following import Follower
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 LOG = Path("runs/r/transitions.jsonl")
 
 

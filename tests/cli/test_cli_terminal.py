@@ -5,7 +5,10 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeHost
@@ -72,6 +75,15 @@ def test_a_quiet_run_shows_progress_on_a_terminal(host: FakeHost) -> None:
     assert "completed" in written
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let children hear of interrupts, which what a shell starts in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_from_the_keyboard_ends_with_130_and_leaves_the_run_alone(
     host: FakeHost,
 ) -> None:
@@ -87,7 +99,7 @@ def test_an_interrupt_from_the_keyboard_ends_with_130_and_leaves_the_run_alone(
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 130
     assert "the run goes on" in errors

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import httpx
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 SHORTENED = re.compile(r"csrf\" value=\"[0-9a-f]*\"")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.console.browser import Open, chromium, launched
+from tests.console.browser import DEADLINE_MS, Open, chromium, launched
 from tests.console.client import Person
 from tests.console.samples import Belongings
 from tests.wire.client import Wire
@@ -92,6 +92,7 @@ def open_page(browser: Browser, host: ServedHost) -> Iterator[Open]:
     def open_one(path: str = "/", **options: bool) -> Page:
         context = browser.new_context(base_url=host.url, java_script_enabled=not options.get("no"))
         contexts.append(context)
+        context.set_default_timeout(DEADLINE_MS)
         page = context.new_page()
         # A browser reports a form that came too late; the test that sends one expects it.
         late = "409 (Conflict)" if options.get("late") else "\0"

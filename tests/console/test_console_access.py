@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import (  # type: ignore[import-untyp
 )
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.console.browser import sign_in
+from tests.console.browser import DEADLINE_MS, sign_in
 from tests.console.client import Markup, Person
 from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Belongings, Sample
 from tests.wire.host import ServedHost
@@ -44,6 +44,7 @@ def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
                 viewport={"width": width, "height": 800},
                 reduced_motion="reduce",
             )
+            contexts[key].set_default_timeout(DEADLINE_MS)
             page = contexts[key].new_page()
             page.goto("/settings")
             sign_in(page)

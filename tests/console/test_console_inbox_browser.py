@@ -7,8 +7,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.browser import Open, sign_in
+from tests.console.browser import Open, press, sign_in
 from tests.console.inbox import DECISION, unsure
+from tests.fault.hosts import eventually
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.feedback import finished_run, listed, rating
@@ -16,6 +17,16 @@ from tests.wire.host import REVIEWER
 from tests.wire.waiting import gate, name_of, payload, taken, until_waiting, waiting
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
+
+
+# What is told for a moment only is kept here: a busy machine may look later than that.
+KEEP_TOASTS = """() => {
+  window.toasts = [];
+  const kept = (changes) => changes.flatMap((change) => [...change.addedNodes])
+    .filter((added) => added.classList?.contains("toast"))
+    .forEach((toast) => window.toasts.push(toast.textContent));
+  new MutationObserver(kept).observe(document.body, { childList: true, subtree: true });
+}"""
 
 
 def waits(wire: Wire, count: int) -> tuple[str, list[str]]:
@@ -35,12 +46,12 @@ def test_an_approval_is_accepted_by_keys_with_all_of_it_in_view(
     expect(page.locator("[data-pane] .question")).to_contain_text("Fine, ")
     expect(page.locator("[data-pane] .wait")).to_contain_text("The run goes on.")
 
-    page.keyboard.press("j")
+    press(page, "j")
     expect(page.locator(f'[data-pane] [data-wait*="{runs[0]}"]')).to_be_visible()
-    page.keyboard.press("a")
+    press(page, "a")
     expect(page.get_by_role("button", name="Accept a")).to_be_focused()
     assert wire.snapshot(runs[0])["status"] == "waiting-approval"
-    page.keyboard.press("a")
+    press(page, "a")
 
     expect(page.get_by_text("Your answer is taken.")).to_be_visible()
     assert wire.finished(runs[0])["status"] == "completed"
@@ -53,7 +64,7 @@ def test_an_unsure_decision_is_replaced_by_keys(open_page: Open, wire: Wire) -> 
     pane = page.locator("[data-pane]")
     expect(pane.locator(".why")).to_contain_text("41 %")
 
-    page.keyboard.press("e")
+    press(page, "e")
     expect(pane.get_by_label("Your version, as JSON")).to_be_focused()
     pane.get_by_label("Your version, as JSON").fill('{"topic": "invoice"}')
     pane.get_by_role("button", name="Decide this instead").click()
@@ -69,7 +80,7 @@ def test_many_are_chosen_and_accepted_with_one_reason(open_page: Open, wire: Wir
     page = sign_in(open_page(f"/inbox?workflowId={name}"))
     expect(page.locator("[data-batch]")).to_contain_text("None chosen")
 
-    page.keyboard.type("xjx")
+    press(page, "x", "j", "x")
     expect(page.locator("[data-batch]")).to_contain_text("2 chosen")
     page.get_by_label("One reason for all").fill("all checked")
     page.locator("[data-batch]").get_by_role("button", name="Accept").click()
@@ -95,7 +106,7 @@ def test_what_is_chosen_stays_chosen_and_new_waits_come_in_by_themselves(
     expect(page.locator("tbody tr")).to_have_count(2)
     expect(page.locator("tbody input").last).to_be_checked()
     expect(page.locator("tbody input").first).not_to_be_checked()
-    expect(count).not_to_have_text(str(before), timeout=15_000)
+    expect(count).not_to_have_text(str(before))
     expect(page).to_have_title(re.compile(r"^\(\d+\) Inbox"))
 
 
@@ -147,7 +158,7 @@ def test_what_is_written_on_a_run_s_page_outlives_its_live_parts(
     took = page.locator("#head dd.num").first
     before = took.inner_text()
 
-    expect(took).not_to_have_text(before, timeout=15_000)
+    expect(took).not_to_have_text(before)
 
     expect(page.locator("#answers textarea").first).to_have_value("half a thought")
 
@@ -160,11 +171,11 @@ def test_a_queue_item_is_worked_by_keys(open_page: Open, wire: Wire) -> None:
     page = sign_in(open_page(f"/reviews/queues/{queue}"))
     expect(page.locator(".numbers")).to_contain_text("0 of 2")
 
-    page.keyboard.press("n")
+    press(page, "n")
     expect(page.locator(".lock")).to_contain_text("Held for you")
-    page.keyboard.type("4fdd")
+    press(page, *"4fdd")
     expect(page).to_have_url(re.compile(f"/items/{runs[1]}"))
-    page.keyboard.press("2")
+    press(page, "2")
     page.get_by_role("button", name="Done, stop").click()
 
     expect(page.get_by_text("Your review is stored.")).to_be_visible()
@@ -178,9 +189,10 @@ def test_a_run_of_the_list_is_rated_with_two_keystrokes(open_page: Open, wire: W
     run_id = str(wire.run("conformance-noop", tags=[tag])["runId"])
     page = sign_in(open_page(f"/runs?tag={tag}"))
 
-    page.keyboard.type("j4")
-    expect(page.locator(".toast")).to_have_text("★★★★ stored")
-    page.keyboard.press("f")
+    page.evaluate(KEEP_TOASTS)
+    press(page, "j", "4")
+    eventually(lambda: page.evaluate("window.toasts") == ["★★★★ stored"])
+    press(page, "f")
     expect(page.locator("tbody .mark.note").first).to_contain_text("⚑ 2")
 
     assert [each["signal"] for each in listed(wire, run_id)] == [rating(4), {"kind": "flag"}]
@@ -192,9 +204,9 @@ def test_an_event_is_rated_with_two_keystrokes_and_corrected_with_a_third(
     run_id = finished_run(wire)
     page = sign_in(open_page(f"/runs/{run_id}"))
 
-    page.keyboard.type("j5")
+    press(page, "j", "5")
     expect(page.locator("#e0 .mark.note")).to_have_text("★★★★★")
-    page.keyboard.press("c")
+    press(page, "c")
     dialog = page.locator("dialog")
     expect(dialog).to_contain_text("Of event 0")
     dialog.get_by_label("Text").fill("better so")

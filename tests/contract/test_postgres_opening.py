@@ -190,14 +190,19 @@ async def test_without_the_driver_the_message_names_the_extra(
 
 
 async def test_a_store_whose_connections_are_all_busy_says_so(postgres_url: str) -> None:
-    options = StoreOptions(pool_size=1, pool_timeout_seconds=0.05)
+    options = StoreOptions(pool_size=1, pool_timeout_seconds=60)
     store = await PostgresStore.open(postgres_url, options)
-    async with store._db.pool.connection():
+    pool = store._db.pool
+    assert pool.timeout == 60
+    async with pool.connection():
+        # Only now: a busy server may take a while for the first connection.
+        pool.timeout = 0.05
         with pytest.raises(Unavailable, match="connections are busy"):
             await store.run(TENANT, "run-1")
         with pytest.raises(Unavailable, match="connections are busy"):
             await store.append(TENANT, [batch()])
 
+    pool.timeout = 60
     await store.append(TENANT, [batch()])
 
     assert await log(store) == [b"0"]
@@ -205,10 +210,11 @@ async def test_a_store_whose_connections_are_all_busy_says_so(postgres_url: str)
 
 
 async def test_a_statement_that_takes_too_long_is_ended(postgres_url: str) -> None:
-    store = await PostgresStore.open(postgres_url, StoreOptions(statement_timeout_seconds=0.05))
+    # Enough for what is asked when it is opened, also of a busy server.
+    store = await PostgresStore.open(postgres_url, StoreOptions(statement_timeout_seconds=3))
 
     with pytest.raises(Unavailable, match="took too long"):
-        await store._db.ask("SELECT pg_sleep(10)")
+        await store._db.ask("SELECT pg_sleep(600)")
 
     await store.close()
 
@@ -219,7 +225,7 @@ async def test_a_read_goes_on_after_the_server_cut_its_connections(postgres_url:
 
     do(
         postgres_url,
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()",
     )
 

@@ -18,7 +18,7 @@ from wopr.store.sqlite.writer import GROUP_LIMIT, Writer
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

@@ -222,7 +222,9 @@ KINDS = st.sampled_from(["rating", "correction", "label", "flag"])
     by=st.sampled_from(["workflow", "agent", "node", "time", "nothing"]),
 )
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_counts_of_any_window_are_those_of_the_annotations_in_it(
     tmp_path_factory: pytest.TempPathFactory,

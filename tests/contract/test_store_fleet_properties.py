@@ -26,7 +26,7 @@ from tests.contract.fleet import (
 from wopr.fleet.windows import since
 from wopr.store.port import Store
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 _tenants = count()
 

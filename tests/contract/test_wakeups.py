@@ -19,7 +19,7 @@ from wopr.store.port import Batch, Store
 
 pytestmark = pytest.mark.anyio
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 SOON_MS = 200
 
 

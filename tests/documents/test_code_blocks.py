@@ -54,7 +54,7 @@ def test_the_code_of_a_document_runs(document: Path, project: Path) -> None:
         env=variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
 

@@ -135,9 +135,16 @@ class Cluster:
 
     def holder_of(self, run_id: str) -> Member:
         """The process that executes a run, once one does."""
-        eventually(lambda: self.holder(run_id) is not None)
-        pid = int((self.holder(run_id) or "").split("-")[-2])
-        return next(m for m in self.members if m.process is not None and m.process.pid == pid)
+        found: list[Member] = []
+
+        def is_held() -> bool:
+            # One look: a second one may find that the run has gone on to somebody else.
+            pid = _pid(self.holder(run_id) or "")
+            found.extend(m for m in self.members if m.process is not None and m.process.pid == pid)
+            return bool(found)
+
+        eventually(is_held)
+        return found[0]
 
     def status(self, run_id: str) -> str:
         return str(self.one("SELECT status FROM runs WHERE run_id = %s", run_id))
@@ -145,7 +152,7 @@ class Cluster:
     def unfinished(self) -> int:
         return int(self.one("SELECT count(*) FROM runs WHERE ended_at IS NULL"))
 
-    def until_over(self, *run_ids: str, seconds: float = 60.0) -> None:
+    def until_over(self, *run_ids: str, seconds: float = 120.0) -> None:
         """Wait until these runs, or all there are, have ended."""
 
         def is_over() -> bool:
@@ -169,10 +176,19 @@ class Cluster:
 
     def check(self) -> None:
         """Stop everybody, and find nothing wrong with what they leave behind."""
+        # Those who live bury the dead, which takes them a few seconds.
+        eventually(self._knows_the_living_only)
         self.end()
         assert problems(self.url) == []
         assert self.rows("SELECT run_id FROM runs WHERE holder IS NOT NULL") == []
         assert self.rows("SELECT process_id FROM processes") == []
+
+    def _knows_the_living_only(self) -> bool:
+        living = {member.process.pid for member in self.members if member.process is not None}
+        known = {
+            _pid(process_id) for (process_id,) in self.rows("SELECT process_id FROM processes")
+        }
+        return not living or known <= living
 
     def stored(self) -> Stored:
         return Stored(self.url)
@@ -182,7 +198,12 @@ class Cluster:
             member.end()
 
 
-def stream_text(member: Member, tokens: int, delay_ms: int) -> str:
+def _pid(process_id: str) -> int | None:
+    """The process that a name in the database belongs to."""
+    return int(process_id.split("-")[-2]) if process_id else None
+
+
+def stream_text(member: FragileHost, tokens: int, delay_ms: int) -> str:
     """Start a run whose one node is in flight for a while, and says something again and again.
 
     Like the conformance workflow of this name, but with as much time as a busy machine needs.

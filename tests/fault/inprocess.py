@@ -28,7 +28,7 @@ from wopr.store.port import RunRow
 
 TENANT = "acme"
 NOON = 1_800_000_000_000
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 60
 LINES = 20
 # Nodes that wait at a closed gate when the test is over need not be waited for.
 DRAIN_SECONDS = 0.5

@@ -33,7 +33,7 @@ def receiving() -> Iterator[Receiver]:
             self.rfile.read(int(self.headers.get("content-length", 0)))
             receiver.keys.append(self.headers.get("idempotency-key"))
             status = receiver.statuses.pop(0) if receiver.statuses else 200
-            receiver.may_answer.wait(20)
+            receiver.may_answer.wait(60)
             try:
                 self.send_response(status)
                 self.send_header("content-length", "0")

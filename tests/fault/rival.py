@@ -24,7 +24,7 @@ from wopr.store.sqlite.append import append_batches
 
 Connection: TypeAlias = "sqlite3.Connection | psycopg.Connection[Any]"
 
-_BUSY_SECONDS = 10.0
+_BUSY_SECONDS = 60.0
 _ROW = f"SELECT {RUN_COLUMNS} FROM runs r WHERE run_id = '{{}}'"
 _EVENT = "SELECT body FROM events WHERE run_id = '{}' AND sequence = {}"
 _STATUS = {

@@ -10,7 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fault.forking import ENDED, WAITING, answer, forked, story
-from tests.fault.inprocess import NOON, TENANT, Bench, Clock, bench, numbered
+from tests.fault.inprocess import (
+    DEADLINE_SECONDS,
+    NOON,
+    TENANT,
+    Bench,
+    Clock,
+    bench,
+    numbered,
+)
 from tests.wire.definitions import edge, fresh, node, workflow
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.engine.state import RunState
@@ -125,7 +133,7 @@ def definitions(draw: st.DrawFn) -> JsonObject:
 async def run_to_its_end(ours: Bench, workflow_id: str) -> str:
     """Run a workflow, and say yes to whatever it asks."""
     run_id = await ours.create(workflow_id)
-    with anyio.fail_after(10):
+    with anyio.fail_after(DEADLINE_SECONDS):
         while (status := (await ours.row(run_id)).status) not in ENDED:
             if status in WAITING:
                 await say_yes(ours, run_id)

@@ -98,10 +98,8 @@ def test_a_replay_whose_host_is_killed_goes_on_without_a_second_effect(tmp_path:
         handler.answer(200, b"%d" % len(outside.requests))
 
     with receiving(count) as outside, mortal(tmp_path / "host", **FREE) as host:
-        calls = [
-            node(f"c{number}", "wopr.http.request", config={"url": outside.url, "method": "POST"})
-            for number in range(30)
-        ]
+        config = {"url": outside.url, "method": "POST", "timeoutMs": 60_000}
+        calls = [node(f"c{number}", "wopr.http.request", config=config) for number in range(30)]
         definition = workflow(calls)
         with host.wire() as wire:
             wire.register(definition)

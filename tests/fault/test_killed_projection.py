@@ -16,6 +16,8 @@ from tests.wire.fleet import Story, held, push, transitions
 from tests.wire.host import GLOBEX
 from wopr.fleet.observed_ids import observed_run_id
 
+pytestmark = pytest.mark.timeout(600)
+
 THINKS = "conformance-agent-reasoning"
 RUNS = 12
 AGENTS = [f"agent-{number}" for number in range(150)]

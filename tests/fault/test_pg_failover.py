@@ -14,9 +14,10 @@ from tests.postgres.databases import Databases
 
 pytestmark = pytest.mark.timeout(240)
 
-FAILOVER_SECONDS = 20.0
+FAILOVER_SECONDS = 60.0
+# A run goes on for longer than a busy machine may keep a test from what it does next.
 TOKENS = 60
-DELAY_MS = 100
+DELAY_MS = 250
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_worker_that_is_stopped_gives_its_runs_back_at_once(ours: Cluster) -> 
     assert ours.holder(run_id) != before
     ours.until_over(run_id)
     assert completions(ours, run_id) == 1
-    assert ours.rows("SELECT count(*) FROM processes") == [(3,)]
+    eventually(lambda: ours.one("SELECT count(*) FROM processes") == 3)
     ours.check()
 
 

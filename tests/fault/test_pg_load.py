@@ -80,7 +80,7 @@ class Story:
 async def client(api: Member) -> AsyncGenerator[httpx.AsyncClient, None]:
     headers = {"Authorization": f"Bearer {ACME}"}
     async with httpx.AsyncClient(
-        base_url=api.url, headers=headers, timeout=20, trust_env=False
+        base_url=api.url, headers=headers, timeout=60, trust_env=False
     ) as http:
         yield http
 

@@ -11,10 +11,11 @@ from tests.fault.hosts import eventually
 from tests.postgres.databases import Databases
 from tests.wire.definitions import delay, node, workflow
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 LIMIT_MS = 5000
-LONG_MS = 60_000
+# Longer than anybody waits for it here.
+LONG_MS = 600_000
 
 
 def test_a_wait_whose_process_was_killed_ends_at_another_one(
@@ -32,7 +33,7 @@ def test_a_wait_whose_process_was_killed_ends_at_another_one(
         first.kill()
         ours.worker()
 
-        # The child as well: nothing else would end it before its minute is over.
-        ours.until_over(seconds=30)
+        # The child as well: nothing else would end it.
+        ours.until_over()
         assert ours.events(run_id)[-2:] == ["node.failed", "run.failed"]
         ours.check()

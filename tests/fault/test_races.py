@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Database
 from tests.fault.checker import problems
 from tests.fault.inprocess import (
+    DEADLINE_SECONDS,
     LINES,
     TENANT,
     Bench,
@@ -116,7 +117,7 @@ async def test_a_storm_of_pauses_and_resumes_leaves_a_run_that_can_finish(
 
     await at_once(*[storm] * 4)
     gates.open("third")
-    with anyio.fail_after(10):
+    with anyio.fail_after(DEADLINE_SECONDS):
         while (await ours.row(run_id)).status != "completed":
             await at_once(lambda: commands.resume(TENANT, run_id), lambda: ours.wake(run_id))
 

@@ -17,10 +17,12 @@ from wopr.protocol.times import to_millis
 from wopr.runtime.wishes import CancelWish
 from wopr.store.port import Wish
 
+pytestmark = pytest.mark.timeout(600)
+
 NewHost = Callable[..., FragileHost]
 
 LATE_MS = 1000
-DRAIN = {"drainPolicy": "drain-current-node"}
+TRIES = 8
 
 
 def now_ms() -> int:
@@ -45,47 +47,66 @@ def started(wire: Wire, definition: JsonObject, *wanted: str) -> str:
     return run_id
 
 
+def is_in_time_once(attempt: Callable[[], bool]) -> bool:
+    """Whether one of several attempts is in time: what is held up by a busy machine is late."""
+    return any(attempt() for _ in range(TRIES))
+
+
 def test_a_delay_goes_on_where_it_was(new_host: NewHost) -> None:
     host = new_host()
-    run_id = started(host.wire, workflow([delay("wait", 4000)]))
 
-    served = crash_and_restart(host)
-    found = host.wire.finished(run_id)
+    def goes_on_in_time() -> bool:
+        run_id = started(host.wire, workflow([delay("wait", 4000)]))
 
-    [began] = instants(host.wire, run_id, "node.started")
-    [ended] = instants(host.wire, run_id, "node.completed")
-    assert found["status"] == "completed"
-    assert began + 4000 <= ended <= max(began + 4000, served) + LATE_MS
+        served = crash_and_restart(host)
+        found = host.wire.finished(run_id)
+
+        [began] = instants(host.wire, run_id, "node.started")
+        [ended] = instants(host.wire, run_id, "node.completed")
+        assert found["status"] == "completed"
+        assert began + 4000 <= ended
+        return ended <= max(began + 4000, served) + LATE_MS
+
+    assert is_in_time_once(goes_on_in_time)
 
 
 def test_a_delay_that_passed_while_the_host_was_down_is_over_at_once(new_host: NewHost) -> None:
     host = new_host()
-    run_id = started(host.wire, workflow([delay("wait", 200)]))
-    began = now_ms()
-    host.kill()
-    eventually(lambda: now_ms() > began + 200)
 
-    host.start()
-    served = now_ms()
-    host.wire.finished(run_id)
+    def is_over_at_once() -> bool:
+        run_id = started(host.wire, workflow([delay("wait", 2000)]))
+        host.kill()
+        down = now_ms()
+        eventually(lambda: now_ms() > down + 2000)
 
-    [ended] = instants(host.wire, run_id, "node.completed")
-    assert ended <= served + LATE_MS
+        host.start()
+        served = now_ms()
+        host.wire.finished(run_id)
+
+        [ended] = instants(host.wire, run_id, "node.completed")
+        return down < ended <= served + LATE_MS
+
+    assert is_in_time_once(is_over_at_once)
 
 
 def test_the_wait_before_another_attempt_goes_on_where_it_was(new_host: NewHost) -> None:
     host = new_host()
     settings = {"maxRetries": 1, "backoff": {"initialMs": 4000}}
     failing = workflow([node("fail", "core.fail", settings=settings)])
-    run_id = started(host.wire, failing, "node.retried")
 
-    served = crash_and_restart(host)
-    found = host.wire.finished(run_id)
+    def goes_on_in_time() -> bool:
+        run_id = started(host.wire, failing, "node.retried")
 
-    [retried] = instants(host.wire, run_id, "node.retried")
-    [_, again] = instants(host.wire, run_id, "node.started")
-    assert found["status"] == "failed"
-    assert retried + 4000 <= again <= max(retried + 4000, served) + LATE_MS
+        served = crash_and_restart(host)
+        found = host.wire.finished(run_id)
+
+        [retried] = instants(host.wire, run_id, "node.retried")
+        [_, again] = instants(host.wire, run_id, "node.started")
+        assert found["status"] == "failed"
+        assert retried + 4000 <= again
+        return again <= max(retried + 4000, served) + LATE_MS
+
+    assert is_in_time_once(goes_on_in_time)
 
 
 def test_a_deadline_that_passed_while_the_host_was_down_fails_the_run(new_host: NewHost) -> None:
@@ -107,17 +128,30 @@ def test_a_deadline_that_passed_while_the_host_was_down_fails_the_run(new_host: 
     assert types[-3:] == ["node.cancelled", "cap.breached", "run.failed"]
 
 
+def asked_to_pause(wire: Wire, policy: str, milliseconds: int) -> str:
+    """A run that is asked to pause while its first node waits.
+
+    On a busy machine the wish may come when that is over; then it is another run's turn.
+    """
+    definition = workflow([delay("wait", milliseconds), node("after")])
+    types: list[str] = []
+    for _ in range(TRIES):
+        run_id = started(wire, definition)
+        answer = wire.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": policy})
+        types = wire.types(run_id)
+        is_drained = policy != "immediate" and "node.completed" in types
+        if answer.status_code == 202 and not is_drained:
+            return run_id
+    raise AssertionError(f"no run was asked in time; the last one was at {types}")
+
+
 def test_a_pause_that_waits_for_a_node_survives_a_crash(new_host: NewHost) -> None:
     host = new_host()
-    run_id = started(host.wire, workflow([delay("wait", 3000), node("after")]))
-    answer = host.wire.post(f"/v1/runs/{run_id}:pause", DRAIN)
-    before = host.wire.types(run_id)
+    run_id = asked_to_pause(host.wire, "drain-current-node", 3000)
 
     crash_and_restart(host)
     host.wire.events_until(run_id, "run.paused")
 
-    assert answer.status_code == 202
-    assert "run.paused" not in before
     assert host.wire.types(run_id)[-2:] == ["node.completed", "run.paused"]
     assert host.wire.post(f"/v1/runs/{run_id}:resume").status_code == 202
     assert host.wire.finished(run_id)["status"] == "completed"
@@ -126,8 +160,7 @@ def test_a_pause_that_waits_for_a_node_survives_a_crash(new_host: NewHost) -> No
 @pytest.mark.parametrize("policy", ["immediate", "drain-current-node"])
 def test_a_paused_run_stays_paused_and_can_be_resumed(new_host: NewHost, policy: str) -> None:
     host = new_host()
-    run_id = started(host.wire, workflow([delay("wait", 1500), node("after")]))
-    host.wire.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": policy})
+    run_id = asked_to_pause(host.wire, policy, 1500)
     host.wire.events_until(run_id, "run.paused")
     before = host.wire.log(run_id)
 
@@ -224,7 +257,7 @@ def test_credentials_that_were_cut_short_do_not_keep_a_host_from_starting(
 
 
 def posting(url: str, **settings: object) -> JsonObject:
-    config = {"url": url, "method": "POST", "body": {"amount": 1}, "timeoutMs": 20_000}
+    config = {"url": url, "method": "POST", "body": {"amount": 1}, "timeoutMs": 60_000}
     effect = node("effect", "wopr.http.request", config=config, settings=settings)
     return workflow([effect, delay("wait", 1500)])
 
@@ -261,13 +294,20 @@ def test_an_effect_that_was_under_way_is_sent_again_with_the_same_key(new_host: 
 def test_another_attempt_at_an_effect_has_the_key_of_the_first(new_host: NewHost) -> None:
     host = new_host(WOPR_ALLOW_PRIVATE_DESTINATIONS="1")
     with receiving() as receiver:
-        receiver.statuses = [503, 429]
-        trying = posting(receiver.url, maxRetries=3, backoff={"initialMs": 300})
+        trying = posting(receiver.url, maxRetries=3, backoff={"initialMs": 1000})
 
-        run_id = started(host.wire, trying, "node.retried")
-        crash_and_restart(host)
-        found = host.wire.finished(run_id)
+        def is_killed_between_attempts() -> bool:
+            receiver.keys, receiver.statuses = [], [503, 429]
+            run_id = started(host.wire, trying, "node.retried")
+            host.kill()
+            # Killed during an attempt, the host has to make that one again.
+            is_between = len(receiver.keys) == 1
+            host.start()
+            found = host.wire.finished(run_id)
 
-        assert found["status"] == "completed"
-        assert len(receiver.keys) == 3
-        assert len(set(receiver.keys)) == 1
+            assert found["status"] == "completed"
+            assert len(receiver.keys) == 3 or not is_between
+            assert len(set(receiver.keys)) == 1
+            return is_between
+
+        assert is_in_time_once(is_killed_between_attempts)

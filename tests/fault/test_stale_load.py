@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Gates
+from tests.fault.inprocess import TENANT, Bench, Gates, eventually
 from tests.wire.definitions import node
 
 pytestmark = pytest.mark.anyio
@@ -19,6 +19,12 @@ async def test_an_advance_that_comes_too_late_sees_that_the_run_has_ended(
     stale = await advancer.journal.load(TENANT, run_id)
     gates.open("gate")
     await ours.until(run_id, "completed")
+
+    async def is_let_go() -> bool:
+        # The store may know of its end a moment before the host's memory does.
+        return run_id not in advancer.runs
+
+    await eventually(is_let_go)
 
     async def loaded(tenant: str, name: str) -> object:
         return stale

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.fault.cluster import stream_text
 from tests.fault.hosts import FragileHost, eventually
 from tests.fault.inprocess import NOON, TENANT, Gates, bench, gate_types, numbered
 from tests.fault.inprocess import eventually as eventually_so
@@ -21,9 +22,12 @@ from tests.wire.host import WOPR, environment
 from wopr.runtime.wakeups import FAILED_MS
 from wopr.store.sqlite.schema import MIGRATIONS
 
+pytestmark = pytest.mark.timeout(600)
+
 NewHost = Callable[..., FragileHost]
 
 SMALL_BYTES = 16_384
+UNDER_WAY_MS = 12_000
 
 
 def fill_disk(host: FragileHost) -> None:
@@ -88,11 +92,10 @@ def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_ro
 ) -> None:
     host = new_host()
     wire = host.wire
-    words = [f"word{number} " for number in range(15)]
-    provider = {"id": "stream-text", "config": {"tokens": words, "delayMsPerToken": 150}}
-    talking = wire.create("conformance-stream-text", configurable={"mockProvider": provider})
-    asleep = wire.create(wire.register(workflow([delay("wait", 1500), node("after")])))
-    child = wire.register(workflow([delay("sleep", 1500)]))
+    # All of them are under way for longer than a busy machine may keep the disk from filling up.
+    talking = stream_text(host, 60, 200)
+    asleep = wire.create(wire.register(workflow([delay("wait", UNDER_WAY_MS), node("after")])))
+    child = wire.register(workflow([delay("sleep", UNDER_WAY_MS)]))
     call = node("call", "core.subWorkflow", config={"workflowId": child})
     parent = wire.create(wire.register(workflow([call])))
     wire.events_until(parent, "node.dispatched")
@@ -104,7 +107,7 @@ def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_ro
 
     assert [wire.finished(run)["status"] for run in (talking, asleep, parent)] == ["completed"] * 3
     chunks = [event for event in wire.log(talking) if event["type"] == "output.chunk"]
-    assert [chunk["payload"]["chunk"] for chunk in chunks] == words
+    assert [chunk["payload"]["chunk"] for chunk in chunks] == [str(number) for number in range(60)]
 
 
 @pytest.mark.sqlite("the disk is full for the files of this host")
@@ -112,7 +115,7 @@ def test_commands_that_a_full_disk_refused_can_be_given_again(new_host: NewHost)
     host = new_host()
     wire = host.wire
     runs = {
-        name: wire.create("conformance-cancellable", {"delayMs": 2000})
+        name: wire.create("conformance-cancellable", {"delayMs": UNDER_WAY_MS})
         for name in ("/cancel", ":pause")
     }
     fill_disk(host)
@@ -136,7 +139,7 @@ def try_to_serve(data_dir: Path) -> subprocess.CompletedProcess[str]:
         env=environment(data_dir, {}),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
 

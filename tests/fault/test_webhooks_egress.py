@@ -180,7 +180,9 @@ async def test_a_hundred_failures_in_a_week_end_a_subscription_until_somebody_re
         assert subscription is not None
         ours.clock.now = max(ours.clock.now, subscription.health.open_until or 0)
         ours.host.dispatcher.wake(TENANT, made.webhook_id)
-        return subscription.health.state == "failed"
+        # What is known here is written a moment later.
+        row = await ours.host.store.webhook(TENANT, made.webhook_id)
+        return row is not None and row.health.state == subscription.health.state == "failed"
 
     for _ in range(105):
         await ours.create(workflow)

@@ -63,7 +63,7 @@ async def connected(
     """Connect to a host's `/mcp`; without a person nobody can be asked."""
     headers = {"Authorization": f"Bearer {key}"}
     async with (
-        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=30) as http,
+        httpx2.AsyncClient(headers=headers, trust_env=False, timeout=60) as http,
         Client(
             streamable_http_client(f"{url}/mcp", http_client=http),
             mode=mode,

@@ -20,7 +20,7 @@ from wopr.protocol.documents import JsonObject
 SCRIPT = Path(__file__).with_name("notes_server.py")
 COMMAND = (sys.executable, str(SCRIPT))
 TOOLS = ("search", "token", "read", "refuse", "rant", "die", "hang")
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 NewHost = Callable[..., ServedHost]
@@ -66,8 +66,11 @@ def notes(tmp_path: Path) -> Notes:
 @pytest.fixture
 def notes_url(notes: Notes) -> Iterator[Callable[[], str]]:
     """Start the server on a port of its own; a second call starts it anew on the same one."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    # Bound and not listened on, the port stays this test's while no server has it.
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    port = kept.getsockname()[1]
     running: list[subprocess.Popen[bytes]] = []
 
     def start() -> str:
@@ -85,7 +88,8 @@ def notes_url(notes: Notes) -> Iterator[Callable[[], str]]:
         _wait_for(port)
         return f"http://127.0.0.1:{port}/mcp"
 
-    yield start
+    with kept:
+        yield start
     for process in running:
         process.kill()
         process.wait()

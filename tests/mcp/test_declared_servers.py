@@ -7,6 +7,7 @@ import msgspec
 import pytest
 import yaml
 
+from tests.fault.hosts import eventually
 from tests.mcp.conftest import COMMAND, NewHost, Notes
 from tests.wire.client import Wire
 from tests.wire.definitions import from_variable, node, variable, workflow
@@ -16,6 +17,8 @@ from wopr.protocol.documents import Json, JsonObject
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TOKEN = "hunter2-hunter2-hunter2"
+# Enough for a busy machine to take the call.
+HANGS_MS = 10_000
 
 
 @pytest.fixture
@@ -130,7 +133,7 @@ def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
     declaring: NewHost, notes: Notes
 ) -> None:
     with Wire(declaring().url, ACME) as acme:
-        hung = acme.run(acme.register(calls("hang", config={"timeoutMs": 1000})))
+        hung = acme.run(acme.register(calls("hang", config={"timeoutMs": HANGS_MS})))
         died = acme.run(acme.register(calls("die")))
 
     assert died["error"]["code"] == "tool_unavailable"
@@ -181,11 +184,12 @@ def test_neither_log_nor_data_of_the_host_has_the_secret_of_a_server(
     with Wire(host.url, ACME) as acme:
         found = acme.run(acme.register(calls("token")))
         everything = f"{found} {acme.log(found['runId'])}"
+    # What it says beside its answers comes when it comes.
+    eventually(lambda: "mcp server says" in host.log())
     host.stop()
 
     assert notes.called == ["token"]
     assert TOKEN not in everything + host.log()
-    assert "mcp server says" in host.log()
     held = [path for path in host.data_dir.rglob("*") if path.is_file()]
     assert not [path for path in held if TOKEN.encode() in path.read_bytes()]
 

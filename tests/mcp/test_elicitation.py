@@ -78,11 +78,12 @@ async def test_a_person_who_says_nothing_answers_nothing(
 async def test_a_person_of_an_older_client_who_never_answers_is_not_waited_for(
     new_host: NewHost,
 ) -> None:
-    host = new_host("--conformance", WOPR_MCP_CALL_SECONDS="1")
+    # Enough for a busy machine to come to the question.
+    host = new_host("--conformance", WOPR_MCP_CALL_SECONDS="10")
     asleep = Asleep("cancel")
 
     async with connected(host.url, mode="legacy", person=asleep) as client:
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             result = await client.call_tool(APPROVAL, {})
 
     assert len(asleep.asked) == 1

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
+import psutil  # type: ignore[import-untyped]  # the package carries no types
 import pytest
 
+from tests.fault.inprocess import eventually
 from tests.mcp.conftest import Notes
 from tests.mcp.desk import desk, payloads, ran
 from wopr import Agent, mcp_server
@@ -134,7 +135,8 @@ async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_is_started_again
 async def test_a_server_that_hangs_is_given_up_at_its_limit_and_started_again(notes: Notes) -> None:
     models = scripted(call("notes_hang"), SEARCH, say("Nothing."))
 
-    log = await ran(desk(notes.server(timeout_ms=1500)), models)
+    # Enough for a busy machine to take the call.
+    log = await ran(desk(notes.server(timeout_ms=10_000)), models)
 
     hung, searched = payloads(log, "agent.toolReturned")
     assert (hung["status"], hung["error"]["code"]) == ("error", "tool_timeout")
@@ -164,8 +166,11 @@ async def test_one_session_serves_many_calls_and_ends_with_the_host(notes: Notes
 
     [pid] = {call["pid"] for call in notes.calls}
     assert len(notes.calls) == 2
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+
+    async def has_ended() -> bool:
+        return not psutil.pid_exists(pid)
+
+    await eventually(has_ended)
 
 
 async def test_an_agent_whose_server_cannot_be_started_fails_with_the_reason() -> None:

@@ -21,7 +21,7 @@ from typing import ClassVar, TypeVar
 from tests.models.turns import BreakOff, Fail, FailLate, Garble, GarbleLate, Hang, Say, Turn
 from wopr.protocol.documents import Json, JsonObject
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 AnyServer = TypeVar("AnyServer", bound="ModelServer")
 _ids = count(1)
 

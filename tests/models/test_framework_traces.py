@@ -29,7 +29,7 @@ PROMPT = "a-prompt-that-stays-where-it-is"
 async def test_an_agent_of_pydantic_ai_is_seen_without_its_words(tmp_path: Path) -> None:
     with served(tmp_path / "host", **PATIENT) as host, Wire(host.url, ACME) as wire:
         exporter = OTLPSpanExporter(
-            f"{host.url}{PATH}", headers={"Authorization": f"Bearer {INGEST}"}
+            f"{host.url}{PATH}", headers={"Authorization": f"Bearer {INGEST}"}, timeout=60
         )
         provider = TracerProvider()
         # Each span is an export of its own, the children before their agent.

@@ -60,17 +60,17 @@ async def test_a_python_function_is_called_with_checked_arguments(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "code"),
-    [(broken, {"reason": "rain"}, "tool_error"), (sleeper, {}, "tool_timeout")],
+    ("tool", "arguments", "timeout_ms", "code"),
+    [(broken, {"reason": "rain"}, 60_000, "tool_error"), (sleeper, {}, 50, "tool_timeout")],
 )
 async def test_a_tool_that_raises_or_never_ends_is_told_to_the_model(
-    tmp_path: Path, tool: object, arguments: JsonObject, code: str
+    tmp_path: Path, tool: object, arguments: JsonObject, timeout_ms: int, code: str
 ) -> None:
     own = tool_of(tool)  # type: ignore[arg-type]  # one of the functions above
     models = TestModels(calls((own.name.removeprefix("local:"), arguments)), says("Pity."))
 
     async with model_bench(tmp_path, models, [own]) as bench:
-        found = await finished(bench, asks(tools=[own.name], toolTimeoutMs=50))
+        found = await finished(bench, asks(tools=[own.name], toolTimeoutMs=timeout_ms))
         [returned] = await events(bench, found["runId"], "agent.toolReturned")
 
     assert returned["error"]["code"] == code
@@ -240,7 +240,7 @@ async def test_an_answer_that_was_recorded_and_not_yet_told_is_told_once(tmp_pat
         # The one moment at which a crash can come between the record and the log.
         store.settle = settle_and_stop  # type: ignore[method-assign, assignment]  # a crash, once
         run_id = await bench.create(await bench.register([asks("chat")]))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await is_settled.wait()
 
     async with model_bench(tmp_path, models) as bench:

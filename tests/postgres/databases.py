@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from tests.postgres.server import shared_server
 from wopr.store.postgres import PostgresStore
 
 TEMPLATE = "wopr_template"
+_LEAVING_SECONDS = 60.0
 _TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'wopr' AND tablename <> 'migrations'"
 
 
@@ -40,11 +42,11 @@ class Databases:
     def new(self, *, is_empty: bool = False) -> Iterator[str]:
         """Make a database and drop it at the end; migrated, unless it is to be empty."""
         name = f"t_{uuid4().hex}"
-        self._do(f"CREATE DATABASE {name} TEMPLATE {'template0' if is_empty else TEMPLATE}")
+        self._do_alone(f"CREATE DATABASE {name} TEMPLATE {'template0' if is_empty else TEMPLATE}")
         try:
             yield self.url(name)
         finally:
-            self._do(f"DROP DATABASE {name} WITH (FORCE)")
+            self._do_alone(f"DROP DATABASE {name} WITH (FORCE)")
 
     def empty(self, url: str) -> None:
         """Take every row out of a database; quicker than a new one by far."""
@@ -55,6 +57,16 @@ class Databases:
     def _do(self, statement: str) -> None:
         with psycopg.connect(self.server, autocommit=True) as connection:
             connection.execute(statement.encode())
+
+    def _do_alone(self, statement: str) -> None:
+        """Do what the server refuses while anybody who was told to go is still there."""
+        deadline = time.monotonic() + _LEAVING_SECONDS
+        while True:
+            try:
+                return self._do(statement)
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > deadline:
+                    raise
 
     def _ask(self, statement: str, value: str) -> bool:
         with psycopg.connect(self.server, autocommit=True) as connection:

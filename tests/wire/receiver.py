@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from wopr.protocol.documents import JsonObject
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.wire.client import Wire
 
-SLOW = {"delayMs": 20_000}
+SLOW = {"delayMs": 120_000}
 
 
 def under_way(wire: Wire) -> str:

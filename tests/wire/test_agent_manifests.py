@@ -324,7 +324,7 @@ def wopr(host: ServedHost, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=90,
     )
 
 

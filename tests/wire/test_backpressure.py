@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from tests.wire.client import Wire
+from tests.wire.fleet import eventually
 from tests.wire.host import ACME, INGEST, LIVE, ROLES, ServedHost, served
+from tests.wire.steering import SLOW
 
 UNKNOWN = "wopr_live_Zq8VxK3mTtY7pLw2RbN9cHd5JfGs4AeU"
 
@@ -24,7 +26,7 @@ def _spend(wire: Wire, path: str = "/v1/runs/nowhere") -> httpx.Response:
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    with served(tmp_path_factory.mktemp("rate"), "--conformance", WOPR_RATE_LIMIT="5") as running:
+    with served(tmp_path_factory.mktemp("rate"), "--conformance", WOPR_RATE_LIMIT="1") as running:
         yield running
 
 
@@ -37,7 +39,7 @@ def test_too_many_requests_are_told_when_to_come_back(
     assert response.json()["error"] == "rate_limited"
     assert abs(int(response.headers["retry-after"]) * 1000 - details["retryAfterMs"]) <= 1000
     assert details["scope"] == "key"
-    assert details["limit"] == 5
+    assert details["limit"] == 1
 
 
 def test_the_limit_of_one_key_is_not_the_limit_of_another(
@@ -63,8 +65,11 @@ def test_a_key_may_go_on_when_its_time_has_come(
     waits = int(_spend(wire).headers["retry-after"])
     deadline = time.monotonic() + waits + 1
 
+    began = time.monotonic()
     while wire.get("/v1/runs").status_code == 429:
-        assert time.monotonic() < deadline
+        # What counts is when a call begins: its answer may be slow to come.
+        assert began < deadline
+        began = time.monotonic()
 
 
 def test_open_paths_are_not_limited(slow: ServedHost, connect: Callable[..., Wire]) -> None:
@@ -78,11 +83,11 @@ def test_over_capacity_the_host_says_so_and_recovers(
 ) -> None:
     host = new_host("--conformance", WOPR_MAX_IN_FLIGHT="3")
     wire = connect(ACME, host)
-    run_id = wire.create("conformance-cancellable")
+    run_id = wire.create("conformance-cancellable", SLOW)
 
     with ThreadPoolExecutor(2) as pool:
         waits = [connect(ACME, host) for _ in range(2)]
-        polls = [pool.submit(w.poll, run_id, lastSequence=1, timeout=2) for w in waits]
+        polls = [pool.submit(w.poll, run_id, lastSequence=1, timeout=60) for w in waits]
         # Both polls, and the request that asks for the count.
         while "wopr_http_in_flight 3.0" not in wire.get("/metrics").text:
             assert not any(poll.done() for poll in polls)
@@ -90,13 +95,14 @@ def test_over_capacity_the_host_says_so_and_recovers(
             next(frames)
             refused = wire.get("/v1/runs")
             health = wire.get("/healthz")
+        # There is room again once the host has heard that the reader of the stream is gone.
+        eventually(lambda: wire.post(f"/v1/runs/{run_id}/cancel").status_code == 200)
 
     assert refused.status_code == 503
     assert refused.json()["error"] == "service_unavailable"
     assert refused.headers["retry-after"] == str(refused.json()["details"]["retryAfter"])
     assert health.status_code == 200
-    assert all(poll.result()["runStatus"] == "running" for poll in polls)
-    assert wire.post(f"/v1/runs/{run_id}/cancel").status_code == 200
+    assert all(poll.result()["runStatus"] == "cancelled" for poll in polls)
     assert wire.document("/.well-known/openwop")["production"]["backpressure"]["inflightCap"] == 3
 
 

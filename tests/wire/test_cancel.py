@@ -7,6 +7,7 @@ import pytest
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, node, workflow
 from tests.wire.steering import SLOW, under_way
+from tests.wire.timing import is_within
 from wopr.protocol.documents import JsonObject
 
 
@@ -20,16 +21,19 @@ def last_payload(wire: Wire, run_id: str, event_type: str) -> JsonObject:
 
 
 def test_a_cancelled_run_ends_within_five_seconds(acme: Wire) -> None:
-    run_id = under_way(acme)
-    began = time.monotonic()
+    def seconds() -> float:
+        run_id = under_way(acme)
+        began = time.monotonic()
+        answer = acme.post(f"/v1/runs/{run_id}/cancel", {"reason": "enough"})
+        acme.events_until(run_id, "run.cancelled")
+        took = time.monotonic() - began
 
-    answer = acme.post(f"/v1/runs/{run_id}/cancel", {"reason": "enough"})
-    acme.events_until(run_id, "run.cancelled")
+        assert answer.json()["runId"] == run_id
+        assert answer.json()["status"] in ("cancelling", "cancelled")
+        assert last_payload(acme, run_id, "run.cancelled")["reason"] == "enough"
+        return took
 
-    assert time.monotonic() - began < 5
-    assert answer.json()["runId"] == run_id
-    assert answer.json()["status"] in ("cancelling", "cancelled")
-    assert last_payload(acme, run_id, "run.cancelled")["reason"] == "enough"
+    assert is_within(5, seconds)
 
 
 @pytest.mark.parametrize("body", [None, {}, {"reason": ""}])
@@ -84,7 +88,7 @@ def test_an_unknown_run_cannot_be_cancelled(acme: Wire) -> None:
 
 def _family(wire: Wire) -> tuple[str, str, str]:
     """A run, its child and its grandchild, all three waiting."""
-    grandchild = wire.register(workflow([delay("wait", 20_000)]))
+    grandchild = wire.register(workflow([delay("wait", 120_000)]))
     call = {"waitForCompletion": True}
     child = wire.register(
         workflow([node("call", "core.subWorkflow", config={"workflowId": grandchild, **call})])
@@ -99,19 +103,22 @@ def _family(wire: Wire) -> tuple[str, str, str]:
 
 
 def test_a_cancel_reaches_children_and_their_children(acme: Wire) -> None:
-    parent, child, grandchild = _family(acme)
-    began = time.monotonic()
+    def seconds() -> float:
+        parent, child, grandchild = _family(acme)
+        began = time.monotonic()
+        acme.post(f"/v1/runs/{parent}/cancel", {"reason": "enough"})
+        statuses = [acme.finished(run_id)["status"] for run_id in (parent, child, grandchild)]
+        took = time.monotonic() - began
 
-    acme.post(f"/v1/runs/{parent}/cancel", {"reason": "enough"})
-    statuses = [acme.finished(run_id)["status"] for run_id in (parent, child, grandchild)]
+        assert statuses == ["cancelled"] * 3
+        assert last_payload(acme, child, "run.cancelled") == {
+            "reason": "parent-cancelled",
+            "parentRunId": parent,
+        }
+        assert last_payload(acme, grandchild, "run.cancelled")["parentRunId"] == child
+        return took
 
-    assert time.monotonic() - began < 5
-    assert statuses == ["cancelled"] * 3
-    assert last_payload(acme, child, "run.cancelled") == {
-        "reason": "parent-cancelled",
-        "parentRunId": parent,
-    }
-    assert last_payload(acme, grandchild, "run.cancelled")["parentRunId"] == child
+    assert is_within(5, seconds)
 
 
 def test_a_cancelled_child_fails_its_parent(acme: Wire) -> None:

@@ -110,7 +110,7 @@ def test_the_own_tenant_may_be_named_and_another_may_not(acme: Wire) -> None:
 
 
 def test_a_second_active_run_of_a_workflow_is_refused_when_asked_to(acme: Wire) -> None:
-    workflow_id = acme.register(workflow([delay("wait", 20_000)]))
+    workflow_id = acme.register(workflow([delay("wait", 120_000)]))
     enforce = {"X-Dedup": "enforce"}
     first = acme.create(workflow_id, headers=enforce)
 
@@ -128,7 +128,7 @@ def test_a_second_active_run_of_a_workflow_is_refused_when_asked_to(acme: Wire) 
 
 
 def test_without_the_header_runs_of_a_workflow_live_side_by_side(acme: Wire) -> None:
-    workflow_id = acme.register(workflow([delay("wait", 20_000)], id=fresh()))
+    workflow_id = acme.register(workflow([delay("wait", 120_000)], id=fresh()))
     first = acme.create(workflow_id, headers={"X-Dedup": "enforce"})
 
     second = acme.create(workflow_id)
@@ -138,7 +138,7 @@ def test_without_the_header_runs_of_a_workflow_live_side_by_side(acme: Wire) -> 
 
 
 def test_deduplication_does_not_look_across_tenants(acme: Wire, globex: Wire) -> None:
-    definition = workflow([delay("wait", 20_000)])
+    definition = workflow([delay("wait", 120_000)])
     acme.register(definition)
     globex.register(definition)
     first = acme.create(definition["id"], headers={"X-Dedup": "enforce"})

@@ -195,7 +195,7 @@ def test_a_host_refuses_to_start_with_a_setting_that_cannot_be_kept(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=90,
     )
 
     assert done.returncode == 2

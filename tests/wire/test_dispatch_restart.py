@@ -21,7 +21,7 @@ from tests.wire.agent_definitions import (
     phases,
     supervised,
 )
-from tests.wire.client import Wire
+from tests.wire.client import DEADLINE_SECONDS, Wire
 from tests.wire.definitions import delay, node, variable, workflow
 from tests.wire.host import ACME, ServedHost
 from wopr.protocol.documents import JsonObject
@@ -103,7 +103,7 @@ class Door:
             def do_POST(self) -> None:
                 door.keys.append(self.headers.get("idempotency-key"))
                 door.reached.set()
-                door.opened.wait(20)
+                door.opened.wait(DEADLINE_SECONDS)
                 self.send_response(204)
                 self.end_headers()
 
@@ -135,7 +135,7 @@ def test_a_tool_call_that_a_crash_cut_short_is_one_call_with_one_return(
     with Wire(host.url, ACME) as wire:
         call = node("call", "wopr.http.request", config=config)
         run_id = wire.create(wire.register(workflow([call])))
-        assert door.reached.wait(20)
+        assert door.reached.wait(DEADLINE_SECONDS)
         # The call is on the log before it is made.
         assert [e["type"] for e in wire.log(run_id)][-1] == "agent.toolCalled"
     kill(host)

@@ -17,10 +17,10 @@ from tests.wire.agent_definitions import agent_name, mock, scripted
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh
 from tests.wire.fleet import ASKS, Story, eventually, held, pushed, transitions
-from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost
+from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost, kept_port
 from wopr.protocol.documents import JsonObject
 
-STOP_SECONDS = 20
+STOP_SECONDS = 60
 
 
 class Shell:
@@ -160,7 +160,8 @@ def test_the_table_of_agents_says_who_waits_and_where_the_answer_goes(
             wire.register(scripted([mock(agent={"agentId": agent_name()}, **doubts)]))
         )
         pushed(wire, story.start(), story.move(0, *ASKS))
-        eventually(lambda: held(wire, run_id) != [])
+        wire.events_until(run_id, "interrupt.requested")
+        eventually(lambda: held(wire, run_id) == transitions(wire, run_id) != [])
         [item] = wire.document("/v1/interrupts")["items"]
 
     rows = [row for row in fleet("agents").splitlines() if " s (" in row]
@@ -187,7 +188,7 @@ def test_the_tables_show_runs_and_audits(fleet: Shell, acme: Wire) -> None:
 @pytest.fixture
 def tail(new_host: Callable[..., ServedHost], tmp_path: Path) -> Iterator[tuple[ServedHost, Path]]:
     """A host on a port that it keeps, and an archive that is followed."""
-    host = new_host()
+    host = new_host("--port", str(kept_port()))
     archive = tmp_path / "archive"
     archive.mkdir()
     process = subprocess.Popen(
@@ -208,11 +209,9 @@ def test_a_tail_goes_on_when_the_host_is_back(tail: tuple[ServedHost, Path]) -> 
     log.write_bytes(story.start() + b"\n")
     with Wire(host.url, ACME) as wire:
         eventually(lambda: held(wire, story.run_id) == [story.start()])
-    port = host.port
     host.stop()
     with log.open("ab") as file:
         file.write(b"\n".join(story.whole()[1:]) + b"\n")
-    host.options = ("--port", str(port))
     host.start()
 
     with Wire(host.url, ACME) as wire:

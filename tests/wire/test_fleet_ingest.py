@@ -195,7 +195,7 @@ def test_a_push_too_long_is_refused_before_it_has_come(host: ServedHost) -> None
         f"Content-Type: application/x-ndjson\r\nContent-Length: {MIB + 1}\r\n\r\n"
     )
 
-    with socket.create_connection(("127.0.0.1", host.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", host.port), timeout=60) as connection:
         connection.sendall(head.encode())
         answer = connection.recv(65536)
 

@@ -107,9 +107,10 @@ def test_attempts_that_failed_are_replayed_as_they_failed(wire: Wire, outside: R
 def test_an_effect_that_the_source_never_came_to_fails_the_replay(
     wire: Wire, outside: Receiver
 ) -> None:
-    source = wire.create(wire.register(calling(outside, delay("wait", 60_000))))
+    source = wire.create(wire.register(calling(outside, delay("wait", 120_000))))
     wire.events_until(source, "node.started")
     assert wire.post(f"/v1/runs/{source}/cancel").status_code == 200
+    wire.finished(source)
 
     response = wire.post(f"/v1/runs/{source}:fork", {"mode": "replay"})
     replay = str(response.json()["runId"])
@@ -127,9 +128,10 @@ def test_an_effect_that_the_source_never_came_to_fails_the_replay(
 
 
 def test_two_replays_of_a_cancelled_run_are_alike(wire: Wire, outside: Receiver) -> None:
-    source = wire.create(wire.register(calling(outside, delay("wait", 60_000))))
+    source = wire.create(wire.register(calling(outside, delay("wait", 120_000))))
     wire.events_until(source, "node.started")
     wire.post(f"/v1/runs/{source}/cancel")
+    wire.finished(source)
 
     first, second = forked(wire, source), forked(wire, source)
 

@@ -9,6 +9,7 @@ import pytest
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, node, workflow
 from tests.wire.host import ACME, ServedHost
+from tests.wire.waiting import ACCEPT, gate, taken, waiting
 from wopr.protocol.documents import JsonObject
 
 REPLAY = "openwop-idempotent-replay"
@@ -131,14 +132,14 @@ def test_a_repeated_registration_is_replayed_with_its_status(acme: Wire) -> None
 
 
 def test_a_read_ignores_the_key(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 1500})
+    run_id = waiting(acme, gate())
     headers = {"Idempotency-Key": fresh("key")}
 
-    before = acme.get(f"/v1/runs/{run_id}", headers=headers)
-    acme.finished(run_id)
-    after = acme.get(f"/v1/runs/{run_id}", headers=headers)
+    before = acme.get(f"/v1/runs/{run_id}", headers=headers).json()["status"]
+    taken(acme, run_id, "gate", ACCEPT)
+    after = acme.get(f"/v1/runs/{run_id}", headers=headers).json()["status"]
 
-    assert (before.json()["status"], after.json()["status"]) == ("running", "completed")
+    assert (before, after) == ("waiting-approval", "completed")
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256])
@@ -165,7 +166,7 @@ def test_answers_are_remembered_across_a_restart(
 ) -> None:
     host = new_host("--conformance")
     wire = connect(ACME, host)
-    run_id = wire.create(wire.register(workflow([delay("wait", 20_000)])))
+    run_id = wire.create(wire.register(workflow([delay("wait", 120_000)])))
     created = _create(wire, "create-1")
     headers = {"Idempotency-Key": "cancel-1"}
     cancelled = wire.post(f"/v1/runs/{run_id}/cancel", {}, headers=headers)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 
 from tests.wire.client import Wire
+from tests.wire.timing import is_within
 from tests.wire.waiting import (
     ACCEPT,
     REJECT,
@@ -39,23 +40,26 @@ def test_a_parent_shows_that_it_waits_where_its_child_does(fixtures: Wire) -> No
 
 
 def test_cancelling_the_parent_cancels_the_child_and_its_wait(fixtures: Wire) -> None:
-    parent, child, _ = family(fixtures)
-    token = token_of(fixtures, child)
-    began = time.monotonic()
+    def seconds() -> float:
+        parent, child, _ = family(fixtures)
+        token = token_of(fixtures, child)
+        began = time.monotonic()
+        fixtures.post(f"/v1/runs/{parent}/cancel", {"reason": "enough"})
+        ended = fixtures.finished(child)
+        took = time.monotonic() - began
 
-    fixtures.post(f"/v1/runs/{parent}/cancel", {"reason": "enough"})
-    ended = fixtures.finished(child)
+        assert ended["status"] == fixtures.snapshot(parent)["status"] == "cancelled"
+        assert payload(fixtures, child, "run.cancelled") == {
+            "reason": "parent-cancelled",
+            "parentRunId": parent,
+        }
+        assert refused(fixtures, child, "child-gate", ACCEPT) == (410, "interrupt_gone")
+        late = by_token(fixtures, token, ACCEPT)
+        assert (late.status_code, late.json()["error"]) == (410, "interrupt_gone")
+        assert inbox(fixtures, runId=child) == []
+        return took
 
-    assert time.monotonic() - began < CASCADE_SECONDS
-    assert ended["status"] == fixtures.snapshot(parent)["status"] == "cancelled"
-    assert payload(fixtures, child, "run.cancelled") == {
-        "reason": "parent-cancelled",
-        "parentRunId": parent,
-    }
-    assert refused(fixtures, child, "child-gate", ACCEPT) == (410, "interrupt_gone")
-    late = by_token(fixtures, token, ACCEPT)
-    assert (late.status_code, late.json()["error"]) == (410, "interrupt_gone")
-    assert inbox(fixtures, runId=child) == []
+    assert is_within(CASCADE_SECONDS, seconds)
 
 
 def test_an_answered_child_lets_its_parent_go_on(fixtures: Wire) -> None:

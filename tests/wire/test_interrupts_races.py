@@ -182,5 +182,5 @@ def test_votes_outlive_a_host_that_is_killed(tmp_path: Path) -> None:
 def kill(host: ServedHost) -> None:
     assert host.process is not None
     host.process.send_signal(signal.SIGKILL)
-    host.process.communicate(timeout=10)
+    host.process.communicate(timeout=60)
     host.process = None

@@ -6,13 +6,15 @@ import pytest
 
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, workflow
+from tests.wire.definitions import node
+from tests.wire.fleet import eventually
 from tests.wire.host import DEVELOPER, VIEWER, ServedHost
 from tests.wire.tokens import HALF_AN_HOUR, contents
 from tests.wire.waiting import (
     ACCEPT,
     EVENT,
     REFINE,
+    REJECT,
     by_token,
     external,
     gate,
@@ -95,14 +97,11 @@ def test_a_token_dies_when_its_run_is_cancelled(acme: Wire, nobody: Wire) -> Non
 
 
 def test_a_token_dies_when_its_run_ends_without_it(acme: Wire, nobody: Wire) -> None:
-    slow = node("broken", "core.delay", config={"ms": 300})
-    fails = node("fails", "core.fail")
-    ends = [{"id": "e", "sourceNodeId": "broken", "targetNodeId": "fails"}]
-    run_id = acme.create(acme.register(workflow([gate(), slow, fails], edges=ends)))
+    run_id = waiting(acme, gate(), gate("other"), edges=[])
     token = token_of(acme, run_id)
 
-    assert acme.finished(run_id)["status"] == "failed"
-
+    assert contents(token)["nodeId"] == "gate"
+    assert taken(acme, run_id, "other", REJECT) == "failed"
     assert by_token(nobody, token, ACCEPT).json()["error"] == "interrupt_already_resolved"
 
 
@@ -152,17 +151,9 @@ def test_no_token_is_in_events_streams_listings_or_the_hosts_log(
     seen += [str(acme.log(run_id)), *(frame.data for frame in frames)]
 
     signature = token.partition(".")[2]
-    assert until_host_logged(host, "answerByToken")
+    eventually(lambda: "answerByToken" in host.log())
     assert not [text for text in (*seen, host.log()) if signature in text]
     assert "/v1/interrupts/[TOKEN]" in host.log()
-
-
-def until_host_logged(host: ServedHost, text: str) -> bool:
-    deadline = time.monotonic() + 10
-    while text not in host.log():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return True
 
 
 def test_the_parent_of_a_waiting_child_shows_no_token(acme: Wire) -> None:

@@ -12,8 +12,8 @@ from tests.wire.agent_definitions import agent_name, mock, scripted
 from tests.wire.client import Wire
 from tests.wire.collector import Collector, attributes
 from tests.wire.fleet import eventually, held
-from tests.wire.host import ACME, ServedHost
-from tests.wire.otlp import QUICK, Request, send_json, told
+from tests.wire.host import ACME, ServedHost, kept_port
+from tests.wire.otlp import PATIENT, QUICK, Request, send_json, told
 from tests.wire.surfaces import CANARIES, leaks
 from wopr.protocol.documents import Json, JsonObject
 
@@ -182,7 +182,8 @@ def test_sealed_values_stay_sealed_when_content_is_wanted(
 def test_what_one_host_tells_another_shows_as_the_same_agents(
     new_host: NewHost, connect: Connect
 ) -> None:
-    second = new_host(**QUICK)
+    # It waits for the end of the trace, which may come in several exports.
+    second = new_host(**PATIENT)
     first = new_host(
         "--conformance",
         OTEL_EXPORTER_OTLP_ENDPOINT=f"{second.url}/v1/fleet/otlp",
@@ -215,16 +216,14 @@ def _is_told(wire: Wire, run_id: str) -> bool:
 def test_a_host_that_exports_to_itself_counts_nothing_twice(
     new_host: NewHost, connect: Connect
 ) -> None:
-    host = new_host("--conformance", **QUICK)
-    port = host.port
-    host.stop()
-    host.options = ("--conformance", "--port", str(port))
-    host.variables |= {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}/v1/fleet/otlp",
-        "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer {ACME}",
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-    }
-    host.start()
+    port = kept_port()
+    host = new_host(
+        *("--conformance", "--port", str(port)),
+        OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}/v1/fleet/otlp",
+        OTEL_EXPORTER_OTLP_HEADERS=f"Authorization=Bearer {ACME}",
+        OTEL_BSP_SCHEDULE_DELAY="50",
+        **QUICK,
+    )
     wire = connect(ACME, host)
     foreign = Request()
 

@@ -58,6 +58,7 @@ def test_the_sdk_s_exporter_shows_an_agent_as_an_observed_run(
         f"{host.url}{PATH}",
         headers={"Authorization": f"Bearer {INGEST}"},
         compression=compression,
+        timeout=60,
     )
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
     # Spans of one request go out in several exports.

@@ -2,19 +2,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, fresh, node, workflow
 from tests.wire.host import ACME, ServedHost
 from tests.wire.steering import under_way
+from tests.wire.timing import in_time
+from wopr.protocol.documents import Json, JsonObject
+
+
+def paused(
+    wire: Wire, definition: Callable[[int], JsonObject], **body: Json
+) -> tuple[str, httpx.Response]:
+    """A run whose delays last so many milliseconds, and the answer to a pause in that time."""
+
+    def attempt(milliseconds: int) -> tuple[str, httpx.Response] | None:
+        run_id = wire.create(wire.register(definition(milliseconds)))
+        answer = wire.post(f"/v1/runs/{run_id}:pause", body)
+        return None if "node.completed" in wire.types(run_id) else (run_id, answer)
+
+    return in_time(attempt)
+
+
+def two_steps(milliseconds: int) -> JsonObject:
+    return workflow([delay("first", milliseconds), node("second")])
+
+
+def one_step(milliseconds: int) -> JsonObject:
+    return workflow([delay("wait", milliseconds)])
 
 
 def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
-    run_id = acme.create(acme.register(workflow([delay("first", 1500), node("second")])))
-    acme.events_until(run_id, "node.started")
+    run_id, answer = paused(acme, two_steps, reason="lunch")
 
-    answer = acme.post(f"/v1/runs/{run_id}:pause", {"reason": "lunch"})
     log = acme.events_until(run_id, "run.paused")
 
     assert answer.status_code == 202
@@ -31,8 +53,7 @@ def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
 
 
 def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
-    run_id = acme.create(acme.register(workflow([delay("first", 1500), node("second")])))
-    acme.post(f"/v1/runs/{run_id}:pause")
+    run_id, _ = paused(acme, two_steps)
     acme.events_until(run_id, "run.paused")
 
     answer = acme.post(f"/v1/runs/{run_id}:resume")
@@ -51,30 +72,29 @@ def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
 
 
 def test_an_immediate_pause_interrupts_the_node_and_a_resume_tries_it_afresh(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 1500})
-    acme.events_until(run_id, "node.started")
+    run_id, _ = paused(acme, one_step, drainPolicy="immediate")
 
-    acme.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": "immediate"})
-    paused = acme.log(run_id)
+    before = acme.log(run_id)
     acme.post(f"/v1/runs/{run_id}:resume")
     acme.finished(run_id)
 
     types = acme.types(run_id)
     started = [event for event in acme.log(run_id) if event["type"] == "node.started"]
-    assert [event["type"] for event in paused][-2:] == ["node.cancelled", "run.paused"]
-    assert paused[-1]["payload"]["drainPolicy"] == "immediate"
+    assert [event["type"] for event in before][-2:] == ["node.cancelled", "run.paused"]
+    assert before[-1]["payload"]["drainPolicy"] == "immediate"
     assert types[-4:] == ["run.resumed", "node.started", "node.completed", "run.completed"]
     assert len({event["eventId"] for event in started}) == 2
 
 
 def test_nothing_starts_while_a_run_drains_or_is_paused(acme: Wire) -> None:
-    definition = workflow(
-        [delay("slow", 2000), delay("quick", 1500), node("after-quick"), node("after-slow")],
-        edges=[edge("quick", "after-quick"), edge("slow", "after-slow")],
-    )
-    run_id = acme.create(acme.register(definition))
-    acme.post(f"/v1/runs/{run_id}:pause")
+    def side_by_side(milliseconds: int) -> JsonObject:
+        slow, quick = delay("slow", milliseconds + 500), delay("quick", milliseconds)
+        return workflow(
+            [slow, quick, node("after-quick"), node("after-slow")],
+            edges=[edge("quick", "after-quick"), edge("slow", "after-slow")],
+        )
 
+    run_id, _ = paused(acme, side_by_side)
     log = acme.events_until(run_id, "run.paused")
 
     started = [event["nodeId"] for event in log if event["type"] == "node.started"]
@@ -170,17 +190,15 @@ def test_a_pause_outlives_a_restart(
 ) -> None:
     host = new_host("--conformance")
     wire = connect(ACME, host)
-    paused = wire.create("conformance-delay", {"delayMs": 1500})
-    draining = wire.create("conformance-delay", {"delayMs": 2500})
-    wire.post(f"/v1/runs/{paused}:pause", {"drainPolicy": "immediate"})
-    wire.post(f"/v1/runs/{draining}:pause")
+    stopped, _ = paused(wire, one_step, drainPolicy="immediate")
+    draining, _ = paused(wire, one_step)
 
     host.restart()
     wire = connect(ACME, host)
 
-    assert wire.snapshot(paused)["status"] == "paused"
+    assert wire.snapshot(stopped)["status"] == "paused"
     assert wire.events_until(draining, "run.paused")[-1]["type"] == "run.paused"
-    for run_id in (paused, draining):
+    for run_id in (stopped, draining):
         wire.post(f"/v1/runs/{run_id}:resume")
         assert wire.finished(run_id)["status"] == "completed"
 

@@ -79,7 +79,7 @@ def test_a_waiting_poll_hears_of_a_cancel(acme: Wire, host: ServedHost) -> None:
     with Wire(host.url, ACME) as other, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(other.poll, run_id, lastSequence=1, timeout=30)
         acme.post(f"/v1/runs/{run_id}/cancel")
-        page = waiting.result(timeout=10)
+        page = waiting.result(timeout=60)
 
     assert page["events"][-1]["type"] == "run.cancelled"
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, node, workflow
 from tests.wire.host import ACME, ServedHost
+from tests.wire.waiting import ACCEPT, gate, taken, waiting
 
 
 def test_a_snapshot_tells_all_that_a_run_was_started_with(acme: Wire) -> None:
@@ -74,9 +75,9 @@ def test_an_unchanged_run_answers_304_with_nothing(acme: Wire) -> None:
 
 
 def test_a_run_that_moved_on_answers_whole_under_a_new_tag(acme: Wire) -> None:
-    run_id = acme.create("conformance-delay", {"delayMs": 1500})
+    run_id = waiting(acme, gate())
     first = acme.get(f"/v1/runs/{run_id}")
-    acme.finished(run_id)
+    taken(acme, run_id, "gate", ACCEPT)
 
     again = acme.get(f"/v1/runs/{run_id}", headers={"If-None-Match": first.headers["etag"]})
 
@@ -107,7 +108,7 @@ def test_discovery_answers_304_to_its_own_tag(nobody: Wire) -> None:
 
 
 def test_the_tag_of_a_parent_changes_when_its_child_moves_on(acme: Wire) -> None:
-    child = acme.register(workflow([delay("wait", 5000)]))
+    child = acme.register(workflow([delay("wait", 120_000)]))
     parent = workflow(
         [node("call", "core.subWorkflow", config={"workflowId": child, "waitForCompletion": False})]
     )

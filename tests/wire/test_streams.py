@@ -4,8 +4,9 @@ import httpx
 import pytest
 
 from tests.wire.client import Wire
-from tests.wire.definitions import delay, node, workflow
+from tests.wire.definitions import node, workflow
 from tests.wire.host import ACME, ServedHost
+from tests.wire.waiting import ACCEPT, gate, taken, waiting
 from wopr.protocol.documents import JsonObject
 
 MODES = ["updates", "values", "messages", "debug"]
@@ -73,14 +74,16 @@ def test_a_frame_is_the_event_of_the_log_under_its_sequence(acme: Wire, busy: st
 
 
 def test_values_are_snapshots_that_end_with_the_last_one(acme: Wire) -> None:
-    definition = workflow([node("a"), delay("b", 60), node("c")])
-    run_id = acme.create(acme.register(definition))
+    run_id = waiting(acme, node("a"), gate(), node("c"))
 
-    frames = acme.frames(run_id, streamMode="values")
+    with acme.stream(run_id, streamMode="values") as stream:
+        frames = [next(stream)]
+        taken(acme, run_id, "gate", ACCEPT)
+        frames += [frame for frame in stream if not frame.comment]
 
     statuses = [frame.json["payload"]["status"] for frame in frames]
     assert {frame.event for frame in frames} == {"state.snapshot"}
-    assert statuses[0] == "running"
+    assert statuses[0] == "waiting-approval"
     assert statuses[-1] == "completed"
     assert frames[-1].json["payload"] == acme.snapshot(run_id)
     assert [int(f.id) for f in frames] == sorted({int(f.id) for f in frames})
@@ -169,7 +172,9 @@ def test_two_readers_get_the_same_bytes(acme: Wire, busy: str, host: ServedHost)
     path = f"{host.url}/v1/runs/{busy}/events?streamMode=debug"
     headers = {"Authorization": f"Bearer {ACME}"}
 
-    first, second = (httpx.get(path, headers=headers, trust_env=False).content for _ in range(2))
+    first, second = (
+        httpx.get(path, headers=headers, trust_env=False, timeout=60).content for _ in range(2)
+    )
 
     assert first == second
     assert first.count(b"\n\n") == len(acme.log(busy))

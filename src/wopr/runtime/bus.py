@@ -21,6 +21,8 @@ from wopr.store.port import StoredEvent
 RECENT = 256
 # So many notices wait for a reader that is busy with earlier ones; of more it hears the last.
 NOTICES = 64
+# So many are known again when this process hears of them once more.
+NAMES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,6 @@ class Topic:
         # How many notices there have been: a reader hears those that come after it did.
         self.noticed = 0
         self._notices: deque[Notice] = deque(maxlen=NOTICES)
-        self._named: deque[str] = deque(maxlen=NOTICES)
         self._news = anyio.Event()
 
     def publish(self, events: Sequence[StoredEvent]) -> None:
@@ -54,11 +55,8 @@ class Topic:
         self.recent.extend(new)
         self._wake()
 
-    def notify(self, notice: Notice, name: str = "") -> None:
+    def notify(self, notice: Notice) -> None:
         """Tell every reader something that is not on the log."""
-        if name and name in self._named:
-            return
-        self._named.append(name)
         self._notices.append(notice)
         self.noticed += 1
         self._wake()
@@ -98,6 +96,7 @@ class Bus:
     def __init__(self, max_readers_per_run: int) -> None:
         self.is_closed = False
         self._topics: dict[str, Topic] = {}
+        self._named: deque[str] = deque(maxlen=NAMES)
         self._max_readers = max_readers_per_run
 
     @property
@@ -128,10 +127,17 @@ class Bus:
         return run_id in self._topics
 
     def notify(self, run_id: str, notice: Notice, name: str = "") -> None:
-        """Tell whoever reads this run now; of two notices with one name only the first."""
+        """Tell whoever reads this run now; of two notices with one name only the first.
+
+        It has been told even when nobody read: who comes later must not hear of it late.
+        """
+        if name:
+            if name in self._named:
+                return
+            self._named.append(name)
         topic = self._topics.get(run_id)
         if topic is not None:
-            topic.notify(notice, name)
+            topic.notify(notice)
 
     def close(self) -> None:
         """Let waiting readers know that the host stops: nobody should keep it waiting for news."""

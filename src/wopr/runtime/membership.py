@@ -20,6 +20,8 @@ BEAT_SECONDS = 2.0
 # A lead that was not renewed for so long is somebody else's by now.
 LEAD_SECONDS = 5.0
 LOOK_SECONDS = 1.0
+# A sign of life that is this late was held up; where one process was, others may have been too.
+LATE_SECONDS = 2 * BEAT_SECONDS
 # Runs that this process has by the store's word and not by its own are looked for so often.
 LOOKS_PER_COUNT = 5
 
@@ -51,6 +53,7 @@ class Membership:
         self._on_duty = anyio.Lock()
         # Of a clock that goes on while the process is stopped.
         self._beat_at = time.monotonic()
+        self._trusts_from = self._beat_at
 
     @property
     def leads(self) -> bool:
@@ -112,7 +115,10 @@ class Membership:
             # Taken for dead: the runs are others' by now.
             log.warning("this process was taken for dead", process=self._process)
             self._drop_all()
+        was_late = self.silent_seconds > LATE_SECONDS
         self._beat_at = time.monotonic()
+        if was_late:
+            self._trusts_from = self._beat_at + BEAT_SECONDS
         self._lead(tasks, beat.leads)
 
     def _lead(self, tasks: anyio.abc.TaskGroup, leads: bool) -> None:
@@ -148,16 +154,24 @@ class Membership:
 
     async def _look(self, *, is_counting: bool) -> None:
         now = self._advancer.journal.now()
-        freed = await self._peers.rescue(now)
-        if freed:
-            self._metrics.rescued(freed)
-            log.warning("runs of a dead process are taken up", runs=freed)
+        if self._may_judge():
+            freed = await self._peers.rescue(now)
+            if freed:
+                self._metrics.rescued(freed)
+                log.warning("runs of a dead process are taken up", runs=freed)
         await self._peers.queue_due(now)
         if is_counting:
             for tenant, run_id in await self._peers.held(self._process):
                 # An append whose answer was lost may have taken it.
                 if run_id not in self._advancer.runs:
                     self._advancer.wakeups.soon(tenant, run_id)
+
+    def _may_judge(self) -> bool:
+        """Whether old signs of life mean death: not when all may have been held up as this one was.
+
+        It would bury itself and those who are about to speak.
+        """
+        return self.silent_seconds <= LATE_SECONDS and time.monotonic() >= self._trusts_from
 
     def _drop_all(self) -> None:
         for run in list(self._advancer.runs.values()):

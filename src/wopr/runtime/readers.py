@@ -144,18 +144,22 @@ class Readers:
     async def wait_for_events(
         self, tenant: str, run_id: str, start: int, seconds: float
     ) -> list[StoredEvent]:
-        """Events from `start` on; waits for the first one unless the run ends or the host stops."""
-        with self._bus.subscribe(run_id) as topic, anyio.move_on_after(seconds):
+        """Events from `start` on; waits for the first one unless the run ends or the host stops.
+
+        Only the waiting is limited: what is on the log is read however long the store takes.
+        """
+        deadline = anyio.current_time() + seconds
+        with self._bus.subscribe(run_id) as topic:
             while True:
                 news = topic.news
                 await self._catch_up(tenant, run_id)
                 events = await self._store.read(tenant, run_id, start, PAGE)
-                if events or self._bus.is_closed:
+                if events or self._bus.is_closed or anyio.current_time() >= deadline:
                     return events
                 if (await self.row(tenant, run_id)).status in TERMINAL:
                     return events
-                await news.wait()
-        return []
+                with anyio.CancelScope(deadline=deadline):
+                    await news.wait()
 
     async def follow(
         self, tenant: str, run_id: str, start: int, heartbeat: float

@@ -54,7 +54,7 @@ async def test_a_replay_of_an_old_run_that_goes_beyond_the_record_has_the_record
 async def test_a_node_under_way_at_the_fork_point_of_a_branch_begins_anew(
     ours: Bench, gates: Gates, clock: Clock
 ) -> None:
-    workflow = await ours.register([node("gate", "test.gate", settings={"timeout": 1000})])
+    workflow = await ours.register([node("gate", "test.gate", settings={"timeout": 60_000})])
     source = await ours.create(workflow)
     await gates.until_reached("gate")
     gates.open("gate")

@@ -12,7 +12,9 @@ from tests.wire.client import Wire
 from tests.wire.receiver import Received
 from wopr.protocol.documents import JsonObject
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
+# So long the host waits for an answer before it takes an event for not delivered.
+PATIENCE_SECONDS = 5
 QUICK = {
     "WOPR_ALLOW_PRIVATE_DESTINATIONS": "1",
     "WOPR_WEBHOOK_RETRY_MS": "20",
@@ -51,6 +53,21 @@ def eventually(is_so: Callable[[], bool]) -> None:
 def signature(secret: str, request: Received) -> str:
     signed = f"{request.headers['x-openwop-timestamp']}.".encode() + request.body
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def answered(requests: list[Received]) -> list[Received]:
+    """The requests without those that came again because this process took too long to answer.
+
+    The host says when it tried: whatever comes again sooner than it waits for an answer stays.
+    """
+    first: dict[tuple[str, int], int] = {}
+    found: list[Received] = []
+    for request in requests:
+        key = (str(request.json["runId"]), int(request.json["sequence"]))
+        tried_at = int(request.headers["x-openwop-timestamp"])
+        if tried_at - first.setdefault(key, tried_at) < PATIENCE_SECONDS:
+            found.append(request)
+    return found
 
 
 def taken(requests: list[Received], run_id: str) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from tests.wire.client import Wire
 from tests.wire.conftest import Connect
 from tests.wire.definitions import node, workflow
-from tests.wire.deliveries.subscribing import signature, subscribed, taken
+from tests.wire.deliveries.subscribing import answered, signature, subscribed, taken
 from tests.wire.forking import forked
 from tests.wire.host import GLOBEX, ServedHost
 from tests.wire.receiver import Receiver, receiving
@@ -25,7 +25,7 @@ def test_a_delivery_is_the_event_signed_and_named_in_both_sets_of_headers(
 ) -> None:
     with subscribed(acme, f"{receiver.url}/in?x=1", "run.completed") as made:
         run_id = acme.run("conformance-noop")["runId"]
-        [request] = receiver.until_ended(run_id)
+        [request] = answered(receiver.until_ended(run_id))
 
     event = acme.log(run_id)[-1]
     assert request.path == "/in?x=1"
@@ -47,7 +47,7 @@ def test_a_delivery_is_the_event_signed_and_named_in_both_sets_of_headers(
 def test_every_event_comes_once_and_in_the_order_of_the_log(acme: Wire, receiver: Receiver) -> None:
     with subscribed(acme, receiver.url):
         runs = [acme.create("conformance-multi-node") for _ in range(10)]
-        requests = receiver.until_ended(*runs)
+        requests = answered(receiver.until_ended(*runs))
 
     for run_id in runs:
         came = [r.json["sequence"] for r in requests if r.json["runId"] == run_id]
@@ -156,7 +156,7 @@ def test_the_old_secret_goes_on_signing_for_a_while_with_the_new_one_beside_it(
         last = acme.post(f"{path}?graceSeconds=0").json()["secret"]
         receiver.until_ended(acme.run("conformance-noop")["runId"])
 
-    during, after = receiver.requests
+    during, after = answered(receiver.requests)
     assert during.headers["x-openwop-signature"] == signature(made["secret"], during)
     assert during.headers["x-openwop-signature-next"] == signature(fresh, during)
     assert during.headers["openwop-signature-next"] == signature(fresh, during)
@@ -178,7 +178,7 @@ def test_an_event_of_every_kind_of_payload_is_signed_over_its_very_bytes(
     acme.register(definition)
     with subscribed(acme, receiver.url) as made:
         run_id = acme.run(definition["id"])["runId"]
-        requests = receiver.until_ended(run_id)
+        requests = answered(receiver.until_ended(run_id))
 
     assert all(
         request.headers["x-openwop-signature"] == signature(made["secret"], request)

@@ -13,12 +13,15 @@ import pytest
 from tests.wire.client import Wire
 from tests.wire.deliveries.subscribing import (
     DEADLINE_SECONDS,
+    PATIENCE_SECONDS,
+    answered,
     eventually,
     state_of,
     subscribed,
     taken,
 )
 from tests.wire.receiver import Handler, Received, Receiver, receiving, take
+from tests.wire.timing import CHANCES, is_within
 
 
 def failing(times: int, fail: Callable[[Handler], None]) -> Callable[[Received, Handler], None]:
@@ -86,7 +89,7 @@ def test_a_receiver_that_answers_slowly_still_gets_everything_in_order(
         run_id = acme.run("conformance-multi-node")["runId"]
         receiver.until_ended(run_id)
 
-    came = [request.json["sequence"] for request in receiver.requests]
+    came = [request.json["sequence"] for request in answered(receiver.requests)]
     assert came == list(range(len(acme.log(run_id))))
 
 
@@ -107,47 +110,61 @@ def test_a_receiver_that_drips_its_answer_has_taken_the_event(
         run_id = acme.run("conformance-noop")["runId"]
         receiver.until_ended(run_id)
         receiver.until_ended(acme.run("conformance-noop")["runId"])
-        assert state_of(acme, made["webhookId"])["consecutiveFailures"] == 0
+        eventually(lambda: state_of(acme, made["webhookId"])["consecutiveFailures"] == 0)
 
-    assert len(receiver.requests) == 2
+    assert len(answered(receiver.requests)) == 2
 
 
-def test_a_receiver_that_hangs_keeps_no_other_waiting(acme: Wire, receiver: Receiver) -> None:
+def _seconds_beside_one_that_hangs(wire: Wire) -> float:
+    """How long deliveries to one receiver take while another does not answer."""
     released = threading.Event()
 
     def hang(request: Received, handler: Handler) -> None:
         released.wait(DEADLINE_SECONDS)
         take(request, handler)
 
-    with receiving(hang) as hanging, subscribed(acme, hanging.url), subscribed(acme, receiver.url):
+    with (
+        receiving(hang) as hanging,
+        receiving() as receiver,
+        subscribed(wire, hanging.url),
+        subscribed(wire, receiver.url),
+    ):
         began = time.monotonic()
-        runs = [acme.run("conformance-noop")["runId"] for _ in range(20)]
-        receiver.until_ended(*runs)
+        receiver.until_ended(*(wire.run("conformance-noop")["runId"] for _ in range(10)))
         took = time.monotonic() - began
         released.set()
+    return took
 
-    assert took < 4
+
+def test_a_receiver_that_hangs_keeps_no_other_waiting(acme: Wire) -> None:
+    assert is_within(PATIENCE_SECONDS - 1, lambda: _seconds_beside_one_that_hangs(acme))
 
 
-def test_a_receiver_that_hangs_is_given_up_after_five_seconds_and_tried_again(
-    acme: Wire, receiver: Receiver
-) -> None:
-    hung: list[float] = []
+def _seconds_until_tried_again(wire: Wire) -> int:
+    """How long the host waits for a receiver that hangs, by its own clock."""
     released = threading.Event()
 
     def hang_once(request: Received, handler: Handler) -> None:
-        hung.append(time.monotonic())
-        if len(hung) == 1:
+        if request is receiver.requests[0]:
             released.wait(DEADLINE_SECONDS)
         take(request, handler)
 
-    receiver.behave = hang_once
-    with subscribed(acme, receiver.url, "run.completed"):
-        acme.run("conformance-noop")
-        receiver.until(lambda came: len(came) == 2)
+    with receiving(hang_once) as receiver, subscribed(wire, receiver.url, "run.completed"):
+        wire.run("conformance-noop")
+        first, second, *_ = receiver.until(lambda came: len(came) >= 2)
         released.set()
+    name = "x-openwop-timestamp"
+    return int(second.headers[name]) - int(first.headers[name])
 
-    assert 4.5 < hung[1] - hung[0] < 8
+
+def test_a_receiver_that_hangs_is_given_up_after_five_seconds_and_tried_again(acme: Wire) -> None:
+    pauses = [_seconds_until_tried_again(acme)]
+    # A machine that was busy elsewhere is given another chance; no try may come too soon.
+    while pauses[-1] >= PATIENCE_SECONDS + 3 and len(pauses) < CHANCES:
+        pauses.append(_seconds_until_tried_again(acme))
+
+    assert min(pauses) >= PATIENCE_SECONDS
+    assert pauses[-1] < PATIENCE_SECONDS + 3
 
 
 def test_a_redirect_is_a_failure_and_where_it_leads_is_never_called(
