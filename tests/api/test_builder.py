@@ -8,13 +8,19 @@ import msgspec
 import pytest
 
 from tests.api.desk import Reply, Shouted, Ticket, desk, shout
-from wopr import Agent, Workflow, WorkflowError, any_of, expr
+from wopr import Agent, Workflow, WorkflowError, any_of, expr, tool
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowSettings
 from wopr.runtime.registration import check_definition
 
 AnyFlow = Workflow[Any, Any]
+CLERK = Agent("acme.clerk", model="test:clerk")
+
+
+@tool
+def lookup(order: str) -> str:
+    return order
 
 
 def faults_of(flow: AnyFlow) -> tuple[str, ...]:
@@ -149,6 +155,9 @@ def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
         (lambda flow: flow.inputs["nobody"], "there is no 'nobody'"),
         (lambda flow: flow.add("x", "core.dely"), "node x: there is no node type 'core.dely'"),
         (lambda flow: flow.add("x", faults_of), "node x: faults_of is not declared with @node"),
+        (lambda flow: flow.add("x", CLERK), "is an agent: its nodes are added with `agent(...)`"),
+        (lambda flow: flow.add("x", flow), "one within another is added with `sub(...)`"),
+        (lambda flow: flow.add("x", lookup), "node x: lookup is a tool: it is given to an agent"),
         (lambda flow: flow.add("loud", "core.noop"), "node 'loud' is there already"),
         (lambda flow: flow.nodes["loud"]["txt"], "there is no output 'txt': did you mean 'text'?"),
         (lambda flow: flow.nodes["review"]["artefact"], "did you mean 'artifact'?"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from wopr.agents.manifests import check_manifest
 from wopr.agents.mcp_servers import McpServer
@@ -32,6 +32,8 @@ class Agent:
     `local.acme.support.triage`. With a `threshold` it must say how sure it is, and what is less sure
     waits in the inbox. `output` is the type of its answer; without one the answer is text.
     """
+
+    __wopr_belongs__: ClassVar = "an agent: its nodes are added with `agent(...)`"
 
     def __init__(
         self,

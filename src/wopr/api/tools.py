@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from wopr.agents.functions import FunctionTool, tool_of
+from wopr.api.types import BELONGS
 from wopr.nodes.tools import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,7 @@ def tool(
             function, name=name, description=description, required_scopes=required_scopes
         )
         setattr(function, _MARK, made)
+        setattr(function, BELONGS, "a tool: it is given to an agent, as one of its `tools`")
         return function
 
     return declare if function is None else declare(function)

@@ -31,6 +31,9 @@ SUB_WORKFLOW: Final = "core.subWorkflow"
 SET_VARIABLE: Final = "core.setVariable"
 END: Final = "core.end"
 
+# The attribute by which something that is no node type says what it is, and where it belongs.
+BELONGS: Final = "__wopr_belongs__"
+
 _TEXT: Final[JsonObject] = {"type": "string"}
 # What types give whose functions return an outcome and so cannot say it with a type.
 _OUTPUTS: Final[dict[str, JsonObject]] = {
@@ -79,9 +82,14 @@ def node_type_of(what: NodeKind, where: str = "node type") -> NodeType:
         return found
     declared = getattr(what, "__wopr_node__", None)
     if not isinstance(declared, NodeType):
-        name = getattr(what, "__name__", repr(what))
-        raise WorkflowError(where, [f"{name} is not declared with @node"])
+        raise WorkflowError(where, [_no_node_type(what)])
     return declared
+
+
+def _no_node_type(what: object) -> str:
+    """Why something is no node type; agents, tools and workflows say where they belong."""
+    name = getattr(what, "__name__", repr(what))
+    return f"{name} is {getattr(what, BELONGS, 'not declared with @node')}"
 
 
 def inputs_shape(node_type: NodeType) -> JsonObject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -54,6 +54,8 @@ class Workflow(Graph, Generic[In, Out]):
     `inputs` and `outputs` are a dataclass, a struct, a `TypedDict` or a pydantic model; without
     them any object will do. Without a `version` of its own it is numbered by its content.
     """
+
+    __wopr_belongs__: ClassVar = "a workflow: one within another is added with `sub(...)`"
 
     @overload
     def __init__(
