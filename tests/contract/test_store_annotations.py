@@ -223,6 +223,7 @@ KINDS = st.sampled_from(["rating", "correction", "label", "flag"])
 )
 @settings(
     max_examples=25,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_the_counts_of_any_window_are_those_of_the_annotations_in_it(

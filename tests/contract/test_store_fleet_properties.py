@@ -78,6 +78,7 @@ def _agent_lines(draw: st.DrawFn, run_id: str, agent_id: str) -> list[bytes]:
 
 @settings(
     max_examples=150,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(logs=_logs(), seed=st.integers(0, 2**32))
@@ -113,6 +114,7 @@ async def test_however_lines_come_in_the_views_are_those_of_all_lines(
 
 @settings(
     max_examples=60,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(logs=_logs(), hidden=st.sets(st.integers(0, 5)))

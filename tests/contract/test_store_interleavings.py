@@ -44,6 +44,7 @@ class Appender:
 
 @settings(
     max_examples=40,
+    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(rounds=st.lists(_steps, min_size=1, max_size=4))

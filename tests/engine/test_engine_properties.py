@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import groupby
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.random_runs import carries, definitions, ended_runs, history
 from tests.engine.simulation import IDENTITY, REENTRANT, Simulation, node, sketch
@@ -21,7 +21,9 @@ from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.events import EVENT_TYPES, RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.workflow import WorkflowDefinition
 
-engine_settings = settings(max_examples=150)
+engine_settings = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 
 MEMBERS = """
     inputs outputs configurable tags metadata owner engineVersion traceparent error lastError code

@@ -4,7 +4,7 @@ import time
 
 import cel
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wopr.engine.expression_tokens import scan
@@ -259,6 +259,7 @@ def test_an_interrupt_from_the_keyboard_is_not_swallowed(monkeypatch: pytest.Mon
 
 
 @given(st.text(max_size=40) | st.text("ab.()[]{}'\"\\,+?:!<&|= \n/r1map", max_size=40))
+@settings(deadline=None)
 def test_any_text_is_an_expression_or_an_expression_fault(source: str) -> None:
     fault = compile_check(source)
 
@@ -340,6 +341,7 @@ def test_a_regex_too_large_for_its_text_is_refused() -> None:
     right=json_values | st.just(UNSET),
     value=json_values,
 )
+@settings(deadline=None)
 def test_a_comparison_answers_or_is_an_expression_fault(
     kind: str, left: str, right: Json, value: Json
 ) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.simulation import Simulation, edge, node, sketch
 
@@ -153,7 +153,7 @@ odd_events = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(odd_events)
 def test_no_agent_event_however_odd_breaks_the_fold(
     events: list[tuple[str, Json, str]],

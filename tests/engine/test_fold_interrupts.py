@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
 
@@ -15,7 +15,7 @@ from wopr.protocol.documents import Json, JsonObject
 
 FEEDBACK = {"scope": "whole", "text": "shorter"}
 APPROVAL = {"artifactId": "a", "artifactType": "draft", "title": "Fine?", "actions": ["accept"]}
-garbage = settings(max_examples=250)
+garbage = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 MEMBERS = """
     nodeId interruptId kind key data resumeSchema timeoutMs reason principal gateId resumeValue
     resolvedBy action refineFeedback conversationId turnIndex initialTurn finalTurn turn

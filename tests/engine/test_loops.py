@@ -21,7 +21,7 @@ from wopr.engine.state import RunState
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 
-loop_settings = settings(max_examples=60)
+loop_settings = settings(max_examples=60, deadline=None)
 
 
 def loop(node_id: str, times: int) -> JsonObject:

@@ -12,7 +12,7 @@ from wopr.protocol.documents import Json, JsonObject
 ACTIONS = ["accept", "reject", "refine", "edit-accept", "ask"]
 EVENT = {"eventType": "order.paid", "correlation": {"orderId": "o1", "lines": [1, {"n": True}]}}
 
-quick = settings(max_examples=200)
+quick = settings(max_examples=200, deadline=None)
 
 
 def wait(kind: str, data: JsonObject, **more: Json) -> Interrupt:

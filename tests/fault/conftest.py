@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Database
 from tests.fault.hosts import FragileHost
-from tests.fault.inprocess import Bench, Gates, bench, gate_types, numbered, two_benches
+from tests.fault.inprocess import Bench, Gates, bench, gate_types, numbered
 
 
 @pytest.fixture
@@ -25,25 +25,6 @@ async def ours(
         url = variables.get("WOPR_DB", "")
         async with bench(tmp_path, *gate_types(gates), new_id=numbered(), url=url) as running:
             yield running
-
-
-@pytest.fixture
-async def both(
-    tmp_path: Path, gates: Gates, postgres_url: str
-) -> AsyncIterator[tuple[Bench, Bench]]:
-    """A process that executes nodes, and one that only answers requests."""
-    async with two_benches(tmp_path, gates, postgres_url, second_executes=False) as running:
-        yield running
-
-
-@pytest.fixture
-def worker(both: tuple[Bench, Bench]) -> Bench:
-    return both[0]
-
-
-@pytest.fixture
-def api(both: tuple[Bench, Bench]) -> Bench:
-    return both[1]
 
 
 @pytest.fixture

@@ -184,10 +184,6 @@ async def bench(
         yield Bench(host, clock, url or data_dir / "wopr.db")
 
 
-async def never(*_: object) -> None:
-    """Do nothing."""
-
-
 @asynccontextmanager
 async def two_benches(
     data_dir: Path, gates: Gates, url: str, *, second_executes: bool = True

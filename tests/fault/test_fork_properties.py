@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import anyio
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fault.forking import ENDED, WAITING, answer, forked, story
@@ -189,7 +189,7 @@ async def check(definition: JsonObject, folder: Path) -> None:
         assert clock.now > NOON
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(definitions())
 def test_a_replay_from_any_event_says_what_the_run_said(definition: JsonObject) -> None:
     with tempfile.TemporaryDirectory() as folder:

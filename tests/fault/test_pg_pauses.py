@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Gates, eventually, never
+from tests.fault.inprocess import TENANT, Bench, Gates, eventually, two_benches
 from tests.fault.rival import Rival
 from tests.wire.definitions import node
 from wopr.protocol.runs import PauseRun
@@ -15,6 +18,29 @@ AT_ONCE = PauseRun(drain_policy="immediate")
 DRAINING = PauseRun()
 
 
+async def never(*_: object) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+async def both(
+    tmp_path: Path, gates: Gates, postgres_url: str
+) -> AsyncIterator[tuple[Bench, Bench]]:
+    """A process that executes nodes, and one that only answers requests."""
+    async with two_benches(tmp_path, gates, postgres_url, second_executes=False) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(both: tuple[Bench, Bench]) -> Bench:
+    return both[0]
+
+
+@pytest.fixture
+def api(both: tuple[Bench, Bench]) -> Bench:
+    return both[1]
+
+
 @pytest.fixture
 async def run_id(worker: Bench, gates: Gates) -> str:
     """A run whose first node is in flight at the worker."""
@@ -22,13 +48,6 @@ async def run_id(worker: Bench, gates: Gates) -> str:
     created = await worker.create(await worker.register(nodes))
     await gates.until_reached("wait")
     return created
-
-
-async def paused_at_both(worker: Bench, api: Bench, run_id: str) -> None:
-    """Pause at once where nobody has heard of the draining pause that was asked for before."""
-    await api.host.commands.pause(TENANT, run_id, DRAINING)
-    await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
-    assert (await worker.row(run_id)).wish is not None
 
 
 async def until_no_wish_is_left(bench: Bench, run_id: str) -> None:
@@ -52,7 +71,10 @@ async def test_a_draining_pause_that_an_immediate_one_did_not_know_of_ends_with_
 ) -> None:
     with monkeypatch.context() as deaf:
         deaf.setattr(worker.host.advancer.wakeups, "now", never)
-        await paused_at_both(worker, api, run_id)
+        await api.host.commands.pause(TENANT, run_id, DRAINING)
+        await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
+        assert (await worker.row(run_id)).wish is not None
+
         await api.host.commands.resume(TENANT, run_id)
 
     await worker.wake(run_id)
@@ -64,7 +86,8 @@ async def test_a_draining_pause_that_a_resume_did_not_know_of_ends_with_it(
 ) -> None:
     with monkeypatch.context() as deaf:
         deaf.setattr(worker.host.advancer.wakeups, "now", never)
-        await paused_at_both(worker, api, run_id)
+        await api.host.commands.pause(TENANT, run_id, DRAINING)
+        await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)
         assert (await worker.row(run_id)).wish is not None
 
@@ -93,7 +116,8 @@ async def test_a_pause_after_the_resume_is_none_of_those_before(
 ) -> None:
     with monkeypatch.context() as deaf:
         deaf.setattr(worker.host.advancer.wakeups, "now", never)
-        await paused_at_both(worker, api, run_id)
+        await api.host.commands.pause(TENANT, run_id, DRAINING)
+        await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)
         assert (await worker.row(run_id)).wish is not None
 

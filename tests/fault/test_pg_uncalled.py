@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -12,8 +13,9 @@ from tests.fault.inprocess import (
     Bench,
     Gates,
     eventually,
-    never,
+    two_benches,
 )
+from tests.postgres.databases import Databases
 from tests.wire.definitions import delay, edge, node
 from tests.wire.waiting import ACCEPT, gate
 from wopr.protocol.documents import JsonObject
@@ -28,6 +30,30 @@ ANN = Resolver(name="ann")
 # More than a run can wait with a job in the queue.
 LONG_MS = 30_000
 MANY = 120
+
+
+async def never(*_: object) -> None:
+    """Do nothing."""
+
+
+@pytest.fixture
+async def both(
+    tmp_path: Path, gates: Gates, databases: Databases
+) -> AsyncIterator[tuple[Bench, Bench]]:
+    """A process that executes nodes, and one that only answers requests."""
+    with databases.new() as url:
+        async with two_benches(tmp_path, gates, url, second_executes=False) as running:
+            yield running
+
+
+@pytest.fixture
+def worker(both: tuple[Bench, Bench]) -> Bench:
+    return both[0]
+
+
+@pytest.fixture
+def api(both: tuple[Bench, Bench]) -> Bench:
+    return both[1]
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fleet.builders import read
@@ -19,13 +19,13 @@ LENGTHS = (6, 12, 18, 30)
 SECONDS = float(os.environ.get("WOPR_FLEET_SECONDS", "1200"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_the_laws_of_the_bridge_hold_for_every_log_and_every_prefix(chance: Random) -> None:
     hold_laws(random_log(chance))
 
 
-@settings(max_examples=75)
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_the_laws_hold_for_logs_that_are_full_of_junk(chance: Random) -> None:
     hold_laws(random_log(chance, junk=0.6, most=15))

@@ -78,7 +78,7 @@ def expected(held: str, incoming: str) -> str | None:
     return held + incoming
 
 
-@settings(max_examples=1_500)
+@settings(max_examples=1_500, deadline=None)
 @given(LETTERS, LETTERS)
 def test_the_search_gives_what_the_contract_describes(held: str, incoming: str) -> None:
     try:

@@ -59,7 +59,7 @@ def changed_events(draw: st.DrawFn) -> dict[str, Any]:
     return fields(name, **draw(st.dictionaries(names, VALUES, max_size=2)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(changed_events())
 def test_the_published_schema_the_emitters_and_the_host_agree_on_every_line(
     event: dict[str, Any],

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fleet.builders import AGENT, SAMPLES, fields, line, move, read
@@ -62,7 +62,7 @@ def payload_of(lines: Iterable[bytes], event_type: str) -> dict[str, Any]:
     return payload
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_lines_come_back_exactly_and_the_log_between_is_a_sound_one(chance: Random) -> None:
     log = random_log(chance)
@@ -95,7 +95,7 @@ def test_a_line_comes_back_byte_for_byte_however_it_was_written(raw: bytes) -> N
     assert list(project(observed([raw]))) == [raw]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False))
 def test_agents_calls_pauses_and_verdicts_survive_the_way_there_and_back(chance: Random) -> None:
     log = random_log(chance, junk=0)

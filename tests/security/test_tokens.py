@@ -48,7 +48,7 @@ def test_an_old_key_still_verifies_while_keys_are_being_changed() -> None:
     assert read(sign(TOKEN, KEY), []) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(sign(TOKEN, KEY)) - 1), st.characters())
 def test_a_token_with_one_character_changed_is_none(place: int, other: str) -> None:
     text = sign(TOKEN, KEY)
@@ -58,7 +58,7 @@ def test_a_token_with_one_character_changed_is_none(place: int, other: str) -> N
     assert (read(touched, [KEY]) is None) is (touched != text)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(0, len(sign(TOKEN, KEY))), st.text(min_size=1, max_size=3))
 def test_a_token_with_anything_put_in_is_none(place: int, more: str) -> None:
     text = sign(TOKEN, KEY)
@@ -66,7 +66,7 @@ def test_a_token_with_anything_put_in_is_none(place: int, more: str) -> None:
     assert read(text[:place] + more + text[place:], [KEY]) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
 def test_any_other_text_is_none(text: str) -> None:
     assert read(text, [KEY]) is None
