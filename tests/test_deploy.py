@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import yaml
 
+from tests.postgres.cluster import running_cluster
+from tests.postgres.databases import Databases
+from tests.postgres.server import SETTINGS
 from wopr.runtime.metrics import Metrics
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -68,9 +74,56 @@ def test_images_are_named_without_a_registry() -> None:
 
 
 def test_no_secret_is_written_down() -> None:
-    for name, value in compose()["x-environment"].items():
-        if "KEY" in name or "://" in value:
-            assert re.search(r"\$\{WOPR_[A-Z_]+:\?\}", value), name
+    environment = compose()["x-environment"]
+
+    secrets = [name for name in environment if "KEY" in name or "PASSWORD" in name]
+    assert len(secrets) == 3
+    for name in secrets:
+        assert re.fullmatch(r"\$\{WOPR_[A-Z_]+:\?\}", environment[name]), name
+
+
+def test_api_processes_execute_nodes_too() -> None:
+    services = compose()["services"]
+
+    commands = [
+        each["command"] for each in services.values() if each.get("command", [""])[0] == "serve"
+    ]
+    assert commands == [["serve"], ["serve"]]
+
+
+def test_the_database_is_healthy_only_when_it_answers_by_tcp() -> None:
+    assert "--host=127.0.0.1" in compose()["services"]["postgres"]["healthcheck"]["test"]
+
+
+def test_a_password_is_never_pasted_into_a_url_or_a_statement() -> None:
+    pasted = re.findall(
+        r"(?:://|PASSWORD ')[^\n]*\$\{[A-Z_]*PASSWORD", (DEPLOY / "compose.yaml").read_text()
+    )
+
+    assert pasted == []
+
+
+def test_the_roles_of_the_composition_are_made_with_any_password(databases: Databases) -> None:
+    script = compose()["configs"]["roles"]["content"].replace("$$", "$")
+    password = 'it\'s "a" $HOME/@:%20 \\ `id` ;--'
+
+    with running_cluster(SETTINGS) as cluster:
+        hba = cluster.data / "pg_hba.conf"
+        hba.write_text(f"local all wopr_app scram-sha-256\n{hba.read_text()}")
+        environment = {
+            "PATH": f"{cluster.binaries}:{os.defpath}",
+            "PGHOST": str(cluster.folder),
+            "WOPR_OWNER_PASSWORD": "owner's",
+            "WOPR_APP_PASSWORD": password,
+        }
+        subprocess.run(["sh", "-ec", script], env=environment, check=True, capture_output=True)
+        url = f"host={cluster.folder} dbname=wopr user=wopr_app"
+        with psycopg.connect(cluster.url, autocommit=True) as admin:
+            admin.execute("SELECT pg_reload_conf()")
+        psycopg.connect(url, password=password).close()
+
+        with pytest.raises(psycopg.OperationalError, match="authentication failed"):
+            psycopg.connect(url, password="another")
 
 
 @pytest.mark.parametrize("name", UNITS)

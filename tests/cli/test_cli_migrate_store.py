@@ -234,6 +234,58 @@ def test_a_move_that_was_cut_off_goes_on_where_it_was(source: Path, target: str)
     assert_same_rows(source, target)
 
 
+def test_a_move_that_was_killed_at_its_end_is_reported_as_complete_when_it_is_called_again(
+    source: Path, target: str
+) -> None:
+    first = migrate(source, target, "--json")
+
+    again = migrate(source, target)
+
+    assert again.exit_code == 0, again.output
+    assert f"already moved {sum(json.loads(first.stdout)['rows'].values())} rows" in again.stdout
+    assert_same_rows(source, target)
+
+
+def test_a_move_that_is_complete_is_still_complete_after_hosts_have_written_to_the_target(
+    source: Path, target: str
+) -> None:
+    async def append() -> None:
+        store = await open_store(target)
+        await store.append(TENANT, [batch("later")])
+        await store.close()
+
+    migrate(source, target)
+    anyio.run(append)
+
+    again = migrate(source, target)
+
+    assert again.exit_code == 0, again.output
+
+
+def test_another_source_is_refused_after_a_move_that_is_complete(
+    source: Path, target: str, tmp_path: Path
+) -> None:
+    async def write() -> None:
+        store = await open_store(f"sqlite:///{tmp_path / 'other.db'}")
+        await store.append(TENANT, [batch("other")])
+        await store.close()
+
+    anyio.run(write)
+    migrate(source, target)
+
+    done = migrate(tmp_path / "other.db", target)
+
+    assert done.exit_code == 5
+    assert "not empty" in done.stderr
+
+
+def test_the_move_names_the_key_that_hosts_of_the_target_need(source: Path, target: str) -> None:
+    done = migrate(source, target)
+
+    assert "WOPR_HOST_KEY" in done.stderr
+    assert "audit.key" not in done.output
+
+
 def test_an_ordinary_owner_may_fill_its_database(
     source: Path, target: str, databases: Databases
 ) -> None:

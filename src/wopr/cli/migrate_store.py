@@ -42,22 +42,27 @@ def migrate_store(
 ) -> None:
     """Move a SQLite database into an empty PostgreSQL database.
 
-    Stop the hosts of both first. One that is cut off goes on where it was when it is called again.
+    Stop the hosts of both databases first. A move that was interrupted continues when the command
+    is run again.
     """
     try:
-        report, verdict = _move(source, target, is_silent=as_json)
+        report, verdict, was_complete = _move(source, target, is_silent=as_json)
     except WoprError as fault:
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
     _require_same(report, verdict)
     if as_json:
         print_json_value({"rows": report.rows, "auditEntries": verdict.entries})
         return
-    print_line(f"moved {sum(report.rows.values())} rows of {len(report.rows)} tables")
+    done = "already moved" if was_complete else "moved"
+    print_line(f"{done} {sum(report.rows.values())} rows of {len(report.rows)} tables")
     print_line(f"the audit log is whole: {verdict.entries} entries")
-    note("hosts of the new database need the same host.key and audit.key: keep the data directory")
+    note(
+        "Start the hosts with the same data directory, or with its host.key in WOPR_HOST_KEY "
+        "(base64)."
+    )
 
 
-def _move(source: str, target: str, *, is_silent: bool) -> tuple[Report, Verdict]:
+def _move(source: str, target: str, *, is_silent: bool) -> tuple[Report, Verdict, bool]:
     import anyio
 
     from wopr.store.open import sqlite_path, without_driver
@@ -72,13 +77,14 @@ def _move(source: str, target: str, *, is_silent: bool) -> tuple[Report, Verdict
     # Makes the tables, and says so early when this login may not.
     anyio.run(_open_and_verify, target, False)
     with moving(file, address) as under_way:
-        with _progress(under_way, is_silent=is_silent) as moved:
-            under_way.copy(moved)
+        if not under_way.is_complete:
+            with _progress(under_way, is_silent=is_silent) as moved:
+                under_way.copy(moved)
         report = under_way.compare()
         verdict = anyio.run(_open_and_verify, target, True)
-        if not report.differing and verdict.is_valid:
+        if not under_way.is_complete and not report.differing and verdict.is_valid:
             under_way.finish()
-    return report, verdict
+    return report, verdict, under_way.is_complete
 
 
 async def _open_and_verify(target: str, is_filled: bool) -> Verdict:

@@ -30,13 +30,25 @@ class Report:
 
 
 class Moving:
-    """A move under way; nobody else uses either database meanwhile."""
+    """A move under way; no other process uses either database meanwhile.
+
+    `is_complete` says that an earlier call has moved this source to its end: there is nothing left
+    to copy, and hosts may have written to the target since.
+    """
 
     def __init__(self, source: Source, target: Target) -> None:
         self._source = source
         self._target = target
         self._pairs = _pairs(source, target)
-        target.begin([table.name for table, _ in self._pairs])
+        self.is_complete = self._is_complete()
+        if not self.is_complete:
+            target.begin([table.name for table, _ in self._pairs])
+
+    def _is_complete(self) -> bool:
+        moved = self._target.moved()
+        return moved is not None and all(
+            self._source.count(table) == moved.get(table.name, 0) for table, _ in self._pairs
+        )
 
     @property
     def total(self) -> int:
@@ -62,7 +74,10 @@ class Moving:
                 self._target.number_from(into, last)
 
     def compare(self) -> Report:
-        """Count every table on both sides."""
+        """Count every table on both sides; after a complete move, only the source."""
+        if self.is_complete:
+            rows = {table.name: self._source.count(table) for table, _ in self._pairs}
+            return Report(rows=rows, differing={})
         counts = {
             table.name: (self._source.count(table), self._target.count(into))
             for table, into in self._pairs

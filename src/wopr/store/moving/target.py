@@ -32,7 +32,10 @@ _REACH: Final = """
 INSERT INTO moving AS m (name, reached, rows) VALUES (%s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET reached = excluded.reached, rows = m.rows + excluded.rows
 """
-_FINISH: Final = "DROP TABLE moving"
+# What was moved stays on record, so that a second call after a complete move can say so.
+_FINISH: Final = "ALTER TABLE moving RENAME TO moved"
+_IS_MOVED: Final = "SELECT to_regclass('wopr.moved') IS NOT NULL"
+_MOVED: Final = "SELECT name, rows FROM moved"
 _LOCK: Final = "SELECT pg_try_advisory_lock(hashtext('wopr moving'))"
 _SERVING: Final = f"""
 SELECT process_id FROM processes
@@ -77,11 +80,17 @@ class Target:
         [(is_moving,)] = self._rows(_IS_MOVING)
         if not is_moving:
             self._refuse_rows(names)
+            self._connection.execute("DROP TABLE IF EXISTS moved")
             self._connection.execute(_PROGRESS)
         self.reached = {
             name: (tuple(msgspec.msgpack.decode(key)), rows)
             for name, key, rows in self._rows(_REACHED)
         }
+
+    def moved(self) -> dict[str, int] | None:
+        """Return the rows per table of a move that is complete, or None when there was none."""
+        [(is_moved,)] = self._rows(_IS_MOVED)
+        return {name: rows for name, rows in self._rows(_MOVED)} if is_moved else None
 
     def write(
         self, table: TargetTable, columns: Sequence[str], rows: Sequence[Row], reached: Key
@@ -117,9 +126,13 @@ class Target:
             )
 
     def finish(self) -> None:
-        """Let hosts open the database, and the planner know what is in it."""
-        self._connection.execute(_FINISH)
+        """Update the planner's statistics, then let hosts open the database.
+
+        The rename is the last statement: a process that is killed before it has not finished, and
+        one that is killed after it has nothing left to do.
+        """
         self._connection.execute("ANALYZE")
+        self._connection.execute(_FINISH)
 
     def _refuse_rows(self, names: Sequence[str]) -> None:
         tables = [self.tables[name] for name in names]
