@@ -9,10 +9,14 @@ from tests.wire.agent_definitions import (
     DONE,
     MOCK_AGENT,
     SUPERVISOR,
+    answer,
     faults,
     mock,
+    only,
+    ran,
     scripted,
     supervised,
+    waiting,
 )
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
@@ -249,3 +253,141 @@ def test_a_good_script_is_good_by_the_published_schema_too(acme: Wire, script: J
 
     if (OFFICIAL / "schemas").is_dir():
         acme.recorder.check("core-conformance-mock-agent-config.schema.json", script)
+
+
+# A host that had it and comes back without it
+
+LOW = 0.2
+HOOKED: dict[str, tuple[JsonObject, str, str]] = {
+    "the mock agent": (scripted([mock(mockReasoning=True)]), MOCK_AGENT, "actor"),
+    "a plan": (supervised(DONE), "config.mockDispatchPlan", "supervisor"),
+    "decisions": (
+        scripted([node("supervisor", SUPERVISOR, config={"mockDecisions": [DONE]})]),
+        "config.mockDecisions",
+        "supervisor",
+    ),
+    "a pending decision": (
+        scripted([node("supervisor", SUPERVISOR, config={"mockPendingDecision": DONE})]),
+        "config.mockPendingDecision",
+        "supervisor",
+    ),
+    "a confidence": (
+        scripted([node("supervisor", SUPERVISOR, config={"mockConfidence": 0.9})]),
+        "config.mockConfidence",
+        "supervisor",
+    ),
+    "the default script": (
+        scripted([node("supervisor", SUPERVISOR)]),
+        "the default script of conformance workflows",
+        "supervisor",
+    ),
+    "an automatic answer": (scripted([AUTO_RESUME]), "config.mockAutoResume", "talk"),
+    "scripted messages": (scripted([IDENTITY_HOOKS]), "config.emitDuplicateMessageId", "hooked"),
+    "a name of the author's choice": (
+        workflow([mock(mockReasoning=True)], id=fresh("authored")),
+        MOCK_AGENT,
+        "actor",
+    ),
+}
+GATE = node("gate", "core.approvalGate", config={"title": "Go on?"})
+LATER_MOCK = scripted([GATE, mock(mockReasoning=True)])
+LATER_CHILD = scripted(
+    [
+        GATE,
+        node("call", "core.subWorkflow", config={"workflowId": HOOKED["the mock agent"][0]["id"]}),
+    ]
+)
+UNSURE = supervised(DONE, supervisor={"mockConfidence": LOW})
+
+
+@pytest.fixture(scope="module")
+def returned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Wire, dict[str, str]]]:
+    """A host that came back without conformance, and the runs that it had under way."""
+    host = ServedHost(tmp_path_factory.mktemp("returned"), ("--conformance",))
+    host.start()
+    options = ("--tenant", "acme", "--role", "admin", "--scope", "conformance:author")
+    key = json.loads(host.command("keys", "create", "--json", "--test", *options))["key"]
+    runs: dict[str, str] = {}
+    with Wire(host.url, key) as wire:
+        for definition, _, _ in HOOKED.values():
+            wire.register(definition)
+        for name, definition in (
+            ("mock", LATER_MOCK),
+            ("child", LATER_CHILD),
+            ("unsure", UNSURE),
+        ):
+            runs[name] = waiting(wire, wire.register(definition))
+        finished, _ = ran(wire, HOOKED["the mock agent"][0]["id"])
+        runs["finished"] = finished["runId"]
+    host.options = ()
+    host.restart()
+    with Wire(host.url, key) as wire:
+        yield wire, runs
+    host.stop()
+
+
+@pytest.mark.parametrize(("definition", "hook", "node_id"), HOOKED.values(), ids=HOOKED)
+def test_a_workflow_with_a_test_hook_is_refused_at_start_once_the_host_does_not_advertise_it(
+    returned: tuple[Wire, dict[str, str]], definition: JsonObject, hook: str, node_id: str
+) -> None:
+    wire, _ = returned
+
+    response = wire.post("/v1/runs", {"workflowId": definition["id"]})
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "capability_required"
+    assert hook in response.json()["message"]
+    assert response.json()["details"]["requiredCapability"] == "conformance.mockAgent"
+    assert response.json()["details"]["nodeId"] == node_id
+
+
+def test_a_fork_is_a_start_and_is_refused_alike(returned: tuple[Wire, dict[str, str]]) -> None:
+    wire, runs = returned
+
+    for mode in ("replay", "branch"):
+        response = wire.post(f"/v1/runs/{runs['finished']}:fork", {"mode": mode})
+
+        assert response.status_code == 400
+        assert response.json()["error"] == "capability_required"
+
+
+def test_a_run_under_way_fails_the_node_that_needs_the_mock_agent(
+    returned: tuple[Wire, dict[str, str]],
+) -> None:
+    wire, runs = returned
+
+    answer(wire, runs["mock"], "gate", {"action": "accept"})
+    ended = wire.finished(runs["mock"])
+
+    assert ended["status"] == "failed"
+    assert ended["error"]["code"] == "capability_not_provided"
+    assert MOCK_AGENT in ended["error"]["message"]
+    failed = only(wire.log(runs["mock"]), "node.failed")
+    assert failed["payload"]["nodeId"] == "actor"
+    assert "agent.reasoned" not in wire.types(runs["mock"])
+
+
+def test_a_supervisor_that_was_held_by_a_script_does_not_go_on_with_it(
+    returned: tuple[Wire, dict[str, str]],
+) -> None:
+    wire, runs = returned
+
+    answer(wire, runs["unsure"], "supervisor", {"ratified": True})
+    ended = wire.finished(runs["unsure"])
+
+    assert ended["error"]["code"] == "capability_not_provided"
+    assert "mockConfidence" in ended["error"]["message"]
+    assert "runOrchestrator.decided" not in wire.types(runs["unsure"])
+
+
+def test_a_child_with_a_test_hook_is_not_started(
+    returned: tuple[Wire, dict[str, str]],
+) -> None:
+    wire, runs = returned
+
+    answer(wire, runs["child"], "gate", {"action": "accept"})
+    ended = wire.finished(runs["child"])
+
+    assert ended["error"]["code"] == "capability_required"
+    assert MOCK_AGENT in ended["error"]["message"]
+    assert "node.dispatched" not in wire.types(runs["child"])

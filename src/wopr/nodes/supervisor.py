@@ -62,6 +62,11 @@ class SupervisorConfig(Document, frozen=True, kw_only=True):
             yield from _rule_faults(f"rules.{index}", rule)
 
 
+def is_undirected(config: JsonObject) -> bool:
+    """Tell whether a supervisor's config has nothing that it could decide by."""
+    return not config.get("rules") and not any(hook in config for hook in HOOKS)
+
+
 def _rule_faults(path: str, rule: JsonObject) -> Iterator[tuple[str, str]]:
     when = rule.get("when")
     if isinstance(when, str) and when:

@@ -12,7 +12,7 @@ from wopr.protocol.runs import Owner
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.journal import Journal
 from wopr.runtime.library import Compiled
-from wopr.runtime.starting import check_inputs, started_payload
+from wopr.runtime.starting import check_inputs, check_test_hooks, started_payload
 from wopr.store.port import Batch
 
 # A workflow that calls itself must end somewhere.
@@ -29,6 +29,7 @@ async def child_batch(
     await _check_depth(journal, identity)
     try:
         compiled = await journal.library.newest(identity.tenant, workflow_id)
+        check_test_hooks(compiled)
         check_inputs(compiled, inputs)
     except WoprError as error:
         raise NodeFailure(error.message, code=error.code, retryable=False) from error

@@ -13,7 +13,7 @@ from wopr.protocol.runs import CreateRun, Owner
 from wopr.runtime.commands import Commands
 from wopr.runtime.library import Library
 from wopr.runtime.requests import NewRun
-from wopr.runtime.starting import check_inputs
+from wopr.runtime.starting import check_inputs, check_test_hooks
 
 # Judging runs are looked after this often while one is under way, and less as nothing happens.
 SHORTEST_SECONDS = 0.05
@@ -35,6 +35,7 @@ class JudgeRuns:
     ) -> None:
         """Start a run under this name; one that is there already is left alone."""
         compiled = await self._library.newest(tenant, judge.workflow_id)
+        check_test_hooks(compiled)
         check_inputs(compiled, inputs)
         request = CreateRun(
             workflow_id=judge.workflow_id, inputs=inputs, tags=["judge"], metadata=metadata

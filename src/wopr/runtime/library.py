@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,12 @@ from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
-from wopr.runtime.registration import CONFORMANCE_PREFIX, check_definition
+from wopr.runtime.registration import (
+    CONFORMANCE_PREFIX,
+    MOCK_AGENT,
+    check_definition,
+    hook_of,
+)
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
@@ -44,6 +49,8 @@ class Compiled:
     channel_schemas: dict[str, jsonschema_rs.Draft202012Validator]
     # Whether an agent can act in its runs.
     has_agents: bool
+    # The test hooks that its nodes use and that this host does not honour, by node.
+    test_hooks: dict[str, str]
 
     @property
     def definition(self) -> WorkflowDefinition:
@@ -159,7 +166,15 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
             if not isinstance(channel.schema, Unset)
         },
         has_agents=any(_is_for_agents(node) for node in definition.nodes),
+        test_hooks={} if registry.get(MOCK_AGENT) else dict(_test_hooks(definition)),
     )
+
+
+def _test_hooks(definition: WorkflowDefinition) -> Iterator[tuple[str, str]]:
+    for node in definition.nodes:
+        hook = hook_of(definition, node)
+        if hook is not None:
+            yield node.id, hook
 
 
 def _is_for_agents(node: WorkflowNode) -> bool:

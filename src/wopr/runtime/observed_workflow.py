@@ -52,6 +52,7 @@ def observed_workflow(snapshot: RunSnapshot) -> Compiled:
         configurable_schema=None,
         channel_schemas={},
         has_agents=True,
+        test_hooks={},
     )
 
 

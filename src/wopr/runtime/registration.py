@@ -15,7 +15,7 @@ from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.fleet.observe import OBSERVED_WORKFLOW
 from wopr.nodes.registry import NodeRegistry, NodeType
-from wopr.nodes.supervisor import HOOKS
+from wopr.nodes.supervisor import HOOKS, is_undirected
 from wopr.nodes.typed import schema_of
 from wopr.protocol.checking import Fault, fault_of, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject, Unset
@@ -34,7 +34,7 @@ GATED_TYPES = {
 }
 CONFORMANCE_PREFIX = "conformance-"
 ConfigFaults: TypeAlias = Callable[[JsonObject], Iterable[tuple[str, str]]]
-# Config keys that script a node, by type.
+# Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
     SUPERVISOR: HOOKS,
     "core.conversationGate": ("mockAutoResume",),
@@ -109,6 +109,19 @@ def _script_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Ite
     for hook in CONFORMANCE_KEYS.get(node.type_id, ()):
         if hook in node.config:
             yield Fault(path=f"{path}.config.{hook}", message=f"config.{hook} {who}")
+
+
+def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
+    """Name the test hook that a node uses, if it uses one."""
+    if node.type_id == MOCK_AGENT:
+        return MOCK_AGENT
+    for hook in CONFORMANCE_KEYS.get(node.type_id, ()):
+        if hook in node.config:
+            return f"config.{hook}"
+    is_fixture = definition.id.startswith(CONFORMANCE_PREFIX)
+    if is_fixture and node.type_id == SUPERVISOR and is_undirected(node.config):
+        return "the default script of conformance workflows"
+    return None
 
 
 def _credential_faults(document: Json) -> Iterator[Fault]:

@@ -21,7 +21,7 @@ from wopr.protocol.forks import ForkRun
 from wopr.protocol.runs import Configurable, CreateRun, Owner
 from wopr.runtime.library import Compiled, Library
 from wopr.runtime.settings import Settings
-from wopr.runtime.starting import check_inputs
+from wopr.runtime.starting import check_inputs, check_test_hooks
 from wopr.security.keys import Principal
 
 DEEPEST_METADATA = 4
@@ -61,6 +61,7 @@ async def check_request(
     _refuse_unsupported(request)
     engine_version = _engine_version(force_engine_version, principal)
     compiled = await library.newest(principal.tenant, request.workflow_id)
+    check_test_hooks(compiled)
     if request.configurable:
         _check_options(request.configurable, principal)
     if compiled.configurable_schema is not None:
@@ -118,6 +119,7 @@ def check_overlay(
     settings: Settings,
 ) -> None:
     """Check what a branch changes of its source, whose `run.started` says what that was."""
+    check_test_hooks(compiled)
     overlay = request.run_options_overlay
     if overlay.configurable:
         _check_options(overlay.configurable, principal)

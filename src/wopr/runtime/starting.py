@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wopr.engine.state import RunIdentity
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.errors import Refused
+from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.events import ENGINE_VERSION
 from wopr.protocol.runs import Owner, RunAccepted
 from wopr.protocol.workflow import VariableType, WorkflowVariable
@@ -31,6 +31,18 @@ def check_inputs(compiled: Compiled, inputs: JsonObject) -> None:
             "; ".join(f"{fault['path']} {fault['message']}" for fault in faults),
             field=faults[0]["path"],
             errors=faults,
+        )
+
+
+def check_test_hooks(compiled: Compiled) -> None:
+    """Refuse a workflow whose nodes need test hooks that this host does not honour."""
+    for node_id, hook in compiled.test_hooks.items():
+        raise CapabilityRequired(
+            f"node {node_id}: {hook} needs conformance.mockAgent, which this host does not "
+            "advertise; start the host with --conformance",
+            requiredCapability="conformance.mockAgent",
+            offendingTypeId=compiled.graph.nodes[node_id].type_id,
+            nodeId=node_id,
         )
 
 

@@ -62,6 +62,8 @@ class Stepping:
     def start_node(self, run: ActiveRun, burst: Burst, step: Start) -> None:
         """Append a node's start, and call it unless it may wait."""
         node = run.compiled.graph.nodes[step.node_id]
+        if self._refuse_test_hook(run, burst, node.id):
+            return
         node_type = run.compiled.types[node.id]
         if node_type is None:
             message = f"this host has no node type {node.type_id!r}"
@@ -77,6 +79,14 @@ class Stepping:
             payload["agent"] = msgspec.to_builtins(node.agent)
         burst.add("node.started", payload, node_id=node.id)
         self._call_or_launch(run, burst, node.id, node_type)
+
+    def _refuse_test_hook(self, run: ActiveRun, burst: Burst, node_id: str) -> bool:
+        """Fail a node that needs a test hook which this host does not honour."""
+        hook = run.compiled.test_hooks.get(node_id)
+        if hook is None:
+            return False
+        fail_node(burst, node_id, _not_provided(hook, ["conformance.mockAgent"]))
+        return True
 
     def asked_keys(self, run: ActiveRun, burst: Burst, node_id: str) -> frozenset[str] | None:
         """What a node would ask a model first, for a replay to compare; None when it asks none."""
@@ -125,6 +135,8 @@ class Stepping:
             if node_id in run.in_flight:
                 run.missed.add(node_id)
                 continue
+            if self._refuse_test_hook(run, burst, node_id):
+                continue
             until = run.parked.get(node_id, 0)
             node_type = run.compiled.types[node_id]
             if node_type is not None and (until is None or until <= burst.now):
@@ -139,9 +151,9 @@ def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:
     burst.add("run.paused", {**reason, "drainPolicy": "drain-current-node"})
 
 
-def _not_provided(type_id: str, missing: list[str]) -> RunError:
+def _not_provided(what: str, missing: list[str]) -> RunError:
     return RunError(
         code="capability_not_provided",
-        message=f"{type_id} requires {', '.join(missing)}, which this host does not provide",
+        message=f"{what} requires {', '.join(missing)}, which this host does not provide",
         details={"missing": missing},
     )
