@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, press, sign_in
-from tests.console.inbox import DECISION, unsure
+from tests.console.inbox import ACTIONS, DECISION, unsure
 from tests.fault.hosts import eventually
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
@@ -56,6 +56,32 @@ def test_an_approval_is_accepted_by_keys_with_all_of_it_in_view(
     expect(page.get_by_text("Your answer is taken.")).to_be_visible()
     assert wire.finished(runs[0])["status"] == "completed"
     assert wire.snapshot(runs[1])["status"] == "waiting-approval"
+
+
+# Where each action of the form and its explanation are.
+ACTION_BOXES = """() => [...document.querySelectorAll(".answer > .choices > li")].map((line) => {
+  const [button, effect] = [...line.children].map((each) => each.getBoundingClientRect());
+  return { top: button.top, buttonRight: button.right, width: effect.width, right: effect.right };
+})"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_action_of_a_form_is_on_a_line_of_its_own_beside_a_readable_effect(
+    open_page: Open, wire: Wire, width: int
+) -> None:
+    run_id = waiting(wire, gate(title="Fine?", actions=ACTIONS))
+    page = sign_in(open_page("/settings"))
+    page.set_viewport_size({"width": width, "height": 800})
+
+    page.goto(f"/inbox/{run_id}/gate")
+    boxes = page.evaluate(ACTION_BOXES)
+
+    assert len(boxes) == 4
+    tops = [box["top"] for box in boxes]
+    assert tops == sorted(set(tops))
+    assert min(box["width"] for box in boxes) > 60
+    assert max(box["right"] for box in boxes) <= width
+    assert max(box["buttonRight"] for box in boxes) <= width
 
 
 def test_an_unsure_decision_is_replaced_by_keys(open_page: Open, wire: Wire) -> None:
