@@ -8,10 +8,11 @@ import pytest
 
 from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
-from tests.console.inbox import answered, pick, unsure
+from tests.console.inbox import AGENT, answered, pick, unsure
 from tests.console.samples import PROBE, PROBES
+from tests.wire.agent_definitions import child, children, mock, scripted
 from tests.wire.client import Wire
-from tests.wire.definitions import fresh, workflow
+from tests.wire.definitions import fresh, node, variable, workflow
 from tests.wire.host import REVIEWER, VIEWER
 from tests.wire.waiting import (
     external,
@@ -20,6 +21,7 @@ from tests.wire.waiting import (
     until_waiting,
     waiting,
 )
+from wopr.protocol.documents import JsonObject
 
 
 def test_what_waits_is_listed_with_its_kind_its_asker_and_its_number_in_the_title(
@@ -61,6 +63,83 @@ def test_an_unsure_agent_is_shown_with_its_confidence_its_threshold_and_its_own_
     assert "untrusted text" in text
     assert "It may be either." in text
     assert "The agent's decision stands and is carried out." in text
+
+
+def _paid_twice() -> tuple[JsonObject, JsonObject]:
+    """Two steps of a case: a note, and an agent that calls a tool, hands over and decides."""
+    notes = node("notes", "core.setVariable", config={"name": "memo", "value": "paid twice"})
+    agent = mock(
+        "triage",
+        agent=AGENT,
+        mockToolCalls=[{"toolId": "shop:orders", "arguments": {}, "result": {"order": "o-17"}}],
+        mockHandoff={"toAgentId": "core.conformance.refunds", "reason": "a refund is due"},
+        mockDecision={"decision": {"refund": 49}, "confidence": 0.9},
+    )
+    return notes, agent
+
+
+def test_a_wait_shows_the_inputs_of_its_run_and_the_steps_that_led_to_it(
+    acme: Person, wire: Wire
+) -> None:
+    declared = [variable("complaint"), variable("memo")]
+    nodes = [*_paid_twice(), gate("refund", title="Refund?"), node("after")]
+    name = wire.register(scripted(nodes, variables=declared))
+    run_id = wire.create(name, {"complaint": "I was charged twice"})
+    until_waiting(wire, run_id)
+
+    for path in (f"/inbox/{run_id}/refund", f"/inbox?runId={run_id}"):
+        text = acme.page(path).text
+
+        shown = [
+            "I was charged twice",
+            "paid twice",
+            "shop:orders",
+            "o-17",
+            "a refund is due",
+            "49",
+        ]
+        places = [text.find(each) for each in shown]
+        assert -1 not in places
+        assert places == sorted(places)
+
+
+def test_a_wait_of_a_child_run_shows_the_case_of_its_parent(acme: Person, wire: Wire) -> None:
+    worker = wire.register(child(gate("refund", title="Refund?")))
+    call = node("ask", "core.subWorkflow", config={"workflowId": worker})
+    declared = [variable("complaint"), variable("memo")]
+    name = wire.register(scripted([*_paid_twice(), call], variables=declared))
+    run_id = wire.create(name, {"complaint": "I was charged twice"})
+    wire.events_until(run_id, "node.dispatched")
+    [child_id] = children(wire.log(run_id))
+    until_waiting(wire, child_id)
+
+    page = acme.page(f"/inbox/{child_id}/refund")
+
+    assert f"/runs/{run_id}" in page.links
+    for each in ("I was charged twice", "o-17", "a refund is due"):
+        assert each in page.text
+
+
+def test_a_wait_shows_only_the_last_steps_of_a_long_run(acme: Person, wire: Wire) -> None:
+    before = [node(f"step-{number}") for number in range(30)]
+    run_id = waiting(wire, *before, gate(title="Fine?"))
+
+    page = acme.page(f"/inbox/{run_id}/gate")
+
+    assert f"/runs/{run_id}/nodes/step-29" in page.links
+    assert f"/runs/{run_id}/nodes/step-5" not in page.links
+    assert "18 earlier steps" in page.text
+
+
+def test_a_wait_does_not_show_what_is_secret(acme: Person, wire: Wire) -> None:
+    secret = fresh("secret")
+    run_id = wire.create(
+        wire.register(workflow([gate()], variables=[variable("token", sensitive=True)])),
+        {"token": secret},
+    )
+    until_waiting(wire, run_id)
+
+    assert secret not in acme.get(f"/inbox/{run_id}/gate").text
 
 
 def test_the_number_of_waits_is_there_for_scripts(acme: Person, wire: Wire) -> None:

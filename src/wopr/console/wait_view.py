@@ -1,4 +1,4 @@
-"""One wait as whoever has to answer it sees it: why, in whose words, who has voted, what to answer."""
+"""One wait as its page shows it: the question, the case behind it, the votes and the answers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from wopr.console.answering import offer_of
+from wopr.console.case import Case, cases_of
 from wopr.console.json_values import object_of
 from wopr.console.offer import Offer
 from wopr.console.run_log import Entry, RunLog
-from wopr.console.run_view import snapshot_of, turns_of
-from wopr.console.story import Sureness, Turn, sureness_of
+from wopr.console.story import Sureness, sureness_of
 from wopr.console.visit import Visit
 from wopr.console.waiting import item_of, who_answers
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
@@ -78,20 +78,26 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitView:
-    """All that the page of one wait shows. `refusal` says why the visitor cannot answer it."""
+    """What the page of one wait shows. `refusal` says why the visitor cannot answer it."""
 
     wait: Wait
     shown: Json
     votes: Sequence[Vote]
     turns: Sequence[Said]
-    words: Turn | None
+    # The case of the run that waits, then those of its parent runs.
+    cases: Sequence[Case]
     offer: Offer | None
     refusal: str
 
     @property
     def excerpt(self) -> str:
-        """The last reason that the agent gave; nobody vouches for it."""
-        beats = [] if self.words is None else self.words.beats
+        """The last reason that the agent gave: the node's own agent, else the last one before it.
+
+        A model wrote it, so the page marks it as untrusted.
+        """
+        turns = [turn for case in self.cases[:1] for turn in case.turns]
+        own = [turn for turn in turns if turn.node_id == self.wait.item.node_id]
+        beats = [beat for turn in (own or turns)[-1:] for beat in turn.beats]
         given = [beat.text for beat in beats if beat.text and beat.kind in _REASONS]
         return given[-1] if given else ""
 
@@ -130,7 +136,7 @@ async def find_wait(visit: Visit, run_id: str, node_id: str) -> Wait | None:
 
 
 async def look_at(visit: Visit, wait: Wait) -> WaitView:
-    """Put together what the page of a wait shows."""
+    """Read what the page of a wait shows."""
     item = wait.item
     log = await visit.desk.logs.read(visit.host.readers, visit.tenant, item.run_id)
     return WaitView(
@@ -138,7 +144,7 @@ async def look_at(visit: Visit, wait: Wait) -> WaitView:
         shown=_shown(item),
         votes=_votes(log, item),
         turns=_turns(log, item),
-        words=await _words(visit, log, item),
+        cases=await cases_of(visit, item.run_id, item.interrupt_id),
         offer=offer_of(item),
         refusal=_refusal(visit, item),
     )
@@ -217,12 +223,3 @@ def _said(turn: JsonObject) -> Said:
     is_person = turn.get("role") == "user"
     speaker = str(turn.get("speakerId" if is_person else "from", ""))
     return Said(speaker, is_person, turn.get("content"))
-
-
-async def _words(visit: Visit, log: RunLog, item: InboxItem) -> Turn | None:
-    """The agent's turn that led here: the node's own, else the last one before it."""
-    row = await visit.host.readers.row(visit.tenant, item.run_id)
-    snapshot = await snapshot_of(visit, item.run_id)
-    turns = await turns_of(visit, snapshot, log, row)
-    own = [turn for turn in turns if turn.node_id == item.node_id]
-    return next(reversed(own or turns), None)
