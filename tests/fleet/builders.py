@@ -12,8 +12,13 @@ from wopr.fleet.checker import check
 from wopr.fleet.findings import Finding
 from wopr.fleet.lines import encode_line
 from wopr.fleet.reading import KahnLine, read_line
-from wopr.protocol.documents import UNSET
-from wopr.protocol.events import RunEvent
+from wopr.protocol.documents import UNSET, JsonObject
+from wopr.protocol.emitters import SILENCERS, required_capability
+from wopr.protocol.events import EVENT_TYPES, RunEvent
+from wopr.runtime.appender import Guard
+from wopr.runtime.observed_run import LogRules
+from wopr.security.redact import Redactor
+from wopr.store.port.audit import AuditDraft
 
 TS = "2026-03-04T05:06:07.089Z"
 AGENT = "coder"
@@ -202,3 +207,26 @@ def low_confidence_log(resume: dict[str, Any]) -> Log:
     log.add("node.resumed", interruptId="i", resumeValue=resume)
     log.add("run.completed", None)
     return log
+
+
+def log_rules(*silent: str) -> LogRules:
+    """The rules of a host that advertises all event types but these, and audits annotations."""
+    discovery: JsonObject = {}
+    for event_type in EVENT_TYPES:
+        path = required_capability(event_type)
+        if path is not None and event_type not in silent:
+            *families, flag = path.split(".")
+            place = discovery
+            for family in families:
+                place = place.setdefault(family, {})
+            place[flag] = True
+    for event_type in silent:
+        family, flag = SILENCERS[event_type].split(".")
+        discovery[family][flag] = False
+    return LogRules(
+        guard=Guard(discovery),
+        redactor=Redactor(),
+        audit=lambda tenant, annotation: AuditDraft(
+            tenant=tenant, link=lambda sequence, previous: b"{}"
+        ),
+    )

@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.fleet.builders import AGENT, line, move
+from tests.fleet.builders import AGENT, line, log_rules, move
 from wopr.fleet.bridge import project
 from wopr.fleet.observed_ids import is_observed_run, observed_run_id, require_own
-from wopr.fleet.observed_run import ObservedRun
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RunEvent
+from wopr.runtime.observed_run import ObservedRun
 from wopr.store.port import Batch
 from wopr.store.sql.batches import check_batch
 
+RULES = log_rules()
 NOW = 1_800_000_000_000
 START = line("agent_run_start")
 END = line("agent_run_end", outcome="converged", convergence_score=1)
@@ -28,7 +29,7 @@ LATE = line("audit_checkpoint", agent_id=None, checkpoint_id="policy:licence", r
 
 
 def a_run(run_id: str = "r-1", tenant: str = "acme") -> ObservedRun:
-    return ObservedRun(tenant, run_id, lambda event_type: True)
+    return ObservedRun(tenant, run_id, RULES)
 
 
 def push(run: ObservedRun, *lines: bytes) -> Batch:
@@ -85,9 +86,11 @@ def test_a_run_recalled_from_its_log_goes_on_as_if_it_had_been_followed() -> Non
     recalled = a_run()
 
     recalled.recall(events(before))
+    recalled.recall_lines(b"\n".join([*lines[:3], *first, *lines[3:]]))
 
-    assert recalled.next_sequence == followed.next_sequence
-    assert push(recalled, *lines[3:]) == push(followed, *lines[3:])
+    assert (recalled.next_sequence, recalled.known_lines) == (followed.next_sequence, 4)
+    again, since = push(recalled, *lines[3:]), push(followed, *lines[3:])
+    assert (again.run, again.events) == (since.run, since.events)
 
 
 def test_the_lines_come_back_from_the_log_exactly() -> None:
@@ -170,10 +173,55 @@ def test_a_producer_s_clock_moves_no_run_out_of_the_host_s_time() -> None:
 
 
 def test_only_events_that_the_host_advertises_are_derived() -> None:
-    run = ObservedRun("acme", "r-1", lambda event_type: event_type != "agent.decided")
+    run = ObservedRun("acme", "r-1", log_rules("agent.decided"))
 
     types = [e.type for e in events([push(run, START, END)])]
 
     assert "agent.decided" not in types
     assert "kahn.agent_run_end" in types
     assert types[-1] == "run.completed"
+
+
+def test_the_log_of_a_line_with_a_secret_in_it_is_redacted() -> None:
+    secret = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
+    leaking = [
+        line("agent_run_start", task=secret, own={secret: [secret]}),
+        line("tool_invocation", input_summary=secret, error=secret),
+        move(1, "reflect", "thinking", reason=secret).replace(b"sk-", b"sk\\u002d"),
+        line("audit_checkpoint", agent_id=None, checkpoint_id=secret.lower(), result="warn"),
+    ]
+
+    batch = push(a_run(), *leaking)
+
+    [note] = batch.annotations
+    stored = b"".join([*(event.body for event in batch.events), note.body])
+    assert secret.encode() not in stored
+    assert secret.lower().encode() not in stored
+    assert b"u002d" not in stored
+    assert stored.count(b"[REDACTED]") >= 8
+
+
+def test_an_agent_whose_id_looks_like_a_secret_has_another_name_on_the_log() -> None:
+    names = ["sk-" + "a1b2c3d4e5f6g7h8i9j0", "sk-" + "z1b2c3d4e5f6g7h8i9j0"]
+    lines = [line("agent_run_start", agent_id=name) for name in names]
+
+    batch = push(a_run(), *lines)
+
+    assert len(shown(batch)["nodeStates"]) == 2
+    assert all(name not in str(batch) for name in names)
+
+
+def test_an_event_that_the_agent_type_may_not_emit_is_left_out() -> None:
+    nothing = log_rules("agent.reasoned", "agent.decided", "agent.toolCalled")
+    run = ObservedRun("acme", "r-1", nothing)
+
+    types = [e.type for e in events([push(run, START, line("tool_invocation"), END)])]
+
+    assert [each for each in types if each.startswith("agent.")] == []
+
+
+def test_an_annotation_that_arises_from_an_audit_comes_with_its_audit_entry() -> None:
+    [note] = push(a_run(), START, LATE).annotations
+
+    assert note.audit is not None
+    assert note.audit.tenant == "acme"

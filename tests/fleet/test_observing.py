@@ -10,7 +10,7 @@ import anyio
 import msgspec
 import pytest
 
-from tests.fleet.builders import line, move
+from tests.fleet.builders import line, log_rules, move
 from wopr.fleet.bridge import project
 from wopr.fleet.ingest import Ingest
 from wopr.fleet.observed_ids import observed_run_id
@@ -58,9 +58,7 @@ async def store(tmp_path: Path) -> AsyncIterator[FragileStore]:
 
 def observers(store: SqliteStore, bus: Bus | None = None) -> Observers:
     """What a host has just after its start."""
-    return Observers(
-        store, bus or Bus(9), lambda event_type: True, now=lambda: NOW, new_id=time_ordered_id
-    )
+    return Observers(store, bus or Bus(9), log_rules(), now=lambda: NOW, new_id=time_ordered_id)
 
 
 async def push(store: SqliteStore, *lines: bytes, by: Observers | None = None) -> None:

@@ -15,6 +15,7 @@ from wopr.protocol.documents import JsonObject
 _TABLES = """
 SELECT schemaname, tablename FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
 """
+_SQLITE_TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 _AUDITS = "SELECT body FROM audit_entries ORDER BY sequence"
 
 
@@ -24,9 +25,22 @@ def stored(host: ServedHost) -> bytes:
     held = b"\n".join(path.read_bytes() for path in files if path.is_file())
     url = host.variables.get("WOPR_DB")
     if url is not None:
-        held += b"\n".join(_values(url))
+        held += b"\n".join(
+            piece for table, values in _values(url) for piece in (table.encode(), *values)
+        )
     assert b"audit_entries" in held, "the database is not where it was looked for"
     return held
+
+
+def tables(host: ServedHost) -> dict[str, bytes]:
+    """Every value in the database, by the name of its table."""
+    url = host.variables.get("WOPR_DB")
+    if url is not None:
+        return {table: b"\n".join(values) for table, values in _values(url)}
+    with closing(sqlite3.connect(host.data_dir / "wopr.db")) as database:
+        names = [name for (name,) in database.execute(_SQLITE_TABLES)]
+        rows = {name: database.execute(f'SELECT * FROM "{name}"').fetchall() for name in names}
+    return {name: b"\n".join(_bytes(v) for row in rows[name] for v in row) for name in names}
 
 
 def audit_entries(host: ServedHost) -> list[JsonObject]:
@@ -40,15 +54,14 @@ def audit_entries(host: ServedHost) -> list[JsonObject]:
         return [json.loads(body) for (body,) in server.execute(_AUDITS)]
 
 
-def _values(url: str) -> list[bytes]:
-    """Every value of every table, each after its table's name."""
-    found: list[bytes] = []
+def _values(url: str) -> list[tuple[str, list[bytes]]]:
+    """Every table with all its values."""
+    found: list[tuple[str, list[bytes]]] = []
     # The tests' login is an administrator's: no policy hides a row from it.
     with psycopg.connect(url) as server:
         for schema, table in server.execute(_TABLES).fetchall():
-            found.append(table.encode())
             rows = server.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, table)))
-            found += [_bytes(value) for row in rows for value in row]
+            found.append((table, [_bytes(value) for row in rows for value in row]))
     return found
 
 

@@ -26,6 +26,8 @@ async def show_fleet_run(visit: Visit) -> Answer:
     start = visit.exchange.whole_number("line", 0)
     name = visit.exchange.path["fleet_run_id"]
     found = await visit.host.fleet.views.steps(visit.tenant, name, start, PAGE_LINES)
+    # The archive holds the producer's bytes; a page shows no secret.
+    found = replace(found, events=[visit.exchange.redactor.json(each) for each in found.events])
     waits = await waits_of_runs(visit, found.agents)
     agents = [replace(agent, waiting_s=None) for agent in found.agents]
     tag = list_tag(visit, (found.run, agents, list(waits.values())), is_moving=bool(waits))

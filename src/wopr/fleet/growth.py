@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
@@ -85,7 +85,12 @@ def _require_agent_family(event: KahnEvent) -> None:
 
 
 def align_push(
-    push: Push, held: Mapping[str, HeldRun], source: Source, own: Collection[str] = ()
+    push: Push,
+    held: Mapping[str, HeldRun],
+    source: Source,
+    own: Collection[str] = (),
+    *,
+    redact: Callable[[str], str] = str,
 ) -> Aligned:
     """Compare a push with what is held of its runs, and fold what is new.
 
@@ -102,7 +107,7 @@ def align_push(
         try:
             if found is None and run_id in own:
                 raise WouldRewrite(tuple(range(len(run.lines))))
-            growth = _grow(run_id, run, found, source, faults)
+            growth = _grow(run_id, run, found, source, faults, redact)
         except WouldRewrite as clash:
             clashes += _clashes(run_id, run, clash)
             continue
@@ -138,7 +143,12 @@ def _clashes(run_id: str, run: PushedRun, clash: WouldRewrite) -> Iterator[LineF
 
 
 def _grow(
-    run_id: str, run: PushedRun, held: HeldRun | None, source: Source, faults: list[LineFault]
+    run_id: str,
+    run: PushedRun,
+    held: HeldRun | None,
+    source: Source,
+    faults: list[LineFault],
+    redact: Callable[[str], str],
 ) -> Growth | None:
     """What is new of one run; None when all of it is held, or something is wrong with it."""
     hashes = [line_hash(line)[:HASH_BYTES] for line in run.lines]
@@ -148,7 +158,7 @@ def _grow(
     if held is not None:
         _require_open(held.run, source, range(known, len(hashes)))
     before = None if held is None else held.run
-    fold = RunFold(run_id, source, before, None if held is None else held.agents)
+    fold = RunFold(run_id, source, before, None if held is None else held.agents, redact)
     for place in range(known, len(hashes)):
         fault = fold.take(run.events[place])
         if fault is not None:

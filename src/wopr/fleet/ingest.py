@@ -45,11 +45,18 @@ class Ingest:
     """Takes pushes of producers, and lines of the host's own runs."""
 
     def __init__(
-        self, store: Fleet, now: Callable[[], int], observing: Observing | None = None
+        self,
+        store: Fleet,
+        now: Callable[[], int],
+        observing: Observing | None = None,
+        *,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._store = store
         self._now = now
         self._observing = observing
+        # For what the views show of a line; the line itself is kept as it came.
+        self._redact = redact
 
     async def push(self, tenant: str, body: bytes, family: Family = "any") -> Ingested:
         """Take the lines of a body.
@@ -72,7 +79,8 @@ class Ingest:
             own: Collection[str] = ()
             if source == "push" and len(held) < len(push.runs):
                 held, own = await self._without_own(tenant, push, held)
-            aligned = await _beside(partial(align_push, push, held, source, own), size)
+            align = partial(align_push, push, held, source, own, redact=self._redact)
+            aligned = await _beside(align, size)
             try:
                 await self._write(tenant, aligned, source)
             except SequenceTaken:

@@ -1,13 +1,14 @@
 """The bridge from KAHN lines to the log of an observed run (14.7).
 
 Every line becomes one vendor event that holds it whole, which alone makes the direction lossless,
-and then the standard events that say the same. What comes out are drafts: sequence numbers, ids
-and the store are the host's.
+and then the standard events that say the same. The result are drafts: the host's appender stamps,
+redacts and stores them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from typing import Final
 
 from wopr.fleet.bridge_facts import object_of
@@ -23,7 +24,7 @@ from wopr.fleet.events import (
 )
 from wopr.fleet.observed_agent import ObservedAgent
 from wopr.fleet.reading import KahnLine
-from wopr.protocol.documents import JsonObject, encode
+from wopr.protocol.documents import Json, JsonObject, encode
 from wopr.protocol.events import RunEvent
 
 OBSERVED_WORKFLOW: Final = "kahn.observed"
@@ -47,11 +48,17 @@ def observe(
 class Observer:
     """Follows one KAHN run as its lines come in.
 
-    `advertises` says which standard events the host may emit; without it, all.
+    `advertises` says which standard events the host may emit; without it, all. `redact` removes
+    secrets from a value and returns the same object where there is none.
     """
 
-    def __init__(self, advertises: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        advertises: Callable[[str], bool] | None = None,
+        redact: Callable[[Json], Json] | None = None,
+    ) -> None:
         self._advertises = advertises or _everything
+        self._redact = redact or _unchanged
         self._agents: dict[str, ObservedAgent] = {}
         # How a graph of nodes ended; not at all while one is under way.
         self._graphs: list[CiOutcome | None] = []
@@ -71,7 +78,8 @@ class Observer:
             metadata = {"source": SOURCE, "runId": event.run_id}
             batch.add("run.started", {"workflowId": OBSERVED_WORKFLOW, "metadata": metadata})
         agent_id = getattr(event, "agent_id", None)
-        batch.vendor(f"{_VENDOR}{variant(event)}", _payload(line), agent_id)
+        node_id = None if agent_id is None else self._node_id(agent_id)
+        batch.vendor(f"{_VENDOR}{variant(event)}", self._payload(line), node_id)
         if isinstance(event, RunStart | RunEnd):
             self._graphs = [event.outcome if isinstance(event, RunEnd) else None]
         elif isinstance(event, AuditCheckpoint) and event.agent_id is None:
@@ -84,8 +92,26 @@ class Observer:
         if agent_id not in self._agents:
             is_start = isinstance(line.event, AgentRunStart)
             name = line.fields.get("openwop_agent_id") if is_start else None
-            self._agents[agent_id] = ObservedAgent(line.event.run_id, agent_id, name)
+            node_id = self._node_id(agent_id)
+            self._agents[agent_id] = ObservedAgent(line.event.run_id, node_id, name)
         return self._agents[agent_id]
+
+    def _node_id(self, agent_id: str) -> str:
+        """The agent's name on the log; an id that looks like a credential is replaced by a hash."""
+        if self._redact(agent_id) == agent_id:
+            return agent_id
+        return f"redacted-{sha256(agent_id.encode()).hexdigest()[:8]}"
+
+    def _payload(self, line: KahnLine) -> JsonObject:
+        """The line's fields, and its bytes where writing the fields anew would give others."""
+        fields = line.fields
+        # By the encoder that writes the log, so that what is equal here is equal when it is read.
+        if _RAW not in fields and encode(fields) == line.raw:
+            return fields
+        # An escape in the bytes can hide a secret from the redaction of the log.
+        if self._redact(fields) is not fields:
+            return fields
+        return {**fields, _RAW: line.raw.decode()}
 
     def close(self) -> list[Draft]:
         """End the run if every agent and graph that was seen has; otherwise, and again: nothing.
@@ -118,22 +144,22 @@ def is_observed(started: RunEvent) -> bool:
     return payload.get("workflowId") == OBSERVED_WORKFLOW and source == SOURCE
 
 
+def holds_line(event: RunEvent) -> bool:
+    """Tell whether an event of an observed run holds a line; a derived event does not."""
+    return event.type.startswith(_VENDOR) and event.type.removeprefix(_VENDOR) in VARIANTS
+
+
 def line_of(event: RunEvent) -> list[bytes]:
-    """Give back the line that an event of an observed run holds; none for a derived event."""
-    is_vendor = event.type.startswith(_VENDOR) and event.type.removeprefix(_VENDOR) in VARIANTS
-    if not is_vendor:
+    """The line that an event of an observed run holds, redacted as it is; none for a derived event."""
+    if not holds_line(event):
         return []
     payload: JsonObject = event.payload
     raw = payload.get(_RAW)
     return [raw.encode() if isinstance(raw, str) else encode(payload)]
 
 
-def _payload(line: KahnLine) -> JsonObject:
-    # By the encoder that writes the log, so that what is equal here is equal when it is read.
-    fields = line.fields
-    if _RAW not in fields and encode(fields) == line.raw:
-        return fields
-    return {**fields, _RAW: line.raw.decode()}
+def _unchanged(value: Json) -> Json:
+    return value
 
 
 def _everything(event_type: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -36,8 +36,11 @@ class AgentFold:
     who need not be at work in that run.
     """
 
-    def __init__(self, before: AgentRun | None, event: AgentEvent) -> None:
+    def __init__(
+        self, before: AgentRun | None, event: AgentEvent, redact: Callable[[str], str]
+    ) -> None:
         self._before = before
+        self._redact = redact
         self._ts = event.ts
         first = millis(event.ts)
         self._run = before or AgentRun(
@@ -84,8 +87,9 @@ class AgentFold:
 
     def _start(self, event: AgentRunStart) -> None:
         if not self._run.task and "task" not in self._changes:
-            self._changes["task"] = event.task
-            self._changes["model"] = None if isinstance(event.model, Unset) else event.model
+            model = event.model
+            self._changes["task"] = self._redact(event.task)
+            self._changes["model"] = None if isinstance(model, Unset) else self._redact(model)
 
     def _end(self, event: AgentRunEnd) -> None:
         if self._has_ended:
@@ -117,7 +121,7 @@ class AgentFold:
 
 
 class RunFold:
-    """One run, as its lines come in."""
+    """One run, as its lines come in. `redact` removes secrets from texts that the views show."""
 
     def __init__(
         self,
@@ -125,8 +129,10 @@ class RunFold:
         source: Source,
         before: FleetRun | None = None,
         agents: Mapping[str, AgentRun] | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._run_id = run_id
+        self._redact = redact
         self._source: Source = source
         self._before = before
         self._held: Mapping[str, AgentRun] = agents or {}
@@ -174,7 +180,7 @@ class RunFold:
         before = self._held.get(agent_id or "")
         if agent_id is None or (before is None and isinstance(event, AuditCheckpoint)):
             return None
-        agent = self._agents[agent_id] = AgentFold(before, event)
+        agent = self._agents[agent_id] = AgentFold(before, event, self._redact)
         return agent
 
     @property

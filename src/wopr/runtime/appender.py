@@ -1,8 +1,8 @@
-"""The one appender: every event of every run passes `Burst.add` and nothing else writes a log.
+"""The one appender: every event of every run passes `Appender.write`, observed runs included.
 
-It checks that the type may come from that emitter, masks what is marked sensitive, redacts what
-looks like a secret, stamps id, sequence, time and causation, and encodes the event once: these
-bytes are what is stored and what every reader gets.
+An event is checked (its emitter and its capability), masked where it is marked sensitive, redacted
+where it looks like a secret, stamped (id, sequence, time, cause) and encoded once: these bytes are
+what is stored and what every reader gets.
 """
 
 from __future__ import annotations
@@ -70,7 +70,26 @@ def _refused(message: str, code: str = "validation_error") -> NodeFailure:
     return NodeFailure(message, code=code, retryable=False)
 
 
-class Burst:
+class Appender:
+    """Redacts and encodes the events of one batch. A subclass stamps them and folds them."""
+
+    def __init__(self, *, redactor: Redactor, guard: Guard, new_id: Callable[[], str]) -> None:
+        self.events: list[StoredEvent] = []
+        self.guard = guard
+        self.redactor = redactor
+        self.new_id = new_id
+
+    def write(self, event: RunEvent) -> RunEvent:
+        """Put an event at the end of the batch and return it as it is stored."""
+        body = encode(event)
+        if self.redactor.may_hold_secret(body):
+            event = replace(event, payload=self.redactor.json(event.payload))
+            body = encode(event)
+        self.events.append(StoredEvent(sequence=event.sequence, type=event.type, body=body))
+        return event
+
+
+class Burst(Appender):
     """Events that one step of one run appends together, and the state that they lead to."""
 
     def __init__(
@@ -83,10 +102,10 @@ class Burst:
         now: int,
         new_id: Callable[[], str],
     ) -> None:
+        super().__init__(redactor=redactor, guard=guard, new_id=new_id)
         self.state = state
         self.first = state.next_sequence
         self.now = now
-        self.events: list[StoredEvent] = []
         self.artifacts: list[Artifact] = []
         self.wishes: list[Wish] = []
         self.children: list[Batch] = []
@@ -98,9 +117,6 @@ class Burst:
         # Whether they hold a check of the run as a whole.
         self.has_audits = False
         self.vault = vault
-        self._new_id = new_id
-        self._redactor = redactor
-        self.guard = guard
         self.iso = to_iso(now)
 
     def add(
@@ -116,7 +132,7 @@ class Burst:
         state = self.state
         payload = self.vault.conceal(state, event_type, node_id, payload, self.now)
         event = RunEvent(
-            event_id=event_id or self._new_id(),
+            event_id=event_id or self.new_id(),
             run_id=state.identity.run_id,
             type=event_type,
             payload=payload,
@@ -125,11 +141,7 @@ class Burst:
             node_id=node_id or UNSET,
             causation_id=causation_id or state.last_event_id or UNSET,
         )
-        body = encode(event)
-        if self._redactor.may_hold_secret(body):
-            event = replace(event, payload=self._redactor.json(payload))
-            body = encode(event)
-        self._append(event, body)
+        self._append(self.write(event))
         return event.event_id
 
     def copy(self, source: RunEvent, ids: dict[str, str]) -> None:
@@ -140,19 +152,18 @@ class Burst:
         cause = source.causation_id
         event = replace(
             source,
-            event_id=self._new_id(),
+            event_id=self.new_id(),
             run_id=self.state.identity.run_id,
             sequence=self.state.next_sequence,
             causation_id=cause if isinstance(cause, Unset) else ids.get(cause, cause),
         )
         ids[source.event_id] = event.event_id
-        self._append(event, encode(event))
+        self._append(self.write(event))
 
-    def _append(self, event: RunEvent, body: bytes) -> None:
+    def _append(self, event: RunEvent) -> None:
         self.state = fold(self.state, event)
         self.moves_waits = self.moves_waits or event.type in _WAITS
         self.has_audits = self.has_audits or event.type in _AUDITS
-        self.events.append(StoredEvent(sequence=event.sequence, type=event.type, body=body))
 
     def add_from_node(
         self,

@@ -45,23 +45,26 @@ class Announcer:
         self._journal = journal
 
     def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
-        """Who annotated what and how, without a word of the text."""
-        target = annotation.target
-        facts: JsonObject = {
-            "annotationId": annotation.annotation_id,
-            "signalKind": annotation.signal.kind,
-        }
-        for name, value in (("eventId", target.event_id), ("nodeId", target.node_id)):
-            if not isinstance(value, Unset):
-                facts[name] = value
-        return self._audit.draft(
-            tenant, annotation.actor.principal_ref, ANNOTATE, target.run_id, **facts
-        )
+        """The audit entry that is stored with the annotation."""
+        return annotation_audit(self._audit, tenant, annotation)
 
     def stored(self, annotation: Annotation) -> None:
         """Send the annotation to live readers of its run, and let the fleet hear of it."""
         announce(self._bus, annotation.target.run_id, annotation.annotation_id, encode(annotation))
         self._journal.has_lines()
+
+
+def annotation_audit(audit: Entries, tenant: str, annotation: Annotation) -> AuditDraft:
+    """Say who annotated what and how, without the text of the annotation."""
+    target = annotation.target
+    facts: JsonObject = {
+        "annotationId": annotation.annotation_id,
+        "signalKind": annotation.signal.kind,
+    }
+    for name, value in (("eventId", target.event_id), ("nodeId", target.node_id)):
+        if not isinstance(value, Unset):
+            facts[name] = value
+    return audit.draft(tenant, annotation.actor.principal_ref, ANNOTATE, target.run_id, **facts)
 
 
 def announce(bus: Bus, run_id: str, annotation_id: str, annotation: bytes) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from wopr.fleet.ingest import Ingest
 from wopr.fleet.keeping import Keeping
@@ -13,10 +13,12 @@ from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
 from wopr.runtime.buckets import TokenBuckets
 from wopr.runtime.bus import Bus
+from wopr.runtime.feedback import annotation_audit
 from wopr.runtime.fleet_debts import SHARED_SWEEP_SECONDS, SWEEP_SECONDS, Debts
 from wopr.runtime.fleet_demo import Demo
 from wopr.runtime.fleet_keeper import Keeper
 from wopr.runtime.journal import Journal
+from wopr.runtime.observed_run import LogRules
 from wopr.runtime.observing import Observers
 from wopr.runtime.otlp import OtlpIntake, TraceTeller
 from wopr.runtime.projecting import Projection
@@ -47,14 +49,14 @@ class Fleet:
 def fleet_of(
     journal: Journal,
     bus: Bus,
-    advertises: Callable[[str], bool],
     settings: Settings,
     audit: Audit,
 ) -> Fleet:
     """Put the parts together."""
-    store, now = journal.store, journal.now
-    observers = Observers(store, bus, advertises, now=now, new_id=journal.new_id)
-    ingest = Ingest(store, now, observers)
+    store, now, redactor = journal.store, journal.now, journal.redactor
+    rules = LogRules(guard=journal.guard, redactor=redactor, audit=partial(annotation_audit, audit))
+    observers = Observers(store, bus, rules, now=now, new_id=journal.new_id)
+    ingest = Ingest(store, now, observers, redact=redactor.text)
     projection = Projection(store, ingest.put_own)
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
     telling = Debts(store, projection.project, sweep_seconds=sweep)
@@ -63,7 +65,7 @@ def fleet_of(
     otlp = OtlpIntake(
         store,
         now,
-        journal.redactor.text,
+        redactor.text,
         settle_ms=settle_ms,
         keeps_content=settings.otel_content,
     )

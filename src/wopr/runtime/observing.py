@@ -1,9 +1,8 @@
-"""Observed runs: what was pushed, shown as runs of the host, built behind the push.
+"""Observed runs: pushed KAHN runs as runs of this host, built after the push.
 
-A push is answered when its lines are durable; they are what an observed run is made of. Its log
-is built from them afterwards, by a task or for whoever reads it first: all that is known of how
-far it is built comes from the log itself. So nothing is to be undone when building fails, and it
-begins again where the log ends.
+A push is answered when its lines are durable. The log of the observed run is built from them
+afterwards, by a task or for its first reader. The log itself says how far it is built, so nothing
+is undone when building fails: it goes on where the log ends.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import msgspec
 
 from wopr.fleet.observe import SOURCE
 from wopr.fleet.observed_ids import is_observed_run, observed_run_id, producer_run_id
-from wopr.fleet.observed_run import ObservedRun
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import SequenceTaken
 from wopr.protocol.events import RunEvent
 from wopr.runtime.bus import Bus
 from wopr.runtime.feedback import announce
 from wopr.runtime.fleet_debts import AT_ONCE
+from wopr.runtime.observed_run import LogRules, ObservedRun
 from wopr.store.port import Batch, RunLog
 from wopr.store.port.fleet import Fleet
 from wopr.store.port.fleet_clockwork import FleetClockwork
@@ -71,7 +70,7 @@ class Observers:
         self,
         store: ObservingStore,
         bus: Bus,
-        advertises: Callable[[str], bool],
+        rules: LogRules,
         *,
         now: Callable[[], int],
         new_id: Callable[[], str],
@@ -80,7 +79,7 @@ class Observers:
         self.wake: Callable[[], None] = _nobody
         self._store = store
         self._bus = bus
-        self._advertises = advertises
+        self._rules = rules
         self._now = now
         self._new_id = new_id
         self._one_at_a_time = anyio.Lock()
@@ -182,6 +181,12 @@ class Observers:
             run.recall(_EVENTS.decode(event.body) for event in page)
             # A log is read without waiting: let others have their turn in between.
             await anyio.lowlevel.checkpoint()
+        if run.known_lines < run.lines:
+            # The log is redacted; what the agents did is read from the producer's own lines.
+            async for piece in self._store.fleet_lines(tenant, run_id, run.known_lines):
+                run.recall_lines(piece)
+                if run.known_lines == run.lines:
+                    break
         return run
 
     async def _recalled(self, tenant: str, run_id: str) -> ObservedRun:
@@ -191,7 +196,7 @@ class Observers:
             last = await self._store.read(tenant, kept.run_id, kept.next_sequence - 1, 1)
             if last and _EVENTS.decode(last[0].body).event_id == kept.last_event_id:
                 return kept
-        return ObservedRun(tenant, run_id, self._advertises)
+        return ObservedRun(tenant, run_id, self._rules)
 
     async def _news(self, tenant: str, followed: dict[str, ObservedRun]) -> Pushes:
         starts = {run_id: run.lines for run_id, run in followed.items()}

@@ -103,9 +103,9 @@ class ReplayBurst(Burst):
         wanted = None if key is None else self.script.asked.pop(str(event.node_id), None)
         return wanted is None or key in wanted
 
-    def _append(self, event: RunEvent, body: bytes) -> None:
+    def _append(self, event: RunEvent) -> None:
         """Append, and compare what was worked out with the record."""
-        super()._append(event, body)
+        super()._append(event)
         if self._is_repeating or event.type.startswith("replay."):
             return
         expected = self.script.next

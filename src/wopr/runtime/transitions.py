@@ -8,12 +8,13 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from wopr.fleet.bridge import Projector
-from wopr.fleet.observed_ids import observed_run_id
+from wopr.fleet.observed_ids import is_observed_run, observed_run_id, producer_run_id
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RunEvent
 from wopr.store.port import RunLog, RunRow
 from wopr.store.port.feedback import Annotations
+from wopr.store.port.fleet import Fleet
 
 PAGE: Final = 500
 
@@ -25,6 +26,10 @@ class TransitionStore(RunLog, Annotations, Protocol):
     """What a projection reads."""
 
 
+class ArchiveStore(TransitionStore, Fleet, Protocol):
+    """What an export reads: logs of the host's own runs, and lines that were pushed."""
+
+
 class ProjectedPage(NamedTuple):
     """The lines of a stretch of the log, without newlines, and where the next one begins."""
 
@@ -33,10 +38,10 @@ class ProjectedPage(NamedTuple):
 
 
 class Transitions:
-    """Projects runs for whoever asks; nothing is kept."""
+    """Gives runs as KAHN lines: a pushed run from the archive, a run of the host from its log."""
 
     def __init__(
-        self, store: TransitionStore, catch_up: Callable[[str, str], Awaitable[None]]
+        self, store: ArchiveStore, catch_up: Callable[[str, str], Awaitable[None]]
     ) -> None:
         self._store = store
         self._catch_up = catch_up
@@ -51,11 +56,15 @@ class Transitions:
         raise NotFound(f"there is no run {run_id!r}")
 
     async def chunks(self, tenant: str, run_id: str) -> AsyncIterator[bytes]:
-        """The lines of a run with their newlines, a page of the log at a time.
+        """The lines of a run with their newlines, page by page.
 
-        An observed run gives back exactly the lines that it was made of. Of any other run that is
-        over, the annotations follow.
+        An observed run gives the producer's bytes: its log is redacted, the archive is not. Of any
+        other run that is over, the annotations follow.
         """
+        if is_observed_run(run_id):
+            async for piece in self._store.fleet_lines(tenant, producer_run_id(run_id)):
+                yield piece
+            return
         projector = Projector()
         async for page in project_log(self._store, tenant, run_id, projector):
             if page.lines:
