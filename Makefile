@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Many tests wait for other processes, so two per core; more than eight get in each other's way.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install
+# uv installs in seconds what pip installs in a minute or more. Both check the hashes of the lock.
+UV := $(shell command -v uv 2>/dev/null)
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)
 COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
@@ -46,15 +48,19 @@ lock: $(VENV)/dev.stamp ## choose dependency versions anew
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .coverage .coverage.* .bench-*
 
+# Installs a lock, then the project itself, and shows what is under way.
+define install
+	@echo "Setting up $(VENV) with $(if $(UV),uv: some seconds,pip: a minute or more. With uv installed it takes seconds)."
+	$(INSTALL) --require-hashes --requirement requirements/$(1).lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+endef
+
 $(VENV)/serve.stamp: requirements/serve.lock pyproject.toml | $(BIN)/python
-	$(PIP) --require-hashes --requirement requirements/serve.lock
-	$(PIP) --no-deps --no-build-isolation --editable .
-	touch $@
+	$(call install,serve)
 
 $(VENV)/dev.stamp: requirements/dev.lock pyproject.toml | $(BIN)/python
-	$(PIP) --require-hashes --requirement requirements/dev.lock
-	$(PIP) --no-deps --no-build-isolation --editable .
-	touch $@
+	$(call install,dev)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

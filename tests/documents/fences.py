@@ -10,6 +10,22 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent.parent
 _FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 ANYTHING = "…"
+_ID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+# What differs from one run of a command to the next, and what each may be. The port of a document
+# is the one that is free.
+_VARYING_PATTERNS = {
+    "anything": r".*",
+    "port": r":\d+",
+    "instant": r"\d{4}-\d\d-\d\dT[\d:.]+Z",
+    "offset": r"\+\d+\.\d+s",
+    "duration": r"in \d+\.\d+s",
+}
+_VARYING = re.compile(
+    rf"(?P<id>{_ID})|(?P<anything>…)|(?P<port>:8642\b)|"
+    + "|".join(
+        f"(?P<{name}>{_VARYING_PATTERNS[name]})" for name in ("instant", "offset", "duration")
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -43,23 +59,47 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(line, tuple(printed))
 
 
-def matches(printed: tuple[str, ...], output: str) -> bool:
-    """Tell whether an output is the one that a document shows; an ellipsis is anything."""
-    pattern = "".join(_pattern(line) for line in printed)
+def matches(printed: tuple[str, ...], output: str, ids: dict[str, str] | None = None) -> bool:
+    """Tell whether an output is the one that a document shows.
+
+    An ellipsis stands for any text. Times and durations may differ. An id of the document stands for
+    the id of this output; `ids` learns it, so that later commands and outputs mean the same thing.
+    """
+    known = {} if ids is None else ids
+    names: dict[str, str] = {}
+    pattern = "".join(_pattern(line, known, names) for line in printed)
     lines = [_collapsed(line) for line in output.splitlines()]
     told = "".join(f"{line}\n" for line in lines if line)
-    return re.fullmatch(pattern, told) is not None
+    found = re.fullmatch(pattern, told)
+    if found is not None:
+        known |= {shown: found[group] for shown, group in names.items()}
+    return found is not None
 
 
-def _pattern(line: str) -> str:
+def _pattern(line: str, known: dict[str, str], names: dict[str, str]) -> str:
     text = _collapsed(line)
     if text == ANYTHING:
         return r"(?:.*\n)*?"
     if not text:
         return ""
-    # The port of a document is the one that is free.
-    escaped = re.sub(r":8642\b", r":\\d+", re.escape(text))
-    return escaped.replace(re.escape(ANYTHING), ".*") + r"\n"
+
+    def varying(found: re.Match[str]) -> str:
+        shown = found[0]
+        if found.lastgroup != "id":
+            return _VARYING_PATTERNS[str(found.lastgroup)]
+        if shown in known:
+            return re.escape(known[shown])
+        if shown in names:
+            return f"(?P={names[shown]})"
+        names[shown] = f"id{len(names)}"
+        return f"(?P<{names[shown]}>{_ID})"
+
+    parts: list[str] = []
+    end = 0
+    for found in _VARYING.finditer(text):
+        parts += [re.escape(text[end : found.start()]), varying(found)]
+        end = found.end()
+    return "".join([*parts, re.escape(text[end:])]) + r"\n"
 
 
 def _collapsed(line: str) -> str:
