@@ -64,8 +64,14 @@ SETTINGS: Final[dict[str, str]] = {
     "confidence_floor": "How sure a supervisor must be for its decision to be carried out; 0.5 to 1.",
     "confidence_interrupt_kind": "How a person is asked about a decision below the floor: "
     "`approval`, `clarification`, or a kind of your own, `x-host-<host>-<kind>`.",
-    "confidence_waiting_status": "The status that a kind of your own gives the run: "
-    "`waiting-approval`, `waiting-input` or `waiting-external`.",
+    "vendor_kind_means": "What a kind of your own corresponds to: `clarify` or `escalate`.",
+    "vendor_kind_status": "The status of a run that waits with a kind of your own: "
+    "`waiting-approval`, `waiting-input` or `waiting-external`. Empty: `waiting-input` for `clarify`, "
+    "`waiting-approval` for `escalate`.",
+    "vendor_kind_consumers": "The consumers that match on the name of a kind of your own, separated "
+    "by commas. Its mapping document lists them.",
+    "literal_vendor_kind": "Write a kind of your own into the `kind` of events, although their schemas "
+    "exclude it. Otherwise they say `custom`.",
     "suppress_escalation": "Let decisions below an agent's threshold pass, on the record.",
     "reasoning_verbosity": "How much agents tell of their reasoning, unless a run says otherwise: "
     "`summary`, `full` or `off`.",

@@ -85,6 +85,15 @@ def test_a_limit_ends_the_list_and_says_that_there_is_more(host: FakeHost, wopr:
     assert "--all" in wopr("inbox", "list", "--limit", "1").stderr
 
 
+def test_a_kind_of_the_host_s_own_is_sent_as_it_is(host: FakeHost, wopr: Wopr) -> None:
+    host.answer("GET /v1/interrupts", {"items": [item(kind="x-host-acme-look")]})
+
+    listed = wopr("inbox", "list", "--kind", "x-host-acme-look")
+
+    assert "x-host-acme-look" in listed.stdout
+    assert host.requests[-1].query_params["kind"] == "x-host-acme-look"
+
+
 def test_an_unknown_kind_is_wrong_usage(wopr: Wopr) -> None:
     assert wopr("inbox", "list", "--kind", "wish").exit_code == 2
 

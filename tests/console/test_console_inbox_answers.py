@@ -284,7 +284,7 @@ def test_a_supervisor_s_decision_is_shown_with_how_sure_it_is(acme: Person, wire
     ],
     ids=["vendor", "vendor, decided otherwise", "clarification"],
 )
-def test_a_host_s_own_kind_of_wait_is_answered(
+def test_a_host_s_own_kind_of_wait_is_found_by_its_kind_and_answered(
     new_host: Callable[..., ServedHost],
     signed_in: SignedIn,
     kind: str,
@@ -298,8 +298,15 @@ def test_a_host_s_own_kind_of_wait_is_answered(
         [item] = inbox(wire, runId=run_id)
 
         page = person.page(f"/inbox/{run_id}/{item['nodeId']}")
+        listed = person.page(f"/inbox?kind={kind}")
+        others = person.page("/inbox?kind=custom")
         went_on(answered(person, run_id, item["nodeId"], **fields))
 
+        assert item["kind"] == kind
         assert "30%" in page.text
+        assert "waits for custom" not in page.text
+        assert any(run_id in link for link in listed.links)
+        assert listed.all("option", value=kind) == [{"value": kind, "selected": ""}]
+        assert not any(run_id in link for link in others.links)
         assert resolved(wire, run_id) == value
         assert wire.finished(run_id)["status"] == "completed"

@@ -20,6 +20,7 @@ def wait(kind: str, data: JsonObject, **more: Json) -> Interrupt:
     return Interrupt(
         interrupt_id="int-gate:0",
         kind=kind,
+        event_kind=kind,
         key="gate:0",
         requested_at=0,
         suspended_event="e1",

@@ -21,8 +21,6 @@ from tests.wire.escalating import OTHER, UNSURE, escalated
 from tests.wire.host import ACME, WOPR, ServedHost, environment
 from wopr.protocol.documents import Json
 
-VENDOR_KIND = "x-host-wopr-second-look"
-
 
 def test_the_default_is_advertised_as_it_is_kept(acme: Wire) -> None:
     model = acme.document("/.well-known/openwop")["multiAgent"]["executionModel"]
@@ -50,16 +48,6 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
         tmp_path_factory,
         WOPR_CONFIDENCE_FLOOR="0.8",
         WOPR_CONFIDENCE_INTERRUPT_KIND="clarification",
-    )
-
-
-@pytest.fixture(scope="module")
-def vendor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A kind of the host's own, and the status that it gives."""
-    yield from host_with(
-        tmp_path_factory,
-        WOPR_CONFIDENCE_INTERRUPT_KIND=VENDOR_KIND,
-        WOPR_CONFIDENCE_WAITING_STATUS="waiting-external",
     )
 
 
@@ -116,61 +104,6 @@ def test_an_answer_that_is_neither_is_refused(strict: Wire) -> None:
     assert strict.snapshot(run_id)["status"] == "waiting-input"
 
 
-def test_a_vendor_s_kind_is_advertised_with_a_document_that_explains_it(vendor: Wire) -> None:
-    discovery = vendor.document("/.well-known/openwop")
-    model = discovery["multiAgent"]["executionModel"]
-    assert model["confidenceEscalationInterruptKind"] == VENDOR_KIND
-    url = discovery["extensions"]["interrupts"]["vendorKindUrl"]
-
-    mapping = vendor.document(url)
-
-    assert mapping["kind"] == VENDOR_KIND
-    assert mapping["escalationKind"] == "escalate"
-    assert mapping["waitingStatus"] == "waiting-external"
-    assert mapping["consumers"]
-
-
-def test_a_vendor_s_kind_gives_the_status_that_its_document_names(vendor: Wire) -> None:
-    run_id = escalated(vendor, UNSURE, DONE)
-
-    assert vendor.snapshot(run_id)["status"] == "waiting-external"
-    request = only(vendor.log(run_id), "interrupt.requested")["payload"]
-    assert request["kind"] == "custom"
-    assert request["data"]["customKind"] == VENDOR_KIND
-    assert only(vendor.log(run_id), ESCALATED)["payload"]["escalationKind"] == "escalate"
-
-
-@pytest.mark.parametrize(
-    ("value", "workers"),
-    [
-        ("accept", ["conformance-noop"]),
-        ({"action": "accept"}, ["conformance-noop"]),
-        ({"action": "reject"}, []),
-        ("reject", []),
-        (next_worker(OTHER), [OTHER]),
-        (
-            {"action": "edit-accept", "editedArtifactData": next_worker(OTHER)},
-            [OTHER],
-        ),
-    ],
-)
-def test_a_vendor_s_kind_takes_the_same_answers(
-    vendor: Wire, value: Json, workers: list[str]
-) -> None:
-    run_id = escalated(vendor, UNSURE, DONE)
-    answer(vendor, run_id, "dispatch", value)
-
-    assert vendor.finished(run_id)["status"] == "completed"
-    dispatched = every(vendor.log(run_id), "node.dispatched")
-    assert [event["payload"]["childWorkflowId"] for event in dispatched] == workers
-
-
-def test_other_kinds_have_no_document(acme: Wire) -> None:
-    assert acme.get(f"/v1/interrupt-kinds/{VENDOR_KIND}").status_code == 404
-    extension = acme.document("/.well-known/openwop")["extensions"]["interrupts"]
-    assert "vendorKindUrl" not in extension
-
-
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
@@ -181,7 +114,10 @@ def test_other_kinds_have_no_document(acme: Wire) -> None:
         ("WOPR_CONFIDENCE_INTERRUPT_KIND", "quiz", "confidence_interrupt_kind must be"),
         ("WOPR_CONFIDENCE_INTERRUPT_KIND", "x-host-wopr", "confidence_interrupt_kind must be"),
         ("WOPR_CONFIDENCE_INTERRUPT_KIND", "x-host-Wopr-look", "confidence_interrupt_kind must be"),
-        ("WOPR_CONFIDENCE_WAITING_STATUS", "paused", "confidence_waiting_status must be"),
+        ("WOPR_VENDOR_KIND_STATUS", "paused", "vendor_kind_status must be"),
+        ("WOPR_VENDOR_KIND_MEANS", "custom", "vendor_kind_means must be clarify or escalate"),
+        ("WOPR_VENDOR_KIND_CONSUMERS", "inbox,,audit", "vendor_kind_consumers must be"),
+        ("WOPR_LITERAL_VENDOR_KIND", "perhaps", "WOPR_LITERAL_VENDOR_KIND must be 1 or 0"),
         ("WOPR_REASONING_VERBOSITY", "loud", "reasoning_verbosity must be"),
         ("WOPR_TOOL_RATE_LIMIT", "-1", "tool_rate_limit must be 0 or more"),
     ],

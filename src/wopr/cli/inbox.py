@@ -25,7 +25,7 @@ from wopr.cli.output import Cells, plain, print_block, print_json, print_line, p
 from wopr.cli.paging import Collected, collect, print_collected
 from wopr.cli.values import parse_assignments, parse_json, parse_value
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.interrupts import DATA, ResolveInterrupt
+from wopr.protocol.interrupts import DATA, ResolveInterrupt, is_vendor_kind
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
@@ -40,7 +40,7 @@ _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)
 @app.command("list")
 @command
 def list_inbox(
-    kind: Annotated[list[str] | None, some_of("--kind", DATA)] = None,
+    kind: Annotated[list[str] | None, some_of("--kind", DATA, is_vendor_kind)] = None,
     workflow: WorkflowOption = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     limit: LimitOption = 50,

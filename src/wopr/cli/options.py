@@ -41,13 +41,18 @@ LimitOption: TypeAlias = Annotated[int, typer.Option("--limit", min=1, help="At 
 AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
 
 
-def some_of(option: str, names: Iterable[str]) -> OptionInfo:
-    """An option that may be given several times, each time with one of these names."""
+def some_of(
+    option: str, names: Iterable[str], is_other: Callable[[str], bool] | None = None
+) -> OptionInfo:
+    """An option that may be given several times, each time with one of these names.
+
+    `is_other` accepts further values, whose names the command line cannot know.
+    """
     known = tuple(names)
 
     def require_known(chosen: list[str] | None) -> list[str] | None:
         for name in chosen or []:
-            if name not in known:
+            if name not in known and (is_other is None or not is_other(name)):
                 raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
         return chosen
 

@@ -209,7 +209,8 @@ def _custom(item: InboxItem) -> Offer:
             raise Refused(f"{VALUE}: say what the answer is", field=VALUE)
         return value
 
-    given = [replace(CHOICES[name], effect=_SHORT_EFFECTS[name]) for name in short]
+    told = _SHORT_EFFECTS | item.answers
+    given = [replace(CHOICES[name], effect=told[name]) for name in short]
     values = _choices(item, "value")
     if short:
         values = [replace(each, title="Answer this instead", key="e", tone="") for each in values]

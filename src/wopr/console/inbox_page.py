@@ -18,7 +18,7 @@ from wopr.http.answers import Answer, ok
 from wopr.http.paging import read_cursor, write_cursor
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import Refused, WoprError
-from wopr.protocol.interrupts import DATA
+from wopr.protocol.interrupts import KINDS_IN_WORDS, is_kind, is_vendor_kind
 from wopr.store.port import SuspensionFilter
 
 PAGE_WAITS: Final = 50
@@ -64,7 +64,7 @@ async def list_waits(visit: Visit) -> Answer:
         "inbox.html",
         waits=waits,
         first=first,
-        kinds=_KINDS,
+        kinds=_kinds(visit),
         query=visit.query,
         next_page=next_page,
         is_filtered=any(name not in ("cursor", "done") for name in visit.query),
@@ -74,10 +74,16 @@ async def list_waits(visit: Visit) -> Answer:
     return tagged(answer, tag)
 
 
+def _kinds(visit: Visit) -> dict[str, str]:
+    """The kinds to choose from; a kind of the host's own is named as it is advertised."""
+    own = visit.host.advancer.services.floor.interrupt_kind
+    return _KINDS | {own: own} if is_vendor_kind(own) else _KINDS
+
+
 def _filter(visit: Visit) -> SuspensionFilter:
     kind = visit.query.get("kind")
-    if kind is not None and kind not in DATA:
-        raise Refused(f"kind must be one of {', '.join(_KINDS)}", field="kind")
+    if kind and not is_kind(kind):
+        raise Refused(f"kind must be one of {KINDS_IN_WORDS}, not {kind!r}", field="kind")
     return SuspensionFilter(
         kinds=(kind,) if kind else (),
         workflow_id=visit.query.get("workflowId"),

@@ -10,6 +10,7 @@ from wopr.console.json_values import list_of, object_of
 from wopr.console.run_log import Entry
 from wopr.console.words import compact
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.interrupts import INTERRUPT_KIND
 
 # Who must be how sure: the run, the agent's manifest or the host says so.
 ThresholdOf: TypeAlias = Callable[[str], float | None]
@@ -209,8 +210,9 @@ def _escalated(turn: Turn, entry: Entry, _: ThresholdOf) -> None:
 
 def _suspended(turn: Turn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
-    if payload.get("kind") != "low-confidence":
-        turn.beats.append(_beat("asked", f"waits for {payload.get('kind', 'an answer')}", entry))
+    kind = payload.get(INTERRUPT_KIND, payload.get("kind", "an answer"))
+    if kind != "low-confidence":
+        turn.beats.append(_beat("asked", f"waits for {kind}", entry))
         return
     for beat in reversed(turn.beats):
         if beat.kind == "decided" and beat.sureness is not None:

@@ -15,6 +15,7 @@ from wopr.console.story import Sureness, sureness_of
 from wopr.console.visit import Visit
 from wopr.console.waiting import item_of, who_answers
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.interrupts import is_vendor_kind
 from wopr.protocol.times import to_millis
 from wopr.runtime.entitled import governance_of, held_decision, may_answer
 from wopr.runtime.inbox import InboxItem
@@ -54,7 +55,8 @@ class Wait:
     @property
     def is_quick(self) -> bool:
         """Whether a yes or a no is an answer, so that many can be answered together."""
-        return self.item.kind in ("approval", "low-confidence")
+        kind = self.item.kind
+        return kind in ("approval", "low-confidence") or is_vendor_kind(kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from wopr.engine.expression_tokens import is_object
 from wopr.engine.interrupts import GOVERNANCE
 from wopr.protocol.documents import Json
+from wopr.protocol.interrupts import is_vendor_kind
 
 _ACTIONS: Final = {
     "accept": "The run goes on.",
@@ -60,6 +62,12 @@ def effects(kind: str, data: Mapping[str, Json]) -> dict[str, str]:
                 "exchange": "Your turn is recorded and the conversation goes on.",
                 "close": "The conversation ends and the run goes on.",
             }
+        case _ if is_vendor_kind(kind):
+            return {
+                "accept": _DECISION["accept"],
+                "reject": _DECISION["reject"],
+                "value": _DECISION["edit-accept"],
+            }
         case _:
             return {"value": "The run goes on with the value."}
 
@@ -104,4 +112,5 @@ def question(kind: str, data: Mapping[str, Json]) -> str:
         case "conversation.exchange":
             return str(data.get("prompt", ""))
         case _:
-            return str(data.get("customKind", kind))
+            why: Json = held.get("why") if is_object(held := data.get("payload")) else None
+            return str(why if is_vendor_kind(kind) and why else data.get("customKind", kind))

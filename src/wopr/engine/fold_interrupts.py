@@ -19,6 +19,7 @@ from wopr.engine.interrupts import (
 from wopr.engine.state import ENDED, NodeState, RunState
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import RunEvent
+from wopr.protocol.interrupts import INTERRUPT_KIND
 from wopr.protocol.runs import RunStatus
 
 _NAMED: dict[str, RunStatus] = {
@@ -48,14 +49,15 @@ def _node(state: RunState, event: RunEvent) -> NodeState | None:
 
 
 def _suspended(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    kind = read(payload, "kind", str, "custom")
+    event_kind = read(payload, "kind", str, "custom")
     interrupt = Interrupt(
         interrupt_id=read(payload, "interruptId", str, event.event_id),
-        kind=kind,
+        kind=read(payload, INTERRUPT_KIND, str, event_kind),
+        event_kind=event_kind,
         key=read(payload, "key", str, event.event_id),
         requested_at=at,
         suspended_event=event.event_id,
-        status=_status(payload, kind),
+        status=_status(payload, event_kind),
         reason=read(payload, "reason", str, ""),
         held_outputs=read(payload, HELD_OUTPUTS, dict[str, Any], None),
     )

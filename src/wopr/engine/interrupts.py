@@ -49,7 +49,10 @@ class Interrupt(msgspec.Struct, frozen=True, kw_only=True):
     """A pending wait of one node."""
 
     interrupt_id: str
+    # The kind as clients see it.
     kind: str
+    # The kind as events have it: `custom` for a kind of the host's own.
+    event_kind: str
     key: str
     requested_at: int
     suspended_event: str

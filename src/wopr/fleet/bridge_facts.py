@@ -11,6 +11,7 @@ from wopr.fleet.events import SUMMARY_LENGTH
 from wopr.fleet.lines import compact
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import RunEvent
+from wopr.protocol.interrupts import INTERRUPT_KIND
 
 Answer: TypeAlias = Literal["ratified", "rejected", "overridden", "answered"]
 
@@ -138,7 +139,7 @@ def pause_kind(event: RunEvent) -> str | None:
     """The kind of question that an event asks a person; `None` when it asks none."""
     payload = object_of(event.payload)
     is_clarification = event.type == "clarification.requested"
-    kind = text(payload, "kind") or (
+    kind = text(payload, INTERRUPT_KIND, "kind") or (
         "clarification" if is_clarification else text(payload, "reason")
     )
     is_pause = kind is not None and (kind in _PAUSES or kind.startswith(_PAUSE_FAMILIES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
@@ -9,7 +11,14 @@ from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, read_cursor, write_cursor
 from wopr.http.runs import RUN_ERRORS
 from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
 from wopr.protocol.errors import Forbidden, Gone, NotFound, Refused
-from wopr.protocol.interrupts import DATA, AnswerTaken, ResolveInterrupt
+from wopr.protocol.interrupts import (
+    INTERRUPT_KIND,
+    KINDS_IN_WORDS,
+    AnswerTaken,
+    ResolveInterrupt,
+    is_kind,
+    is_vendor_kind,
+)
 from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.runtime.inbox import aged, inbox_item
@@ -20,25 +29,43 @@ from wopr.store.port import SuspensionFilter
 
 
 class InterruptKindMapping(Document, frozen=True, kw_only=True):
-    """What an interrupt kind of this host's own means."""
+    """What an interrupt kind of this host's own means.
+
+    `event_kind` is the `kind` of the events, whose schemas exclude kinds of a host's own.
+    `kind_in_events` says where each event has the real kind.
+    """
 
     kind: str
     escalation_kind: str
     waiting_status: str
     consumers: list[str]
+    event_kind: str
+    kind_in_events: dict[str, str]
+
+
+_KIND_IN_EVENTS: Final = {
+    "node.suspended": f"payload.{INTERRUPT_KIND}",
+    "interrupt.requested": "payload.data.customKind",
+    "interrupt.resolved": f"payload.{INTERRUPT_KIND}",
+}
 
 
 async def get_interrupt_kind(exchange: Exchange) -> Answer:
-    """Say what this host's own interrupt kind means, and who matches on it."""
+    """Say what this host's own interrupt kind means, and which consumers match on it."""
     floor = exchange.host.advancer.services.floor
     kind = exchange.path["kind"]
-    if kind != floor.interrupt_kind or not kind.startswith("x-host-"):
-        raise NotFound("this host has no such interrupt kind")
+    if kind != floor.interrupt_kind or not is_vendor_kind(kind):
+        raise NotFound(f"this host has no interrupt kind {kind!r} of its own")
+    consumers = exchange.host.settings.vendor_kind_consumers.split(",")
     mapping = InterruptKindMapping(
         kind=kind,
         escalation_kind=floor.escalation_kind,
         waiting_status=floor.waiting_status,
-        consumers=["inbox", "event streams", "webhooks", "audit log"],
+        consumers=[name.strip() for name in consumers],
+        event_kind=floor.event_kind,
+        kind_in_events=dict.fromkeys(_KIND_IN_EVENTS, "payload.kind")
+        if floor.is_literal
+        else _KIND_IN_EVENTS,
     )
     return ok(mapping)
 
@@ -60,8 +87,9 @@ async def list_interrupts(exchange: Exchange) -> Answer:
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
     kinds = exchange.query.get("kind")
     wanted = tuple(kinds.split(",")) if kinds else ()
-    if any(kind not in DATA for kind in wanted):
-        raise Refused(f"kind must be among {', '.join(DATA)}", field="kind")
+    for kind in wanted:
+        if not is_kind(kind):
+            raise Refused(f"kind must be among {KINDS_IN_WORDS}, not {kind!r}", field="kind")
     where = SuspensionFilter(
         kinds=wanted,
         workflow_id=exchange.query.get("workflowId"),

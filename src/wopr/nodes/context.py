@@ -14,6 +14,7 @@ from wopr.nodes.llm_context import LlmContext
 from wopr.nodes.tools import Transport
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.interrupts import is_vendor_kind
 from wopr.protocol.runs import RunError, RunStatus
 
 LogLevel = Literal["debug", "info", "warn", "error"]
@@ -47,6 +48,14 @@ class ConfidenceFloor:
     interrupt_kind: str = "approval"
     escalation_kind: Literal["clarify", "escalate"] = "escalate"
     waiting_status: RunStatus = "waiting-approval"
+    # Whether events carry a vendor kind itself, although their schemas exclude it.
+    is_literal: bool = False
+
+    @property
+    def event_kind(self) -> str:
+        """The kind as the events of such a wait have it."""
+        is_hidden = is_vendor_kind(self.interrupt_kind) and not self.is_literal
+        return "custom" if is_hidden else self.interrupt_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

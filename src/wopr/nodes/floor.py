@@ -10,10 +10,12 @@ from wopr.engine.outcome import Suspended
 from wopr.nodes.context import NodeContext
 from wopr.nodes.decisions import DECISION, YES_OR_NO, answers, given_instead, members
 from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.interrupts import INTERRUPT_KIND
 
 ACTIONS = ("accept", "reject", "edit-accept")
 _EDITED: JsonObject = members(editedArtifactData=DECISION)
 _DECIDED: JsonObject = members(action=YES_OR_NO)
+_INSTEAD: JsonObject = members(decision=DECISION)
 
 
 def review(ctx: NodeContext, cause: str, decision: JsonObject) -> Suspended | JsonObject | None:
@@ -66,9 +68,17 @@ def _wait(ctx: NodeContext, key: str, decision: JsonObject) -> Suspended:
             return Suspended(kind="clarification", key=key, data={"questions": [asked]})
         case vendor:
             data = {"customKind": vendor, "payload": {"decision": decision, "why": why}}
-            schema = answers(YES_OR_NO, DECISION, _DECIDED, _EDITED)
-            extras = {WAITING_STATUS: floor.waiting_status}
-            return Suspended(kind="custom", key=key, data=data, resume_schema=schema, extras=extras)
+            schema = answers(YES_OR_NO, DECISION, _DECIDED, _INSTEAD, _EDITED)
+            extras: JsonObject = {WAITING_STATUS: floor.waiting_status}
+            if not floor.is_literal:
+                extras[INTERRUPT_KIND] = vendor
+            return Suspended(
+                kind=floor.event_kind,  # type: ignore[arg-type]  # the vendor kind if it is literal
+                key=key,
+                data=data,
+                resume_schema=schema,
+                extras=extras,
+            )
 
 
 def ratified(decision: JsonObject, answer: Json) -> JsonObject | None:
@@ -81,4 +91,6 @@ def ratified(decision: JsonObject, answer: Json) -> JsonObject | None:
         return decision
     if action == "reject":
         return None
-    return given_instead(said.get("editedArtifactData", said) if is_object(said) else said)
+    if is_object(said):
+        said = said.get("editedArtifactData", said.get("decision", said))
+    return given_instead(said)

@@ -9,9 +9,9 @@ import msgspec
 from wopr.protocol.agents import ModelClass
 from wopr.protocol.documents import UNSET, NonEmpty, Unset
 from wopr.protocol.families import ClosedFamily, Family
+from wopr.protocol.interrupts import VENDOR_KIND_PATTERN
 
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
-_HOST_NAME = r"x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*"
 
 
 class Reasoning(ClosedFamily, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ class ReplayDeterminism(ClosedFamily, frozen=True, kw_only=True):
 
     supported: bool
     llm_cache_key_recipe: (
-        Annotated[str, msgspec.Meta(pattern=rf"^(spec-rfc-0041|{_HOST_NAME})$")] | Unset
+        Annotated[str, msgspec.Meta(pattern=rf"^(spec-rfc-0041|{VENDOR_KIND_PATTERN})$")] | Unset
     ) = UNSET
     refusal_divergence_emission: bool | Unset = UNSET
 
@@ -105,7 +105,8 @@ class ExecutionModel(ClosedFamily, frozen=True, kw_only=True):
     ) = UNSET
     confidence_escalation_floor: Annotated[float, msgspec.Meta(ge=0.5, le=1)] | Unset = UNSET
     confidence_escalation_interrupt_kind: (
-        Annotated[str, msgspec.Meta(pattern=rf"^(clarification|approval|{_HOST_NAME})$")] | Unset
+        Annotated[str, msgspec.Meta(pattern=rf"^(clarification|approval|{VENDOR_KIND_PATTERN})$")]
+        | Unset
     ) = UNSET
     cross_child_memory_concurrency: Literal["strict", "advisory"] | Unset = UNSET
     cross_host_causation: CrossHostCausation | Unset = UNSET
@@ -179,7 +180,7 @@ class ProviderUsageFamily(ClosedFamily, frozen=True, kw_only=True):
     currency: Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{3}$")] | Unset = UNSET
 
 
-ModelAbility = Annotated[str, msgspec.Meta(pattern=rf"^([a-z][a-z0-9-]*|{_HOST_NAME})$")]
+ModelAbility = Annotated[str, msgspec.Meta(pattern=rf"^([a-z][a-z0-9-]*|{VENDOR_KIND_PATTERN})$")]
 ReliabilityEvent = Literal[
     "envelope.retry.attempted",
     "envelope.retry.exhausted",

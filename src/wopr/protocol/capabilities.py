@@ -99,6 +99,8 @@ class InterruptExtension(Document, frozen=True, kw_only=True):
     external_event_retention_seconds: _Whole | Unset = UNSET
     # Where the meaning of this host's own interrupt kind is written down.
     vendor_kind_url: NonEmpty | Unset = UNSET
+    # Whether events carry that kind itself, which their schemas exclude.
+    literal_vendor_kind: bool | Unset = UNSET
 
 
 class Extensions(Document, frozen=True, kw_only=True):

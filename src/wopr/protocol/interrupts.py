@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
@@ -29,6 +30,12 @@ InterruptKind: TypeAlias = Literal[
     "conversation.close",
     "low-confidence",
 ]
+# The form of an interrupt kind that a host adds itself (RFC 0044).
+VENDOR_KIND_PATTERN: Final = r"x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*"
+# The member of `node.suspended` and `interrupt.resolved` that names such a kind where the event's
+# `kind` is `custom`.
+INTERRUPT_KIND: Final = "x-host-wopr-interrupt-kind"
+_VENDOR_KIND: Final = re.compile(VENDOR_KIND_PATTERN)
 ApprovalAction: TypeAlias = Literal["accept", "reject", "refine", "edit-accept", "ask"]
 ConversationId = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -160,6 +167,20 @@ DATA: Final[dict[InterruptKind, type[InterruptData]]] = {
     "conversation.close": ConversationCloseData,
     "low-confidence": LowConfidenceData,
 }
+
+
+def is_vendor_kind(kind: str) -> bool:
+    """Tell whether this is the name of an interrupt kind that a host adds itself."""
+    return _VENDOR_KIND.fullmatch(kind) is not None
+
+
+def is_kind(kind: str) -> bool:
+    """Tell whether this is an interrupt kind of the protocol or the form of a host's own."""
+    return kind in DATA or is_vendor_kind(kind)
+
+
+# Every legal kind, in words.
+KINDS_IN_WORDS: Final = f"{', '.join(DATA)} or a host's own x-host-<host>-<kind>"
 
 
 class InterruptPayload(Closed, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from wopr.protocol.agent_families import (
 from wopr.protocol.agents import ModelClass
 from wopr.protocol.capabilities import Capabilities, Extensions, InterruptExtension
 from wopr.protocol.documents import UNSET
+from wopr.protocol.interrupts import is_vendor_kind
 from wopr.runtime.settings import Settings
 
 MODEL_CLASSES: tuple[ModelClass, ...] = (
@@ -42,6 +43,8 @@ PROFILES = (
     "openwop-interrupt-parent-child",
 )
 EXECUTION_MODEL = 2
+# The status of a run that waits for an escalation of each canonical kind.
+_STATUSES = {"clarify": "waiting-input", "escalate": "waiting-approval"}
 
 
 def floor_of(settings: Settings) -> ConfidenceFloor:
@@ -54,12 +57,16 @@ def floor_of(settings: Settings) -> ConfidenceFloor:
             escalation_kind="clarify",
             waiting_status="waiting-input",
         )
-    is_vendor = kind != "approval"
-    status = settings.confidence_waiting_status if is_vendor else "waiting-approval"
+    if not is_vendor_kind(kind):
+        return ConfidenceFloor(threshold=settings.confidence_floor, interrupt_kind=kind)
+    means = settings.vendor_kind_means
+    status = settings.vendor_kind_status or _STATUSES[means]
     return ConfidenceFloor(
         threshold=settings.confidence_floor,
         interrupt_kind=kind,
+        escalation_kind=means,  # type: ignore[arg-type]  # checked with the settings
         waiting_status=status,  # type: ignore[arg-type]  # checked with the settings
+        is_literal=settings.literal_vendor_kind,
     )
 
 
@@ -136,7 +143,7 @@ def _agents(settings: Settings) -> Agents:
 
 def _extensions(settings: Settings) -> Extensions:
     kind = settings.confidence_interrupt_kind
-    is_vendor = kind.startswith("x-host-")
+    is_vendor = is_vendor_kind(kind)
     return Extensions(
         interrupts=InterruptExtension(
             profiles=list(PROFILES),
@@ -144,5 +151,6 @@ def _extensions(settings: Settings) -> Extensions:
             # An event that comes before anything waits for it is not kept.
             external_event_retention_seconds=0,
             vendor_kind_url=f"/v1/interrupt-kinds/{kind}" if is_vendor else UNSET,
+            literal_vendor_kind=(is_vendor and settings.literal_vendor_kind) or UNSET,
         )
     )

@@ -136,7 +136,7 @@ def _waits(state: RunState) -> dict[str, tuple[str, Interrupt]]:
 
 def request(interrupt: Interrupt) -> JsonObject:
     """What the node asked for, as `interrupt.requested` has it."""
-    asked: JsonObject = {"kind": interrupt.kind, "key": interrupt.key, "data": interrupt.data}
+    asked: JsonObject = {"kind": interrupt.event_kind, "key": interrupt.key, "data": interrupt.data}
     if interrupt.resume_schema is not None:
         asked["resumeSchema"] = interrupt.resume_schema
     if interrupt.timeout_ms:

@@ -77,10 +77,17 @@ class Settings:
     public_url: str = ""
     host_key: str = field(default="", repr=False)
     # How sure a supervisor must be, and the kind of interrupt that asks when it is not:
-    # approval, clarification, or x-host-<host>-<kind> with the status that it gives.
+    # approval, clarification, or a kind of this host's own, x-host-<host>-<kind>.
     confidence_floor: float = 0.5
     confidence_interrupt_kind: str = "approval"
-    confidence_waiting_status: str = "waiting-approval"
+    # What a kind of this host's own means: its canonical escalation kind, the status of a run
+    # that waits (empty: the status of the canonical kind), and the consumers that match on the
+    # name, separated by commas. `literal_vendor_kind` writes the kind itself into the events,
+    # whose schemas exclude it.
+    vendor_kind_means: str = "escalate"
+    vendor_kind_status: str = ""
+    vendor_kind_consumers: str = "inbox,webhooks,audit log"
+    literal_vendor_kind: bool = False
     # Let unsure agents pass, on the record. Off unless the operator wants it.
     suppress_escalation: bool = False
     reasoning_verbosity: str = "summary"

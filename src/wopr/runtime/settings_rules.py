@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from wopr.protocol.interrupts import VENDOR_KIND_PATTERN
+
 _SERVER: Final = r"\s*[A-Za-z][A-Za-z0-9_-]*\s*=\s*https?://[^\s,@]+\s*"
 
 
@@ -76,12 +78,18 @@ RULES: Final = (
     _text(
         "confidence_interrupt_kind",
         "approval, clarification or x-host-<host>-<kind>",
-        "approval|clarification|x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*",
+        f"approval|clarification|{VENDOR_KIND_PATTERN}",
+    ),
+    _text("vendor_kind_means", "clarify or escalate", "clarify|escalate"),
+    _text(
+        "vendor_kind_status",
+        "waiting-approval, waiting-input or waiting-external",
+        "(?:waiting-(?:approval|input|external))?",
     ),
     _text(
-        "confidence_waiting_status",
-        "waiting-approval, waiting-input or waiting-external",
-        "waiting-(?:approval|input|external)",
+        "vendor_kind_consumers",
+        "names separated by commas",
+        r"[^,]*[^,\s][^,]*(?:,[^,]*[^,\s][^,]*)*",
     ),
     _text("reasoning_verbosity", "summary, full or off", "summary|full|off"),
     _finite("tool_rate_limit"),

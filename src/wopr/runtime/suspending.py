@@ -9,7 +9,7 @@ import msgspec
 from wopr.engine.interrupts import GOVERNANCE, HELD_OUTPUTS
 from wopr.engine.outcome import Suspended
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.interrupts import InterruptPayload
+from wopr.protocol.interrupts import InterruptPayload, is_vendor_kind
 from wopr.protocol.runs import RunError
 from wopr.runtime.appender import Burst
 from wopr.runtime.conversations import close_conversation, record_turn
@@ -58,8 +58,10 @@ def _fault(burst: Burst, wanted: Suspended, request: JsonObject) -> str:
     """What keeps a request from being one that can be shown, answered and told apart."""
     if wanted.key in burst.state.answers:
         return f"the wait {wanted.key!r} was answered already; its node must not ask again"
+    # A vendor kind that the operator wants in the events has the form of a custom wait.
+    checked = request | {"kind": "custom"} if is_vendor_kind(wanted.kind) else request
     try:
-        msgspec.convert(request, InterruptPayload)
+        msgspec.convert(checked, InterruptPayload)
     except msgspec.ValidationError as fault:
         return f"the wait {wanted.key[:256]!r} cannot be: {fault}"
     return ""
@@ -116,7 +118,7 @@ def expired(burst: Burst, node_id: str) -> RunError:
         {
             "nodeId": node_id,
             "interruptId": interrupt.interrupt_id,
-            "kind": interrupt.kind,
+            "kind": interrupt.event_kind,
             "resolvedAt": burst.iso,
             "resolvedBy": "system:timeout",
             "outcome": "rejected",

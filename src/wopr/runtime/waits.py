@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wopr.engine.interrupts import Interrupt
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.interrupts import INTERRUPT_KIND
 from wopr.runtime.appender import Burst
 
 
@@ -32,11 +33,13 @@ def end_wait(burst: Burst, node_id: str, interrupt: Interrupt, value: Json, by: 
     payload: JsonObject = {
         "nodeId": node_id,
         "interruptId": interrupt.interrupt_id,
-        "kind": interrupt.kind,
+        "kind": interrupt.event_kind,
         "resumeValue": value,
         "resolvedAt": burst.iso,
         "resolvedBy": by,
     }
+    if interrupt.kind != interrupt.event_kind:
+        payload[INTERRUPT_KIND] = interrupt.kind
     cause = interrupt.suspended_event
     burst.add("interrupt.resolved", payload, node_id=node_id, causation_id=cause)
 
