@@ -66,7 +66,7 @@ def vote(user: str, action: str = "approve") -> JsonObject:
 
 
 def message(message_id: str, content: str = "hello") -> JsonObject:
-    return {"messageId": message_id, "role": "user", "content": content}
+    return {"messageId": message_id, "from": "user", "content": content, "ts": 1}
 
 
 def test_replace_keeps_the_last_write() -> None:
@@ -255,9 +255,9 @@ def test_a_counter_is_the_sum_of_its_writes(numbers: list[int]) -> None:
         ("votes", {**vote("ann"), "reason": 3}, "reason"),
         ("feedback", {"feedback": "x", "timestamp": 1, "iteration": True}, "needs iteration"),
         ("feedback", {"timestamp": 1, "iteration": 1}, "needs feedback"),
-        ("message", {**message("id-1"), "role": "robot"}, "needs role"),
-        ("message", {"role": "user", "content": "x"}, "needs messageId"),
+        ("message", {"from": "user", "content": "x", "ts": 1}, "needs messageId"),
         ("message", {**message("id-1"), "role": ["user"]}, "needs role"),
+        ("message", {"from": "me", "ts": "x"}, "needs messageId, a text; needs from, "),
     ],
 )
 def test_a_malformed_write_is_named_before_it_is_written(

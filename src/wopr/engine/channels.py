@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeGuard, cast
 
 from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.times import to_millis
 from wopr.protocol.workflow import ChannelAccess
 
 Access: TypeAlias = Literal["public", "private"] | ChannelAccess | Unset
@@ -14,7 +15,6 @@ Number: TypeAlias = int | float
 
 LIST_REDUCERS: Final = frozenset({"append", "votes", "feedback", "message"})
 TTL_REDUCERS: Final = frozenset({"append", "votes", "feedback"})
-MESSAGE_ROLES: Final = ("system", "user", "assistant", "tool")
 
 
 def reduce(
@@ -42,6 +42,34 @@ def reduce(
 def wrap(value: Json, *, at: int) -> Json:
     """Stamp a written value as a channel with a time to live stores, shows and logs it."""
     return {"value": value, "_ts": at}
+
+
+def as_written(value: Json, *, reducer: str) -> Json:
+    """Complete a message of the later form; every other value stays as it is.
+
+    There `agentId` or `role` names the sender and `timestamp` the time. The stored record has
+    `from` and `ts` too.
+    """
+    if reducer != "message" or not _is_object(value):
+        return value
+    sender: Json = value.get("agentId", value.get("role"))
+    stamp = _instant(value.get("timestamp"))
+    filled: JsonObject = {}
+    if value.get("from") is None and sender is not None:
+        filled["from"] = sender
+    if value.get("ts") is None and stamp is not None:
+        filled["ts"] = stamp
+    return value | filled
+
+
+def _instant(value: Json) -> int | None:
+    """The milliseconds of a time, which is a whole number or a text of ISO 8601."""
+    if isinstance(value, str):
+        try:
+            return to_millis(value)
+        except (ValueError, OverflowError):
+            return None
+    return value if _is_whole(value) else None
 
 
 def check_write(value: Json, *, reducer: str, max_size: int | None) -> str | None:
@@ -161,8 +189,16 @@ def _is_text(value: Json) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _is_whole(value: Json) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _is_present(value: Json) -> bool:
     return value is not None
+
+
+def _is_sender(value: Json) -> bool:
+    return isinstance(value, str) and 3 <= len(value) <= 256
 
 
 _Fields: TypeAlias = Mapping[str, tuple[Callable[[Json], bool], str]]
@@ -179,18 +215,40 @@ _FEEDBACK: Final[_Fields] = {
 }
 _MESSAGE: Final[_Fields] = {
     "messageId": (_is_text, "a text"),
-    "role": (lambda role: role in MESSAGE_ROLES, f"one of {', '.join(MESSAGE_ROLES)}"),
-    "content": (_is_present, "a value"),
+    "from": (_is_sender, "an agent id of 3 to 256 characters or user"),
+    "ts": (_is_whole, "a whole number of milliseconds since the epoch"),
 }
+# Members that a message may lack.
+_OPTIONAL_TEXTS: Final[_Fields] = dict.fromkeys(("to", "groupId", "role"), (_is_text, "a text"))
+_LONGEST_SHOWN: Final = 60
 
 
 def _fields_shape(value: Json, fields: _Fields) -> str | None:
+    """Name every member that is missing or wrong."""
     if not _is_object(value):
         return "must be an object"
-    for name, (is_right, expected) in fields.items():
-        if not is_right(value.get(name)):
-            return f"needs {name}, {expected}"
-    return None
+    faults = [
+        f"needs {name}, {expected}{_found(value, name)}"
+        for name, (is_right, expected) in fields.items()
+        if not is_right(value.get(name))
+    ]
+    return "; ".join(faults) or None
+
+
+def _found(value: JsonObject, name: str) -> str:
+    if name not in value:
+        return ""
+    shown = repr(value[name])
+    return f", not {shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + '…'}"
+
+
+def _message_shape(value: Json) -> str | None:
+    if not _is_object(value):
+        return "must be an object"
+    given = {name: rule for name, rule in _OPTIONAL_TEXTS.items() if name in value}
+    # A message may say nothing, but it must say so: its content may be null and not absent.
+    content: _Fields = {} if "content" in value else {"content": (_is_present, "any value")}
+    return _fields_shape(value, {**_MESSAGE, **content, **given})
 
 
 def _votes_shape(value: Json) -> str | None:
@@ -205,5 +263,5 @@ _SHAPES: Final[Mapping[str, Callable[[Json], str | None]]] = {
     "merge": _merge_shape,
     "votes": _votes_shape,
     "feedback": lambda value: _fields_shape(value, _FEEDBACK),
-    "message": lambda value: _fields_shape(value, _MESSAGE),
+    "message": _message_shape,
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from wopr.engine.channels import allows, check_write, reduce, wrap
+from wopr.engine.channels import allows, as_written, check_write, reduce, wrap
 from wopr.engine.fold import channel_limits
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.snapshot import visible_variables
@@ -142,7 +142,7 @@ class NodeCall:
         self._check_access(name, "writers")
         declared = self.state.graph.channels.get(name)
         how = reducer or "replace" if declared is None else declared.reducer
-        value = as_json(value)
+        value = as_written(as_json(value), reducer=how)
         ttl_ms, max_size = channel_limits(self.state, name, self.node_id)
         fault = check_write(value, reducer=how, max_size=max_size)
         if fault is not None:
