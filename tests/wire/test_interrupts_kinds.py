@@ -18,7 +18,7 @@ from tests.wire.waiting import (
     taken,
     waiting,
 )
-from wopr.protocol.documents import Json
+from wopr.protocol.documents import Json, JsonObject
 
 BLUE = {"answers": {"q1": "blue"}}
 
@@ -65,6 +65,44 @@ def test_a_question_without_an_answer_keeps_the_run_waiting(fixtures: Wire, valu
 
     assert refused(fixtures, run_id, "ask", value) == (400, "validation_error")
     assert fixtures.snapshot(run_id)["status"] == "waiting-input"
+
+
+@pytest.mark.parametrize("said", [None, {}])
+@pytest.mark.parametrize(
+    "schema", [None, {"type": "string"}, {"type": "object"}], ids=["none", "text", "object"]
+)
+def test_null_and_an_empty_object_are_no_answers(
+    acme: Wire, said: Json, schema: JsonObject | None
+) -> None:
+    question = {"id": "why", "question": "Why?"} | ({} if schema is None else {"schema": schema})
+    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=[question]))
+
+    bad = answer(acme, run_id, "ask", {"answers": {"why": said}})
+
+    assert bad.status_code == 400
+    assert bad.json()["error"] == "validation_error"
+    assert bad.json()["details"]["field"] == "resumeValue.answers.why"
+    assert "resumeValue.answers.why is " in bad.json()["message"]
+    assert acme.snapshot(run_id)["status"] == "waiting-input"
+    listed = {"answers": [{"id": "why", "answer": said}]}
+    assert refused(acme, run_id, "ask", listed) == (400, "validation_error")
+
+
+def test_null_is_an_answer_where_the_schema_of_the_question_allows_it(acme: Wire) -> None:
+    question = {"id": "why", "question": "Why?", "schema": {"type": ["string", "null"]}}
+    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=[question]))
+
+    assert refused(acme, run_id, "ask", {"answers": {"why": {}}}) == (400, "validation_error")
+    assert taken(acme, run_id, "ask", {"answers": {"why": None}}) == "completed"
+    assert acme.snapshot(run_id)["outputs"] == {"ask": {"answers": {"why": None}}}
+
+
+@pytest.mark.parametrize("said", [0, False, "", [], "none"])
+def test_other_empty_values_are_answers(acme: Wire, said: Json) -> None:
+    asked = [{"id": "why", "question": "Why?"}]
+    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=asked))
+
+    assert taken(acme, run_id, "ask", {"answers": {"why": said}}) == "completed"
 
 
 def test_each_answer_is_checked_against_the_schema_of_its_question(acme: Wire) -> None:

@@ -181,9 +181,23 @@ def _clarified(interrupt: Interrupt, value: Json) -> Clarified:
         field = f"resumeValue.answers.{question.id}"
         if question.id not in answers:
             raise AnswerRefused(f"{field} is missing: {question.question}", field=field)
-        if not isinstance(question.schema, Unset):
-            _check_schema(question.schema, answers[question.id], field)
+        schema, answer = question.schema, answers[question.id]
+        if answer in (None, {}) and not _allows_null(schema):
+            word = "null" if answer is None else "an empty object"
+            raise AnswerRefused(
+                f"{field} is {word}, not an answer: {question.question}", field=field
+            )
+        if not isinstance(schema, Unset):
+            _check_schema(schema, answer, field)
     return Clarified(answers)
+
+
+def _allows_null(schema: JsonObject | Unset) -> bool:
+    """Tell whether a question says that null is an answer; one without a schema does not."""
+    try:
+        return not isinstance(schema, Unset) and compile_schema(schema).is_valid(None)
+    except ValueError:
+        return False
 
 
 def _delivered(interrupt: Interrupt, value: Json) -> Delivered:
