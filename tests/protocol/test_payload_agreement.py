@@ -27,7 +27,10 @@ EXTRAS = {
     "node.started": {"agent"},
     "node.completed": {"agent"},
     "node.suspended": {"reason", "agentId", "threshold", "observed", "decision"},
-    "interrupt.resolved": {"resolvedAt", "resolvedBy", "outcome", "reason"},
+    "interrupt.resolved": {
+        *("resolvedAt", "resolvedBy", "outcome", "reason"),
+        *("action", "refineFeedback", "editedArtifactData"),
+    },
     "agent.reasoned": {"tokenCount"},
     "agent.handoff": {"context"},
     "agent.decided": {"reasoning"},

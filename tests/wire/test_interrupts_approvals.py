@@ -45,6 +45,55 @@ def test_an_approval_waits_and_is_completed_by_accept(fixtures: Wire) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "carried"),
+    [
+        (ACCEPT, {"action": "accept"}),
+        (REJECT, {"action": "reject"}),
+        (REFINE, {"action": "refine", "refineFeedback": REFINE["refineFeedback"]}),
+        (
+            {"action": "edit-accept", "editedArtifactData": {"text": "better"}},
+            {"action": "edit-accept", "editedArtifactData": {"text": "better"}},
+        ),
+        ({"decision": "approved"}, {"action": "accept"}),
+    ],
+)
+def test_the_end_of_an_approval_carries_its_action_beside_the_resume_value(
+    acme: Wire, value: JsonObject, carried: JsonObject
+) -> None:
+    run_id = waiting(acme, gate(actions=ALL))
+
+    taken(acme, run_id, "gate", value)
+
+    resolved = events(acme, run_id, "interrupt.resolved")[0]["payload"]
+    members = ("action", "refineFeedback", "editedArtifactData")
+    assert {name: resolved[name] for name in members if name in resolved} == carried
+    assert resolved["resumeValue"].items() >= carried.items()
+
+
+@pytest.mark.parametrize(
+    ("decision", "carried"),
+    [
+        ({"decision": "granted"}, {"action": "accept"}),
+        (
+            {"decision": "rejected", "reason": "too long"},
+            {"action": "refine", "refineFeedback": {"scope": "whole", "text": "too long"}},
+        ),
+    ],
+)
+def test_the_end_of_a_governance_gate_carries_its_action_too(
+    acme: Wire, decision: JsonObject, carried: JsonObject
+) -> None:
+    governed = gate("gate", "core.openwop.governance.approvalGate", requiredRole="admin")
+    run_id = waiting(acme, governed)
+
+    taken(acme, run_id, "gate", decision)
+
+    resolved = events(acme, run_id, "interrupt.resolved")[0]["payload"]
+    assert resolved.items() >= carried.items()
+    assert resolved["resumeValue"] == decision
+
+
 def test_a_rejected_approval_fails_the_run_with_its_code(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-approval")
 
@@ -181,6 +230,7 @@ def test_a_resolution_says_who_and_what_before_the_node_goes_on(acme: Wire) -> N
     value = {"action": "accept", "feedback": "good"}
     assert resolved["type"] == "interrupt.resolved"
     assert resolved["payload"] == {
+        "action": "accept",
         "nodeId": "gate",
         "interruptId": "int-gate:0",
         "kind": "approval",

@@ -124,6 +124,8 @@ def test_what_does_not_end_the_wait_is_masked_too(
     taken(fixtures, run_id, "gate", value)
 
     assert payload(fixtures, run_id, event).items() >= shown.items()
+    if value["action"] == "refine":
+        assert payload(fixtures, run_id, "interrupt.resolved").items() >= shown.items()
     seen = str(fixtures.log(run_id)) + str(fixtures.snapshot(run_id))
     assert not leaks(seen + str(inbox(fixtures, runId=run_id)), WORD)
 

@@ -28,7 +28,7 @@ def approve(
     if not decided_by:
         return
     value = _recorded(resume)
-    end_wait(burst, node_id, interrupt, value, voter)
+    end_wait(burst, node_id, interrupt, value, voter, decision=value)
     receive(burst, node_id, value, decided_by)
     if not isinstance(resume, Refine):
         resume_node(burst, node_id, interrupt, value)

@@ -32,8 +32,9 @@ def govern(
         value: JsonObject = {"decision": "granted"}
         if said.reason:
             value["reason"] = said.reason
-        end_wait(burst, node_id, interrupt, value, voter)
-        receive(burst, node_id, {"action": "accept"}, voter)
+        decision: JsonObject = {"action": "accept"}
+        end_wait(burst, node_id, interrupt, value, voter, decision)
+        receive(burst, node_id, decision, voter)
         resume_node(burst, node_id, interrupt, value)
     return None
 
@@ -96,5 +97,6 @@ def _send_back(
     feedback: JsonObject = {"scope": "whole"}
     if said.reason:
         value["reason"] = feedback["text"] = said.reason
-    end_wait(burst, node_id, interrupt, value, voter)
-    receive(burst, node_id, {"action": "refine", "refineFeedback": feedback}, voter)
+    decision: JsonObject = {"action": "refine", "refineFeedback": feedback}
+    end_wait(burst, node_id, interrupt, value, voter, decision)
+    receive(burst, node_id, decision, voter)

@@ -28,6 +28,7 @@ _WORDS: Final[Mapping[str, Mapping[str, tuple[Json, ...]]]] = {
 _SAID: Final[Mapping[str, tuple[str, ...]]] = {
     "clarification.resolved": ("answers",),
     "approval.received": ("comment", "feedback", "refineFeedback", "editedArtifactData"),
+    "interrupt.resolved": ("refineFeedback", "editedArtifactData"),
     "approval.rejected": ("reason",),
     "approval.overridden": ("reason",),
     "conversation.exchanged": ("turn",),

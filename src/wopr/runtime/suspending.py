@@ -113,9 +113,11 @@ def expired(burst: Burst, node_id: str) -> RunError:
         return RunError(code="internal_error", message=f"{node_id} does not wait")
     if interrupt.kind == "conversation.exchange":
         close_conversation(burst, node_id, interrupt, "the conversation timed out", None)
+    is_approval = interrupt.kind == "approval"
     burst.add(
         "interrupt.resolved",
         {
+            **({"action": "timeout"} if is_approval else {}),
             "nodeId": node_id,
             "interruptId": interrupt.interrupt_id,
             "kind": interrupt.event_kind,
@@ -127,7 +129,7 @@ def expired(burst: Burst, node_id: str) -> RunError:
         node_id=node_id,
         causation_id=interrupt.suspended_event,
     )
-    if interrupt.kind == "approval":
+    if is_approval:
         burst.add("approval.received", {"nodeId": node_id, "action": "timeout"}, node_id=node_id)
     message = f"{node_id} waited longer than {interrupt.timeout_ms} ms for an answer"
     return RunError(code="interrupt_timeout", message=message, retryable=False)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from wopr.engine.interrupts import Interrupt
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.interrupts import INTERRUPT_KIND
 from wopr.runtime.appender import Burst
+
+# Members of a decision on an approval that `interrupt.resolved` carries itself.
+_DECIDED: Final = ("action", "refineFeedback", "editedArtifactData")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +32,22 @@ class Resolver:
         return f"{self.name}#{voter}" if is_named else self.name
 
 
-def end_wait(burst: Burst, node_id: str, interrupt: Interrupt, value: Json, by: str) -> None:
-    """Append how a wait ended, before the node may go on."""
+def end_wait(
+    burst: Burst,
+    node_id: str,
+    interrupt: Interrupt,
+    value: Json,
+    by: str,
+    decision: JsonObject | None = None,
+) -> None:
+    """Append how a wait ended, before the node may go on.
+
+    `decision` is what an approval was decided to be; the event repeats its action, and the
+    feedback or the edited artifact, beside the resume value.
+    """
+    decided = decision or {}
     payload: JsonObject = {
+        **{name: decided[name] for name in _DECIDED if name in decided},
         "nodeId": node_id,
         "interruptId": interrupt.interrupt_id,
         "kind": interrupt.event_kind,

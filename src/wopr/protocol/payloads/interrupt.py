@@ -12,6 +12,7 @@ from wopr.protocol.payloads.values import Count, Ordinal
 
 # This older event says `edit` where the interrupt itself says `edit-accept`.
 LegacyAction: TypeAlias = Literal["accept", "reject", "refine", "edit", "ask"]
+ReceivedAction: TypeAlias = Literal["accept", "reject", "refine", "edit-accept", "timeout"]
 
 
 class ApprovalRequested(Document, frozen=True, kw_only=True):
@@ -31,7 +32,7 @@ class ApprovalReceived(Document, frozen=True, kw_only=True):
     """An approval was decided; the host names the decider, except when time ran out."""
 
     node_id: str
-    action: Literal["accept", "reject", "refine", "edit-accept", "timeout"]
+    action: ReceivedAction
     decided_by: str | Unset = UNSET
     decided_at: str | Unset = UNSET
     comment: str | Unset = UNSET
@@ -102,7 +103,10 @@ class ClarificationResolved(Document, frozen=True, kw_only=True):
 
 
 class InterruptResolved(Document, frozen=True, kw_only=True):
-    """A wait is over; a gate that ran out of time adds its outcome and the reason."""
+    """A wait is over; a gate that ran out of time adds its outcome and the reason.
+
+    The wait of an approval also carries its action, and the feedback or the edited artifact.
+    """
 
     node_id: str
     interrupt_id: str
@@ -112,6 +116,9 @@ class InterruptResolved(Document, frozen=True, kw_only=True):
     resolved_by: str | Unset = UNSET
     outcome: str | Unset = UNSET
     reason: str | Unset = UNSET
+    action: ReceivedAction | Unset = UNSET
+    refine_feedback: RefineFeedback | Unset = UNSET
+    edited_artifact_data: Json | Unset = UNSET
 
 
 PAYLOADS: Final[dict[str, type[msgspec.Struct]]] = {
