@@ -82,7 +82,7 @@ async def test_a_timed_out_wait_is_resolved_by_the_system_as_rejected(
     await ours.wake(run_id)
 
     [resolved] = await payloads(ours, run_id, "interrupt.resolved")
-    assert resolved.get("action") == ("timeout" if kind == "approval" else None)
+    assert resolved.get("action") == ("timeout" if kind in ("approval", "governance") else None)
     assert resolved["resolvedBy"] == "system:timeout"
     assert (resolved["outcome"], resolved["reason"]) == ("rejected", "timeout")
     for received in await payloads(ours, run_id, "approval.received"):
