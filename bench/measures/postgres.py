@@ -10,8 +10,11 @@ import statistics
 import time
 from collections.abc import Sequence
 from http.client import HTTPConnection
+from pathlib import Path
 
-from bench import wire
+import msgspec
+
+from bench import wire, worker_app
 from bench.cluster import Database, running_database
 from bench.figures import Figure, Floors, Size, clients_named
 from bench.floors import READERS
@@ -92,21 +95,24 @@ def _runs(count: int, size: Size) -> Figure:
 
 
 def _through_workers() -> Figure:
-    """Runs that one process accepts and others execute: each waits for a queue hop."""
+    """Runs that one process accepts and a worker executes: each waits for a queue hop."""
+    app = ("--app", str(Path(worker_app.__file__)))
     with (
         running_database() as database,
-        sharing(database.url, "serve", 1, "--no-worker") as [api],
-        sharing(database.url, "worker", 2) as workers,
+        sharing(database.url, "serve", 1, "--no-worker", *app) as [api],
+        sharing(database.url, "worker", 2, *app) as workers,
     ):
         together = Together((api, *workers), database)
         for _ in range(20):
-            _seconds_to_completion(api)
+            _executed(api)
         before, began = together.cpu_seconds(), time.perf_counter()
-        taken = sorted(_seconds_to_completion(api) for _ in range(THROUGH_WORKERS))
+        done = [_executed(api) for _ in range(THROUGH_WORKERS)]
         seconds, cpu = time.perf_counter() - began, together.cpu_seconds() - before
+        _require_workers({process for _, process in done}, workers)
+    taken = sorted(each for each, _ in done)
     return Figure(
         measure="postgres",
-        name="accepted by one process, executed by one of 2 workers, 1 client",
+        name="accepted by one process, async node executed by one of 2 workers, 1 client",
         value=THROUGH_WORKERS / seconds,
         unit="runs/s",
         cpu_us=1e6 * cpu / THROUGH_WORKERS,
@@ -115,18 +121,29 @@ def _through_workers() -> Figure:
     )
 
 
-def _seconds_to_completion(api: Served) -> float:
-    """From the request that creates a run to the end of its stream."""
+def _executed(api: Served) -> tuple[float, int]:
+    """Seconds from the request that creates a run to the end of its stream, and who executed it."""
     began = time.perf_counter()
-    run = wire.call(api.port, "POST", "/v1/runs", {"workflowId": "bench-noop"})
+    run = wire.call(api.port, "POST", "/v1/runs", {"workflowId": worker_app.flow.id})
     connection = HTTPConnection("127.0.0.1", api.port, timeout=_LONGEST_WAIT)
     connection.request("GET", str(run["eventsUrl"]), headers={"Authorization": f"Bearer {KEY}"})
+    completed = False
     with connection.getresponse() as stream:
         for line in stream:
-            if line.startswith(b"event: run.completed"):
-                break
-    connection.close()
-    return time.perf_counter() - began
+            completed = completed or line.startswith(b"event: run.completed")
+            if completed and line.startswith(b"data: "):
+                seconds = time.perf_counter() - began
+                event = msgspec.json.decode(line.removeprefix(b"data: "))
+                connection.close()
+                return seconds, int(event["payload"]["outputs"]["process"])
+    raise RuntimeError(f"the run {run['runId']} did not complete")
+
+
+def _require_workers(processes: set[int], workers: Sequence[Served]) -> None:
+    """Refuse a figure of runs that no worker executed."""
+    others = processes - {worker.pid for worker in workers}
+    if others:
+        raise RuntimeError(f"the processes {sorted(others)} executed nodes and are no workers")
 
 
 def _fan_out(size: Size, floors: Floors) -> list[Figure]:
