@@ -17,7 +17,7 @@ from wopr.api.views import RunView
 from wopr.nodes.typed import from_json
 from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, AnnotationList, Signal
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
-from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay, RunDiff
+from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.runs import (
     TERMINAL,
@@ -147,12 +147,23 @@ class Run(Generic[Out]):
 
         Without `after` it begins anew, and may then have other inputs.
         """
-        overlay = OptionsOverlay(inputs=inputs or {}, configurable=configurable or {})
-        return await self._forked("branch", 0 if after is None else after + 1, overlay)
+        body = _branch(after, inputs, configurable)
+        return await self._forked(body)
+
+    async def preview_fork(
+        self,
+        *,
+        after: int | None = None,
+        inputs: JsonObject | None = None,
+        configurable: JsonObject | None = None,
+    ) -> ForkPreview:
+        """Read what `fork` with the same arguments would execute, without executing it."""
+        body = _branch(after, inputs, configurable)
+        return await self._connection.post(f"{self._path}:fork?dryRun=true", body, ForkPreview)
 
     async def replay(self) -> Run[Out]:
         """Work the run out again from what was recorded, without any outside effect."""
-        return await self._forked("replay", UNSET, OptionsOverlay())
+        return await self._forked(ForkRun(mode="replay"))
 
     async def diff(self, other: Run[Out] | str) -> RunDiff:
         """Compare the run with another, event by event and in what they came to."""
@@ -203,10 +214,7 @@ class Run(Generic[Out]):
             f"run {self.id}: {names} waits for an answer{wanted}", code="interrupt_not_found"
         )
 
-    async def _forked(
-        self, mode: ForkMode, from_seq: int | Unset, overlay: OptionsOverlay
-    ) -> Run[Out]:
-        body = ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
+    async def _forked(self, body: ForkRun) -> Run[Out]:
         accepted = await self._connection.post(f"{self._path}:fork", body, ForkAccepted)
         return Run(self._connection, accepted.run_id, self._kind)
 
@@ -215,6 +223,14 @@ class _Log(msgspec.Struct, frozen=True, kw_only=True):
     """The log as one document."""
 
     events: list[Event]
+
+
+def _branch(
+    after: int | None, inputs: JsonObject | None, configurable: JsonObject | None
+) -> ForkRun:
+    overlay = OptionsOverlay(inputs=inputs or {}, configurable=configurable or {})
+    from_seq = 0 if after is None else after + 1
+    return ForkRun(mode="branch", from_seq=from_seq, run_options_overlay=overlay)
 
 
 def _is_settled(status: RunStatus) -> bool:

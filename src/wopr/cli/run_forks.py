@@ -184,7 +184,9 @@ def _print_preview(preview: ForkPreview) -> None:
     for title, names in (
         ("nodes kept", preview.kept_nodes),
         ("nodes run again", preview.rerun_nodes),
+        ("nodes that may run", preview.possible_nodes),
         ("effects performed again", preview.effects_again),
+        ("effects that may happen", preview.possible_effects),
         ("answers kept", preview.answers_kept),
         ("answers asked for again", preview.answers_asked_again),
     ):

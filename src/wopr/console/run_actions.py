@@ -19,6 +19,7 @@ from wopr.protocol.errors import Forbidden, Refused
 from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay
 from wopr.protocol.runs import DRAIN_POLICIES, CancelRun, PauseRun
 from wopr.runtime.fleet_rules import require_own
+from wopr.runtime.forking import check_fork
 
 _MODES: Final[dict[str, ForkMode]] = {"branch": "branch", "replay": "replay"}
 
@@ -70,6 +71,7 @@ async def preview_fork(visit: Visit) -> Answer:
     row = await visit.host.readers.row(visit.tenant, name)
     mode, start = _fork_of(visit.query.get("mode", "branch"), visit.query.get("from", ""))
     request = ForkRun(mode=mode, from_seq=start)
+    await _check_fork(visit, name, request)
     preview = await visit.host.commands.preview_fork(visit.tenant, name, request)
     return await visit.page(
         "fork.html", run=await snapshot_of(visit, name), row=row, preview=preview
@@ -84,10 +86,16 @@ async def fork(visit: Visit) -> Answer:
     tags = [tag.strip() for tag in form.get("tags").split(",") if tag.strip()]
     overlay = document({"tags": tags}, OptionsOverlay) if mode == "branch" else OptionsOverlay()
     request = ForkRun(mode=mode, from_seq=start, run_options_overlay=overlay)
+    await _check_fork(visit, name, request)
     by = visit.caller.key_id
     answer = await visit.host.commands.fork(visit.tenant, name, request, by=by)
     made = msgspec.json.decode(answer, type=ForkAccepted)
     return _back(visit, made.run_id, "forked")
+
+
+async def _check_fork(visit: Visit, name: str, request: ForkRun) -> None:
+    host = visit.host
+    await check_fork(host.advancer.journal, name, request, visit.caller, host.settings)
 
 
 def _require_read(visit: Visit) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -115,21 +115,42 @@ def _condition_holds(state: RunState, edge: WorkflowEdge) -> bool:
     )
 
 
-def verdict(state: RunState, node_id: str) -> Verdict:
-    """Apply the trigger rules. Edges with the same rule form a group, and every group must agree."""
+def verdict(state: RunState, node_id: str, completing: Collection[str] = ()) -> Verdict:
+    """Apply the trigger rules. Edges with the same rule form a group, and every group must agree.
+
+    The nodes `completing` are taken as completed. What their edges carry is known only where no
+    condition and no loop decides it.
+    """
     edges = state.graph.incoming[node_id]
     if not edges:
         return Verdict.READY
-    if not any(state.nodes[edge.source_node_id].status in ENDED for edge in edges):
+    if not any(
+        edge.source_node_id in completing or state.nodes[edge.source_node_id].status in ENDED
+        for edge in edges
+    ):
         # No rule decides on pending edges alone.
         return Verdict.WAIT
     groups: dict[TriggerRule, list[Carried]] = {}
     for edge in edges:
-        groups.setdefault(edge.trigger_rule, []).append(carried(state, edge))
+        carries = (
+            _carried_at_least(state, edge)
+            if edge.source_node_id in completing
+            else carried(state, edge)
+        )
+        groups.setdefault(edge.trigger_rule, []).append(carries)
     verdicts = [_RULES[rule](values) for rule, values in groups.items()]
     if Verdict.DEAD in verdicts:
         return Verdict.DEAD
     return Verdict.WAIT if Verdict.WAIT in verdicts else Verdict.READY
+
+
+def _carried_at_least(state: RunState, edge: WorkflowEdge) -> Carried:
+    """What an edge carries whatever its completed source returned."""
+    is_decided = isinstance(edge.condition, Unset) and not any(
+        edge.target_node_id not in state.graph.loops[head].members
+        for head in state.graph.enclosing[edge.source_node_id]
+    )
+    return "success" if is_decided else "pending"
 
 
 def _all_success(values: list[Carried]) -> Verdict:

@@ -9,8 +9,7 @@ from wopr.http.runs import RUN_ERRORS, run_id
 from wopr.protocol.errors import Forbidden, Refused
 from wopr.protocol.forks import Ancestry, ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.runtime.comparing import ancestry, compare
-from wopr.runtime.forking import compiled_of, find_source, read_events
-from wopr.runtime.requests import check_overlay
+from wopr.runtime.forking import check_fork, find_source
 
 
 async def fork_run(exchange: Exchange) -> Answer:
@@ -19,17 +18,9 @@ async def fork_run(exchange: Exchange) -> Answer:
         raise Forbidden("this key lacks the scope runs:read", scopeRequired="runs:read")
     name = run_id(exchange)
     journal = exchange.host.advancer.journal
-    source = await find_source(journal, exchange.tenant, name)
+    await find_source(journal, exchange.tenant, name)
     request = await exchange.document(ForkRun)
-    if source is not None:
-        [started] = await read_events(journal, exchange.tenant, name, 1)
-        check_overlay(
-            request,
-            started.payload,
-            await compiled_of(journal, exchange.tenant, source),
-            principal=exchange.caller,
-            settings=exchange.host.settings,
-        )
+    await check_fork(journal, name, request, exchange.caller, exchange.host.settings)
     commands = exchange.host.commands
     if exchange.query.get("dryRun") in ("true", "1"):
         return ok(await commands.preview_fork(exchange.tenant, name, request))

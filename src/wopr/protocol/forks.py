@@ -82,10 +82,14 @@ class ForkPreview(Document, frozen=True, kw_only=True, omit_defaults=False):
     from_seq: int
     copied_events: int
     kept_nodes: list[str]
+    # Nodes that the fork executes if it takes its source's path.
     rerun_nodes: list[str]
-    # Nodes whose outside effects a branch performs once more.
+    # Nodes that it executes as well if a node ends differently or an open condition holds.
+    possible_nodes: list[str] = []
+    # The nodes among these whose outside effects a branch performs.
     effects_again: list[str]
-    # Answers of people that are reused, and those that will be asked for again.
+    possible_effects: list[str] = []
+    # Interrupt keys whose recorded answers are reused, and those that are asked again.
     answers_kept: list[str]
     answers_asked_again: list[str]
 

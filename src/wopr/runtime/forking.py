@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 from msgspec.structs import replace
 
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.fold import fold_all
+from wopr.engine.limits import HostLimits
+from wopr.engine.preview import forecast_branch, forecast_replay
+from wopr.engine.replay import Record
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.fleet.observed_ids import require_own
 from wopr.protocol.documents import UNSET, JsonObject, Unset
@@ -18,7 +23,10 @@ from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst
 from wopr.runtime.journal import Journal
 from wopr.runtime.library import Compiled
+from wopr.runtime.requests import check_overlay
+from wopr.runtime.settings import Settings
 from wopr.runtime.vault import Vault
+from wopr.security.keys import Principal
 from wopr.store.port import RunRow
 
 # Events copied by one append: a long prefix is copied in several, and lets others in between.
@@ -36,6 +44,18 @@ async def find_source(journal: Journal, tenant: str, run_id: str) -> RunRow | No
         raise NotFound(f"there is no run {run_id!r}")
     require_own(run_id)
     return row
+
+
+async def check_fork(
+    journal: Journal, run_id: str, request: ForkRun, principal: Principal, settings: Settings
+) -> None:
+    """Refuse what a branch may not change, and a branch that needs values the log masks."""
+    source = await find_source(journal, principal.tenant, run_id)
+    if source is None:
+        return
+    [started] = await read_events(journal, principal.tenant, run_id, 1)
+    compiled = await compiled_of(journal, principal.tenant, source)
+    check_overlay(request, started.payload, compiled, principal=principal, settings=settings)
 
 
 async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> RunRow:
@@ -100,7 +120,7 @@ async def fork_of(journal: Journal, tenant: str, source: RunRow, request: ForkRu
 
     What an earlier branch changed beside its log is changed in a fork of that branch too.
     """
-    before = None if source.fork is None else msgspec.json.decode(source.fork, type=Fork)
+    before = _fork_before(source)
     # What the first event says is said there; what is kept beside the log is kept as clean.
     options = msgspec.to_builtins(replace(request.run_options_overlay, inputs={}))
     overlay = msgspec.convert(journal.redactor.json(options), OptionsOverlay)
@@ -118,6 +138,11 @@ async def fork_of(journal: Journal, tenant: str, source: RunRow, request: ForkRu
         origin_run_id=_origin(source.run_id, before) if request.mode == "replay" else UNSET,
         shifts=shifts,
     )
+
+
+def _fork_before(source: RunRow) -> Fork | None:
+    """Where the source itself was forked from."""
+    return None if source.fork is None else msgspec.json.decode(source.fork, type=Fork)
 
 
 def _origin(source_run_id: str, before: Fork | None) -> str:
@@ -171,14 +196,21 @@ async def begin_fork(
 
 
 async def preview_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
-    """Say what a fork would do, and do nothing."""
+    """Say what a fork would do, and do nothing. A request that a fork refuses is refused."""
     source = await source_of(journal, tenant, run_id, request)
-    fork = Fork(source_run_id=run_id, mode=request.mode, from_seq=start_of(request))
-    run = await open_fork(journal, tenant, source, fork)
+    fork = await fork_of(journal, tenant, source, request)
+    before = _fork_before(source)
+    # The log of the source keeps the source's times; the gap before a branch is no part of it.
+    shifts = [] if before is None else before.shifts
+    as_read = replace(fork, mode="branch", shifts=shifts)
+    run = await open_fork(journal, tenant, source, as_read)
     events = await read_events(journal, tenant, run_id, source.last_sequence + 1)
+    if fork.mode == "branch" and not fork.from_seq:
+        inputs = request.run_options_overlay.inputs
+        events[0] = replace(events[0], payload=first_payload(events[0], fork, inputs))
     types = run.compiled.types.items()
-    effectful = frozenset(n for n, kind in types if kind is not None and kind.is_async)
-    return preview(events, run.state, fork, effectful)
+    effectful = {n for n, kind in types if kind is not None and kind.is_async}
+    return preview(events, run.state, fork, effectful, journal.limits)
 
 
 def copy_events(burst: Burst, events: list[RunEvent], ids: dict[str, str]) -> None:
@@ -215,34 +247,42 @@ def accepted(identity: RunIdentity, fork: Fork) -> ForkAccepted:
 
 
 def preview(
-    events: list[RunEvent], before: RunState, fork: Fork, effectful: frozenset[str]
+    events: list[RunEvent],
+    before: RunState,
+    fork: Fork,
+    effectful: Collection[str],
+    limits: HostLimits,
 ) -> ForkPreview:
     """Say what a fork would copy, run again, perform again and ask again."""
-    state = fold_all(before, events[: fork.from_seq])
-    later = events[fork.from_seq :]
-    started = _nodes(later, "node.started") | {
-        n for n, node in state.nodes.items() if node.status == "running"
-    }
+    is_branch = fork.mode == "branch"
+    # A fork from 0 takes over the first event as well.
+    copied = max(fork.from_seq, 1)
+    state = fold_all(before, events[:copied])
+    record = [event for event in Record(events).events if event.sequence >= copied]
+    expected = (
+        forecast_branch(state, record, limits)
+        if is_branch
+        else forecast_replay(state, record, limits, effectful)
+    )
     asked = [_key(event) for event in events if event.type == "interrupt.requested"]
-    kept = [key for key in asked if key in state.answers]
-    effects = sorted(node for node in started if node in effectful)
+    kept = [key for key in asked if key in state.answers] if is_branch else asked
     return ForkPreview(
         source_run_id=fork.source_run_id,
         mode=fork.mode,
         from_seq=fork.from_seq,
         copied_events=fork.from_seq,
-        kept_nodes=[n for n, node in state.nodes.items() if node.status == "completed"],
-        rerun_nodes=[n for n in state.nodes if n in started],
-        effects_again=effects if fork.mode == "branch" else [],
-        answers_kept=asked if fork.mode == "replay" else kept,
-        answers_asked_again=[]
-        if fork.mode == "replay"
-        else [key for key in asked if key not in kept],
+        kept_nodes=[
+            name
+            for name, node in state.nodes.items()
+            if node.status == "completed" and name not in expected.executed
+        ],
+        rerun_nodes=expected.executed,
+        possible_nodes=expected.possible,
+        effects_again=[n for n in expected.executed if n in effectful] if is_branch else [],
+        possible_effects=[n for n in expected.possible if n in effectful] if is_branch else [],
+        answers_kept=kept,
+        answers_asked_again=[key for key in asked if key not in kept],
     )
-
-
-def _nodes(events: list[RunEvent], event_type: str) -> set[str]:
-    return {str(event.node_id) for event in events if event.type == event_type}
 
 
 def _key(event: RunEvent) -> str:

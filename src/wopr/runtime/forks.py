@@ -108,15 +108,20 @@ class Forks:
     async def _begin_anew(self, run: ActiveRun, fork: Fork) -> None:
         """Let the nodes that were under way at the fork point begin again from their start.
 
-        A node that never waits is simply called again; the others may have left half of their
-        work behind, such as children of the source.
+        A node that never waits is simply called again. An async node may have left half of its
+        work behind, such as children of the source. A node that was suspended before its question
+        was on the log asks again.
         """
         if run.state.next_sequence != fork.from_seq or run.state.is_terminal:
             return
         burst = self._journal.burst(run)
         for node_id, node in run.state.nodes.items():
             node_type = run.compiled.types[node_id]
-            if node.status == "running" and node_type is not None and node_type.is_async:
+            is_effect = node_type is not None and node_type.is_async
+            is_unasked = node.interrupt is not None and not node.interrupt.data
+            if (node.status == "running" and is_effect) or (
+                node.status == "suspended" and is_unasked
+            ):
                 payload: JsonObject = {"nodeId": node_id, "reason": INTERRUPTED_BY_FORK}
                 burst.add("node.cancelled", payload, node_id=node_id)
         await self._commit(run, burst)

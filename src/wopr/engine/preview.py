@@ -1,0 +1,211 @@
+"""Predicts which nodes a fork executes: the planner decides, the source's record has the outcomes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from wopr.engine.expression_tokens import is_list, is_object
+from wopr.engine.fold import INTERRUPTIONS, fold, fold_all
+from wopr.engine.limits import HostLimits
+from wopr.engine.plan import plan
+from wopr.engine.state import NodeStatus, RunState
+from wopr.engine.steps import Expire, FailNode, Skip, Start, Step
+from wopr.engine.triggers import Verdict, verdict
+from wopr.protocol.documents import Json
+from wopr.protocol.events import RunEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a fork will execute, in the order of the workflow.
+
+    `executed` are the nodes on the source's path. Where the source's record ends, the nodes that
+    follow without a condition are included. `possible` are the nodes that run only if a node ends
+    differently than in the source, or if a condition holds that cannot be evaluated yet.
+    """
+
+    executed: list[str]
+    possible: list[str]
+
+
+def forecast_branch(start: RunState, record: Sequence[RunEvent], limits: HostLimits) -> Forecast:
+    """Predict what a branch executes from the state at its first own event.
+
+    `record` is the rest of the source's log, without an operator's cancellation. A branch plans
+    its steps from that state on. On the same path, its nodes end as recorded.
+    """
+    return _forecast(start, _Prediction(start, _split(record), limits, ()))
+
+
+def forecast_replay(
+    start: RunState, record: Sequence[RunEvent], limits: HostLimits, effects: Collection[str]
+) -> Forecast:
+    """Predict what a replay executes from the state at its first own event.
+
+    A replay repeats the record. The nodes `effects` fail where the record has no outcome.
+    """
+    prediction = _Prediction(fold_all(start, record), {}, limits, effects)
+    prediction.executed |= {str(e.node_id) for e in record if e.type == "node.started"}
+    return _forecast(start, prediction)
+
+
+def _forecast(start: RunState, prediction: _Prediction) -> Forecast:
+    if start.is_terminal:
+        return Forecast([], [])
+    prediction.executed |= set(start.active())
+    prediction.follow()
+    prediction.go_beyond()
+    nodes, executed = start.graph.nodes, prediction.executed
+    possible = {name for name in _may_run(start, executed) - executed if not nodes[name].disabled}
+    return Forecast([n for n in nodes if n in executed], [n for n in nodes if n in possible])
+
+
+class _Prediction:
+    """A run that is planned like any other, while its nodes end as recorded.
+
+    The nodes `fail_unrecorded` fail where the record has no outcome.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        executions: dict[str, deque[deque[RunEvent]]],
+        limits: HostLimits,
+        fail_unrecorded: Collection[str],
+    ) -> None:
+        self.state = state
+        self.executed = set[str]()
+        self._limits = limits
+        self._executions = executions
+        self._fail_unrecorded = fail_unrecorded
+        # What the record still has of the executions under way.
+        self._under_way: dict[str, deque[RunEvent]] = {}
+
+    def follow(self) -> None:
+        """Take steps until the run ends, or until no node under way has a recorded outcome."""
+        for node_id in self.state.active():
+            self._begin(node_id)
+        while not self.state.is_terminal:
+            steps = plan(self.state, self.state.updated_at, self._limits).steps
+            for step in steps:
+                self._take(step)
+            if not steps and not self._fold_until_one_ends():
+                return
+
+    def _take(self, step: Step) -> None:
+        match step:
+            case Start(node_id):
+                self._execute(node_id)
+            case FailNode(node_id) if self._executions.get(node_id):
+                # It failed in the source too, or the log masks a value that the condition needs.
+                self._execute(node_id)
+            case Expire(node_id) if self._under_way.get(node_id):
+                self._fold_next(node_id)
+            case FailNode(node_id) | Expire(node_id):
+                self._set(node_id, "failed")
+            case Skip(node_id):
+                self._set(node_id, "skipped")
+            case _:
+                self.state = replace(self.state, status="completed")
+
+    def _execute(self, node_id: str) -> None:
+        events = self._under_way.get(node_id) or self._begin(node_id)
+        if not events or events[0].type == "node.started":
+            # Other nodes fail before they start: their type or their condition is at fault.
+            self.executed.add(node_id)
+        if events:
+            self._fold_next(node_id)
+        else:
+            self._set(node_id, "running")
+
+    def _begin(self, node_id: str) -> deque[RunEvent] | None:
+        executions = self._executions.get(node_id)
+        if executions:
+            self._under_way[node_id] = executions.popleft()
+            return self._under_way[node_id]
+        if node_id in self._fail_unrecorded:
+            self._set(node_id, "failed")
+        return None
+
+    def _fold_next(self, node_id: str) -> RunEvent:
+        """Fold the next recorded event of a node."""
+        event = self._under_way[node_id].popleft()
+        if not self._under_way[node_id]:
+            del self._under_way[node_id]
+        self.state = fold(self.state, event)
+        return event
+
+    def _fold_until_one_ends(self) -> bool:
+        """Let the executions under way go on in the order of the record; False when none can."""
+        while self._under_way:
+            first = min(self._under_way, key=lambda name: self._under_way[name][0].sequence)
+            if _ends_execution(self._fold_next(first)):
+                return True
+        return False
+
+    def _set(self, node_id: str, status: NodeStatus) -> None:
+        node = replace(self.state.nodes[node_id], status=status)
+        self.state = replace(self.state, nodes={**self.state.nodes, node_id: node})
+
+    def go_beyond(self) -> None:
+        """Add the nodes that run once the nodes under way complete, unless a condition decides."""
+        if self.state.is_terminal:
+            return
+        completing = set(self.state.active())
+        while found := {name for name in self.state.nodes if self._follows(name, completing)}:
+            self.executed |= found
+            completing |= found.difference(self._fail_unrecorded)
+
+    def _follows(self, node_id: str, completing: Collection[str]) -> bool:
+        is_open = self.state.nodes[node_id].status == "pending" and node_id not in self.executed
+        if not is_open or self.state.graph.nodes[node_id].disabled:
+            return False
+        return verdict(self.state, node_id, completing) is Verdict.READY
+
+
+def _may_run(start: RunState, executed: Collection[str]) -> set[str]:
+    """Every node that has not run yet, or that a loop or a reviewer can send back."""
+    graph = start.graph
+    found = {name for name, node in start.nodes.items() if node.status == "pending"}
+    for name in executed:
+        for head in graph.enclosing[name]:
+            found |= graph.loops[head].members
+        actions: Json = graph.nodes[name].config.get("actions")
+        if is_list(actions) and "refine" in actions:
+            found |= {edge.source_node_id for edge in graph.incoming[name]}
+    return found
+
+
+def _split(record: Iterable[RunEvent]) -> dict[str, deque[deque[RunEvent]]]:
+    """The events of each execution of each node, retries included, up to its end."""
+    executions: dict[str, deque[deque[RunEvent]]] = {}
+    is_open = set[str]()
+    for event in record:
+        node_id = event.node_id
+        if not isinstance(node_id, str) or event.type == "node.skipped":
+            continue
+        if node_id not in is_open:
+            executions.setdefault(node_id, deque()).append(deque())
+            is_open.add(node_id)
+        executions[node_id][-1].append(event)
+        if _ends_execution(event):
+            is_open.discard(node_id)
+    return executions
+
+
+def _ends_execution(event: RunEvent) -> bool:
+    payload = event.payload if is_object(event.payload) else {}
+    match event.type:
+        case "node.completed" | "node.failed":
+            return True
+        case "node.cancelled":
+            return payload.get("reason") not in INTERRUPTIONS
+        case "approval.received":
+            # The work is sent back, and the gate starts anew.
+            return payload.get("action") == "refine"
+        case _:
+            return False
