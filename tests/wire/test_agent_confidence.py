@@ -126,12 +126,12 @@ def test_a_decision_s_own_confidence_wins_over_the_shorthand(acme: Wire) -> None
     assert only(acme.log(run_id), "agent.decided")["payload"]["confidence"] == 1
 
 
-def test_the_shorthand_fills_in_a_confidence_that_is_missing(acme: Wire) -> None:
+def test_the_shorthand_is_ignored_beside_a_decision_without_a_confidence(acme: Wire) -> None:
     script = mock("decider", mockDecision={"decision": "go"}, mockConfidence=0.1)
-    run_id = held(acme, scripted([script]))
+    run_id = acme.create(acme.register(scripted([script])))
 
+    assert acme.finished(run_id)["status"] == "completed"
     assert only(acme.log(run_id), "agent.decided")["payload"] == {
         "agentId": "host:mock-agent:decider",
         "decision": "go",
-        "confidence": 0.1,
     }

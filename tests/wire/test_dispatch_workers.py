@@ -28,6 +28,7 @@ FAILS = "conformance-dispatch-deterministic-fail-child"
 LASTS = "conformance-dispatch-cancellable-child"
 SENTINEL = "this-should-not-be-harvested"
 HARVEST: JsonObject = {"outputMapping": {"parentResult": "childOutcome"}}
+ASK: JsonObject = {"kind": "ask-user", "prompt": "Which colour?"}
 RESULT = [variable("parentResult", defaultValue="untouched")]
 
 
@@ -300,6 +301,67 @@ def test_dispatch_hands_over_to_a_worker_s_agent_and_from_worker_to_worker(acme:
     assert {event["nodeId"] for event in handed} == {"dispatch"}
 
 
+def workers_of(wire: Wire, *names: str) -> list[str]:
+    """Workers whose entry nodes are pinned to these agents; an empty name is no agent."""
+    pins = [{"agent": {"agentId": f"host:{name}"}} if name else {} for name in names]
+    return [wire.register(child(node("work", "core.identity", **pin))) for pin in pins]
+
+
+@pytest.mark.parametrize(
+    ("agents", "turns", "expected"),
+    [
+        ("ab", "0 1", [("boss", "a"), ("a", "b")]),
+        ("ab", "0 0", [("boss", "a")]),
+        ("ab", "0 1 0", [("boss", "a"), ("a", "b"), ("b", "a")]),
+        ("ab", "0+1 1", [("boss", "a"), ("a", "b")]),
+        ("ab", "0 ask 1", [("boss", "a"), ("a", "b")]),
+        ("ab", "0 ask 0", [("boss", "a")]),
+    ],
+    ids=[
+        "another worker in the next turn",
+        "the same worker again",
+        "back to the first worker",
+        "the last worker of a plan again",
+        "another worker after a question",
+        "the same worker after a question",
+    ],
+)
+def test_a_hand_off_goes_from_the_worker_before_whatever_the_supervisor_did_in_between(
+    acme: Wire, agents: str, turns: str, expected: list[tuple[str, str]]
+) -> None:
+    workers = workers_of(acme, *agents)
+    plan = [
+        ASK if turn == "ask" else next_worker(*(workers[int(place)] for place in turn.split("+")))
+        for turn in turns.split()
+    ]
+    routing = {"askUserRouting": "clarification"}
+    definition = supervised(*plan, DONE, dispatch=routing, agent={"agentId": "host:boss"})
+
+    run_id = acme.create(acme.register(definition))
+    if "ask" in turns:
+        acme.events_until(run_id, "interrupt.requested")
+        answer(acme, run_id, "dispatch", {"answers": {"q1": "go on"}})
+    acme.finished(run_id)
+
+    handed = [event["payload"] for event in every(acme.log(run_id), "agent.handoff")]
+    assert handed == [
+        {"fromAgentId": f"host:{sender}", "toAgentId": f"host:{receiver}"}
+        for sender, receiver in expected
+    ]
+
+
+def test_a_worker_without_an_agent_breaks_the_chain_of_hand_offs(acme: Wire) -> None:
+    first, unnamed, second = workers_of(acme, "a", "", "b")
+    boss = {"agentId": "host:boss"}
+    _, log = ran(
+        acme,
+        supervised(next_worker(first), next_worker(unnamed), next_worker(second), DONE, agent=boss),
+    )
+
+    handed = [event["payload"]["toAgentId"] for event in every(log, "agent.handoff")]
+    assert handed == ["host:a"]
+
+
 def test_a_worker_without_an_agent_is_handed_nothing(acme: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
 
@@ -320,8 +382,6 @@ def test_a_child_inherits_how_its_agents_are_to_behave(acme: Wire) -> None:
 
 
 # Asking the user
-
-ASK: JsonObject = {"kind": "ask-user", "prompt": "Which colour?"}
 
 
 def test_ask_user_by_clarification_asks_one_question_and_hands_the_answer_on(acme: Wire) -> None:

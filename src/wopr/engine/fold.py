@@ -226,6 +226,8 @@ def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: 
     node = state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
     if not child or node is None:
         return state
+    if state.graph.nodes[str(event.node_id)].type_id == fold_agents.DISPATCH:
+        state = replace(state, last_worker=workflow)
     children = (*node.children, (child, workflow))
     if is_history(state.identity, event.sequence):
         return with_node(state, event, children=children, borrowed=node.borrowed + 1)

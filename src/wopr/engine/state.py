@@ -144,6 +144,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     # (child run id, node) of every child that the run itself ever had, in the order they were made.
     children: tuple[tuple[str, str], ...] = ()
+    # The workflow of the newest worker that a dispatch node started; empty before the first.
+    last_worker: str = ""
     cancelled_by_parent: bool = False
     # Resume values by interrupt key: the same key never asks twice.
     answers: Mapping[str, Json] = {}

@@ -122,6 +122,8 @@ class NodeContext(Protocol):
     # The agent that this node is pinned to.
     agent: AgentRef | None
     run_orchestrator: str | None
+    # The workflow of the newest worker that a dispatch node of this run started, or None.
+    last_worker: str | None
     # The supervisor's decisions so far, with the events that recorded them.
     decisions: tuple[tuple[str, JsonObject], ...]
     # What this node has recorded of handing work to its children.

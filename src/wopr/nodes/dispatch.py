@@ -102,7 +102,7 @@ async def _run_workers(
         )
     for index, worker in enumerate(workers):
         if index >= len(ctx.children):
-            await _start(ctx, config, workers, index, cause)
+            await _start(ctx, config, worker, cause)
             return Waiting()
         child = ctx.children[index]
         if not child.has_ended:
@@ -112,11 +112,8 @@ async def _run_workers(
     return Completed({"childRunId": last.run_id, "childStatus": last.status}, cause)
 
 
-async def _start(
-    ctx: NodeContext, config: DispatchConfig, workers: list[str], index: int, cause: str
-) -> None:
-    worker = workers[index]
-    await _hand_over(ctx, workers, index, cause)
+async def _start(ctx: NodeContext, config: DispatchConfig, worker: str, cause: str) -> None:
+    await _hand_over(ctx, worker, cause)
     link: JsonObject = {"workerId": worker, "parentRunId": ctx.run_id}
     began = ctx.emit(
         "core.workflowChain.event", {"phase": "dispatch.began", **link}, causation_id=cause
@@ -143,10 +140,15 @@ async def _start(
     await ctx.flush()
 
 
-async def _hand_over(ctx: NodeContext, workers: list[str], index: int, cause: str) -> None:
-    """Say that control goes to another agent, where both are known and differ."""
-    before = await ctx.entry_agent(workers[index - 1]) if index else ctx.run_orchestrator
-    after = await ctx.entry_agent(workers[index])
+async def _hand_over(ctx: NodeContext, worker: str, cause: str) -> None:
+    """Record that control goes to another agent, where both agents are known and differ.
+
+    The first worker takes over from the supervisor, and each further worker from the worker
+    before it, in this turn or an earlier one.
+    """
+    last = ctx.last_worker
+    before = ctx.run_orchestrator if last is None else await ctx.entry_agent(last)
+    after = await ctx.entry_agent(worker)
     if before and after and before != after:
         payload = {"fromAgentId": before, "toAgentId": after}
         ctx.emit("agent.handoff", payload, causation_id=cause)

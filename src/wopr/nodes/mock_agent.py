@@ -66,7 +66,10 @@ class MockDecision(Closed, frozen=True, kw_only=True):
 
 
 class MockAgentConfig(Closed, frozen=True, kw_only=True):
-    """The whole script; an empty one does nothing."""
+    """The whole script; an empty one does nothing.
+
+    `mockConfidence` counts only where `mockDecision` is absent.
+    """
 
     agent_id: AgentId | Unset = UNSET
     mock_reasoning: bool | MockReasoning = False
@@ -146,17 +149,15 @@ def _hand_over(ctx: NodeContext, agent_id: str, handoff: MockHandoff) -> None:
 
 def _decide(ctx: NodeContext, agent_id: str, config: MockAgentConfig) -> None:
     decision = config.mock_decision
-    confidence = config.mock_confidence
-    payload: JsonObject = {"agentId": agent_id, "decision": {"kind": "mock-decision"}}
     if isinstance(decision, Unset):
-        if isinstance(confidence, Unset):
+        if isinstance(config.mock_confidence, Unset):
             return
-    else:
-        payload["decision"] = decision.decision
-        if not isinstance(decision.confidence, Unset):
-            confidence = decision.confidence
-        if not isinstance(decision.reasoning, Unset):
-            payload["reasoning"] = decision.reasoning
-    if not isinstance(confidence, Unset):
-        payload["confidence"] = confidence
+        decision = MockDecision(
+            decision={"kind": "mock-decision"}, confidence=config.mock_confidence
+        )
+    payload: JsonObject = {"agentId": agent_id, "decision": decision.decision}
+    if not isinstance(decision.confidence, Unset):
+        payload["confidence"] = decision.confidence
+    if not isinstance(decision.reasoning, Unset):
+        payload["reasoning"] = decision.reasoning
     ctx.emit("agent.decided", payload)

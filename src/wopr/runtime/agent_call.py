@@ -76,6 +76,7 @@ class AgentCall(NodeCall):
         self.agent = None if isinstance(pinned, Unset) else pinned
         orchestrator = state.run_orchestrator
         self.run_orchestrator = None if orchestrator is None else orchestrator.agent_id
+        self.last_worker = state.last_worker or None
         self.decisions = tuple((d.event_id, d.decision) for d in self.state.decisions)
         self.chain = self._node.chain
         self.feedback = self._node.feedback
