@@ -117,6 +117,7 @@ ANSWERS: Final[dict[str, str]] = {
     "credential_scope_unsupported": "A credential scope that this host does not have.",
     "capability_required": "It needs a capability that this host does not advertise; "
     "`details.requiredCapability` names it.",
+    "unknown_child_workflow": "A workflow that starts another one which is not registered.",
     "unauthenticated": "No API key, or one that nobody knows.",
     "key_expired": "The key is past its time.",
     "key_revoked": "The key was revoked.",
@@ -186,7 +187,7 @@ RUNS: Final[dict[str, str]] = {
     "replay_diverged_at_refusal": "The replay met a refusal that the original did not.",
     "no_pending_decision": "A dispatch without a decision to carry out.",
     "fan_out_unsupported": "A decision for several workers where one is allowed.",
-    "unknown_child_workflow": "A decision for a worker that is no workflow here.",
+    "unknown_child_workflow": "The node starts a workflow that is not registered.",
     "handoff_task_schema_violation": "An agent would be handed what its manifest does not take.",
     "handoff_return_schema_violation": "An agent handed back what its manifest does not promise.",
     "envelope_payload_invalid": "A model's answer does not fit its schema.",

@@ -125,3 +125,34 @@ def test_yaml_of_hostile_text_is_escaped_and_still_the_same(host: FakeHost, wopr
 
 def test_yaml_and_json_at_once_is_wrong_usage(wopr: Wopr) -> None:
     assert wopr("workflows", "show", "x", "--yaml", "--json").exit_code == 2
+
+
+def test_a_workflow_is_added_after_those_that_it_starts_and_reported_in_the_given_order(
+    host: FakeHost, wopr: Wopr, tmp_path: Path
+) -> None:
+    call = {"id": "call", "typeId": "core.subWorkflow", "config": {"workflowId": "child"}}
+    rule = {"when": "true", "decision": {"kind": "next-worker", "nextWorkerIds": ["parent"]}}
+    boss = {"id": "boss", "typeId": "core.orchestrator.supervisor", "config": {"rules": [rule]}}
+    for name, nodes in (("boss", [boss]), ("parent", [call]), ("child", [])):
+        text = json.dumps({"id": name, "version": "1", "nodes": nodes})
+        (tmp_path / f"{name}.json").write_text(text)
+    host.answer("POST /v1/workflows", DEFINITION, 201)
+
+    result = wopr("workflows", "add", "boss.json", "parent.json", "child.json")
+
+    assert [body["id"] for body in host.bodies] == ["child", "parent", "boss"]
+    named = [line.partition(":")[0] for line in result.stdout.splitlines()]
+    assert named == ["boss.json", "parent.json", "child.json"]
+
+
+def test_workflows_that_start_each_other_are_still_sent(
+    host: FakeHost, wopr: Wopr, tmp_path: Path
+) -> None:
+    for name, other in (("a", "b"), ("b", "a")):
+        call = {"id": "call", "typeId": "core.subWorkflow", "config": {"workflowId": other}}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"id": name, "nodes": [call]}))
+    host.answer("POST /v1/workflows", DEFINITION, 201)
+
+    wopr("workflows", "add", "a.json", "b.json")
+
+    assert [body["id"] for body in host.bodies] == ["a", "b"]

@@ -189,7 +189,7 @@ def test_an_unknown_worker_fails_dispatch_and_the_chain_says_so(acme: Wire) -> N
     assert found["error"]["code"] == "unknown_child_workflow"
     began, failed = every(log, CHAIN)
     assert failed["payload"]["phase"] == "dispatch.failed"
-    assert failed["payload"]["error"]["code"] == "not_found"
+    assert failed["payload"]["error"]["code"] == "unknown_child_workflow"
     assert failed["causationId"] == began["eventId"]
     assert "childRunId" not in failed["payload"]
     assert children(log) == []

@@ -247,7 +247,7 @@ def test_a_rule_sees_inputs_variables_and_what_became_of_the_last_worker(acme: W
 
 
 def test_where_no_rule_holds_the_supervisor_terminates(acme: Wire) -> None:
-    found, log = ran(acme, ruled(("false", next_worker("nobody"))))
+    found, log = ran(acme, ruled(("false", next_worker("conformance-noop"))))
 
     assert found["status"] == "completed"
     decided = only(log, "runOrchestrator.decided")["payload"]["decision"]

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, fresh, from_variable, node, variable, workflow
-from tests.wire.host import ACME, ServedHost
+from tests.wire.host import ACME, ServedHost, served
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.documents import Json, JsonObject
@@ -324,3 +325,90 @@ def test_values_flow_along_ports_edges_and_expressions(acme: Wire) -> None:
     outcomes = [acme.run(workflow_id, {"n": n})["outputs"] for n in (2, 7)]
 
     assert outcomes == [{"small": {"is": "small"}}, {"big": {"is": "big"}}]
+
+
+# Workflows that start others
+
+
+def calling(*children: str, **fields: Json) -> JsonObject:
+    nodes = [
+        node(f"call-{index}", "core.subWorkflow", config={"workflowId": child})
+        for index, child in enumerate(children)
+    ]
+    return workflow(nodes, **fields)
+
+
+def test_a_workflow_that_starts_an_unknown_one_is_refused_with_every_place(acme: Wire) -> None:
+    known = acme.register(workflow([node("n")]))
+    response = acme.post("/v1/workflows", calling("not-there", known, "nor-here"))
+
+    assert response.status_code == 400
+    assert response.json()["error"] == "unknown_child_workflow"
+    assert [fault["path"] for fault in response.json()["details"]["errors"]] == [
+        "nodes.0.config.workflowId",
+        "nodes.2.config.workflowId",
+    ]
+    assert "not-there" in response.json()["message"]
+
+
+def test_a_rule_that_names_an_unknown_worker_is_refused(acme: Wire) -> None:
+    decision = {"kind": "next-worker", "nextWorkerIds": ["not-there"]}
+    config = {"rules": [{"when": "true", "decision": decision}]}
+    boss = node("boss", "core.orchestrator.supervisor", config=config)
+    response = acme.post("/v1/workflows", workflow([boss]))
+
+    assert response.json()["error"] == "unknown_child_workflow"
+    (fault,) = response.json()["details"]["errors"]
+    assert fault["path"] == "nodes.0.config.rules.0.decision.nextWorkerIds.0"
+
+
+def test_another_tenant_s_workflow_is_an_unknown_child(acme: Wire, globex: Wire) -> None:
+    foreign = globex.register(workflow([node("n")]))
+
+    response = acme.post("/v1/workflows", calling(foreign))
+
+    assert response.json()["error"] == "unknown_child_workflow"
+
+
+def test_a_workflow_may_start_itself_and_shared_workflows(acme: Wire) -> None:
+    own = fresh()
+
+    assert acme.post("/v1/workflows", calling(own, "hello", id=own)).status_code == 201
+
+
+def test_a_check_names_an_unknown_child_unless_it_is_registered_in_the_same_batch(
+    acme: Wire,
+) -> None:
+    definition = calling("first", "second")
+
+    alone = acme.post("/v1/workflows:validate", definition).json()
+    together = acme.post("/v1/workflows:validate?alongside=first,second", definition).json()
+
+    assert [fault["path"] for fault in alone["errors"]] == [
+        "nodes.0.config.workflowId",
+        "nodes.1.config.workflowId",
+    ]
+    assert together["valid"] is True
+
+
+def test_files_of_one_directory_may_start_each_other_and_one_left_out_is_unknown_to_a_run(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "workflows"
+    directory.mkdir()
+    one, other = calling("other", id="one"), calling("one", id="other")
+    orphan = calling("not-there", id="orphan")
+    parent = calling("orphan", id="parent")
+    for definition in (one, other, orphan, parent):
+        (directory / f"{definition['id']}.json").write_text(json.dumps(definition))
+
+    with (
+        served(tmp_path / "data", "--workflows", str(directory)) as host,
+        Wire(host.url, ACME) as w,
+    ):
+        listed = {item["id"] for item in w.document("/v1/workflows")["items"]}
+
+        assert {"one", "other", "parent"} <= listed
+        assert "orphan" not in listed
+        assert "not-there" in host.log()
+        assert w.run("parent")["error"]["code"] == "unknown_child_workflow"

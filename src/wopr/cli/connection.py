@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -124,9 +124,12 @@ class Client(Requests, FleetCalls):
         """Register a definition."""
         return await self._post("/v1/workflows", definition, JsonObject)
 
-    async def check_workflow(self, definition: JsonObject) -> Answer[Verdict]:
-        """Ask whether a definition could be registered."""
-        return await self._post("/v1/workflows:validate", definition, Verdict)
+    async def check_workflow(
+        self, definition: JsonObject, alongside: Sequence[str] = ()
+    ) -> Answer[Verdict]:
+        """Ask whether a definition could be registered together with those named."""
+        query = {"alongside": ",".join(alongside)} if alongside else {}
+        return await self._post("/v1/workflows:validate", definition, Verdict, query=query)
 
     async def agents(self) -> Answer[AgentInventory]:
         """Read the inventory of agents."""

@@ -44,12 +44,17 @@ def each_file(
     as_json: bool,
     done: str,
 ) -> None:
-    """Treat every file, faulty or not, then exit with the first failure's code."""
+    """Treat every file, faulty or not, then exit with the first failure's code.
 
-    async def treat_all(client: Client) -> list[JsonObject | CliError]:
-        return [await _treat_file(path, client, treat) for path in files]
+    A workflow that another one starts is treated before it.
+    """
 
-    results = list(zip(files, ask(target, treat_all), strict=True))
+    async def treat_all(client: Client) -> dict[Path, JsonObject | CliError]:
+        ordered = children_first(files)
+        return {path: await _treat_file(path, client, treat) for path in ordered}
+
+    outcomes = ask(target, treat_all)
+    results = [(path, outcomes[path]) for path in files]
     if as_json:
         print_json_value({"results": [_result(path, outcome) for path, outcome in results]})
     else:
@@ -57,6 +62,39 @@ def each_file(
             _print_outcome(path, outcome, done)
     failures = [outcome for _, outcome in results if isinstance(outcome, CliError)]
     raise typer.Exit(failures[0].exit_code if failures else ExitCode.OK)
+
+
+def children_first(files: list[Path]) -> list[Path]:
+    """Order files so that a workflow comes after those that it starts, where that is possible."""
+    from graphlib import CycleError, TopologicalSorter
+
+    from wopr.runtime.registration import child_workflows
+
+    documents = {path: document for path in files if (document := _readable(path)) is not None}
+    by_id = {document.get("id"): path for path, document in documents.items()}
+    sorter = TopologicalSorter(dict.fromkeys(files, ()))
+    for path, document in documents.items():
+        children = {by_id.get(child, path) for _, child in child_workflows(document)}
+        sorter.add(path, *(children - {path}))
+    try:
+        return list(sorter.static_order())
+    except CycleError:
+        return files
+
+
+def workflow_ids(files: list[Path]) -> list[str]:
+    """The ids of the definitions in these files, as far as they can be read."""
+    documents = [_readable(path) for path in files]
+    return [str(document["id"]) for document in documents if document and "id" in document]
+
+
+def _readable(path: Path) -> JsonObject | None:
+    from wopr.runtime.definition_files import DefinitionUnreadable, load_definition
+
+    try:
+        return load_definition(path)
+    except DefinitionUnreadable:
+        return None
 
 
 async def _treat_file(

@@ -10,7 +10,7 @@ from wopr.cli.conversation import ask
 from wopr.cli.documents import WorkflowListItem
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.files import FilesArgument, each_file, yaml_text
+from wopr.cli.files import FilesArgument, each_file, workflow_ids, yaml_text
 from wopr.cli.options import AllOption, JsonOption, KeyOption, LimitOption, Target, UrlOption
 from wopr.cli.output import Cells, print_json
 from wopr.cli.paging import collect, print_collected
@@ -62,10 +62,14 @@ def check(
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the server whether definitions are valid, without registering them."""
+    """Ask the server whether definitions are valid, without registering them.
+
+    They are checked as one batch: a workflow may start another one of the same command.
+    """
+    alongside = workflow_ids(files)
 
     async def validate(client: Client, definition: JsonObject) -> JsonObject:
-        verdict = (await client.check_workflow(definition)).document
+        verdict = (await client.check_workflow(definition, alongside)).document
         if not verdict.valid:
             raise CliError(
                 "not a valid workflow",

@@ -14,7 +14,6 @@ from wopr.protocol.errors import Refused
 from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
-from wopr.runtime.registration import check_definition
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
 
@@ -124,10 +123,11 @@ async def validate_workflow(exchange: Exchange) -> Answer:
     """Check a definition and register nothing."""
     document = decode_any(await exchange.raw_document())
     try:
-        check_definition(
+        await exchange.host.library.check(
+            exchange.tenant,
             document,
-            exchange.host.registry,
             may_author_conformance=exchange.caller.may("conformance:author"),
+            alongside=exchange.query.get("alongside", "").split(","),
         )
     except Refused as refused:
         errors = refused.details.get("errors")
@@ -202,6 +202,13 @@ OPERATIONS = (
         body=WorkflowDefinition,
         answer=Verdict,
         errors=(*_ERRORS, 409),
+        parameters=(
+            Parameter(
+                name="alongside",
+                description="Ids of workflows that will be registered too, separated by commas.",
+                schema={"type": "string"},
+            ),
+        ),
         is_extension=True,
     ),
     Operation(

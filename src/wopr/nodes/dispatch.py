@@ -129,9 +129,7 @@ async def _start(ctx: NodeContext, config: DispatchConfig, worker: str, cause: s
         error = {"code": failure.error.code, "message": failure.error.message}
         failed = {"phase": "dispatch.failed", **link, "error": error}
         ctx.emit("core.workflowChain.event", failed, causation_id=began)
-        is_unknown = failure.error.code == "not_found"
-        code = "unknown_child_workflow" if is_unknown else failure.error.code
-        raise NodeFailure(str(failure), code=code, retryable=False) from failure
+        raise
     ctx.emit(
         "core.workflowChain.event",
         {"phase": "dispatch.succeeded", **link, "childRunId": child_id},

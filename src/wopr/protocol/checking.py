@@ -22,12 +22,13 @@ class Fault(Closed, frozen=True, kw_only=True):
     message: str
 
 
-def refused(faults: Sequence[Fault], document: str) -> Refused:
+def refused(faults: Sequence[Fault], document: str, *, code: str = "validation_error") -> Refused:
     """The error that lists the faults of a document, which is named where no path can be."""
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
     return Refused(
         f"{first.path or document}: {first.message}{more}",
+        code=code,
         field=first.path,
         errors=[msgspec.to_builtins(fault) for fault in faults],
     )

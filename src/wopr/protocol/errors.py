@@ -40,6 +40,7 @@ CATALOGUE: dict[str, int] = {
     "INVALID_RESUME_VALUE": 400,
     "credential_scope_unsupported": 400,
     "capability_required": 400,
+    "unknown_child_workflow": 400,
     "unauthenticated": 401,
     "key_expired": 401,
     "key_revoked": 401,

@@ -77,10 +77,11 @@ async def install(host: Host, contributions: Contributions) -> None:
         newest = await _newest_agent(host, str(manifest["agentId"]))
         if (document := _renumbered(manifest, newest)) is not None:
             await host.agents.register(SHARED, document)
+    alongside = {str(definition["id"]) for definition in contributions.workflows}
     for definition in contributions.workflows:
         newest = await _newest_workflow(host, str(definition["id"]))
         if (document := _renumbered(definition, newest)) is not None:
-            await host.library.register(SHARED, document)
+            await host.library.register(SHARED, document, alongside=alongside)
 
 
 def _renumbered(document: JsonObject, newest: str | None) -> JsonObject | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import structlog
 
 from wopr.agents.registry import Agents
@@ -33,20 +35,23 @@ async def register_workflows(settings: Settings, library: Library) -> list[str]:
     if settings.conformance:
         built_in += [("built in", document) for document in conformance_fixtures()]
     given += [(source, d) for source, d in built_in if str(d.get("id")) not in names]
+    names = {str(document.get("id")) for _, document in given}
     kept = {
         str(document["id"]): document
         for source, document in given
-        if await _register(library, source, document)
+        if await _register(library, source, document, names)
     }
     log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
     agents = conformance_agents() if settings.conformance else ()
     return runnable_fixtures(kept, {str(a["agentId"]).rpartition(".")[0] for a in agents})
 
 
-async def _register(library: Library, source: str, document: JsonObject) -> bool:
+async def _register(
+    library: Library, source: str, document: JsonObject, alongside: Collection[str]
+) -> bool:
     """Register one definition; one that cannot run here is left out, and the log says why."""
     try:
-        await library.register(SHARED, document)
+        await library.register(SHARED, document, alongside=alongside)
     except WoprError as error:
         level = log.debug if source == "built in" else log.warning
         level("workflow left out", source=source, id=document.get("id"), reason=str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from wopr.engine.graph import Graph, compile_graph
 from wopr.nodes.identity_hooks import SCRIPT_KEYS
 from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
 from wopr.nodes.registry import NodeRegistry, NodeType
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import Fault, compile_schema, refused
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
@@ -25,6 +25,7 @@ from wopr.runtime.registration import (
     CONFORMANCE_PREFIX,
     MOCK_AGENT,
     check_definition,
+    child_workflows,
     hook_of,
 )
 from wopr.security.masking import mask_members
@@ -70,12 +71,52 @@ class Library:
         self.agents: Agents | None = None
         self._newest: dict[tuple[str, str], tuple[int, Compiled]] = {}
 
-    async def register(
-        self, tenant: str, document: Json, *, may_author_conformance: bool = False
-    ) -> tuple[WorkflowRow, bool]:
-        """Check and keep a definition; the flag says whether it is new."""
+    async def check(
+        self,
+        tenant: str,
+        document: Json,
+        *,
+        may_author_conformance: bool = False,
+        alongside: Collection[str] = (),
+    ) -> WorkflowDefinition:
+        """Return the definition, or refuse it with every fault in `details.errors`.
+
+        `alongside` names workflows that are registered in the same batch.
+        """
         definition = check_definition(
             document, self._registry, may_author_conformance=may_author_conformance
+        )
+        known = {definition.id, *alongside}
+        unknown = [
+            Fault(path=path, message=f"there is no workflow {child!r}; register it first")
+            for path, child in child_workflows(document)
+            if child not in known and not await self._has(tenant, child)
+        ]
+        if unknown:
+            raise refused(unknown, "definition", code="unknown_child_workflow")
+        return definition
+
+    async def _has(self, tenant: str, workflow_id: str) -> bool:
+        try:
+            await self.row(tenant, workflow_id)
+        except NotFound:
+            return False
+        return True
+
+    async def register(
+        self,
+        tenant: str,
+        document: Json,
+        *,
+        may_author_conformance: bool = False,
+        alongside: Collection[str] = (),
+    ) -> tuple[WorkflowRow, bool]:
+        """Check and keep a definition; the flag says whether it is new."""
+        definition = await self.check(
+            tenant,
+            document,
+            may_author_conformance=may_author_conformance,
+            alongside=alongside,
         )
         body = encode(document)
         row = WorkflowRow(

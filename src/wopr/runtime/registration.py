@@ -9,12 +9,13 @@ from typing import TypeAlias
 import jsonschema_rs
 import msgspec
 
+from wopr.engine.expression_tokens import is_list, is_object
 from wopr.engine.expressions import condition_faults
 from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.fleet.observe import OBSERVED_WORKFLOW
-from wopr.nodes.registry import NodeRegistry, NodeType
+from wopr.nodes.registry import NodeRegistry, NodeType, members_of
 from wopr.nodes.supervisor import HOOKS, is_undirected
 from wopr.nodes.typed import schema_of
 from wopr.protocol.checking import Fault, fault_of, refused, schema_faults, shape_faults
@@ -24,6 +25,7 @@ from wopr.protocol.schemas import export
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.security.plaintext import credentials_in
 
+SUB_WORKFLOW = "core.subWorkflow"
 MOCK_AGENT = "core.conformance.mock-agent"
 # Types that the protocol gates: a host that does not advertise the capability refuses them.
 GATED_TYPES = {
@@ -122,6 +124,26 @@ def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
     if is_fixture and node.type_id == SUPERVISOR and is_undirected(node.config):
         return "the default script of conformance workflows"
     return None
+
+
+def child_workflows(definition: JsonObject) -> Iterator[tuple[str, str]]:
+    """Name every workflow that a definition starts by a fixed id, with the place of the id."""
+    for index, node in enumerate(members_of(definition, "nodes")):
+        path, config = f"nodes.{index}.config", node.get("config")
+        if not is_object(config):
+            continue
+        if node.get("typeId") == SUB_WORKFLOW and isinstance(config.get("workflowId"), str):
+            yield f"{path}.workflowId", config["workflowId"]
+        if node.get("typeId") == SUPERVISOR:
+            for rule, decision in enumerate(members_of(config, "rules")):
+                yield from _workers(f"{path}.rules.{rule}", decision.get("decision"))
+
+
+def _workers(path: str, decision: Json) -> Iterator[tuple[str, str]]:
+    workers: Json = decision.get("nextWorkerIds") if is_object(decision) else None
+    for index, worker in enumerate(workers if is_list(workers) else ()):
+        if isinstance(worker, str):
+            yield f"{path}.decision.nextWorkerIds.{index}", worker
 
 
 def _credential_faults(document: Json) -> Iterator[Fault]:
