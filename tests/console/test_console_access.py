@@ -14,7 +14,10 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.console.browser import DEADLINE_MS, sign_in
 from tests.console.client import Markup, Person
 from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Belongings, Sample
-from tests.wire.host import ServedHost
+from tests.wire.client import Wire
+from tests.wire.definitions import node, workflow
+from tests.wire.host import ACME, ServedHost
+from tests.wire.waiting import gate, taken, waiting
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
@@ -55,13 +58,17 @@ def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
         context.close()
 
 
+# Rules that no page may break, whatever impact the check gives them.
+ALWAYS = ("link-in-text-block", "empty-table-header")
+
+
 def faults(page: Page) -> list[str]:
     """What an accessibility check finds, by rule and by the first element that breaks it."""
     found = Axe().run(page).response["violations"]
     return [
         f"{each['id']} ({each['impact']}): {each['nodes'][0]['target']} of {len(each['nodes'])}"
         for each in found
-        if each["impact"] in SERIOUS
+        if each["impact"] in SERIOUS or each["id"] in ALWAYS
     ]
 
 
@@ -73,6 +80,58 @@ def test_an_accessibility_check_finds_nothing_serious(
     page = window(scheme)
 
     page.goto(sample.probed(acme_s.probes))
+
+    assert faults(page) == []
+
+
+@pytest.fixture(scope="module")
+def states(host: ServedHost, acme_s: Belongings) -> dict[str, str]:
+    """Pages in states that the samples do not have, by their names."""
+    with Wire(host.url, ACME) as wire:
+        settled = waiting(wire, gate(title="Fine?"), node("after"))
+        taken(wire, settled, "gate", {"action": "accept"})
+        worker = wire.register(workflow([gate("ask", title="Fine?")]))
+        call = node("call", "core.subWorkflow", config={"workflowId": worker})
+        parent = waiting(wire, call)
+        ended = wire.run("hello", {"name": "Ada"})["runId"]
+    return {
+        "a settled wait": f"/inbox/{settled}/gate",
+        "a node that does not wait": f"/inbox/{settled}/after",
+        "a run whose child waits": f"/runs/{parent}",
+        "a run that has ended": f"/runs/{ended}",
+        "an observed run": f"/runs/{acme_s.observed}",
+        "filtered events": f"/runs/{ended}?type=node",
+        "no runs": "/runs?tag=none",
+        "no waits": "/inbox?workflowId=none",
+        "nothing to compare": "/compare",
+        "one run to compare": f"/compare?b={ended}",
+        "no such page": "/nothing",
+    }
+
+
+STATES = (
+    "a settled wait",
+    "a node that does not wait",
+    "a run whose child waits",
+    "a run that has ended",
+    "an observed run",
+    "filtered events",
+    "no runs",
+    "no waits",
+    "nothing to compare",
+    "one run to compare",
+    "no such page",
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("state", STATES)
+def test_a_page_in_every_state_passes_the_check(
+    window: Window, states: dict[str, str], state: str, scheme: str
+) -> None:
+    page = window(scheme)
+
+    page.goto(states[state])
 
     assert faults(page) == []
 

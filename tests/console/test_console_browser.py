@@ -9,7 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.console.browser import Open, press, sign_in
+from tests.console.inbox import AGENT
 from tests.console.samples import Belongings
+from tests.wire.agent_definitions import mock, scripted
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, node, workflow
 from tests.wire.fleet import ASKS, Story, push
@@ -54,6 +56,25 @@ def test_a_waiting_run_is_seen_to_go_on_without_a_reload(open_page: Open, wire: 
     expect(page.locator(".run h1 .status")).to_have_text("completed")
     expect(page.locator(".waits")).to_have_count(0)
     expect(page.locator("li.event")).to_have_count(len(wire.log(run_id)))
+
+
+def test_the_bar_of_sections_counts_events_and_names_agents_as_they_come(
+    open_page: Open, wire: Wire
+) -> None:
+    gate = node("gate", "core.approvalGate", config={"title": "Fine?"})
+    actor = mock(agent=AGENT, mockDecision={"decision": {"a": 1}, "confidence": 0.9})
+    run_id = wire.create(wire.register(scripted([gate, actor])))
+    wire.events_until(run_id, "interrupt.requested")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    bar = page.locator(".sections")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    expect(bar.get_by_role("link", name="Agents")).to_have_count(0)
+
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+    wire.finished(run_id)
+
+    expect(bar.get_by_role("link", name="Events")).to_have_text(f"Events {len(wire.log(run_id))}")
+    expect(bar.get_by_role("link", name="Agents")).to_be_visible()
 
 
 def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(

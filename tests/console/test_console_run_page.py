@@ -8,6 +8,7 @@ import pytest
 from tests.console.client import Person
 from tests.console.conftest import SignedIn
 from tests.console.samples import Belongings
+from tests.wire.agent_definitions import agent_name, mock, scripted
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, node, workflow
 from tests.wire.host import ServedHost
@@ -49,6 +50,21 @@ def test_where_branches_meet_every_one_that_came_is_marked(acme: Person, wire: W
 
     assert (found["slow → join"], found["quick → join"]) == ("taken", "taken")
     assert found["join → after"] == "open"
+
+
+def test_a_skipped_node_is_not_drawn_as_a_cause(acme: Person, wire: Wire) -> None:
+    first, second = ({"agentId": agent_name(), "modelClass": "reasoning"} for _ in range(2))
+    nodes = [mock("one", agent=first), node("skipped"), mock("two", agent=second)]
+    never = {"type": "expression", "expression": "false"}
+    edges = [edge("one", "skipped", condition=never), edge("one", "two")]
+    run_id = wire.run(wire.register(scripted(nodes, edges=edges)))["runId"]
+    by_id = {event["eventId"]: event for event in wire.log(run_id)}
+    [handoff] = [event for event in by_id.values() if event["type"] == "agent.handoff"]
+
+    states = [state for state, _ in _edges(acme.get(f"/runs/{run_id}").text)]
+
+    assert by_id[handoff["causationId"]]["type"] == "node.skipped"
+    assert states == ["open", "taken"]
 
 
 def _edges(html: str) -> list[tuple[str, str]]:

@@ -31,6 +31,16 @@ def test_signing_in_leads_to_where_one_wanted_to_go(somebody: Person) -> None:
     assert is_signed_in(somebody)
 
 
+def test_a_static_file_answers_head_with_the_headers_of_get(somebody: Person) -> None:
+    [sheet] = somebody.page("/sign-in").all("link", rel="stylesheet")
+
+    whole, head = somebody.get(sheet["href"]), somebody.http.head(sheet["href"])
+
+    assert (head.status_code, head.content) == (200, b"")
+    names = ("content-type", "content-length", "cache-control")
+    assert [head.headers[name] for name in names] == [whole.headers[name] for name in names]
+
+
 def test_the_cookie_is_kept_from_scripts_and_other_sites(somebody: Person) -> None:
     answer = somebody.sign_in(ACME)
 

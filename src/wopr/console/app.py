@@ -31,7 +31,7 @@ def console(shared: Shared) -> ASGIApp:
     offers = {page.path: page.offered for page in PAGES if page.offered is not None}
     desk = Desk(shared, scopes, offers, LiveParts())
     endpoints = {page.path: PageEndpoint(desk, _operations(desk, page)) for page in PAGES}
-    endpoints[STATIC.path] = PageEndpoint(desk, {"GET": STATIC})
+    endpoints[STATIC.path] = PageEndpoint(desk, {"GET": STATIC, "HEAD": STATIC})
     missing = PageEndpoint(desk, {"GET": _missing(), "POST": _missing()})
 
     async def otherwise(scope: Scope, receive: Receive, send: Send) -> None:

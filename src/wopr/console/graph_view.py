@@ -13,13 +13,23 @@ from itertools import pairwise
 from typing import Final
 
 from wopr.console.graph_layout import Layout, layered
-from wopr.console.run_log import RunLog
+from wopr.console.run_log import Entry, RunLog
 from wopr.console.words import number
 from wopr.protocol.documents import Unset
 from wopr.protocol.workflow import TriggerRule, WorkflowEdge, WorkflowNode
 from wopr.runtime.library import Compiled
 
 MOST_NODES: Final = 300
+# Events of the engine, and of the answers of people.
+_NOT_ACTIONS: Final = (
+    "node.",
+    "run.",
+    "interrupt.",
+    "approval.",
+    "clarification.",
+    "conversation.",
+    "authorization.",
+)
 BOX_WIDTH, BOX_HEIGHT = 172, 40
 _STEP_X, _STEP_Y = 206, 58
 _MARGIN: Final = 10
@@ -236,11 +246,20 @@ def causal_pairs(
 
 
 def _explicit(log: RunLog) -> Iterator[tuple[str, str]]:
-    """Pairs of nodes where one's event names one of the other's as its cause."""
+    """Pairs of nodes where an action of one caused an action of the other.
+
+    An event that names no cause of its own has the previous event of the log as its cause,
+    whichever node that belongs to. So only causes that are actions of a node count: a decision or
+    a message does, the start, the end or the skipping of a node does not.
+    """
     for entry in log.entries:
         cause = log.by_id.get(entry.cause)
-        is_engine_s = entry.event.type.startswith(("node.", "run."))
-        if cause is None or is_engine_s or not entry.node_id or not cause.node_id:
+        if cause is None or not _is_action(entry) or not _is_action(cause):
             continue
         if cause.node_id != entry.node_id:
             yield cause.node_id, entry.node_id
+
+
+def _is_action(entry: Entry) -> bool:
+    """Whether a node did it, rather than the engine with the node or a person at its gate."""
+    return bool(entry.node_id) and not entry.event.type.startswith(_NOT_ACTIONS)

@@ -26,6 +26,7 @@ from wopr.store.port import StoredEvent
 # The parts of the page that follow the run, and the template of each.
 PARTS: Final = {
     "head": "run_head.html",
+    "sections": "run_sections.html",
     "timeline": "run_timeline.html",
     "graph": "run_graph.html",
     "story": "run_story.html",

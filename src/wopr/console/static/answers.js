@@ -1,5 +1,7 @@
-// Forms that answer what waits, kept true: a wait that ends says so, a new one gets its form.
+// Keeps the forms that answer waits up to date: a wait that ends says so, a new one gets its form.
+const CHECK_MS = 3000;
 const holder = document.querySelector("[data-answers]");
+const single = document.querySelector("[data-answer-page]");
 
 async function part(address) {
   const headers = { "x-part": "1", accept: "text/html" };
@@ -14,7 +16,7 @@ function isBusy(place) {
   return [...place.querySelectorAll("textarea, input:not([type=hidden])")].some((field) => field.value !== field.defaultValue);
 }
 
-/** Show a wait in a place. What somebody is writing stays, below the news of it. */
+/** Show a wait in a place. If a text is being written there, the form stays below the news, but cannot be sent. */
 export async function openAnswer(address, place) {
   let found;
   try {
@@ -24,8 +26,10 @@ export async function openAnswer(address, place) {
   }
   if (!found) return;
   const isNews = place.querySelector("[data-wait]")?.dataset.wait === address && isBusy(place);
-  if (isNews) place.prepend(found);
-  else place.replaceChildren(found);
+  if (isNews) {
+    for (const button of place.querySelectorAll("form.answer button")) button.disabled = true;
+    place.prepend(found);
+  } else place.replaceChildren(found);
   if (!isNews) place.scrollTop = 0;
 }
 
@@ -47,6 +51,18 @@ function follow() {
   }
 }
 
+/** Look whether the wait of this page has ended, and stop looking once it has. */
+async function check(address, timer) {
+  const found = await part(address).catch(() => null);
+  if (!found?.matches(".settled")) return;
+  clearInterval(timer);
+  openAnswer(address, single);
+}
+
+if (single) {
+  const address = single.querySelector("[data-wait]").dataset.wait;
+  const timer = setInterval(() => check(address, timer), CHECK_MS);
+}
 if (holder) {
   for (const wait of [...holder.querySelectorAll("[data-wait]")]) {
     const place = document.createElement("div");
