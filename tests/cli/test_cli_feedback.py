@@ -19,7 +19,8 @@ ANNOTATION = {
 }
 GROUP = {
     **{"annotations": 4, "ratings": 2, "corrections": 1, "labels": 0, "flags": 1},
-    **{"correctionRate": 0.25, "flagRate": 0.25, "meanRating": 3.5},
+    **{"runs": 8, "correctedRuns": 1, "flaggedRuns": 2, "intervenedRuns": 4, "meanRating": 3.5},
+    **{"correctionRate": 0.125, "flagRate": 0.25, "interventionRate": 0.5},
 }
 SUMMARY = {
     "by": "workflow",
@@ -101,7 +102,7 @@ def test_a_summary_is_a_table_with_its_window(host: FakeHost, wopr: Wopr) -> Non
 
     heading, row, total = result.stdout.splitlines()
     assert heading.startswith("WORKFLOW")
-    assert row.split() == ["hello", "4", "3.50", "1", "(25%)", "1", "(25%)", "0"]
+    assert row.split() == "hello 8 4 3.50 0 1 (12%) 2 (25%) 4 (50%)".split()
     assert total.split()[0] == "total"
     assert "from 2026-01-01T00:00:00.000Z to" in result.stderr
     query = host.requests[0].query_params

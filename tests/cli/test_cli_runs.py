@@ -26,9 +26,25 @@ def test_runs_are_listed_as_a_table(host: FakeHost, wopr: Wopr) -> None:
 
     lines = wopr("runs", "list").stdout.splitlines()
 
-    assert lines[0].split() == ["RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS"]
+    columns = ["RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS", "FEEDBACK"]
+    assert lines[0].split() == columns
     assert lines[1].split()[:3] == ["r2", "completed", "hello"]
     assert "a, b" in lines[1]
+
+
+def test_runs_are_listed_by_their_feedback(host: FakeHost, wopr: Wopr) -> None:
+    said = {"annotations": 5, "ratings": 2, "corrections": 1, "labels": 0, "flags": 2}
+    host.answer("GET /v1/runs", {"items": [item("r1", feedback={**said, "meanRating": 4.5})]})
+
+    options = ["--flagged", "--not-rated", "--corrected", "--label", "tone of voice"]
+    result = wopr("runs", "list", *options)
+
+    [request] = host.requests
+    assert {**request.query_params, "limit": ""} == {
+        **{"flagged": "true", "rated": "false", "corrected": "true"},
+        **{"label": "tone of voice", "limit": ""},
+    }
+    assert result.stdout.splitlines()[1].endswith("4.5 stars, 1 correction, 2 flags")
 
 
 def test_filters_go_to_the_server(host: FakeHost, wopr: Wopr) -> None:

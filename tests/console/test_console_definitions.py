@@ -316,7 +316,8 @@ def test_the_feedback_on_an_agent_is_counted(acme: Person, acme_s: Belongings) -
     page = acme.page(f"/agents/{acme_s.agent_id}")
 
     told = page.text.partition("Feedback of the last 30 days")[2]
-    assert told.split()[2:4] == ["Corrected1", "50"]
+    assert "Corrected100" in "".join(told.split())
+    assert "Intervened" in told
 
 
 def test_a_prompt_is_shown_to_those_who_write_manifests_only(

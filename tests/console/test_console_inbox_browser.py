@@ -234,7 +234,7 @@ def test_a_run_of_the_list_is_rated_with_two_keystrokes(open_page: Open, wire: W
     press(page, "j", "4")
     eventually(lambda: page.evaluate("window.toasts") == ["★★★★ stored"])
     press(page, "f")
-    expect(page.locator("tbody .mark.note").first).to_contain_text("⚑ 2")
+    expect(page.locator("tbody .mark.note").first).to_contain_text("★ 4.0 ⚑ 2")
 
     assert [each["signal"] for each in listed(wire, run_id)] == [rating(4), {"kind": "flag"}]
 

@@ -69,6 +69,20 @@ def test_a_queue_is_opened_over_a_saved_filter(acme: Person, wire: Wire) -> None
     assert wire.document("/v1" + queue.replace("/reviews", ""))["filter"]["tag"] == tag
 
 
+def test_a_queue_is_opened_over_flagged_runs(acme: Person, wire: Wire) -> None:
+    tag = fresh("tag")
+    flagged, _ = (str(wire.run("conformance-noop", tags=[tag])["runId"]) for _ in range(2))
+    wire.post(f"/v1/runs/{flagged}/annotations", {"signal": {"kind": "flag"}})
+
+    queue = opened(acme, tag=tag, feedback="flagged")
+    rest = opened(acme, tag=tag, feedback="not flagged", label="tone")
+
+    assert "0 of 1" in acme.page(queue).text
+    assert ", flagged" in acme.page(queue).text
+    stored = wire.document("/v1" + rest.replace("/reviews", ""))["filter"]
+    assert (stored["flagged"], stored["label"]) == (False, "tone")
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -113,3 +113,21 @@ def test_children_forks_and_feedback_are_marked(acme: Person, wire: Wire) -> Non
     assert f"forked from {parent['runId']}" in str(own.elements)
     assert "⚑ 1" in own.text
     assert fork.status_code == 201
+
+
+def test_runs_are_filtered_by_their_feedback(acme: Person, wire: Wire) -> None:
+    tag, word = fresh("tag"), fresh("word")
+    flagged, other = (str(wire.run("conformance-noop", tags=[tag])["runId"]) for _ in range(2))
+    for signal in ({"kind": "flag"}, {"kind": "rating", "rating": 4}):
+        wire.post(f"/v1/runs/{flagged}/annotations", {"signal": signal})
+    wire.post(f"/v1/runs/{other}/annotations", {"signal": {"kind": "label", "label": word}})
+
+    found = acme.page(f"/runs?tag={tag}&feedback=flagged")
+    rest = acme.page(f"/runs?tag={tag}&feedback=not+flagged")
+    labelled = acme.page(f"/runs?label={word}")
+
+    assert (f"/runs/{flagged}" in found.links, f"/runs/{other}" in found.links) == (True, False)
+    assert "★ 4.0 ⚑ 2" in found.text
+    assert (f"/runs/{flagged}" in rest.links, f"/runs/{other}" in rest.links) == (False, True)
+    assert f"/runs/{other}" in labelled.links
+    assert acme.get("/runs?feedback=loved").status_code == 400

@@ -28,6 +28,7 @@ from wopr.store.sql.counting import counting
 from wopr.store.sql.dialect import POSTGRES
 from wopr.store.sql.inbox import pending_listing
 from wopr.store.sql.listing import listing
+from wopr.store.sql.signals import counting_signals
 
 Plan: TypeAlias = dict[str, Any]
 
@@ -55,8 +56,8 @@ WALKS_ALL_ON_PURPOSE = {
 WALKS_WHAT_IS_OPEN = {"host_counts": "runs_unfinished", "host_held": "runs_held"}
 # What is sorted is one request's, or a page that is cut already.
 SORTS_A_FEW = {"queues._ADD_ITEMS", "agents._NEWEST_OF_EACH", "workflows._NEWEST_OF_EACH"}
-# About the database itself, not about what is stored in it.
-OF_THE_CATALOGUE = re.compile(r"roles\..*|schema\..*|store\._SETTINGS")
+# About the database itself, not about what is stored in it; and migrations, which run once.
+OF_THE_CATALOGUE = re.compile(r"roles\..*|schema(_\w+)?\..*|store\._SETTINGS")
 # Only what the tables' own order gives: whatever needs a walk or a sort shows it.
 ORDERS = """
 SET search_path = wopr;
@@ -210,6 +211,30 @@ def test_no_listing_walks_or_sorts_a_table(
         assert sorts(found) == [], where
 
 
+FEEDBACK_FILTERS = (
+    {"flagged": True},
+    {"rated": False},
+    {"corrected": False, "flagged": True},
+    {"label": "tone"},
+    {"label": "tone", "rated": False},
+)
+
+
+@pytest.mark.parametrize("feedback", FEEDBACK_FILTERS, ids=str)
+def test_no_listing_by_feedback_walks_or_sorts_a_table(
+    database: psycopg.Connection[Any], feedback: dict[str, Any]
+) -> None:
+    for statuses, workflow_id, tag, after in product(
+        ((), ("completed", "failed")), (None, "w"), (None, "t"), (None, (T0, "run-1"))
+    ):
+        where = RunFilter(statuses=statuses, workflow_id=workflow_id, tag=tag, **feedback)
+
+        found = steps(database, numbered(listing(POSTGRES, TENANT, where, after, 20)[0]))
+
+        assert walks(found) == [], where
+        assert sorts(found) == [], where
+
+
 @pytest.mark.parametrize("kinds", [(), ("approval",), ("approval", "low-confidence")])
 def test_no_listing_of_suspensions_walks_or_sorts_a_table(
     database: psycopg.Connection[Any], kinds: tuple[str, ...]
@@ -228,3 +253,6 @@ def test_no_summary_walks_a_table(database: psycopg.Connection[Any]) -> None:
         sql, _ = counting(POSTGRES, TENANT, window(workflow_id="w"), by)
 
         assert walks(steps(database, numbered(sql))) == []
+        if by != "node":
+            sql, _ = counting_signals(POSTGRES, TENANT, window(workflow_id="w"), by)
+            assert walks(steps(database, numbered(sql))) == []

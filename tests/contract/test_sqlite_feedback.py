@@ -14,6 +14,7 @@ from tests.contract.feedback import DAY, HOUR, MIDNIGHT, annotation, judge, pend
 from wopr.store.port.feedback import GroupBy
 from wopr.store.sql.counting import counting, stretches
 from wopr.store.sql.dialect import SQLITE
+from wopr.store.sql.signals import counting_signals
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.connect import open_writer
 
@@ -37,7 +38,12 @@ def test_a_summary_searches_its_window_by_the_key(
 
         steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 
-        reads = [step for step in steps if "feedback_" in step]
+        if by != "node":
+            sql, parameters = counting_signals(SQLITE, TENANT, where, by)
+            rows = database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
+            steps += [row[3] for row in rows]
+
+        reads = [step for step in steps if "feedback_" in step or "run_" in step]
         assert reads
         assert all(
             step.startswith("SEARCH") and "tenant=? AND bucket>? AND bucket<?" in step
@@ -71,7 +77,8 @@ async def test_expiry_leaves_no_rows_of_feedback_behind(tmp_path: Path) -> None:
 
     plain = sqlite3.connect(tmp_path / "wopr.db")
     for table in (
-        *("annotations", "feedback_hours", "feedback_days"),
+        *("annotations", "feedback_hours", "feedback_days", "run_feedback", "run_labels"),
+        *("run_agents", "run_hours", "run_days"),
         *("queue_items", "queue_reviews", "judged_runs"),
     ):
         assert plain.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,9 @@ def statements() -> dict[str, str]:
         *pkgutil.iter_modules(wopr.store.sqlite.__path__, "wopr.store.sqlite."),
         *pkgutil.iter_modules(wopr.store.sql.__path__, "wopr.store.sql."),
     ):
+        # Migrations run once.
+        if module.name.startswith("wopr.store.sqlite.schema"):
+            continue
         for name, value in vars(importlib.import_module(module.name)).items():
             texts = value if isinstance(value, tuple) else (value,)
             for n, text in enumerate(texts):
@@ -121,6 +125,32 @@ def test_no_listing_walks_or_sorts_a_table(
         # The merge of several statuses sorts, but no more than a page of each.
         merges = len(statuses) > 1 and not (workflow_id or tag or parent)
         assert merges or not sorts(steps), where
+
+
+FEEDBACK_FILTERS = (
+    {"flagged": True},
+    {"rated": False},
+    {"corrected": False, "flagged": True},
+    {"label": "tone"},
+    {"label": "tone", "rated": False},
+)
+
+
+@pytest.mark.parametrize("feedback", FEEDBACK_FILTERS, ids=str)
+def test_no_listing_by_feedback_walks_or_sorts_a_table(
+    database: sqlite3.Connection, feedback: dict[str, Any]
+) -> None:
+    for statuses, workflow_id, tag, after in product(
+        ((), ("completed", "failed")), (None, "w"), (None, "t"), (None, (T0, "run-1"))
+    ):
+        where = RunFilter(statuses=statuses, workflow_id=workflow_id, tag=tag, **feedback)
+
+        sql, _ = listing(SQLITE, TENANT, where, after, 20)
+        steps = plan(database, sql)
+
+        assert not walks(steps), where
+        # A merge of several walks sorts, but no more than a page of each.
+        assert " UNION ALL " in sql or not sorts(steps), where
 
 
 @pytest.mark.parametrize("kinds", [(), ("approval",), ("approval", "low-confidence")])

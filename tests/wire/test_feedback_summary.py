@@ -6,7 +6,9 @@ from tests.wire.client import Wire
 from tests.wire.conftest import Connect
 from tests.wire.definitions import fresh, node, workflow
 from tests.wire.feedback import FLAG, annotate, rating
+from tests.wire.fleet import Story, pushed
 from tests.wire.host import INGEST
+from tests.wire.waiting import gate
 from wopr.protocol.documents import Json, JsonObject
 
 CORRECTION: JsonObject = {"kind": "correction", "correction": "so"}
@@ -37,8 +39,116 @@ def test_a_summary_counts_by_workflow(acme: Wire, judged: str) -> None:
     assert group == found["total"] | {"workflowId": judged}
     assert (group["annotations"], group["ratings"], group["labels"]) == (7, 3, 1)
     assert group["meanRating"] == pytest.approx(8 / 3, abs=1e-4)
-    assert group["correctionRate"] == pytest.approx(1 / 7, abs=1e-4)
-    assert group["flagRate"] == pytest.approx(2 / 7, abs=1e-4)
+    assert (group["runs"], group["correctedRuns"], group["flaggedRuns"]) == (1, 1, 1)
+    assert (group["correctionRate"], group["flagRate"]) == (1, 1)
+
+
+def test_rates_are_shares_of_the_runs(acme: Wire) -> None:
+    workflow_id = acme.register(workflow([node("a")]))
+    runs = [acme.run(workflow_id)["runId"] for _ in range(4)]
+    for signal in (FLAG, FLAG, CORRECTION, rating(1)):
+        annotate(acme, runs[0], signal)
+    annotate(acme, runs[1], FLAG)
+
+    found = summary(acme, workflowId=workflow_id)
+
+    [group] = found["groups"]
+    assert group == found["total"] | {"workflowId": workflow_id}
+    assert (group["annotations"], group["flags"], group["corrections"]) == (5, 3, 1)
+    assert (group["runs"], group["flaggedRuns"], group["correctedRuns"]) == (4, 2, 1)
+    assert (group["flagRate"], group["correctionRate"]) == (0.5, 0.25)
+    assert (group["intervenedRuns"], group["interventionRate"]) == (1, 0.25)
+
+
+def test_a_workflow_without_annotations_has_rates_of_nothing(acme: Wire) -> None:
+    workflow_id = acme.register(workflow([node("a")]))
+    acme.run(workflow_id)
+
+    [group] = summary(acme, workflowId=workflow_id)["groups"]
+
+    assert (group["annotations"], group["runs"]) == (0, 1)
+    assert (group["flagRate"], group["correctionRate"], group["interventionRate"]) == (0, 0, 0)
+    assert "meanRating" not in group
+
+
+def test_a_person_s_answer_is_an_intervention(acme: Wire) -> None:
+    workflow_id = acme.register(workflow([gate("ok")]))
+    answered, waiting = (acme.create(workflow_id) for _ in range(2))
+    for run_id in (answered, waiting):
+        acme.events_until(run_id, "interrupt.requested")
+    value = {"resumeValue": {"action": "accept"}}
+    assert acme.post(f"/v1/runs/{answered}/interrupts/ok", value).status_code == 200
+    acme.finished(answered)
+
+    [group] = summary(acme, workflowId=workflow_id)["groups"]
+
+    assert (group["runs"], group["intervenedRuns"], group["interventionRate"]) == (2, 1, 0.5)
+    assert group["correctedRuns"] == 0
+    acme.post(f"/v1/runs/{waiting}/cancel")
+
+
+def test_rates_of_an_agent_are_shares_of_the_runs_that_it_took_part_in(acme: Wire) -> None:
+    agent_id = f"core.acme.{fresh('writer')}"
+    pinned = node("draft", agent={"agentId": agent_id})
+    workflow_id = acme.register(workflow([pinned]))
+    runs = [acme.run(workflow_id)["runId"] for _ in range(4)]
+    annotate(acme, runs[0], CORRECTION)
+    annotate(acme, runs[0], CORRECTION)
+    annotate(acme, runs[1], FLAG, target={"nodeId": "draft"})
+
+    [group] = summary(acme, "agent", workflowId=workflow_id)["groups"]
+    narrowed = summary(acme, "workflow", agentId=agent_id)
+
+    assert group["agentId"] == agent_id
+    assert (group["runs"], group["correctionRate"], group["flagRate"]) == (4, 0.25, 0.25)
+    assert group["interventionRate"] == 0.25
+    assert narrowed["total"]["runs"] == 4
+    assert [g["workflowId"] for g in narrowed["groups"]] == [workflow_id]
+
+
+def test_an_agent_that_events_name_took_part(acme: Wire) -> None:
+    run_id = acme.run("conformance-agent-reasoning")["runId"]
+    named = {
+        e["payload"]["agentId"] for e in acme.log(run_id) if e["type"].startswith("agent.reasoned")
+    }
+
+    groups = summary(acme, "agent", workflowId="conformance-agent-reasoning")["groups"]
+
+    assert named <= {g["agentId"] for g in groups if g["runs"]}
+
+
+def test_runs_are_counted_by_when_they_were_created(acme: Wire, judged: str) -> None:
+    past = {"since": "2020-01-01T00:00:00Z", "until": "2020-02-01T00:00:00Z"}
+
+    assert summary(acme, workflowId=judged)["total"]["runs"] == 1
+    assert summary(acme, workflowId=judged, **past)["total"]["runs"] == 0
+    by_time = summary(acme, "time", workflowId=judged)["groups"]
+    assert sum(g["runs"] for g in by_time) == 1
+
+
+def test_a_summary_by_node_or_signal_counts_no_runs(acme: Wire, judged: str) -> None:
+    for by in ("node", "signal"):
+        found = summary(acme, by, workflowId=judged)
+        assert found["total"]["runs"] == 1
+        assert not any("runs" in g or "flagRate" in g for g in found["groups"])
+
+
+def test_checks_of_observed_runs_are_not_counted(acme: Wire) -> None:
+    before = summary(acme, workflowId="kahn.observed")["total"]
+    story = Story()
+    failed = story.check(agent_id=None, result="fail")
+    pushed(acme, story.start(), failed, story.end())
+
+    after = summary(acme, workflowId="kahn.observed")["total"]
+
+    assert after["runs"] == before["runs"] + 1
+    assert {**after, "runs": 0, "flagRate": 0, "correctionRate": 0, "interventionRate": 0} == {
+        **before,
+        "runs": 0,
+        "flagRate": 0,
+        "correctionRate": 0,
+        "interventionRate": 0,
+    }
 
 
 def test_a_summary_counts_by_node(acme: Wire, judged: str) -> None:
@@ -65,7 +175,7 @@ def test_an_event_counts_for_the_agent_that_it_names(acme: Wire) -> None:
     annotate(acme, run_id, FLAG, target={"eventId": event["eventId"]})
 
     groups = summary(acme, "agent", workflowId="conformance-agent-reasoning")["groups"]
-    assert [g["agentId"] for g in groups] == [named]
+    assert [g["agentId"] for g in groups if g["annotations"]] == [named]
 
 
 def test_a_summary_counts_by_signal(acme: Wire, judged: str) -> None:
@@ -102,7 +212,8 @@ def test_a_window_leaves_out_what_is_outside(acme: Wire, judged: str) -> None:
 
 def test_another_tenant_counts_only_its_own(acme: Wire, globex: Wire, judged: str) -> None:
     for by in ("workflow", "agent", "node", "signal", "time"):
-        assert summary(globex, by, workflowId=judged)["total"]["annotations"] == 0
+        total = summary(globex, by, workflowId=judged)["total"]
+        assert (total["annotations"], total["runs"]) == (0, 0)
 
 
 def test_no_text_of_a_judgment_is_in_a_summary(acme: Wire) -> None:

@@ -18,8 +18,21 @@ class RunFilters(TypedDict, total=False):
     sourceRunId: str
     since: str
     until: str
+    flagged: bool
+    rated: bool
+    corrected: bool
+    label: str
     limit: str | int
     cursor: str
+
+
+class FeedbackFilters(TypedDict, total=False):
+    """The filters of `GET /v1/feedback/summary`."""
+
+    since: str
+    until: str
+    workflowId: str
+    agentId: str
 
 
 class InboxFilters(TypedDict, total=False):
@@ -33,8 +46,12 @@ class InboxFilters(TypedDict, total=False):
 
 
 def query_of(filters: Mapping[str, object], known: Mapping[str, object]) -> dict[str, str]:
-    """The filters as a query; one that a host would pass over is refused, as every wrong keyword is."""
+    """The filters as a query. Raises `TypeError` for a filter that does not exist."""
     for name in filters:
         if name not in known:
             raise TypeError(f"there is no filter {name!r}: {not_there(name, known)}")
-    return {name: str(value) for name, value in filters.items()}
+    return {name: _text(value) for name, value in filters.items()}
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -17,13 +17,13 @@ from wopr.api.agent import Agent, agent_id
 from wopr.api.connection import Connection
 from wopr.api.documents import InboxItem, Listing
 from wopr.api.errors import HostRefused
-from wopr.api.filters import InboxFilters, RunFilters, query_of
+from wopr.api.filters import FeedbackFilters, InboxFilters, RunFilters, query_of
 from wopr.api.requests import segment
 from wopr.api.run import Run
 from wopr.api.workflow import Workflow
 from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.reviews import CreateJudge, Judge
+from wopr.protocol.reviews import CreateJudge, FeedbackSummary, Judge, SummaryBy
 from wopr.protocol.runs import CreateRun, RunAccepted, RunListItem
 from wopr.runtime.numbering import same_content, versioned
 
@@ -133,6 +133,16 @@ class Host:
         """List what waits for an answer, newest first; filters are those of `GET /v1/interrupts`."""
         query = query_of(filters, InboxFilters.__annotations__)
         return (await self.connection.get("/v1/interrupts", Listing[InboxItem], query)).items
+
+    async def feedback(
+        self, by: SummaryBy = "workflow", **filters: Unpack[FeedbackFilters]
+    ) -> FeedbackSummary:
+        """Count annotations and runs, with the mean rating and the rates of each group.
+
+        Filters are those of `GET /v1/feedback/summary`.
+        """
+        query = query_of(filters, FeedbackFilters.__annotations__) | {"by": by}
+        return await self.connection.get("/v1/feedback/summary", FeedbackSummary, query)
 
     async def judge(
         self, workflow: Workflow[In, Out] | str, agent: Agent | str, runs: Sequence[str]

@@ -15,6 +15,10 @@ from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.filters import (
+    CorrectedOption,
+    FlaggedOption,
+    LabelOption,
+    RatedOption,
     SinceOption,
     StatusOption,
     TagOption,
@@ -45,13 +49,27 @@ def export(
     tag: TagOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
+    flagged: FlaggedOption = None,
+    rated: RatedOption = None,
+    corrected: CorrectedOption = None,
+    label: LabelOption = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
 ) -> None:
     """Export runs and their annotations, newest first, however many there are."""
     query = {
         "format": format_name,
-        **run_query(status=status, workflow=workflow, tag=tag, since=since, until=until),
+        **run_query(
+            status=status,
+            workflow=workflow,
+            tag=tag,
+            since=since,
+            until=until,
+            flagged=flagged,
+            rated=rated,
+            corrected=corrected,
+            label=label,
+        ),
     }
     write_out(Target(url, api_key), out, lambda client, file: _copy(client, query, file))
 

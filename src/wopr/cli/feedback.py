@@ -88,7 +88,11 @@ def summary(
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Count annotations, with mean rating and the shares of corrections and flags."""
+    """Count annotations, with the mean rating and the rates of corrections, flags, interventions.
+
+    A rate is a share of the runs created in the window. An intervention is a person's answer or
+    correction.
+    """
     filters = {
         "by": by,
         "since": moment(since, "--since"),
@@ -103,7 +107,10 @@ def summary(
         return
     found = answer.document
     print_table(
-        (by.upper(), "ANNOTATIONS", "MEAN RATING", "CORRECTIONS", "FLAGS", "LABELS"),
+        (
+            *(by.upper(), "RUNS", "ANNOTATIONS", "MEAN RATING", "LABELS"),
+            *("CORRECTED", "FLAGGED", "INTERVENED"),
+        ),
         [*(_row(_key(each, by), each) for each in found.groups), _row("total", found.total)],
     )
     say(f"from {found.since} to {found.until}")
@@ -162,9 +169,17 @@ def _row(name: str, group: FeedbackGroup) -> tuple[str, ...]:
     mean = "" if isinstance(group.mean_rating, Unset) else f"{group.mean_rating:.2f}"
     return (
         name,
+        "" if isinstance(group.runs, Unset) else str(group.runs),
         str(group.annotations),
         mean,
-        f"{group.corrections} ({group.correction_rate:.0%})",
-        f"{group.flags} ({group.flag_rate:.0%})",
         str(group.labels),
+        _share(group.corrected_runs, group.correction_rate),
+        _share(group.flagged_runs, group.flag_rate),
+        _share(group.intervened_runs, group.intervention_rate),
     )
+
+
+def _share(runs: int | Unset, rate: float | Unset) -> str:
+    if isinstance(runs, Unset) or isinstance(rate, Unset):
+        return ""
+    return f"{runs} ({rate:.0%})"

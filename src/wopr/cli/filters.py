@@ -24,6 +24,19 @@ SinceOption: TypeAlias = Annotated[
 UntilOption: TypeAlias = Annotated[
     str | None, typer.Option("--until", help="Created before: 2h, 7d, or an ISO 8601 time.")
 ]
+FlaggedOption: TypeAlias = Annotated[
+    bool | None, typer.Option("--flagged/--not-flagged", help="Only runs that were flagged or not.")
+]
+RatedOption: TypeAlias = Annotated[
+    bool | None, typer.Option("--rated/--not-rated", help="Only runs that were rated or not.")
+]
+CorrectedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--corrected/--not-corrected", help="Only runs that were corrected or not."),
+]
+LabelOption: TypeAlias = Annotated[
+    str | None, typer.Option("--label", help="Only runs with an annotation of this label.")
+]
 
 
 def moment(raw: str | None, option: str) -> str | None:
@@ -40,9 +53,17 @@ def run_query(
     tag: str | None,
     since: str | None,
     until: str | None,
+    flagged: bool | None = None,
+    rated: bool | None = None,
+    corrected: bool | None = None,
+    label: str | None = None,
 ) -> dict[str, str]:
     """The query that selects runs."""
     filters = {
+        "flagged": _truth(flagged),
+        "rated": _truth(rated),
+        "corrected": _truth(corrected),
+        "label": label,
         "status": ",".join(status or []),
         "workflowId": workflow,
         "tag": tag,
@@ -50,3 +71,7 @@ def run_query(
         "until": moment(until, "--until"),
     }
     return {name: value for name, value in filters.items() if value}
+
+
+def _truth(value: bool | None) -> str | None:
+    return None if value is None else str(value).lower()

@@ -10,6 +10,10 @@ from wopr.cli.conversation import ask
 from wopr.cli.errors import command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_run
 from wopr.cli.filters import (
+    CorrectedOption,
+    FlaggedOption,
+    LabelOption,
+    RatedOption,
     SinceOption,
     StatusOption,
     TagOption,
@@ -29,7 +33,7 @@ from wopr.cli.options import (
 from wopr.cli.output import Cells, print_json, print_line, print_table, status_text
 from wopr.cli.paging import collect, print_collected
 from wopr.cli.run_report import print_snapshot
-from wopr.protocol.documents import UNSET
+from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import BadStreamMode
 from wopr.protocol.runs import (
     BulkCancel,
@@ -38,6 +42,7 @@ from wopr.protocol.runs import (
     CancelRun,
     DrainPolicy,
     PauseRun,
+    RunFeedback,
     RunListItem,
 )
 from wopr.protocol.streams import MODES, parse_modes
@@ -62,6 +67,10 @@ def list_runs(
     tag: TagOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
+    flagged: FlaggedOption = None,
+    rated: RatedOption = None,
+    corrected: CorrectedOption = None,
+    label: LabelOption = None,
     limit: LimitOption = 50,
     every: AllOption = False,
     url: UrlOption = None,
@@ -69,10 +78,20 @@ def list_runs(
     as_json: JsonOption = False,
 ) -> None:
     """List runs, newest first."""
-    query = run_query(status=status, workflow=workflow, tag=tag, since=since, until=until)
+    query = run_query(
+        status=status,
+        workflow=workflow,
+        tag=tag,
+        since=since,
+        until=until,
+        flagged=flagged,
+        rated=rated,
+        corrected=corrected,
+        label=label,
+    )
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.runs, query, wanted))
-    columns = ("RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS")
+    columns = ("RUN", "STATUS", "WORKFLOW", "VERSION", "CREATED", "TAGS", "FEEDBACK")
     print_collected(found, columns, _row, as_json=as_json)
 
 
@@ -212,7 +231,24 @@ def _row(run: RunListItem) -> Cells:
         run.workflow_version,
         run.created_at,
         ", ".join(run.tags),
+        _said(run.feedback),
     )
+
+
+def _said(feedback: RunFeedback | Unset) -> str:
+    """The mean rating and what else was said, such as `4.5 stars, 1 correction, 2 flags`."""
+    if isinstance(feedback, Unset):
+        return ""
+    mean = feedback.mean_rating
+    parts = [] if isinstance(mean, Unset) else [f"{mean:.1f} stars"]
+    for number, noun in (
+        (feedback.corrections, "correction"),
+        (feedback.flags, "flag"),
+        (feedback.labels, "label"),
+    ):
+        if number:
+            parts.append(f"{number} {noun}{'' if number == 1 else 's'}")
+    return ", ".join(parts)
 
 
 def _print_bulk(answer: BulkCancelAnswer) -> None:

@@ -11,7 +11,7 @@ from wopr.console.fleet_frame import SPANS, fleet_page, window_of, windows, with
 from wopr.console.fleet_trend import MOST_RUNS, trend
 from wopr.console.fleet_waiting import Wait, waits_of_runs
 from wopr.console.freshness import list_tag, tagged, unchanged
-from wopr.console.notes import Note, marks, note_of
+from wopr.console.notes import Note, count_of, marks, note_of
 from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
@@ -42,8 +42,8 @@ class RunLine:
 
     @property
     def marks(self) -> str:
-        """How many judgments there are."""
-        return marks(self.annotations)
+        """What was said of the run."""
+        return marks(count_of(self.annotations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ import msgspec
 from wopr.protocol.annotations import Annotation
 from wopr.protocol.documents import Unset
 from wopr.protocol.times import to_millis
-from wopr.store.port.feedback import AnnotationRow, Annotations
+from wopr.store.port.feedback import AnnotationRow, Annotations, FeedbackCount
+from wopr.store.sql.side_rows import counted_numbers
 
 MOST_NOTES: Final = 500
 _ANNOTATION: Final = msgspec.json.Decoder(Annotation)
@@ -84,9 +85,20 @@ def note_of(row: AnnotationRow) -> Note:
     )
 
 
-def marks(rows: Sequence[AnnotationRow]) -> str:
-    """How many judgments there are, and whether one of them is a flag."""
-    if not rows:
+def count_of(rows: Sequence[AnnotationRow]) -> FeedbackCount | None:
+    """Count annotations of one run as the store does; None when there is nothing to count."""
+    counted = [counted_numbers(row, 1) for row in rows if row.source != "audit"]
+    if not counted:
+        return None
+    ratings, rating_sum, corrections, labels, flags = map(sum, zip(*counted, strict=True))
+    return FeedbackCount(
+        ratings=ratings, rating_sum=rating_sum, corrections=corrections, labels=labels, flags=flags
+    )
+
+
+def marks(said: FeedbackCount | None) -> str:
+    """What was said of a run: its mean rating, whether it was flagged, and the number of notes."""
+    if said is None:
         return ""
-    flag = "⚑ " if any(row.kind == "flag" for row in rows) else ""
-    return f"{flag}{len(rows)}"
+    mean = "" if said.mean is None else f"★ {said.mean:.1f} "
+    return f"{mean}{'⚑ ' if said.flags else ''}{said.size}"

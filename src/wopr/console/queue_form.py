@@ -6,6 +6,7 @@ from typing import Final
 
 from wopr.console.form import Form
 from wopr.console.run_feedback import signal_of
+from wopr.console.runs_page import feedback_filter
 from wopr.http.exchange import whole_number
 from wopr.protocol.annotations import SIGNAL_KINDS
 from wopr.protocol.documents import JsonObject
@@ -33,9 +34,11 @@ def queue_request(form: Form) -> JsonObject:
 
 
 def _filter(form: Form) -> JsonObject:
-    given: JsonObject = {"workflowId": form.get("workflowId"), "tag": form.get("tag")}
-    status = form.get("status")
-    chosen = {name: value for name, value in given.items() if value}
+    given = {name: form.get(name) for name in ("workflowId", "tag", "label")}
+    status, said = form.get("status"), form.get("feedback")
+    chosen: JsonObject = {name: value for name, value in given.items() if value}
+    if said:
+        chosen |= {name: value == "true" for name, value in feedback_filter(said).items()}
     return chosen | {"status": [status] if status else list(ENDED)}
 
 

@@ -10,6 +10,7 @@ from wopr.console.form import Form, document
 from wopr.console.page import Page
 from wopr.console.queue_form import ENDED, queue_request, review_request
 from wopr.console.run_view import look
+from wopr.console.runs_page import FEEDBACK
 from wopr.console.visit import Visit
 from wopr.console.wait_page import require_read
 from wopr.http.answers import Answer
@@ -51,6 +52,7 @@ async def _ask(visit: Visit, form: Form, refused: WoprError | None = None) -> An
         form=form,
         kinds=SIGNAL_KINDS,
         statuses=ENDED,
+        feedback=FEEDBACK,
         workflows=[each.id for each in workflows],
         is_new=refused is None,
         problem="" if refused is None else visit.exchange.redactor.text(refused.message),

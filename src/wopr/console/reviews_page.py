@@ -43,6 +43,7 @@ async def show_reviews(visit: Visit) -> Answer:
         total=by_time.total,
         by_workflow=(await _summary(visit, window, "workflow")).groups[:MOST_ROWS],
         by_agent=(await _summary(visit, window, "agent")).groups[:MOST_ROWS],
+        narrowed=_narrowed(visit),
         workflow_id=visit.query.get("workflowId", ""),
         agent_id=visit.query.get("agentId", ""),
     )
@@ -56,6 +57,12 @@ async def _summary(visit: Visit, window: str, by: SummaryBy) -> FeedbackSummary:
         workflow_id=visit.query.get("workflowId"),
         agent_id=visit.query.get("agentId"),
     )
+
+
+def _narrowed(visit: Visit) -> str:
+    """The filter of the page as a filter of the run list; runs are not listed by agent."""
+    workflow_id = visit.query.get("workflowId", "")
+    return "&" + urlencode({"workflowId": workflow_id}) if workflow_id else ""
 
 
 def _link(visit: Visit, window: str) -> str:

@@ -20,12 +20,12 @@ from wopr.http.workflows import newest_workflows
 from wopr.protocol.errors import Refused
 from wopr.protocol.runs import RUN_STATUSES
 from wopr.store.port import RunFilter, RunPage, RunRow
+from wopr.store.port.feedback import FeedbackCount
 
 PAGE_RUNS: Final = 50
 # A search for text looks at so many runs, and then offers to go on.
 SEARCHED_AT_ONCE: Final = 2000
 _SEARCH_PAGE: Final = 200
-_MARKS: Final = 99
 _SUGGESTED: Final = 200
 _WITHIN: Final = {
     "1h": ("the last hour", 3_600_000),
@@ -37,6 +37,12 @@ _GROUPS: Final = {
     "active": "pending,running,paused,cancelling",
     "waiting": "waiting-approval,waiting-input,waiting-external",
     "ended": "completed,failed,cancelled",
+}
+# What can be asked of a run's feedback, each as a filter of the wire.
+FEEDBACK: Final = {
+    words: {name: value}
+    for name in ("flagged", "rated", "corrected")
+    for words, value in ((name, "true"), (f"not {name}", "false"))
 }
 
 
@@ -59,7 +65,8 @@ async def list_runs(visit: Visit) -> Answer:
         page, searched = await _search(visit, where, after, text)
     else:
         page = await visit.host.store.runs(visit.tenant, where, after, PAGE_RUNS)
-    lines = [await _line(visit, row) for row in page.runs]
+    said = await visit.host.store.run_feedback(visit.tenant, [row.run_id for row in page.runs])
+    lines = [await _line(visit, row, said.get(row.run_id)) for row in page.runs]
     tag = _tag(visit, lines)
     known = unchanged(visit, tag)
     if known is not None:
@@ -71,6 +78,7 @@ async def list_runs(visit: Visit) -> Answer:
         query=visit.query,
         statuses=RUN_STATUSES,
         groups=_GROUPS,
+        feedback=FEEDBACK,
         within=_WITHIN,
         workflows=[each.id for each in workflows],
         searched=searched,
@@ -92,6 +100,9 @@ def _filter(visit: Visit) -> RunFilter:
     group = _GROUPS.get(visit.query.get("status", ""))
     if group is not None:
         visit.exchange.query = visit.query | {"status": group}
+    said = visit.query.get("feedback")
+    if said is not None:
+        visit.exchange.query = visit.exchange.query | feedback_filter(said)
     where = run_filter(visit.exchange)
     within = visit.query.get("within")
     if within is None:
@@ -99,6 +110,13 @@ def _filter(visit: Visit) -> RunFilter:
     if within not in _WITHIN:
         raise Refused(f"within must be one of {', '.join(_WITHIN)}", field="within")
     return replace(where, created_from=visit.now - _WITHIN[within][1])
+
+
+def feedback_filter(words: str) -> dict[str, str]:
+    """The filter of the wire that a choice in a form stands for."""
+    if words not in FEEDBACK:
+        raise Refused(f"feedback must be one of {', '.join(FEEDBACK)}", field="feedback")
+    return FEEDBACK[words]
 
 
 async def _search(
@@ -127,12 +145,11 @@ def _holds(row: RunRow, text: str) -> bool:
     return row.snapshot is not None and text in row.snapshot.decode("utf-8", "replace").lower()
 
 
-async def _line(visit: Visit, row: RunRow) -> RunLine:
+async def _line(visit: Visit, row: RunRow, said: FeedbackCount | None) -> RunLine:
     store = visit.host.store
     is_waiting = row.status.startswith("waiting-")
     waits = await waits_of(store, visit.tenant, row.run_id) if is_waiting else ()
-    notes = await store.annotations(visit.tenant, row.run_id, None, _MARKS)
-    return RunLine(row, waits, marks(notes))
+    return RunLine(row, waits, marks(said))
 
 
 def _next(visit: Visit, page: RunPage) -> str:

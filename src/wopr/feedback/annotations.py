@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from wopr.protocol.agents import agent_of_payload
 from wopr.protocol.annotations import Actor, Annotation, AnnotationCreate, Target
-from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
+from wopr.protocol.documents import UNSET, Json, Unset, encode
 from wopr.protocol.errors import Refused
 from wopr.protocol.times import to_iso
 from wopr.security.redact import Redactor
 from wopr.store.port import SHARED, RememberedAnswer, RunLog, RunRow, StoredEvent, Workflows
 from wopr.store.port.audit import AuditDraft
-from wopr.store.port.feedback import AnnotationRow, Annotations
+from wopr.store.port.feedback import AnnotationRow, Annotations, AnnotationSource
 
 Remember: TypeAlias = Callable[[bytes], RememberedAnswer]
 # The encoded RunSnapshot of a run, kept or made from its log.
@@ -114,7 +115,12 @@ class Annotator:
         return body
 
     async def prepare(
-        self, tenant: str, run: RunRow, actor: str, request: AnnotationCreate
+        self,
+        tenant: str,
+        run: RunRow,
+        actor: str,
+        request: AnnotationCreate,
+        source: AnnotationSource = "person",
     ) -> Prepared:
         """Check what a request points at and write the annotation, without storing it.
 
@@ -148,6 +154,8 @@ class Annotator:
             node_id=node_id,
             created_at=now,
             body=encode(annotation),
+            source=source,
+            label=annotation.signal.label or None,
             audit=self.listener.audit(tenant, annotation),
         )
         return Prepared(annotation, row)
@@ -165,7 +173,7 @@ class Annotator:
         node_id = agent_id = ""
         if not isinstance(target.event_id, Unset):
             event = _event(await self._event(tenant, run.run_id, target.event_id))
-            node_id, agent_id = event.node_id, _agent_of(event.payload)
+            node_id, agent_id = event.node_id, agent_of_payload(event.payload)
         pins = await self._pins(tenant, run) if node_id or target.node_id is not UNSET else {}
         if not isinstance(target.node_id, Unset):
             if target.node_id not in pins:
@@ -201,14 +209,3 @@ class Annotator:
 
 def _event(stored: StoredEvent) -> _Event:
     return msgspec.json.decode(stored.body, type=_Event)
-
-
-def _agent_of(payload: Json) -> str:
-    """The agent that an event speaks of, by its id or by its reference."""
-    members = _members(payload)
-    named = members.get("agentId") or _members(members.get("agent")).get("agentId")
-    return named if isinstance(named, str) else ""
-
-
-def _members(value: Json) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}

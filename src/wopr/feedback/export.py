@@ -130,6 +130,8 @@ class Exports:
         labels: dict[str, None] = {}
         async for page in self._annotations(tenant, run.run_id):
             for row in page:
+                if row.source == "audit":
+                    continue
                 counts[row.kind] += 1
                 stars += row.rating or 0
                 if row.kind == "label":

@@ -124,7 +124,7 @@ class Judges:
             return list(dict.fromkeys(request.run_ids))
         if isinstance(request.filter, Unset):
             return []
-        where = run_filter(request.filter)
+        where = run_filter(request.filter, self._annotator.redacted)
         return await newest_runs(self._store, tenant, where, request.most_runs)
 
     async def read(self, tenant: str, judge_id: str, *, after: int, limit: int) -> Judge:
@@ -229,7 +229,9 @@ class Judges:
             if judged is None:
                 raise NoVerdict("there is no such run any more")
             request = verdict(outputs)
-            prepared = await self._annotator.prepare(tenant, judged, judge.agent_id, request)
+            prepared = await self._annotator.prepare(
+                tenant, judged, judge.agent_id, request, "agent"
+            )
             done = replace(item, state="annotated", annotation_id=prepared.row.annotation_id)
             if await self._store.move_judged(tenant, judge.judge_id, done, prepared.row):
                 self._annotator.listener.stored(prepared.annotation)

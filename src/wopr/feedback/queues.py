@@ -83,7 +83,7 @@ class Queues:
                 if await self._store.run(tenant, run_id) is None:
                     raise NotFound(f"there is no run {run_id!r}", field="runIds")
             return chosen
-        where = run_filter(request.filter)
+        where = run_filter(request.filter, self._annotator.redacted)
         return await newest_runs(self._store, tenant, where, request.most_items)
 
     async def page(
@@ -133,7 +133,8 @@ class Queues:
         room = queue.most_items - counts.items
         if room <= 0:
             return False
-        found = await newest_runs(self._store, tenant, run_filter(queue.filter), queue.most_items)
+        where = run_filter(queue.filter, self._annotator.redacted)
+        found = await newest_runs(self._store, tenant, where, queue.most_items)
         added = await self._store.add_queue_items(tenant, queue.queue_id, found, most=room)
         return added > 0
 

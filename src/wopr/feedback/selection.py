@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from wopr.protocol.documents import Unset
 from wopr.protocol.errors import Refused
@@ -12,10 +13,15 @@ from wopr.store.port import RunFilter, RunLog, RunRow
 
 ENDED = ("completed", "failed", "cancelled")
 PAGE = 50
+T = TypeVar("T")
 
 
-def run_filter(selection: RunSelection) -> RunFilter:
-    """The filter of a selection; without a status it finds runs that have ended."""
+def run_filter(selection: RunSelection, redacted: Callable[[str], str]) -> RunFilter:
+    """The filter of a selection; without a status it finds runs that have ended.
+
+    Labels were redacted when they were stored, so the one that is asked for is `redacted` too.
+    """
+    label = _or_none(selection.label)
     return RunFilter(
         statuses=tuple(selection.status) or ENDED,
         workflow_id=_or_none(selection.workflow_id),
@@ -23,6 +29,10 @@ def run_filter(selection: RunSelection) -> RunFilter:
         parent_run_id=_or_none(selection.parent_run_id),
         created_from=_instant("filter.since", selection.since),
         created_before=_instant("filter.until", selection.until),
+        flagged=_or_none(selection.flagged),
+        rated=_or_none(selection.rated),
+        corrected=_or_none(selection.corrected),
+        label=None if label is None else redacted(label),
     )
 
 
@@ -48,7 +58,7 @@ async def newest_runs(store: RunLog, tenant: str, where: RunFilter, most: int) -
     return found
 
 
-def _or_none(value: str | Unset) -> str | None:
+def _or_none(value: T | Unset) -> T | None:
     return None if isinstance(value, Unset) else value
 
 

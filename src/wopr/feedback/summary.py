@@ -1,10 +1,12 @@
-"""Count what was thought of runs: by workflow, agent, node, kind of signal or time."""
+"""Count what was said of runs: by workflow, agent, node, kind of signal or time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
+
+from msgspec.structs import replace as with_fields
 
 from wopr.protocol.annotations import SIGNAL_KINDS, SignalKind
 from wopr.protocol.documents import UNSET
@@ -18,20 +20,24 @@ from wopr.store.port.feedback import (
     FeedbackCount,
     FeedbackFilter,
     GroupBy,
+    SignalCount,
 )
 
 DEFAULT_WINDOW_MS: Final = 30 * DAY_MS
 _NOTHING: Final = FeedbackCount(ratings=0, rating_sum=0, corrections=0, labels=0, flags=0)
+_NO_RUNS: Final = SignalCount(runs=0, flagged=0, corrected=0, intervened=0)
 _FIELDS: Final[dict[SignalKind, Literal["ratings", "corrections", "labels", "flags"]]] = {
     "rating": "ratings",
     "correction": "corrections",
     "label": "labels",
     "flag": "flags",
 }
+# What a group is about: a workflow, an agent, a node of a workflow, or the start of a period.
+_Key: TypeAlias = tuple[str, str, str, int]
 
 
 class Summaries:
-    """Counts a tenant's annotations over a window."""
+    """Counts a tenant's annotations and runs over a window."""
 
     def __init__(self, store: Annotations, now: Callable[[], int]) -> None:
         self._store = store
@@ -52,14 +58,36 @@ class Summaries:
         where = FeedbackFilter(since=start, until=end, workflow_id=workflow_id, agent_id=agent_id)
         grouping: GroupBy = "nothing" if by == "signal" else by
         counts = await self._store.feedback(tenant, where, grouping)
-        total = _sum(counts)
+        said = _sum(counts)
+        whole = await self._store.signal_counts(tenant, where, "nothing")
+        total = _measured(said, whole[0] if whole else _NO_RUNS)
         return FeedbackSummary(
             by=by,
             since=to_iso(start),
             until=to_iso(end),
-            total=_measured(total),
-            groups=_groups(counts, total, where, by),
+            total=total,
+            groups=await self._groups(tenant, by, where, counts, said),
         )
+
+    async def _groups(
+        self,
+        tenant: str,
+        by: SummaryBy,
+        where: FeedbackFilter,
+        counts: list[FeedbackCount],
+        said: FeedbackCount,
+    ) -> list[FeedbackGroup]:
+        if by == "signal":
+            return [_signal_group(said, kind) for kind in SIGNAL_KINDS]
+        if by == "node":
+            groups = [_group(each, None) for each in counts]
+            return sorted(groups, key=_size, reverse=True)
+        runs = await self._store.signal_counts(tenant, where, by)
+        period = where if by == "time" else None
+        groups = [_group(*pair, period) for pair in _paired(counts, runs)]
+        if by == "time":
+            return sorted(groups, key=lambda group: group.since or "")
+        return sorted(groups, key=_size, reverse=True)
 
 
 def _window(since: int | None, until: int) -> tuple[int, int]:
@@ -70,14 +98,27 @@ def _window(since: int | None, until: int) -> tuple[int, int]:
     return start, end
 
 
-def _groups(
-    counts: list[FeedbackCount], total: FeedbackCount, where: FeedbackFilter, by: SummaryBy
-) -> list[FeedbackGroup]:
-    if by == "signal":
-        return [_signal_group(total, kind) for kind in SIGNAL_KINDS]
-    if by == "time":
-        return [_time_group(each, where) for each in sorted(counts, key=lambda c: c.bucket)]
-    return [_group(each) for each in sorted(counts, key=_size, reverse=True)]
+def _paired(
+    counts: Iterable[FeedbackCount], runs: Iterable[SignalCount]
+) -> list[tuple[FeedbackCount, SignalCount | None]]:
+    """Annotations and runs of the same group; a group may have only one of the two."""
+    said = {_key(each): each for each in counts}
+    created = {_key(each): each for each in runs}
+    return [
+        (said.get(key) or _without_annotations(created[key]), created.get(key))
+        for key in said | created
+    ]
+
+
+def _key(count: FeedbackCount | SignalCount) -> _Key:
+    node_id = count.node_id if isinstance(count, FeedbackCount) else ""
+    return count.workflow_id, count.agent_id, node_id, count.bucket
+
+
+def _without_annotations(runs: SignalCount) -> FeedbackCount:
+    return replace(
+        _NOTHING, workflow_id=runs.workflow_id, agent_id=runs.agent_id, bucket=runs.bucket
+    )
 
 
 def _sum(counts: Iterable[FeedbackCount]) -> FeedbackCount:
@@ -93,36 +134,30 @@ def _sum(counts: Iterable[FeedbackCount]) -> FeedbackCount:
     return total
 
 
-def _size(count: FeedbackCount) -> int:
-    return count.ratings + count.corrections + count.labels + count.flags
+def _size(group: FeedbackGroup) -> tuple[int, int]:
+    return group.annotations, group.runs or 0
 
 
-def _measured(
-    count: FeedbackCount,
-    *,
-    workflow_id: str = "",
-    agent_id: str = "",
-    node_id: str = "",
-    signal: SignalKind | None = None,
-    since: int | None = None,
-    until: int | None = None,
-) -> FeedbackGroup:
-    size = _size(count)
-    return FeedbackGroup(
-        annotations=size,
+def _measured(count: FeedbackCount, runs: SignalCount | None) -> FeedbackGroup:
+    group = FeedbackGroup(
+        annotations=count.size,
         ratings=count.ratings,
         corrections=count.corrections,
         labels=count.labels,
         flags=count.flags,
-        correction_rate=_share(count.corrections, size),
-        flag_rate=_share(count.flags, size),
-        mean_rating=round(count.rating_sum / count.ratings, 4) if count.ratings else UNSET,
-        workflow_id=workflow_id or UNSET,
-        agent_id=agent_id or UNSET,
-        node_id=node_id or UNSET,
-        signal=signal or UNSET,
-        since=UNSET if since is None else to_iso(since),
-        until=UNSET if until is None else to_iso(until),
+        mean_rating=UNSET if count.mean is None else count.mean,
+    )
+    if runs is None:
+        return group
+    return with_fields(
+        group,
+        runs=runs.runs,
+        corrected_runs=runs.corrected,
+        flagged_runs=runs.flagged,
+        intervened_runs=runs.intervened,
+        correction_rate=_share(runs.corrected, runs.runs),
+        flag_rate=_share(runs.flagged, runs.runs),
+        intervention_rate=_share(runs.intervened, runs.runs),
     )
 
 
@@ -134,17 +169,21 @@ def _signal_group(total: FeedbackCount, kind: SignalKind) -> FeedbackGroup:
     field = _FIELDS[kind]
     only = replace(_NOTHING, **{field: getattr(total, field)})
     sums = total.rating_sum if kind == "rating" else 0
-    return _measured(replace(only, rating_sum=sums), signal=kind)
+    return with_fields(_measured(replace(only, rating_sum=sums), None), signal=kind)
 
 
-def _time_group(count: FeedbackCount, where: FeedbackFilter) -> FeedbackGroup:
-    """A group of the window; the first and the last may be cut short by the window's edges."""
-    start = max(count.bucket, where.since)
-    end = min(count.bucket + where.bucket_ms, where.until)
-    return _measured(count, since=start, until=end)
-
-
-def _group(count: FeedbackCount) -> FeedbackGroup:
-    return _measured(
-        count, workflow_id=count.workflow_id, agent_id=count.agent_id, node_id=count.node_id
+def _group(
+    count: FeedbackCount, runs: SignalCount | None, window: FeedbackFilter | None = None
+) -> FeedbackGroup:
+    """A group by what it is about, or a period of a window, cut short by the window's edges."""
+    group = _measured(count, runs)
+    if window is not None:
+        start = max(count.bucket, window.since)
+        end = min(count.bucket + window.bucket_ms, window.until)
+        return with_fields(group, since=to_iso(start), until=to_iso(end))
+    return with_fields(
+        group,
+        workflow_id=count.workflow_id or UNSET,
+        agent_id=count.agent_id or UNSET,
+        node_id=count.node_id or UNSET,
     )

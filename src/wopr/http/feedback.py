@@ -98,14 +98,16 @@ def _place(row: AnnotationRow) -> tuple[int, str]:
 
 
 async def feedback_summary(exchange: Exchange) -> Answer:
-    """Count annotations, with mean rating and the shares of corrections and flags.
+    """Count annotations, with the mean rating and the rates of corrections, flags and interventions.
 
-    The window is widened to whole hours; without `since` it is the last thirty days.
+    A rate is a share of the runs that were created in the window. The window is widened to whole
+    hours; without `since` it is the last thirty days.
     """
     asked = exchange.query.get("by", "workflow")
     by = _GROUPINGS.get(asked)
     if by is None:
         raise Refused(f"by must be one of {', '.join(SUMMARY_BY)}", field="by")
+    await exchange.host.fleet.observers.catch_up_all(exchange.tenant)
     summary = await exchange.host.feedback.summaries.read(
         exchange.tenant,
         by,

@@ -25,6 +25,19 @@ RUN_FILTERS = (
         description="Created before this time.",
         schema={"type": "string", "format": "date-time"},
     ),
+    *(
+        Parameter(
+            name=name,
+            description=f"Runs that were {name}, or with `false` those that were not.",
+            schema={"type": "string", "enum": ["true", "false"]},
+        )
+        for name in ("flagged", "rated", "corrected")
+    ),
+    Parameter(
+        name="label",
+        description="Runs with an annotation of this label.",
+        schema={"type": "string", "minLength": 1},
+    ),
 )
 
 
@@ -39,6 +52,10 @@ def run_filter(exchange: Exchange) -> RunFilter:
         source_run_id=query.get("sourceRunId"),
         created_from=instant(exchange, "since"),
         created_before=instant(exchange, "until"),
+        flagged=_truth(exchange, "flagged"),
+        rated=_truth(exchange, "rated"),
+        corrected=_truth(exchange, "corrected"),
+        label=_label(exchange),
     )
 
 
@@ -49,6 +66,25 @@ def _statuses(raw: str | None) -> tuple[str, ...]:
     if any(status not in RUN_STATUSES for status in statuses):
         raise Refused(f"status must be among {', '.join(RUN_STATUSES)}", field="status")
     return statuses
+
+
+def _truth(exchange: Exchange, name: str) -> bool | None:
+    raw = exchange.query.get(name)
+    if raw is None:
+        return None
+    if raw not in ("true", "false"):
+        raise Refused(f"{name} must be true or false, not {raw[:40]!r}", field=name)
+    return raw == "true"
+
+
+def _label(exchange: Exchange) -> str | None:
+    raw = exchange.query.get("label")
+    if raw is None:
+        return None
+    if not raw:
+        raise Refused("label must not be empty", field="label")
+    # Labels were redacted when they were stored.
+    return exchange.redactor.text(raw)
 
 
 def instant(exchange: Exchange, name: str) -> int | None:

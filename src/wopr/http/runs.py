@@ -23,6 +23,7 @@ from wopr.protocol.runs import (
     ResumeAnswer,
     ResumeRun,
     RunAccepted,
+    RunFeedback,
     RunListItem,
     RunSnapshot,
 )
@@ -30,6 +31,7 @@ from wopr.protocol.times import to_iso
 from wopr.runtime.observing import origin
 from wopr.runtime.requests import check_request
 from wopr.store.port import RunRow
+from wopr.store.port.feedback import FeedbackCount
 
 LONGEST_ID = 128
 MOST_RUN_IDS = 100
@@ -82,16 +84,18 @@ async def list_runs(exchange: Exchange) -> Answer:
     after = read_cursor(exchange.query.get("cursor"))
     where = run_filter(exchange)
     await exchange.host.fleet.observers.catch_up_all(exchange.tenant)
-    page = await exchange.host.store.runs(exchange.tenant, where, after, limit)
+    store = exchange.host.store
+    page = await store.runs(exchange.tenant, where, after, limit)
+    said = await store.run_feedback(exchange.tenant, [row.run_id for row in page.runs])
     return ok(
         Page(
-            items=[_item(row) for row in page.runs],
+            items=[_item(row, said.get(row.run_id)) for row in page.runs],
             next_cursor=UNSET if page.next_after is None else write_cursor(page.next_after),
         )
     )
 
 
-def _item(row: RunRow) -> RunListItem:
+def _item(row: RunRow, said: FeedbackCount | None) -> RunListItem:
     return RunListItem(
         run_id=row.run_id,
         workflow_id=row.workflow_id,
@@ -103,6 +107,18 @@ def _item(row: RunRow) -> RunListItem:
         tags=list(row.tags),
         parent_run_id=row.parent_run_id or UNSET,
         metadata=origin(row.run_id) or UNSET,
+        feedback=UNSET if said is None else _feedback(said),
+    )
+
+
+def _feedback(said: FeedbackCount) -> RunFeedback:
+    return RunFeedback(
+        annotations=said.size,
+        ratings=said.ratings,
+        corrections=said.corrections,
+        labels=said.labels,
+        flags=said.flags,
+        mean_rating=UNSET if said.mean is None else said.mean,
     )
 
 

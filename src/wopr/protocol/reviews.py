@@ -29,9 +29,12 @@ _ChosenRuns = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MOST_CHO
 
 
 class FeedbackGroup(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """The annotations of one workflow, agent, node, kind or stretch of time, counted.
+    """The annotations of one workflow, agent, node, kind or period, counted, and its runs.
 
-    A rate is the share of these annotations that are of that kind.
+    Annotations are counted by when they were stored, runs by when they were created. A rate is the
+    share of `runs` with at least one correction, one flag, or one intervention: a person's answer
+    or correction. Runs and rates are absent where runs cannot be counted: by node, by kind, and for
+    annotations without an agent.
     """
 
     annotations: int
@@ -39,8 +42,13 @@ class FeedbackGroup(Document, frozen=True, kw_only=True, omit_defaults=False):
     corrections: int
     labels: int
     flags: int
-    correction_rate: float
-    flag_rate: float
+    runs: int | Unset = UNSET
+    corrected_runs: int | Unset = UNSET
+    flagged_runs: int | Unset = UNSET
+    intervened_runs: int | Unset = UNSET
+    correction_rate: float | Unset = UNSET
+    flag_rate: float | Unset = UNSET
+    intervention_rate: float | Unset = UNSET
     mean_rating: float | Unset = UNSET
     workflow_id: str | Unset = UNSET
     agent_id: str | Unset = UNSET
@@ -61,7 +69,10 @@ class FeedbackSummary(Document, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RunSelection(Closed, frozen=True, kw_only=True):
-    """Which runs, by the filters of the run list; without a status, those that have ended."""
+    """Which runs, by the filters of the run list; without a status, those that have ended.
+
+    `flagged`, `rated` and `corrected` are about annotations, and `label` is the text of one.
+    """
 
     status: list[RunStatus] = []
     workflow_id: str | Unset = UNSET
@@ -69,6 +80,10 @@ class RunSelection(Closed, frozen=True, kw_only=True):
     parent_run_id: str | Unset = UNSET
     since: str | Unset = UNSET
     until: str | Unset = UNSET
+    flagged: bool | Unset = UNSET
+    rated: bool | Unset = UNSET
+    corrected: bool | Unset = UNSET
+    label: NonEmpty | Unset = UNSET
 
 
 class RubricItem(Closed, frozen=True, kw_only=True):

@@ -261,6 +261,17 @@ class EventPage(Document, frozen=True, kw_only=True, omit_defaults=False):
     is_complete: bool
 
 
+class RunFeedback(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """What people and agents said of a run, counted; `mean_rating` is absent without a rating."""
+
+    annotations: int
+    ratings: int
+    corrections: int
+    labels: int
+    flags: int
+    mean_rating: float | Unset = UNSET
+
+
 class RunListItem(Document, frozen=True, kw_only=True):
     """One line of the run list."""
 
@@ -275,6 +286,8 @@ class RunListItem(Document, frozen=True, kw_only=True):
     parent_run_id: str | Unset = UNSET
     # Where a run comes from that is not this host's own.
     metadata: JsonObject | Unset = UNSET
+    # Absent while nothing was said of the run.
+    feedback: RunFeedback | Unset = UNSET
 
 
 class Page(Document, frozen=True, kw_only=True):

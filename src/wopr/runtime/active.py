@@ -23,6 +23,7 @@ class ActiveRun:
     """
 
     __slots__ = (
+        "agents",
         "compiled",
         "due_in",
         "heard",
@@ -58,6 +59,8 @@ class ActiveRun:
         # many milliseconds somebody must look at it whatever its timers say.
         self.is_held = False
         self.due_in: int | None = None
+        # Agents that the store knows as taking part in the run.
+        self.agents: set[str] = set()
         # Up to which wake-up its nodes were called: whoever only reads the row has heard of none.
         self.heard = 0 if row is None else HEARD_NONE
 

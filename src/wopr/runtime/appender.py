@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from wopr.engine.fold import fold
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.state import RunState
+from wopr.protocol.agents import agent_of_payload
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import is_advertised, may_emit
 from wopr.protocol.events import EVENT_TYPES, RunEvent, is_known_type
@@ -116,6 +117,10 @@ class Burst(Appender):
         self.is_urgent = False
         # Whether they hold a check of the run as a whole.
         self.has_audits = False
+        # Whether they hold a person's answer.
+        self.is_intervention = False
+        # The agents that act in them.
+        self.agents: set[str] = set()
         self.vault = vault
         self.iso = to_iso(now)
 
@@ -162,6 +167,8 @@ class Burst(Appender):
 
     def _append(self, event: RunEvent) -> None:
         self.state = fold(self.state, event)
+        if agent := agent_of_payload(event.payload):
+            self.agents.add(agent)
         self.moves_waits = self.moves_waits or event.type in _WAITS
         self.has_audits = self.has_audits or event.type in _AUDITS
 

@@ -181,6 +181,7 @@ class Journal:
             return False
         identity = burst.state.identity
         parent = identity.parent_run_id if burst.state.is_terminal else None
+        agents = _agents(burst) - run.agents
         opened, closed = inbox.changes(run.state, burst.state) if burst.moves_waits else ((), ())
         batch = Batch(
             run=row,
@@ -196,6 +197,8 @@ class Journal:
             audits=tuple(burst.audits),
             claim=claim,
             is_urgent=burst.is_urgent,
+            agents=tuple(sorted(agents)),
+            is_intervention=burst.is_intervention,
             projects=_has_lines(run, burst),
         )
         batches: Sequence[Batch] = [batch, *burst.children]
@@ -204,6 +207,7 @@ class Journal:
             batches = self._subscriptions.address(identity.tenant, batches)
         is_held = await self.store.append(identity.tenant, batches)
         run.state, run.row = burst.state, row
+        run.agents |= agents
         run.is_held = is_held and claim is not None and claim.keeps and not run.state.is_terminal
         if grants:
             run.pausing = None
@@ -262,6 +266,12 @@ class Journal:
         if burst.state.status == "paused" or not due:
             return planned
         return min(due) if planned is None else min([*due, planned])
+
+
+def _agents(burst: Burst) -> set[str]:
+    """The agents that take part: those that events name, the run's own, and its orchestrator."""
+    own = (burst.state.agent, burst.state.run_orchestrator)
+    return burst.agents | {agent.agent_id for agent in own if agent is not None}
 
 
 def _has_lines(run: ActiveRun, burst: Burst) -> bool:

@@ -21,6 +21,7 @@ from wopr.fleet.observed_agent import TYPE_ID
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.observed_view import WORKFLOW_VERSION, View
 from wopr.fleet.reading import decode_line
+from wopr.protocol.agents import agent_of_payload
 from wopr.protocol.annotations import Actor, Annotation, Signal, Target
 from wopr.protocol.documents import UNSET, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
@@ -61,6 +62,7 @@ class ObservedRun:
         self._rules = rules
         self._observer = Observer(rules.guard.advertises, rules.redactor.json)
         self._view = View(tenant, self.run_id)
+        self._agents: set[str] = set()
         # Number of lines before the run's end, once it has ended.
         self._ended_after: int | None = None
 
@@ -94,6 +96,7 @@ class ObservedRun:
         depend on that. A check of the run as a whole becomes an annotation.
         """
         first = self.next_sequence
+        known = self._agents.copy()
         batch = _ObservedBatch(self, self._rules, new_id)
         for body in pushes:
             for _, line in split_lines(body):
@@ -106,6 +109,7 @@ class ObservedRun:
             first=first,
             events=tuple(batch.events),
             annotations=tuple(self._annotation(draft, new_id()) for draft in batch.annotations),
+            agents=tuple(sorted(self._agents - known)),
         )
 
     def append(self, appender: Appender, draft: EventDraft, event_id: str, cause: str) -> None:
@@ -127,6 +131,8 @@ class ObservedRun:
 
     def _fold(self, event: RunEvent) -> None:
         self._view.fold(event)
+        if agent := agent_of_payload(event.payload):
+            self._agents.add(agent)
         self.last_event_id = event.event_id
 
     def _row(self, now: int) -> RunRow:
@@ -164,6 +170,7 @@ class ObservedRun:
             kind=annotation.signal.kind,
             created_at=max(0, to_millis(draft.timestamp)),
             body=encode(annotation),
+            source="audit",
             audit=self._rules.audit(self._tenant, annotation),
         )
 

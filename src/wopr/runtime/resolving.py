@@ -34,6 +34,9 @@ from wopr.runtime.inbox import may_use_token
 from wopr.runtime.steps import complete, fail_node
 from wopr.runtime.waits import Resolver, end_wait, resume_node
 
+# Who gives the answers that a conformance workflow brings along.
+SCRIPT = Resolver(name="system:script")
+
 
 def pending(
     state: RunState,
@@ -104,11 +107,12 @@ def resolve(
     except AnswerRefused as refused:
         kind = Unprocessable if refused.code == "correlation_mismatch" else Refused
         raise kind(str(refused), code=refused.code, field=refused.field) from refused
+    refusal: WoprError | None = None
     match answer:
         case Approval(resume):
             approve(burst, node_id, interrupt, resume, by)
         case Governed():
-            return govern(burst, node_id, interrupt, answer, by)
+            refusal = govern(burst, node_id, interrupt, answer, by)
         case Clarified(answers):
             _clarify(burst, node_id, interrupt, answers, by)
         case Delivered(delivered):
@@ -118,7 +122,8 @@ def resolve(
             _ratify(burst, node_id, interrupt, value, answer, by)
         case Turn():
             _take_turn(burst, node_id, interrupt, answer, by)
-    return None
+    burst.is_intervention = refusal is None and by is not SCRIPT
+    return refusal
 
 
 def _clarify(
@@ -165,4 +170,4 @@ def play_script(burst: Burst, node_id: str, script: tuple[Json, ...]) -> None:
     for value in script:
         interrupt = burst.state.nodes[node_id].interrupt
         if interrupt is not None:
-            resolve(burst, node_id, interrupt, value, Resolver(name="system:script"))
+            resolve(burst, node_id, interrupt, value, SCRIPT)

@@ -2,6 +2,10 @@
 
 The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses
 one but `open_judges`, which answers with owners and ids only.
+
+A run has signals: whether it was flagged, rated, corrected, and whether a person intervened. They
+are bits of one number, kept with the run and with each of its agents, so that runs can be listed
+and counted by them.
 """
 
 from __future__ import annotations
@@ -14,6 +18,14 @@ from wopr.store.port.answers import RememberedAnswer
 from wopr.store.port.audit import AuditDraft
 
 GroupBy: TypeAlias = Literal["workflow", "agent", "node", "time", "nothing"]
+# Where an annotation comes from: a caller's own judgment, an agent's, or a check that a KAHN
+# producer reported. Checks are listed with a run's annotations and are not counted.
+AnnotationSource: TypeAlias = Literal["person", "agent", "audit"]
+FLAGGED = 1
+RATED = 2
+CORRECTED = 4
+INTERVENED = 8
+ALL_SIGNALS = FLAGGED | RATED | CORRECTED | INTERVENED
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 # Up to so long a window is told hour by hour when it is told by time, a longer one day by day.
@@ -25,7 +37,7 @@ class AnnotationRow:
     """An annotation: `body` is the document, the rest is what it is counted by.
 
     `agent_id` and `node_id` are empty where the target has none. `audit` is the entry that is
-    written with it; what is read has none.
+    written with it and `label` the text of a label; both are absent from rows that were read.
     """
 
     annotation_id: str
@@ -37,7 +49,24 @@ class AnnotationRow:
     rating: int | None = None
     agent_id: str = ""
     node_id: str = ""
+    source: AnnotationSource = "person"
     audit: AuditDraft | None = field(default=None, compare=False)
+    label: str | None = field(default=None, compare=False)
+
+    @property
+    def signals(self) -> int:
+        """The signals that the annotation gives its run."""
+        if self.source == "audit":
+            return 0
+        match self.kind:
+            case "flag":
+                return FLAGGED
+            case "rating":
+                return RATED
+            case "correction":
+                return CORRECTED | (INTERVENED if self.source == "person" else 0)
+            case _:
+                return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +96,29 @@ class FeedbackCount:
     workflow_id: str = ""
     agent_id: str = ""
     node_id: str = ""
+    bucket: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of annotations."""
+        return self.ratings + self.corrections + self.labels + self.flags
+
+    @property
+    def mean(self) -> float | None:
+        """The mean rating, or None without a rating."""
+        return round(self.rating_sum / self.ratings, 4) if self.ratings else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalCount:
+    """Runs of one group, counted by their signals; fields that it is not grouped by are empty."""
+
+    runs: int
+    flagged: int
+    corrected: int
+    intervened: int
+    workflow_id: str = ""
+    agent_id: str = ""
     bucket: int = 0
 
 
@@ -155,6 +207,20 @@ class Annotations(Protocol):
 
         What retention deletes is counted no longer.
         """
+        ...
+
+    async def signal_counts(
+        self, tenant: str, where: FeedbackFilter, by: GroupBy
+    ) -> list[SignalCount]:
+        """Runs created in a window, by their signals. Costs the hours and days of the window.
+
+        With an agent, or grouped by agent, a run counts for each agent that took part in it. Runs
+        are not counted by node.
+        """
+        ...
+
+    async def run_feedback(self, tenant: str, run_ids: Sequence[str]) -> dict[str, FeedbackCount]:
+        """What was said of each of these runs; a run without annotations is absent."""
         ...
 
 

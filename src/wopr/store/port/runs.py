@@ -120,8 +120,9 @@ class Batch:
 
     `notices` queue events of this batch for webhooks; one whose subscription is gone, failed or
     another tenant's is left out. `audits` are written to the audit log with the events, and
-    `annotations` are kept of the run and counted. With `projects` the run is put among those that
-    the fleet is to be told of.
+    `annotations` are kept of the run and counted. `agents` took part in the run, and with
+    `is_intervention` the batch holds a person's answer: both are counted. With `projects` the run is
+    put among those that the fleet is to be told of.
 
     Where several processes share the store, `claim` says who has the run, and `run.wakes` up to
     which wake-up of others its writer has acted: after a later one `wake_at` is kept as for a wish.
@@ -143,12 +144,17 @@ class Batch:
     claim: Claim | None = None
     is_urgent: bool = False
     annotations: tuple[AnnotationRow, ...] = ()
+    agents: tuple[str, ...] = ()
+    is_intervention: bool = False
     projects: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Which runs to list; an absent field does not filter. `created_before` is exclusive."""
+    """Which runs to list; an absent field does not filter. `created_before` is exclusive.
+
+    `label` is the text of a label that somebody gave the run.
+    """
 
     statuses: tuple[str, ...] = ()
     workflow_id: str | None = None
@@ -157,6 +163,10 @@ class RunFilter:
     source_run_id: str | None = None
     created_from: int | None = None
     created_before: int | None = None
+    flagged: bool | None = None
+    rated: bool | None = None
+    corrected: bool | None = None
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

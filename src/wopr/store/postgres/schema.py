@@ -26,6 +26,7 @@ from wopr.store.postgres.schema_reads import READS
 from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
 from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
+from wopr.store.postgres.schema_signals import SIGNALS, SIGNALS_INDEX
 from wopr.store.postgres.schema_traces import TRACES
 from wopr.store.postgres.security import SECURITY
 from wopr.store.sql.dialect import Row
@@ -86,6 +87,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=FLEET),
     Migration(statements=(*SECRETS, *TRACES)),
     Migration(statements=COUNTS),
+    Migration(statements=SIGNALS),
+    Migration(statements=SIGNALS_INDEX, online=True),
 )
 
 

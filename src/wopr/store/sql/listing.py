@@ -7,8 +7,10 @@ database can turn a short walk into a sort of all runs.
 from __future__ import annotations
 
 from wopr.store.port import RunFilter, RunPage
+from wopr.store.port.feedback import ALL_SIGNALS, CORRECTED, FLAGGED, RATED
 from wopr.store.sql.dialect import Dialect, Parameter, Row
 from wopr.store.sql.rows import RUN_COLUMNS, run_row
+from wopr.store.sql.signals import label_key
 
 # Before and after every run, for a page without bounds of its own.
 _END_OF_TIME = (2**63 - 1, "")
@@ -28,14 +30,10 @@ def listing(
     """The statement and its parameters for one page of runs, newest first."""
     bounds = _bounds(where, after)
     index = _index(where)
-    # Several statuses in one walk of the status index would come out sorted by status first: walk
-    # once for each, no farther than the page is long, and merge.
-    walks = where.statuses if index == "runs_by_status" else (None,)
     parts: list[str] = []
     parameters: list[Parameter] = []
-    for status in dict.fromkeys(walks):
-        statuses = where.statuses if status is None else (status,)
-        sql, values = _walk(dialect, index, tenant, where, statuses)
+    for statuses, signals in _walks(index, where):
+        sql, values = _walk(dialect, index, tenant, where, statuses, signals)
         parts.append(sql)
         parameters += [*values, *bounds, limit]
     if len(parts) == 1:
@@ -43,6 +41,40 @@ def listing(
     merged = " UNION ALL ".join(f"SELECT * FROM ({part}) part" for part in parts)
     sql = f"{merged} ORDER BY created_at DESC, run_id DESC LIMIT {dialect.mark}"
     return sql, [*parameters, limit]
+
+
+def _walks(index: str, where: RunFilter) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """The statuses and signals of each walk of the index.
+
+    Several statuses in one walk of the status index would be sorted by status first. So each has a
+    walk of its own, no longer than the page, and the walks are merged. The same holds for signals.
+    """
+    signals = _signals(where)
+    if index == "runs_by_status":
+        return [((status,), signals) for status in dict.fromkeys(where.statuses)]
+    if index == "runs_by_signals":
+        return [(where.statuses, (each,)) for each in signals]
+    return [(where.statuses, signals)]
+
+
+def _signals(where: RunFilter) -> tuple[int, ...]:
+    """The values of `signals` that pass the filter; empty when it does not filter by them."""
+    wanted = [
+        (bit, asked)
+        for bit, asked in (
+            (FLAGGED, where.flagged),
+            (RATED, where.rated),
+            (CORRECTED, where.corrected),
+        )
+        if asked is not None
+    ]
+    if not wanted:
+        return ()
+    return tuple(
+        value
+        for value in range(ALL_SIGNALS + 1)
+        if all(bool(value & bit) == asked for bit, asked in wanted)
+    )
 
 
 def _bounds(where: RunFilter, after: tuple[int, str] | None) -> tuple[int, str, int]:
@@ -63,29 +95,45 @@ def _index(where: RunFilter) -> str:
         return "runs_by_source"
     if where.tag is not None:
         return "run_tags"
+    if where.label is not None:
+        return "run_labels"
+    signals = _signals(where)
+    # Most runs have no signal: among these the workflow leaves fewer.
+    if signals and (0 not in signals or where.workflow_id is None):
+        return "runs_by_signals"
     if where.workflow_id is not None:
         return "runs_by_workflow"
     return "runs_by_status" if where.statuses else "runs_newest"
 
 
 def _walk(
-    dialect: Dialect, index: str, tenant: str, where: RunFilter, statuses: tuple[str, ...]
+    dialect: Dialect,
+    index: str,
+    tenant: str,
+    where: RunFilter,
+    statuses: tuple[str, ...],
+    signals: tuple[int, ...],
 ) -> tuple[str, list[Parameter]]:
     mark = dialect.mark
-    key = "t" if index == "run_tags" else "r"
-    source = f"runs r{dialect.by(index)}"
+    key, source = "r", f"runs r{dialect.by(index)}"
     conditions = [f"r.tenant = {mark}"]
     values: list[Parameter] = [tenant]
-    if index == "run_tags":
-        source = f"run_tags t {dialect.ordered_join} runs r ON r.run_id = t.run_id"
-        conditions += [f"t.tenant = {mark}", f"t.tag = {mark}"]
-        values += [tenant, where.tag]
-    elif where.tag is not None:
-        conditions.append(
-            f"EXISTS (SELECT 1 FROM run_tags t WHERE t.tenant = r.tenant AND t.tag = {mark}"
-            " AND t.created_at = r.created_at AND t.run_id = r.run_id)"
-        )
-        values.append(where.tag)
+    for table, column, value in (
+        ("run_tags", "tag", where.tag),
+        ("run_labels", "label", None if where.label is None else label_key(where.label)),
+    ):
+        if value is None:
+            continue
+        if index == table:
+            key, source = "t", f"{table} t {dialect.ordered_join} runs r ON r.run_id = t.run_id"
+            conditions += [f"t.tenant = {mark}", f"t.{column} = {mark}"]
+            values += [tenant, value]
+        else:
+            conditions.append(
+                f"EXISTS (SELECT 1 FROM {table} e WHERE e.tenant = r.tenant AND e.{column} = {mark}"
+                " AND e.created_at = r.created_at AND e.run_id = r.run_id)"
+            )
+            values.append(value)
     for column, value in (
         ("parent_run_id", where.parent_run_id),
         ("source_run_id", where.source_run_id),
@@ -97,6 +145,9 @@ def _walk(
     if statuses:
         conditions.append(f"r.status IN ({dialect.marks(len(statuses))})")
         values += statuses
+    if signals:
+        conditions.append(f"r.signals IN ({dialect.marks(len(signals))})")
+        values += signals
     conditions.append(f"({key}.created_at, {key}.run_id) < ({mark}, {mark})")
     conditions.append(f"{key}.created_at >= {mark}")
     sql = (

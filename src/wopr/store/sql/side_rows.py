@@ -13,7 +13,7 @@ from wopr.store.sql.rows import encoded, texts
 _times = msgspec.json.Decoder(tuple[int, ...])
 
 ANNOTATION_COLUMNS = (
-    "annotation_id, run_id, workflow_id, agent_id, node_id, kind, rating, created_at, body"
+    "annotation_id, run_id, workflow_id, agent_id, node_id, kind, rating, created_at, body, source"
 )
 
 
@@ -29,6 +29,7 @@ def annotation_row(row: Row) -> AnnotationRow:
         rating=row[6],
         created_at=row[7],
         body=row[8],
+        source=row[9],
     )
 
 
@@ -45,6 +46,7 @@ def annotation_values(tenant: str, row: AnnotationRow) -> tuple[Parameter, ...]:
         row.rating,
         row.created_at,
         row.body,
+        row.source,
     )
 
 

@@ -10,7 +10,8 @@ from wopr.protocol.errors import SequenceTaken
 from wopr.store.port import Batch, RunRow
 from wopr.store.sql.batches import in_flight
 from wopr.store.sql.rows import answer_values, encoded
-from wopr.store.sqlite.annotation_rows import write_annotation
+from wopr.store.sql.signals import record_agents, record_intervention
+from wopr.store.sqlite.annotation_rows import execute_all, write_annotation
 from wopr.store.sqlite.audit import append_entry
 from wopr.store.sqlite.outbox import queue_notices
 from wopr.store.sqlite.projections import put_projections
@@ -163,7 +164,7 @@ def _write_batch(
 
 
 def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
-    """Write what is on no log: who is to be told, and what is said about the run."""
+    """Write what is on no log: deliveries, audit entries, annotations, signals, projections."""
     run = batch.run
     if batch.notices:
         queue_notices(connection, tenant, run.run_id, batch.notices, run.updated_at)
@@ -171,6 +172,10 @@ def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> 
         append_entry(connection, draft)
     for row in batch.annotations:
         write_annotation(connection, tenant, row)
+    if batch.agents:
+        execute_all(connection, record_agents(tenant, run.run_id, batch.agents))
+    if batch.is_intervention:
+        execute_all(connection, record_intervention(tenant, run.run_id))
     if batch.projects:
         put_projections(connection, tenant, (run.run_id,))
 

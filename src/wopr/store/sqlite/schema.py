@@ -9,7 +9,7 @@ import sqlite3
 
 from wopr.protocol.errors import Refused
 from wopr.store.sqlite.schema_audit import AUDIT
-from wopr.store.sqlite.schema_feedback import FEEDBACK
+from wopr.store.sqlite.schema_feedback import FEEDBACK, SIGNALS
 from wopr.store.sqlite.schema_fleet import FLEET, FLEET_WAITS
 from wopr.store.sqlite.schema_projections import OBSERVED_PROJECTIONS, PROJECTIONS
 from wopr.store.sqlite.schema_secrets import SECRETS
@@ -234,6 +234,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     OBSERVED_PROJECTIONS,
     SECRETS,
     TRACES,
+    SIGNALS,
 )
 
 

@@ -1,0 +1,211 @@
+"""Runs listed, queued and judged by what was said of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.definitions import fresh
+from tests.wire.feedback import CANARY, FLAG, annotate, finished_run, rating
+from tests.wire.fleet import Story, pushed
+from wopr.protocol.documents import JsonObject
+
+CORRECTION: JsonObject = {"kind": "correction", "correction": "so"}
+
+
+def label(text: str) -> JsonObject:
+    return {"kind": "label", "label": text}
+
+
+def ids(wire: Wire, **query: str | int) -> list[str]:
+    """The runs of all pages, each of two runs."""
+    found: list[str] = []
+    page = wire.document("/v1/runs", params={"limit": 2, **query})
+    while True:
+        found += [item["runId"] for item in page["items"]]
+        if "nextCursor" not in page:
+            return found
+        page = wire.document("/v1/runs", params={"limit": 2, **query, "cursor": page["nextCursor"]})
+
+
+@pytest.fixture
+def said(acme: Wire) -> tuple[str, dict[str, str]]:
+    """A tag, and its five runs by what was said of each."""
+    tag = fresh("tag")
+    runs = {
+        name: acme.run("conformance-noop", tags=[tag])["runId"]
+        for name in ("nothing", "flag", "rating", "correction", "all")
+    }
+    signals = {"flag": FLAG, "rating": rating(2), "correction": CORRECTION}
+    for name, signal in signals.items():
+        annotate(acme, runs[name], signal)
+        annotate(acme, runs["all"], signal)
+    return tag, runs
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"flagged": "true"}, ["all", "flag"]),
+        ({"flagged": "false"}, ["correction", "rating", "nothing"]),
+        ({"rated": "true"}, ["all", "rating"]),
+        ({"rated": "false"}, ["correction", "flag", "nothing"]),
+        ({"corrected": "true"}, ["all", "correction"]),
+        ({"corrected": "false"}, ["rating", "flag", "nothing"]),
+        ({"flagged": "true", "rated": "false"}, ["flag"]),
+        ({"flagged": "false", "rated": "false", "corrected": "false"}, ["nothing"]),
+    ],
+)
+def test_runs_are_listed_by_what_was_said_of_them(
+    acme: Wire,
+    said: tuple[str, dict[str, str]],
+    query: dict[str, str],
+    expected: list[str],
+) -> None:
+    tag, runs = said
+    wanted = [runs[name] for name in expected]
+
+    assert ids(acme, tag=tag, **query) == wanted
+    # Without the tag another index is walked, through the runs of the whole host.
+    everywhere = ids(acme, **query)
+    assert [run for run in everywhere if run in runs.values()] == wanted
+    assert ids(acme, tag=tag, status="failed", **query) == []
+
+
+def test_runs_are_listed_by_a_label(acme: Wire) -> None:
+    word, other, long = fresh("a word"), fresh("another"), fresh("x") * 200
+    first, second, third = (finished_run(acme) for _ in range(3))
+    for run_id, text in ((first, word), (first, word), (second, word), (second, other)):
+        annotate(acme, run_id, label(text))
+    annotate(acme, third, label(long))
+
+    assert ids(acme, label=word) == [second, first]
+    assert ids(acme, label=other) == [second]
+    assert ids(acme, label=word, status="completed", workflowId="conformance-noop") == [
+        second,
+        first,
+    ]
+    assert ids(acme, label=long) == [third]
+    assert ids(acme, label=long + "y") == []
+    assert ids(acme, label=word, flagged="true") == []
+
+
+def test_a_label_that_holds_a_secret_is_found_by_the_words_that_were_sent(acme: Wire) -> None:
+    text = f"{fresh('leak')} {CANARY}"
+    run_id = finished_run(acme)
+    annotate(acme, run_id, label(text))
+
+    assert ids(acme, label=text) == [run_id]
+
+
+@pytest.mark.parametrize("name", ["flagged", "rated", "corrected"])
+@pytest.mark.parametrize("value", ["yes", "1", "TRUE", ""])
+def test_a_filter_takes_true_or_false_and_nothing_else(acme: Wire, name: str, value: str) -> None:
+    response = acme.get("/v1/runs", params={name: value})
+
+    assert response.status_code == 400
+    body = response.json()
+    assert body["error"] == "validation_error"
+    assert body["details"]["field"] == name
+    assert "true or false" in body["message"]
+
+
+def test_an_empty_label_is_refused(acme: Wire) -> None:
+    response = acme.get("/v1/runs", params={"label": ""})
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == "label"
+
+
+def test_an_item_of_the_list_has_the_mean_rating_of_its_run(acme: Wire) -> None:
+    tag = fresh("tag")
+    rated, silent = (acme.run("conformance-noop", tags=[tag])["runId"] for _ in range(2))
+    for signal in (rating(5), rating(2), FLAG, label("tone"), CORRECTION):
+        annotate(acme, rated, signal)
+
+    items = {i["runId"]: i for i in acme.document("/v1/runs", params={"tag": tag})["items"]}
+
+    assert "feedback" not in items[silent]
+    assert items[rated]["feedback"] == {
+        "annotations": 5,
+        "ratings": 2,
+        "meanRating": 3.5,
+        "corrections": 1,
+        "labels": 1,
+        "flags": 1,
+    }
+
+
+def test_another_tenant_finds_none_of_it(acme: Wire, globex: Wire) -> None:
+    word = fresh("word")
+    run_id = finished_run(acme)
+    for signal in (FLAG, rating(1), CORRECTION, label(word)):
+        annotate(acme, run_id, signal)
+
+    assert ids(globex, label=word) == []
+    for name in ("flagged", "rated", "corrected"):
+        assert run_id not in ids(globex, **{name: "true"})
+
+
+def test_a_queue_takes_the_runs_that_were_flagged(
+    acme: Wire, said: tuple[str, dict[str, str]]
+) -> None:
+    tag, runs = said
+    rubric = [{"kind": "label"}]
+    queue = acme.post(
+        "/v1/queues",
+        {"name": "flagged", "rubric": rubric, "filter": {"tag": tag, "flagged": True}},
+    ).json()
+    path = f"/v1/queues/{queue['queueId']}"
+
+    taken = []
+    while (answer := acme.post(f"{path}/items:next")).status_code == 200:
+        taken.append(answer.json()["runId"])
+        review = {"annotations": [{"signal": label("seen")}]}
+        assert acme.post(f"{path}/items/{taken[-1]}:done", review).status_code == 200
+
+    assert queue["filter"] == {"tag": tag, "flagged": True}
+    assert taken == [runs["all"], runs["flag"]]
+
+
+def test_a_queue_takes_the_runs_that_carry_a_label(acme: Wire) -> None:
+    word = fresh("word")
+    run_id = finished_run(acme)
+    annotate(acme, run_id, label(word))
+
+    queue = acme.post(
+        "/v1/queues",
+        {"name": "labelled", "rubric": [{"kind": "flag"}], "filter": {"label": word}},
+    ).json()
+
+    assert queue["progress"]["items"] == 1
+
+
+@pytest.mark.parametrize("wrong", [{"flagged": "true"}, {"rated": 1}, {"label": ""}])
+def test_a_queue_refuses_a_filter_of_another_form(acme: Wire, wrong: JsonObject) -> None:
+    body = {"name": "q", "rubric": [{"kind": "flag"}], "filter": wrong}
+
+    response = acme.post("/v1/queues", body)
+
+    assert response.status_code == 400
+    [name] = wrong
+    assert name in response.json()["message"]
+
+
+def test_checks_of_an_observed_run_are_not_among_what_people_said(acme: Wire) -> None:
+    story, word = Story(), fresh("policy")
+    checks = [
+        story.check(agent_id=None, checkpoint_id=word, result=result) for result in ("pass", "fail")
+    ]
+    run_id = pushed(acme, story.start(), *checks, story.end())
+
+    listed = acme.document(f"/v1/runs/{run_id}/annotations")["annotations"]
+    assert [each["signal"]["kind"] for each in listed] == ["label", "flag"]
+    assert run_id not in ids(acme, workflowId="kahn.observed", flagged="true")
+    assert ids(acme, label=f"{word}=pass") == []
+    items = acme.document("/v1/runs", params={"workflowId": "kahn.observed"})["items"]
+    assert ["feedback" in item for item in items if item["runId"] == run_id] == [False]
+
+    annotate(acme, run_id, FLAG)
+
+    assert run_id in ids(acme, workflowId="kahn.observed", flagged="true")
