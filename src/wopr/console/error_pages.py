@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 from wopr.console.headers import SAFE_HEADERS
 from wopr.console.visit import SESSION_COOKIE, Visit
-from wopr.http.answers import Answer, error_answer
+from wopr.http.answers import Answer, error_answer, error_envelope
 from wopr.protocol.errors import NotFound, Unauthenticated, WoprError
 
 _TITLES: Final = {
@@ -46,7 +46,7 @@ def error_page(visit: Visit, error: WoprError) -> Answer:
         status,
         code=status,
         title=_TITLES.get(status, "Something went wrong"),
-        message=visit.exchange.redactor.text(message),
+        message=message and error_envelope(error, visit.exchange.redactor).message,
         way_on=_WAYS_ON.get(status, ""),
         scope=error.details.get("scopeRequired", ""),
         correlation_id=error.details.get("correlationId", ""),
@@ -58,7 +58,8 @@ def error_page(visit: Visit, error: WoprError) -> Answer:
 def _sign_in(visit: Visit, error: WoprError) -> Answer:
     accepted = visit.exchange.header(b"accept") or "*/*"
     if "text/html" not in accepted and "*/*" not in accepted:
-        return replace(error_answer(error), headers=dict(SAFE_HEADERS))
+        answer = error_answer(error, visit.exchange.redactor)
+        return replace(answer, headers=dict(SAFE_HEADERS))
     if _comes_from_elsewhere(visit):
         # A link on another site brings no cookie along; a step of our own does.
         return visit.render("arrive.html")

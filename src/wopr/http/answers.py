@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from wopr.protocol.documents import encode
-from wopr.protocol.errors import WoprError
+from wopr.protocol.errors import ErrorEnvelope, WoprError
 from wopr.security.redact import Redactor
 
 JSON = "application/json"
@@ -40,8 +40,21 @@ def ok(document: object, status: int = 200, **headers: str) -> Answer:
     return Answer(status, encode(document), headers=headers)
 
 
-def error_answer(error: WoprError) -> Answer:
-    """The error envelope, with the headers that belong to its status."""
+def error_envelope(error: WoprError, redactor: Redactor) -> ErrorEnvelope:
+    """The document of an error. It may repeat parts of the request, without the credentials."""
+    envelope = error.envelope()
+    return ErrorEnvelope(
+        error=envelope.error,
+        message=redactor.text(envelope.message),
+        details=redactor.json(msgspec.to_builtins(envelope.details)),
+    )
+
+
+def error_answer(error: WoprError, redactor: Redactor | None = None) -> Answer:
+    """The error envelope, with the headers that belong to its status.
+
+    Without a redactor that knows a host's secrets only the shapes of credentials are masked.
+    """
     headers: dict[str, str] = {}
     retry_after = getattr(error, "retry_after", None) or error.details.get("retryAfter")
     if retry_after is not None:
@@ -50,7 +63,8 @@ def error_answer(error: WoprError) -> Answer:
         headers["www-authenticate"] = "Bearer"
     if error.status == 405:
         headers["allow"] = str(error.details["allow"])
-    return Answer(error.status, encode(error.envelope()), headers=headers)
+    envelope = error_envelope(error, redactor or Redactor())
+    return Answer(error.status, encode(envelope), headers=headers)
 
 
 def redacted(answer: Answer, redactor: Redactor) -> Answer:

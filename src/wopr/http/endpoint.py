@@ -8,7 +8,7 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from wopr.http.answers import Answer, Stream, error_answer, redacted
+from wopr.http.answers import Answer, Stream, error_answer
 from wopr.http.asgi import Receive, Scope, Send
 from wopr.http.exchange import Exchange
 from wopr.http.idempotency import Idempotency
@@ -109,7 +109,7 @@ class Endpoint:
 
     async def refuse(self, exchange: Exchange, error: WoprError) -> Answer:
         """Say why a request was not carried out."""
-        return redacted(error_answer(error), exchange.redactor)
+        return error_answer(error, exchange.redactor)
 
     async def note_denied(self, exchange: Exchange, operation: Operation, error: WoprError) -> None:
         """Put on record that somebody tried what they may not do. A path may hold a token."""

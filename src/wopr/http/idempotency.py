@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from wopr.http.answers import Answer, Stream, error_answer, redacted
+from wopr.http.answers import Answer, Stream, error_answer
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.errors import Conflict, Refused, WoprError
@@ -82,7 +82,7 @@ class Idempotency:
         try:
             answer = await operation.handler(exchange)
         except WoprError as error:
-            answer = redacted(error_answer(error), exchange.redactor)
+            answer = error_answer(error, exchange.redactor)
             if answer.status in NEVER_KEPT or error.code == IN_FLIGHT:
                 raise
         if not isinstance(answer, Answer):

@@ -22,6 +22,7 @@ from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.errors import ErrorEnvelope, Unavailable
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
+from wopr.security.redact import Redactor
 
 T = TypeVar("T")
 
@@ -53,6 +54,12 @@ class Caller(Endpoint):
         if self._shared.host is None or self._shared.stopping.is_set():
             raise Unavailable("the host is stopping")
         return self._shared.host
+
+    @property
+    def redactor(self) -> Redactor:
+        """What keeps credentials out of answers; shapes alone while there is no host."""
+        host = self._shared.host
+        return Redactor() if host is None else host.advancer.journal.redactor
 
     async def principal(self) -> Principal:
         """Who calls, as the key stands now."""

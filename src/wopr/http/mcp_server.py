@@ -27,6 +27,7 @@ from mcp_types import (
 from starlette.requests import Request
 
 from wopr import __version__
+from wopr.http.answers import error_envelope
 from wopr.http.endpoint import Shared
 from wopr.http.exchange import is_traceparent
 from wopr.http.mcp_caller import Caller, Told
@@ -70,8 +71,8 @@ class McpHost:
             "wopr",
             version=__version__,
             instructions=_INSTRUCTIONS,
-            on_list_tools=_telling(self.list_tools),
-            on_call_tool=_telling(self.call_tool),
+            on_list_tools=self._telling(self.list_tools),
+            on_call_tool=self._telling(self.call_tool),
             # Arguments are in the body and nowhere else, so there are no headers to compare.
             get_tool_input_schema=lambda name: None,
         )
@@ -135,30 +136,33 @@ class McpHost:
             found = await call.follow(place)
         except Told as told:
             if place is None and told.envelope.error == "not_found":
-                raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r}") from told
+                name = caller.redactor.text(repr(params.name))
+                raise MCPError(INVALID_PARAMS, f"there is no tool {name}") from told
             return _failed(told, place)
         if isinstance(found, Asks):
             return _question(found, places.write(found.place, *bound_to))
         return _ended(found) if isinstance(found, Ended) else _waiting(found)
 
+    def _telling(
+        self, handler: Callable[[Context, P], Awaitable[R]]
+    ) -> Callable[[Context, P], Awaitable[R]]:
+        """The handler whose errors are those of MCP."""
+
+        async def handle(ctx: Context, params: P) -> R:
+            try:
+                return await handler(ctx, params)
+            except Told as told:
+                raise _refused(told.envelope) from told
+            except WoprError as error:
+                envelope = error_envelope(error, self._caller(ctx).redactor)
+                raise _refused(envelope) from error
+
+        return handle
+
     def _caller(self, ctx: Context) -> Caller:
         if ctx.request is None:
             raise MCPError(INVALID_REQUEST, "this server is reached over HTTP only")
         return Caller(self._shared, ctx.request.scope)
-
-
-def _telling(handler: Callable[[Context, P], Awaitable[R]]) -> Callable[[Context, P], Awaitable[R]]:
-    """The handler with what it raises in the words of MCP."""
-
-    async def handle(ctx: Context, params: P) -> R:
-        try:
-            return await handler(ctx, params)
-        except Told as told:
-            raise _refused(told.envelope) from told
-        except WoprError as error:
-            raise _refused(error.envelope()) from error
-
-    return handle
 
 
 async def _started(call: Call, params: CallToolRequestParams) -> Place:

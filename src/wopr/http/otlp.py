@@ -8,7 +8,7 @@ from typing import Final
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no stubs
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from wopr.http.answers import JSON, Answer, error_answer, ok
+from wopr.http.answers import JSON, Answer, error_answer, error_envelope, ok
 from wopr.http.exchange import Exchange, WrongMediaType
 from wopr.http.operation import Operation
 from wopr.protocol.documents import JsonObject
@@ -108,9 +108,9 @@ def _taken(taken: Taken, encoding: Encoding) -> Answer:
 
 def _refusal(exchange: Exchange, error: WoprError) -> Answer:
     """The refusal as a `google.rpc.Status`, with the status and headers that it always has."""
-    plain = error_answer(error)
+    plain = error_answer(error, exchange.redactor)
     code = _CODES.get(error.status, _INTERNAL)
-    message = exchange.redactor.text(str(error))
+    message = error_envelope(error, exchange.redactor).message
     body: bytes = Status(code=code, message=message).SerializeToString()
     return Answer(plain.status, body, PROTOBUF, plain.headers)
 

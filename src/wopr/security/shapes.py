@@ -52,6 +52,10 @@ _WORD: Final = _left()
 _RUN: Final = _left("_-")
 _HYPHENLESS: Final = _left("-")
 
+# A character of a bearer token. A slash may be one, so a token in a path ends where the next
+# bearer begins.
+_BEARER: Final = r"(?:(?![Bb]earer[\s:=+\\%])[A-Za-z0-9._~+/=-])"
+
 # A repeat without an upper bound stands last, or cannot begin again inside its own run: that
 # keeps every search linear in the text.
 _OWN: Final[tuple[tuple[str, str, str], ...]] = (
@@ -84,15 +88,16 @@ _OWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "J",
         r"eyJ[A-Za-z0-9_-]{8}",
-        _RUN + r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){2,4}",
+        # Two parts are the beginning of a signed token that was cut off.
+        _RUN + r"eyJ[A-Za-z0-9_-]{8,}(?:(?:\.[A-Za-z0-9_-]*){2,4}|\.eyJ[A-Za-z0-9_-]*)",
     ),
     (
         "earer",
         r"earer",
         _WORD
         + r"[Bb]earer(?:[\s:=+]|\\[nrt]|%20){1,8}"
-        + r"(?:(?=[A-Za-z.]{0,40}[0-9_+/=~-]|[A-Za-z]{0,40}[a-z][A-Z])[A-Za-z0-9._~+/=-]{8,}"
-        + r"|[A-Za-z0-9._~+/=-]{20,})",
+        + rf"(?:(?=[A-Za-z.]{{0,40}}[0-9_+/=~-]|[A-Za-z]{{0,40}}[a-z][A-Z]){_BEARER}{{8,}}"
+        + rf"|{_BEARER}{{20,}})",
     ),
     ("Y", re.escape(CANARY), re.escape(CANARY) + r"[A-Za-z0-9_-]*"),
     (
