@@ -54,7 +54,7 @@ SETTINGS: Final[dict[str, str]] = {
     "public_url": "The address that people reach the host at, such as `https://wopr.example.com`, when a "
     "proxy stands before it.",
     "allow_private_destinations": "Let nodes and webhooks call private addresses and plain HTTP. "
-    "For tests only.",
+    "For tests only. The host then does not advertise `httpClient`.",
     "webhook_retry_ms": "How long after a failed delivery it is tried again; each further time twice "
     "as long, up to an hour.",
     "webhook_attempts": "How often an event is tried before it becomes a dead letter.",

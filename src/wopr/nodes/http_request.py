@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import httpx
 import msgspec
@@ -15,13 +15,14 @@ from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, U
 from wopr.security.ssrf import DestinationDenied
 
 TYPE_ID = "wopr.http.request"
+HttpMethod: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class HttpRequestConfig(Closed, frozen=True, kw_only=True):
     """The request; inputs `url`, `headers` and `body` take precedence over these."""
 
     url: NonEmpty | Unset = UNSET
-    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "GET"
+    method: HttpMethod = "GET"
     headers: dict[str, str] = {}
     body: Json | Unset = UNSET
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=120_000)] = 10_000

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from wopr import __version__
+from wopr.nodes.http_request import HttpMethod
 from wopr.nodes.mock_providers import CATALOGUE
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.annotations import SIGNAL_KINDS, TARGETS
@@ -127,9 +129,20 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
             test_key_prefix=TEST_KEY_PREFIX,
             force_engine_version_range=EngineVersionRange(min=OLDEST_ENGINE, max=ENGINE_VERSION),
         ),
-        http_client=HttpClient(supported=True, max_response_body_bytes=MAX_RESPONSE_BODY_BYTES),
+        http_client=_http_client(settings),
         rest_transport=RestTransport(conditional_run_get=True),
         kahn=kahn_family(settings),
+    )
+
+
+def _http_client(settings: Settings) -> HttpClient | Unset:
+    """The family promises a guard, which a host that calls private addresses does not have."""
+    if settings.allow_private_destinations:
+        return UNSET
+    return HttpClient(
+        supported=True,
+        max_response_body_bytes=MAX_RESPONSE_BODY_BYTES,
+        methods=list(get_args(HttpMethod)),
     )
 
 
