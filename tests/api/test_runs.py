@@ -118,7 +118,7 @@ async def test_a_run_that_was_paused_goes_on_when_it_is_told() -> None:
         run = await host.start(flow)
         await run.pause("lunch", immediate=True)
         paused = (await run.settled()).status
-        resumed = await run.resume()
+        resumed = await run.resume("lunch is over")
         clock.advance(1)
         await run.result()
 

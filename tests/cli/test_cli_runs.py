@@ -217,7 +217,8 @@ def test_a_run_is_resumed(host: FakeHost, wopr: Wopr) -> None:
         "POST /v1/runs/r1:resume", {"runId": "r1", "status": "running", "resumedAt": "x"}, 202
     )
 
-    assert wopr("runs", "resume", "r1").stdout == "run r1 running\n"
+    assert wopr("runs", "resume", "r1", "--reason", "lunch is over").stdout == "run r1 running\n"
+    assert host.bodies == [{"reason": "lunch is over"}]
 
 
 def test_resuming_a_run_that_is_not_paused_is_a_conflict(host: FakeHost, wopr: Wopr) -> None:

@@ -22,10 +22,12 @@ def test_a_run_is_paused_resumed_and_cancelled(acme: Person, wire: Wire) -> None
 
     acme.post(f"{path}/pause", drainPolicy="immediate", reason="lunch")
     paused = wire.snapshot(run_id)["status"]
-    acme.post(f"{path}/resume")
+    acme.post(f"{path}/resume", reason="lunch is over")
     resumed = wire.snapshot(run_id)["status"]
     answer = acme.post(f"{path}/cancel", reason="enough")
 
+    [event] = [each for each in wire.log(run_id) if each["type"] == "run.resumed"]
+    assert event["payload"] == {"reason": "lunch is over"}
     assert (paused, resumed) == ("paused", "running")
     assert answer.headers["location"] == f"{path}?done=cancelled"
     assert wire.snapshot(run_id)["status"] == "cancelled"

@@ -24,6 +24,7 @@ STRICT = {
 EXTRAS = {
     "run.started": {"configurable", "workflowVersion"},
     "run.paused": {"drainPolicy"},
+    "run.resumed": {"reason"},
     "node.started": {"agent"},
     "node.completed": {"agent"},
     "node.suspended": {"reason", "agentId", "threshold", "observed", "decision"},

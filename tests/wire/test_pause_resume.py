@@ -52,6 +52,36 @@ def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
     assert acme.snapshot(run_id)["status"] == "paused"
 
 
+def test_the_reason_of_a_resume_is_on_the_log(acme: Wire) -> None:
+    run_id, _ = paused(acme, two_steps)
+    acme.events_until(run_id, "run.paused")
+
+    answer = acme.post(f"/v1/runs/{run_id}:resume", {"reason": "lunch is over"})
+
+    assert answer.status_code == 202
+    assert answer.json()["status"] == "running"
+    log = acme.events_until(run_id, "run.completed")
+    [resumed] = [event for event in log if event["type"] == "run.resumed"]
+    assert resumed["payload"] == {"reason": "lunch is over"}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"reason": "x" * 513}, "reason"), ({"reason": 5}, "reason"), ({"why": "x"}, "why")],
+)
+def test_a_resume_that_says_something_else_is_refused_and_the_run_stays_paused(
+    acme: Wire, body: JsonObject, field: str
+) -> None:
+    run_id, _ = paused(acme, two_steps)
+    acme.events_until(run_id, "run.paused")
+
+    answer = acme.post(f"/v1/runs/{run_id}:resume", body)
+
+    assert answer.status_code == 400
+    assert answer.json()["details"]["field"] == field
+    assert acme.snapshot(run_id)["status"] == "paused"
+
+
 def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
     run_id, _ = paused(acme, two_steps)
     acme.events_until(run_id, "run.paused")

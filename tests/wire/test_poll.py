@@ -91,7 +91,7 @@ def test_a_waiting_poll_hears_of_a_cancel(acme: Wire, host: ServedHost) -> None:
         ("lastSequence", "-2"),
         ("lastSequence", "9" * 30),
         ("since", "1.5"),
-        ("timeout", "0"),
+        ("timeout", "-1"),
         ("timeout", "61"),
         ("timeout", "soon"),
         ("timeout", ""),
@@ -130,3 +130,16 @@ def test_the_log_of_an_ended_run_reads_the_same_bytes_every_time(acme: Wire) -> 
     answers = {acme.get(path).content for _ in range(3)}
 
     assert len(answers) == 1
+
+
+def test_a_timeout_of_zero_answers_at_once_with_what_there_is(acme: Wire) -> None:
+    run_id = acme.create("conformance-approval")
+    log = acme.events_until(run_id, "interrupt.requested")
+
+    page = acme.poll(run_id, timeout=0)
+    past = acme.poll(run_id, lastSequence=page["lastEventSeq"], timeout=0)
+
+    assert page["events"][: len(log)] == log
+    assert past["events"] == []
+    assert (past["isTerminal"], past["isComplete"]) == (False, False)
+    assert past["runStatus"] == "waiting-approval"

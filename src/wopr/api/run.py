@@ -27,6 +27,7 @@ from wopr.protocol.runs import (
     PauseAnswer,
     PauseRun,
     ResumeAnswer,
+    ResumeRun,
     RunSnapshot,
     RunStatus,
 )
@@ -181,9 +182,10 @@ class Run(Generic[Out]):
         body = PauseRun(reason=_or_unset(reason), drain_policy=policy)
         return (await self._connection.post(f"{self._path}:pause", body, PauseAnswer)).status
 
-    async def resume(self) -> RunStatus:
+    async def resume(self, reason: str | None = None) -> RunStatus:
         """Let a paused run go on."""
-        return (await self._connection.post(f"{self._path}:resume", {}, ResumeAnswer)).status
+        body = ResumeRun(reason=_or_unset(reason))
+        return (await self._connection.post(f"{self._path}:resume", body, ResumeAnswer)).status
 
     async def view(self) -> RunView:
         """Read the run and its log for people: a notebook and a terminal show it as a table."""

@@ -42,6 +42,7 @@ from wopr.protocol.runs import (
     PauseAnswer,
     PauseRun,
     ResumeAnswer,
+    ResumeRun,
     RunAccepted,
     RunListItem,
     RunSnapshot,
@@ -95,9 +96,9 @@ class Client(Requests, FleetCalls):
         """Pause a run."""
         return await self._post(f"/v1/runs/{segment(run_id)}:pause", body, PauseAnswer)
 
-    async def resume(self, run_id: str) -> Answer[ResumeAnswer]:
+    async def resume(self, run_id: str, body: ResumeRun) -> Answer[ResumeAnswer]:
         """Resume a paused run."""
-        return await self._post(f"/v1/runs/{segment(run_id)}:resume", {}, ResumeAnswer)
+        return await self._post(f"/v1/runs/{segment(run_id)}:resume", body, ResumeAnswer)
 
     async def inbox(self, query: Mapping[str, str]) -> Answer[Listing[InboxItem]]:
         """Read one page of what waits for an answer, newest first."""

@@ -42,6 +42,7 @@ from wopr.protocol.runs import (
     CancelRun,
     DrainPolicy,
     PauseRun,
+    ResumeRun,
     RunFeedback,
     RunListItem,
 )
@@ -211,12 +212,14 @@ def pause(
 @command
 def resume(
     run_id: RunArgument,
+    reason: ReasonOption = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Resume a paused run."""
-    answer = ask(Target(url, api_key), lambda client: client.resume(run_id))
+    body = ResumeRun(reason=UNSET if reason is None else reason)
+    answer = ask(Target(url, api_key), lambda client: client.resume(run_id, body))
     if as_json:
         print_json(answer.body)
     else:

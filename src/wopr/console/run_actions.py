@@ -17,7 +17,7 @@ from wopr.http.runs import run_id
 from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import Forbidden, Refused
 from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay
-from wopr.protocol.runs import DRAIN_POLICIES, CancelRun, PauseRun
+from wopr.protocol.runs import DRAIN_POLICIES, CancelRun, PauseRun, ResumeRun
 from wopr.runtime.fleet_rules import require_own
 from wopr.runtime.forking import check_fork
 
@@ -60,7 +60,9 @@ async def ask_resume(visit: Visit) -> Answer:
 async def resume(visit: Visit) -> Answer:
     """Let a paused run go on."""
     name = await _own_run(visit)
-    await visit.host.commands.resume(visit.tenant, name, by=visit.caller.key_id)
+    request = document({"reason": (await visit.form()).get("reason")}, ResumeRun)
+    reason = request.reason or ""
+    await visit.host.commands.resume(visit.tenant, name, reason, by=visit.caller.key_id)
     return _back(visit, name, "resumed")
 
 

@@ -152,7 +152,7 @@ async def poll_events(exchange: Exchange) -> Answer:
     name = run_id(exchange)
     asked = "lastSequence" if "lastSequence" in exchange.query else "since"
     last = exchange.whole_number(asked, -1, least=-1)
-    seconds = exchange.whole_number("timeout", POLL_DEFAULT, least=1, most=POLL_MOST)
+    seconds = exchange.whole_number("timeout", POLL_DEFAULT, least=0, most=POLL_MOST)
     readers = exchange.host.readers
     await readers.row(exchange.tenant, name)
     exchange.host.bus.admit(name)
@@ -195,10 +195,10 @@ OPERATIONS = (
             ),
             Parameter(
                 name="timeout",
-                description="How many seconds to wait at most.",
+                description="How many seconds to wait at most; 0 answers at once.",
                 schema={
                     "type": "integer",
-                    "minimum": 1,
+                    "minimum": 0,
                     "maximum": POLL_MOST,
                     "default": POLL_DEFAULT,
                 },

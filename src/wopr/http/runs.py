@@ -158,9 +158,10 @@ async def resume_run(exchange: Exchange) -> Answer:
     """Let a paused run go on."""
     name = run_id(exchange)
     await exchange.host.readers.row(exchange.tenant, name)
-    await exchange.document(ResumeRun, optional=ResumeRun())
+    request = await exchange.document(ResumeRun, optional=ResumeRun())
     by = exchange.caller.key_id
-    return ok(await exchange.host.commands.resume(exchange.tenant, name, by=by), 202)
+    reason = request.reason or ""
+    return ok(await exchange.host.commands.resume(exchange.tenant, name, reason, by=by), 202)
 
 
 async def get_artifact(exchange: Exchange) -> Answer | Stream:

@@ -239,7 +239,9 @@ class PauseAnswer(Document, frozen=True, kw_only=True):
 
 
 class ResumeRun(Closed, frozen=True, kw_only=True):
-    """The optional body of a resume: nothing can be said in it yet."""
+    """The optional body of a resume; the reason goes onto `run.resumed`."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=512)] | Unset = UNSET
 
 
 class ResumeAnswer(Document, frozen=True, kw_only=True):

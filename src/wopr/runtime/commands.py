@@ -142,14 +142,16 @@ class Commands:
 
         await self._advancer.transact(run, change)
 
-    async def resume(self, tenant: str, run_id: str, *, by: str = "host") -> ResumeAnswer:
+    async def resume(
+        self, tenant: str, run_id: str, reason: str = "", *, by: str = "host"
+    ) -> ResumeAnswer:
         """Let a paused run go on."""
         async with self._held(tenant, run_id) as run:
 
             def change(burst: Burst) -> None:
                 if burst.state.status != "paused":
                     raise _conflict(burst.state, "resumed", "paused")
-                burst.add("run.resumed", {})
+                burst.add("run.resumed", {"reason": reason} if reason else {})
                 burst.is_urgent = True
                 self._note(burst, by, "run.resume")
                 self._advancer.stepping.call_again(run, burst)

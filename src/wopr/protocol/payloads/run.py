@@ -87,6 +87,8 @@ class RunPaused(Document, frozen=True, kw_only=True):
 class RunResumed(Document, frozen=True, kw_only=True):
     """An operator let the run go on."""
 
+    reason: str | Unset = UNSET
+
 
 class RunRestoredFromSnapshot(Document, frozen=True, kw_only=True):
     """The run was rebuilt from a stored fold."""
