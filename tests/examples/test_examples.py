@@ -16,6 +16,7 @@ from examples import (
     judge_yesterday,
     langgraph_migration,
     research_crew,
+    shared_notes,
     support_triage,
 )
 from wopr.api.apps import load_app
@@ -30,7 +31,13 @@ SHIPPING = support_triage.Triage("shipping", "asks for a parcel")
 
 @pytest.mark.parametrize(
     "name",
-    ["support_triage.py", "research_crew.py", "judge_yesterday.py", "langgraph_migration.py"],
+    [
+        "support_triage.py",
+        "research_crew.py",
+        "shared_notes.py",
+        "judge_yesterday.py",
+        "langgraph_migration.py",
+    ],
 )
 def test_an_example_can_be_served_as_an_app(name: str) -> None:
     app = load_app(str(EXAMPLES / name))
@@ -117,6 +124,30 @@ async def test_a_supervisor_hands_the_question_from_the_finder_to_the_author() -
         "terminate",
     ]
     assert [event.type for event in log].count("agent.handoff") == 2
+
+
+async def test_the_desk_shares_one_conversation_and_the_proofreader_starts_anew() -> None:
+    models = scripted(
+        "It is blu.", "It lacks a reason.", "It is blu: light scatters.", "It is blue."
+    )
+
+    async with memory_host(shared_notes.flow, models=models) as host:
+        run = await host.start(shared_notes.flow, shared_notes.Topic("the sky"))
+        article = await run.result()
+        replay = await run.replay()
+        repeated = await replay.result()
+        different = await run.diff(replay)
+
+    told = [[(m.role, m.content) for m in request.messages[1:]] for request in models.requests]
+    assert article == repeated == shared_notes.Article("It is blue.")
+    assert [len(messages) for messages in told] == [1, 3, 5, 1]
+    # The writer knows its own draft as its own, and the editor's words as data.
+    assert told[2][1] == ("assistant", "It is blu.")
+    assert told[2][3][0] == "user"
+    assert "It lacks a reason." in told[2][3][1]
+    assert "UNTRUSTED" in told[2][3][1]
+    assert different.diverged_at_seq is None
+    assert len(models.requests) == 4
 
 
 async def test_yesterdays_runs_get_stars_from_a_judge_and_todays_do_not() -> None:

@@ -31,6 +31,8 @@ class Agent:
     A name without one of the protocol's scopes is put into `local`: `acme.support.triage` becomes
     `local.acme.support.triage`. With a `threshold` it must say how sure it is, and what is less sure
     waits in the inbox. `output` is the type of its answer; without one the answer is text.
+    `sharing` is the context of its nodes: `isolated`, `shared` by all nodes of a run that say so, or
+    `shared:<group>`.
     """
 
     __wopr_belongs__: ClassVar = "an agent: its nodes are added with `agent(...)`"
@@ -50,6 +52,7 @@ class Agent:
         model_class: ManifestModelClass = "general",
         credentials_ref: str = "",
         options: JsonObject | None = None,
+        sharing: str = "isolated",
         version: str | None = None,
     ) -> None:
         _check_arguments(name, model, tools, output)
@@ -70,6 +73,7 @@ class Agent:
         self._model_class: ManifestModelClass = model_class
         self._handoffs = {agent_id(to): when for to, when in (handoffs or {}).items()}
         self._options = options or {}
+        self._sharing = sharing
         self._check()
 
     def __repr__(self) -> str:
@@ -99,6 +103,8 @@ class Agent:
             config["handoffs"] = self._handoffs
         if self.threshold is not None:
             config["asksConfidence"] = True
+        if self._sharing != "isolated":
+            config["agentSharing"] = self._sharing
         return config
 
     def _check(self) -> None:

@@ -150,16 +150,19 @@ class Workflow(Graph, Generic[In, Out]):
         *,
         prompt: object,
         config: JsonObject | None = None,
+        sharing: str | None = None,
         **inputs: object,
     ) -> Node:
         """Let an agent work. Text given as `prompt` is yours; what the run gives is data to the model.
 
         The node's outputs are `result` of the agent's output type, or `text`; with a threshold also
-        `confidence`.
+        `confidence`. `sharing` says which conversation the model knows: `isolated`, `shared`, or
+        `shared:<group>`; without it the agent's own.
         """
         if not isinstance(agent, Agent):
             raise WorkflowError(f"node {node_id}", [f"{agent!r} is no agent: give an Agent(...)"])
         own: JsonObject = {"prompt": prompt} if isinstance(prompt, str) else {}
+        shared: JsonObject = {} if sharing is None else {"agentSharing": sharing}
         given = inputs if own else {"prompt": prompt, **inputs}
         return self.put(
             WorkflowNode(
@@ -167,7 +170,7 @@ class Workflow(Graph, Generic[In, Out]):
                 type_id=AGENT,
                 name=node_id,
                 position=self.position(),
-                config=agent.node_config() | own | (config or {}),
+                config=agent.node_config() | own | shared | (config or {}),
                 inputs={key: port_of(value) for key, value in given.items()},
                 agent=AgentRef(agent_id=agent.id),
                 credentials_ref=agent.credentials_ref or UNSET,

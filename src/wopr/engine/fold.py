@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from wopr.engine import fold_agents, fold_interrupts
 from wopr.engine.channels import reduce
+from wopr.engine.contexts import context_channel, messages_in
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.fold_agents import bind_agent
 from wopr.engine.fold_interrupts import settled, status_of
@@ -156,6 +157,7 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         # A retry goes on with what the visit has asked and done already.
         model_calls=before.model_calls if attempt else 0,
         tool_returns=before.tool_returns if attempt else 0,
+        heard=len(messages_in(state.channels, context_channel(state.graph.nodes[node_id].config))),
         invocation_id="",
         interrupt=None,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from wopr.engine.contexts import is_context
 from wopr.engine.state import NodeState, RunState
 from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.events import EVENT_LOG_SCHEMA_VERSION
@@ -52,8 +53,15 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
 
 
 def visible_variables(state: RunState) -> JsonObject:
-    """Variables, and the folded value of every channel that the workflow did not declare."""
-    undeclared = {n: v for n, v in state.channels.items() if n not in state.graph.channels}
+    """Variables, and the folded value of every channel that the workflow did not declare.
+
+    The contexts that agents share are channels only.
+    """
+    undeclared = {
+        n: v
+        for n, v in state.channels.items()
+        if n not in state.graph.channels and not is_context(n)
+    }
     return {**state.variables, **undeclared}
 
 

@@ -98,6 +98,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     # the fork's own.
     model_calls: int = 0
     tool_returns: int = 0
+    # How many messages its shared context had when this execution started.
+    heard: int = 0
     # The live invocation of an agent that this execution has begun.
     invocation_id: str = ""
     # What a reviewer wants changed, for the node that does the work again.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
+from wopr.engine.contexts import is_context
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import node
@@ -22,6 +24,13 @@ class ChannelWriteConfig(Closed, frozen=True, kw_only=True):
     # The engine reads this one from the definition when it folds an undeclared channel.
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=31_536_000_000)] = 0
     max_size: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Refuse the channels that only agents write."""
+        name = config.get("channelName")
+        if isinstance(name, str) and is_context(name):
+            yield "channelName", f"{name} holds the context that agents share; use another name"
 
 
 @node("core.channelWrite")

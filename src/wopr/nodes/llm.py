@@ -5,8 +5,9 @@ What such a node is told, in JSON:
 - config of all three: `model` (`provider:model`; without it the host's default), `system` and `prompt`
   (the author's own words), `temperature`, `topP`, `maxOutputTokens`, `stop`, `seed`,
   `providerOptions`, `stream`, `timeoutMs`, `maxRetries`, `requires` and `fallbackModel`,
-  `budget: {maxTokens, maxCostUsd, maxCalls, maxToolCalls}`. Keys come from the node's own
-  `credentialsRef`, and never from here.
+  `budget: {maxTokens, maxCostUsd, maxCalls, maxToolCalls}`, `agentSharing` (`isolated`, `shared`
+  or `shared:<groupId>`: the conversation that is given to the model as history). Keys come from
+  the node's own `credentialsRef`, and never from here.
 - inputs: `prompt` (text) and `messages` ([{role: user|assistant, content}]) are the conversation;
   every other input is given to the model as data under its name. All of it is untrusted.
 - `structured`: `schema`, the JSON Schema of the result.
@@ -22,10 +23,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.outcome import Completed, NodeFailure, Outcome
 from wopr.nodes.context import NodeContext
 from wopr.nodes.llm_config import AgentConfig, ChatConfig, StructuredConfig
+from wopr.nodes.llm_context import ContextMessage
 from wopr.nodes.llm_decisions import Decision, confidence_of, settled
 from wopr.nodes.llm_key import request_key
 from wopr.nodes.llm_plan import Plan, agent_of, plan_of, wanted_tools
@@ -64,14 +68,14 @@ def asked_keys(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> froz
 @node(CHAT, aliases=("core.llm.chat",), asked_keys=asked_keys)
 async def chat(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Outcome:
     """Ask a model and return what it says, streaming it as it comes."""
+    work = _work(ctx, config, inputs)
     try:
-        finding = await _work(ctx, config, inputs).finish()
+        finding = await work.finish()
     except BudgetSpent as spent:
         return spent.breached
     answer = finding.answer
-    return Completed(
-        {"text": answer.text, "model": answer.model, "finishReason": answer.finish_reason}
-    )
+    outputs = {"text": answer.text, "model": answer.model, "finishReason": answer.finish_reason}
+    return _shared(ctx, work.talk.plan, Completed(outputs))
 
 
 @node(STRUCTURED, aliases=("core.llm.structured",), asked_keys=asked_keys)
@@ -88,12 +92,13 @@ async def structured(ctx: NodeContext, config: StructuredConfig, inputs: JsonObj
         return spent.breached
     confidence = confidence_of(finding.value)
     outputs: JsonObject = {"result": finding.value, "model": finding.answer.model}
+    plan = work.talk.plan
     if confidence is None:
-        return Completed(outputs)
+        return _shared(ctx, plan, Completed(outputs))
     outputs["confidence"] = confidence
     decision = Decision(value=finding.value, confidence=confidence, answer_schema=config.schema)
-    agent_id = work.talk.plan.agent_id
-    return settled(ctx, agent_id, decision, lambda decided: outputs | {"result": decided})
+    outcome = settled(ctx, plan.agent_id, decision, lambda value: outputs | {"result": value})
+    return _shared(ctx, plan, outcome)
 
 
 @node(AGENT, aliases=("core.llm.agent",), asked_keys=asked_keys)
@@ -117,7 +122,25 @@ async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Ou
         )
         invocation.end("refused" if is_refusal else "failed")
         raise
-    return _concluded(ctx, work, invocation, finding)
+    return _shared(ctx, work.talk.plan, _concluded(ctx, work, invocation, finding))
+
+
+def _shared(ctx: NodeContext, plan: Plan, outcome: Outcome) -> Outcome:
+    """Add what was asked and what counts as the answer to the node's shared context."""
+    if isinstance(outcome, Completed):
+        said = [ContextMessage(sender="user", role=m.role, content=m.content) for m in plan.asked]
+        answer = ContextMessage(
+            sender=plan.agent_id, role="assistant", content=_answer_text(plan, outcome.outputs)
+        )
+        ctx.llm.share([*said, answer])
+    return outcome
+
+
+def _answer_text(plan: Plan, outputs: JsonObject) -> str:
+    """The answer in a node's outputs, as text."""
+    names = ("handoff",) if plan.returns_result else ("text", "result", "handoff")
+    answer: Json = next((outputs[name] for name in names if name in outputs), outputs)
+    return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
 
 
 class Invocation:

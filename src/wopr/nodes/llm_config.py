@@ -19,6 +19,7 @@ from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
 DEFAULT_CALLS: Final = 20
 
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]*:.+$")]
+AgentSharing = Annotated[str, msgspec.Meta(pattern=r"^(isolated|shared|shared:[^\s].{0,127})$")]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Millis = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
 
@@ -52,6 +53,8 @@ class ChatConfig(Closed, frozen=True, kw_only=True):
     stream: bool = True
     timeout_ms: _Millis = 120_000
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=10)] = 3
+    # Whose conversation the model knows: the node's own, the run's, or that of a group.
+    agent_sharing: AgentSharing = "isolated"
     requires: list[NonEmpty] = []
     fallback_model: ModelName | Unset = UNSET
     budget: Budget = Budget()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from wopr.nodes.models import Models
 from wopr.nodes.tools import Tool
@@ -52,6 +54,14 @@ class TextStream(Protocol):
         ...
 
 
+class ContextMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
+    """A message of a shared context: a task, or what an agent answered."""
+
+    sender: str
+    role: str
+    content: str
+
+
 class LlmContext(Protocol):
     """A run's models, tools and budget, as one node may use them."""
 
@@ -86,6 +96,15 @@ class LlmContext(Protocol):
     @property
     def spent(self) -> Spent:
         """What the run has on its log as used."""
+        ...
+
+    @property
+    def history(self) -> Sequence[ContextMessage]:
+        """What was said in the node's shared context before this execution started, in order."""
+        ...
+
+    def share(self, messages: Sequence[ContextMessage]) -> None:
+        """Add messages to the node's shared context; a node with a context of its own adds none."""
         ...
 
     def manifest(self, agent_id: str) -> AgentManifest | None:

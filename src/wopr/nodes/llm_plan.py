@@ -22,6 +22,8 @@ from wopr.protocol.manifests import AgentManifest
 from wopr.security.untrusted import RULE, untrusted
 
 HAND_OVER: Final = "hand_over"
+# How the names of nodes without an agent begin.
+UNNAMED: Final = "host:llm:"
 _CONVERSATION: Final = ("prompt", "messages")
 _NO_TOOL_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_TOOL_NAME: Final = 64
@@ -45,8 +47,15 @@ class Plan:
     refused_tools: tuple[str, ...] = ()
     schema: JsonObject | None = None
     asks_confidence: bool = False
+    # How many of the messages, after the system prompt, are the shared context's.
+    history: int = 0
     # The result is all that the node returns: the agent's manifest says what that is.
     returns_result: bool = False
+
+    @property
+    def asked(self) -> tuple[Message, ...]:
+        """The node's own messages: what it asks beyond its system prompt and its context."""
+        return self.messages[1 + self.history :]
 
     def with_model(self, name: str) -> Plan:
         """The same plan for another model."""
@@ -80,7 +89,7 @@ class Plan:
 
 def agent_of(ctx: NodeContext) -> str:
     """Who speaks in this node: its pin, or a name of the host's own."""
-    return f"host:llm:{ctx.node_id}" if ctx.agent is None else ctx.agent.agent_id
+    return f"{UNNAMED}{ctx.node_id}" if ctx.agent is None else ctx.agent.agent_id
 
 
 def plan_of(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Plan:
@@ -89,11 +98,13 @@ def plan_of(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Plan:
     manifest = None if ctx.agent is None else ctx.llm.manifest(agent_id)
     config = _with_options(config, ctx.configurable)
     provider, model = split_model(_model_name(ctx, config))
+    history = tuple(_history(ctx, agent_id))
     plan = Plan(
         agent_id=agent_id,
         provider=provider,
         model=model,
-        messages=tuple(_messages(ctx, config, inputs, manifest)),
+        messages=(_system(config, manifest), *history, *_own_messages(ctx, config, inputs)),
+        history=len(history),
         config=config,
     )
     if isinstance(config, StructuredConfig):
@@ -130,16 +141,33 @@ def _model_name(ctx: NodeContext, config: ChatConfig) -> str:
     return name
 
 
-def _messages(
-    ctx: NodeContext, config: ChatConfig, inputs: JsonObject, manifest: AgentManifest | None
-) -> Iterator[Message]:
+def _system(config: ChatConfig, manifest: AgentManifest | None) -> Message:
     own = (
         ""
         if manifest is None or isinstance(manifest.system_prompt, Unset)
         else (manifest.system_prompt)
     )
     system = "\n\n".join(part for part in (own, config.system, RULE) if part)
-    yield Message(role="system", content=system)
+    return Message(role="system", content=system)
+
+
+def _history(ctx: NodeContext, agent_id: str) -> Iterator[Message]:
+    """The shared context as this node's model is told of it.
+
+    What the agent itself said is its own. What another agent said is data: it may repeat what
+    somebody outside wants to be obeyed. Nodes without an agent speak for the host alike.
+    """
+    is_unnamed = agent_id.startswith(UNNAMED)
+    for said in ctx.llm.history:
+        if said.role == "user":
+            yield Message(role="user", content=said.content)
+        elif said.sender == agent_id or (is_unnamed and said.sender.startswith(UNNAMED)):
+            yield Message(role="assistant", content=said.content)
+        else:
+            yield Message(role="user", content=untrusted(said.content, agent=said.sender))
+
+
+def _own_messages(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Iterator[Message]:
     task = "\n\n".join(_task(ctx, config, inputs))
     if task:
         yield Message(role="user", content=task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,9 +14,11 @@ import structlog
 
 from wopr.agents.credentials import Credentials
 from wopr.agents.toolbox import Tool, Toolbox, ToolContext, ToolFault
+from wopr.engine.contexts import context_channel, group_of, messages_in
+from wopr.engine.expression_tokens import is_object
 from wopr.engine.outcome import NodeFailure
 from wopr.nodes.context import SYSTEM_AGENT, ToolUse
-from wopr.nodes.llm_context import Caps, Spent, TextStream
+from wopr.nodes.llm_context import Caps, ContextMessage, Spent, TextStream
 from wopr.nodes.models import Models
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
@@ -56,6 +58,7 @@ class RunLlm:
         self.caps = lowered(services.llm.caps, call.configurable)
         node = run.compiled.graph.nodes[call.node_id]
         self.is_private = call.is_private
+        self._channel = context_channel(node.config)
         self.credentials_ref = _credentials_ref(node.credentials_ref, call.configurable)
         is_summary = call.verbosity == "summary"
         self.reasoning_bytes = services.token_limit * 4 if is_summary else None
@@ -87,6 +90,28 @@ class RunLlm:
             calls=state.model_calls,
             tool_calls=state.tool_calls,
         )
+
+    @property
+    def history(self) -> Sequence[ContextMessage]:
+        """What was said in the node's shared context before this execution started, in order."""
+        said = messages_in(self._call.state.channels, self._channel)
+        return [*_readable(said[: self._call.state.nodes[self._call.node_id].heard])]
+
+    def share(self, messages: Sequence[ContextMessage]) -> None:
+        """Add messages to the node's shared context, each once."""
+        call = self._call
+        if self._channel is None:
+            return
+        held = messages_in(self._run.state.channels, self._channel)
+        known = {message["messageId"] for message in held if is_object(message)}
+        group = group_of(self._channel)
+        for place, message in enumerate(messages):
+            # Without the run's id: a replay names its messages alike.
+            message_id = f"{call.node_id}:{call.visit}:{place}"
+            record: JsonObject = {"messageId": message_id, **msgspec.to_builtins(message)}
+            record |= {"groupId": group} if group else {}
+            if message_id not in known:
+                call.write_channel(self._channel, record | {"ts": call.now}, reducer="message")
 
     def manifest(self, agent_id: str) -> AgentManifest | None:
         """An agent's manifest as it was when the run started."""
@@ -169,6 +194,15 @@ class RunLlm:
             secret=self.secret,
             traceparent=call.state.traceparent,
         )
+
+
+def _readable(said: Sequence[Json]) -> Iterator[ContextMessage]:
+    """The messages that can be read; a node of a user's own may have written others."""
+    for message in said:
+        try:
+            yield msgspec.convert(message, ContextMessage)
+        except msgspec.ValidationError:
+            continue
 
 
 class _Streams:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import jsonschema_rs
 import msgspec
 
+from wopr.engine.contexts import is_context
 from wopr.engine.expression_tokens import is_list, is_object
 from wopr.engine.expressions import condition_faults
 from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
@@ -242,6 +243,9 @@ def _schema_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
     if not isinstance(definition.configurable_schema, Unset):
         yield from schema_faults("configurableSchema", definition.configurable_schema)
     for name, channel in definition.channels.items():
+        if is_context(name):
+            message = "is the channel of a context that agents share; use another name"
+            yield Fault(path=f"channels.{name}", message=message)
         if not isinstance(channel.schema, Unset):
             yield from schema_faults(f"channels.{name}.schema", channel.schema)
 

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from wopr.engine.channels import reduce
+from wopr.engine.contexts import is_context
 from wopr.engine.fold import channel_limits
 from wopr.engine.graph import default_channels, default_variables
 from wopr.engine.interrupts import HELD_OUTPUTS
@@ -229,7 +230,7 @@ class Vault:
         value = self._hidden.clean(state, shown.get("value"))
         if payload["reducer"] == "message" and _is_private(state, node_id):
             self._hidden.hide(said_in(payload["value"]))
-            value = shown_turn(value)
+            value = {**value, "content": MASK} if is_context(name) else shown_turn(value)
         if is_marked or name in self._contents.channels or value is not payload["value"]:
             self._fold_write(state, payload, at)
         return payload if value is payload["value"] else shown | {"value": value}
