@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest
 
+from wopr.api import stream
 from wopr.cli.errors import CliError
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.stream import EventStream, Frame, FrameParser, LineSplitter, Patience
@@ -25,6 +27,36 @@ def parsed(*chunks: bytes) -> list[Frame]:
 
 def sequences(output: str) -> list[int]:
     return [json.loads(line)["sequence"] for line in output.splitlines()]
+
+
+class CountedSplits:
+    """The pattern of line ends, counting the bytes that it looks at."""
+
+    def __init__(self, pattern: re.Pattern[bytes]) -> None:
+        self._pattern = pattern
+        self.scanned = 0
+
+    def split(self, data: bytes) -> list[bytes]:
+        self.scanned += len(data)
+        return self._pattern.split(data)
+
+
+@pytest.mark.parametrize("megabytes", [8, 30])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+def test_every_byte_of_a_large_event_is_looked_at_once(
+    megabytes: int, end: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = CountedSplits(stream._LINE_END)
+    monkeypatch.setattr(stream, "_LINE_END", counted)
+    data = b"x" * (megabytes * 1_000_000)
+    sent = b"id: 1" + end + b"data: " + data + end + end + b":" + end
+    chunks = [sent[at : at + 16_384] for at in range(0, len(sent), 16_384)]
+
+    frames = parsed(*chunks)
+
+    assert [frame.data == data for frame in frames] == [True]
+    # A carriage return at the end of a chunk is looked at again with the next one.
+    assert counted.scanned <= len(sent) + len(chunks)
 
 
 def test_a_frame_has_its_id_event_and_all_its_data_lines() -> None:

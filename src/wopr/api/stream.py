@@ -48,15 +48,22 @@ class LineSplitter:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        # The pieces of the line that is not complete yet. None of them is looked at again.
+        self._pieces: list[bytes] = []
+        self._has_carriage_return = False
 
     def feed(self, chunk: bytes) -> list[str]:
-        """Take the next bytes; the answer is every line that is now complete."""
-        pending = self._rest + chunk
+        """Take the next bytes and return every line that is now complete."""
+        if self._has_carriage_return:
+            chunk = b"\r" + chunk
         # A carriage return at the very end may be the first half of a CRLF.
-        held = len(pending) - 1 if pending.endswith(b"\r") else len(pending)
-        *lines, rest = _LINE_END.split(pending[:held])
-        self._rest = rest + pending[held:]
+        self._has_carriage_return = chunk.endswith(b"\r")
+        first, *more = _LINE_END.split(chunk[:-1] if self._has_carriage_return else chunk)
+        self._pieces.append(first)
+        if not more:
+            return []
+        lines = [b"".join(self._pieces), *more[:-1]]
+        self._pieces = [more[-1]]
         return [line.decode("utf-8", "replace") for line in lines]
 
 
