@@ -37,6 +37,8 @@ SETTINGS: Final[dict[str, str]] = {
     "otel_content": "Put what models and tools were told and said into the spans that leave the host, and keep "
     "what tools were told and said of those that come in; redacted.",
     "max_in_flight": "Requests under way at once before the host answers 503.",
+    "blocked_loop_seconds": "After how long a blocked event loop is logged with the node that blocks it, "
+    "and counted in `wopr_event_loop_blocked_total`; 0 is never.",
     "max_readers_per_run": "Open streams on one run before the next is answered 429.",
     "executes": "Execute nodes in this process; `wopr serve --no-worker` leaves them to workers. Only "
     "where processes share a database.",

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
-import anyio.to_thread
 import msgspec
 
+from wopr.nodes.threads import run_in_thread
 from wopr.nodes.tools import ToolContext, ToolFault, Transport
 from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
@@ -40,8 +40,7 @@ class FunctionTool:
             given[self.context_name] = context
         if inspect.iscoroutinefunction(self.function):
             return to_json(await self.function(**given))
-        result = await anyio.to_thread.run_sync(lambda: self.function(**given))
-        return to_json(result)
+        return to_json(await run_in_thread(lambda: self.function(**given)))
 
     def _decoded(self, arguments: JsonObject) -> dict[str, Any]:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from wopr.nodes import (
     branching,
@@ -57,7 +58,14 @@ def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
     for module in MODULES:
         for node_type in declared_in(vars(module)):
             if with_conformance or not node_type.conformance_only:
-                yield node_type
+                yield _inline(node_type)
+
+
+def _inline(node_type: NodeType) -> NodeType:
+    """Let the plain functions of the host itself run without a thread: none of them blocks."""
+    if not node_type.runs_in_thread:
+        return node_type
+    return replace(node_type, is_async=False, runs_in_thread=False)
 
 
 def builtin_registry(*, with_conformance: bool = False) -> NodeRegistry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast, get_type_hints
@@ -20,6 +20,7 @@ from wopr.engine.outcome import (
     Waiting,
 )
 from wopr.nodes.context import NodeContext
+from wopr.nodes.threads import run_in_thread
 from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
 
@@ -34,8 +35,10 @@ ENTRY_POINT_GROUP = "wopr.nodes"
 class NodeType:
     """A kind of node: its code, and what its config and inputs must look like.
 
-    A plain function does no I/O and runs inside the advance; an `async` one may wait. `reentrant`
-    types may head a loop. `requires` names runtime capabilities that the host must provide.
+    A node that `is_async` is called in the background, after its start is committed. A plain
+    function that `runs_in_thread` may block. Other plain functions are called while the run is
+    being written, and must neither block nor wait: only built-in types are such functions.
+    `reentrant` types may head a loop. `requires` names capabilities that the host must provide.
     """
 
     type_id: str
@@ -43,6 +46,7 @@ class NodeType:
     config_type: type[Any] = dict
     inputs_type: type[Any] = dict
     is_async: bool = False
+    runs_in_thread: bool = False
     reentrant: bool = False
     requires: tuple[str, ...] = ()
     conformance_only: bool = False
@@ -63,6 +67,12 @@ class NodeType:
             return inputs
         return from_json(inputs, self.inputs_type)
 
+    async def call(self, ctx: NodeContext, config: Any, inputs: Any) -> Outcome:
+        """Call a node that may wait or block, and accept what it returned."""
+        if self.runs_in_thread:
+            return as_outcome(await run_in_thread(lambda: self.execute(ctx, config, inputs)))
+        return as_outcome(await self.execute(ctx, config, inputs))
+
     def schema(self) -> JsonObject:
         """JSON Schemas of config and inputs, derived from the types."""
         return {
@@ -82,19 +92,25 @@ def node(
     aliases: Iterable[str] = (),
     asked_keys: AskedKeys | None = None,
 ) -> Callable[[F], F]:
-    """Declare a node type from a function `(ctx, config, inputs) -> outcome or outputs`."""
+    """Declare a node type from a function `(ctx, config, inputs) -> outcome or outputs`.
+
+    A plain function runs in a thread and may block. An `async` function shares the event loop with
+    everything else in the process: it must await whatever takes time.
+    """
 
     def declare(function: F) -> F:
         hints = get_type_hints(function)
         parameters = list(inspect.signature(function).parameters)
         if len(parameters) != 3:
             raise TypeError(f"{type_id}: a node takes (ctx, config, inputs), not {parameters}")
+        is_coroutine = inspect.iscoroutinefunction(function)
         declared = NodeType(
             type_id=type_id,
             execute=function,
             config_type=hints.get(parameters[1], dict),
             inputs_type=hints.get(parameters[2], dict),
-            is_async=inspect.iscoroutinefunction(function),
+            is_async=True,
+            runs_in_thread=not is_coroutine,
             reentrant=reentrant,
             requires=tuple(requires),
             conformance_only=conformance_only,
@@ -176,8 +192,3 @@ def as_outcome(result: object) -> Outcome:
             f"a node returns an object of outputs, not {type(result).__name__}", retryable=False
         )
     return Completed(cast("JsonObject", outputs))
-
-
-async def await_outcome(result: Awaitable[object]) -> Outcome:
-    """Wait for an async node and accept what it returned."""
-    return as_outcome(await result)

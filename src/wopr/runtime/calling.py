@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import cast
+
 import anyio
 import msgspec
 import structlog
@@ -11,7 +14,7 @@ from wopr.engine.outcome import Failed, NodeFailure, Outcome
 from wopr.engine.ports import PortFault, resolve
 from wopr.engine.state import RunState
 from wopr.engine.triggers import scope
-from wopr.nodes.registry import NodeType, as_outcome, await_outcome
+from wopr.nodes.registry import NodeType, as_outcome
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import HoldLost, Unavailable, WoprError
 from wopr.protocol.runs import RunError
@@ -31,7 +34,7 @@ def call_now(run: ActiveRun, call: AgentCall, node_type: NodeType) -> Outcome:
     try:
         return as_outcome(node_type.execute(call, *_arguments(run, call, node_type)))
     except Exception as error:  # the outer edge of a node's own code
-        return _failed(call, error)
+        return _failed(call, *_causes(error))
 
 
 async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, now: int) -> Outcome:
@@ -47,11 +50,13 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
     with anyio.move_on_after(None if deadline is None else (deadline - now) / 1000):
         try:
             arguments = _arguments(run, call, node_type)
-            return await await_outcome(node_type.execute(call, *arguments))
-        except (Unavailable, HoldLost):
-            raise
+            return await node_type.call(call, *arguments)
         except Exception as error:  # the outer edge of a node's own code
-            return _failed(call, error)
+            causes = list(_causes(error))
+            for cause in causes:
+                if isinstance(cause, Unavailable | HoldLost):
+                    raise cause from None
+            return _failed(call, *causes)
     return _timed_out(call.state, call.node_id)
 
 
@@ -105,16 +110,34 @@ def _carried_values(run: ActiveRun, node_id: str, known: dict[str, Json]) -> Jso
     return values
 
 
-def _failed(call: AgentCall, error: Exception) -> Failed:
-    match error:
+def _causes(error: Exception) -> Iterator[Exception]:
+    """The exceptions of a task group, in order, without the groups around them."""
+    if not isinstance(error, ExceptionGroup):
+        yield error
+        return
+    for each in cast("ExceptionGroup[Exception]", error).exceptions:
+        yield from _causes(each)
+
+
+def _failed(call: AgentCall, *causes: Exception) -> Failed:
+    """The failure of a node: that of its first cause, with all of several in `details.errors`."""
+    errors = [_error(call, cause) for cause in causes]
+    if len(errors) == 1:
+        return Failed(errors[0])
+    details = {} if isinstance(errors[0].details, Unset) else errors[0].details
+    named = [{"code": error.code, "message": error.message} for error in errors]
+    return Failed(msgspec.structs.replace(errors[0], details=details | {"errors": named}))
+
+
+def _error(call: AgentCall, cause: Exception) -> RunError:
+    match cause:
         case NodeFailure():
-            return Failed(error.error)
+            return cause.error
         case PortFault() | msgspec.ValidationError():
-            message = f"inputs: {error}"
-            return Failed(RunError(code="validation_error", message=message, retryable=False))
+            message = f"inputs: {cause}"
+            return RunError(code="validation_error", message=message, retryable=False)
         case WoprError():
-            return Failed(RunError(code=error.code, message=error.message))
+            return RunError(code=cause.code, message=cause.message)
         case _:
-            log.warning("node raised", run_id=call.run_id, node_id=call.node_id, exc_info=error)
-            message = f"{type(error).__name__}: {error}"
-            return Failed(RunError(code="node_error", message=message))
+            log.warning("node raised", run_id=call.run_id, node_id=call.node_id, exc_info=cause)
+            return RunError(code="node_error", message=f"{type(cause).__name__}: {cause}")

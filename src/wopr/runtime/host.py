@@ -52,6 +52,7 @@ from wopr.runtime.sources import Sources
 from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.tool_calls import ToolPolicy
 from wopr.runtime.tracing import Tracing
+from wopr.runtime.watchdog import Watchdog
 from wopr.runtime.webhooks import Dispatcher
 from wopr.security.audit_chain import CheckpointKey
 from wopr.security.keys import parse_env_keys
@@ -127,6 +128,8 @@ async def running_host(
             async with anyio.create_task_group() as tasks:
                 host.advancer.wakeups.start(tasks)
                 tasks.start_soon(tracing.run_forever)
+                watchdog = Watchdog(host.metrics, settings.blocked_loop_seconds)
+                tasks.start_soon(watchdog.run_forever)
                 if host.sharing is None:
                     for duty in duties_of(host):
                         tasks.start_soon(duty)

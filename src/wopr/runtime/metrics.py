@@ -44,6 +44,12 @@ class Metrics:
         self._rescued = Counter(
             "wopr_runs_rescued", "Runs taken up from dead processes.", registry=self.registry
         )
+        self._blocked = Counter(
+            "wopr_event_loop_blocked",
+            "Times that code blocked the event loop, by the type of the node.",
+            ["node_type"],
+            registry=self.registry,
+        )
         self._appends = Histogram(
             "wopr_append_seconds",
             "Time to commit an append.",
@@ -73,6 +79,10 @@ class Metrics:
     def rescued(self, count: int) -> None:
         """Count runs taken up from a process that died."""
         self._rescued.inc(count)
+
+    def loop_blocked(self, node_type: str) -> None:
+        """Count a blocked event loop. Safe to call from any thread."""
+        self._blocked.labels(node_type).inc()
 
     def append_took(self, seconds: float) -> None:
         """Record how long an append took."""

@@ -53,6 +53,8 @@ class Settings:
     # Requests under way at once before the host answers 503.
     max_in_flight: int = 2000
     max_readers_per_run: int = 1000
+    # After how long a blocked event loop is logged with the node that blocks it; 0 is never.
+    blocked_loop_seconds: float = 1.0
     # Where processes share a database: whether this one executes nodes and answers requests, how
     # many wake-ups it works on, and how many runs it has nodes of in flight, in all and of a tenant.
     executes: bool = True

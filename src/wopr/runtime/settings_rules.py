@@ -96,6 +96,7 @@ RULES: Final = (
     _finite("ingest_rate_limit"),
     _finite("otlp_settle_seconds"),
     _finite("otlp_quiet_seconds"),
+    _finite("blocked_loop_seconds"),
     _finite("max_budget_tokens"),
     _finite("max_budget_cost_usd"),
     _finite("max_model_calls"),

@@ -1,0 +1,126 @@
+"""Detect code that blocks the event loop, and name the node that does it.
+
+An async node that calls blocking code, such as `time.sleep` or a synchronous HTTP client, stops
+every request and every other run of the process. A thread notices that the loop no longer runs and
+looks at what it executes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Final
+
+import anyio
+import structlog
+
+from wopr.nodes.registry import NodeType
+from wopr.runtime.agent_call import AgentCall
+from wopr.runtime.calling import call_and_wait
+from wopr.runtime.metrics import Metrics
+
+CHECKS_PER_LIMIT: Final = 4
+UNKNOWN: Final = "unknown"
+
+log = structlog.get_logger("wopr.watchdog")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """The code that the event loop executes, and the node that it belongs to, if that is known."""
+
+    file: str
+    line: int
+    function: str
+    call: AgentCall | None = None
+    node_type: NodeType | None = None
+
+
+class Watchdog:
+    """Logs and counts every time that the event loop is blocked for longer than a limit."""
+
+    def __init__(self, metrics: Metrics, limit_seconds: float) -> None:
+        self._metrics = metrics
+        self._limit = limit_seconds
+        self._interval = limit_seconds / CHECKS_PER_LIMIT
+        self._beat = 0.0
+        self._stopped = threading.Event()
+
+    async def run_forever(self) -> None:
+        """Watch the event loop that this is called in, until cancelled. A limit of 0 is off."""
+        if not self._limit:
+            return
+        self._beat = time.monotonic()
+        watched = threading.get_ident()
+        threading.Thread(
+            target=self._watch, args=(watched,), name="wopr-watchdog", daemon=True
+        ).start()
+        try:
+            while True:
+                self._beat = time.monotonic()
+                await anyio.sleep(self._interval)
+        finally:
+            self._stopped.set()
+
+    def _watch(self, watched: int) -> None:
+        reported = 0.0
+        while not self._stopped.wait(self._interval):
+            beat = self._beat
+            if beat == reported or time.monotonic() - beat <= self._limit + self._interval:
+                continue
+            blocker = find_blocker(sys._current_frames().get(watched))
+            if blocker is not None and beat == self._beat:
+                reported = beat
+                self._report(blocker)
+
+    def _report(self, blocker: Blocker) -> None:
+        type_id = UNKNOWN if blocker.node_type is None else blocker.node_type.type_id
+        self._metrics.loop_blocked(type_id)
+        about = {} if blocker.call is None else _about(blocker.call, type_id)
+        log.warning(
+            "event loop blocked: make the function plain instead of async, or await what takes time",
+            limit_seconds=self._limit,
+            file=blocker.file,
+            line=blocker.line,
+            function=blocker.function,
+            **about,
+        )
+
+
+def find_blocker(innermost: FrameType | None) -> Blocker | None:
+    """Find what a stack executes: the line of the node's function, or else the innermost line.
+
+    None when the loop waits for events, as it does after the process itself was stopped.
+    """
+    frames = list(_outwards(innermost))
+    if not any(frame.f_code.co_flags & inspect.CO_COROUTINE for frame in frames):
+        return None
+    calls = [frame for frame in frames if frame.f_code is call_and_wait.__code__]
+    if not calls:
+        return _blocker(frames[0])
+    call, node_type = calls[0].f_locals["call"], calls[0].f_locals["node_type"]
+    own: CodeType | None = getattr(inspect.unwrap(node_type.execute), "__code__", None)
+    blocking = next((frame for frame in frames if frame.f_code is own), frames[0])
+    return _blocker(blocking, call, node_type)
+
+
+def _blocker(
+    frame: FrameType, call: AgentCall | None = None, node_type: NodeType | None = None
+) -> Blocker:
+    code = frame.f_code
+    return Blocker(code.co_filename, frame.f_lineno, code.co_qualname, call, node_type)
+
+
+def _about(call: AgentCall, type_id: str) -> dict[str, str]:
+    return {"node_type": type_id, "node_id": call.node_id, "run_id": call.run_id}
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
