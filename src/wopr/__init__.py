@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from wopr.nodes.context import NodeContext
     from wopr.nodes.registry import node
     from wopr.nodes.tools import ToolContext, ToolFault
+    from wopr.protocol.workflow import NodeSettings, RetryPolicy, WorkflowSettings
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,8 @@ __all__ = [
     "InboxItem",
     "Node",
     "NodeContext",
+    "NodeSettings",
+    "RetryPolicy",
     "Run",
     "RunCancelled",
     "RunEnded",
@@ -54,6 +57,7 @@ __all__ = [
     "ToolFault",
     "Workflow",
     "WorkflowError",
+    "WorkflowSettings",
     "__version__",
     "any_of",
     "connect",
@@ -87,6 +91,7 @@ _HOMES = {
     "nodes.context": ("NodeContext",),
     "nodes.registry": ("node",),
     "nodes.tools": ("ToolContext", "ToolFault"),
+    "protocol.workflow": ("NodeSettings", "RetryPolicy", "WorkflowSettings"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -17,7 +17,7 @@ from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.workflow import NodeSettings, Position, WorkflowNode
 
 _APART = 200
-_SETTINGS = NodeSettings()
+NO_SETTINGS = NodeSettings()
 
 
 class Graph:
@@ -47,7 +47,7 @@ class Graph:
         /,
         *,
         config: object = None,
-        settings: NodeSettings = _SETTINGS,
+        settings: NodeSettings = NO_SETTINGS,
         agent: Agent | None = None,
         **inputs: object,
     ) -> Node:
@@ -64,7 +64,7 @@ class Graph:
         what: NodeKind,
         config: object,
         inputs: Mapping[str, object],
-        settings: NodeSettings = _SETTINGS,
+        settings: NodeSettings = NO_SETTINGS,
         agent: Agent | None = None,
     ) -> Node:
         """The same with the inputs as one mapping, for names that are no keywords."""
@@ -77,7 +77,7 @@ class Graph:
             position=self.position(),
             config=_plain(config),
             inputs={key: port_of(value) for key, value in inputs.items()},
-            settings=settings,
+            settings=checked_settings(node_id, settings),
             agent=UNSET if agent is None else AgentRef(agent_id=agent.id),
         )
         return self.put(
@@ -113,6 +113,17 @@ class Graph:
 def _input_faults(node_type: NodeType, inputs: Mapping[str, object]) -> list[str]:
     shape = inputs_shape(node_type)
     return list(value_faults(inputs, shape, required(shape)))
+
+
+def checked_settings(node_id: str, settings: object) -> NodeSettings:
+    """Return a node's settings. Raises `WorkflowError` for anything but `NodeSettings`."""
+    if isinstance(settings, NodeSettings):
+        return settings
+    fault = (
+        f"settings must be NodeSettings(timeout=..., max_retries=..., backoff=...), "
+        f"not {type(settings).__name__}"
+    )
+    raise WorkflowError(f"node {node_id}", [fault])
 
 
 def _plain(config: object) -> JsonObject:

@@ -10,7 +10,7 @@ import msgspec
 from wopr.api.agent import Agent
 from wopr.api.building import graph_faults, host_faults, wire_edges
 from wopr.api.errors import WorkflowError
-from wopr.api.graph import Graph
+from wopr.api.graph import NO_SETTINGS, Graph, checked_settings
 from wopr.api.nodes import Node
 from wopr.api.shapes import members, required, shape_of
 from wopr.api.types import (
@@ -30,6 +30,7 @@ from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.protocol.interrupts import ApprovalAction
 from wopr.protocol.workflow import (
+    NodeSettings,
     WorkflowDefinition,
     WorkflowMetadata,
     WorkflowNode,
@@ -138,9 +139,18 @@ class Workflow(Graph, Generic[In, Out]):
         self._variables[name] = found
         return Variable(name, shape)
 
-    def set(self, node_id: str, variable: Variable, value: object, /) -> Node:
-        """Set a variable, which whoever started this workflow can read."""
-        return self.node(node_id, SET_VARIABLE, {"name": variable.name}, {"value": value})
+    def set(
+        self,
+        node_id: str,
+        variable: Variable,
+        value: object,
+        /,
+        *,
+        settings: NodeSettings = NO_SETTINGS,
+    ) -> Node:
+        """Set a variable. A parent workflow can read it."""
+        config = {"name": variable.name}
+        return self.node(node_id, SET_VARIABLE, config, {"value": value}, settings)
 
     def agent(
         self,
@@ -151,6 +161,7 @@ class Workflow(Graph, Generic[In, Out]):
         prompt: object,
         config: JsonObject | None = None,
         sharing: str | None = None,
+        settings: NodeSettings = NO_SETTINGS,
         **inputs: object,
     ) -> Node:
         """Let an agent work. Text given as `prompt` is yours; what the run gives is data to the model.
@@ -158,6 +169,7 @@ class Workflow(Graph, Generic[In, Out]):
         The node's outputs are `result` of the agent's output type, or `text`; with a threshold also
         `confidence`. `sharing` says which conversation the model knows: `isolated`, `shared`, or
         `shared:<group>`; without it the agent's own.
+        `settings` are the node\'s retries, timeout and backoff.
         """
         if not isinstance(agent, Agent):
             raise WorkflowError(f"node {node_id}", [f"{agent!r} is no agent: give an Agent(...)"])
@@ -172,6 +184,7 @@ class Workflow(Graph, Generic[In, Out]):
                 position=self.position(),
                 config=agent.node_config() | own | shared | (config or {}),
                 inputs={key: port_of(value) for key, value in given.items()},
+                settings=checked_settings(node_id, settings),
                 agent=AgentRef(agent_id=agent.id),
                 credentials_ref=agent.credentials_ref or UNSET,
             ),
@@ -191,9 +204,10 @@ class Workflow(Graph, Generic[In, Out]):
         actions: Sequence[ApprovalAction] = ("accept", "reject"),
         required_approvals: int = 1,
         timeout: float = 0,
+        settings: NodeSettings = NO_SETTINGS,
         **config: Json,
     ) -> Node:
-        """Wait until somebody approves; `artifact` is what they see, `timeout` is in seconds."""
+        """Wait for an approval. `artifact` is what the approver sees, `timeout` is in seconds."""
         shown = {} if artifact is UNSET else {"artifact": artifact}
         asked: JsonObject = {
             "title": title,
@@ -201,12 +215,14 @@ class Workflow(Graph, Generic[In, Out]):
             "requiredApprovals": required_approvals,
             "timeoutMs": round(timeout * 1000),
         }
-        return self.node(node_id, APPROVAL, asked | config, shown)
+        return self.node(node_id, APPROVAL, asked | config, shown, settings)
 
-    def ask(self, node_id: str, /, **questions: str) -> Node:
-        """Wait until somebody answers; the output `answers` has one for each question."""
+    def ask(
+        self, node_id: str, /, *, settings: NodeSettings = NO_SETTINGS, **questions: str
+    ) -> Node:
+        """Wait for answers; the output `answers` has one for each question."""
         asked = [{"id": name, "question": text} for name, text in questions.items()]
-        return self.node(node_id, CLARIFICATION, {"questions": asked}, {})
+        return self.node(node_id, CLARIFICATION, {"questions": asked}, {}, settings)
 
     def sub(
         self,
@@ -215,6 +231,7 @@ class Workflow(Graph, Generic[In, Out]):
         /,
         *,
         into: Mapping[str, str] | None = None,
+        settings: NodeSettings = NO_SETTINGS,
         **inputs: object,
     ) -> Node:
         """Run another workflow and wait for it; `into` sets own variables from the child's."""
@@ -225,7 +242,7 @@ class Workflow(Graph, Generic[In, Out]):
             faults = list(value_faults(inputs, shape, required(shape)))
         child = workflow if isinstance(workflow, str) else workflow.id
         config = {"workflowId": child, "outputMapping": dict(into or {})}
-        node = self.node(node_id, SUB_WORKFLOW, config, inputs)
+        node = self.node(node_id, SUB_WORKFLOW, config, inputs, settings)
         node.faults += tuple(faults)
         return node
 
