@@ -245,7 +245,7 @@ def test_conditions_and_expressions_are_read_for_nodes_and_outputs_that_are_not_
     flow.add("more", "core.identity", value=expr("nodes.nobody.text"))
 
     assert faults_of(flow) == (
-        "node more: input 'value': there is no node 'nobody': there is end, loud, more, review",
+        "node more: input 'value': there is no node 'nobody': expected one of end, loud, more, review",
         "edge loud >> end: there is no node 'lout': did you mean 'loud'?",
         "edge loud >> end: node 'loud' has no output 'lenght': did you mean 'length'?",
     )

@@ -50,6 +50,35 @@ def test_every_fault_of_a_refused_definition_is_printed(
     assert result.stdout == "a.json: not valid\n  nodes: at least one\n  edges: missing\n"
 
 
+WARNINGS = [{"path": "settings.color", "message": "has no effect"}]
+
+
+def test_warnings_about_an_added_definition_are_printed(
+    host: FakeHost, wopr: Wopr, files: list[str]
+) -> None:
+    host.answer("POST /v1/workflows", DEFINITION | {"warnings": WARNINGS}, 201)
+
+    result = wopr("workflows", "add", files[0])
+
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "a.json: added hello 1.0.0\n  warning: settings.color: has no effect\n"
+    )
+
+
+def test_warnings_about_a_checked_definition_are_printed(
+    host: FakeHost, wopr: Wopr, files: list[str]
+) -> None:
+    verdict = {"valid": True, "errors": [], "warnings": WARNINGS}
+    host.answer("POST /v1/workflows:validate", verdict)
+
+    shown = wopr("workflows", "check", files[0])
+    as_json = wopr("workflows", "check", files[0], "--json")
+
+    assert shown.stdout == ("a.json: valid hello 1.0.0\n  warning: settings.color: has no effect\n")
+    assert json.loads(as_json.stdout)["results"][0]["warnings"] == WARNINGS
+
+
 def test_other_content_under_a_taken_version_is_a_conflict(
     host: FakeHost, wopr: Wopr, files: list[str]
 ) -> None:

@@ -257,4 +257,4 @@ def test_every_edge_is_forward_or_closes_one_loop(definition: WorkflowDefinition
 
     assert sorted(forward + back) == sorted(found.id for found in definition.edges)
     assert all(loop.head in loop.members for loop in graph.loops.values())
-    assert cycle(definition, REENTRANT) == []
+    assert cycle(definition.nodes, definition.edges, REENTRANT) == []

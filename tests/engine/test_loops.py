@@ -221,6 +221,7 @@ def test_a_cycle_without_a_loop_node_is_named_in_order() -> None:
     nodes = [node("a"), node("b"), node("c"), loop("head", 1)]
     edges = [edge("a", "b"), edge("b", "c"), edge("c", "a"), edge("c", "head"), edge("head", "c")]
 
-    found = cycle(sketch(nodes, edges), REENTRANT)
+    definition = sketch(nodes, edges)
+    found = cycle(definition.nodes, definition.edges, REENTRANT)
 
     assert "".join(found) in ("abc", "bca", "cab")

@@ -226,3 +226,25 @@ async def test_a_run_of_another_tenant_is_not_there(ours: Bench) -> None:
 
     with pytest.raises(NotFound):
         await ours.host.commands.answer("globex", run_id, "gate", ACCEPT, ANN)
+
+
+# Delays
+
+
+@pytest.mark.parametrize("length", [MINUTE_MS + 1000, 20 * DAY_MS])
+async def test_a_delay_of_any_length_lasts_that_long_across_a_restart(
+    tmp_path: Path, length: int
+) -> None:
+    clock, new_id = Clock(), numbered()
+    async with bench(tmp_path, clock=clock, new_id=new_id) as ours:
+        run_id = await ours.create(await ours.register([delay("wait", length)]))
+        clock.now += length - 1
+        await ours.wake(run_id)
+        assert (await ours.row(run_id)).status == "running"
+
+    async with bench(tmp_path, clock=clock, new_id=new_id) as ours:
+        await ours.wake(run_id)
+        assert (await ours.row(run_id)).status == "running"
+        clock.now += 1
+        await ours.wake(run_id)
+        assert (await ours.row(run_id)).status == "completed"

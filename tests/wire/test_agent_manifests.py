@@ -181,7 +181,7 @@ def test_every_class_that_is_advertised_after_projection_can_be_installed(
         ({"handoff": {"taskSchemaRef": "t.json"}}, "handoff.taskSchemaRef"),
         ({"handoff": {"taskSchema": {"type": 7}}}, "handoff.taskSchema"),
         ({"requiresCapabilities": ["a", "a"]}, "requiresCapabilities"),
-        ({"memoryShape": {"forever": True}}, "memoryShape"),
+        ({"memoryShape": {"forever": True}}, "memoryShape.forever"),
         ({"evalSuiteRef": "e"}, "evalSuiteRef"),
     ],
 )
@@ -196,7 +196,7 @@ def test_every_fault_of_a_manifest_is_named_at_once(acme: Wire) -> None:
     found = refusal(acme, {"agentId": "host:x", "modelClass": "chat", "handoff": {"x": 1}})
 
     paths = {fault["path"] for fault in found["details"]["errors"]}
-    assert {"agentId", "modelClass", "systemPrompt", "handoff"} <= paths
+    assert {"agentId", "modelClass", "systemPrompt", "handoff.x"} <= paths
 
 
 # Hand-off schemas

@@ -177,7 +177,7 @@ def test_a_production_host_has_no_conformance_agents_and_no_fixtures(production:
 # Its config
 
 BAD: dict[str, tuple[JsonObject, str]] = {
-    "a stray key": ({"mock": 1}, ""),
+    "a stray key": ({"mock": 1}, ".mock"),
     "confidence above one": ({"mockConfidence": 1.7}, ".mockConfidence"),
     "confidence below zero": ({"mockConfidence": -0.1}, ".mockConfidence"),
     "a short agent id": ({"agentId": "ab"}, ".agentId"),
@@ -198,7 +198,7 @@ BAD: dict[str, tuple[JsonObject, str]] = {
         ".mockToolCalls.0",
     ),
     "a call without a tool": ({"mockToolCalls": [{"result": 1}]}, ".mockToolCalls.0"),
-    "a call with a stray key": ({"mockToolCalls": [ECHO | {"x": 1}]}, ".mockToolCalls.0"),
+    "a call with a stray key": ({"mockToolCalls": [ECHO | {"x": 1}]}, ".mockToolCalls.0.x"),
     "a negative duration": (
         {"mockToolCalls": [ECHO | {"durationMs": -1}]},
         ".mockToolCalls.0.durationMs",

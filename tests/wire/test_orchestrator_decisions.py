@@ -296,13 +296,13 @@ def test_dispatch_needs_a_supervisor_beside_it(acme: Wire) -> None:
 @pytest.mark.parametrize(
     ("config", "at"),
     [
-        ({"stray": 1}, ""),
+        ({"stray": 1}, ".stray"),
         ({"askUserRouting": "letter"}, ".askUserRouting"),
         ({"workerDispatchModel": "thread"}, ".workerDispatchModel"),
         ({"fanOutPolicy": "parallel"}, ".fanOutPolicy"),
         ({"iterationCap": 0}, ".iterationCap"),
         ({"inputMapping": {"a": 1}}, ".inputMapping.a"),
-        ({"memoryScopeIsolation": "isolated"}, ""),
+        ({"memoryScopeIsolation": "isolated"}, ".memoryScopeIsolation"),
     ],
 )
 def test_the_config_of_dispatch_is_closed(acme: Wire, config: JsonObject, at: str) -> None:

@@ -165,9 +165,9 @@ def test_every_fault_of_the_shape_is_named_at_once(acme: Wire) -> None:
 
     faults = _faults(acme, broken)
 
-    assert {"", "id", "nodes.0.typeId", "nodes.1", "variables.0.type"} <= faults.keys()
+    assert {"", "id", "nodes.0.typeId", "nodes.1.surprise", "variables.0.type"} <= faults.keys()
     assert "triggers" in faults[""]
-    assert "surprise" in faults["nodes.1"]
+    assert "surprise" in faults["nodes.1.surprise"]
 
 
 def test_every_fault_of_the_meaning_is_named_at_once(acme: Wire) -> None:
@@ -246,7 +246,11 @@ def test_a_check_tells_faults_without_registering(acme: Wire) -> None:
     good = workflow([node("a")])
     bad = workflow([node("a", "core.nothing"), node("b", "core.dispatch")])
 
-    assert acme.post("/v1/workflows:validate", good).json() == {"valid": True, "errors": []}
+    assert acme.post("/v1/workflows:validate", good).json() == {
+        "valid": True,
+        "errors": [],
+        "warnings": [],
+    }
     verdict = acme.post("/v1/workflows:validate", bad).json()
     assert verdict["valid"] is False
     assert verdict["errors"][0]["path"]

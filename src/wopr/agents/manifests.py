@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from typing import cast
 
-import jsonschema_rs
 import msgspec
 
-from wopr.protocol.checking import Fault, refused, schema_faults, shape_faults
+from wopr.protocol.checking import Fault, Shape, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Refused
 from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
@@ -42,8 +41,8 @@ def check_manifest(document: Json, model_classes: Collection[str] | None = None)
 
 
 @cache
-def _shape() -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator(export()["agent-manifest"])
+def _shape() -> Shape:
+    return Shape(export()["agent-manifest"])
 
 
 def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] | None) -> None:

@@ -14,13 +14,13 @@ from wopr.agents.functions import FunctionTool
 from wopr.agents.mcp_servers import McpServer
 from wopr.api.agent import Agent
 from wopr.api.errors import WorkflowError
-from wopr.api.names import not_there
 from wopr.api.tools import tool_in
 from wopr.api.types import known_types
 from wopr.api.workflow import AnyWorkflow, Workflow
 from wopr.nodes.models import Models
 from wopr.nodes.registry import NodeType
 from wopr.nodes.tools import Tool
+from wopr.protocol.names import not_there
 from wopr.runtime.contributions import Contributions
 
 MODULE: Final = "wopr_app"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from wopr.api.names import not_there
 from wopr.api.nodes import Edge, Node
 from wopr.api.refusals import faults_of
 from wopr.api.shapes import members
@@ -14,6 +13,7 @@ from wopr.engine.expression_tokens import ExpressionFault, references, scan
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
+from wopr.protocol.names import not_there
 from wopr.protocol.workflow import ConnectionPort, ExpressionPort, WorkflowEdge
 from wopr.runtime.registration import check_definition
 

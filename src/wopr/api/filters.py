@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypedDict
 
-from wopr.api.names import not_there
+from wopr.protocol.names import not_there
 
 
 class RunFilters(TypedDict, total=False):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from wopr.api.errors import WorkflowError
-from wopr.api.names import not_there
 from wopr.api.shapes import ANYTHING, members
 from wopr.api.values import Output
 from wopr.protocol.documents import UNSET, JsonObject, Unset
+from wopr.protocol.names import not_there
 from wopr.protocol.workflow import EdgeCondition, TriggerRule, WorkflowEdge, WorkflowNode
 
 if TYPE_CHECKING:

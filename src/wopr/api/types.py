@@ -7,7 +7,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_type_hints
 
 from wopr.api.errors import WorkflowError
-from wopr.api.names import not_there
 from wopr.api.shapes import ANYTHING, shape_of
 from wopr.engine.outcome import (
     Breached,
@@ -20,6 +19,7 @@ from wopr.engine.outcome import (
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.documents import JsonObject
+from wopr.protocol.names import not_there
 
 if TYPE_CHECKING:
     from wopr.api.agent import Agent

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wopr.api.errors import WorkflowError
-from wopr.api.names import not_there
 from wopr.api.shapes import ANYTHING, fits, members, shape_of, told
 from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
+from wopr.protocol.names import not_there
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,

@@ -169,7 +169,7 @@ class Workflow(Graph, Generic[In, Out]):
         The node's outputs are `result` of the agent's output type, or `text`; with a threshold also
         `confidence`. `sharing` says which conversation the model knows: `isolated`, `shared`, or
         `shared:<group>`; without it the agent's own.
-        `settings` are the node\'s retries, timeout and backoff.
+        `settings` are the node's retries, timeout and backoff.
         """
         if not isinstance(agent, Agent):
             raise WorkflowError(f"node {node_id}", [f"{agent!r} is no agent: give an Agent(...)"])

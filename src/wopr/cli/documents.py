@@ -59,6 +59,7 @@ class Verdict(Document, frozen=True, kw_only=True):
 
     valid: bool
     errors: list[Fault] = []
+    warnings: list[Fault] = []
 
 
 def object_of(value: Json) -> JsonObject:

@@ -130,6 +130,8 @@ def _result(path: Path, outcome: JsonObject | CliError) -> JsonObject:
 def _print_outcome(path: Path, outcome: JsonObject | CliError, done: str) -> None:
     if not isinstance(outcome, CliError):
         print_line(f"{path}: {done} {outcome.get('id')} {outcome.get('version')}")
+        for warning in faults({"errors": outcome.get("warnings")}):
+            print_line(f"  warning: {warning}")
         return
     print_line(f"{path}: {outcome.message}")
     for fault in faults(outcome.details):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from wopr.cli.conversation import ask
@@ -14,7 +15,7 @@ from wopr.cli.files import FilesArgument, each_file, workflow_ids, yaml_text
 from wopr.cli.options import AllOption, JsonOption, KeyOption, LimitOption, Target, UrlOption
 from wopr.cli.output import Cells, print_json
 from wopr.cli.paging import collect, print_collected
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import Json, JsonObject
 
 if TYPE_CHECKING:
     from wopr.cli.connection import Client
@@ -49,7 +50,7 @@ def add(
 
     async def register(client: Client, definition: JsonObject) -> JsonObject:
         stored = (await client.add_workflow(definition)).document
-        return {"id": stored.get("id"), "version": stored.get("version")}
+        return _named(stored) | _warned(stored.get("warnings"))
 
     each_file(files, Target(url, api_key), register, as_json=as_json, done="added")
 
@@ -81,7 +82,7 @@ def check(
                     ]
                 },
             )
-        return {"id": definition.get("id"), "version": definition.get("version")}
+        return _named(definition) | _warned(msgspec.to_builtins(verdict.warnings))
 
     each_file(files, Target(url, api_key), validate, as_json=as_json, done="valid")
 
@@ -104,6 +105,14 @@ def show(
         print_json(answer.body)
     else:
         typer.echo(yaml_text(answer.document), nl=False)
+
+
+def _named(definition: JsonObject) -> JsonObject:
+    return {"id": definition.get("id"), "version": definition.get("version")}
+
+
+def _warned(warnings: Json) -> JsonObject:
+    return {"warnings": warnings} if warnings else {}
 
 
 def _row(item: WorkflowListItem) -> Cells:

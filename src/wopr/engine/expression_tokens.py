@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, TypeGuard
+from typing import Final, Literal, TypeAlias
 
 import cel
 
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json
+from wopr.protocol.documents import is_list as is_list
+from wopr.protocol.documents import is_object as is_object
 
 Kind: TypeAlias = Literal["name", "text", "number", "open", "close", "dot", "other"]
 
@@ -47,16 +49,6 @@ class Token:
     kind: Kind
     source: str
     value: str | bytes = ""
-
-
-def is_list(value: Json) -> TypeGuard[list[Json]]:
-    """Tell whether a JSON value is a list."""
-    return isinstance(value, list)
-
-
-def is_object(value: Json) -> TypeGuard[JsonObject]:
-    """Tell whether a JSON value is an object."""
-    return isinstance(value, dict)
 
 
 def scan(source: str) -> tuple[Token, ...]:

@@ -93,7 +93,7 @@ def compile_graph(
     channels = frozenset(n for n, c in definition.channels.items() if c.sensitive)
     masking = _masking(definition)
     nodes = {node.id: node for node in definition.nodes}
-    loops = {loop.head: loop for loop in _loops(definition, reentrant)}
+    loops = {loop.head: loop for loop in _loops(definition.nodes, definition.edges, reentrant)}
     back = {edge.id for loop in loops.values() for edge in loop.back}
     forward = [edge for edge in definition.edges if edge.id not in back]
     return Graph(
@@ -117,16 +117,18 @@ def _masking(definition: WorkflowDefinition) -> MaskingMode:
     return "mask" if isinstance(mode, Unset) else mode
 
 
-def _loops(definition: WorkflowDefinition, reentrant: Collection[str]) -> Iterator[Loop]:
+def _loops(
+    nodes: list[WorkflowNode], all_edges: list[WorkflowEdge], reentrant: Collection[str]
+) -> Iterator[Loop]:
     """Find every loop, an outer one before those inside it.
 
     Without the edges that close a loop, the cycles that its members still form are the loops
     inside it.
     """
     parts: list[tuple[Collection[str], list[WorkflowEdge]]] = [
-        ([node.id for node in definition.nodes], definition.edges)
+        ([node.id for node in nodes], all_edges)
     ]
-    heads = [node.id for node in definition.nodes if node.type_id in reentrant]
+    heads = [node.id for node in nodes if node.type_id in reentrant]
     while parts:
         within, edges = parts.pop()
         for loop in _outermost([head for head in heads if head in within], within, edges):
@@ -178,11 +180,13 @@ def _reach(start: str, steps: Mapping[str, list[str]]) -> set[str]:
     return seen
 
 
-def cycle(definition: WorkflowDefinition, reentrant: Collection[str]) -> list[str]:
+def cycle(
+    nodes: list[WorkflowNode], edges: list[WorkflowEdge], reentrant: Collection[str]
+) -> list[str]:
     """Name the nodes of a cycle that no loop head allows, in order; empty when there is none."""
-    back = {edge.id for loop in _loops(definition, reentrant) for edge in loop.back}
-    waiting = {node.id: 0 for node in definition.nodes}
-    forward = [edge for edge in definition.edges if edge.id not in back]
+    back = {edge.id for loop in _loops(nodes, edges, reentrant) for edge in loop.back}
+    waiting = {node.id: 0 for node in nodes}
+    forward = [edge for edge in edges if edge.id not in back]
     for edge in forward:
         waiting[edge.target_node_id] += 1
     free = [node for node, count in waiting.items() if not count]

@@ -14,6 +14,7 @@ from wopr.protocol.errors import Refused
 from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
+from wopr.runtime.registration import definition_warnings
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
 
@@ -28,11 +29,18 @@ class WorkflowItem(Document, frozen=True, kw_only=True):
     description: NonEmpty | Unset = UNSET
 
 
+class RegisteredWorkflow(WorkflowDefinition, frozen=True, kw_only=True):
+    """A registered definition, with what this host ignores in it."""
+
+    warnings: list[Fault] = []
+
+
 class Verdict(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """What a check found."""
+    """The result of a check. A definition with warnings alone is valid."""
 
     valid: bool
     errors: list[Fault] = []
+    warnings: list[Fault] = []
 
 
 class NodeTypeItem(Document, frozen=True, kw_only=True):
@@ -116,7 +124,12 @@ async def register_workflow(exchange: Exchange) -> Answer:
         document,
         may_author_conformance=exchange.caller.may("conformance:author"),
     )
-    return Answer(201 if is_new else 200, row.body)
+    status = 201 if is_new else 200
+    warnings = definition_warnings(document)
+    if not warnings:
+        return Answer(status, row.body)
+    answer = ok({**document, "warnings": warnings}, status)
+    return redacted(answer, exchange.redactor)
 
 
 async def validate_workflow(exchange: Exchange) -> Answer:
@@ -135,7 +148,8 @@ async def validate_workflow(exchange: Exchange) -> Answer:
         fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
         verdict = ok(Verdict(valid=False, errors=found or [fallback]))
         return redacted(verdict, exchange.redactor)
-    return ok(Verdict(valid=True))
+    verdict = ok(Verdict(valid=True, warnings=definition_warnings(document)))
+    return redacted(verdict, exchange.redactor)
 
 
 async def list_node_types(exchange: Exchange) -> Answer:
@@ -186,7 +200,7 @@ OPERATIONS = (
         scope="workflows:write",
         body=WorkflowDefinition,
         success=201,
-        answer=WorkflowDefinition,
+        answer=RegisteredWorkflow,
         other_answers=(200,),
         errors=(*_ERRORS, 409),
         is_extension=True,

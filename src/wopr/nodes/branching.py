@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 
 from wopr.engine.expression_tokens import is_list
-from wopr.engine.expressions import ExpressionFault, evaluate
+from wopr.engine.expressions import ExpressionFault, compile_check, evaluate
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import node
@@ -28,10 +29,22 @@ def _truth(ctx: NodeContext, expression: str, extra: JsonObject) -> bool:
     return value
 
 
+def _expression_faults(config: JsonObject, name: str) -> Iterator[tuple[str, str]]:
+    expression = config.get(name)
+    fault = compile_check(expression) if isinstance(expression, str) and expression else None
+    if fault is not None:
+        yield name, f"expression {fault}"
+
+
 class ConditionalConfig(Closed, frozen=True, kw_only=True):
     """The question; `input` in the expression is the node's inputs."""
 
     expression: NonEmpty
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name an expression that cannot be compiled."""
+        yield from _expression_faults(config, "expression")
 
 
 @node("core.conditional")
@@ -46,6 +59,11 @@ class LoopConfig(Closed, frozen=True, kw_only=True):
     items: list[Json] | Unset = UNSET
     times: Annotated[int, msgspec.Meta(ge=0)] | Unset = UNSET
     while_: NonEmpty | Unset = msgspec.field(default=UNSET, name="while")
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name an expression that cannot be compiled."""
+        yield from _expression_faults(config, "while")
 
 
 @node("core.loop", reentrant=True)

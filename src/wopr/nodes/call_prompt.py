@@ -16,17 +16,19 @@ from wopr.nodes.mock_providers import (
     script,
 )
 from wopr.nodes.registry import node
-from wopr.protocol.documents import Document, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.documents import UNSET, Document, Json, JsonObject, NonEmpty, Unset
 from wopr.protocol.runs import MockProvider
 
 PROVIDER = "mock"
 
 
 class CallPromptConfig(Document, frozen=True, kw_only=True):
-    """Which prompt; other keys belong to the provider."""
+    """The prompt, and whether its answer is streamed."""
 
     prompt_id: NonEmpty
     expects_streaming: bool = False
+    # The key of the fixture `conformance-mcp-tool-roundtrip`. Tools are called by `openwop.mcp.call`.
+    mcp: JsonObject | Unset = UNSET
 
 
 @node("core.ai.callPrompt")

@@ -21,7 +21,7 @@ LOCAL_REF = "conformance/node-local"
 
 
 class IdentityHooks(Document, frozen=True, kw_only=True):
-    """The scripted keys of `core.identity`."""
+    """Test hooks, honoured in conformance workflows only."""
 
     memory_action: Literal[
         "write-then-read", "redaction-probe", "ttl-probe", "cross-tenant-probe", ""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import jsonschema_rs
 import msgspec
 
-from wopr.protocol.documents import Closed, Json, JsonObject
+from wopr.protocol.documents import Closed, Json, JsonObject, is_list, is_object
 from wopr.protocol.errors import Refused
+from wopr.protocol.names import unknown_key
 
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 
@@ -34,14 +35,40 @@ def refused(faults: Sequence[Fault], document: str, *, code: str = "validation_e
     )
 
 
-def shape_faults(
-    document: Json, schema: jsonschema_rs.Draft202012Validator, kind: type[msgspec.Struct]
-) -> Iterator[Fault]:
+class Shape:
+    """A JSON Schema, compiled, that names every fault of a document."""
+
+    def __init__(self, schema: JsonObject) -> None:
+        self._schema = schema
+        self._validator = jsonschema_rs.Draft202012Validator(schema)
+
+    def faults(self, document: Json, *within: str) -> Iterator[Fault]:
+        """Find what the schema does not allow. Unknown keys come with a suggestion."""
+        for error in self._validator.iter_errors(document):
+            nearest_form = nearest_error(error)
+            unexpected: list[str] = getattr(nearest_form.kind, "unexpected", None) or []
+            if not unexpected:
+                yield fault_of(error, *within)
+            known = self._keys_beside(nearest_form)
+            for name in unexpected:
+                path = ".".join([*within, *map(str, nearest_form.instance_path), name])
+                yield Fault(path=path, message=unknown_key(name, known))
+
+    def _keys_beside(self, error: jsonschema_rs.ValidationError) -> Iterable[str]:
+        """Find the keys of the object schema that a failed keyword belongs to."""
+        holder: Json = self._schema
+        for step in error.schema_path[:-1]:
+            holder = holder[step]
+        keys: JsonObject = holder.get("properties", {})
+        return keys
+
+
+def shape_faults(document: Json, shape: Shape, kind: type[msgspec.Struct]) -> Iterator[Fault]:
     """Find what keeps a document from being one of this kind.
 
-    The schema names every fault; the type knows rules that its schema cannot say.
+    The schema names every fault. The type has rules that its schema cannot express.
     """
-    found = [fault_of(error) for error in schema.iter_errors(document)]
+    found = list(shape.faults(document))
     yield from found
     if not found:
         try:
@@ -53,20 +80,39 @@ def shape_faults(
             yield Fault(path=steps, message=message)
 
 
+def closed(schema: Json) -> Json:
+    """Copy a schema so that every object with named members refuses other members.
+
+    Objects that say themselves whether they take other members, and parts of an `allOf`, stay.
+    """
+    if is_list(schema):
+        return [closed(each) for each in schema]
+    if not is_object(schema):
+        return schema
+    copied = {key: each if key == "allOf" else closed(each) for key, each in schema.items()}
+    if is_object(copied.get("properties")) and "allOf" not in copied:
+        copied.setdefault("additionalProperties", False)
+    return copied
+
+
+def nearest_error(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
+    """Where a value may have several forms and has none, find the fault of the nearest form."""
+    forms = [form for form in getattr(error.kind, "context", None) or () if form]
+    deepest = max((each for form in forms for each in form), key=_depth, default=error)
+    return nearest_error(deepest) if _depth(deepest) > _depth(error) else error
+
+
 def fault_of(error: jsonschema_rs.ValidationError, *within: str) -> Fault:
     """What a schema says of a value, in place of `within`.
 
-    Where a value may have several forms and has none, the fault is that of the form to which it
-    comes nearest; one that comes near to none is told what each form wants.
+    A value that comes near to none of several forms is told what each form wants.
     """
-    forms = [form for form in getattr(error.kind, "context", None) or () if form]
-    deepest = max((each for form in forms for each in form), key=_depth, default=error)
-    if _depth(deepest) > _depth(error):
-        return fault_of(deepest, *within)
+    nearest_form = nearest_error(error)
+    forms = [form for form in getattr(nearest_form.kind, "context", None) or () if form]
     wants = dict.fromkeys(_message(form[0]) for form in forms)
     return Fault(
-        path=".".join([*within, *(str(step) for step in error.instance_path)]),
-        message=", or ".join(wants) or _message(error),
+        path=".".join([*within, *(str(step) for step in nearest_form.instance_path)]),
+        message=", or ".join(wants) or _message(nearest_form),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -32,6 +32,16 @@ class Closed(
     forbid_unknown_fields=True,
 ):
     """A closed wire document: a key it does not know makes it invalid."""
+
+
+def is_list(value: Json) -> TypeGuard[list[Json]]:
+    """Tell whether a JSON value is a list."""
+    return isinstance(value, list)
+
+
+def is_object(value: Json) -> TypeGuard[JsonObject]:
+    """Tell whether a JSON value is an object."""
+    return isinstance(value, dict)
 
 
 ENCODER = msgspec.json.Encoder()

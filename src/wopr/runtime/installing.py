@@ -17,6 +17,7 @@ from wopr.runtime.builtin_workflows import (
 )
 from wopr.runtime.definition_files import find_definitions, load_definition
 from wopr.runtime.library import Library
+from wopr.runtime.registration import definition_warnings
 from wopr.runtime.settings import Settings
 from wopr.store.port import SHARED
 
@@ -56,6 +57,13 @@ async def _register(
         level = log.debug if source == "built in" else log.warning
         level("workflow left out", source=source, id=document.get("id"), reason=str(error))
         return False
+    for warning in definition_warnings(document):
+        log.warning(
+            "workflow has a key without effect",
+            source=source,
+            id=document["id"],
+            path=warning.path,
+        )
     return True
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-import jsonschema_rs
 import msgspec
 
 from wopr.engine.contexts import is_context
-from wopr.engine.expression_tokens import is_list, is_object
 from wopr.engine.expressions import condition_faults
 from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
@@ -19,13 +19,42 @@ from wopr.fleet.observe import OBSERVED_WORKFLOW
 from wopr.nodes.registry import NodeRegistry, NodeType, members_of
 from wopr.nodes.supervisor import HOOKS, is_undirected
 from wopr.nodes.typed import schema_of
-from wopr.protocol.checking import Fault, fault_of, refused, schema_faults, shape_faults
-from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.checking import Fault, Shape, closed, refused, schema_faults, shape_faults
+from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object
 from wopr.protocol.errors import CapabilityRequired, Refused
+from wopr.protocol.names import nearest, not_there, unknown_key
 from wopr.protocol.schemas import export
-from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.protocol.workflow import (
+    NodeSettings,
+    WorkflowDefinition,
+    WorkflowEdge,
+    WorkflowNode,
+    WorkflowSettings,
+    WorkflowTrigger,
+    WorkflowVariable,
+)
 from wopr.security.plaintext import credentials_in
 
+T = TypeVar("T", bound=msgspec.Struct)
+
+# Names that other systems give to settings of nodes and workflows.
+SETTING_ALIASES = {
+    "maxRetry": "maxRetries",
+    "maxAttempts": "maxRetries",
+    "retries": "maxRetries",
+    "retry": "maxRetries",
+    "retryCount": "maxRetries",
+    "timeoutMs": "timeout",
+    "timeoutSeconds": "timeout",
+    "deadline": "timeout",
+    "retryPolicy": "backoff",
+    "retryDelay": "backoff",
+    "retryDelayMs": "backoff",
+    "maxIterations": "maxLoopbackIterations",
+    "maxLoopIterations": "maxLoopbackIterations",
+    "maxLoops": "maxLoopbackIterations",
+    "recursionLimit": "maxLoopbackIterations",
+}
 SUB_WORKFLOW = "core.subWorkflow"
 MOCK_AGENT = "core.conformance.mock-agent"
 # Types that the protocol gates: a host that does not advertise the capability refuses them.
@@ -45,27 +74,114 @@ CONFORMANCE_KEYS = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """The parts of a definition that can be read, each by its position in the document.
+
+    A definition with faults in its shape is checked as far as its other parts allow, so that one
+    answer names every fault.
+    """
+
+    nodes: Mapping[int, WorkflowNode]
+    edges: Mapping[int, WorkflowEdge]
+    variables: Mapping[int, WorkflowVariable]
+    triggers: Mapping[int, WorkflowTrigger]
+    # The ids of all nodes, also of those that cannot be read.
+    node_ids: Mapping[int, str]
+
+
 def check_definition(
     document: Json, registry: NodeRegistry, *, may_author_conformance: bool = False
 ) -> WorkflowDefinition:
     """Return the definition, or refuse it with every fault in `details.errors`."""
-    faults = list(shape_faults(document, _shape(), WorkflowDefinition))
-    if faults:
-        raise refused(faults, "definition")
+    shape = list(shape_faults(document, _shape(), WorkflowDefinition))
+    if shape:
+        raise refused([*shape, *_other_faults(document, registry)], "definition")
     definition = msgspec.convert(document, WorkflowDefinition)
     _check_capabilities(definition, registry)
     may_script = may_author_conformance or definition.id.startswith(CONFORMANCE_PREFIX)
     if not may_script or registry.get(MOCK_AGENT) is None:
         _refuse_conformance(definition, registry)
-    faults = [*_credential_faults(document), *_meaning_faults(definition, registry)]
+    faults = [*_other_faults(document, registry), *_schema_faults(definition)]
+    if definition.id == OBSERVED_WORKFLOW:
+        message = f"{OBSERVED_WORKFLOW!r} is reserved for runs that other systems executed"
+        faults.append(Fault(path="id", message=message))
     if faults:
         raise refused(faults, "definition")
     return definition
 
 
+def definition_warnings(document: Json) -> list[Fault]:
+    """Name the settings of an accepted definition that this host ignores."""
+    return [
+        Fault(path=path, message=f"unknown key {name!r} is kept and has no effect on this host")
+        for path, name, right in _unknown_settings(document)
+        if right is None
+    ]
+
+
 @cache
-def _shape() -> jsonschema_rs.Draft202012Validator:
-    return jsonschema_rs.Draft202012Validator(export()["workflow-definition"])
+def _shape() -> Shape:
+    return Shape(export()["workflow-definition"])
+
+
+def _other_faults(document: Json, registry: NodeRegistry) -> Iterator[Fault]:
+    """Find the faults that the shape of a definition does not show."""
+    parts = _readable_parts(document)
+    yield from _credential_faults(document)
+    yield from _setting_faults(document)
+    yield from _meaning_faults(parts, registry)
+
+
+def _readable_parts(document: Json) -> _Parts:
+    definition: JsonObject = document if is_object(document) else {}
+    return _Parts(
+        nodes=_readable(definition.get("nodes"), WorkflowNode),
+        edges=_readable(definition.get("edges"), WorkflowEdge),
+        variables=_readable(definition.get("variables"), WorkflowVariable),
+        triggers=_readable(definition.get("triggers"), WorkflowTrigger),
+        node_ids={
+            index: node["id"]
+            for index, node in enumerate(members_of(definition, "nodes"))
+            if isinstance(node.get("id"), str)
+        },
+    )
+
+
+def _readable(parts: Json, kind: type[T]) -> dict[int, T]:
+    """Convert the parts of a list that can be converted; keys that are unknown do not matter."""
+    found: dict[int, T] = {}
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    for index, part in enumerate(parts if is_list(parts) else []):
+        if is_object(part):
+            with suppress(msgspec.ValidationError):
+                members = {key: value for key, value in part.items() if key in known}
+                found[index] = msgspec.convert(members, kind)
+    return found
+
+
+def _setting_faults(document: Json) -> Iterator[Fault]:
+    for path, name, right in _unknown_settings(document):
+        if right is not None:
+            unit = " (milliseconds)" if right == "timeout" else ""
+            message = f"unknown key {name!r}: did you mean {right!r}{unit}?"
+            yield Fault(path=path, message=message)
+
+
+def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
+    """Find unknown keys of settings: their path, their name, and the setting that is meant."""
+    definition: JsonObject = document if is_object(document) else {}
+    holders: list[tuple[str, Json, type[msgspec.Struct]]] = [
+        ("settings", definition.get("settings"), WorkflowSettings)
+    ]
+    for index, node in enumerate(members_of(definition, "nodes")):
+        holders.append((f"nodes.{index}.settings", node.get("settings"), NodeSettings))
+    for path, settings, kind in holders:
+        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        for name in settings if is_object(settings) else ():
+            if name not in known:
+                alias = SETTING_ALIASES.get(name)
+                yield f"{path}.{name}", name, alias if alias in known else nearest(name, known)
 
 
 def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
@@ -153,40 +269,39 @@ def _credential_faults(document: Json) -> Iterator[Fault]:
         yield Fault(path=path, message="looks like a credential; name one with credentialsRef")
 
 
-def _meaning_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> Iterator[Fault]:
-    if definition.id == OBSERVED_WORKFLOW:
-        yield Fault(path="id", message="is what runs are of that were observed and not run here")
-    node_ids = [node.id for node in definition.nodes]
-    yield from _duplicates(node_ids, "nodes")
-    yield from _duplicates([edge.id for edge in definition.edges], "edges")
-    yield from _duplicates([variable.name for variable in definition.variables], "variables")
-    variables = {variable.name for variable in definition.variables}
-    for index, node in enumerate(definition.nodes):
-        yield from _node_faults(f"nodes.{index}", definition, node, registry)
-        for port, message in port_faults(node.inputs, node_ids=node_ids, variable_names=variables):
+def _meaning_faults(parts: _Parts, registry: NodeRegistry) -> Iterator[Fault]:
+    yield from _duplicates(parts.node_ids, "nodes")
+    yield from _duplicates({i: edge.id for i, edge in parts.edges.items()}, "edges")
+    yield from _duplicates({i: each.name for i, each in parts.variables.items()}, "variables")
+    variables = {variable.name for variable in parts.variables.values()}
+    ids = set(parts.node_ids.values())
+    for index, node in parts.nodes.items():
+        yield from _node_faults(f"nodes.{index}", node, registry)
+        for port, message in port_faults(node.inputs, node_ids=ids, variable_names=variables):
             yield Fault(path=f"nodes.{index}.inputs.{port}", message=message)
-    yield from _agent_faults(definition)
-    edge_faults = list(_edge_faults(definition, set(node_ids)))
+    yield from _agent_faults(parts)
+    yield from _trigger_faults(parts)
+    edge_faults = list(_edge_faults(parts))
     yield from edge_faults
-    yield from _schema_faults(definition)
     if not edge_faults:
-        yield from _cycle_faults(definition, registry)
+        yield from _cycle_faults(parts, registry)
 
 
-def _duplicates(names: list[str], path: str) -> Iterator[Fault]:
+def _duplicates(names: Mapping[int, str], path: str) -> Iterator[Fault]:
     seen: set[str] = set()
-    for index, name in enumerate(names):
+    for index, name in names.items():
         if name in seen:
             yield Fault(path=f"{path}.{index}", message=f"{name!r} is there twice")
         seen.add(name)
 
 
-def _node_faults(
-    path: str, definition: WorkflowDefinition, node: WorkflowNode, registry: NodeRegistry
-) -> Iterator[Fault]:
+def _node_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Iterator[Fault]:
     node_type = registry.get(node.type_id)
     if node_type is None:
-        yield Fault(path=f"{path}.typeId", message=f"this host has no node type {node.type_id!r}")
+        near = nearest(node.type_id, (each.type_id for each in registry))
+        way_out = "see GET /v1/node-types" if near is None else f"did you mean {near!r}?"
+        message = f"this host has no node type {node.type_id!r}: {way_out}"
+        yield Fault(path=f"{path}.typeId", message=message)
         return
     yield from _config_faults(path, node, node_type)
 
@@ -208,16 +323,15 @@ def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterat
 
 def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
     try:
-        schema = schema_of(node_type.config_type)
-        errors = list(jsonschema_rs.Draft202012Validator(schema).iter_errors(node.config))
+        shape = Shape(closed(schema_of(node_type.config_type)))
     except (TypeError, ValueError):
         return
-    yield from (fault_of(error, f"{path}.config") for error in errors)
+    yield from shape.faults(node.config, f"{path}.config")
 
 
-def _agent_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
-    types = [node.type_id for node in definition.nodes]
-    for index, node in enumerate(definition.nodes):
+def _agent_faults(parts: _Parts) -> Iterator[Fault]:
+    types = [node.type_id for node in parts.nodes.values()]
+    for index, node in parts.nodes.items():
         if not isinstance(node.agent, Unset) and not isinstance(node.agent.channel, Unset):
             message = "agent.channel needs agents.deployment, which this host does not advertise"
             yield Fault(path=f"nodes.{index}.agent.channel", message=message)
@@ -226,14 +340,32 @@ def _agent_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
             yield Fault(path=f"nodes.{index}.typeId", message=message)
 
 
-def _edge_faults(definition: WorkflowDefinition, node_ids: Collection[str]) -> Iterator[Fault]:
-    for index, edge in enumerate(definition.edges):
+def _trigger_faults(parts: _Parts) -> Iterator[Fault]:
+    """Refuse triggers that would never start a run."""
+    for index, trigger in parts.triggers.items():
+        if trigger.type == "manual":
+            config = {} if isinstance(trigger.config, Unset) else trigger.config
+            for name in config:
+                path = f"triggers.{index}.config.{name}"
+                yield Fault(path=path, message=unknown_key(name, ()))
+        elif trigger.enabled:
+            message = (
+                f"this host does not start runs by {trigger.type!r} triggers: remove the trigger "
+                "or set enabled to false, and start runs with POST /v1/runs"
+            )
+            yield Fault(path=f"triggers.{index}.type", message=message)
+
+
+def _edge_faults(parts: _Parts) -> Iterator[Fault]:
+    ids = set(parts.node_ids.values())
+    for index, edge in parts.edges.items():
         for end, node_id in (
             ("sourceNodeId", edge.source_node_id),
             ("targetNodeId", edge.target_node_id),
         ):
-            if node_id not in node_ids:
-                yield Fault(path=f"edges.{index}.{end}", message=f"there is no node {node_id!r}")
+            if node_id not in ids:
+                message = f"there is no node {node_id!r}: {not_there(node_id, ids)}"
+                yield Fault(path=f"edges.{index}.{end}", message=message)
         if not isinstance(edge.condition, Unset):
             for message in condition_faults(edge.condition):
                 yield Fault(path=f"edges.{index}.condition", message=message)
@@ -250,8 +382,10 @@ def _schema_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
             yield from schema_faults(f"channels.{name}.schema", channel.schema)
 
 
-def _cycle_faults(definition: WorkflowDefinition, registry: NodeRegistry) -> Iterator[Fault]:
-    found = cycle(definition, registry.reentrant)
+def _cycle_faults(parts: _Parts, registry: NodeRegistry) -> Iterator[Fault]:
+    ids = {node.id for node in parts.nodes.values()}
+    edges = [e for e in parts.edges.values() if {e.source_node_id, e.target_node_id} <= ids]
+    found = cycle(list(parts.nodes.values()), edges, registry.reentrant)
     if found:
         yield Fault(
             path="edges",

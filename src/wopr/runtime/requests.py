@@ -68,7 +68,7 @@ async def check_request(
         _check_schema(request.configurable, compiled)
     if request.metadata:
         _check_metadata(request.metadata, settings.max_metadata_bytes)
-    check_inputs(compiled, request.inputs)
+    check_inputs(compiled, request.inputs, given=request.inputs)
     return NewRun(
         request=request,
         compiled=compiled,
@@ -129,7 +129,8 @@ def check_overlay(
     if request.mode == "branch":
         _refuse_masked(request, started, compiled)
     if overlay.inputs:
-        check_inputs(compiled, started.get("inputs", {}) | overlay.inputs)
+        inputs = started.get("inputs", {}) | overlay.inputs
+        check_inputs(compiled, inputs, given=overlay.inputs)
 
 
 def _refuse_masked(request: ForkRun, started: JsonObject, compiled: Compiled) -> None:

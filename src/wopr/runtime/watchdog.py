@@ -73,7 +73,9 @@ class Watchdog:
             beat = self._beat
             if beat == reported or time.monotonic() - beat <= self._limit + self._interval:
                 continue
-            blocker = find_blocker(sys._current_frames().get(watched))
+            # Documented for programs that look at their own threads.
+            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+            blocker = find_blocker(frames.get(watched))
             if blocker is not None and beat == self._beat:
                 reported = beat
                 self._report(blocker)
