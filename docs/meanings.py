@@ -49,6 +49,8 @@ SETTINGS: Final[dict[str, str]] = {
     "Only where processes share a database.",
     "max_held_runs_per_tenant": "The same for the runs of one tenant; 0 is no limit.",
     "retention_days": "How long a run is kept after it has ended; at least 7.",
+    "fleet_keep_days": "How many days a KAHN run is kept after its last push, by this host's clock; 0 keeps "
+    "pushed runs for ever, and the lines of the host's own runs for 90 days.",
     "drain_seconds": "How long a stop waits for requests under way.",
     "heartbeat_seconds": "After how long a silence a stream sends a comment; at most 30.",
     "feedback": "Take annotations of runs; switched off, their operations answer 501.",

@@ -54,6 +54,7 @@ def test_a_log_is_pushed_and_pushed_again_without_harm(server: Script, push: Wop
         "duplicate": 5,
         "runs": 1,
         "errors": [],
+        "expiring": {},
     }
     assert server.lines == lines("r", 5)
 

@@ -13,6 +13,7 @@ from wopr.fleet.ingest import Ingest
 from wopr.fleet.instants import from_millis, millis, read_ts
 from wopr.fleet.lines import encode_line
 from wopr.fleet.reading import read_line
+from wopr.fleet.run_fold import Arrival
 from wopr.fleet.statistics import (
     QUANTILES,
     SERIES_LENGTH,
@@ -110,7 +111,8 @@ async def push(store: Store, tenant: str, lines: Sequence[bytes], now: int = NOO
 async def growths(store: Store, tenant: str, lines: Sequence[bytes]) -> tuple[Growth, ...]:
     """What lines add to what is held, not written."""
     parsed = read_lines(enumerate(lines, 1))
-    aligned = align_push(parsed, await store.fleet_held(tenant, list(parsed.runs)), "push")
+    held = await store.fleet_held(tenant, list(parsed.runs))
+    aligned = align_push(parsed, held, Arrival(at=NOON))
     return aligned.growths
 
 

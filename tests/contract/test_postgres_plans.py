@@ -19,7 +19,7 @@ from tests.contract.feedback import window
 from tests.postgres.databases import Databases
 from wopr.store.port import RunFilter, SuspensionFilter
 from wopr.store.postgres.schema_counts import OPEN_COUNTS
-from wopr.store.postgres.schema_fleet import FLEET_FUNCTIONS
+from wopr.store.postgres.schema_fleet import FLEET_FUNCTIONS, FLEET_PUSHES_FUNCTIONS
 from wopr.store.postgres.schema_host import HOST_FUNCTIONS, HostFunction
 from wopr.store.postgres.schema_peers import PEER_FUNCTIONS
 from wopr.store.postgres.schema_reads import TENANT_READS
@@ -35,11 +35,13 @@ Plan: TypeAlias = dict[str, Any]
 _HELD: tuple[HostFunction, ...] = tuple(
     function for function in PEER_FUNCTIONS if function.name == "host_held"
 )
+DROPPED = "host_fleet_begun"
 # In the order of the migrations: a function that was given another body is explained by that.
 _HOST: tuple[HostFunction, ...] = (
     *HOST_FUNCTIONS,
     *_HELD,
-    *FLEET_FUNCTIONS,
+    *(each for each in FLEET_FUNCTIONS if each.name != DROPPED),
+    *FLEET_PUSHES_FUNCTIONS,
     *TRACES_FUNCTIONS,
     OPEN_COUNTS,
 )

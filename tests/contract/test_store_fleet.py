@@ -24,6 +24,7 @@ from wopr.fleet.ingest import Ingest
 from wopr.fleet.windows import since
 from wopr.protocol.errors import Conflict, Gone, Refused, SequenceTaken
 from wopr.store.port import Store
+from wopr.store.port.fleet import Touch
 
 pytestmark = pytest.mark.anyio
 
@@ -245,17 +246,40 @@ async def test_a_run_in_flight_is_told_in_every_window(store: Store) -> None:
 # Retention
 
 
-async def test_runs_that_began_long_ago_are_named_with_their_owner(store: Store) -> None:
-    await push(store, TENANT, whole("old", at=NOON - 90 * DAY))
-    await push(store, OTHER, whole("older", at=NOON - 91 * DAY))
-    await push(store, TENANT, whole("new"))
+async def test_runs_whose_last_push_is_long_ago_are_named_with_their_owner(store: Store) -> None:
+    await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
+    await push(store, OTHER, whole("older"), now=NOON - 91 * DAY)
+    await push(store, TENANT, whole("new", at=NOON - 900 * DAY))
 
-    aged = await store.fleet_aged(NOON - 90 * DAY, NOON - 7 * DAY, 10)
+    aged = await store.fleet_aged("push", NOON - 90 * DAY, NOON - 7 * DAY, 10)
 
     assert aged == [
         (OTHER, "older", NOON - 91 * DAY, None),
         (TENANT, "old", NOON - 90 * DAY, None),
     ]
+    assert await store.fleet_aged("host", NOON, NOON, 10) == []
+
+
+async def test_runs_that_expire_are_named_to_their_owner_alone(store: Store) -> None:
+    await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
+    await push(store, TENANT, whole("older"), now=NOON - 91 * DAY)
+    await push(store, OTHER, whole("foreign"), now=NOON - 91 * DAY)
+    await push(store, TENANT, whole("new"))
+
+    found = await store.fleet_expiring(TENANT, NOON - 90 * DAY, 10)
+
+    assert found == [("older", NOON - 91 * DAY), ("old", NOON - 90 * DAY)]
+    assert await store.fleet_expiring(TENANT, NOON, 1) == [("older", NOON - 91 * DAY)]
+
+
+async def test_a_run_that_is_pushed_again_does_not_expire(store: Store) -> None:
+    await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
+    await push(store, OTHER, whole("old"), now=NOON - 90 * DAY)
+
+    await store.fleet_touch(TENANT, Touch(run_ids=("old", "unknown"), at=NOON))
+
+    assert await store.fleet_expiring(TENANT, NOON - DAY, 10) == []
+    assert await store.fleet_expiring(OTHER, NOON - DAY, 10) == [("old", NOON - 90 * DAY)]
 
 
 async def test_a_hidden_run_is_only_exported(store: Store) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.builders import END_OF_DEMO, grave, line, move, read
+from tests.fleet.builders import END_OF_DEMO, TS, grave, line, move, read
 from wopr.fleet.archive import append_lines, rebuild_index, write_run, write_summary
 from wopr.fleet.demo import PROFILES, REGRESSED, demo_runs
 from wopr.fleet.events import AgentOutcome, AgentRunEnd
+from wopr.fleet.reading import read_line
 from wopr.fleet.statistics import is_regressed
 from wopr.fleet.summary import is_complete, summarise
+from wopr.protocol.documents import UNSET
 
 
 def test_the_same_seed_gives_the_same_fleet_and_another_another() -> None:
@@ -135,3 +137,74 @@ def test_a_summary_says_what_became_of_each_agent() -> None:
         ],
     }
     assert summarise([]) == {}
+
+
+def ci_run(*ends: bytes) -> list[bytes]:
+    result = {"cmd": "make", "rc": 0, "duration_s": 0.5}
+    attempt = {"done_when_results": [result], "duration_s": 1}
+    return [
+        line("run_start", total_nodes=2),
+        line("node_transition", node_id="build", attempt=1),
+        line("node_attempt", node_id="build", attempt=1, backoff_s=UNSET, **attempt),
+        line("node_attempt", node_id="build", attempt=2, **attempt | {"converged": True}),
+        line("node_transition", node_id="build", to="done", attempt=UNSET, **{"from": "running"}),
+        line("node_transition", node_id="ship", to="failed", attempt=UNSET, **{"from": "running"}),
+        *ends,
+    ]
+
+
+def test_an_archive_of_a_ci_run_has_its_graph_s_summary(tmp_path: Path) -> None:
+    ended = line(
+        "run_end",
+        outcome="partial",
+        done=1,
+        failed=1,
+        blocked=0,
+        exit_code=UNSET,
+        total_attempts=UNSET,
+        flake_retries=UNSET,
+    )
+
+    write_run(tmp_path, "r-1", ci_run(ended))
+
+    summary = json.loads((tmp_path / "runs" / "r-1" / "summary.json").read_bytes())
+    assert summary == {
+        "run_id": "r-1",
+        "started": TS,
+        "ended": TS,
+        "duration_s": 9.25,
+        "outcome": "partial",
+        "total_nodes": 2,
+        "done": 1,
+        "failed": 1,
+        "blocked": 0,
+        "total_attempts": 2,
+        "flake_retries": 1,
+        "exit_code": 1,
+        "failed_nodes": ["ship"],
+        "node_attempts": {"build": 2},
+    }
+
+
+def test_the_summary_of_a_clean_ci_run_writes_its_exit_code(tmp_path: Path) -> None:
+    clean = line("run_end", outcome="clean", exit_code=UNSET, total_attempts=5, flake_retries=3)
+
+    summary = summarise(read_line(each).event for each in ci_run(clean))
+
+    assert summary["exit_code"] == 0
+    assert (summary["total_attempts"], summary["flake_retries"]) == (5, 3)
+
+
+def test_a_ci_run_under_way_has_no_summary_on_the_disk(tmp_path: Path) -> None:
+    write_run(tmp_path, "r-1", ci_run())
+
+    assert not (tmp_path / "runs" / "r-1" / "summary.json").exists()
+
+
+def test_a_run_of_agents_ended_with_the_last_of_them_and_not_with_a_late_check() -> None:
+    late = "2026-03-04T06:00:00.000Z"
+    lines = [line("agent_run_start"), line("agent_run_end"), line("audit_checkpoint", ts=late)]
+
+    summary = summarise(read_line(each).event for each in lines)
+
+    assert (summary["ended"], summary["duration_s"]) == (TS, 0)

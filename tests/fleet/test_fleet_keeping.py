@@ -7,7 +7,9 @@ import pytest
 
 from tests.contract.builders import OTHER, TENANT, batch
 from tests.contract.fleet import DAY, NOON, aggregate, end, held_lines, push, start
-from wopr.fleet.keeping import Keeping
+from wopr.fleet.ingest import Ingest
+from wopr.fleet.instants import from_millis
+from wopr.fleet.keeping import Keeping, KeepRule
 from wopr.fleet.observed_ids import observed_run_id
 from wopr.fleet.views import Views
 from wopr.protocol.errors import NotFound
@@ -24,11 +26,53 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def keeping(store: Store, now: int) -> Keeping:
-    return Keeping(store, lambda: now)
+def keeping(store: Store, now: int, days: int = 90) -> Keeping:
+    return Keeping(store, lambda: now, KeepRule.of_days(days))
 
 
-async def test_a_run_is_hidden_after_ninety_days_and_gone_a_week_later(store: Store) -> None:
+async def test_pushed_runs_are_kept_for_ever_by_default(store: Store) -> None:
+    await push(store, TENANT, [start("r-1", at=NOON - 4000 * DAY)])
+
+    assert await keeping(store, NOON + 4000 * DAY, days=0).retain() == (0, 0)
+    assert (await Views(store, lambda: NOON).find(TENANT, "r-1")).run_id == "r-1"
+
+
+async def test_the_lines_of_the_host_s_own_runs_are_kept_for_ninety_days(store: Store) -> None:
+    await Ingest(store, lambda: NOON).put_own(TENANT, [start("r-1", at=NOON - 4000 * DAY)])
+
+    assert await keeping(store, NOON + 90 * DAY - 1, days=0).retain() == (0, 0)
+    assert await keeping(store, NOON + 90 * DAY, days=0).retain() == (1, 0)
+
+
+async def test_a_limit_counts_from_the_last_push_and_not_from_the_producer_s_clock(
+    store: Store,
+) -> None:
+    await push(store, TENANT, [start("r-1", at=NOON - 400 * DAY)])
+    await push(store, TENANT, [end("r-1", at=NOON - 399 * DAY)], now=NOON + 5 * DAY)
+
+    assert await keeping(store, NOON + 95 * DAY - 1).retain() == (0, 0)
+    assert await keeping(store, NOON + 95 * DAY).retain() == (1, 0)
+
+
+async def test_a_push_names_the_runs_that_are_dropped_soon(store: Store) -> None:
+    def ingest(now: int) -> Ingest:
+        return Ingest(store, lambda: now, rule=KeepRule.of_days(30))
+
+    await ingest(NOON).push(TENANT, start("r-1") + b"\n" + start("r-2"))
+    await ingest(NOON).push(OTHER, start("theirs"))
+    early = await ingest(NOON + 22 * DAY).push(TENANT, start("r-3"))
+    late = await ingest(NOON + 24 * DAY).push(TENANT, start("r-2"))
+    after = await ingest(NOON + 29 * DAY).push(TENANT, start("r-4"))
+
+    assert early.expiring == []
+    [expiring] = late.expiring
+    assert (expiring.run_id, expiring.drops_at) == ("r-1", from_millis(NOON + 30 * DAY))
+    assert late.duplicate == 1
+    # A push of lines that are held keeps the run too.
+    assert [each.run_id for each in after.expiring] == ["r-1"]
+
+
+async def test_a_run_is_hidden_after_the_limit_and_gone_a_week_later(store: Store) -> None:
     shown = observed_run_id(TENANT, "r-1")
     await store.append(TENANT, [batch(shown)])
     await push(store, TENANT, [start("r-1")])
@@ -49,7 +93,7 @@ async def test_a_run_is_hidden_after_ninety_days_and_gone_a_week_later(store: St
 async def test_more_runs_than_are_taken_at_once_all_go(store: Store) -> None:
     for tenant in (TENANT, OTHER):
         await push(store, tenant, [start(f"r-{number}") for number in range(250)])
-    await push(store, TENANT, [start("young", at=NOON + DAY)])
+    await push(store, TENANT, [start("young")], now=NOON + DAY)
 
     assert await keeping(store, NOON + 90 * DAY).retain() == (500, 0)
     assert await keeping(store, NOON + 97 * DAY).retain() == (1, 500)

@@ -201,4 +201,8 @@ def test_a_run_is_kept_then_hidden_then_removed(
 ) -> None:
     hidden_at = None if hidden_for is None else NOW - hidden_for
 
-    assert retention(NOW - age, hidden_at, NOW) == expected
+    assert retention(NOW - age, hidden_at, NOW, timedelta(days=90)) == expected
+
+
+def test_a_run_without_a_limit_is_kept_for_ever() -> None:
+    assert retention(NOW - timedelta(days=5000), None, NOW, None) == "active"

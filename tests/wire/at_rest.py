@@ -54,6 +54,18 @@ def audit_entries(host: ServedHost) -> list[JsonObject]:
         return [json.loads(body) for (body,) in server.execute(_AUDITS)]
 
 
+def age_pushes(host: ServedHost, days: int) -> None:
+    """Let the last push of every KAHN run be so many days longer ago; the host must not run."""
+    aged = f"UPDATE fleet_runs SET pushed_at = pushed_at - {days * 86_400_000}"
+    url = host.variables.get("WOPR_DB")
+    if url is None:
+        with closing(sqlite3.connect(host.data_dir / "wopr.db")) as database, database:
+            database.execute(aged)
+    else:
+        with psycopg.connect(url, options="-c search_path=wopr") as server:
+            server.execute(aged)
+
+
 def _values(url: str) -> list[tuple[str, list[bytes]]]:
     """Every table with all its values."""
     found: list[tuple[str, list[bytes]]] = []

@@ -21,7 +21,7 @@ GOES_ON = ("blocked-on-clarification", "thinking")
 
 
 class Story:
-    """The lines of one KAHN run, all of one time: now, for retention takes what is old."""
+    """The lines of one KAHN run, all of one time: now unless another is given."""
 
     def __init__(self, agent_id: str = "coder", ts: str | None = None) -> None:
         self.run_id = fresh("story")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from tests.wire.at_rest import age_pushes
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh
 from tests.wire.fleet import ASKS, Story, eventually, push
@@ -307,12 +308,14 @@ def test_the_export_has_every_line_of_every_run(
 def test_runs_past_their_retention_are_only_exported(
     connect: Callable[..., Wire], new_host: Callable[..., ServedHost]
 ) -> None:
-    host = new_host()
-    story = Story("coder", ago(days=91))
+    host = new_host(WOPR_FLEET_KEEP_DAYS="90")
+    story = Story("coder")
     with Wire(host.url, ACME) as wire:
         push(wire, *story.whole())
+    host.stop()
+    age_pushes(host, days=91)
     # What is too old is looked for at the start, and then every minute.
-    host.restart()
+    host.start()
     wire = connect(ACME, host)
 
     eventually(lambda: wire.document("/api/runs")["runs"] == [])

@@ -79,6 +79,8 @@ def report(sent: Sent, *, as_json: bool) -> None:
         print_line(
             f"{sent.accepted} lines accepted, {sent.duplicate} held already, {len(sent.runs)} runs"
         )
+        if warning := sent.warning():
+            note(warning)
     raise typer.Exit(ExitCode.FAILED if sent.faults else ExitCode.OK)
 
 

@@ -31,6 +31,18 @@ class Sent:
     duplicate: int = 0
     runs: set[str] = field(default_factory=set[str])
     faults: list[Fault] = field(default_factory=list[Fault])
+    # Pushed runs that the server drops soon, and when.
+    expiring: dict[str, str] = field(default_factory=dict[str, str])
+
+    def warning(self) -> str:
+        """What to tell of the runs that the server drops soon; empty when there are none."""
+        if not self.expiring:
+            return ""
+        soonest = min(self.expiring, key=lambda run_id: self.expiring[run_id])
+        return (
+            f"{len(self.expiring)} pushed runs are dropped within 7 days, {soonest} first, at "
+            f"{self.expiring[soonest]}: push or export them to keep them"
+        )
 
     def document(self) -> JsonObject:
         """The report as `--json` prints it."""
@@ -39,6 +51,7 @@ class Sent:
             "duplicate": self.duplicate,
             "runs": len(self.runs),
             "errors": [fault.document() for fault in self.faults],
+            "expiring": self.expiring,
         }
 
 
@@ -105,6 +118,8 @@ class Sender:
         self.sent.accepted += int(answer["accepted"])
         self.sent.duplicate += int(answer["duplicate"])
         self.sent.runs.update(str(run) for run in list_of(answer.get("runs")))
+        for each in map(object_of, list_of(answer.get("expiring"))):
+            self.sent.expiring[str(each["run_id"])] = str(each["drops_at"])
 
     async def _keep_trying(self, body: bytes) -> JsonObject:
         import anyio

@@ -160,13 +160,20 @@ def _run_row(run: RunInFleet) -> Cells:
     return [run.run_id, run.source, run.kind, str(run.lines), run.started, run.openwop_run_id]
 
 
+def _total(reported: int | None, counted: int) -> str:
+    """What the producer reported, and what was counted where that differs or is all there is."""
+    if reported is None or reported == counted:
+        return str(counted)
+    return f"{reported} ({counted} counted)"
+
+
 def _agent_run_row(run: AgentInRun) -> Cells:
     return [
         run.run_id,
         Text(run.outcome, style=_STYLES[run.outcome]),
         run.last_status,
-        str(run.total_steps),
-        str(run.total_tool_calls),
+        _total(run.total_steps, run.counted_steps),
+        _total(run.total_tool_calls, run.counted_tool_calls),
         _seconds(run.duration_s),
         "" if run.convergence_score is None else f"{run.convergence_score:.2f}",
         _wait(run if run.waiting_s is not None else None),

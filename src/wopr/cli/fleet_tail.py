@@ -71,6 +71,8 @@ async def _until_stopped(client: Client, place: Path, interval: float, as_json: 
         raise error
     sent = sender.sent
     note(f"{sent.accepted} lines accepted, {sent.duplicate} held already, {len(sent.runs)} runs")
+    if warning := sent.warning():
+        note(warning)
 
 
 class Tail:

@@ -8,7 +8,6 @@ from wopr.console.page import Page
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.runtime.fleet_demo import DEMO_AGENTS, DEMO_DAYS
-from wopr.runtime.fleet_rules import KEPT_FOR
 
 _LOAD, _REMOVE = "load", "remove"
 
@@ -20,7 +19,7 @@ async def ask_demo(visit: Visit) -> Answer:
         is_loaded=await visit.host.fleet.demo.is_loaded(visit.tenant),
         agents=DEMO_AGENTS,
         days=DEMO_DAYS,
-        kept_days=KEPT_FOR.days,
+        kept_days=visit.host.settings.fleet_keep_days,
     )
 
 

@@ -42,6 +42,7 @@ async def show_fleet_run(visit: Visit) -> Answer:
         agents=found.agents,
         waits=waits,
         steps=steps,
+        findings=[each for each in found.findings or [] if each.level != "info"],
         lanes=_lanes(found, steps, start),
         first_line=start,
         next_line=found.next_line,

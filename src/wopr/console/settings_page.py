@@ -58,11 +58,16 @@ def _grantable(visit: Visit) -> list[str]:
     return [role for role, scopes in ROLES.items() if scopes <= visit.caller.scopes]
 
 
+def _kept(days: int) -> str:
+    return f"{days} days after their last push" if days else "for ever"
+
+
 def _facts(visit: Visit) -> list[tuple[str, str]]:
     settings = visit.host.settings
     facts = [
         ("version", __version__),
         ("runs are kept", f"{settings.retention_days} days after they end"),
+        ("pushed runs are kept", _kept(settings.fleet_keep_days)),
         ("requests per second and key", str(settings.rate_limit or "no limit")),
         ("largest request", f"{settings.max_body_bytes // 1024} KiB"),
         ("node types", str(len(list(visit.host.registry)))),

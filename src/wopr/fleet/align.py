@@ -5,7 +5,7 @@ Lines are compared by hash, over their exact bytes without the newline.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import Final
@@ -15,11 +15,15 @@ _MOST_PLACES: Final = 16
 
 
 class WouldRewrite(Exception):
-    """A push that disagrees with the lines held; `lines` are those that do, counted from 0."""
+    """A push that disagrees with the lines held; `lines` are those that do, counted from 0.
 
-    def __init__(self, lines: tuple[int, ...]) -> None:
+    `messages` say more of some of them.
+    """
+
+    def __init__(self, lines: tuple[int, ...], messages: Mapping[int, str] | None = None) -> None:
         super().__init__("the lines disagree with those already held")
         self.lines = lines
+        self.messages: Mapping[int, str] = messages or {}
 
 
 def line_hash(raw: bytes) -> bytes:

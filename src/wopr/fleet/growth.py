@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from wopr.fleet.align import WouldRewrite, align_packed, line_hash
-from wopr.fleet.events import CI_EVENTS, KahnEvent, variant
+from wopr.fleet.events import CI_EVENTS, AgentRunEnd, AgentRunStart, KahnEvent, variant
 from wopr.fleet.lines import split_lines
 from wopr.fleet.reading import BadLine, read_event
-from wopr.fleet.run_fold import RunFold
+from wopr.fleet.run_fold import Arrival, RunFold
 from wopr.protocol.errors import Conflict, Gone, Refused
 from wopr.store.port.fleet import HASH_BYTES, FleetRun, Growth, HeldRun, Source
 
@@ -30,19 +30,27 @@ class LineFault(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class PushedRun:
-    """The lines of a run in a push: where they stand, without their newlines, and their events."""
+    """The lines of a run in a push: where they stand, without their newlines, and their events.
+
+    `once` are the lines that start or end an agent: one that is repeated is a duplicate.
+    """
 
     numbers: list[int] = field(default_factory=list[int])
     lines: list[bytes] = field(default_factory=list[bytes])
     events: list[KahnEvent] = field(default_factory=list[KahnEvent])
+    once: set[bytes] = field(default_factory=set[bytes])
 
 
 @dataclass(slots=True)
 class Push:
-    """The lines of a push by run, each in their order, and those that are no events."""
+    """The lines of a push by run, each in their order, and those that are no events.
+
+    `repeated` is the number of lines that start or end an agent a second time, byte for byte.
+    """
 
     runs: dict[str, PushedRun] = field(default_factory=dict[str, PushedRun])
     faults: list[LineFault] = field(default_factory=list[LineFault])
+    repeated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,11 @@ def read_lines(numbered: Iterable[tuple[int, bytes]], family: Family = "any") ->
         run = push.runs.get(event.run_id)
         if run is None:
             run = push.runs[event.run_id] = PushedRun()
+        if isinstance(event, AgentRunStart | AgentRunEnd):
+            if raw in run.once:
+                push.repeated += 1
+                continue
+            run.once.add(raw)
         run.numbers.append(number)
         run.lines.append(raw)
         run.events.append(event)
@@ -87,10 +100,8 @@ def _require_agent_family(event: KahnEvent) -> None:
 def align_push(
     push: Push,
     held: Mapping[str, HeldRun],
-    source: Source,
+    arrival: Arrival,
     own: Collection[str] = (),
-    *,
-    redact: Callable[[str], str] = str,
 ) -> Aligned:
     """Compare a push with what is held of its runs, and fold what is new.
 
@@ -107,7 +118,7 @@ def align_push(
         try:
             if found is None and run_id in own:
                 raise WouldRewrite(tuple(range(len(run.lines))))
-            growth = _grow(run_id, run, found, source, faults, redact)
+            growth = _grow(run_id, run, found, arrival, faults)
         except WouldRewrite as clash:
             clashes += _clashes(run_id, run, clash)
             continue
@@ -115,7 +126,7 @@ def align_push(
             growths.append(growth)
             accepted += growth.new_lines
     _require_sound(faults, clashes)
-    pushed = sum(len(run.lines) for run in push.runs.values())
+    pushed = push.repeated + sum(len(run.lines) for run in push.runs.values())
     return Aligned(tuple(growths), accepted, pushed - accepted)
 
 
@@ -139,16 +150,15 @@ def _require_sound(faults: list[LineFault], clashes: list[LineFault]) -> None:
 def _clashes(run_id: str, run: PushedRun, clash: WouldRewrite) -> Iterator[LineFault]:
     message = f"this line disagrees with those held of run {run_id}"
     for place in clash.lines:
-        yield LineFault(line=run.numbers[place], message=message)
+        yield LineFault(line=run.numbers[place], message=clash.messages.get(place, message))
 
 
 def _grow(
     run_id: str,
     run: PushedRun,
     held: HeldRun | None,
-    source: Source,
+    arrival: Arrival,
     faults: list[LineFault],
-    redact: Callable[[str], str],
 ) -> Growth | None:
     """What is new of one run; None when all of it is held, or something is wrong with it."""
     hashes = [line_hash(line)[:HASH_BYTES] for line in run.lines]
@@ -156,13 +166,19 @@ def _grow(
     if known == len(hashes):
         return None
     if held is not None:
-        _require_open(held.run, source, range(known, len(hashes)))
+        _require_open(held.run, arrival.source, range(known, len(hashes)))
     before = None if held is None else held.run
-    fold = RunFold(run_id, source, before, None if held is None else held.agents, redact)
+    fold = RunFold(run_id, arrival, before, None if held is None else held.agents)
+    rewrites: dict[int, str] = {}
     for place in range(known, len(hashes)):
-        fault = fold.take(run.events[place])
-        if fault is not None:
+        rewrite = fold.rewrite(run.events[place])
+        fault = fold.take(run.events[place]) if rewrite is None else None
+        if rewrite is not None:
+            rewrites[place] = rewrite
+        elif fault is not None:
             faults.append(LineFault(line=run.numbers[place], message=fault))
+    if rewrites:
+        raise WouldRewrite(tuple(rewrites), rewrites)
     if faults:
         return None
     return Growth(

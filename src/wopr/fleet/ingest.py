@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import anyio.to_thread
 
 from wopr.fleet.growth import Aligned, Family, Push, align_push, read_body, read_lines
+from wopr.fleet.instants import from_millis
+from wopr.fleet.keeping import KeepRule
 from wopr.fleet.lines import numbered
 from wopr.fleet.observed_ids import observed_run_id
+from wopr.fleet.run_fold import Arrival
 from wopr.fleet.windows import since
 from wopr.protocol.errors import SequenceTaken, Unavailable
-from wopr.protocol.fleet import Ingested
-from wopr.store.port.fleet import Fleet, HeldRun, IngestBatch, Source
+from wopr.protocol.fleet import ExpiringRun, Ingested
+from wopr.store.port.fleet import Fleet, HeldRun, IngestBatch, Source, Touch
 
 T = TypeVar("T")
 
 # From so many bytes on, a push is worked on beside the event loop.
 NEAR_BYTES: Final = 16 * 1024
+# Runs that retention drops within this time are named in the answer to a push, up to so many.
+SOON_MS: Final = 7 * 86_400_000
+MOST_EXPIRING: Final = 100
 # Each time a push loses the race another one has won, so it is rare to lose many.
 TRIES: Final = 20
 
@@ -51,12 +58,13 @@ class Ingest:
         observing: Observing | None = None,
         *,
         redact: Callable[[str], str] = str,
+        rule: KeepRule | None = None,
     ) -> None:
         self._store = store
         self._now = now
         self._observing = observing
-        # For what the views show of a line; the line itself is kept as it came.
         self._redact = redact
+        self._kept_for = (rule or KeepRule()).pushed
 
     async def push(self, tenant: str, body: bytes, family: Family = "any") -> Ingested:
         """Take the lines of a body.
@@ -79,16 +87,36 @@ class Ingest:
             own: Collection[str] = ()
             if source == "push" and len(held) < len(push.runs):
                 held, own = await self._without_own(tenant, push, held)
-            align = partial(align_push, push, held, source, own, redact=self._redact)
-            aligned = await _beside(align, size)
+            arrival = Arrival(source=source, at=self._now(), redact=self._redact)
+            aligned = await _beside(partial(align_push, push, held, arrival, own), size)
             try:
                 await self._write(tenant, aligned, source)
             except SequenceTaken:
                 continue  # another push of one of these runs came first
             return Ingested(
-                accepted=aligned.accepted, duplicate=aligned.duplicates, runs=list(push.runs)
+                accepted=aligned.accepted,
+                duplicate=aligned.duplicates,
+                runs=list(push.runs),
+                expiring=[] if source == "host" else await self._expiring(tenant, push, aligned),
             )
         raise Unavailable("other pushes of the same runs keep coming first; try again")
+
+    async def _expiring(self, tenant: str, push: Push, aligned: Aligned) -> list[ExpiringRun]:
+        """The tenant's pushed runs that retention drops soon; a push of held lines keeps a run too."""
+        if self._kept_for is None:
+            return []
+        kept_ms = self._kept_for // timedelta(milliseconds=1)
+        now = self._now()
+        written = {growth.run.run_id for growth in aligned.growths}
+        repeated = tuple(run_id for run_id in push.runs if run_id not in written)
+        if repeated:
+            await self._store.fleet_touch(tenant, Touch(run_ids=repeated, at=now))
+        found = await self._store.fleet_expiring(tenant, now - kept_ms + SOON_MS, MOST_EXPIRING)
+        return [
+            ExpiringRun(run_id=run_id, drops_at=from_millis(pushed_at + kept_ms))
+            for run_id, pushed_at in found
+            if run_id not in push.runs
+        ]
 
     async def _without_own(
         self, tenant: str, push: Push, held: dict[str, HeldRun]

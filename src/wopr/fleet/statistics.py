@@ -38,7 +38,8 @@ UNITS: Final = 10**9
 QUANTILES: Final = (0.5, 0.95)
 IN_FLIGHT_FOR: Final = timedelta(hours=24)
 
-KEPT_FOR: Final = timedelta(days=90)
+# How long the lines of the host's own runs are kept, unless the operator says otherwise.
+OWN_RUNS_KEPT_FOR: Final = timedelta(days=90)
 SOFT_DELETED_FOR: Final = timedelta(days=7)
 
 
@@ -137,12 +138,18 @@ def is_in_window(last_event: datetime, window: Window, now: datetime) -> bool:
     return length is None or now - last_event <= length
 
 
-def retention(started_at: datetime, soft_deleted_at: datetime | None, now: datetime) -> Retention:
+def retention(
+    pushed_at: datetime,
+    soft_deleted_at: datetime | None,
+    now: datetime,
+    kept_for: timedelta | None,
+) -> Retention:
     """Say what is to be done with a run's rows.
 
-    A run expires 90 days after its start and is then hidden; seven days after that it goes for
-    good. `noop` is a hidden run that waits for that day.
+    A run expires so long after its last push and is then hidden; seven days after that it is
+    deleted. `noop` is a hidden run that waits for that day. Without a limit no run expires.
     """
     if soft_deleted_at is not None:
         return "hard_delete" if now - soft_deleted_at >= SOFT_DELETED_FOR else "noop"
-    return "soft_delete" if now - started_at >= KEPT_FOR else "active"
+    is_over = kept_for is not None and now - pushed_at >= kept_for
+    return "soft_delete" if is_over else "active"

@@ -1,7 +1,8 @@
-"""The summary of an agent run (section 6), derived from its lines."""
+"""The summary of a run (section 6), derived from its lines: one form for each family."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,12 +15,17 @@ from wopr.fleet.events import (
     AuditCheckpoint,
     AuditResult,
     KahnEvent,
+    NodeAttempt,
+    NodeTransition,
+    RunEnd,
+    RunStart,
     ToolInvocation,
 )
 from wopr.fleet.instants import seconds_between
 from wopr.fleet.lifecycle import INITIAL
-from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.documents import UNSET, JsonObject, Unset
 
+_CLEAN: Final = frozenset({"clean", "clean_with_flake"})
 # What a reader says of an agent without an end; it is never written as an event.
 UNKNOWN: Final = "unknown"
 
@@ -37,33 +43,98 @@ class _Agent:
     )
 
 
-def summarise(events: Iterable[KahnEvent]) -> JsonObject:
-    """Sum up one run; an agent without an end has the outcome `unknown` and no `ended`.
+@dataclass(slots=True)
+class _Graph:
+    """What the CI lines of a run say."""
 
-    Only agents that started are in it. An empty run has an empty summary.
+    start: RunStart | None = None
+    end: RunEnd | None = None
+    attempts: dict[str, int] = field(default_factory=dict[str, int])
+    statuses: dict[str, str] = field(default_factory=dict[str, str])
+    flakes: int = 0
+    lines: int = 0
+
+    def take(self, event: KahnEvent) -> None:
+        """Take the next line of the run."""
+        match event:
+            case RunStart():
+                self.start = self.start or event
+            case NodeTransition():
+                self.statuses[event.node_id] = event.to
+            case NodeAttempt():
+                before = self.attempts.get(event.node_id, 0)
+                self.attempts[event.node_id] = max(before, event.attempt)
+                self.flakes += event.converged and event.attempt > 1
+            case RunEnd():
+                self.end = self.end or event
+            case _:
+                return
+        self.lines += 1
+
+
+def summarise(events: Iterable[KahnEvent]) -> JsonObject:
+    """Sum up one run. A run with CI lines has the CI form, with its agents if it has any.
+
+    An agent without an end has the outcome `unknown` and no `ended`. Only agents that started are
+    in it. A run that has not ended has no `ended`. An empty run has an empty summary.
     """
     agents: dict[str, _Agent] = {}
+    graph = _Graph()
     first: KahnEvent | None = None
     last_ts = ""
     for event in events:
         first = first or event
         last_ts = max(last_ts, event.ts)
+        graph.take(event)
         _take(agents, event)
     if first is None:
         return {}
-    has_ended = bool(agents) and all(agent.end is not None for agent in agents.values())
+    listed = [_summary(agent) for agent in agents.values()]
+    if graph.lines:
+        return _graph_summary(graph, first, last_ts) | ({"agents": listed} if listed else {})
+    ends = [agent.end.ts for agent in agents.values() if agent.end is not None]
+    has_ended = bool(ends) and len(ends) == len(agents)
+    ended = max(ends) if has_ended else last_ts
     return {
         "run_id": first.run_id,
         "kind": "agent",
         "started": first.ts,
-        **({"ended": last_ts} if has_ended else {}),
-        "duration_s": seconds_between(first.ts, last_ts),
-        "agents": [_summary(agent) for agent in agents.values()],
+        **({"ended": ended} if has_ended else {}),
+        "duration_s": seconds_between(first.ts, ended),
+        "agents": listed,
     }
 
 
+def _graph_summary(graph: _Graph, first: KahnEvent, last_ts: str) -> JsonObject:
+    """The CI form; here the exit code is written even when it is 0."""
+    end = graph.end
+    started = first.ts if graph.start is None else graph.start.ts
+    summary: JsonObject = {"run_id": first.run_id, "started": started}
+    if end is None:
+        summary |= {"duration_s": seconds_between(started, last_ts), "outcome": UNKNOWN}
+    else:
+        summary |= {"ended": end.ts, "duration_s": end.total_duration_s, "outcome": end.outcome}
+    counts = Counter(graph.statuses.values())
+    summary["total_nodes"] = len(graph.statuses) if graph.start is None else graph.start.total_nodes
+    for name in ("done", "failed", "blocked"):
+        summary[name] = counts[name] if end is None else getattr(end, name)
+    attempts = UNSET if end is None else end.total_attempts
+    flakes = UNSET if end is None else end.flake_retries
+    summary["total_attempts"] = _told(attempts, sum(graph.attempts.values()))
+    summary["flake_retries"] = _told(flakes, graph.flakes)
+    if end is not None:
+        summary["exit_code"] = _told(end.exit_code, 0 if end.outcome in _CLEAN else 1)
+    summary["failed_nodes"] = [n for n, status in graph.statuses.items() if status == "failed"]
+    summary["node_attempts"] = graph.attempts
+    return summary
+
+
+def _told(reported: int | Unset, counted: int) -> int:
+    return counted if isinstance(reported, Unset) else reported
+
+
 def is_complete(summary: JsonObject) -> bool:
-    """Tell whether every agent that started has ended: only then is a summary written down."""
+    """Tell whether the run has ended: only then is a summary written down."""
     return "ended" in summary
 
 

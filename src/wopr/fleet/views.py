@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from wopr.fleet.aggregate import agent_rows, checkpoint_rows
 from wopr.fleet.bridge_ids import to_agent_id
+from wopr.fleet.checker import check
+from wopr.fleet.findings import Finding
 from wopr.fleet.instants import from_millis
+from wopr.fleet.lines import split_lines
 from wopr.fleet.observed_ids import observed_run_id
+from wopr.fleet.run_fold import REPORTED, counted
 from wopr.fleet.statistics import QUANTILES, SERIES_LENGTH, rounded
 from wopr.fleet.summary import UNKNOWN
 from wopr.fleet.windows import since, start_of
@@ -21,6 +25,7 @@ from wopr.protocol.fleet import (
     Aggregate,
     Audits,
     Flakiness,
+    LineFinding,
     RunInFleet,
     RunSteps,
     Sort,
@@ -114,18 +119,19 @@ class Views:
         """What happened in a run from a line on, and its agents."""
         run = await self.find(tenant, run_id)
         agents = await self._store.fleet_run_agents(tenant, run_id)
-        events: list[JsonObject] = []
+        lines: list[bytes] = []
         async for piece in self._store.fleet_lines(tenant, run_id, start):
-            lines = piece.splitlines()[: limit - len(events)]
-            events += [_FIELDS.decode(line) for line in lines]
-            if len(events) == limit:
+            lines += [line for _, line in split_lines(piece)][: limit - len(lines)]
+            if len(lines) == limit:
                 break
-        reached = start + len(events)
+        reached = start + len(lines)
+        is_whole = start == 0 and reached >= run.lines
         return RunSteps(
             run=self.run(tenant, run),
             agents=[self.agent(each) for each in agents],
-            events=events,
+            events=[_FIELDS.decode(line) for line in lines],
             next_line=reached if reached < run.lines else None,
+            findings=[_line_finding(each) for each in check(lines)] if is_whole else None,
         )
 
     async def export(self, tenant: str) -> AsyncIterator[bytes]:
@@ -136,6 +142,17 @@ class Views:
                 async for piece in self._store.fleet_lines(tenant, run.run_id):
                     yield piece
             after = page[-1].run_id
+
+
+def _line_finding(found: Finding) -> LineFinding:
+    return LineFinding(line=found.line, code=found.code, level=found.level, message=found.message)
+
+
+def _totals(agent: AgentRun) -> dict[str, Any]:
+    """What the producer reported, and what was counted up to the agent's end or so far."""
+    unknown: dict[str, Any] = dict.fromkeys(REPORTED)
+    kept = {} if agent.totals is None else _FIELDS.decode(agent.totals)
+    return unknown | counted(agent) | kept
 
 
 def _agent_in_run(agent: AgentRun, now: int) -> AgentInRun:
@@ -152,8 +169,7 @@ def _agent_in_run(agent: AgentRun, now: int) -> AgentInRun:
         ended=None if agent.ended_at is None else from_millis(agent.ended_at),
         last_event=from_millis(agent.last_event),
         duration_s=rounded(duration_s),
-        total_steps=agent.step + 1,
-        total_tool_calls=agent.tool_calls,
+        **_totals(agent),
         audits=Audits(
             passed=agent.audits_passed, failed=agent.audits_failed, warned=agent.audits_warned
         ),

@@ -19,12 +19,24 @@ class FleetDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A document of the fleet: all of its keys are always there."""
 
 
-class Ingested(FleetDocument, frozen=True, kw_only=True):
-    """What became of a push."""
+class ExpiringRun(FleetDocument, frozen=True, kw_only=True):
+    """A pushed run that retention will drop, and when."""
+
+    run_id: str
+    drops_at: str
+
+
+class Ingested(FleetDocument, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a push.
+
+    `expiring` names the caller's pushed runs that retention drops within seven days, the next ones
+    first. It is left out when there are none. Another push of a run keeps it.
+    """
 
     accepted: int
     duplicate: int
     runs: list[str]
+    expiring: list[ExpiringRun] = []
 
 
 class Outcomes(FleetDocument, frozen=True, kw_only=True):
@@ -93,6 +105,10 @@ class Audits(FleetDocument, frozen=True, kw_only=True):
 class AgentInRun(FleetDocument, frozen=True, kw_only=True):
     """One agent in one run.
 
+    The totals are what its producer reported at its end, and null before that. What this host counted in
+    the agent's lines up to its end, or so far, stands beside them under `counted_*`. `audits` are all
+    audits that the agent signed, those after its end too.
+
     `waiting_s` is how long it has been waiting for an operator, and `waiting_since` since when. One
     that waits in a run of this host can be answered: `openwop_interrupt_id` is in the inbox.
     """
@@ -106,8 +122,18 @@ class AgentInRun(FleetDocument, frozen=True, kw_only=True):
     ended: str | None
     last_event: str
     duration_s: float
-    total_steps: int
-    total_tool_calls: int
+    total_steps: int | None
+    total_tool_calls: int | None
+    total_audit_checkpoints: int | None
+    audits_passed: int | None
+    audits_failed: int | None
+    total_duration_s: float | None
+    counted_steps: int
+    counted_tool_calls: int
+    counted_audit_checkpoints: int
+    counted_audits_passed: int
+    counted_audits_failed: int
+    counted_duration_s: float
     audits: Audits
     convergence_score: float | None
     last_status: str
@@ -128,7 +154,8 @@ class AgentRuns(FleetDocument, frozen=True, kw_only=True):
 class RunInFleet(FleetDocument, frozen=True, kw_only=True):
     """A KAHN run. `openwop_run_id` is the same run under `/v1/runs`.
 
-    `outcome` is that of a CI run, and null for one of agents: those have each their own.
+    `outcome` is that of a CI run, and null for one of agents: those have each their own. It has ended
+    with its `run_end`, or with the last of its agents.
     """
 
     run_id: str
@@ -149,13 +176,26 @@ class FleetRuns(FleetDocument, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
+class LineFinding(FleetDocument, frozen=True, kw_only=True):
+    """What the lifecycle checker says about one line, counted from 1."""
+
+    line: int
+    code: str
+    level: Literal["error", "warn", "info"]
+    message: str
+
+
 class RunSteps(FleetDocument, frozen=True, kw_only=True):
-    """A page of what happened in one KAHN run, and its agents as they are now."""
+    """A page of what happened in one KAHN run, and its agents as they are now.
+
+    `findings` are those of the lifecycle checker; null where the page is not the whole run.
+    """
 
     run: RunInFleet
     agents: list[AgentInRun]
     events: list[JsonObject]
     next_line: int | None
+    findings: list[LineFinding] | None
 
 
 class RateSnapshot(FleetDocument, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from wopr.fleet.ingest import Ingest
-from wopr.fleet.keeping import Keeping
+from wopr.fleet.keeping import Keeping, KeepRule
 from wopr.fleet.views import Views
 from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
@@ -56,7 +56,8 @@ def fleet_of(
     store, now, redactor = journal.store, journal.now, journal.redactor
     rules = LogRules(guard=journal.guard, redactor=redactor, audit=partial(annotation_audit, audit))
     observers = Observers(store, bus, rules, now=now, new_id=journal.new_id)
-    ingest = Ingest(store, now, observers, redact=redactor.text)
+    rule = KeepRule.of_days(settings.fleet_keep_days)
+    ingest = Ingest(store, now, observers, redact=redactor.text, rule=rule)
     projection = Projection(store, ingest.put_own)
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
     telling = Debts(store, projection.project, sweep_seconds=sweep)
@@ -81,7 +82,7 @@ def fleet_of(
         ingest=ingest,
         views=Views(store, now),
         buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
-        keeper=Keeper(Keeping(store, now), audit),
+        keeper=Keeper(Keeping(store, now, rule), audit),
         demo=Demo(store, ingest, now),
         transitions=Transitions(store, observers.catch_up),
         observers=observers,

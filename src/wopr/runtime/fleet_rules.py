@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from wopr.fleet.demo import is_demo
 from wopr.fleet.observed_ids import is_observed_run, require_own
-from wopr.fleet.statistics import KEPT_FOR, convergence_bucket
+from wopr.fleet.statistics import convergence_bucket
 from wopr.fleet.windows import start_of
 
 __all__ = [
-    "KEPT_FOR",
     "convergence_bucket",
     "is_demo",
     "is_observed_run",

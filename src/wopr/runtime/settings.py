@@ -63,6 +63,8 @@ class Settings:
     max_held_runs: int = 1000
     max_held_runs_per_tenant: int = 0
     retention_days: int = 30
+    # Days that KAHN runs are kept after their last push; 0 keeps pushed runs for ever.
+    fleet_keep_days: int = 0
     drain_seconds: float = 10.0
     heartbeat_seconds: float = 15.0
     allow_private_destinations: bool = False

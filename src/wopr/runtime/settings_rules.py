@@ -55,6 +55,7 @@ def _finite(setting: str) -> Rule:
 RULES: Final = (
     _number("port", "between 0 and 65535", lambda value: 0 <= value <= 65535),
     _at_least("retention_days", 7),
+    _not_negative("fleet_keep_days"),
     _at_least("max_body_bytes", 1024),
     _at_least("db_pool_size", 3),
     _positive("db_pool_timeout_seconds"),

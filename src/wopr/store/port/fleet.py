@@ -32,7 +32,8 @@ class AgentRun:
     """One agent in one KAHN run, as its lines have told so far.
 
     `last_event` is the latest time of any of the agent's lines. All from `ended_at` on comes from
-    the agent's first end. `blocked_at` is since when it waits for an operator.
+    the agent's end. `blocked_at` is since when it waits for an operator. `totals` is a JSON object:
+    the totals that the end reports, and what its lines had counted to by then.
     """
 
     run_id: str
@@ -53,6 +54,7 @@ class AgentRun:
     outcome: AgentOutcome | None = None
     duration_s: float | None = None
     score: float | None = None
+    totals: str | None = None
 
     @property
     def duration_bin(self) -> int | None:
@@ -70,9 +72,10 @@ class AgentRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """A KAHN run as a whole. `outcome` and `ended_at` are those of a CI run.
+    """A KAHN run as a whole. `outcome` is that of a CI run.
 
-    `source` is fixed by the first line. A hidden run is shown by export only.
+    `source` is fixed by the first line. `pushed_at` is the host's time of the last push that had
+    lines of the run. A hidden run is shown by export only.
     """
 
     run_id: str
@@ -84,6 +87,7 @@ class FleetRun:
     ended_at: int | None = None
     outcome: str | None = None
     hidden_at: int | None = None
+    pushed_at: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +149,14 @@ class IngestBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Touch:
+    """A push of lines that are all held: the runs were pushed `at` that time again."""
+
+    run_ids: tuple[str, ...]
+    at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """An agent's run that has ended."""
 
@@ -202,6 +214,16 @@ class Fleet(Protocol):
 
         Raises `SequenceTaken` when a run is not as `before` says: align again.
         """
+        ...
+
+    async def fleet_touch(self, tenant: str, touch: Touch) -> None:
+        """Write down that runs were pushed again, unless they are hidden."""
+        ...
+
+    async def fleet_expiring(
+        self, tenant: str, pushed_before: int, limit: int
+    ) -> list[tuple[str, int]]:
+        """`(run_id, pushed_at)` of pushed runs whose last push is not younger, the oldest first."""
         ...
 
     async def fleet_namesakes(self, tenant: str, run_ids: Sequence[str]) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from wopr.store.port.fleet import Since
+from wopr.store.port.fleet import Since, Source
 
 
 class FleetClockwork(Protocol):
@@ -16,9 +16,12 @@ class FleetClockwork(Protocol):
         ...
 
     async def fleet_aged(
-        self, started_before: int, hidden_before: int, limit: int
+        self, source: Source, pushed_before: int, hidden_before: int, limit: int
     ) -> list[tuple[str, str, int, int | None]]:
-        """`(tenant, run_id, started_at, hidden_at)` of runs begun, or hidden, at or before then."""
+        """`(tenant, run_id, pushed_at, hidden_at)` of runs last pushed, or hidden, at or before then.
+
+        Runs that are not hidden are of this source, hidden ones of any.
+        """
         ...
 
     async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.store.port.fleet import Since
+from wopr.store.port.fleet import Since, Source
 from wopr.store.postgres.asking import answered
 from wopr.store.postgres.database import Transaction
 from wopr.store.postgres.deleting import delete_run
@@ -19,10 +19,8 @@ _BEHIND = "SELECT host_fleet_behind(%s, %s)"
 _HOLD_SPAN = "SELECT since FROM fleet_spans WHERE tenant = %s AND span = %s FOR UPDATE"
 _MOVE = "UPDATE fleet_spans SET since = %s WHERE tenant = %s AND span = %s"
 
-_AGED = (
-    "SELECT tenant, id, started_at, hidden_at FROM host_fleet_begun(%s, %s)",
-    "SELECT tenant, id, started_at, hidden_at FROM host_fleet_hidden(%s, %s)",
-)
+_AGED = "SELECT tenant, id, pushed_at, hidden_at FROM host_fleet_aged(%s, %s, %s)"
+_HIDDEN = "SELECT tenant, id, started_at, hidden_at FROM host_fleet_hidden(%s, %s)"
 _HOLD_RUN = """
 SELECT hidden_at IS NOT NULL FROM fleet_runs WHERE tenant = %s AND run_id = %s FOR UPDATE
 """
@@ -47,14 +45,12 @@ class PostgresFleetClockwork(Part):
                 await self._db.run(tenant, partial(_settle, span=span, since=start))
 
     async def fleet_aged(
-        self, started_before: int, hidden_before: int, limit: int
+        self, source: Source, pushed_before: int, hidden_before: int, limit: int
     ) -> list[tuple[str, str, int, int | None]]:
-        """Runs that began, or were hidden, at or before then; the oldest first."""
-        found: list[tuple[str, str, int, int | None]] = []
-        for sql, before in zip(_AGED, (started_before, hidden_before), strict=True):
-            rows = await self._db.ask(sql, (before, limit))
-            found += [(row[0], row[1], row[2], row[3]) for row in rows]
-        return found
+        """Runs that were last pushed, or hidden, at or before then; the oldest first."""
+        aged = await self._db.ask(_AGED, (source, pushed_before, limit))
+        hidden = await self._db.ask(_HIDDEN, (hidden_before, limit))
+        return [(row[0], row[1], row[2], row[3]) for row in (*aged, *hidden)]
 
     async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
         """Hide runs from everything but export, and count them no longer."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from wopr.protocol.errors import SequenceTaken
-from wopr.store.port.fleet import AgentRun, FleetRun, Growth, HeldRun, IngestBatch
+from wopr.store.port.fleet import AgentRun, FleetRun, Growth, HeldRun, IngestBatch, Touch
 from wopr.store.postgres.database import Transaction
 from wopr.store.postgres.fleet_counting import begin_spans, write_totals
 from wopr.store.postgres.many import columns, unnested
@@ -37,10 +37,10 @@ _AGENTS = f"""
 SELECT {AGENT_COLUMNS} FROM fleet_agent_runs WHERE tenant = %s AND run_id = ANY (%s::text[])
 """
 
-_RUN_TYPES = "text text text bigint bigint bigint bigint text bigint".split()
+_RUN_TYPES = "text text text bigint bigint bigint bigint text bigint bigint".split()
 _AGENT_TYPES = (
     "text text bigint bigint text text text bigint bigint bigint bigint bigint bigint bigint text "
-    "float8 float8 bigint bigint"
+    "float8 float8 text bigint bigint"
 ).split()
 _CHANGING = [
     name for name in AGENT_COLUMNS.split(", ") if name not in ("run_id", "agent_id", "started_at")
@@ -53,9 +53,13 @@ ON CONFLICT DO NOTHING RETURNING 1
 """
 _MOVE_RUNS = f"""
 UPDATE fleet_runs t SET kind = u.kind, lines = u.lines, last_event = u.last_event,
-    ended_at = u.ended_at, outcome = u.outcome
+    ended_at = u.ended_at, outcome = u.outcome, pushed_at = u.pushed_at
 FROM {unnested(_RUN_TYPES)} AS u ({RUN_COLUMNS})
 WHERE t.tenant = %s AND t.run_id = u.run_id
+"""
+_TOUCH = """
+UPDATE fleet_runs SET pushed_at = %s
+WHERE tenant = %s AND run_id = ANY (%s::text[]) AND hidden_at IS NULL
 """
 _PUT_CHUNKS = f"""
 INSERT INTO fleet_chunks (tenant, run_id, first, lines, hashes, body)
@@ -87,6 +91,17 @@ class PostgresFleetIngest(Part):
     async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
         """Write lines and totals, all or nothing, durably."""
         await self._db.run(tenant, partial(_ingest, batch=batch))
+
+    async def fleet_touch(self, tenant: str, touch: Touch) -> None:
+        """Write down that runs were pushed again, unless they are hidden."""
+        await self._db.run(tenant, partial(_touch, touch=touch))
+
+
+async def _touch(transaction: Transaction, touch: Touch) -> None:
+    # Held in the order of their ids, as every push holds them.
+    names = sorted(touch.run_ids)
+    await transaction.rows(_HOLD_RUNS, (transaction.tenant, names))
+    await transaction.queue(_TOUCH, (touch.at, transaction.tenant, names))
 
 
 async def count_runs(transaction: Transaction, by: int) -> None:

@@ -19,7 +19,7 @@ from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.postgres.roles import ensure_roles
 from wopr.store.postgres.schema_append import APPEND
 from wopr.store.postgres.schema_counts import COUNTS
-from wopr.store.postgres.schema_fleet import FLEET
+from wopr.store.postgres.schema_fleet import FLEET, FLEET_PUSHES, FLEET_PUSHES_INDEXES
 from wopr.store.postgres.schema_host import SERVICE
 from wopr.store.postgres.schema_peers import PEERS
 from wopr.store.postgres.schema_reads import READS
@@ -89,6 +89,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=COUNTS),
     Migration(statements=SIGNALS),
     Migration(statements=SIGNALS_INDEX, online=True),
+    Migration(statements=FLEET_PUSHES),
+    Migration(statements=FLEET_PUSHES_INDEXES, online=True),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wopr.store.postgres.schema_host import HostFunction
+from wopr.store.postgres.schema_host import CLOCKWORK, HostFunction
 from wopr.store.postgres.security import clockwork_table, host_functions, tenant_table
 
 _RUNS = (
@@ -289,3 +289,43 @@ def _security() -> tuple[str, ...]:
 
 
 FLEET = (*_RUNS, *_TOTALS, *_PROJECTIONS, *_security())
+
+
+# Retention counts from the last push. A run that was pushed before this column existed counts from
+# the migration on: the default is evaluated once.
+FLEET_PUSHES_FUNCTIONS = (
+    HostFunction(
+        name="host_fleet_aged",
+        takes=("text", "bigint", "bigint"),
+        gives="TABLE (tenant text, id text, pushed_at bigint, hidden_at bigint)",
+        body="""
+            SELECT tenant, run_id, pushed_at, hidden_at FROM fleet_runs
+            WHERE hidden_at IS NULL AND source = $1 AND pushed_at <= $2
+            ORDER BY pushed_at LIMIT $3
+        """,
+    ),
+)
+
+FLEET_PUSHES = (
+    """
+    ALTER TABLE fleet_runs ADD COLUMN pushed_at bigint NOT NULL
+    DEFAULT (extract(epoch FROM now()) * 1000)::bigint
+    """,
+    "ALTER TABLE fleet_runs ALTER COLUMN pushed_at DROP DEFAULT",
+    "ALTER TABLE fleet_agent_runs ADD COLUMN totals text",
+    f"GRANT SELECT (source, pushed_at) ON fleet_runs TO {CLOCKWORK}",
+    *host_functions(FLEET_PUSHES_FUNCTIONS),
+)
+
+FLEET_PUSHES_INDEXES = (
+    """
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS fleet_runs_aged ON fleet_runs (source, pushed_at)
+    WHERE hidden_at IS NULL
+    """,
+    """
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS fleet_runs_pushed
+    ON fleet_runs (tenant, source, pushed_at) WHERE hidden_at IS NULL
+    """,
+    "DROP INDEX CONCURRENTLY IF EXISTS fleet_runs_aging",
+    "DROP FUNCTION IF EXISTS host_fleet_begun (bigint, bigint)",
+)

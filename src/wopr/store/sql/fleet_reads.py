@@ -16,6 +16,11 @@ SELECT {RUN_COLUMNS} FROM fleet_runs
 WHERE tenant = ? AND hidden_at IS NULL AND (last_event, run_id) < (?, ?)
 ORDER BY last_event DESC, run_id DESC LIMIT ?
 """
+_EXPIRING = """
+SELECT run_id, pushed_at FROM fleet_runs
+WHERE tenant = ? AND source = 'push' AND hidden_at IS NULL AND pushed_at <= ?
+ORDER BY pushed_at LIMIT ?
+"""
 _EXPORTED = f"""
 SELECT {RUN_COLUMNS} FROM fleet_runs WHERE tenant = ? AND run_id > ? ORDER BY run_id LIMIT ?
 """
@@ -101,6 +106,13 @@ class FleetReads(Reads):
                 start = first + body.count(b"\n")
             if len(chunks) < _CHUNKS_AT_ONCE:
                 return
+
+    async def fleet_expiring(
+        self, tenant: str, pushed_before: int, limit: int
+    ) -> list[tuple[str, int]]:
+        """Pushed runs whose last push is not younger, the oldest first."""
+        rows = await self._read_many(tenant, _EXPIRING, (tenant, pushed_before, limit))
+        return [(row[0], row[1]) for row in rows]
 
     async def fleet_size(self, tenant: str) -> int:
         """How many KAHN runs the tenant has, without hidden ones."""

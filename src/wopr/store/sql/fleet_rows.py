@@ -8,11 +8,12 @@ from wopr.store.port.fleet import AgentRun, AuditRow, FleetRun
 from wopr.store.sql.dialect import Parameter, Row
 
 RUN_COLUMNS: Final = (
-    "run_id, kind, source, lines, started_at, last_event, ended_at, outcome, hidden_at"
+    "run_id, kind, source, lines, started_at, last_event, ended_at, outcome, hidden_at, pushed_at"
 )
 AGENT_COLUMNS: Final = (
     "run_id, agent_id, started_at, last_event, status, task, model, step, tool_calls, "
-    "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, score"
+    "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, score, "
+    "totals"
 )
 
 AUDIT_COLUMNS: Final = "line, at, checkpoint_id, result"
@@ -32,6 +33,7 @@ def fleet_run(row: Row) -> FleetRun:
         ended_at=row[6],
         outcome=row[7],
         hidden_at=row[8],
+        pushed_at=row[9],
     )
 
 
@@ -47,6 +49,7 @@ def run_values(run: FleetRun) -> tuple[Parameter, ...]:
         run.ended_at,
         run.outcome,
         run.hidden_at,
+        run.pushed_at,
     )
 
 
@@ -70,6 +73,7 @@ def agent_run(row: Row) -> AgentRun:
         outcome=row[14],
         duration_s=row[15],
         score=row[16],
+        totals=row[17],
     )
 
 
@@ -93,6 +97,7 @@ def agent_values(agent: AgentRun) -> tuple[AgentValue, ...]:
         agent.outcome,
         agent.duration_s,
         agent.score,
+        agent.totals,
         agent.duration_bin,
         agent.score_units,
     )

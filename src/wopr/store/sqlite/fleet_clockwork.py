@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.store.port.fleet import Since
+from wopr.store.port.fleet import Since, Source
 from wopr.store.sql.fleet_aging import read_hiding, read_settling
 from wopr.store.sql.fleet_counting import Counting
 from wopr.store.sqlite.asking import answered
@@ -20,12 +20,12 @@ SELECT tenant, since FROM fleet_spans WHERE span = ? AND since < ? ORDER BY sinc
 """
 _MOVE = "UPDATE fleet_spans SET since = ? WHERE tenant = ? AND span = ?"
 
-_BEGUN = """
-SELECT tenant, run_id, started_at, hidden_at FROM fleet_runs
-WHERE hidden_at IS NULL AND started_at <= ? ORDER BY started_at LIMIT ?
+_AGED = """
+SELECT tenant, run_id, pushed_at, hidden_at FROM fleet_runs
+WHERE hidden_at IS NULL AND source = ? AND pushed_at <= ? ORDER BY pushed_at LIMIT ?
 """
 _HIDDEN = """
-SELECT tenant, run_id, started_at, hidden_at FROM fleet_runs
+SELECT tenant, run_id, pushed_at, hidden_at FROM fleet_runs
 WHERE hidden_at <= ? ORDER BY hidden_at LIMIT ?
 """
 _HIDE = """
@@ -52,12 +52,12 @@ class SqliteFleetClockwork(Part):
                 pass
 
     async def fleet_aged(
-        self, started_before: int, hidden_before: int, limit: int
+        self, source: Source, pushed_before: int, hidden_before: int, limit: int
     ) -> list[tuple[str, str, int, int | None]]:
-        """Runs that began, or were hidden, at or before then; the oldest first."""
-        begun = await self._reader.far(_BEGUN, (started_before, limit))
+        """Runs that were last pushed, or hidden, at or before then; the oldest first."""
+        aged = await self._reader.far(_AGED, (source, pushed_before, limit))
         hidden = await self._reader.far(_HIDDEN, (hidden_before, limit))
-        return [(row[0], row[1], row[2], row[3]) for row in (*begun, *hidden)]
+        return [(row[0], row[1], row[2], row[3]) for row in (*aged, *hidden)]
 
     async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
         """Hide runs from everything but export, and count them no longer."""

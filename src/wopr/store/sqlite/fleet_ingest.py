@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from wopr.protocol.errors import SequenceTaken
-from wopr.store.port.fleet import AgentRun, Growth, HeldRun, IngestBatch
+from wopr.store.port.fleet import AgentRun, Growth, HeldRun, IngestBatch, Touch
 from wopr.store.sql.fleet_counting import Counting
 from wopr.store.sql.fleet_rows import (
     AGENT_COLUMNS,
@@ -28,13 +28,17 @@ CROSS JOIN fleet_agent_runs ON tenant = ? AND run_id = known.value
 """
 
 _PUT_RUN = f"""
-INSERT INTO fleet_runs (tenant, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO fleet_runs (tenant, {RUN_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, run_id) DO UPDATE SET
     kind = excluded.kind,
     lines = excluded.lines,
     last_event = excluded.last_event,
     ended_at = excluded.ended_at,
-    outcome = excluded.outcome
+    outcome = excluded.outcome,
+    pushed_at = excluded.pushed_at
+"""
+_TOUCH = """
+UPDATE fleet_runs SET pushed_at = ? WHERE tenant = ? AND run_id = ? AND hidden_at IS NULL
 """
 _PUT_CHUNK = """
 INSERT INTO fleet_chunks (tenant, run_id, first, lines, hashes, body) VALUES (?, ?, ?, ?, ?, ?)
@@ -42,7 +46,7 @@ INSERT INTO fleet_chunks (tenant, run_id, first, lines, hashes, body) VALUES (?,
 # All of the row: a statement that names what changes would be longer and no cheaper.
 _PUT_AGENT = f"""
 INSERT INTO fleet_agent_runs (tenant, {AGENT_COLUMNS}, duration_bin, score_units)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, run_id, agent_id) DO UPDATE SET
     last_event = excluded.last_event,
     status = excluded.status,
@@ -58,6 +62,7 @@ ON CONFLICT (tenant, run_id, agent_id) DO UPDATE SET
     outcome = excluded.outcome,
     duration_s = excluded.duration_s,
     score = excluded.score,
+    totals = excluded.totals,
     duration_bin = excluded.duration_bin,
     score_units = excluded.score_units
 """
@@ -81,6 +86,15 @@ class SqliteFleetIngest(Part):
     async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
         """Write lines and totals, all or nothing, durably."""
         await self._writer.submit(partial(_ingest, tenant=tenant, batch=batch))
+
+    async def fleet_touch(self, tenant: str, touch: Touch) -> None:
+        """Write down that runs were pushed again, unless they are hidden."""
+        rows = [(touch.at, tenant, run_id) for run_id in touch.run_ids]
+        await self._writer.submit(partial(_touch, rows=rows))
+
+
+def _touch(connection: sqlite3.Connection, rows: Sequence[tuple[int, str, str]]) -> None:
+    connection.executemany(_TOUCH, rows)
 
 
 def count_runs(connection: sqlite3.Connection, tenant: str, by: int) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 from wopr.protocol.errors import Refused
 from wopr.store.sqlite.schema_audit import AUDIT
 from wopr.store.sqlite.schema_feedback import FEEDBACK, SIGNALS
-from wopr.store.sqlite.schema_fleet import FLEET, FLEET_WAITS
+from wopr.store.sqlite.schema_fleet import FLEET, FLEET_PUSHES, FLEET_WAITS
 from wopr.store.sqlite.schema_projections import OBSERVED_PROJECTIONS, PROJECTIONS
 from wopr.store.sqlite.schema_secrets import SECRETS
 from wopr.store.sqlite.schema_traces import TRACES
@@ -235,6 +235,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     SECRETS,
     TRACES,
     SIGNALS,
+    FLEET_PUSHES,
 )
 
 

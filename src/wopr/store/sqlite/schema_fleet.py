@@ -173,3 +173,19 @@ FLEET_WAITS = (
     ON fleet_agent_runs (tenant, blocked_at, run_id, agent_id) WHERE blocked_at IS NOT NULL
     """,
 )
+
+# Retention counts from the last push. A run that was pushed before this column existed counts from
+# the migration on.
+FLEET_PUSHES = (
+    "ALTER TABLE fleet_runs ADD COLUMN pushed_at INTEGER NOT NULL DEFAULT 0",
+    "UPDATE fleet_runs SET pushed_at = CAST(strftime('%s', 'now') AS INTEGER) * 1000",
+    "DROP INDEX fleet_runs_aging",
+    """
+    CREATE INDEX fleet_runs_aging ON fleet_runs (source, pushed_at) WHERE hidden_at IS NULL
+    """,
+    """
+    CREATE INDEX fleet_runs_pushed ON fleet_runs (tenant, source, pushed_at)
+    WHERE hidden_at IS NULL
+    """,
+    "ALTER TABLE fleet_agent_runs ADD COLUMN totals TEXT",
+)
