@@ -15,7 +15,14 @@ from wopr.api.events import Event, read_event
 from wopr.api.requests import segment
 from wopr.api.views import RunView
 from wopr.nodes.typed import from_json
-from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, AnnotationList, Signal
+from wopr.protocol.annotations import (
+    ActingAnnotationCreate,
+    Actor,
+    Anchor,
+    Annotation,
+    AnnotationList,
+    Signal,
+)
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
@@ -123,12 +130,17 @@ class Run(Generic[Out]):
         note: str | None = None,
         node: str | None = None,
         event: str | None = None,
+        actor: str | None = None,
     ) -> Annotation:
-        """Judge the run, or one of its nodes or events: give exactly one signal."""
-        body = AnnotationCreate(
+        """Judge the run, or one of its nodes or events: give exactly one signal.
+
+        `actor` is the id of an agent that judges, for keys with the scope `annotations:actor`.
+        """
+        body = ActingAnnotationCreate(
             signal=_signal(rating, label, correction, flag=flag),
             target=Anchor(node_id=_or_unset(node), event_id=_or_unset(event)),
             note=_or_unset(note),
+            actor=UNSET if actor is None else Actor(principal_ref=actor),
         )
         return await self._connection.post(f"{self._path}/annotations", body, Annotation)
 

@@ -12,7 +12,13 @@ from wopr.cli.filters import moment
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
 from wopr.cli.output import note as say
 from wopr.cli.output import print_json, print_line, print_table
-from wopr.protocol.annotations import Anchor, Annotation, AnnotationCreate, Signal
+from wopr.protocol.annotations import (
+    ActingAnnotationCreate,
+    Actor,
+    Anchor,
+    Annotation,
+    Signal,
+)
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.reviews import FeedbackGroup, SummaryBy
 
@@ -32,15 +38,20 @@ def add(
     event: Annotated[str | None, typer.Option(help="Of this event only, by its id.")] = None,
     node: Annotated[str | None, typer.Option(help="Of this node only, by its id.")] = None,
     note: Annotated[str | None, typer.Option(help="Why.")] = None,
+    actor: Annotated[
+        str | None,
+        typer.Option(help="In the name of this agent; needs the scope annotations:actor."),
+    ] = None,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what you think of a run: a rating, a label, a correction or a flag."""
-    body = AnnotationCreate(
+    body = ActingAnnotationCreate(
         signal=_signal(rating, label, correction, flag),
         target=Anchor(event_id=_given(event), node_id=_given(node)),
         note=_given(note),
+        actor=UNSET if actor is None else Actor(principal_ref=actor),
     )
     answer = ask(Target(url, api_key), lambda client: client.annotate(run_id, body))
     if as_json:

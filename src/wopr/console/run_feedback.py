@@ -15,7 +15,7 @@ from wopr.http.runs import run_id
 from wopr.protocol.annotations import SIGNAL_KINDS, VALUED, AnnotationCreate
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused
-from wopr.runtime.feedback import ANNOTATE
+from wopr.runtime.feedback import ANNOTATE, Author
 
 _NAMES: Final = {"rating": "rating", "correction": "text", "label": "text"}
 
@@ -38,7 +38,9 @@ async def annotate(visit: Visit) -> Answer:
     row = await visit.host.readers.row(visit.tenant, name)
     form = await visit.form()
     request = document(_request(form), AnnotationCreate)
-    await visit.host.feedback.annotator.annotate(visit.tenant, row, visit.caller.key_id, request)
+    await visit.host.feedback.annotator.annotate(
+        visit.tenant, row, Author(actor=visit.caller.key_id), request
+    )
     place = form.get("place")
     anchor = f"#{quote(place)}" if place else "#feedback"
     return visit.redirect(f"/runs/{quote(name, safe='')}?done=annotated{anchor}")

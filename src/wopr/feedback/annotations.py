@@ -27,8 +27,11 @@ SnapshotOf: TypeAlias = Callable[[str, RunRow], Awaitable[bytes]]
 class Listener(Protocol):
     """Hears of every annotation, before it is stored and after."""
 
-    def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
-        """The audit entry that is stored with the annotation."""
+    def audit(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
+        """The audit entry that is stored with the annotation.
+
+        `credential` is the key that annotated in the name of the annotation's actor, if any.
+        """
         ...
 
     def stored(self, annotation: Annotation) -> None:
@@ -69,6 +72,15 @@ class _Snapshot(msgspec.Struct, rename="camel"):
     node_states: dict[str, Json] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who annotates. `credential` is the key that annotates in the name of another actor."""
+
+    actor: str
+    credential: str = ""
+    source: AnnotationSource = "person"
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An annotation that may be stored, and the row that stores it."""
@@ -78,7 +90,7 @@ class Prepared:
 
 
 class Annotator:
-    """Annotates runs for whoever the credential names, or for the agent of a judge."""
+    """Annotates runs for the caller, for the agent of a judge, or for an actor that was named."""
 
     def __init__(
         self,
@@ -101,12 +113,12 @@ class Annotator:
         self,
         tenant: str,
         run: RunRow,
-        actor: str,
+        author: Author,
         request: AnnotationCreate,
         remember: Remember | None = None,
     ) -> bytes:
         """Store an annotation and return its encoded document."""
-        prepared = await self.prepare(tenant, run, actor, request)
+        prepared = await self.prepare(tenant, run, author, request)
         body = prepared.row.body
         await self._store.put_annotation(
             tenant, prepared.row, remember(body) if remember is not None else None
@@ -115,17 +127,9 @@ class Annotator:
         return body
 
     async def prepare(
-        self,
-        tenant: str,
-        run: RunRow,
-        actor: str,
-        request: AnnotationCreate,
-        source: AnnotationSource = "person",
+        self, tenant: str, run: RunRow, author: Author, request: AnnotationCreate
     ) -> Prepared:
-        """Check what a request points at and write the annotation, without storing it.
-
-        `actor` is the caller's credential or a judge's agent: no request can name it.
-        """
+        """Check what a request points at and write the annotation, without storing it."""
         node_id, agent_id = await self._place(tenant, run, request)
         now = self._now()
         annotation = Annotation(
@@ -140,7 +144,7 @@ class Annotator:
                 label=self._text(request.signal.label),
                 correction=self._text(request.signal.correction),
             ),
-            actor=Actor(principal_ref=actor),
+            actor=Actor(principal_ref=self.redacted(author.actor)),
             note=self._text(request.note),
             created_at=to_iso(now),
         )
@@ -154,9 +158,9 @@ class Annotator:
             node_id=node_id,
             created_at=now,
             body=encode(annotation),
-            source=source,
+            source=author.source,
             label=annotation.signal.label or None,
-            audit=self.listener.audit(tenant, annotation),
+            audit=self.listener.audit(tenant, annotation, author.credential),
         )
         return Prepared(annotation, row)
 

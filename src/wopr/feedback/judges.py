@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace as with_fields
 
-from wopr.feedback.annotations import AnnotationStore, Annotator, SnapshotOf
+from wopr.feedback.annotations import AnnotationStore, Annotator, Author, SnapshotOf
 from wopr.feedback.selection import newest_runs, run_filter
 from wopr.feedback.verdicts import (
     MOST_EVENTS,
@@ -229,9 +229,8 @@ class Judges:
             if judged is None:
                 raise NoVerdict("there is no such run any more")
             request = verdict(outputs)
-            prepared = await self._annotator.prepare(
-                tenant, judged, judge.agent_id, request, "agent"
-            )
+            author = Author(actor=judge.agent_id, source="agent")
+            prepared = await self._annotator.prepare(tenant, judged, author, request)
             done = replace(item, state="annotated", annotation_id=prepared.row.annotation_id)
             if await self._store.move_judged(tenant, judge.judge_id, done, prepared.row):
                 self._annotator.listener.stored(prepared.annotation)

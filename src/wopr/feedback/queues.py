@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from wopr.feedback.annotations import AnnotationStore, Annotator, Prepared
+from wopr.feedback.annotations import AnnotationStore, Annotator, Author, Prepared
 from wopr.feedback.selection import newest_runs, run_filter
 from wopr.protocol.annotations import AnnotationCreate
 from wopr.protocol.documents import UNSET, Unset, encode
@@ -153,7 +153,7 @@ class Queues:
             raise NotFound(f"there is no run {run_id!r}")
         _check_rubric(queue.rubric, request.annotations)
         prepared = [
-            await self._annotator.prepare(tenant, run, reviewer, each)
+            await self._annotator.prepare(tenant, run, Author(actor=reviewer), each)
             for each in request.annotations
         ]
         review = Review(

@@ -10,15 +10,18 @@ from wopr.http.operation import Operation, Parameter
 from wopr.http.paging import PAGE_MOST, read_cursor, write_cursor
 from wopr.http.run_filters import instant
 from wopr.http.runs import IDEMPOTENCY_KEY, RUN_ERRORS, run_id
-from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
+from wopr.protocol.annotations import ActingAnnotationCreate, Annotation, AnnotationList
+from wopr.protocol.documents import Unset
 from wopr.protocol.errors import NotProvided, Refused
 from wopr.protocol.reviews import SUMMARY_BY, FeedbackSummary, SummaryBy
-from wopr.runtime.feedback import ANNOTATE
+from wopr.runtime.feedback import ANNOTATE, Author
 from wopr.runtime.settings import Settings
 from wopr.store.port.feedback import AnnotationRow
 
 LISTED_AT_ONCE = 500
 CAPABILITY = "host.feedback"
+# In no role: an operator grants it by name.
+ACTOR_SCOPE = "annotations:actor"
 _GROUPINGS: dict[str, SummaryBy] = {name: name for name in SUMMARY_BY}
 
 
@@ -31,15 +34,29 @@ def offered(settings: Settings) -> None:
 async def annotate_run(exchange: Exchange) -> Answer:
     """Say what the caller thinks of a run, one of its events or one of its nodes.
 
-    The run may be live or over; it is not changed. Whoever streams it now is told with a
-    `run.annotated` frame.
+    The run may be live or over; it is not changed. Readers that stream the run get a
+    `run.annotated` frame. A key with the scope `annotations:actor` may name another `actor`, such
+    as the id of an agent.
     """
     run = await exchange.host.readers.row(exchange.tenant, run_id(exchange))
-    request = await exchange.document(AnnotationCreate)
+    request = await exchange.document(ActingAnnotationCreate)
     body = await exchange.host.feedback.annotator.annotate(
-        exchange.tenant, run, exchange.caller.key_id, request, exchange.remember
+        exchange.tenant, run, _author(exchange, request), request, exchange.remember
     )
     return Answer(201, body)
+
+
+def _author(exchange: Exchange, request: ActingAnnotationCreate) -> Author:
+    """Who annotates: the caller's key, or whom the request names if the key may name anybody."""
+    credential = exchange.caller.key_id
+    if isinstance(request.actor, Unset):
+        return Author(actor=credential)
+    if not exchange.caller.may(ACTOR_SCOPE):
+        raise Refused(
+            f"unknown field `actor`: only a key with the scope {ACTOR_SCOPE} may name one",
+            field="actor",
+        )
+    return Author(actor=request.actor.principal_ref, credential=credential, source="agent")
 
 
 async def list_annotations(exchange: Exchange) -> Answer | Stream:
@@ -130,7 +147,7 @@ OPERATIONS = (
         summary="Annotate a run",
         tag="feedback",
         scope="runs:annotate",
-        body=AnnotationCreate,
+        body=ActingAnnotationCreate,
         success=201,
         answer=Annotation,
         errors=(400, *RUN_ERRORS, 409, 413, 415, 501),

@@ -61,18 +61,27 @@ class AnnotationCreate(Closed, frozen=True, kw_only=True):
     note: str | Unset = UNSET
 
 
+class Actor(Closed, frozen=True, kw_only=True):
+    """Who judged: an opaque reference from the credential, or the id of an agent that judges."""
+
+    principal_ref: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class ActingAnnotationCreate(AnnotationCreate, frozen=True, kw_only=True):
+    """The body of the request with an `actor`, for keys with the scope `annotations:actor`.
+
+    A supervisor or a judge of another system annotates in the name of an agent with it.
+    """
+
+    actor: Actor | Unset = UNSET
+
+
 class Target(Closed, frozen=True, kw_only=True):
     """What an annotation is about."""
 
     run_id: NonEmpty
     event_id: str | Unset = UNSET
     node_id: str | Unset = UNSET
-
-
-class Actor(Closed, frozen=True, kw_only=True):
-    """Who judged: an opaque reference from the credential, or the id of an agent that judges."""
-
-    principal_ref: NonEmpty
 
 
 class Annotation(Closed, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wopr.feedback.annotations import Annotator
+from wopr.feedback.annotations import Author as Author
 from wopr.feedback.export import Exports
 from wopr.feedback.judges import Judges
 from wopr.feedback.queues import Queues
@@ -44,9 +45,9 @@ class Announcer:
         self._bus = bus
         self._journal = journal
 
-    def audit(self, tenant: str, annotation: Annotation) -> AuditDraft:
+    def audit(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
         """The audit entry that is stored with the annotation."""
-        return annotation_audit(self._audit, tenant, annotation)
+        return annotation_audit(self._audit, tenant, annotation, credential)
 
     def stored(self, annotation: Annotation) -> None:
         """Send the annotation to live readers of its run, and let the fleet hear of it."""
@@ -54,8 +55,14 @@ class Announcer:
         self._journal.has_lines()
 
 
-def annotation_audit(audit: Entries, tenant: str, annotation: Annotation) -> AuditDraft:
-    """Say who annotated what and how, without the text of the annotation."""
+def annotation_audit(
+    audit: Entries, tenant: str, annotation: Annotation, credential: str = ""
+) -> AuditDraft:
+    """Say who annotated what and how, without the text of the annotation.
+
+    The entry of an annotation in the name of another actor names both: the credential that was
+    used is its principal, and the actor is among its facts.
+    """
     target = annotation.target
     facts: JsonObject = {
         "annotationId": annotation.annotation_id,
@@ -64,7 +71,10 @@ def annotation_audit(audit: Entries, tenant: str, annotation: Annotation) -> Aud
     for name, value in (("eventId", target.event_id), ("nodeId", target.node_id)):
         if not isinstance(value, Unset):
             facts[name] = value
-    return audit.draft(tenant, annotation.actor.principal_ref, ANNOTATE, target.run_id, **facts)
+    actor = annotation.actor.principal_ref
+    if credential:
+        facts["actor"] = actor
+    return audit.draft(tenant, credential or actor, ANNOTATE, target.run_id, **facts)
 
 
 def announce(bus: Bus, run_id: str, annotation_id: str, annotation: bytes) -> None:

@@ -17,7 +17,8 @@ _TEST_PREFIXES: Final = (TEST_KEY_PREFIX, "test_", "test-")
 _READS: Final = frozenset({"manifest:read", "runs:read", "artifacts:read", "fleet:read"})
 _WORKS: Final = _READS | {"runs:create", "runs:cancel", "runs:annotate", "webhooks:manage"}
 
-# No scope implies another. `conformance:author` is in no role: an operator grants it by name.
+# No scope implies another. `conformance:author` and `annotations:actor` are in no role: an operator
+# grants them by name.
 ROLES: Final[dict[str, frozenset[str]]] = {
     "admin": _WORKS
     | {
