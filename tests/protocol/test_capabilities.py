@@ -60,6 +60,8 @@ def test_the_mirror_repeats_every_family_and_no_base_field(full: Capabilities) -
     assert mirror.keys() == set(FAMILIES)
     assert all(mirror[name] == written[name] for name in FAMILIES)
     assert not mirror.keys() & set(DiscoveryRoot.__struct_encode_fields__)
+    # RFC 0056 names feedback so; it is the one family that has a second name.
+    assert written.pop("host") == {"feedback": written["feedback"]}
     assert written.keys() == set(FAMILIES) | set(DiscoveryRoot.__struct_encode_fields__)
 
 

@@ -32,8 +32,11 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
 def test_feedback_that_is_switched_off_is_not_advertised(silent: ServedHost) -> None:
     with Wire(silent.url, None) as wire:
         found = wire.document("/.well-known/openwop")
+        streams = wire.document("/v1/asyncapi.json")
 
     assert "feedback" not in found
+    assert "host" not in found
+    assert "run.annotated" not in streams["components"]["messages"]
     assert "feedback" not in found["capabilities"]
 
 

@@ -25,7 +25,7 @@ NAMES = [*(operation.name for operation in OPERATIONS), "getOpenapi"]
 # Of each kind, for each operation.
 EXAMPLES = 13
 # Requests without a part that could be wrong.
-CANNOT_BE_WRONG = {"getDiscovery", "healthz", "readyz", "metrics", "getOpenapi"}
+CANNOT_BE_WRONG = {"getDiscovery", "getAsyncapi", "healthz", "readyz", "metrics", "getOpenapi"}
 CHECKS = [
     not_a_server_error,
     status_code_conformance,

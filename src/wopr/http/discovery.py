@@ -7,12 +7,14 @@ from functools import cache
 
 from wopr import __version__
 from wopr.http.answers import Answer, ok
+from wopr.http.asyncapi import asyncapi_document
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.capabilities import Capabilities
 from wopr.protocol.documents import Document, encode
 from wopr.protocol.errors import NotFound, Unavailable
 from wopr.protocol.schemas import export
+from wopr.runtime.advertise_agents import mock_agent_schemas
 from wopr.runtime.advertise_fleet import kahn_schemas
 from wopr.runtime.readiness import check_ready, measure
 
@@ -39,7 +41,19 @@ async def get_discovery(exchange: Exchange) -> Answer:
 
 @cache
 def _schemas() -> dict[str, bytes]:
-    return {name: encode(schema) for name, schema in (export() | kahn_schemas()).items()}
+    schemas = export() | kahn_schemas() | mock_agent_schemas()
+    return {name: encode(schema) for name, schema in schemas.items()}
+
+
+@cache
+def _asyncapi(feedback: bool) -> bytes:
+    return encode(asyncapi_document(feedback=feedback))
+
+
+async def get_asyncapi(exchange: Exchange) -> Answer:
+    """Describe the event streams: every mode, every notice and every event."""
+    body = _asyncapi(exchange.host.settings.feedback)
+    return Answer(200, body, headers={"cache-control": "public, max-age=300"})
 
 
 async def get_schema(exchange: Exchange) -> Answer:
@@ -72,7 +86,7 @@ async def metrics(exchange: Exchange) -> Answer:
     return Answer(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
 
 
-# What whoever watches a process asks, and all that one answers which only works.
+# Health endpoints. A worker process serves only these.
 PROBES = (
     Operation(
         name="healthz",
@@ -127,6 +141,15 @@ OPERATIONS = (
         tag="discovery",
         content_type="application/schema+json",
         errors=(404,),
+        is_extension=True,
+    ),
+    Operation(
+        name="getAsyncapi",
+        method="GET",
+        path="/v1/asyncapi.json",
+        handler=get_asyncapi,
+        summary="Read the AsyncAPI 3 description of the event streams",
+        tag="discovery",
         is_extension=True,
     ),
     *PROBES,

@@ -177,12 +177,15 @@ def document(root: Capabilities) -> bytes:
     """Encode the document, with the same families once more under `capabilities`.
 
     Part of the published readers look at the root and part of them at the wrapper only; both
-    are written from the one value, so they cannot disagree. Raises `ValueError` for a list that
+    are written from the one value, so they cannot disagree. RFC 0056 names feedback as a member of
+    `host`, so it is there too. Raises `ValueError` for a list that
     names something twice: all lists of the document are sets.
     """
     fields: JsonObject = msgspec.to_builtins(root)
     _require_sets("$", fields)
     mirror = {name: fields[name] for name in FAMILIES if name in fields}
+    if "feedback" in fields:
+        fields["host"] = {"feedback": fields["feedback"]}
     return encode({**fields, "capabilities": mirror})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -64,7 +65,7 @@ def export() -> dict[str, Schema]:
     """Generate every published schema, by its stable name."""
     documents = {name: _named(name, _schema(struct)) for name, struct in _DOCUMENTS.items()}
     for name in ("annotation", "annotation-create"):
-        documents[name]["$defs"]["Signal"]["allOf"] = [_only_with(kind) for kind in VALUED]
+        limit_signal(documents[name]["$defs"]["Signal"])
     documents["event-page"] = _named("event-page", _event_page())
     documents["run-event-payloads"] = _named("run-event-payloads", _payloads())
     return documents
@@ -76,6 +77,11 @@ def _named(name: str, schema: Schema) -> Schema:
 
 def _schema(struct: type[msgspec.Struct]) -> Schema:
     return msgspec.json.schema(struct, ref_template=_LOCAL)
+
+
+def limit_signal(signal: Schema) -> None:
+    """Add to the schema of a signal which field goes with which kind."""
+    signal["allOf"] = [_only_with(kind) for kind in VALUED]
 
 
 def _only_with(kind: str) -> Schema:
@@ -98,11 +104,20 @@ def _event_page() -> Schema:
 
 def _payloads() -> Schema:
     """One `$defs` entry per event type, beside the shapes that they are made of."""
+    by_type, _, shapes = payload_schemas(_LOCAL)
+    return {"title": "RunEventPayloads", "type": "object", "$defs": {**by_type, **shapes}}
+
+
+def payload_schemas(
+    ref_template: str, others: Sequence[type[msgspec.Struct]] = ()
+) -> tuple[dict[str, Schema], list[Schema], dict[str, Schema]]:
+    """The schema of each event type's payload, those of other types, and the shapes they share."""
     references, shapes = msgspec.json.schema_components(
-        [*PAYLOADS.values(), *DATA.values()], ref_template=_LOCAL
+        [*PAYLOADS.values(), *DATA.values(), *others], ref_template=ref_template
     )
     by_type = dict(zip(PAYLOADS, references, strict=False))
     # The struct keeps the data of an interrupt as it came and checks it by kind.
-    kinds = list(references[len(PAYLOADS) :])
+    place = len(PAYLOADS) + len(DATA)
+    kinds = list(references[len(PAYLOADS) : place])
     shapes["InterruptPayload"]["properties"]["data"] = {"oneOf": kinds}
-    return {"title": "RunEventPayloads", "type": "object", "$defs": {**by_type, **shapes}}
+    return by_type, list(references[place:]), shapes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wopr.nodes.context import ConfidenceFloor
+from wopr.nodes.mock_agent import MockAgentConfig
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.agent_families import (
     Agents,
@@ -23,8 +24,9 @@ from wopr.protocol.agent_families import (
 )
 from wopr.protocol.agents import ModelClass
 from wopr.protocol.capabilities import Capabilities, Extensions, InterruptExtension
-from wopr.protocol.documents import UNSET
+from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.interrupts import is_vendor_kind
+from wopr.protocol.schemas import DIALECT
 from wopr.runtime.settings import Settings
 
 MODEL_CLASSES: tuple[ModelClass, ...] = (
@@ -154,3 +156,13 @@ def _extensions(settings: Settings) -> Extensions:
             literal_vendor_kind=(is_vendor and settings.literal_vendor_kind) or UNSET,
         )
     )
+
+
+def mock_agent_schemas() -> dict[str, JsonObject]:
+    """The JSON Schema of the mock agent's config, by its published name."""
+    name = "core-conformance-mock-agent-config"
+    schema = msgspec.json.schema(MockAgentConfig, ref_template="#/$defs/{name}")
+    # A tool call has a result or an error, and not both.
+    ends = [{"required": ["result"]}, {"required": ["error"]}]
+    schema["$defs"]["MockToolCall"]["oneOf"] = ends
+    return {name: {"$schema": DIALECT, "$id": f"/v1/schemas/{name}.json", **schema}}
