@@ -114,6 +114,20 @@ def test_a_run_that_waits_for_somebody_says_so(host: FakeHost, wopr: Wopr) -> No
     assert "run r1 waits: node.suspended gate" in wopr("run", "hello").stderr
 
 
+def test_a_run_that_waits_with_a_kind_of_the_host_s_own_says_that_kind(
+    host: FakeHost, wopr: Wopr
+) -> None:
+    host.run()
+    own = {"x-host-wopr-interrupt-kind": "x-host-acme-look", "x-host-wopr-waiting-status": "w"}
+    asked = host.event(1, "node.suspended", "gate", nodeId="gate", kind="custom", **own)
+    host.stream("r1", [host.event(0, "run.started"), asked, host.event(2, "run.completed")])
+
+    told = wopr("run", "hello").stderr
+
+    assert 'kind="x-host-acme-look"' in told
+    assert "x-host-wopr-" not in told
+
+
 @pytest.mark.parametrize("options", [(), ("--follow",)], ids=["quiet", "followed"])
 def test_a_run_that_asks_something_says_where_it_is_answered(
     host: FakeHost, wopr: Wopr, options: tuple[str, ...]

@@ -59,6 +59,11 @@ CUSTOM = {"type": "object", "properties": {"size": {"type": "number"}}, "require
             {"action": "reject"},
             {"action": "reject"},
         ),
+        (
+            item("x-host-acme-look", {}, {"accept": "", "reject": "", "value": ""}),
+            {"action": "accept", "reason": "fine"},
+            {"action": "accept", "feedback": "fine"},
+        ),
         (item("clarification", QUESTIONS, {"answers": ""}), {"a": 3}, {"answers": {"a": 3}}),
         (
             item("conversation.exchange", {}, {"exchange": "", "close": ""}),

@@ -115,7 +115,7 @@ def test_an_answer_is_on_record_without_what_was_answered(acme: Auditor) -> None
     [entry] = entries(acme)
 
     assert (entry["action"], entry["resource"]) == ("interrupt.resolve", run_id)
-    assert entry["facts"] == {"nodeId": "gate", "role": "admin"}
+    assert entry["facts"] == {"nodeId": "gate", "kind": "approval", "role": "admin"}
     assert "private word" not in json.dumps(entry)
 
 

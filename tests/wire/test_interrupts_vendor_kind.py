@@ -18,6 +18,7 @@ from tests.wire.agent_definitions import (
     next_worker,
     only,
 )
+from tests.wire.at_rest import audit_entries
 from tests.wire.client import Wire
 from tests.wire.escalating import OTHER, UNSURE, escalated
 from tests.wire.host import ACME, GLOBEX, VIEWER, WOPR, ServedHost, environment, served
@@ -188,6 +189,21 @@ def test_a_malformed_kind_of_a_host_is_refused_by_the_filter(vendor: Wire) -> No
     assert response.json()["details"]["field"] == "kind"
     assert "x-host-Wopr" in response.json()["message"]
     assert "x-host-<host>-<kind>" in response.json()["message"]
+
+
+def test_the_audit_log_names_the_kind_of_the_wait_that_was_answered(
+    vendor: Wire, vendor_host: ServedHost
+) -> None:
+    run_id = escalated(vendor, UNSURE, DONE)
+    answer(vendor, run_id, "dispatch", "accept")
+
+    [entry] = [
+        each
+        for each in audit_entries(vendor_host)
+        if each["action"] == "interrupt.resolve" and each["resource"] == run_id
+    ]
+
+    assert entry["facts"]["kind"] == KIND
 
 
 def test_a_wait_keeps_its_kind_when_the_host_comes_back(tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from wopr.cli.documents import object_of
 from wopr.cli.output import plain, plain_block, short
 from wopr.cli.stream import Frame, decode_object
 from wopr.protocol.documents import UNSET, Document, Json, Unset
+from wopr.protocol.interrupts import INTERRUPT_KIND
 from wopr.protocol.times import to_millis
 
 _SUMMARY_LENGTH: Final = 160
 # Shown elsewhere on the line, or the same on every line.
 _SHOWN: Final = frozenset({"nodeId", "runId"})
+# How members begin that only the host reads.
+_OF_THE_HOST: Final = "x-host-wopr-"
 _ENDINGS: Final = {
     "completed": "green",
     "granted": "green",
@@ -67,12 +70,18 @@ def event_line(frame: Frame, started_at: str | None) -> Text:
 
 
 def summary(payload: Json) -> str:
-    """The payload's fields as `name=value`, an object's own fields behind its name."""
+    """The payload's fields as `name=value`, an object's own fields behind its name.
+
+    Members that only the host reads are left out. An interrupt kind of the host's own is shown in
+    place of `custom`.
+    """
     fields = object_of(payload)
+    if INTERRUPT_KIND in fields:
+        fields = fields | {"kind": fields[INTERRUPT_KIND]}
     parts = [
         _field(name, value)
         for name, value in fields.items()
-        if name not in _SHOWN and value not in ({}, [], None)
+        if name not in _SHOWN and not name.startswith(_OF_THE_HOST) and value not in ({}, [], None)
     ]
     if not fields and payload not in ({}, [], None):
         return short(payload)

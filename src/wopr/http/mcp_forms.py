@@ -12,7 +12,7 @@ from typing import Final, cast
 import msgspec
 
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.interrupts import ClarificationData
+from wopr.protocol.interrupts import ClarificationData, is_vendor_kind
 from wopr.runtime.entitled import governance_of
 from wopr.runtime.inbox import InboxItem
 
@@ -64,6 +64,9 @@ def _fields(item: InboxItem) -> _Fields | None:
             return _turn(item)
         case "external-event":
             return None
+        case kind if is_vendor_kind(kind):
+            told = {name: text for name, text in item.answers.items() if name != "value"}
+            return _choice("action", told, "reason", _approved)
         case _:
             return _custom(item)
 

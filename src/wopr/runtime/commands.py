@@ -209,7 +209,14 @@ class Commands:
                 )
                 refusal = resolve(burst, node_id, interrupt, value, by)
                 burst.is_urgent = True
-                self._note(burst, by.name, "interrupt.resolve", nodeId=node_id, role=by.role)
+                self._note(
+                    burst,
+                    by.name,
+                    "interrupt.resolve",
+                    nodeId=node_id,
+                    kind=interrupt.kind,
+                    role=by.role,
+                )
                 self._advancer.stepping.call_again(run, burst)
                 return refusal
 
