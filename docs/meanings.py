@@ -208,7 +208,7 @@ RUNS: Final[dict[str, str]] = {
     "credential_forbidden": "The credential is not meant for where it would have gone.",
     "runner_unavailable": "What should execute the node cannot be reached.",
     "residency_unavailable": "No place to run where the run must stay.",
-    "unsupported_node_type": "The host no longer has a node's type.",
+    "unsupported_node_type": "On logs of earlier versions: the host had no code for a node's type.",
     "validation_error": "A node was given what it cannot take.",
     "expression_error": "An expression has no value, or costs too much.",
     "node_error": "A node failed without a code of its own.",

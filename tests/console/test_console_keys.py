@@ -31,3 +31,10 @@ def test_settings_show_the_scopes_that_one_has(signed_in: SignedIn) -> None:
 
     assert "runs:read" in text
     assert "Make a key" not in text
+
+
+def test_settings_show_the_processes_and_their_code_to_operators_only(
+    acme: Person, signed_in: SignedIn
+) -> None:
+    assert "Code version" in acme.page("/settings").text
+    assert "Code version" not in signed_in(VIEWER).page("/settings").text

@@ -13,7 +13,7 @@ import pytest
 from tests.contract.builders import OTHER, T0, TENANT, batch, ended
 from wopr.protocol.errors import HoldLost, SequenceTaken
 from wopr.store.port import Batch, Claim, RunRow, Wish
-from wopr.store.port.peers import Listening, News, Woken
+from wopr.store.port.peers import Listening, News, Process, Woken
 from wopr.store.postgres import PostgresStore
 from wopr.store.postgres.append import URGENT
 from wopr.store.postgres.schema_peers import HORIZON_MS
@@ -200,7 +200,7 @@ async def test_a_run_that_somebody_has_is_told_and_not_queued(store: PostgresSto
 
 async def test_the_runs_of_a_process_that_died_are_free_and_due(store: PostgresStore) -> None:
     for process in ("dead", "alive"):
-        await store.peers.beat(process, "worker")
+        await store.peers.beat(Process(name=process, kind="worker"))
         await store.append(TENANT, [claimed(batch(process, wake_at=FAR), process)])
     await store._db.tell(f"{AGE} RETURNING 1", ("dead",))
     await store._db.tell(STAY, ("alive",))
@@ -214,7 +214,7 @@ async def test_the_runs_of_a_process_that_died_are_free_and_due(store: PostgresS
     assert await store.peers.queue_due(T0 + 9) == 1
     assert await jobs(store) == [("dead", 0, False)]
     # It comes back, and hears that it was gone.
-    assert (await store.peers.beat("dead", "worker")).is_new
+    assert (await store.peers.beat(Process(name="dead", kind="worker"))).is_new
     with pytest.raises(HoldLost):
         await store.append(TENANT, [claimed(batch("dead", 1), "dead", is_fence=True)])
 
@@ -244,8 +244,56 @@ async def test_what_is_due_soon_is_queued_and_what_is_queued_is_left_alone(
     assert await jobs(store) == [("far", 0, True)]
 
 
+async def test_runs_that_are_due_are_taken_many_at_a_time_and_each_by_one_process(
+    store: PostgresStore,
+) -> None:
+    names = [f"run-{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        await store.append(TENANT, [batch(name, wake_at=T0 + number)])
+    await store.append(OTHER, [batch("later", wake_at=T0 + HORIZON_MS)])
+    await store.append(TENANT, [claimed(batch("held", wake_at=T0), "p3")])
+
+    first = await store.peers.take_due("p1", T0 + 9, 3)
+    second = await store.peers.take_due("p2", T0 + 9, 3)
+
+    assert {run_id for _, run_id in first} == set(names[:3])
+    assert {run_id for _, run_id in second} == set(names[3:])
+    assert await store.peers.take_due("p1", T0 + 9, 3) == []
+    assert (await row(store, names[0])).holder == "p1"
+    # Nothing is queued for what was taken, and nothing is queued anew.
+    assert [name for name, *_ in await jobs(store)] == ["held", "later"]
+    assert await store.peers.queue_due(T0 + 9) == 0
+
+
+async def test_runs_that_were_taken_by_a_process_that_died_are_due_at_once(
+    store: PostgresStore,
+) -> None:
+    await store.append(TENANT, [batch(wake_at=T0)])
+    assert await store.peers.take_due("gone", T0, 10) == [(TENANT, "run-1")]
+
+    assert await store.peers.rescue(T0 + 9) == 1
+
+    assert await store.peers.take_due("p1", T0 + 9, 10) == [(TENANT, "run-1")]
+
+
+async def test_a_run_that_waits_for_code_is_found_by_who_has_it_and_handed_to_who_lives(
+    store: PostgresStore,
+) -> None:
+    waiting = replace(batch(), missing_types={"ship": "shop.ship"})
+    await store.append(TENANT, [waiting])
+    able = Process(name="able", kind="worker", node_types=("core.noop", "shop.ship"))
+
+    assert await store.peers.waiting_for(("core.noop",), 10) == []
+    assert await store.peers.waiting_for(able.node_types, 10) == [(TENANT, "run-1")]
+    assert not await store.peers.hand_over(TENANT, "run-1", "p1", ["shop.ship"])
+    await store.peers.beat(able)
+    assert await store.peers.hand_over(TENANT, "run-1", "p1", ["shop.ship"])
+    assert not await store.peers.hand_over(TENANT, "run-1", "able", ["shop.ship"])
+    assert not await store.peers.hand_over(OTHER, "run-1", "p1", ["shop.ship"])
+
+
 async def test_who_leaves_gives_its_runs_back_at_once(store: PostgresStore) -> None:
-    await store.peers.beat("p1", "api")
+    await store.peers.beat(Process(name="p1", kind="api"))
     await store.append(TENANT, [claimed(batch(wake_at=FAR), "p1")])
     assert await store.peers.held("p1") == [(TENANT, "run-1")]
 
@@ -254,31 +302,31 @@ async def test_who_leaves_gives_its_runs_back_at_once(store: PostgresStore) -> N
     assert await store.peers.held("p1") == []
     assert (await row(store)).wake_at == T0 + 3
     assert await jobs(store) == [("run-1", 0, False)]
-    assert (await store.peers.beat("p1", "api")).is_new
+    assert (await store.peers.beat(Process(name="p1", kind="api"))).is_new
 
 
 async def test_one_process_leads_until_it_is_silent_for_too_long(store: PostgresStore) -> None:
-    first = await store.peers.beat("p1", "api")
+    first = await store.peers.beat(Process(name="p1", kind="api"))
     await store._db.tell(LEAD_ON)
-    second = await store.peers.beat("p2", "api")
+    second = await store.peers.beat(Process(name="p2", kind="api"))
     assert (first.is_new, first.leads, second.leads) == (True, True, False)
-    assert (await store.peers.beat("p1", "api")).leads
+    assert (await store.peers.beat(Process(name="p1", kind="api"))).leads
 
     await store._db.tell("UPDATE leases SET renewed_at = now() - interval '1 minute' RETURNING 1")
 
-    assert (await store.peers.beat("p2", "api")).leads
+    assert (await store.peers.beat(Process(name="p2", kind="api"))).leads
     await store._db.tell(LEAD_ON)
-    assert not (await store.peers.beat("p1", "api")).leads
+    assert not (await store.peers.beat(Process(name="p1", kind="api"))).leads
 
 
 async def test_who_leaves_gives_the_lead_up_at_once(store: PostgresStore) -> None:
-    await store.peers.beat("p1", "api")
-    await store.peers.beat("p2", "api")
+    await store.peers.beat(Process(name="p1", kind="api"))
+    await store.peers.beat(Process(name="p2", kind="api"))
 
-    left = await store.peers.beat("p1", "api", leads=False)
+    left = await store.peers.beat(Process(name="p1", kind="api"), leads=False)
 
     assert not left.leads
-    assert (await store.peers.beat("p2", "api")).leads
+    assert (await store.peers.beat(Process(name="p2", kind="api"))).leads
 
 
 async def test_a_notification_that_nobody_understands_is_a_reason_to_look(
@@ -314,7 +362,7 @@ async def test_two_are_not_in_the_same_block_at_once(store: PostgresStore) -> No
 
 
 async def test_facts_tell_of_the_queue_and_the_processes(store: PostgresStore) -> None:
-    await store.peers.beat("p1", "worker")
+    await store.peers.beat(Process(name="p1", kind="worker"))
     await store.append(TENANT, [claimed(batch("held"), "p1"), batch(wake_at=T0)])
 
     facts = await store.peers.facts()

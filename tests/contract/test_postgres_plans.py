@@ -52,6 +52,7 @@ WALKS_ALL_ON_PURPOSE = {
     "host_keys",
     # As many rows as there are processes, and as there are wake-ups that wait.
     "peers._LEASES",
+    "peers._PROCESSES",
     "peers._QUEUE_FACTS",
 }
 # For metrics, at every scrape: indexes that hold what is open, or at work, and nothing else.

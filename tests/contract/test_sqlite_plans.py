@@ -24,7 +24,7 @@ from wopr.store.sqlite.connect import open_writer
 # Totals for the operator's command line; they run on a thread and rarely.
 WALKS_ALL_ON_PURPOSE = {"store._TOTALS", "keys._ALL"}
 # For metrics, at every scrape: an index that holds what is open and nothing else.
-WALKS_WHAT_IS_OPEN = {"clockwork._OPEN_COUNTS"}
+WALKS_WHAT_IS_OPEN = {"clockwork._OPEN_COUNTS", "clockwork._WAITING_FOR_CODE"}
 # Its page is cut before it is sorted.
 SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
 

@@ -60,7 +60,7 @@ def running(store: Store) -> Running:
     def source() -> WakeupSource:
         if store.peers is None:
             return AloneSource(store, now)
-        return QueueSource(store.peers, Holding("p1"), at_once=4)
+        return QueueSource(store.peers, Holding("p1"), store, now, at_once=4)
 
     @asynccontextmanager
     async def run() -> AsyncIterator[tuple[WakeupSource, Recorder]]:

@@ -20,7 +20,8 @@ from wopr.security.keys import (
 SCOPES = frozenset(
     """
     manifest:read runs:create runs:read runs:cancel runs:annotate approvals:respond artifacts:read
-    webhooks:manage audit:read workflows:write agents:write fleet:ingest fleet:read keys:manage
+    webhooks:manage audit:read host:read workflows:write agents:write fleet:ingest fleet:read
+    keys:manage
     """.split()
 )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeGuard, cast
@@ -45,10 +47,27 @@ def load_app(target: str) -> Contributions:
     module = _imported(path)
     try:
         if wanted:
-            return collect(_wanted(path, module, wanted), is_strict=True)
-        return collect(vars(module).values())
+            found = collect(_wanted(path, module, wanted), is_strict=True)
+        else:
+            found = collect(vars(module).values())
     except WorkflowError as fault:
         raise AppError(f"{name}: {fault}") from fault
+    return replace(found, code_version=code_version(path))
+
+
+def code_version(path: Path) -> str:
+    """A digest of an app's file and of the modules beside it that it has imported."""
+    folder = path.resolve().parent
+    files = {path.resolve()}
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and Path(file).resolve().is_relative_to(folder):
+            files.add(Path(file).resolve())
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        if file.suffix == ".py" and "site-packages" not in file.parts and file.is_file():
+            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return f"app-{digest.hexdigest()[:12]}"
 
 
 def collect(values: Iterable[object], *, is_strict: bool = False) -> Contributions:

@@ -16,6 +16,7 @@ class RunFilters(TypedDict, total=False):
     tag: str
     parentRunId: str
     sourceRunId: str
+    waitingForCode: str
     since: str
     until: str
     flagged: bool

@@ -31,6 +31,7 @@ from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationLi
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
+from wopr.protocol.processes import ProcessList
 from wopr.protocol.reviews import FeedbackSummary
 from wopr.protocol.runs import (
     TERMINAL,
@@ -187,6 +188,10 @@ class Client(Requests, FleetCalls):
     async def bundle(self, run_id: str, query: Mapping[str, str]) -> Answer[JsonObject]:
         """Export a run for diagnosis."""
         return await self._get(f"/v1/runs/{segment(run_id)}/debug-bundle", JsonObject, query)
+
+    async def processes(self) -> Answer[ProcessList]:
+        """Read which processes are alive, and which runs wait for code."""
+        return await self._get("/v1/processes", ProcessList)
 
     async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
         """Read the discovery document and the headers it came with."""

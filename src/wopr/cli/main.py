@@ -22,6 +22,7 @@ from wopr.cli import (
     keys,
     mcp,
     migrate_store,
+    processes,
     run,
     run_forks,
     runs,
@@ -57,6 +58,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(audit.app, name="audit")
 app.add_typer(fleet.app, name="fleet")
+app.command()(processes.processes)
 app.command()(mcp.mcp)
 app.command()(doctor.doctor)
 app.command()(migrate_store.migrate_store)

@@ -60,11 +60,16 @@ def _facts(snapshot: RunSnapshot) -> list[tuple[str, str]]:
         ("ended", snapshot.completed_at or snapshot.ended_at),
         ("paused", snapshot.paused_at),
         ("at node", snapshot.current_node_id),
-        ("waits for", str(interrupt.get("kind", ""))),
+        ("waits for", str(interrupt.get("kind", "")) or _missing_code(snapshot)),
         ("parent", snapshot.parent_run_id),
         ("tags", ", ".join(snapshot.tags or [])),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _missing_code(snapshot: RunSnapshot) -> str:
+    nodes = [f"{each.node_id} ({each.type_id})" for each in snapshot.waiting_for_code or []]
+    return f"code: no process can run {', '.join(nodes)}" if nodes else ""
 
 
 def _print_error(snapshot: RunSnapshot) -> None:

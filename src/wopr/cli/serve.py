@@ -43,6 +43,14 @@ ConformanceOption: TypeAlias = Annotated[
         "--conformance", envvar="WOPR_CONFORMANCE", help="Install the conformance workflows."
     ),
 ]
+CodeVersionOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--code-version",
+        envvar="WOPR_CODE_VERSION",
+        help="The version of the code that executes nodes. Default: a digest of the app's sources.",
+    ),
+]
 LogFormatOption: TypeAlias = Annotated[
     Literal["text", "json"], typer.Option(envvar="WOPR_LOG_FORMAT", help="How to log.")
 ]
@@ -65,6 +73,7 @@ def serve(
     data: DataDirOption = None,
     workflows: WorkflowsOption = None,
     app: AppOption = None,
+    code_version: CodeVersionOption = "",
     conformance: ConformanceOption = False,
     log_format: LogFormatOption = "text",
     log_level: LogLevelOption = "info",
@@ -94,6 +103,7 @@ def serve(
         log_format=log_format,
         log_level=log_level,
         executes=not no_worker,
+        code_version=code_version,
     )
     run_until_stopped(settings, app)
 

@@ -11,6 +11,7 @@ from wopr.cli.errors import command
 from wopr.cli.options import DbOption
 from wopr.cli.paths import data_dir, database_url
 from wopr.cli.serve import (
+    CodeVersionOption,
     ConformanceOption,
     DataDirOption,
     LogFormatOption,
@@ -39,6 +40,7 @@ def worker(
     data: DataDirOption = None,
     workflows: WorkflowsOption = None,
     app: AppOption = None,
+    code_version: CodeVersionOption = "",
     conformance: ConformanceOption = False,
     log_format: LogFormatOption = "text",
     log_level: LogLevelOption = "info",
@@ -62,6 +64,7 @@ def worker(
             log_format=log_format,
             log_level=log_level,
             serves=False,
+            code_version=code_version,
         ),
         app,
     )

@@ -1,7 +1,8 @@
-"""Settings: who is signed in, the tenant's keys, and what this host is."""
+"""Settings: who is signed in, the tenant's keys, the host's processes, and what this host is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,13 +12,16 @@ from wopr.console.visit import THEMES, Visit
 from wopr.http.answers import Answer
 from wopr.protocol.errors import Forbidden, NotFound, Refused
 from wopr.runtime.keyring import key_state, mint
+from wopr.runtime.readiness import known_processes
 from wopr.runtime.settings import DAY_MS
 from wopr.security.keys import ROLES
-from wopr.store.port import KeyRow
+from wopr.store.port import KeyRow, RunFilter, RunRow
 
 MANAGE: Final = "keys:manage"
+OPERATE: Final = "host:read"
 LIFETIMES: Final = {"": "never", "1": "in a day", "30": "in 30 days", "90": "in 90 days"}
 _LONGEST_NAME: Final = 100
+_MOST_WAITING: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,17 @@ async def _settings(visit: Visit, new_key: str = "", problem: str = "") -> Answe
         lifetimes=LIFETIMES,
         themes=THEMES,
         facts=_facts(visit),
+        processes=await known_processes(visit.host) if visit.may(OPERATE) else [],
+        waiting=await _waiting(visit) if visit.may(OPERATE) else [],
         new_key=new_key,
         problem=problem,
     )
+
+
+async def _waiting(visit: Visit) -> Sequence[RunRow]:
+    """The newest of the tenant's runs that wait for a process with the code of a node."""
+    where = RunFilter(waits_for_code=True)
+    return (await visit.host.store.runs(visit.tenant, where, None, _MOST_WAITING)).runs
 
 
 def _line(visit: Visit, row: KeyRow) -> KeyLine:

@@ -35,6 +35,8 @@ def fold(state: RunState, event: RunEvent) -> RunState:
     change = _CHANGES.get(event.type)
     if change is not None and is_object(event.payload):
         state = settled(change(state, event, event.payload, at))
+    if not isinstance(event.code_version, Unset):
+        state = with_node(state, event, code_version=event.code_version)
     return replace(
         state,
         next_sequence=event.sequence + 1,

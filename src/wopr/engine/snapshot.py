@@ -80,4 +80,5 @@ def _view(node: NodeState) -> NodeView:
         outputs=UNSET if node.outputs is None else node.outputs,
         error=node.error or UNSET,
         reason=node.reason or UNSET,
+        code_version=node.code_version or UNSET,
     )

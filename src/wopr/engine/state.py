@@ -108,6 +108,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     refinements: int = 0
     # When its last wait ended: the node's own time limit counts from there.
     resumed_at: int = 0
+    # The version of the code that executed it last.
+    code_version: str = ""
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):

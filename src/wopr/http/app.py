@@ -23,6 +23,7 @@ from wopr.http import (
     judges,
     mcp,
     otlp,
+    processes,
     queues,
     runs,
     toolhooks,
@@ -61,6 +62,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
     *toolhooks.OPERATIONS,
+    *processes.OPERATIONS,
     *discovery.OPERATIONS,
 )
 

@@ -16,6 +16,11 @@ RUN_FILTERS = (
     Parameter(name="parentRunId", description="Its children.", schema={"type": "string"}),
     Parameter(name="sourceRunId", description="Its forks.", schema={"type": "string"}),
     Parameter(
+        name="waitingForCode",
+        description="With true: runs that wait for a process with the code of a node.",
+        schema={"type": "boolean"},
+    ),
+    Parameter(
         name="since",
         description="Created at or after this time.",
         schema={"type": "string", "format": "date-time"},
@@ -56,7 +61,14 @@ def run_filter(exchange: Exchange) -> RunFilter:
         rated=_truth(exchange, "rated"),
         corrected=_truth(exchange, "corrected"),
         label=_label(exchange),
+        waits_for_code=_waits_for_code(query.get("waitingForCode")),
     )
+
+
+def _waits_for_code(raw: str | None) -> bool:
+    if raw in (None, "true"):
+        return raw == "true"
+    raise Refused(f"waitingForCode must be true, not {raw!r}", field="waitingForCode")
 
 
 def _statuses(raw: str | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from wopr.protocol.runs import (
 )
 from wopr.protocol.times import to_iso
 from wopr.runtime.observing import origin
+from wopr.runtime.readers import missing_code
 from wopr.runtime.requests import check_request
 from wopr.store.port import RunRow
 from wopr.store.port.feedback import FeedbackCount
@@ -89,13 +90,14 @@ async def list_runs(exchange: Exchange) -> Answer:
     said = await store.run_feedback(exchange.tenant, [row.run_id for row in page.runs])
     return ok(
         Page(
-            items=[_item(row, said.get(row.run_id)) for row in page.runs],
+            items=[list_item(row, said.get(row.run_id)) for row in page.runs],
             next_cursor=UNSET if page.next_after is None else write_cursor(page.next_after),
         )
     )
 
 
-def _item(row: RunRow, said: FeedbackCount | None) -> RunListItem:
+def list_item(row: RunRow, said: FeedbackCount | None = None) -> RunListItem:
+    """A run as lists show it."""
     return RunListItem(
         run_id=row.run_id,
         workflow_id=row.workflow_id,
@@ -108,6 +110,7 @@ def _item(row: RunRow, said: FeedbackCount | None) -> RunListItem:
         parent_run_id=row.parent_run_id or UNSET,
         metadata=origin(row.run_id) or UNSET,
         feedback=UNSET if said is None else _feedback(said),
+        waiting_for_code=missing_code(row) or UNSET,
     )
 
 

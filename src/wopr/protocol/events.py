@@ -79,3 +79,5 @@ class RunEvent(Document, frozen=True, kw_only=True):
     schema_version: int | Unset = UNSET
     engine_version: str | Unset = UNSET
     causation_id: Id | Unset = UNSET
+    # Of this host: the version of the code that executed the node.
+    code_version: str | Unset = UNSET

@@ -133,6 +133,8 @@ class NodeView(Document, frozen=True, kw_only=True):
     outputs: JsonObject | Unset = UNSET
     error: RunError | Unset = UNSET
     reason: str | Unset = UNSET
+    # The version of the code that executed it last.
+    code_version: str | Unset = UNSET
 
 
 class ChildRun(Document, frozen=True, kw_only=True):
@@ -142,6 +144,13 @@ class ChildRun(Document, frozen=True, kw_only=True):
     status: RunStatus
     node_id: str | Unset = UNSET
     workflow_id: str | Unset = UNSET
+
+
+class MissingCode(Document, frozen=True, kw_only=True):
+    """A node that is due while the run waits for a process with the code of its type."""
+
+    node_id: str
+    type_id: str
 
 
 class RunSnapshot(Document, frozen=True, kw_only=True):
@@ -178,6 +187,7 @@ class RunSnapshot(Document, frozen=True, kw_only=True):
     source_run_id: str | Unset = UNSET
     fork: JsonObject | Unset = UNSET
     last_sequence: int | Unset = UNSET
+    waiting_for_code: list[MissingCode] | Unset = UNSET
 
 
 class CancelRun(Closed, frozen=True, kw_only=True):
@@ -290,6 +300,7 @@ class RunListItem(Document, frozen=True, kw_only=True):
     metadata: JsonObject | Unset = UNSET
     # Absent while nothing was said of the run.
     feedback: RunFeedback | Unset = UNSET
+    waiting_for_code: list[MissingCode] | Unset = UNSET
 
 
 class Page(Document, frozen=True, kw_only=True):

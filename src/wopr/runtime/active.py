@@ -32,6 +32,7 @@ class ActiveRun:
         "launch",
         "lock",
         "missed",
+        "missing_types",
         "parked",
         "pausing",
         "row",
@@ -61,6 +62,8 @@ class ActiveRun:
         self.due_in: int | None = None
         # Agents that the store knows as taking part in the run.
         self.agents: set[str] = set()
+        # Nodes that are due and whose type this process has no code for: node id to type id.
+        self.missing_types: dict[str, str] = {}
         # Up to which wake-up its nodes were called: whoever only reads the row has heard of none.
         self.heard = 0 if row is None else HEARD_NONE
 

@@ -136,12 +136,20 @@ class Advancer:
         if has_written:
             self._metrics.append_took(time.perf_counter() - began)
             self.committed(run, burst)
+            await self.hand_over(run)
         if is_replay:
             # Whatever somebody did to a replay, only its record moves it on: nothing is executed.
             run.launch.clear()
             self.wakeups.soon(identity.tenant, identity.run_id)
         self.executing.launch(run)
         return more
+
+    async def hand_over(self, run: ActiveRun) -> None:
+        """Wake a run elsewhere whose nodes this process has no code for."""
+        identity = run.state.identity
+        if run.missing_types and not run.is_held and not run.state.is_terminal:
+            types = sorted(set(run.missing_types.values()))
+            await self.wakeups.source.hand_over(identity.tenant, identity.run_id, types)
 
     async def _go_on(self, run: ActiveRun, more: bool) -> None:
         """Take the steps that did not fit into one append; the first of them is acknowledged."""

@@ -41,6 +41,12 @@ _WAITS = frozenset(
 _AUDITS = frozenset({"cap.breached", "eval.scored"})
 
 
+# What comes of a node's execution: these events name the version of the code that executed it.
+_EXECUTIONS = frozenset(
+    {"node.started", "node.completed", "node.failed", "node.retried", "node.suspended"}
+)
+
+
 class Guard:
     """What this host lets onto a log: advertised families only, from authorised emitters only."""
 
@@ -102,6 +108,7 @@ class Burst(Appender):
         guard: Guard,
         now: int,
         new_id: Callable[[], str],
+        code_version: str = "",
     ) -> None:
         super().__init__(redactor=redactor, guard=guard, new_id=new_id)
         self.state = state
@@ -122,6 +129,7 @@ class Burst(Appender):
         # The agents that act in them.
         self.agents: set[str] = set()
         self.vault = vault
+        self._code_version = code_version
         self.iso = to_iso(now)
 
     def add(
@@ -145,6 +153,7 @@ class Burst(Appender):
             sequence=state.next_sequence,
             node_id=node_id or UNSET,
             causation_id=causation_id or state.last_event_id or UNSET,
+            code_version=self._code_version or UNSET if event_type in _EXECUTIONS else UNSET,
         )
         self._append(self.write(event))
         return event.event_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wopr.agents.mcp_servers import McpServer
 from wopr.agents.toolbox import Toolbox
@@ -32,6 +32,8 @@ class Contributions:
     workflows: tuple[JsonObject, ...] = ()
     # Models of the program's own, which answer in place of those that the settings name.
     models: Models | None = None
+    # The version of the program's code, for settings that name none.
+    code_version: str = ""
 
 
 @asynccontextmanager
@@ -46,6 +48,8 @@ async def contributed_host(
 
     `models` come before those of the program.
     """
+    version = settings.code_version or contributions.code_version
+    settings = replace(settings, code_version=version)
     registry = registry_with(contributions.node_types, conformance=settings.conformance)
     toolbox = Toolbox(contributions.tools, contributions.mcp_servers)
     refused: WoprError | None = None

@@ -13,7 +13,8 @@ from wopr.runtime.settings import Settings
 
 # The command line fills these itself, from its options and their variables.
 _ON_THE_COMMAND_LINE: Final = frozenset(
-    "host port data_dir db workflows conformance log_format log_level executes serves".split()
+    "host port data_dir db workflows conformance log_format log_level executes serves "
+    "code_version".split()
 )
 
 

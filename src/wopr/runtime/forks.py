@@ -44,7 +44,10 @@ class Forks:
         await self.complete(run)
         if run.state.is_terminal:
             return True
-        return fork.mode == "replay" and await self._unless_taken(run, self._replay_all)
+        if fork.mode != "replay":
+            return False
+        has_code = None not in run.compiled.types.values()
+        return await self._unless_taken(run, self._replay_all if has_code else self._wait_for_code)
 
     async def complete(self, run: ActiveRun) -> None:
         """Copy what is missing of a fork's history: nothing else may be written before it is there.
@@ -85,6 +88,18 @@ class Forks:
         elif self._journal.is_shared:
             run.due_in = None  # only timers wake it from now on
             await self._commit(run, self._journal.burst(run))
+
+    async def _wait_for_code(self, run: ActiveRun, _: Fork) -> None:
+        """Leave a replay to a process that has the code of all its nodes."""
+        nodes = run.compiled.graph.nodes
+        run.missing_types = {
+            node_id: nodes[node_id].type_id
+            for node_id, node_type in run.compiled.types.items()
+            if node_type is None
+        }
+        run.due_in = None
+        if await self._journal.commit(run, self._journal.burst(run)):
+            await self._advancer.hand_over(run)
 
     async def _copy(self, run: ActiveRun, fork: Fork) -> bool:
         """Copy the prefix in pieces; a crash in between leaves the rest to the next advance.

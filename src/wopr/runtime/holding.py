@@ -56,10 +56,15 @@ class Holding:
         """Whether there is room for one more run of this tenant."""
         if not self.is_shared:
             return True
-        if not self.executes or self.count >= self._limits.runs:
+        if not self.has_room:
             return False
         most = self._limits.runs_per_tenant
         return not most or len(self._held.get(tenant, ())) < most
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for one more run of any tenant."""
+        return self.executes and self.count < self._limits.runs
 
     def has(self, tenant: str, run_id: str) -> bool:
         """Whether this run has nodes in flight here."""
@@ -78,10 +83,13 @@ class Holding:
         return Claim(process=self.process, keeps=keeps, is_fence=is_fence)
 
     def _keeps(self, run: ActiveRun) -> bool:
-        if run.is_held:
+        identity = run.state.identity
+        if run.is_held and run.in_flight:
+            return True
+        if run.is_held and self.has(identity.tenant, identity.run_id):
             # One that is about to leave begins nothing new, if others can begin it.
-            return bool(run.in_flight or (run.launch and self.executes))
-        return bool(run.launch) and self.may_take(run.state.identity.tenant)
+            return bool(run.launch) and self.executes
+        return bool(run.launch) and self.may_take(identity.tenant)
 
     def due_in(
         self, run: ActiveRun, state: RunState, claim: Claim | None, *, goes_on: bool

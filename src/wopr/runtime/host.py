@@ -47,7 +47,14 @@ from wopr.runtime.metrics import Metrics
 from wopr.runtime.models import Offered, llm_services, offered, providers_of
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import Settings
-from wopr.runtime.sharing import Sharing, agree_on_key, holding_of, sharing_of, source_of
+from wopr.runtime.sharing import (
+    Sharing,
+    agree_on_key,
+    holding_of,
+    process_of,
+    sharing_of,
+    source_of,
+)
 from wopr.runtime.sources import Sources
 from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.tool_calls import ToolPolicy
@@ -60,6 +67,7 @@ from wopr.security.redact import Redactor
 from wopr.security.seal import Seal, derive
 from wopr.store.open import serving_store
 from wopr.store.port import Store
+from wopr.store.port.peers import Process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,8 @@ class Host:
     """What the HTTP layer talks to."""
 
     settings: Settings
+    process: Process
+    started_at: int
     store: Store
     registry: NodeRegistry
     library: Library
@@ -170,6 +180,7 @@ async def _assemble(
     configured = parse_env_keys(settings.api_keys)
     for key in configured:
         redactor.register("api-key", key.key)
+    process = process_of(settings, registry)
     library = Library(store, registry, sources.now)
     fixtures = await register_workflows(settings, library)
     signing = (
@@ -206,10 +217,11 @@ async def _assemble(
         redactor=redactor,
         seal=Seal(derive(secret, "run-vault")),
         limits=settings.limits,
+        code_version=process.code_version,
         sources=sources,
         subscriptions=subscriptions,
     )
-    holding = holding_of(settings, store.peers)
+    holding = holding_of(settings, store.peers, process.name)
     advancer = Advancer(
         journal,
         source=source_of(settings, store, holding, sources.now),
@@ -238,6 +250,8 @@ async def _assemble(
         await audit.record("default", "host", "key.create", "first key", role="admin")
     return Host(
         settings=settings,
+        process=process,
+        started_at=sources.now(),
         store=store,
         registry=registry,
         library=library,

@@ -50,6 +50,7 @@ class Journal:
         redactor: Redactor,
         seal: Seal,
         limits: HostLimits,
+        code_version: str,
         sources: Sources,
         subscriptions: Subscriptions,
     ) -> None:
@@ -57,6 +58,7 @@ class Journal:
         self.library = library
         self.redactor = redactor
         self.limits = limits
+        self._code_version = code_version
         self.now = sources.now
         self.new_id = sources.new_id
         # Whether other processes append to the same runs.
@@ -152,6 +154,7 @@ class Journal:
             guard=self.guard,
             now=self.now(),
             new_id=self.new_id,
+            code_version=self._code_version,
         )
 
     def replay_burst(self, run: ActiveRun, script: Script) -> ReplayBurst:
@@ -177,6 +180,9 @@ class Journal:
         grants = run.pausing is not None and run.pausing.is_settled(burst.state)
         is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
         is_taken = claim is not None and claim.keeps != run.is_held
+        known = {} if run.row is None else run.row.missing_types
+        missing_types = None if row.missing_types == known else row.missing_types
+        is_same = is_same and missing_types is None
         if is_same and not grants and not burst.audits and not is_taken:
             return False
         identity = burst.state.identity
@@ -200,6 +206,7 @@ class Journal:
             agents=tuple(sorted(agents)),
             is_intervention=burst.is_intervention,
             projects=_has_lines(run, burst),
+            missing_types=missing_types,
         )
         batches: Sequence[Batch] = [batch, *burst.children]
         # A replay tells nobody; that is decided by the run, whatever its events are.
@@ -245,6 +252,7 @@ class Journal:
             source_run_id=None if identity.fork is None else identity.fork.source_run_id,
             fork=None if identity.fork is None else encode(identity.fork),
             wakes=run.heard,
+            missing_types={} if ended else run.missing_types,
         )
 
     def _created_at(self, run: ActiveRun, state: RunState) -> int:

@@ -188,18 +188,23 @@ def _type_of(
 
 
 def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compiled:
-    types = {node.id: _type_of(node, definition, registry) for node in definition.nodes}
+    types: dict[str, NodeType | None] = {}
+    configs: dict[str, Any] = {}
+    for node in definition.nodes:
+        types[node.id] = node_type = _type_of(node, definition, registry)
+        if node_type is not None:
+            try:
+                configs[node.id] = node_type.decode_config(node.config)
+            except msgspec.ValidationError:
+                # Registered by another version of the code: only that one can run this node.
+                types[node.id] = None
     schema = definition.configurable_schema
     return Compiled(
         workflow_id=definition.id,
         version=definition.version,
         graph=compile_graph(definition, registry.reentrant, mask_members),
         types=types,
-        configs={
-            node.id: node_type.decode_config(node.config)
-            for node in definition.nodes
-            if (node_type := types[node.id]) is not None
-        },
+        configs=configs,
         configurable_schema=None if isinstance(schema, Unset) else compile_schema(schema),
         channel_schemas={
             name: compile_schema(channel.schema)

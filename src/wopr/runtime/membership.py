@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import anyio
 import anyio.abc
@@ -14,7 +15,7 @@ from wopr.protocol.errors import WoprError
 from wopr.runtime.advance import Advancer
 from wopr.runtime.duties import Duty
 from wopr.runtime.metrics import Metrics
-from wopr.store.port.peers import Kind, Peers
+from wopr.store.port.peers import Peers, Process
 
 BEAT_SECONDS = 2.0
 # A lead that was not renewed for so long is somebody else's by now.
@@ -24,6 +25,8 @@ LOOK_SECONDS = 1.0
 LATE_SECONDS = 2 * BEAT_SECONDS
 # Runs that this process has by the store's word and not by its own are looked for so often.
 LOOKS_PER_COUNT = 5
+# Runs that wait for code of this process are taken up so many at a time.
+MOST_TAKEN_UP = 100
 
 log = structlog.get_logger("wopr.peers")
 
@@ -37,15 +40,14 @@ class Membership:
         advancer: Advancer,
         metrics: Metrics,
         *,
-        kind: Kind,
+        process: Process,
         duties: Sequence[Duty],
     ) -> None:
         self._peers = peers
         self._advancer = advancer
         self._metrics = metrics
-        self._kind: Kind = kind
         self._duties = duties
-        self._process = advancer.holding.process
+        self._process = process
         self._duty: anyio.CancelScope | None = None
         self._is_leaving = False
         self._has_left = False
@@ -67,7 +69,7 @@ class Membership:
 
     async def join(self) -> None:
         """Be known, before anything is claimed."""
-        await self._peers.beat(self._process, self._kind)
+        await self._peers.beat(self._process)
         self._beat_at = time.monotonic()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -78,12 +80,13 @@ class Membership:
     async def leave(self, seconds: float) -> None:
         """Let nodes in flight end for so long, then give back what is left and be known no longer."""
         self._is_leaving = True
+        self._process = replace(self._process, executes=False)
         self._advancer.holding.executes = False
         self._stop_duties()
         async with self._beating:
             with suppress(WoprError):
                 # Not to be renewed while nodes end: another one leads meanwhile.
-                await self._peers.beat(self._process, self._kind, leads=False)
+                await self._peers.beat(self._process, leads=False)
         await self._advancer.wakeups.source.stop()
         with anyio.move_on_after(seconds):
             await self._advancer.holding.until_empty()
@@ -92,7 +95,7 @@ class Membership:
         async with self._beating:
             self._has_left = True
             with suppress(WoprError):
-                await self._peers.leave(self._process, self._advancer.journal.now())
+                await self._peers.leave(self._process.name, self._advancer.journal.now())
 
     async def _beat_forever(self, tasks: anyio.abc.TaskGroup) -> None:
         while True:
@@ -105,7 +108,7 @@ class Membership:
 
     async def _beat(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
-            beat = await self._peers.beat(self._process, self._kind, leads=not self._is_leaving)
+            beat = await self._peers.beat(self._process, leads=not self._is_leaving)
         except WoprError as error:
             log.error("no sign of life is taken", code=error.code, message=str(error))
             if self.silent_seconds > LEAD_SECONDS:
@@ -113,7 +116,7 @@ class Membership:
             return
         if beat.is_new:
             # Taken for dead: the runs are others' by now.
-            log.warning("this process was taken for dead", process=self._process)
+            log.warning("this process was taken for dead", process=self._process.name)
             self._drop_all()
         was_late = self.silent_seconds > LATE_SECONDS
         self._beat_at = time.monotonic()
@@ -137,7 +140,7 @@ class Membership:
         # Duties that were stopped may still finish something: no second set beside them.
         with scope:
             async with self._on_duty, anyio.create_task_group() as tasks:
-                log.info("this process leads", process=self._process)
+                log.info("this process leads", process=self._process.name)
                 for duty in self._duties:
                     tasks.start_soon(duty)
 
@@ -161,10 +164,19 @@ class Membership:
                 log.warning("runs of a dead process are taken up", runs=freed)
         await self._peers.queue_due(now)
         if is_counting:
-            for tenant, run_id in await self._peers.held(self._process):
+            for tenant, run_id in await self._peers.held(self._process.name):
                 # An append whose answer was lost may have taken it.
                 if run_id not in self._advancer.runs:
                     self._advancer.wakeups.soon(tenant, run_id)
+        if self._advancer.holding.executes:
+            await self._take_up_waiting()
+
+    async def _take_up_waiting(self) -> None:
+        """Advance runs that wait for code that this process has."""
+        types = self._process.node_types
+        for tenant, run_id in await self._peers.waiting_for(types, MOST_TAKEN_UP):
+            if self._advancer.holding.may_take(tenant):
+                self._advancer.wakeups.soon(tenant, run_id)
 
     def _may_judge(self) -> bool:
         """Whether old signs of life mean death: not when all may have been held up as this one was.

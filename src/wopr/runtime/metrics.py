@@ -35,6 +35,11 @@ class Metrics:
             "wopr_runs_open", "Runs that have not ended.", ["status"], registry=self.registry
         )
         self._open = {s: opened.labels(s) for s in RUN_STATUSES if s not in TERMINAL}
+        self.waiting_for_code = Gauge(
+            "wopr_runs_waiting_for_code",
+            "Runs that wait for a process with the code of a node.",
+            registry=self.registry,
+        )
 
         sent = Counter(
             "wopr_webhook_deliveries", "Deliveries tried.", ["outcome"], registry=self.registry

@@ -13,7 +13,7 @@ from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, JsonObject, Unset, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RUN_TERMINAL_TYPES
-from wopr.protocol.runs import TERMINAL, ChildRun, RunSnapshot, RunStatus
+from wopr.protocol.runs import TERMINAL, ChildRun, MissingCode, RunSnapshot, RunStatus
 from wopr.runtime.advance import Advancer
 from wopr.runtime.bus import Bus, Notice
 from wopr.runtime.inbox import may_use_token, mint, request
@@ -30,6 +30,14 @@ class SnapshotBody:
     body: bytes
     sequence: int
     has_token: bool = False
+
+
+def missing_code(row: RunRow) -> list[MissingCode]:
+    """The nodes that a run waits for a process with the code of."""
+    return [
+        MissingCode(node_id=node_id, type_id=type_id)
+        for node_id, type_id in row.missing_types.items()
+    ]
 
 
 class Readers:
@@ -77,11 +85,11 @@ class Readers:
         if state.next_sequence <= row.last_sequence:
             # What this process holds is behind a commit that the reader may have seen already.
             state = await self._advancer.journal.catch_up(state)
-        waits = self._wait(state, token_key)
+        waits, missing = self._wait(state, token_key), missing_code(row) or UNSET
         if not state.children:
-            return replace(snapshot(state), interrupt=waits)
+            return replace(snapshot(state), interrupt=waits, waiting_for_code=missing)
         children = await self._children(tenant, run_id)
-        view = replace(snapshot(state, children), interrupt=waits)
+        view = replace(snapshot(state, children), interrupt=waits, waiting_for_code=missing)
         waiting = next((c for c in children if c.status.startswith("waiting-")), None)
         if waiting is None or view.status != "running":
             return view

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wopr.protocol.errors import Unavailable
 from wopr.runtime.host import Host
+from wopr.store.port.peers import KnownProcess
 
 # A process that gave no sign of life for so long is about to lose its runs.
 MOST_SILENT_SECONDS = 5.0
@@ -19,12 +20,21 @@ async def check_ready(host: Host) -> None:
         raise Unavailable("the process has given no sign of life for too long")
 
 
+async def known_processes(host: Host) -> list[KnownProcess]:
+    """The live processes, the oldest first; only this one where a store has one process."""
+    if host.store.peers is not None:
+        return await host.store.peers.processes()
+    now = host.sources.now()
+    return [KnownProcess(process=host.process, started_at=host.started_at, seen_at=now)]
+
+
 async def measure(host: Host) -> None:
     """Bring the gauges up to date."""
     metrics = host.metrics
     metrics.active_runs.set(len(host.advancer.runs))
     metrics.readers.set(host.bus.readers)
     metrics.opened(await host.store.open_counts())
+    metrics.waiting_for_code.set(await host.store.waiting_for_code())
     peers = host.store.peers
     if peers is None:
         return

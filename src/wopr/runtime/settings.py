@@ -62,6 +62,9 @@ class Settings:
     wakeups_at_once: int = 20
     max_held_runs: int = 1000
     max_held_runs_per_tenant: int = 0
+    # The version of the code that this process executes nodes with. It is kept on the events of
+    # the nodes. Default: a digest of the app's sources, or the version of wopr.
+    code_version: str = ""
     retention_days: int = 30
     # Days that KAHN runs are kept after their last push; 0 keeps pushed runs for ever.
     fleet_keep_days: int = 0

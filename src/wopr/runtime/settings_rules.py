@@ -74,6 +74,11 @@ RULES: Final = (
         "http:// or https:// and a host, without a path",
         r"(?:https?://[A-Za-z0-9.:\[\]-]+)?",
     ),
+    _text(
+        "code_version",
+        "at most 64 letters, digits and . _ + : / -",
+        r"(?:[A-Za-z0-9][A-Za-z0-9._+:/-]{0,63})?",
+    ),
     _number("heartbeat_seconds", "between 0 and 30", lambda value: 0 < value <= 30),
     _number("confidence_floor", "between 0.5 and 1", lambda value: 0.5 <= value <= 1),
     _text(

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import anyio.abc
 
+from wopr import __version__
+from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.errors import Refused
 from wopr.runtime.duties import duties_of
 from wopr.runtime.hearing import Caches, Hearing
@@ -23,7 +25,7 @@ from wopr.runtime.wakeups_alone import AloneSource
 from wopr.runtime.wakeups_queue import QueueSource
 from wopr.security.seal import derive
 from wopr.store.port import Store
-from wopr.store.port.peers import Peers
+from wopr.store.port.peers import Peers, Process
 
 if TYPE_CHECKING:
     from wopr.runtime.host import Host
@@ -53,7 +55,7 @@ def sharing_of(host: Host, peers: Peers) -> Sharing:
             peers,
             host.advancer,
             host.metrics,
-            kind="api" if host.settings.serves else "worker",
+            process=host.process,
             duties=duties_of(host),
         ),
         hearing=Hearing(
@@ -72,11 +74,21 @@ def sharing_of(host: Host, peers: Peers) -> Sharing:
     )
 
 
-def holding_of(settings: Settings, peers: Peers | None) -> Holding:
+def process_of(settings: Settings, registry: NodeRegistry) -> Process:
+    """What this process is called, and what code it has."""
+    return Process(
+        name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        kind="api" if settings.serves else "worker",
+        code_version=settings.code_version or f"wopr-{__version__}",
+        node_types=tuple(sorted(node_type.type_id for node_type in registry)),
+        executes=settings.executes,
+    )
+
+
+def holding_of(settings: Settings, peers: Peers | None, name: str) -> Holding:
     """Which runs this process may have; all, where it has the store to itself."""
     if peers is None:
         return Holding()
-    name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     limits = HoldingLimits(
         runs=settings.max_held_runs, runs_per_tenant=settings.max_held_runs_per_tenant
     )
@@ -89,7 +101,7 @@ def source_of(
     """Where this process's wake-ups come from."""
     if store.peers is None:
         return AloneSource(store, now)
-    return QueueSource(store.peers, holding, at_once=settings.wakeups_at_once)
+    return QueueSource(store.peers, holding, store, now, at_once=settings.wakeups_at_once)
 
 
 async def agree_on_key(peers: Peers, secret: bytes) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended
 from wopr.engine.plan import plan
-from wopr.engine.steps import Breach, Start
+from wopr.engine.state import RunState
+from wopr.engine.steps import Breach, Start, Step
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.runs import RunError
@@ -50,25 +52,26 @@ class Stepping:
                 steps = tuple(step for step in steps if isinstance(step, Breach))
                 if not steps:
                     _pause_when_drained(run.pausing, burst)
-            if not steps:
+            possible = tuple(step for step in steps if not _lacks_code(run, step))
+            if not possible:
+                run.missing_types = _missing_types(run, burst.state, steps)
                 return False
-            for step in steps:
+            for step in possible:
                 if isinstance(step, Start):
                     self.start_node(run, burst, step)
                 else:
                     take(run, burst, step)
+        run.missing_types = {}
         return False
 
     def start_node(self, run: ActiveRun, burst: Burst, step: Start) -> None:
-        """Append a node's start, and call it unless it may wait."""
+        """Append a node's start, and call it unless it may wait. The process has its type."""
         node = run.compiled.graph.nodes[step.node_id]
         if self._refuse_test_hook(run, burst, node.id):
             return
         node_type = run.compiled.types[node.id]
         if node_type is None:
-            message = f"this host has no node type {node.type_id!r}"
-            fail_node(burst, node.id, RunError(code="unsupported_node_type", message=message))
-            return
+            raise AssertionError(f"there is no code for node type {node.type_id!r}")
         missing = [need for need in node_type.requires if need not in self._provides]
         if missing:
             fail_node(burst, node.id, _not_provided(node.type_id, missing))
@@ -141,6 +144,22 @@ class Stepping:
             node_type = run.compiled.types[node_id]
             if node_type is not None and (until is None or until <= burst.now):
                 self._call_or_launch(run, burst, node_id, node_type)
+
+
+def _lacks_code(run: ActiveRun, step: Step) -> bool:
+    """Whether a step starts a node whose type this process has no code for."""
+    return isinstance(step, Start) and run.compiled.types[step.node_id] is None
+
+
+def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> dict[str, str]:
+    """Nodes that must be started or called again, and that this process has no code for."""
+    due = [step.node_id for step in steps if isinstance(step, Start)]
+    if state.status != "paused":
+        due += [node_id for node_id, node in state.nodes.items() if node.status == "running"]
+    nodes = run.compiled.graph.nodes
+    return {
+        node_id: nodes[node_id].type_id for node_id in due if run.compiled.types[node_id] is None
+    }
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -19,6 +19,11 @@ STORE_AWAY_SECONDS = 1.0
 FAILED_MS = 60_000
 
 log = structlog.get_logger("wopr.advance")
+
+
+def warn_of_missing_code(run_id: str, node_types: Sequence[str]) -> None:
+    """Log that a run waits, because no process has the code of its next nodes."""
+    log.warning("no process can run a node", run_id=run_id, node_types=list(node_types))
 
 
 class Waker(Protocol):
@@ -50,6 +55,13 @@ class WakeupSource(Protocol):
 
     async def tell(self, tenant: str, run_id: str, process: str) -> None:
         """Pass a wake-up on to the process that has the run."""
+        ...
+
+    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
+        """Wake a run at a process that has the code of one of these types.
+
+        The run waits when there is none.
+        """
         ...
 
     async def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 import anyio.abc
@@ -12,7 +12,7 @@ import structlog
 from wopr.fleet.observed_ids import is_observed_run
 from wopr.protocol.errors import WoprError
 from wopr.runtime.timers import Timers
-from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker
+from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker, warn_of_missing_code
 from wopr.store.port import Clockwork, RunRow
 
 PAGE = 1000
@@ -50,6 +50,10 @@ class AloneSource:
     async def tell(self, tenant: str, run_id: str, process: str) -> None:
         """Nobody else has a run."""
         raise AssertionError(f"run {run_id} is held by {process} of a store with one process")
+
+    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
+        """Log that the run waits until this process is started again with the code."""
+        warn_of_missing_code(run_id, node_types)
 
     async def stop(self) -> None:
         """The timers end with their task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import anyio
 import anyio.abc
@@ -10,12 +11,16 @@ import structlog
 
 from wopr.protocol.errors import WoprError
 from wopr.runtime.holding import PUT_OFF_MS, Holding
-from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker
-from wopr.store.port import RunRow
+from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker, warn_of_missing_code
+from wopr.store.port import Clockwork, RunRow
 from wopr.store.port.peers import JobWorker, Peers
 
 # Wake-ups that are further off than this are found in time by whoever looks.
 NEAR_MS = 20_000
+# Runs that are due are taken so many at a time; how often they are looked for, and how seldom.
+MOST_DUE = 200
+LOOK_SECONDS = 0.5
+SHORTEST_SECONDS = 0.005
 
 log = structlog.get_logger("wopr.queue")
 
@@ -23,26 +28,33 @@ log = structlog.get_logger("wopr.queue")
 class QueueSource:
     """`WakeupSource` on the store's queue. Its wake-ups are queued with the appends that cause them."""
 
-    def __init__(self, peers: Peers, holding: Holding, *, at_once: int) -> None:
+    def __init__(
+        self, peers: Peers, holding: Holding, store: Clockwork, now: Callable[[], int], at_once: int
+    ) -> None:
         self._peers = peers
+        self._store = store
+        self._now = now
         self._holding = holding
         self._at_once = at_once
         self._worker: JobWorker | None = None
         self._waker: Waker | None = None
         self._is_stopping = False
         self._stopped = anyio.Event()
+        self._look_now = anyio.Event()
+        # Node types that this process has no code for, and has said so.
+        self._warned: set[str] = set()
 
     def start(self, tasks: anyio.abc.TaskGroup, waker: Waker) -> None:
         """Take wake-ups from the queue, if this process executes anything."""
         self._waker = waker
         if self._holding.executes:
-            tasks.start_soon(self._work_forever)
+            tasks.start_soon(self._serve)
         else:
             self._stopped.set()
 
     def noted(self, row: RunRow) -> None:
-        """Look into the queue when a run of this process is due: the queue's own look may be later."""
-        if self._worker is None or row.wake_at is None:
+        """Look for what is due when a run of this process is: the next look may be later."""
+        if row.wake_at is None or not self._holding.executes:
             return
         delay = row.wake_at - row.updated_at
         if 0 < delay <= NEAR_MS:
@@ -55,18 +67,42 @@ class QueueSource:
         """Pass a wake-up on to the process that has the run."""
         await self._peers.tell(tenant, run_id, process)
 
+    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
+        """Wake the run at a process that has the code; a later one finds it in the store."""
+        try:
+            is_told = await self._peers.hand_over(tenant, run_id, self._holding.process, node_types)
+        except WoprError as error:
+            # Processes that have the code look for such runs from time to time.
+            log.error("a run is not handed over", run_id=run_id, code=error.code)
+            return
+        if not is_told:
+            warn_of_missing_code(run_id, node_types)
+        elif not self._warned.issuperset(node_types):
+            # Once for each type: a process without the app hands over every run.
+            self._warned.update(node_types)
+            log.warning("runs are handed over", run_id=run_id, node_types=list(node_types))
+
     async def stop(self) -> None:
         """Take no more from the queue, and wait for what was begun."""
         self._is_stopping = True
+        self._look_now.set()
         if self._worker is not None:
             self._worker.stop()
         await self._stopped.wait()
 
     def _look(self) -> None:
-        if self._worker is not None:
-            self._worker.look()
+        self._look_now.set()
+
+    async def _serve(self) -> None:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._work_forever)
+                tasks.start_soon(self._take_due_forever)
+        finally:
+            self._stopped.set()
 
     async def _work_forever(self) -> None:
+        """Take single wake-ups from the queue."""
         try:
             while not self._is_stopping:
                 self._worker = self._peers.worker(self._advance, self._at_once)
@@ -78,7 +114,34 @@ class QueueSource:
                     await anyio.sleep(STORE_AWAY_SECONDS)
         finally:
             self._worker = None
-            self._stopped.set()
+
+    async def _take_due_forever(self) -> None:
+        """Take runs whose time has come from their rows, many with one statement."""
+        while not self._is_stopping:
+            seconds = LOOK_SECONDS
+            self._look_now = anyio.Event()
+            try:
+                with anyio.CancelScope(shield=True):
+                    if await self._take_due():
+                        continue
+                    upcoming = await self._store.next_due(self._now())
+                if upcoming is not None:
+                    seconds = min(seconds, max((upcoming - self._now()) / 1000, SHORTEST_SECONDS))
+            except WoprError as error:
+                log.error("timers wait for the store", code=error.code, message=str(error))
+                seconds = STORE_AWAY_SECONDS
+            with anyio.move_on_after(seconds):
+                await self._look_now.wait()
+
+    async def _take_due(self) -> bool:
+        """Advance a batch of runs that are due; whether there may be more of them."""
+        if self._waker is None or not self._holding.has_room:
+            return False
+        due = await self._peers.take_due(self._holding.process, self._now(), MOST_DUE)
+        async with anyio.create_task_group() as tasks:
+            for tenant, run_id in due:
+                tasks.start_soon(self._waker.now, tenant, run_id)
+        return len(due) == MOST_DUE
 
     async def _advance(self, tenant: str, run_id: str) -> None:
         if self._waker is None:

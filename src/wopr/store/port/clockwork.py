@@ -41,3 +41,7 @@ class Clockwork(Protocol):
         It costs what is open, however many runs have ended.
         """
         ...
+
+    async def waiting_for_code(self) -> int:
+        """How many runs of all tenants wait for a process that has the code of a node."""
+        ...

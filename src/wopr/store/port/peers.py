@@ -5,7 +5,7 @@ A store that only one process can serve has no such part.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
@@ -78,6 +78,29 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """What a process says of itself with each sign of life."""
+
+    name: str
+    kind: Kind
+    # The version of the code that it executes nodes with, and the types that it has code for.
+    code_version: str = ""
+    node_types: tuple[str, ...] = ()
+    # Whether it executes nodes.
+    executes: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownProcess:
+    """A process that is alive, as the store knows it."""
+
+    process: Process
+    # Milliseconds since the epoch, by the store's clock.
+    started_at: int
+    seen_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFacts:
     """How the processes and their queue are doing."""
 
@@ -97,10 +120,6 @@ class JobWorker(Protocol):
         """Work until stopped. Raises `Unavailable` when the store is away."""
         ...
 
-    def look(self) -> None:
-        """Look into the queue now."""
-        ...
-
     def stop(self) -> None:
         """Take no more; `run` ends when what was begun has."""
         ...
@@ -113,7 +132,7 @@ class Peers(Protocol):
         """Hear of what any process writes, for as long as it is iterated."""
         ...
 
-    async def beat(self, process: str, kind: Kind, *, leads: bool = True) -> Beat:
+    async def beat(self, process: Process, *, leads: bool = True) -> Beat:
         """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
         ...
 
@@ -123,6 +142,13 @@ class Peers(Protocol):
 
     async def queue_due(self, now: int) -> int:
         """Queue a wake-up for each run that is due soon and has none; answers how many."""
+        ...
+
+    async def take_due(self, process: str, now: int, limit: int) -> list[tuple[str, str]]:
+        """Make this process the holder of runs that are due and that no process holds.
+
+        Answers with their tenants, the earliest first. They are due again when the process dies.
+        """
         ...
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
@@ -135,6 +161,23 @@ class Peers(Protocol):
 
     async def tell(self, tenant: str, run_id: str, process: str) -> None:
         """Tell the process that has a run that it was woken."""
+        ...
+
+    async def processes(self) -> list[KnownProcess]:
+        """The processes that are alive, the oldest first."""
+        ...
+
+    async def hand_over(
+        self, tenant: str, run_id: str, process: str, node_types: Sequence[str]
+    ) -> bool:
+        """Wake a run at its holder, or at a process that executes one of these node types.
+
+        `process` is the one that asks; it is not chosen. False when there is no such process.
+        """
+        ...
+
+    async def waiting_for(self, node_types: Sequence[str], limit: int) -> list[tuple[str, str]]:
+        """Runs that no process holds and that wait for one of these types, with their tenants."""
         ...
 
     async def owe(self, tenant: str, webhook_id: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import msgspec
@@ -63,6 +63,9 @@ class RunRow:
     # else has woken it.
     holder: str | None = None
     wakes: int = 0
+    # Nodes that are due and that the writer has no code for: node id to node type. The run waits
+    # for a process that has one of these types. `Batch.missing_types` changes it.
+    missing_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +130,9 @@ class Batch:
     Where several processes share the store, `claim` says who has the run, and `run.wakes` up to
     which wake-up of others its writer has acted: after a later one `wake_at` is kept as for a wish.
     `is_urgent` lets its wake-ups overtake others.
+
+    `missing_types` replaces what the row says of them; None leaves it as it is. A run that another
+    process holds has none: that process calls its nodes.
     """
 
     run: RunRow
@@ -147,6 +153,7 @@ class Batch:
     agents: tuple[str, ...] = ()
     is_intervention: bool = False
     projects: bool = False
+    missing_types: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +174,7 @@ class RunFilter:
     rated: bool | None = None
     corrected: bool | None = None
     label: str | None = None
+    waits_for_code: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

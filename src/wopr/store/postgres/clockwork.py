@@ -16,6 +16,7 @@ _DUE = "SELECT tenant, id FROM host_due(%s, %s)"
 _NEXT_DUE = "SELECT host_next_due(%s)"
 _UNFINISHED = "SELECT tenant, id FROM host_unfinished(%s, %s, %s)"
 _OPEN_COUNTS = "SELECT status, runs FROM host_counts()"
+_WAITING_FOR_CODE = "SELECT host_count_waiting_for_code()"
 _EXPIRABLE = "SELECT tenant, id FROM host_expirable(%s, %s)"
 _FORGET = ("SELECT host_forget_answers(%s, %s)", "SELECT host_forget_invocations(%s, %s)")
 
@@ -76,6 +77,11 @@ class PostgresClockwork(Part):
     async def open_counts(self) -> dict[str, int]:
         """How many runs have not ended, by status."""
         return {row[0]: row[1] for row in await self._db.ask(_OPEN_COUNTS)}
+
+    async def waiting_for_code(self) -> int:
+        """How many runs wait for a process that has the code of a node."""
+        [(count,)] = await self._db.ask(_WAITING_FOR_CODE)
+        return int(count)
 
 
 async def _expire(transaction: Transaction, run_id: str, ended_before: int) -> int:

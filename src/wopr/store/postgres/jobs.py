@@ -26,14 +26,6 @@ _GRACE_SECONDS = 5.0
 logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
 
 
-class _Worker(Worker):
-    """Procrastinate's worker, which can be told to look."""
-
-    def look(self) -> None:
-        """Look for jobs now, as at a notification."""
-        self._new_job_event.set()
-
-
 class ProcrastinateWorker:
     """`JobWorker` by Procrastinate."""
 
@@ -43,7 +35,7 @@ class ProcrastinateWorker:
         self._db = db
         self._advance = advance
         self._at_once = at_once
-        self._worker: _Worker | None = None
+        self._worker: Worker | None = None
         self._is_stopped = False
 
     async def run(self) -> None:
@@ -62,11 +54,6 @@ class ProcrastinateWorker:
                 "the queue is not available: the database cannot be reached"
             ) from error
 
-    def look(self) -> None:
-        """Look into the queue now."""
-        if self._worker is not None:
-            self._worker.look()
-
     def stop(self) -> None:
         """Take no more; `run` ends when what was begun has."""
         self._is_stopped = True
@@ -76,7 +63,7 @@ class ProcrastinateWorker:
     async def _work(self, app: App) -> None:
         if self._is_stopped:
             return
-        self._worker = _Worker(
+        self._worker = Worker(
             app,
             queues=[QUEUE],
             concurrency=self._at_once,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from wopr.store.port.peers import Beat, JobWorker, Kind, News, PeerFacts
+from wopr.store.port.peers import Beat, JobWorker, KnownProcess, News, PeerFacts, Process
 from wopr.store.postgres.database import Database, execute
 from wopr.store.postgres.jobs import ProcrastinateWorker
 from wopr.store.postgres.notify import listen
@@ -13,9 +13,18 @@ from wopr.store.postgres.schema_peers import DEAD_AFTER_SECONDS
 
 # Signs of life go by the database's clock, so that no two machines need agree on the time.
 _BEAT = """
-INSERT INTO processes (process_id, kind) VALUES (%s, %s)
-ON CONFLICT (process_id) DO UPDATE SET beat_at = clock_timestamp() RETURNING xmax = 0
+INSERT INTO processes (process_id, kind, code_version, node_types, executes)
+VALUES (%s, %s, %s, %s::text[], %s)
+ON CONFLICT (process_id) DO UPDATE
+SET beat_at = clock_timestamp(), executes = excluded.executes RETURNING xmax = 0
 """
+_PROCESSES = """
+SELECT process_id, kind, code_version, node_types, executes,
+    (extract(epoch FROM started_at) * 1000)::bigint, (extract(epoch FROM beat_at) * 1000)::bigint
+FROM processes ORDER BY started_at, process_id
+"""
+_HAND_OVER = "SELECT host_hand_over(%s, %s, %s, %s::text[])"
+_WAITING_FOR = "SELECT tenant, id FROM host_waiting_for_code(%s::text[], %s)"
 _LEAD = f"""
 INSERT INTO leases AS l (name, process_id) VALUES ('duties', %s)
 ON CONFLICT (name) DO UPDATE
@@ -30,6 +39,7 @@ UPDATE leases SET renewed_at = '-infinity' WHERE name = 'duties' AND process_id 
 _RESCUE = "SELECT host_rescue(%s)"
 _DROP_STALLED = "SELECT host_drop_stalled()"
 _QUEUE_DUE = "SELECT host_queue_due(%s, %s)"
+_TAKE_DUE = "SELECT tenant, id FROM host_take_due(%s, %s, %s)"
 _QUEUE = "SELECT queue_wake(%s, %s, %s, 0)"
 _TELL = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
 _OWE = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
@@ -73,10 +83,11 @@ class PostgresPeers:
         """Hear of what any process writes, on a connection of its own."""
         return listen(self._db.address)
 
-    async def beat(self, process: str, kind: Kind, *, leads: bool = True) -> Beat:
+    async def beat(self, process: Process, *, leads: bool = True) -> Beat:
         """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
-        [(is_new,)] = await self._db.tell(_BEAT, (process, kind))
-        found = await self._db.tell(_LEAD if leads else _RESIGN, (process,))
+        values = (process.name, process.kind, process.code_version, list(process.node_types))
+        [(is_new,)] = await self._db.tell(_BEAT, (*values, process.executes))
+        found = await self._db.tell(_LEAD if leads else _RESIGN, (process.name,))
         return Beat(is_new=is_new, leads=leads and bool(found))
 
     async def rescue(self, now: int) -> int:
@@ -90,6 +101,11 @@ class PostgresPeers:
         [(queued,)] = await self._db.tell(_QUEUE_DUE, (now, _QUEUED_AT_ONCE))
         return int(queued)
 
+    async def take_due(self, process: str, now: int, limit: int) -> list[tuple[str, str]]:
+        """Make this process the holder of runs that are due and that no process holds."""
+        rows = await self._db.tell(_TAKE_DUE, (process, now, limit))
+        return [(row[0], row[1]) for row in rows]
+
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
         """Queue a wake-up of one run."""
         await self._db.tell(_QUEUE, (tenant, run_id, delay_ms))
@@ -97,6 +113,36 @@ class PostgresPeers:
     async def tell(self, tenant: str, run_id: str, process: str) -> None:
         """Tell the process that has a run that it was woken."""
         await self._db.tell(_TELL, (tenant, run_id, process))
+
+    async def processes(self) -> list[KnownProcess]:
+        """The processes that are alive, the oldest first."""
+        return [
+            KnownProcess(
+                process=Process(
+                    name=row[0],
+                    kind=row[1],
+                    code_version=row[2],
+                    node_types=tuple(row[3]),
+                    executes=row[4],
+                ),
+                started_at=row[5],
+                seen_at=row[6],
+            )
+            for row in await self._db.ask(_PROCESSES)
+        ]
+
+    async def hand_over(
+        self, tenant: str, run_id: str, process: str, node_types: Sequence[str]
+    ) -> bool:
+        """Wake a run at its holder, or at a process that executes one of these node types."""
+        values = (tenant, run_id, process, list(node_types))
+        [(is_told,)] = await self._db.tell(_HAND_OVER, values)
+        return bool(is_told)
+
+    async def waiting_for(self, node_types: Sequence[str], limit: int) -> list[tuple[str, str]]:
+        """Runs that no process holds and that wait for one of these types, with their tenants."""
+        rows = await self._db.ask(_WAITING_FOR, (list(node_types), limit))
+        return [(row[0], row[1]) for row in rows]
 
     async def owe(self, tenant: str, webhook_id: str) -> None:
         """Tell whoever delivers that a webhook has something new to be told."""

@@ -18,6 +18,7 @@ from psycopg import AsyncConnection, errors
 from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.postgres.roles import ensure_roles
 from wopr.store.postgres.schema_append import APPEND
+from wopr.store.postgres.schema_code import CODE, CODE_INDEX
 from wopr.store.postgres.schema_counts import COUNTS
 from wopr.store.postgres.schema_fleet import FLEET, FLEET_PUSHES, FLEET_PUSHES_INDEXES
 from wopr.store.postgres.schema_host import SERVICE
@@ -27,6 +28,7 @@ from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
 from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
 from wopr.store.postgres.schema_signals import SIGNALS, SIGNALS_INDEX
+from wopr.store.postgres.schema_timers import TIMERS
 from wopr.store.postgres.schema_traces import TRACES
 from wopr.store.postgres.security import SECURITY
 from wopr.store.sql.dialect import Row
@@ -91,6 +93,9 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=SIGNALS_INDEX, online=True),
     Migration(statements=FLEET_PUSHES),
     Migration(statements=FLEET_PUSHES_INDEXES, online=True),
+    Migration(statements=CODE),
+    Migration(statements=CODE_INDEX, online=True),
+    Migration(statements=TIMERS),
 )
 
 

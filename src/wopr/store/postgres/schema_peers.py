@@ -133,7 +133,7 @@ _TRIGGERS = (
 )
 
 # The database's own collation on one side, its bytes on the other.
-_SAME_RUN = 'r.run_id::text COLLATE pg_catalog."default"'
+SAME_RUN = 'r.run_id::text COLLATE pg_catalog."default"'
 _ALIVE = f"p.beat_at >= clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'"
 
 PEER_FUNCTIONS = (
@@ -198,10 +198,10 @@ PEER_FUNCTIONS = (
                 SELECT r.tenant, r.run_id, r.wake_at FROM runs r
                 WHERE r.wake_at <= $1 + {HORIZON_MS} AND NOT EXISTS (
                     SELECT 1 FROM procrastinate_jobs j
-                    WHERE j.queueing_lock = {_SAME_RUN} AND j.status = 'todo'
+                    WHERE j.queueing_lock = {SAME_RUN} AND j.status = 'todo'
                 ) AND NOT EXISTS (
                     SELECT 1 FROM procrastinate_jobs j
-                    WHERE j.lock = {_SAME_RUN} AND j.status = 'doing'
+                    WHERE j.lock = {SAME_RUN} AND j.status = 'doing'
                 ) ORDER BY r.wake_at, r.run_id LIMIT $2
             ), queued AS (
                 INSERT INTO procrastinate_jobs (

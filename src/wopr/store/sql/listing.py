@@ -89,6 +89,8 @@ def _bounds(where: RunFilter, after: tuple[int, str] | None) -> tuple[int, str, 
 
 def _index(where: RunFilter) -> str:
     """The index to walk: that of the filter that leaves the fewest runs, as a rule."""
+    if where.waits_for_code:
+        return "runs_waiting_for_code"
     if where.parent_run_id is not None:
         return "runs_by_parent"
     if where.source_run_id is not None:
@@ -142,6 +144,8 @@ def _walk(
         if value is not None:
             conditions.append(f"r.{column} = {mark}")
             values.append(value)
+    if where.waits_for_code:
+        conditions.append("r.missing_types IS NOT NULL")
     if statuses:
         conditions.append(f"r.status IN ({dialect.marks(len(statuses))})")
         values += statuses

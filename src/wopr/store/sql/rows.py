@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from wopr.store.port import (
@@ -18,11 +20,12 @@ from wopr.store.port import (
 from wopr.store.sql.dialect import Parameter, Row
 
 _texts = msgspec.json.Decoder(tuple[str, ...])
+_types = msgspec.json.Decoder(dict[str, str])
 
 RUN_COLUMNS = (
     "r.run_id, r.workflow_id, r.workflow_version, r.status, r.created_at, r.updated_at, "
     "r.last_sequence, r.ended_at, r.wake_at, r.parent_run_id, r.parent_node_id, r.tags, "
-    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork"
+    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork, r.missing_types"
 )
 
 
@@ -46,6 +49,7 @@ def run_row(row: Row) -> RunRow:
         snapshot=row[14],
         source_run_id=row[15],
         fork=row[16],
+        missing_types={} if row[17] is None else _types.decode(row[17]),
     )
 
 
@@ -54,8 +58,8 @@ def texts(encoded: bytes | None) -> tuple[str, ...]:
     return () if encoded is None else _texts.decode(encoded)
 
 
-def encoded(names: tuple[str, ...]) -> bytes | None:
-    """The opposite of `texts`."""
+def encoded(names: tuple[str, ...] | Mapping[str, str]) -> bytes | None:
+    """Names as they lie in a column; None where there are none."""
     return msgspec.json.encode(names) if names else None
 
 

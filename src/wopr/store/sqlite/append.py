@@ -44,6 +44,8 @@ UPDATE runs SET updated_at = ?, last_sequence = ?, sealed = ?, snapshot = ?,
 WHERE run_id = ? AND tenant = ?
 """
 
+_SET_MISSING_TYPES = "UPDATE runs SET missing_types = ? WHERE run_id = ? AND tenant = ?"
+
 _INSERT_EVENT = "INSERT INTO events (run_id, sequence, type, body) VALUES (?, ?, ?, ?)"
 
 _INSERT_TAG = """
@@ -178,6 +180,9 @@ def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> 
         execute_all(connection, record_intervention(tenant, run.run_id))
     if batch.projects:
         put_projections(connection, tenant, (run.run_id,))
+    if batch.missing_types is not None:
+        missing = encoded(batch.missing_types)
+        connection.execute(_SET_MISSING_TYPES, (missing, run.run_id, tenant))
 
 
 def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _Head:

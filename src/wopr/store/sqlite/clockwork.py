@@ -23,6 +23,10 @@ _OPEN_COUNTS = """
 SELECT status, count(*) FROM runs INDEXED BY runs_unfinished WHERE ended_at IS NULL GROUP BY status
 """
 
+_WAITING_FOR_CODE = """
+SELECT count(*) FROM runs INDEXED BY runs_waiting_for_code WHERE missing_types IS NOT NULL
+"""
+
 _ENDED = f"""
 SELECT tenant, run_id, ended_at, last_sequence FROM runs
 WHERE ended_at < ? AND run_id NOT GLOB '{OBSERVED_PREFIX}*' ORDER BY ended_at, run_id LIMIT ?
@@ -95,6 +99,10 @@ class SqliteClockwork(Part):
     async def open_counts(self) -> dict[str, int]:
         """How many runs have not ended, by status."""
         return {row[0]: row[1] for row in await self._reader.far(_OPEN_COUNTS)}
+
+    async def waiting_for_code(self) -> int:
+        """How many runs wait for a process that has the code of a node."""
+        return int(self._reader.near(_WAITING_FOR_CODE, ())[0][0])
 
 
 def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> int:

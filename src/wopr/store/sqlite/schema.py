@@ -221,6 +221,14 @@ _FORKS = (
     """,
 )
 
+_MISSING_TYPES = (
+    "ALTER TABLE runs ADD COLUMN missing_types BLOB",
+    """
+    CREATE INDEX runs_waiting_for_code ON runs (tenant, created_at, run_id)
+    WHERE missing_types IS NOT NULL
+    """,
+)
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _AGENTS,
@@ -236,6 +244,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     TRACES,
     SIGNALS,
     FLEET_PUSHES,
+    _MISSING_TYPES,
 )
 
 

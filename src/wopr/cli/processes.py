@@ -1,0 +1,51 @@
+"""`wopr processes`: which code is alive, and which runs wait for code."""
+
+from __future__ import annotations
+
+from wopr.cli.conversation import ask
+from wopr.cli.errors import command
+from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
+from wopr.cli.output import print_json, print_line, print_table
+from wopr.protocol.runs import RunListItem
+
+
+@command
+def processes(
+    url: UrlOption = None,
+    api_key: KeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the live processes with their code versions, and the runs that wait for code."""
+    answer = ask(Target(url, api_key), lambda client: client.processes())
+    if as_json:
+        print_json(answer.body)
+        return
+    found = answer.document
+    print_table(
+        ("PROCESS", "KIND", "CODE VERSION", "EXECUTES", "STARTED", "SEEN"),
+        [
+            (
+                each.process_id,
+                each.kind,
+                each.code_version,
+                "yes" if each.executes else "no",
+                each.started_at,
+                each.seen_at,
+            )
+            for each in found.processes
+        ],
+    )
+    if found.waiting_runs:
+        print_line("")
+        print_line("runs that wait for a process with the code of a node:")
+        print_table(
+            ("RUN", "WORKFLOW", "VERSION", "NO PROCESS CAN RUN"),
+            [
+                (run.run_id, run.workflow_id, run.workflow_version, _missing(run))
+                for run in found.waiting_runs
+            ],
+        )
+
+
+def _missing(run: RunListItem) -> str:
+    return ", ".join(f"{each.node_id} ({each.type_id})" for each in run.waiting_for_code or [])

@@ -1,0 +1,66 @@
+"""The processes that share the store: which code is alive, and which runs wait for code."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from wopr.http.answers import Answer, ok
+from wopr.http.exchange import Exchange
+from wopr.http.operation import Operation
+from wopr.http.runs import list_item
+from wopr.protocol.processes import CodeVersion, ProcessItem, ProcessList
+from wopr.protocol.times import to_iso
+from wopr.runtime.readiness import known_processes
+from wopr.store.port import RunFilter
+from wopr.store.port.peers import KnownProcess
+
+MOST_RUNS = 100
+
+
+async def list_processes(exchange: Exchange) -> Answer:
+    """List the processes that are alive, and the tenant's runs that wait for code."""
+    host = exchange.host
+    known = await known_processes(host)
+    where = RunFilter(waits_for_code=True)
+    waiting = await host.store.runs(exchange.tenant, where, None, MOST_RUNS)
+    versions = Counter(each.process.code_version for each in known if each.process.executes)
+    return ok(
+        ProcessList(
+            processes=[_item(each) for each in known],
+            code_versions=[
+                CodeVersion(code_version=version, processes=count)
+                for version, count in sorted(versions.items())
+            ],
+            waiting_runs=[list_item(row) for row in waiting.runs],
+        ),
+        cache_control="no-store",
+    )
+
+
+def _item(known: KnownProcess) -> ProcessItem:
+    process = known.process
+    return ProcessItem(
+        process_id=process.name,
+        kind=process.kind,
+        code_version=process.code_version,
+        executes=process.executes,
+        started_at=to_iso(known.started_at),
+        seen_at=to_iso(known.seen_at),
+        node_types=list(process.node_types),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        name="listProcesses",
+        method="GET",
+        path="/v1/processes",
+        handler=list_processes,
+        summary="List the live processes, their code versions and the runs that wait for code",
+        tag="host",
+        scope="host:read",
+        answer=ProcessList,
+        errors=(401, 403),
+        is_extension=True,
+    ),
+)
