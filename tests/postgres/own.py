@@ -21,10 +21,18 @@ class OwnServer:
         self._cluster = cluster
         self.url = cluster.url
 
+    def stop(self) -> None:
+        """Stop it as an administrator does."""
+        self._cluster.stop()
+
+    def start(self) -> None:
+        """Start it again."""
+        self._cluster.start()
+
     def restart(self) -> None:
         """Stop it as an administrator does, and start it again."""
-        self._cluster.stop()
-        self._cluster.start()
+        self.stop()
+        self.start()
 
     def crash(self) -> None:
         """Kill it with all of its children, and start it on what it left behind."""

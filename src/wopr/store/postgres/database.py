@@ -6,9 +6,10 @@ only and in the same round trip: what row-level security then shows are that ten
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias, TypeVar
 
 import anyio
@@ -16,11 +17,12 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection, errors
 from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
-from psycopg_pool import AsyncConnectionPool, PoolClosed
+from psycopg_pool import PoolClosed
 
 from wopr.store.options import StoreOptions
 from wopr.store.postgres.address import Address
 from wopr.store.postgres.faults import is_disconnection, may_pass, translated
+from wopr.store.postgres.pool import Pool
 from wopr.store.postgres.schema_host import SERVICE
 from wopr.store.postgres.texts import hold_any_text
 from wopr.store.sql.dialect import Parameter, Row
@@ -35,6 +37,8 @@ _TRIES = 5
 # A server that had no room has none for so long, whatever small change it takes meanwhile.
 _FULL_SECONDS = 5.0
 _LONGEST_NAME = 60
+# A slow statement is logged again after so long.
+_LOG_SECONDS = 10.0
 
 log = structlog.get_logger("wopr.store")
 
@@ -77,16 +81,15 @@ class Database:
         self.address = address
         # Holds the password: never printed.
         self.conninfo = address.connecting(*_session(options))
-        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self.pool = Pool(
             self.conninfo,
-            connection_class=AsyncConnection[Row],
-            kwargs={"autocommit": True},
             min_size=1,
             max_size=options.pool_size,
             timeout=options.pool_timeout_seconds,
             configure=_configure,
-            open=False,
         )
+        # Slow statements: when each was logged last, and how often it was slow since.
+        self._slow: dict[str, tuple[float, int]] = {}
 
     async def open(self) -> None:
         """Connect, so that a database that cannot be reached is told at once."""
@@ -180,13 +183,14 @@ class Database:
     async def _lent(self, name: str) -> AsyncGenerator[Connection, None]:
         if self._is_closed:
             raise PoolClosed("the store is closed")
+        self.pool.require_connection()
         self._users += 1
-        begun = time.perf_counter()
         try:
             # A statement that is cut off costs its connection, and nobody knows what came of it.
             with anyio.CancelScope(shield=True):
                 async with self.pool.connection() as connection:
-                    yield connection
+                    with self._used(name):
+                        yield connection
         except errors.DiskFull:
             self._full_until = time.monotonic() + _FULL_SECONDS
             raise
@@ -194,17 +198,36 @@ class Database:
             self._users -= 1
             if self._is_closed and not self._users:
                 self._unused.set()
-            self._note_if_slow(name, time.perf_counter() - begun)
 
-    def _note_if_slow(self, name: str, seconds: float) -> None:
+    @contextmanager
+    def _used(self, name: str) -> Generator[None, None, None]:
+        """Count a connection as lent, and measure how long its statement takes."""
+        self.pool.lent += 1
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.pool.lent -= 1
+            self._log_if_slow(name, time.perf_counter() - begun)
+
+    def _log_if_slow(self, name: str, seconds: float) -> None:
+        """Log a slow statement, each at most once in a while."""
         limit = self._options.slow_statement_ms
-        if limit and seconds * 1000 >= limit:
-            # The statement's own words: values travel apart from it.
-            log.warning(
-                "slow statement",
-                statement=" ".join(name.split())[:_LONGEST_NAME],
-                milliseconds=round(seconds * 1000),
-            )
+        if not limit or seconds * 1000 < limit:
+            return
+        # The statement's own words: values travel apart from it.
+        statement = " ".join(name.split())[:_LONGEST_NAME]
+        logged_at, count = self._slow.get(statement, (-math.inf, 0))
+        if time.monotonic() - logged_at < _LOG_SECONDS:
+            self._slow[statement] = (logged_at, count + 1)
+            return
+        self._slow[statement] = (time.monotonic(), 0)
+        log.warning(
+            "slow statement",
+            statement=statement,
+            milliseconds=round(seconds * 1000),
+            more_since_last=count,
+        )
 
 
 async def execute(
