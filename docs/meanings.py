@@ -48,6 +48,8 @@ SETTINGS: Final[dict[str, str]] = {
     "max_held_runs": "How many runs one process has nodes of in flight before it leaves more to others. "
     "Only where processes share a database.",
     "max_held_runs_per_tenant": "The same for the runs of one tenant; 0 is no limit.",
+    "code_version": "The version of the code that this process executes nodes with; else a digest of the app's "
+    "sources, or the version of wopr.",
     "retention_days": "How long a run is kept after it has ended; at least 7.",
     "fleet_keep_days": "How many days a KAHN run is kept after its last push, by this host's clock; 0 keeps "
     "pushed runs for ever, and the lines of the host's own runs for 90 days.",

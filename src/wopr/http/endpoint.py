@@ -246,22 +246,12 @@ async def send_stream(
             async for chunk in stream.chunks:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
             is_whole = True
-        except Exception as error:
-            unavailable = _unavailable(error)
-            if unavailable is None:
-                raise
+        except* Unavailable as caught:
             # The reader comes back with its last event id; a document that is cut off is seen.
-            log.warning("a stream ends early", code=unavailable.code, message=str(unavailable))
+            log.warning("a stream ends early", message=str(caught.exceptions[0]))
         tasks.cancel_scope.cancel()
     if is_whole or not stream.is_document:
         await send({"type": "http.response.body", "body": b""})
-
-
-def _unavailable(error: BaseException) -> Unavailable | None:
-    """What a stream ended of, if that is only that something is not available now."""
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error if isinstance(error, Unavailable) else None
 
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -180,7 +180,7 @@ class Journal:
         grants = run.pausing is not None and run.pausing.is_settled(burst.state)
         is_same = not burst.events and run.row is not None and run.row.wake_at == row.wake_at
         is_taken = claim is not None and claim.keeps != run.is_held
-        known = {} if run.row is None else run.row.missing_types
+        known: Mapping[str, str] = {} if run.row is None else run.row.missing_types
         missing_types = None if row.missing_types == known else row.missing_types
         is_same = is_same and missing_types is None
         if is_same and not grants and not burst.audits and not is_taken:

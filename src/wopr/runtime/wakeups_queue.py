@@ -118,20 +118,24 @@ class QueueSource:
     async def _take_due_forever(self) -> None:
         """Take runs whose time has come from their rows, many with one statement."""
         while not self._is_stopping:
-            seconds = LOOK_SECONDS
             self._look_now = anyio.Event()
+            seconds = LOOK_SECONDS
             try:
                 with anyio.CancelScope(shield=True):
-                    if await self._take_due():
-                        continue
-                    upcoming = await self._store.next_due(self._now())
-                if upcoming is not None:
-                    seconds = min(seconds, max((upcoming - self._now()) / 1000, SHORTEST_SECONDS))
+                    is_more = await self._take_due()
+                    seconds = 0.0 if is_more else await self._until_next_due()
             except WoprError as error:
                 log.error("timers wait for the store", code=error.code, message=str(error))
                 seconds = STORE_AWAY_SECONDS
             with anyio.move_on_after(seconds):
                 await self._look_now.wait()
+
+    async def _until_next_due(self) -> float:
+        """How many seconds to wait before the next look."""
+        upcoming = await self._store.next_due(self._now())
+        if upcoming is None:
+            return LOOK_SECONDS
+        return min(LOOK_SECONDS, max((upcoming - self._now()) / 1000, SHORTEST_SECONDS))
 
     async def _take_due(self) -> bool:
         """Advance a batch of runs that are due; whether there may be more of them."""
