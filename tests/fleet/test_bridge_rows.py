@@ -282,3 +282,29 @@ def test_the_threshold_is_the_runs_own_unless_one_is_given(
     log.add("agent.decided", **ACME, decision=1, confidence=0.75)
 
     assert log.told(threshold)[-1] == f"audit_checkpoint openwop:confidence {result}"
+
+
+def test_a_wait_that_carries_out_a_question_belongs_to_the_supervisor_that_asks() -> None:
+    log = Log()
+    asks = {"kind": "ask-user", "prompt": "which one?"}
+    log.add("runOrchestrator.decided", "s", agentId=MOCK, decision=asks)
+    log.add("node.suspended", "d", kind="clarification", interruptId="int-1")
+    log.add("interrupt.resolved", "d", resumeValue={"answers": {"q1": "that one"}})
+
+    moves = [each for each in log.lines() if each["event"] == "agent_transition"]
+
+    assert [each.get("reason") for each in moves[-2:]] == ["ask-user", "operator:answered"]
+
+
+def test_a_wait_of_the_confidence_floor_names_the_measure_of_the_supervisor() -> None:
+    log = Log()
+    unsure = {"kind": "next-worker", "nextWorkerIds": ["w"], "confidence": 0.6}
+    log.add("runOrchestrator.decided", "s", agentId=MOCK, decision=unsure)
+    log.add("core.workflowChain.confidence-escalated", "d", floor=0.8, confidence=0.6)
+    log.add("node.suspended", "d", kind="approval", interruptId="int-1")
+    log.add("interrupt.resolved", "d", resumeValue={"action": "edit-accept"})
+    log.add("run.completed", None)
+
+    end = log.lines()[-1]
+
+    assert (end["outcome"], end["convergence_score"]) == ("partial", 0.75)

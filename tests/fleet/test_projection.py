@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.builders import run
 from tests.fleet.builders import ACME, Log
+from wopr.fleet.bridge import Projector
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import Conflict, Unavailable
 from wopr.runtime.fleet_debts import Debts
@@ -57,7 +58,10 @@ async def append(store: SqliteStore, log: Log, first: int = 0, tenant: str = "ac
 
 
 def telling(store: SqliteStore, intake: Intake) -> Debts:
-    return Debts(store, Projection(store, intake).project)
+    async def new_projector(tenant: str) -> Projector:
+        return Projector()
+
+    return Debts(store, Projection(store, intake, new_projector).project)
 
 
 def story(run_id: str) -> Log:

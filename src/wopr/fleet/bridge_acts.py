@@ -8,6 +8,8 @@ from typing import Final, TypeAlias, cast
 
 from wopr.fleet.bridge_agent import Agent, Call, Page, Return
 from wopr.fleet.bridge_facts import (
+    DEFAULT_FLOOR,
+    DEFAULT_THRESHOLD,
     duration_of,
     input_summary,
     object_of,
@@ -29,14 +31,51 @@ _VERDICTS: Final[dict[str, AuditResult]] = {"pass": "pass", "fail": "fail", "rev
 _UNKNOWN_TOOL: Final = "unknown"
 
 
+def _no_manifest(agent_id: str, version: str | None, at: int) -> float | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """How sure agents must be, as the host that ran them asked: what a log does not say itself.
+
+    `manifest` gives the threshold of an agent's manifest, by its name, its pinned version and the
+    milliseconds at which the run started. `floor` is that of supervisors' decisions.
+    """
+
+    manifest: Callable[[str, str | None, int], float | None] = _no_manifest
+    floor: float = DEFAULT_FLOOR
+
+
 @dataclass(slots=True)
 class Scene:
-    """What an act may look at besides its agent: the run's threshold, and who did what."""
+    """What an act may look at besides its agent: how sure it must be, and who did what."""
 
-    threshold: float
+    # For every decision alike, where one is given.
+    given: float | None = None
+    asked: Thresholds = Thresholds()
+    # The run's own threshold, and when the run started.
+    of_run: float | None = None
+    started_at: int = 0
     # The agent behind an event and behind a call, by the ids that later events point at.
     authors: dict[str, Agent] = field(default_factory=dict[str, Agent])
     callers: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    # The supervisor that decided last: a wait of the confidence floor is about its decision.
+    supervisor: Agent | None = None
+
+    def threshold(self, agent: Agent) -> float:
+        """How sure an agent must be: the run's option, its manifest, or the default."""
+        if self.given is not None:
+            return self.given
+        if self.of_run is not None:
+            return self.of_run
+        own = self.asked.manifest(agent.name, agent.version, self.started_at)
+        return DEFAULT_THRESHOLD if own is None else own
+
+    @property
+    def floor(self) -> float:
+        """How sure a supervisor must be."""
+        return self.asked.floor if self.given is None else self.given
 
 
 Act: TypeAlias = Callable[[Page, Agent, JsonObject, Scene], None]
@@ -88,23 +127,25 @@ def _handed_over(page: Page, agent: Agent, payload: JsonObject, scene: Scene) ->
 
 
 def _decided(page: Page, agent: Agent, payload: JsonObject, scene: Scene) -> None:
-    _decide(page, agent, ratio(payload, "confidence"), scene.threshold)
+    _decide(page, agent, ratio(payload, "confidence"), scene.threshold(agent))
 
 
 def _decide(page: Page, agent: Agent, confidence: float | None, threshold: float) -> None:
     agent.decide(page, "decided", confidence, threshold)
     if confidence is not None:
         evidence = {"confidence": confidence, "threshold": threshold}
-        is_sure = agent.is_confident(threshold)
+        is_sure = agent.is_confident()
         agent.audit(page, "openwop:confidence", "pass" if is_sure else "fail", evidence)
 
 
 def _orchestrated(page: Page, agent: Agent, payload: JsonObject, scene: Scene) -> None:
     decision = object_of(payload.get("decision"))
-    _decide(page, agent, ratio(decision, "confidence"), scene.threshold)
+    _decide(page, agent, ratio(decision, "confidence"), scene.floor)
+    scene.supervisor = agent
     if decision.get("kind") == "terminate":
         _judge_criteria(page, agent, decision.get("successCriteria"))
     elif decision.get("kind") == "ask-user":
+        agent.is_asking = True
         agent.go(page, BLOCKED, "ask-user")
 
 
@@ -125,7 +166,8 @@ def _verified(page: Page, agent: Agent, payload: JsonObject, scene: Scene) -> No
     verdict = text(payload, "verdict") or ""
     if verdict not in _VERDICTS:
         return
-    agent.decide(page, f"verified:{verdict}", ratio(payload, "confidence"), scene.threshold)
+    needed = scene.threshold(agent)
+    agent.decide(page, f"verified:{verdict}", ratio(payload, "confidence"), needed)
     evidence = some(payload, "target", "criteria", "confidence")
     agent.audit(page, "verify:verdict", _VERDICTS[verdict], evidence)
     target = text(payload, "target") or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from wopr.fleet.bridge_facts import Answer
+from wopr.fleet.bridge_facts import DEFAULT_THRESHOLD, Answer
 from wopr.fleet.bridge_ids import to_checkpoint_id
 from wopr.fleet.events import AgentStatus, AuditResult
 from wopr.fleet.instants import seconds_between
@@ -88,6 +88,11 @@ class Agent:
 
     agent_id: str
     started: str
+    # Its name on the log, and the version that its node is pinned to.
+    name: str = ""
+    version: str | None = None
+    # How sure it had to be of its last decision.
+    threshold: float = DEFAULT_THRESHOLD
     status: AgentStatus = INITIAL
     step: int = 0
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
@@ -99,6 +104,8 @@ class Agent:
     needs_revision: bool = False
     is_forbidden: bool = False
     is_refused: bool = False
+    # Whether its last decision was to ask the user, who has not answered.
+    is_asking: bool = False
     verdicts_passed: int = 0
     verdicts_failed: int = 0
     criteria_met: int = 0
@@ -108,9 +115,9 @@ class Agent:
         default_factory=lambda: {"pass": 0, "fail": 0, "warn": 0}
     )
 
-    def is_confident(self, threshold: float) -> bool:
+    def is_confident(self) -> bool:
         """Tell whether the agent said of its last decision that it is sure enough."""
-        return self.confidence is not None and self.confidence >= threshold
+        return self.confidence is not None and self.confidence >= self.threshold
 
     def go(self, page: Page, to: AgentStatus, reason: str) -> None:
         """Reach a status by the shortest way; only the last hop is the event's own."""
@@ -172,14 +179,16 @@ class Agent:
         self.last_act = "decision"
         self.has_decided = True
         self.confidence = confidence
-        self.is_ratified = self.is_overridden = self.needs_revision = False
-        if self.is_confident(threshold):
+        self.threshold = threshold
+        self.is_ratified = self.is_overridden = self.needs_revision = self.is_asking = False
+        if self.is_confident():
             self.is_forbidden = False
 
     def resume(self, page: Page, answer: Answer) -> None:
         """Go on after a person's answer; a judgment of the decision is an audit too."""
         if self.status != BLOCKED:
             return
+        self.is_asking = False
         self.hop(page, INITIAL, f"operator:{answer}")
         if answer in _OPERATOR_RESULTS:
             self.audit(page, f"operator:{answer}", _OPERATOR_RESULTS[answer])

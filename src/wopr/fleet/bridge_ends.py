@@ -38,9 +38,9 @@ class Ending:
         return f"{self.type}:{self.code}" if is_told else self.type
 
 
-def end(page: Page, agent: Agent, ending: Ending, threshold: float) -> None:
+def end(page: Page, agent: Agent, ending: Ending) -> None:
     """Write an agent's last lines: calls that never returned, the last status, the end."""
-    outcome = outcome_of(agent, ending, threshold)
+    outcome = outcome_of(agent, ending)
     agent.abandon_calls(page)
     if outcome == "converged":
         agent.go(page, "converged", ending.type)
@@ -56,11 +56,11 @@ def end(page: Page, agent: Agent, ending: Ending, threshold: float) -> None:
         "audits_failed": agent.audits["fail"],
         "total_duration_s": seconds_between(agent.started, page.ts),
     }
-    score = score_of(agent, outcome, threshold)
+    score = score_of(agent, outcome)
     page.write("agent_run_end", fields | ({} if score is None else {"convergence_score": score}))
 
 
-def outcome_of(agent: Agent, ending: Ending, threshold: float) -> AgentOutcome:
+def outcome_of(agent: Agent, ending: Ending) -> AgentOutcome:
     """Judge an agent; the first rule that holds decides."""
     if _is_aborted(agent, ending):
         return "aborted"
@@ -72,7 +72,7 @@ def outcome_of(agent: Agent, ending: Ending, threshold: float) -> AgentOutcome:
         or agent.status == BLOCKED
         or len(agent.calls) > 0
     )
-    has_reached = _has_settled(agent, threshold) or _is_verified(agent)
+    has_reached = _has_settled(agent) or _is_verified(agent)
     return "converged" if has_reached and not is_held_back else "partial"
 
 
@@ -90,8 +90,8 @@ def _is_aborted(agent: Agent, ending: Ending) -> bool:
     )
 
 
-def _has_settled(agent: Agent, threshold: float) -> bool:
-    is_sure = agent.confidence is None or agent.is_confident(threshold) or agent.is_ratified
+def _has_settled(agent: Agent) -> bool:
+    is_sure = agent.confidence is None or agent.is_confident() or agent.is_ratified
     return agent.has_decided and is_sure
 
 
@@ -99,13 +99,13 @@ def _is_verified(agent: Agent) -> bool:
     return agent.verdicts_passed > 0 and agent.verdicts_failed == 0
 
 
-def score_of(agent: Agent, outcome: AgentOutcome, threshold: float) -> float | None:
+def score_of(agent: Agent, outcome: AgentOutcome) -> float | None:
     """How far the agent converged: 1.0 if and only if it did, less for a part, else unknown."""
     if outcome == "converged":
         return 1.0
     if outcome != "partial":
         return None
-    score = _sureness(agent, threshold)
+    score = _sureness(agent)
     passes = agent.verdicts_passed + agent.criteria_met
     fails = agent.verdicts_failed + agent.criteria_unmet
     if passes + fails:
@@ -113,9 +113,9 @@ def score_of(agent: Agent, outcome: AgentOutcome, threshold: float) -> float | N
     return None if score is None else round(min(score, _MOST_PARTIAL), 4)
 
 
-def _sureness(agent: Agent, threshold: float) -> float | None:
+def _sureness(agent: Agent) -> float | None:
     if not agent.has_decided:
         return None
-    if agent.is_ratified or threshold == 0:
+    if agent.is_ratified or agent.threshold == 0:
         return 1.0
-    return None if agent.confidence is None else min(1.0, agent.confidence / threshold)
+    return None if agent.confidence is None else min(1.0, agent.confidence / agent.threshold)

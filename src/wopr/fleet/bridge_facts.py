@@ -17,6 +17,9 @@ Answer: TypeAlias = Literal["ratified", "rejected", "overridden", "answered"]
 
 SYSTEM: Final = "core.system"
 DEFAULT_THRESHOLD: Final = 0.7
+DEFAULT_FLOOR: Final = 0.5
+# Where this host writes the vendor kind of a wait whose kind is `custom`.
+_VENDOR_KIND: Final = "x-host-wopr-interrupt-kind"
 # Beyond it lie infinities, and integers that no float can hold.
 _MOST: Final = 1e18
 _PAUSES: Final = frozenset({"low-confidence", "clarification", "approval"})
@@ -53,11 +56,10 @@ def some(payload: JsonObject, *names: str) -> JsonObject:
     return {name: payload[name] for name in names if payload.get(name) is not None}
 
 
-def threshold_of(started: RunEvent) -> float:
-    """The confidence that the run asks of its decisions, from its `run.started`."""
+def threshold_of(started: RunEvent) -> float | None:
+    """The confidence that the run itself asks of its decisions, from its `run.started`."""
     configurable = object_of(object_of(started.payload).get("configurable"))
-    asked = ratio(configurable, "escalationThreshold")
-    return DEFAULT_THRESHOLD if asked is None else asked
+    return ratio(configurable, "escalationThreshold")
 
 
 def node_of(event: RunEvent) -> str | None:
@@ -142,16 +144,24 @@ def pause_kind(event: RunEvent) -> str | None:
     kind = text(payload, INTERRUPT_KIND, "kind") or (
         "clarification" if is_clarification else text(payload, "reason")
     )
+    if kind == "custom":
+        # A custom wait asks for an agent's decision only where its vendor kind says so.
+        kind = text(object_of(payload.get("data")), "customKind") or text(payload, _VENDOR_KIND)
     is_pause = kind is not None and (kind in _PAUSES or kind.startswith(_PAUSE_FAMILIES))
     return kind if is_pause else None
 
 
 def answer_of(payload: JsonObject) -> Answer:
     """How a person answered."""
-    value = object_of(payload.get("resumeValue"))
-    action = text(value, "action") or text(payload, "action")
+    said: Json = payload.get("resumeValue")
+    # A clarification of the confidence floor asks one question, which is called `decision`.
+    answers = object_of(object_of(said).get("answers"))
+    said = answers.get("decision", said)
+    value = object_of(said)
+    action = said if isinstance(said, str) else text(value, "action") or text(payload, "action")
     if value.get("ratified") is True or action in ("accept", "approve"):
         return "ratified"
     if value.get("rejected") is True or action == "reject":
         return "rejected"
-    return "overridden" if "decision" in value else "answered"
+    is_other = "decision" in value or "editedArtifactData" in value
+    return "overridden" if is_other or ("decision" in answers and value) else "answered"

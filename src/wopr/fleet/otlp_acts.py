@@ -8,7 +8,6 @@ from typing import Final
 
 from wopr.fleet.bridge_agent import Agent, Call, Page, Return
 from wopr.fleet.bridge_ends import Ending, end
-from wopr.fleet.bridge_facts import DEFAULT_THRESHOLD
 from wopr.fleet.events import AuditResult
 from wopr.fleet.instants import from_millis
 from wopr.fleet.otlp_facts import Evaluation, SpanFacts
@@ -125,7 +124,7 @@ class Actor:
         else:
             agent.has_decided = self.has_answered
             ending = Ending("run.completed")
-        end(page, agent, ending, DEFAULT_THRESHOLD)
+        end(page, agent, ending)
 
     def totals(self) -> Mapping[str, int]:
         """What models were asked on the agent's behalf."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from wopr.agents.registry import Agents
 from wopr.fleet.ingest import Ingest
 from wopr.fleet.keeping import Keeping, KeepRule
 from wopr.fleet.views import Views
@@ -23,7 +24,7 @@ from wopr.runtime.observing import Observers
 from wopr.runtime.otlp import OtlpIntake, TraceTeller
 from wopr.runtime.projecting import Projection
 from wopr.runtime.settings import Settings
-from wopr.runtime.transitions import Transitions
+from wopr.runtime.transitions import Projectors, Transitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ def fleet_of(
     bus: Bus,
     settings: Settings,
     audit: Audit,
+    agents: Agents,
 ) -> Fleet:
     """Put the parts together."""
     store, now, redactor = journal.store, journal.now, journal.redactor
@@ -58,7 +60,8 @@ def fleet_of(
     observers = Observers(store, bus, rules, now=now, new_id=journal.new_id)
     rule = KeepRule.of_days(settings.fleet_keep_days)
     ingest = Ingest(store, now, observers, redact=redactor.text, rule=rule)
-    projection = Projection(store, ingest.put_own)
+    projectors = Projectors(agents, settings.confidence_floor)
+    projection = Projection(store, ingest.put_own, projectors.new)
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
     telling = Debts(store, projection.project, sweep_seconds=sweep)
     showing = Debts(store, observers.show, observed=True, sweep_seconds=sweep)
@@ -84,7 +87,7 @@ def fleet_of(
         buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
         keeper=Keeper(Keeping(store, now, rule), audit),
         demo=Demo(store, ingest, now),
-        transitions=Transitions(store, observers.catch_up),
+        transitions=Transitions(store, observers.catch_up, projectors),
         observers=observers,
         telling=telling,
         showing=showing,

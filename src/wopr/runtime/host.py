@@ -243,7 +243,7 @@ async def _assemble(
         memory=Memory(store, sources.now),
     )
     commands = Commands(advancer, metrics, audit)
-    fleet = fleet_of(journal, bus, settings, audit)
+    fleet = fleet_of(journal, bus, settings, audit, agents)
     readers = Readers(advancer, bus, fleet.observers.catch_up)
     first_key = await _first_key(settings, store, keyring)
     if first_key is not None:

@@ -33,7 +33,7 @@ class _Followed:
 
     tenant: str
     run_id: str
-    projector: Projector = field(default_factory=Projector)
+    projector: Projector
     next_sequence: int = 0
     # Lines that the fleet is still to be given.
     lines: list[bytes] = field(default_factory=list[bytes])
@@ -44,9 +44,15 @@ class _Followed:
 class Projection:
     """Tells the fleet what the host's own runs did."""
 
-    def __init__(self, store: TransitionStore, intake: Intake) -> None:
+    def __init__(
+        self,
+        store: TransitionStore,
+        intake: Intake,
+        new_projector: Callable[[str], Awaitable[Projector]],
+    ) -> None:
         self._store = store
         self._intake = intake
+        self._new_projector = new_projector
         self._one_at_a_time = anyio.Lock()
         self._followed: OrderedDict[str, _Followed] = OrderedDict()
 
@@ -67,7 +73,9 @@ class Projection:
         if is_observed_run(run_id) or await self._store.run(tenant, run_id) is None:
             return None
         # Taken out until all is given: a failure leaves nothing half known.
-        followed = self._followed.pop(run_id, None) or _Followed(tenant, run_id)
+        followed = self._followed.pop(run_id, None) or _Followed(
+            tenant, run_id, await self._new_projector(tenant)
+        )
         start = followed.next_sequence
         # Short logs are read without waiting: let others have their turn in between.
         await anyio.lowlevel.checkpoint()

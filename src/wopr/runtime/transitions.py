@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from wopr.agents.registry import Agents
 from wopr.fleet.bridge import Projector
+from wopr.fleet.bridge_acts import Thresholds
 from wopr.fleet.observed_ids import is_observed_run, observed_run_id, producer_run_id
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import NotFound
@@ -30,6 +33,20 @@ class ArchiveStore(TransitionStore, Fleet, Protocol):
     """What an export reads: logs of the host's own runs, and lines that were pushed."""
 
 
+class Projectors:
+    """Makes projectors that know how sure this host asked the agents of a tenant to be."""
+
+    def __init__(self, agents: Agents, floor: float) -> None:
+        self._agents = agents
+        self._floor = floor
+
+    async def new(self, tenant: str) -> Projector:
+        """A projector for a run of the tenant."""
+        await self._agents.load(tenant)
+        manifest = partial(self._agents.threshold, tenant)
+        return Projector(asked=Thresholds(manifest=manifest, floor=self._floor))
+
+
 class ProjectedPage(NamedTuple):
     """The lines of a stretch of the log, without newlines, and where the next one begins."""
 
@@ -41,10 +58,14 @@ class Transitions:
     """Gives runs as KAHN lines: a pushed run from the archive, a run of the host from its log."""
 
     def __init__(
-        self, store: ArchiveStore, catch_up: Callable[[str, str], Awaitable[None]]
+        self,
+        store: ArchiveStore,
+        catch_up: Callable[[str, str], Awaitable[None]],
+        projectors: Projectors,
     ) -> None:
         self._store = store
         self._catch_up = catch_up
+        self._projectors = projectors
 
     async def find(self, tenant: str, run_id: str) -> RunRow:
         """The run of that id; an observed one is also known by the id that its producer gave it."""
@@ -65,7 +86,7 @@ class Transitions:
             async for piece in self._store.fleet_lines(tenant, producer_run_id(run_id)):
                 yield piece
             return
-        projector = Projector()
+        projector = await self._projectors.new(tenant)
         async for page in project_log(self._store, tenant, run_id, projector):
             if page.lines:
                 yield _text(page.lines)
