@@ -6,6 +6,7 @@ import runpy
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel
@@ -15,12 +16,15 @@ from examples import (
     audit_fleet,
     judge_yesterday,
     langgraph_migration,
+    model_supervisor,
     research_crew,
     shared_notes,
     support_triage,
 )
+from wopr import Workflow
 from wopr.api.apps import load_app
 from wopr.cli.main import app
+from wopr.protocol.documents import JsonObject
 from wopr.testing import Clock, call, memory_host, say, scripted
 
 pytestmark = pytest.mark.anyio
@@ -35,6 +39,7 @@ SHIPPING = support_triage.Triage("shipping", "asks for a parcel")
         "support_triage.py",
         "research_crew.py",
         "shared_notes.py",
+        "model_supervisor.py",
         "judge_yesterday.py",
         "langgraph_migration.py",
     ],
@@ -124,6 +129,36 @@ async def test_a_supervisor_hands_the_question_from_the_finder_to_the_author() -
         "terminate",
     ]
     assert [event.type for event in log].count("agent.handoff") == 2
+
+
+def _starts(workflow: Workflow[Any, Any]) -> JsonObject:
+    return {"kind": "next-worker", "nextWorkerIds": [workflow.id]}
+
+
+async def test_a_model_leads_the_help_desk_and_an_unsure_decision_waits() -> None:
+    models = scripted(
+        say(_starts(model_supervisor.look_up), sure=0.9, because="there is an order number"),
+        call(model_supervisor.find_order, number="A-17"),
+        "It was sent on Monday.",
+        say(_starts(model_supervisor.answer), sure=0.4, because="the note is short"),
+        "It is on its way.",
+        say({"kind": "terminate", "reason": "answered"}, sure=1),
+    )
+
+    async with memory_host(model_supervisor.desk, models=models) as host:
+        run = await host.start(model_supervisor.desk, model_supervisor.Ticket("Where is A-17?"))
+        await run.settled()
+        [wait] = await run.waits()
+        await run.answer({"ratified": True})
+        reply = await run.result()
+        log = await run.log()
+
+    decided = [e.payload["decision"] for e in log if e.type == "runOrchestrator.decided"]
+    assert (wait.node_id, wait.kind) == ("decide", "low-confidence")
+    assert reply == model_supervisor.Reply("It is on its way.")
+    assert [each["kind"] for each in decided] == ["next-worker", "next-worker", "terminate"]
+    assert [each.get("confidence") for each in decided] == [0.9, None, 1.0]
+    assert "It was sent on Monday." in models.requests[3].messages[1].content
 
 
 async def test_the_desk_shares_one_conversation_and_the_proofreader_starts_anew() -> None:

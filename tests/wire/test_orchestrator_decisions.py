@@ -276,11 +276,12 @@ def test_every_broken_rule_is_named_at_registration(acme: Wire) -> None:
     }
 
 
-def test_a_production_supervisor_without_rules_fails_and_says_what_it_needs(acme: Wire) -> None:
-    found, _ = ran(acme, ruled())
-
-    assert found["status"] == "failed"
-    assert "config.rules" in found["error"]["message"]
+def test_a_production_supervisor_without_rules_is_refused_and_told_what_it_needs(
+    acme: Wire,
+) -> None:
+    assert faults(acme, ruled()) == {
+        "nodes.0.config": "a supervisor needs rules, or a prompt and a model"
+    }
 
 
 # The graph

@@ -94,17 +94,20 @@ class Agent:
             manifest["confidence"] = {"defaultThreshold": self.threshold}
         return versioned(manifest) if self.version is None else manifest | {"version": self.version}
 
+    def supervisor_config(self) -> JsonObject:
+        """The config of the supervisor node whose decisions this agent's model takes."""
+        config: JsonObject = {"model": self.model} | self._options
+        return config if self._sharing == "isolated" else config | {"agentSharing": self._sharing}
+
     def node_config(self) -> JsonObject:
         """The config of the `openwop.llm.agent` node that lets this agent work."""
-        config: JsonObject = {"model": self.model} | self._options
+        config = self.supervisor_config()
         if self.output is not None:
             config["schema"] = shape_of(self.output)
         if self._handoffs:
             config["handoffs"] = self._handoffs
         if self.threshold is not None:
             config["asksConfidence"] = True
-        if self._sharing != "isolated":
-            config["agentSharing"] = self._sharing
         return config
 
     def _check(self) -> None:

@@ -25,6 +25,7 @@ from wopr.api.types import (
 )
 from wopr.api.values import Inputs, Variable, port_of, value_faults
 from wopr.api.variables import declared, variables_of
+from wopr.engine.fold_agents import SUPERVISOR
 from wopr.nodes.typed import from_json, to_json
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, Json, JsonObject
@@ -192,6 +193,44 @@ class Workflow(Graph, Generic[In, Out]):
             outputs=agent_outputs(agent.output),
             agent=agent,
             faults=list(value_faults({"prompt": prompt}, _PROMPT, [])),
+        )
+
+    def supervisor(
+        self,
+        node_id: str,
+        agent: Agent,
+        /,
+        *,
+        prompt: str,
+        workers: Mapping[AnyWorkflow | str, str],
+        config: JsonObject | None = None,
+        **inputs: object,
+    ) -> Node:
+        """Let an agent's model decide which worker is next, what to ask a person, or to stop.
+
+        `workers` says of each workflow what it is for; they are registered with this one. A node
+        of the type `core.dispatch` carries the decisions out: `lead >> dispatch >> lead`. The
+        output `decision` is the decision.
+        """
+        if not isinstance(agent, Agent):
+            raise WorkflowError(f"node {node_id}", [f"{agent!r} is no agent: give an Agent(...)"])
+        self.uses(*(each for each in workers if isinstance(each, Workflow)))
+        named = {each if isinstance(each, str) else each.id: why for each, why in workers.items()}
+        own: JsonObject = {"prompt": prompt, "workers": named}
+        return self.put(
+            WorkflowNode(
+                id=node_id,
+                type_id=SUPERVISOR,
+                name=node_id,
+                position=self.position(),
+                config=agent.supervisor_config() | own | (config or {}),
+                inputs={key: port_of(value) for key, value in inputs.items()},
+                agent=AgentRef(agent_id=agent.id),
+                credentials_ref=agent.credentials_ref or UNSET,
+            ),
+            node_type_of(SUPERVISOR),
+            outputs={"properties": {"decision": {"type": "object"}}},
+            agent=agent,
         )
 
     def approval(

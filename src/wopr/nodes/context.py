@@ -126,6 +126,8 @@ class NodeContext(Protocol):
     last_worker: str | None
     # The supervisor's decisions so far, with the events that recorded them.
     decisions: tuple[tuple[str, JsonObject], ...]
+    # What came of the newest decision: the outputs of the dispatch node that carried it out.
+    last_dispatch: JsonObject | None
     # What this node has recorded of handing work to its children.
     chain: tuple[ChainLink, ...]
     # What a reviewer wants changed, when the node does its work again.

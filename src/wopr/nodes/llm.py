@@ -75,7 +75,7 @@ async def chat(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Outc
         return spent.breached
     answer = finding.answer
     outputs = {"text": answer.text, "model": answer.model, "finishReason": answer.finish_reason}
-    return _shared(ctx, work.talk.plan, Completed(outputs))
+    return share(ctx, work.talk.plan, Completed(outputs))
 
 
 @node(STRUCTURED, aliases=("core.llm.structured",), asked_keys=asked_keys)
@@ -94,11 +94,11 @@ async def structured(ctx: NodeContext, config: StructuredConfig, inputs: JsonObj
     outputs: JsonObject = {"result": finding.value, "model": finding.answer.model}
     plan = work.talk.plan
     if confidence is None:
-        return _shared(ctx, plan, Completed(outputs))
+        return share(ctx, plan, Completed(outputs))
     outputs["confidence"] = confidence
     decision = Decision(value=finding.value, confidence=confidence, answer_schema=config.schema)
     outcome = settled(ctx, plan.agent_id, decision, lambda value: outputs | {"result": value})
-    return _shared(ctx, plan, outcome)
+    return share(ctx, plan, outcome)
 
 
 @node(AGENT, aliases=("core.llm.agent",), asked_keys=asked_keys)
@@ -116,16 +116,12 @@ async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Ou
         invocation.end("failed")
         return spent.breached
     except BaseException as failure:
-        is_refusal = (
-            isinstance(failure, NodeFailure)
-            and failure.error.code == "envelope_refused_by_provider"
-        )
-        invocation.end("refused" if is_refusal else "failed")
+        invocation.fail(failure)
         raise
-    return _shared(ctx, work.talk.plan, _concluded(ctx, work, invocation, finding))
+    return share(ctx, work.talk.plan, _concluded(ctx, work, invocation, finding))
 
 
-def _shared(ctx: NodeContext, plan: Plan, outcome: Outcome) -> Outcome:
+def share(ctx: NodeContext, plan: Plan, outcome: Outcome) -> Outcome:
     """Add what was asked and what counts as the answer to the node's shared context."""
     if isinstance(outcome, Completed):
         said = [ContextMessage(sender="user", role=m.role, content=m.content) for m in plan.asked]
@@ -138,7 +134,7 @@ def _shared(ctx: NodeContext, plan: Plan, outcome: Outcome) -> Outcome:
 
 def _answer_text(plan: Plan, outputs: JsonObject) -> str:
     """The answer in a node's outputs, as text."""
-    names = ("handoff",) if plan.returns_result else ("text", "result", "handoff")
+    names = ("handoff",) if plan.returns_result else ("text", "result", "handoff", "decision")
     answer: Json = next((outputs[name] for name in names if name in outputs), outputs)
     return answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
 
@@ -177,6 +173,14 @@ class Invocation:
             }
         ctx.emit("agent.invocation.started", payload)
 
+    def fail(self, failure: BaseException) -> None:
+        """Record that it failed, or that the model refused."""
+        is_refusal = (
+            isinstance(failure, NodeFailure)
+            and failure.error.code == "envelope_refused_by_provider"
+        )
+        self.end("refused" if is_refusal else "failed")
+
     def end(self, outcome: str, confidence: float | None = None) -> None:
         """Record how it ended, unless that is on the log already."""
         llm = self._ctx.llm
@@ -195,7 +199,7 @@ class Invocation:
 
 
 def _work(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Work:
-    models = _models(ctx)
+    models = models_of(ctx)
     plan = fitting(ctx, plan_of(ctx, config, inputs), models)
     return Work(ctx, plan, models)
 
@@ -208,7 +212,7 @@ async def _know_tools(ctx: NodeContext, config: AgentConfig) -> None:
         raise NodeFailure(str(fault), code="tool_unavailable") from fault
 
 
-def _models(ctx: NodeContext) -> Models:
+def models_of(ctx: NodeContext) -> Models:
     """Who answers: the run's mock provider where a test key set one, else the host's models."""
     mock = ctx.configurable.get("mockProvider")
     if mock is not None:

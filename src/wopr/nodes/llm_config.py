@@ -62,7 +62,7 @@ class ChatConfig(Closed, frozen=True, kw_only=True):
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         """Name every option that is none of a provider's."""
-        yield from _option_faults(config)
+        yield from option_faults(config)
 
 
 # What every provider may know beside the fields above.
@@ -89,7 +89,8 @@ def is_provider_option(name: str) -> bool:
     return name in COMMON_OPTIONS or _OWN_OPTION.fullmatch(name) is not None
 
 
-def _option_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+def option_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+    """Name every option that is none of a provider's."""
     options = config.get("providerOptions")
     for name in options if is_object(options) else ():
         if not is_provider_option(name):
@@ -106,7 +107,7 @@ class StructuredConfig(ChatConfig, frozen=True, kw_only=True):
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         """Name what is wrong with the schema and the options."""
-        yield from _option_faults(config)
+        yield from option_faults(config)
         yield from _schema_faults(config)
 
 
@@ -130,7 +131,7 @@ class AgentConfig(ChatConfig, frozen=True, kw_only=True):
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         """Name what is wrong with the schema, the options and every declared tool."""
-        yield from _option_faults(config)
+        yield from option_faults(config)
         yield from _schema_faults(config)
         seen: set[str] = set()
         for index, tool in enumerate(members_of(config, "httpTools")):

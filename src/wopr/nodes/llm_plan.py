@@ -92,9 +92,9 @@ def agent_of(ctx: NodeContext) -> str:
     return f"{UNNAMED}{ctx.node_id}" if ctx.agent is None else ctx.agent.agent_id
 
 
-def plan_of(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Plan:
+def plan_of(ctx: NodeContext, config: ChatConfig, inputs: JsonObject, agent_id: str = "") -> Plan:
     """Plan what to ask; raises `NodeFailure` for what cannot be asked."""
-    agent_id = agent_of(ctx)
+    agent_id = agent_id or agent_of(ctx)
     manifest = None if ctx.agent is None else ctx.llm.manifest(agent_id)
     config = _with_options(config, ctx.configurable)
     provider, model = split_model(_model_name(ctx, config))
@@ -212,7 +212,7 @@ def _agent_plan(
         schema=schema,
         returns_result=isinstance(config.schema, Unset) and promised is not None,
     )
-    return _asking_confidence(plan) if asks else plan
+    return asking_confidence(plan) if asks else plan
 
 
 def _return_schema(manifest: AgentManifest | None) -> JsonObject | None:
@@ -222,7 +222,7 @@ def _return_schema(manifest: AgentManifest | None) -> JsonObject | None:
     return None if isinstance(promised, Unset) else promised
 
 
-def _asking_confidence(plan: Plan) -> Plan:
+def asking_confidence(plan: Plan) -> Plan:
     """The plan with an answer that also says how sure the model is."""
     answer = {"type": "string"} if plan.schema is None else dict(plan.schema)
     # References count from the root of a document, so its definitions stay there.

@@ -133,6 +133,12 @@ def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
             yield from (replace(found, type_id=alias, aliases=()) for alias in found.aliases)
 
 
+def declared_as(function: Callable[..., Any]) -> NodeType:
+    """The node type that a function was declared as."""
+    found: NodeType = function.__wopr_node__  # type: ignore[attr-defined]  # set by `node`
+    return found
+
+
 class NodeRegistry:
     """The node types that a host knows."""
 

@@ -20,15 +20,17 @@ from wopr.nodes.decisions import (
     members,
     read_decision,
 )
+from wopr.nodes.llm_config import ChatConfig, option_faults
 from wopr.nodes.registry import members_of, node
 from wopr.protocol.agents import AgentId
-from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
 
 DEFAULT_AGENT = "host:orchestrator"
 # Config keys that script the supervisor; only conformance workflows may have them.
-HOOKS = ("mockConfidence", "mockPendingDecision", "mockDispatchPlan", "mockDecisions")
+SCRIPTS = ("mockPendingDecision", "mockDispatchPlan", "mockDecisions")
+HOOKS = ("mockConfidence", *SCRIPTS)
 # What a person may say to a decision that is held, in the forms that `read_ratification` reads.
-_RATIFICATION = answers(
+RATIFICATION = answers(
     members(action=YES_OR_NO),
     members(ratified={"const": True}),
     members(rejected={"const": True}),
@@ -45,11 +47,15 @@ class Rule(Closed, frozen=True, kw_only=True):
     decision: JsonObject
 
 
-class SupervisorConfig(Document, frozen=True, kw_only=True):
-    """Who decides, by which rules; the first that holds is taken."""
+class SupervisorConfig(ChatConfig, frozen=True, kw_only=True):
+    """What decides: rules, of which the first that holds is taken, or a model with a prompt.
+
+    `workers` names the workflows that the model may start, and says what each is for.
+    """
 
     agent_id: AgentId | Unset = UNSET
     rules: list[Rule] = []
+    workers: dict[NonEmpty, str] = {}
     mock_confidence: _Ratio | Unset = UNSET
     mock_pending_decision: JsonObject | Unset = UNSET
     mock_dispatch_plan: list[Json] = []
@@ -57,14 +63,36 @@ class SupervisorConfig(Document, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name every rule whose expression or decision cannot be used."""
+        """Name every rule that cannot be used, and what keeps a model from deciding."""
+        yield from option_faults(config)
         for index, rule in enumerate(members_of(config, "rules")):
             yield from _rule_faults(f"rules.{index}", rule)
+        yield from _choice_faults(config)
+
+
+def _choice_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+    """A supervisor decides by rules, or by a prompt and a model."""
+    has_rules = bool(config.get("rules"))
+    if "prompt" in config:
+        if "model" not in config:
+            yield "model", "a supervisor with a prompt needs a model, such as openai:gpt-4o"
+        if has_rules:
+            yield "rules", "a supervisor decides by rules or by a prompt, and not by both"
+    elif has_rules and "model" in config:
+        yield "model", "a supervisor with rules asks no model; give a prompt in place of the rules"
+    elif "model" in config:
+        yield "prompt", "a supervisor with a model needs a prompt that says what to decide"
 
 
 def is_undirected(config: JsonObject) -> bool:
     """Tell whether a supervisor's config has nothing that it could decide by."""
-    return not config.get("rules") and not any(hook in config for hook in HOOKS)
+    directions = ("prompt", "model", *HOOKS)
+    return not config.get("rules") and not any(name in config for name in directions)
+
+
+def asks_model(config: JsonObject) -> bool:
+    """Tell whether a model takes a supervisor's decisions."""
+    return "prompt" in config and not any(script in config for script in SCRIPTS)
 
 
 def _rule_faults(path: str, rule: JsonObject) -> Iterator[tuple[str, str]]:
@@ -88,17 +116,17 @@ def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -
     key = ctx.ratification_key(decision)
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
-        return _decide(ctx, agent_id, _ratified(decision, answer))
+        return decide(ctx, agent_id, ratified(decision, answer))
     confidence = config.mock_confidence
     # A script's doubt concerns its first turn; it would never end otherwise.
     if isinstance(confidence, Unset) or ctx.decisions:
-        return _decide(ctx, agent_id, decision)
+        return decide(ctx, agent_id, decision)
     payload = {"agentId": agent_id, "decision": decision, "confidence": confidence}
     ctx.emit("agent.decided", payload)
     held = ctx.low_confidence(agent_id, confidence, decision, key)
     if held is None:
-        return _decide(ctx, agent_id, decision)
-    return replace(held, resume_schema=_RATIFICATION)
+        return decide(ctx, agent_id, decision)
+    return replace(held, resume_schema=RATIFICATION)
 
 
 def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
@@ -108,11 +136,12 @@ def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
     return DEFAULT_AGENT if isinstance(config.agent_id, Unset) else config.agent_id
 
 
-def _ratified(pending: JsonObject, answer: Json) -> JsonObject:
-    ratified = read_ratification(pending, answer)
-    if ratified.is_rejection:
+def ratified(pending: JsonObject, answer: Json) -> JsonObject:
+    """The decision that stands after a person's answer; a rejection fails the node."""
+    said = read_ratification(pending, answer)
+    if said.is_rejection:
         raise NodeFailure("the decision was rejected", code="decision_rejected", retryable=False)
-    return given_instead(ratified.decision)
+    return given_instead(said.decision)
 
 
 def _next_decision(ctx: NodeContext, config: SupervisorConfig) -> JsonObject:
@@ -127,7 +156,9 @@ def _next_decision(ctx: NodeContext, config: SupervisorConfig) -> JsonObject:
         return _by_rule(ctx, config.rules)
     if not ctx.is_conformance:
         raise NodeFailure(
-            "a supervisor needs config.rules", code="validation_error", retryable=False
+            "a supervisor needs config.rules, or config.prompt and config.model",
+            code="validation_error",
+            retryable=False,
         )
     if turn == 0:
         return {"kind": "next-worker", "nextWorkerIds": ["conformance-noop"]}
@@ -158,7 +189,8 @@ def _by_rule(ctx: NodeContext, rules: list[Rule]) -> JsonObject:
     return {"kind": "terminate", "reason": "no-rule-holds"}
 
 
-def _decide(ctx: NodeContext, agent_id: str, decision: JsonObject) -> Completed:
+def decide(ctx: NodeContext, agent_id: str, decision: JsonObject) -> Completed:
+    """Put the decision on the log; one agent alone decides for a run."""
     orchestrator = ctx.run_orchestrator
     if orchestrator is not None and orchestrator != agent_id:
         raise NodeFailure(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from wopr.agents.registry import Agents, Installed
 from wopr.engine.escalation import Verbosity, bounded, is_low, threshold, verbosity
+from wopr.engine.fold_agents import DISPATCH
 from wopr.engine.outcome import Suspended
 from wopr.engine.state import RunState
 from wopr.nodes.context import RATIFICATION, ChildView, ConfidenceFloor, NodeMemory, ToolUse
@@ -57,6 +58,16 @@ class AgentServices:
         return threshold(configurable, self.agents.threshold(tenant, agent_id, version, at))
 
 
+def _last_dispatch(state: RunState) -> JsonObject | None:
+    """The outputs of the dispatch node that completed last."""
+    done = [
+        (node.ended_at, node.outputs)
+        for node_id, node in state.nodes.items()
+        if node.outputs is not None and state.graph.nodes[node_id].type_id == DISPATCH
+    ]
+    return max(done, key=lambda each: each[0])[1] if done else None
+
+
 class AgentCall(NodeCall):
     """A node's call with everything that agents may do."""
 
@@ -78,6 +89,7 @@ class AgentCall(NodeCall):
         self.run_orchestrator = None if orchestrator is None else orchestrator.agent_id
         self.last_worker = state.last_worker or None
         self.decisions = tuple((d.event_id, d.decision) for d in self.state.decisions)
+        self.last_dispatch = _last_dispatch(self.state)
         self.chain = self._node.chain
         self.feedback = self._node.feedback
         self.floor = self._services.floor

@@ -12,10 +12,13 @@ import jsonschema_rs
 import msgspec
 
 from wopr.agents.registry import Agents
+from wopr.engine.fold_agents import SUPERVISOR
 from wopr.engine.graph import Graph, compile_graph
 from wopr.nodes.identity_hooks import SCRIPT_KEYS
 from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
-from wopr.nodes.registry import NodeRegistry, NodeType
+from wopr.nodes.model_supervisor import model_supervisor
+from wopr.nodes.registry import NodeRegistry, NodeType, declared_as
+from wopr.nodes.supervisor import asks_model
 from wopr.protocol.checking import Fault, compile_schema, refused
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.emitters import granted
@@ -34,6 +37,7 @@ from wopr.store.port import SHARED, WorkflowRow, Workflows
 COMPILED_KEPT = 512
 # How long this process may run a definition after another process registered a newer version.
 NEWEST_KEPT_MS = 1000
+MODEL_SUPERVISOR = declared_as(model_supervisor)
 _AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
 
@@ -175,16 +179,19 @@ class Library:
 def _type_of(
     node: WorkflowNode, definition: WorkflowDefinition, registry: NodeRegistry
 ) -> NodeType | None:
-    """A node's type; the scripts of conformance workflows are played by a type of their own."""
+    """A node's type. Two have a variant: a supervisor by model, and a scripted `core.identity`."""
+    known = registry.get(node.type_id)
+    if node.type_id == SUPERVISOR and known is not None and asks_model(node.config):
+        return MODEL_SUPERVISOR
     if node.type_id != "core.identity":
-        return registry.get(node.type_id)
+        return known
     is_scripted = not node.config.keys().isdisjoint(SCRIPT_KEYS)
     # Its inputs say what the agent that it works for pretends to hand back.
     is_for_agent = definition.id.startswith(CONFORMANCE_PREFIX) and not isinstance(
         definition.metadata.requires_agent_id, Unset
     )
     hooks = registry.get(IDENTITY_HOOKS) if is_scripted or is_for_agent else None
-    return hooks if hooks is not None or is_scripted else registry.get(node.type_id)
+    return hooks if hooks is not None or is_scripted else known
 
 
 def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compiled:

