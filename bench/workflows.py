@@ -64,6 +64,13 @@ def agent(name: str, tool_calls: int) -> Any:
     return _definition(name, [node], [])
 
 
+def steps(name: str, count: int) -> Any:
+    """Many steps one after the other; the first waits, so that a watcher is there in time."""
+    nodes = [_node("step-0", "core.delay", delayMs=2000)]
+    nodes += [_node(f"step-{number}", "core.noop") for number in range(1, count)]
+    return _definition(name, nodes, [_edge(number) for number in range(count - 1)])
+
+
 AGENT = agent("conformance-bench-agent", TOOL_CALLS)
 
 WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT, GATE)

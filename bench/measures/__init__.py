@@ -19,6 +19,7 @@ from bench.measures.postgres import measure_postgres
 from bench.measures.reads import measure_reads
 from bench.measures.runs import measure_runs
 from bench.measures.waiting import measure_waiting
+from bench.measures.watching import measure_watching
 
 Measure: TypeAlias = Callable[[Size, Floors], list[Figure]]
 
@@ -35,5 +36,6 @@ MEASURES: Mapping[str, Measure] = {
     "feedback": measure_feedback,
     "forks": measure_forks,
     "console": measure_console,
+    "watching": measure_watching,
     "postgres": measure_postgres,
 }

@@ -75,6 +75,33 @@ def test_the_bar_of_sections_counts_events_and_names_agents_as_they_come(
 
     expect(bar.get_by_role("link", name="Events")).to_have_text(f"Events {len(wire.log(run_id))}")
     expect(bar.get_by_role("link", name="Agents")).to_be_visible()
+    expect(page.locator("#story .beat.decided")).to_be_visible()
+
+
+def test_what_a_page_shows_is_still_there_after_its_first_live_update(
+    open_page: Open, wire: Wire
+) -> None:
+    actor = mock(
+        agent=AGENT,
+        mockToolCalls=[{"toolId": "shop:orders", "arguments": {}, "result": {}}],
+        mockDecision={"decision": {"a": 1}, "confidence": 0.9},
+    )
+    gate = node("gate", "core.approvalGate", config={"title": "Fine?"})
+    run_id = wire.create(wire.register(scripted([actor, gate, node("after")])))
+    wire.events_until(run_id, "interrupt.requested")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    note = {"signal": {"kind": "flag"}, "target": {"nodeId": "actor"}}
+
+    wire.post(f"/v1/runs/{run_id}/annotations", note)
+
+    expect(page.locator(".waterfall .lane").nth(1)).to_contain_text("✎ 1")
+    names = page.locator(".waterfall .lane-name a")
+    expect(names).to_have_text(["actor", "gate", "after"])
+    names.last.scroll_into_view_if_needed()
+    expect(page.locator(".waterfall .lane rect.waiting")).to_be_visible()
+    expect(page.locator(".graph .box")).to_have_count(3)
+    expect(page.locator("#story .beat")).to_have_count(2)
 
 
 def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(

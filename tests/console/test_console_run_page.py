@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.wire.agent_definitions import agent_name, mock, scripted
 from tests.wire.client import Wire
 from tests.wire.definitions import delay, edge, node, workflow
 from tests.wire.host import ServedHost
+from tests.wire.waiting import gate, waiting
 from wopr.protocol.documents import JsonObject
 
 # The page of a run
@@ -206,6 +210,74 @@ def test_the_live_stream_brings_parts_and_rows_and_ends_with_the_run(
     # As it is shown in the end: a part that stays the same is not sent again.
     parts = {key: html for name, data in events if name == "parts" for key, html in data.items()}
     assert "completed" in parts["head"]
+
+
+Frame: TypeAlias = tuple[str, JsonObject]
+
+
+def _live(acme: Person, run_id: str, after: int = -1) -> Iterator[Frame]:
+    """The frames of a run's live page, as they come."""
+    path = f"/runs/{run_id}/live" + (f"?after={after}" if after >= 0 else "")
+    with acme.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
+        left = ""
+        for piece in stream.iter_text():
+            *blocks, left = (left + piece).split("\n\n")
+            for block in blocks:
+                name, data = block.split("\n")
+                yield name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+def test_the_live_stream_sends_only_the_lanes_that_changed(acme: Person, wire: Wire) -> None:
+    nodes = [*(node(f"step-{number}") for number in range(100)), gate()]
+    run_id = waiting(wire, *nodes)
+    changes: list[JsonObject] = []
+
+    for name, data in _live(acme, run_id):
+        if name == "items" and "timeline" in data:
+            changes.append(data["timeline"])
+            target = {"nodeId": f"step-{len(changes)}"}
+            note = {"signal": {"kind": "flag"}, "target": target}
+            wire.post(f"/v1/runs/{run_id}/annotations", note)
+        if len(changes) == 4:
+            break
+
+    assert len(changes[0]["html"]) == 102
+    assert len(changes[0]["order"]) == 102
+    # The axis, the gate that waits and the lane with the note; all lanes move when the axis grows.
+    assert min(len(change["html"]) for change in changes[1:]) <= 3
+    assert all("order" not in change for change in changes[1:])
+
+
+def test_a_large_run_is_sent_in_few_updates_and_few_bytes(acme: Person, wire: Wire) -> None:
+    nodes = [delay("first", 700), *(node(f"step-{number}") for number in range(600))]
+    run_id = wire.create(wire.register(workflow(nodes)))
+    began = time.monotonic()
+
+    frames = list(_live(acme, run_id))
+
+    seconds = time.monotonic() - began
+    total = len(wire.log(run_id))
+    assert total > 1200
+    updates = [data for name, data in frames if name == "items"]
+    assert len(updates) <= 2 * seconds + 3
+    html = acme.get(f"/runs/{run_id}").text
+    assert len(json.dumps(frames)) < 6 * len(html)
+    rows = [key for name, data in frames if name == "rows" for key in data]
+    assert len(rows) == len(set(rows)) <= total
+    assert rows[-1] == f"e{total - 1}"
+    assert frames[-1] == ("over", {})
+
+
+def test_readers_of_one_page_with_another_filter_get_their_own_rows(
+    acme: Person, wire: Wire
+) -> None:
+    run_id = wire.run("hello", {"name": "Ada"})["runId"]
+    path = f"/runs/{run_id}/live?node=sign-in"
+
+    text = acme.get(path, headers={"accept": "text/event-stream"}).text
+
+    [rows] = re.findall(r"event: rows\ndata: (.*)", text)
+    assert list(json.loads(rows)) == ["e7", "e8", "e9"]
 
 
 def test_the_live_stream_ends_with_the_session(

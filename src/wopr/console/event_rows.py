@@ -124,6 +124,21 @@ def event_page(log: RunLog, wanted: EventFilter, notes: Notes, *, is_over: bool)
     )
 
 
+def no_rows(log: RunLog) -> EventPage:
+    """A page without lines, for parts of a run's page that show none."""
+    return EventPage(
+        rows=(),
+        filter=EventFilter(),
+        total=len(log.entries),
+        matching=0,
+        types=(),
+        nodes=(),
+        agents=(),
+        before=None,
+        after=None,
+    )
+
+
 def rows_of(log: RunLog, entries: Sequence[Entry], notes: Notes) -> Iterator[EventRow]:
     """Events as lines."""
     began = log.entries[0].at if log.entries else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -60,11 +61,20 @@ class Box:
     attempts: int
     children: int
 
+    @property
+    def key(self) -> str:
+        """What tells it from the rest of the drawing."""
+        return f"box:{self.node_id}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """An edge of the drawing: taken, open, or a cause that is no edge of the workflow."""
+    """An edge of the drawing: taken, open, or a cause that is no edge of the workflow.
 
+    `key` tells it from the rest of the drawing.
+    """
+
+    key: str
     path: str
     state: str
     title: str
@@ -106,12 +116,8 @@ def draw(compiled: Compiled, facts: Facts = NOTHING) -> Drawing | None:
     nodes = compiled.definition.nodes
     if len(nodes) > MOST_NODES:
         return None
-    back = {edge.id for loop in compiled.graph.loops.values() for edge in loop.back}
     edges = compiled.definition.edges
-    forward = dict.fromkeys(
-        (edge.source_node_id, edge.target_node_id) for edge in edges if edge.id not in back
-    )
-    layout = layered([node.id for node in nodes], list(forward))
+    back, layout = _layout(compiled)
     places = {
         node.id: (
             _MARGIN + layout.columns[node.id] * _STEP_X,
@@ -127,6 +133,18 @@ def draw(compiled: Compiled, facts: Facts = NOTHING) -> Drawing | None:
         width=2 * _MARGIN + (layout.width - 1) * _STEP_X + BOX_WIDTH,
         height=2 * _MARGIN + (layout.height - 1) * _STEP_Y + BOX_HEIGHT + depth,
     )
+
+
+@lru_cache(maxsize=64)
+def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout]:
+    """The edges that close a loop, and the places of the nodes: the same for all runs of it."""
+    back = frozenset(edge.id for loop in compiled.graph.loops.values() for edge in loop.back)
+    forward = dict.fromkeys(
+        (edge.source_node_id, edge.target_node_id)
+        for edge in compiled.definition.edges
+        if edge.id not in back
+    )
+    return back, layered([node.id for node in compiled.definition.nodes], list(forward))
 
 
 def _box(node: WorkflowNode, place: tuple[float, float], facts: Facts) -> Box:
@@ -160,6 +178,7 @@ def _edges(
         path = _below(places, ends) if is_back else _through(layout, places, ends)
         (x1, y1), (x2, y2) = places[ends[0]], places[ends[1]]
         yield Arrow(
+            key=f"edge:{edge.id}",
             path=path,
             state="taken" if _is_taken(edge, edges, facts) else "open",
             title=f"{ends[0]} → {ends[1]}{_condition(edge)}",
@@ -220,10 +239,11 @@ def _below(places: Mapping[str, tuple[float, float]], ends: tuple[str, str]) -> 
 
 
 def _causes(places: Mapping[str, tuple[float, float]], facts: Facts) -> Iterator[Arrow]:
-    for ends in facts.caused:
+    for ends in sorted(facts.caused):
         if ends[0] in places and ends[1] in places:
             path = _below(places, ends)
-            yield Arrow(path=path, state="caused", title=f"{ends[0]} caused {ends[1]}")
+            title = f"{ends[0]} caused {ends[1]}"
+            yield Arrow(key=f"cause:{title}", path=path, state="caused", title=title)
 
 
 def causal_pairs(

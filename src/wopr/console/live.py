@@ -1,62 +1,101 @@
-"""A run's page while the run goes on: the server renders what has changed, a script puts it in place."""
+"""The page of a run while the run goes on: a stream of what has changed on it.
+
+The timeline, the graph and the story of the agents consist of items with keys: a lane, a box, an
+arrow, a step. A reader gets only the items that differ from what it was sent before, and only the
+newest rows of the log. A drawing is made once for all readers with the same rights, in a worker
+thread, and at most so often that it takes a small share of one core: watching a run must not slow
+it down.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import thread_time
 from typing import Final, TypeAlias
 
 import anyio
+import anyio.to_thread
 
-from wopr.console.event_rows import EventFilter, event_page, rows_of
+from wopr.console.event_rows import PAGE_ROWS, EventFilter, no_rows, rows_of
 from wopr.console.page import Page
 from wopr.console.run_log import Entry
 from wopr.console.run_page import opened, page_values
-from wopr.console.run_view import RunView, look
-from wopr.console.visit import Visit
+from wopr.console.run_view import RunFacts, RunView, gather, view_of
+from wopr.console.story import Beat, Turn
+from wopr.console.visit import Fragments, Visit
 from wopr.http.answers import Stream
 from wopr.http.exchange import whole_number
 from wopr.http.runs import run_id
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import Unauthenticated
-from wopr.runtime.bus import Notice
-from wopr.store.port import StoredEvent
 
-# The parts of the page that follow the run, and the template of each.
+# The parts of the page that are sent as a whole when they change, and the template of each.
 PARTS: Final = {
     "head": "run_head.html",
     "sections": "run_sections.html",
-    "timeline": "run_timeline.html",
-    "graph": "run_graph.html",
-    "story": "run_story.html",
     "values": "run_values.html",
     "notes": "run_notes.html",
+    "legend": "graph_legend.html",
 }
 # Events that come in quick succession are shown together.
 PATIENCE_SECONDS: Final = 0.15
-# How often the page of a run is drawn anew in which nothing happens but the passing of time.
+# A run with more events than this is large: it is drawn at most twice a second.
+LARGE_EVENTS: Final = 300
+LARGE_SECONDS: Final = 0.5
+# Drawing takes at most this share of the time, however large the run is.
+MOST_SHARE: Final = 0.04
+# How often the page of a quiet run is drawn: durations move on.
 QUIET_SECONDS: Final = 5.0
-ROWS_AT_ONCE: Final = 500
 _KEPT: Final = 64
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...], frozenset[str]]
+# The items of one container by their keys, in order.
+Items: TypeAlias = dict[str, str]
+
+
+@dataclass(slots=True)
+class Memo:
+    """Markup of items that were drawn before, by container and key, with what they were made of."""
+
+    known: dict[tuple[str, str], tuple[object, str]] = field(
+        default_factory=dict[tuple[str, str], tuple[object, str]]
+    )
+    fresh: dict[tuple[str, str], tuple[object, str]] = field(
+        default_factory=dict[tuple[str, str], tuple[object, str]]
+    )
+
+    def item(self, container: str, key: str, made_of: object, draw: Callable[[], str]) -> str:
+        """The markup of an item, drawn anew only when what it is made of has changed."""
+        kept = self.known.get((container, key))
+        if kept is None or kept[0] != made_of:
+            kept = (made_of, draw())
+        self.fresh[container, key] = kept
+        return kept[1]
+
+    def turn_over(self) -> None:
+        """Forget the items that the last drawing did not have."""
+        self.known, self.fresh = self.fresh, {}
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A run's page in parts, and when it began to be drawn."""
+    """A drawing of a run, when it was begun, and how long to wait before the next one."""
 
     view: RunView
     parts: dict[str, str]
+    items: dict[str, Items]
     at: float
+    pace: float
 
 
 class LiveParts:
     """Draws a run once for all who look at it with the same rights."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, Rendered] = OrderedDict()
+        self._kept: OrderedDict[_Key, tuple[Rendered, Memo]] = OrderedDict()
         self._drawing = anyio.Lock()
 
     async def since(self, visit: Visit, name: str, moment: float) -> Rendered:
@@ -64,21 +103,154 @@ class LiveParts:
         key = (visit.tenant, name, opened(visit.query), visit.caller.scopes)
         async with self._drawing:
             kept = self._kept.get(key)
-            if kept is None or kept.at < moment:
-                kept = self._kept[key] = await _draw(visit, name)
+            if kept is None or kept[0].at < moment:
+                memo = Memo() if kept is None else kept[1]
+                kept = self._kept[key] = (await _draw(visit, name, memo), memo)
             self._kept.move_to_end(key)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return kept
+        return kept[0]
 
 
-async def _draw(visit: Visit, name: str) -> Rendered:
+async def _draw(visit: Visit, name: str, memo: Memo) -> Rendered:
     at = anyio.current_time()
-    view = await look(visit, name, opened(visit.query))
-    events = event_page(view.log, EventFilter(), view.notes, is_over=view.is_over)
-    values = page_values(visit, view, events)
-    drawn = {part: visit.fragment(file, **values) for part, file in PARTS.items()}
-    return Rendered(view, drawn, at)
+    facts = await gather(visit, name, opened(visit.query))
+    return await anyio.to_thread.run_sync(partial(_drawn, visit, facts, memo, at))
+
+
+def _drawn(visit: Visit, facts: RunFacts, memo: Memo, at: float) -> Rendered:
+    began = thread_time()
+    view = view_of(facts)
+    fragments = visit.fragments(**page_values(visit, view, no_rows(view.log)))
+    parts = {part: fragments.render(file) for part, file in PARTS.items()}
+    items = {
+        "timeline": _lanes(view, fragments, memo),
+        "graph": _graph(view, fragments, memo),
+        **_story(view, fragments, memo),
+    }
+    memo.turn_over()
+    pace = LARGE_SECONDS if len(view.log.entries) > LARGE_EVENTS else 0.0
+    pace = max(pace, (thread_time() - began) / MOST_SHARE)
+    return Rendered(view, parts, items, at, pace)
+
+
+def _lanes(view: RunView, fragments: Fragments, memo: Memo) -> Items:
+    found: Items = {"axis": fragments.render("lane_axis.html")}
+    for lane in view.lanes:
+        notes = len(view.notes.by_node.get(lane.node_id, ()))
+        draw = partial(fragments.render, "lane.html", lane=lane)
+        found[lane.key] = memo.item("timeline", lane.key, (lane, notes), draw)
+    return found
+
+
+def _graph(view: RunView, fragments: Fragments, memo: Memo) -> Items:
+    if view.drawing is None:
+        return {}
+    found: Items = {}
+    values = {"drawing": view.drawing, "node_path": view.node_path, "query": "", "is_plain": False}
+    for arrow in view.drawing.arrows:
+        draw = partial(fragments.render, "graph_arrow.html", arrow=arrow, **values)
+        found[arrow.key] = memo.item("graph", arrow.key, arrow, draw)
+    for box in view.drawing.boxes:
+        draw = partial(fragments.render, "graph_box.html", box=box, **values)
+        found[box.key] = memo.item("graph", box.key, box, draw)
+    return found
+
+
+def _story(view: RunView, fragments: Fragments, memo: Memo) -> dict[str, Items]:
+    """The turns without their steps, and the steps of each turn."""
+    told = view.newest_turns
+    if not told:
+        return {"story": {}}
+    values = {"run_id": view.run_id, "notes": view.notes, "is_live": True}
+    turns: Items = {"head": fragments.render("story_head.html", turns=told)}
+    found = {"story": turns}
+    for turn in told:
+        name = f"turn-{turn.sequence}"
+        shell = replace(turn, beats=[])
+        draw = partial(fragments.render, "turn.html", turn=shell, **values)
+        turns[str(turn.sequence)] = memo.item("story", name, turn.agent_id, draw)
+        found[name] = {
+            str(beat.entry.sequence): memo.item(
+                name,
+                str(beat.entry.sequence),
+                _made_of(view, turn, beat),
+                partial(fragments.render, "beat.html", beat=beat, turn=turn, **values),
+            )
+            for beat in turn.beats
+        }
+    return found
+
+
+def _made_of(view: RunView, turn: Turn, beat: Beat) -> object:
+    """What can change about a step of a turn."""
+    notes = len(view.notes.by_event.get(beat.entry.event.event_id, ()))
+    told = (beat.kind, beat.title, len(beat.text), beat.status, beat.returned_at, beat.sureness)
+    return (turn.agent_id, *told, notes)
+
+
+# The stream of one reader
+
+
+@dataclass(slots=True)
+class Reader:
+    """What one reader of the page has been sent."""
+
+    wanted: EventFilter
+    # The sequence of the next row to send.
+    next_row: int
+    parts: dict[str, str] = field(default_factory=dict[str, str])
+    items: dict[str, Items] = field(default_factory=dict[str, Items])
+    # Numbers of notes that the rows were sent with, by event.
+    noted: dict[str, int] = field(default_factory=dict[str, int])
+
+    def frames(self, drawn: Rendered, fragments: Fragments) -> list[bytes]:
+        """What the reader lacks of a drawing."""
+        parts = {part: html for part, html in drawn.parts.items() if self.parts.get(part) != html}
+        self.parts = drawn.parts
+        found = [_frame("parts", parts)] if parts else []
+        items = {
+            name: change for name, new in drawn.items.items() if (change := self._news(name, new))
+        }
+        self.items = drawn.items
+        if items:
+            found.append(_frame("items", items))
+        return found + self._rows(drawn.view, fragments)
+
+    def _news(self, name: str, new: Items) -> dict[str, object]:
+        """The items of a container that differ, and their order when it does."""
+        old = self.items.get(name, {})
+        html = {key: markup for key, markup in new.items() if old.get(key) != markup}
+        order = {} if list(old) == list(new) else {"order": list(new)}
+        return {"html": html, **order} if html or order else {}
+
+    def _rows(self, view: RunView, fragments: Fragments) -> list[bytes]:
+        """The rows of new events, the newest page of them at most, and of those with new notes."""
+        entries = view.log.entries
+        new = [entry for entry in entries[self.next_row :] if self.wanted.takes(entry)]
+        self.next_row = max(self.next_row, len(entries))
+        found = [_frame("skipped", {"rows": len(new) - PAGE_ROWS})] if len(new) > PAGE_ROWS else []
+        again = [] if not view.notes.by_event else self._noted_anew(view)
+        shown = [*again, *new[-PAGE_ROWS:]]
+        if shown:
+            found.append(_frame("rows", _row_items(view, shown, fragments)))
+        return found
+
+    def _noted_anew(self, view: RunView) -> list[Entry]:
+        """Events of rows that the reader has, with other notes than before."""
+        counts = {name: len(notes) for name, notes in view.notes.by_event.items()}
+        changed = [name for name, count in counts.items() if self.noted.get(name) != count]
+        self.noted = counts
+        known = [entry for name in changed if (entry := view.log.by_id.get(name)) is not None]
+        return [entry for entry in known if self.wanted.takes(entry)]
+
+
+def _row_items(view: RunView, entries: Sequence[Entry], fragments: Fragments) -> dict[str, str]:
+    """Rows by the id of their element."""
+    return {
+        f"e{row.entry.sequence}": fragments.render("run_row.html", row=row, run_id=view.run_id)
+        for row in rows_of(view.log, entries, view.notes)
+    }
 
 
 async def follow_run(visit: Visit) -> Stream:
@@ -88,26 +260,36 @@ async def follow_run(visit: Visit) -> Stream:
     after = visit.query.get("after")
     start = 0 if after is None else whole_number("after", after) + 1
     visit.host.bus.admit(name)
-    return Stream(_frames(visit, name, start))
+    return Stream(_frames(visit, name, Reader(EventFilter.of(visit.query), start)))
 
 
-async def _frames(visit: Visit, name: str, start: int) -> AsyncIterator[bytes]:
-    wanted, shown = EventFilter.of(visit.query), dict[str, str]()
-    pieces = visit.host.readers.follow(visit.tenant, name, start, QUIET_SECONDS)
-    async for piece in pieces:
-        moment = anyio.current_time()
-        await anyio.sleep(PATIENCE_SECONDS)
-        if not await _is_signed_in(visit):
-            yield _frame("ended", {})
-            return
-        drawn = await visit.desk.parts.since(visit, name, moment)
-        changed = {part: html for part, html in drawn.parts.items() if shown.get(part) != html}
-        shown |= changed
-        yield _frame("parts", changed)
-        rows = _news(drawn.view, piece, wanted)
-        for first in range(0, len(rows), ROWS_AT_ONCE):
-            yield _frame("rows", _rows(visit, drawn.view, rows[first : first + ROWS_AT_ONCE]))
-    yield _frame("over", {})
+async def _frames(visit: Visit, name: str, reader: Reader) -> AsyncIterator[bytes]:
+    fragments = visit.fragments()
+    with visit.host.bus.subscribe(name) as topic:
+        while True:
+            news, moment = topic.news, anyio.current_time()
+            await visit.exchange.catch_up(name)
+            if not await _is_signed_in(visit):
+                yield _frame("ended", {})
+                return
+            drawn = await visit.desk.parts.since(visit, name, moment)
+            frames, cost = await anyio.to_thread.run_sync(_timed, reader, drawn, fragments)
+            for frame in frames:
+                yield frame
+            if drawn.view.is_told_to_the_end:
+                yield _frame("over", {})
+                return
+            with anyio.move_on_after(QUIET_SECONDS):
+                await news.wait()
+            # More events may come at once, and drawing may take only so much of the time.
+            due = drawn.at + min(drawn.pace + cost / MOST_SHARE, QUIET_SECONDS)
+            await anyio.sleep(max(PATIENCE_SECONDS, due - anyio.current_time()))
+
+
+def _timed(reader: Reader, drawn: Rendered, fragments: Fragments) -> tuple[list[bytes], float]:
+    """What a reader lacks of a drawing, and the seconds of CPU that it took to render."""
+    began = thread_time()
+    return reader.frames(drawn, fragments), thread_time() - began
 
 
 async def _is_signed_in(visit: Visit) -> bool:
@@ -116,25 +298,6 @@ async def _is_signed_in(visit: Visit) -> bool:
     except Unauthenticated:
         return False
     return True
-
-
-def _news(view: RunView, piece: list[StoredEvent] | Notice, wanted: EventFilter) -> list[Entry]:
-    """The events to show anew: those that came, or those that somebody has said something of."""
-    entries = view.log.entries
-    if isinstance(piece, Notice):
-        about = [entry for entry in entries if entry.event.event_id in view.notes.by_event]
-        return [entry for entry in about if wanted.takes(entry)]
-    known = [event.sequence for event in piece if event.sequence < len(entries)]
-    return [entries[sequence] for sequence in known if wanted.takes(entries[sequence])]
-
-
-def _rows(visit: Visit, view: RunView, entries: Sequence[Entry]) -> dict[str, str]:
-    """Lines by the id of their element."""
-    rows = rows_of(view.log, entries, view.notes)
-    return {
-        f"e{row.entry.sequence}": visit.fragment("run_row.html", row=row, run_id=view.run_id)
-        for row in rows
-    }
 
 
 def _frame(event: str, document: object) -> bytes:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
+import anyio.to_thread
 import msgspec
 
-from wopr.console.graph_view import Drawing, Facts, causal_pairs, draw
+from wopr.console.graph_view import MOST_NODES, Drawing, Facts, causal_pairs, draw
 from wopr.console.notes import Notes, notes_of
 from wopr.console.run_log import RunLog
 from wopr.console.spans import NodeSpans, node_spans
-from wopr.console.story import SUPERVISOR, Turn, newest, story
+from wopr.console.story import SUPERVISOR, ThresholdOf, Turn, newest, story
 from wopr.console.timeline import Axis, ChildRuns, Lane, Tick, lanes
 from wopr.console.visit import Visit
 from wopr.console.waiting import Waiting, waits_of
@@ -70,6 +72,17 @@ class RunView:
         return self.row.status in TERMINAL
 
     @property
+    def is_told_to_the_end(self) -> bool:
+        """Whether the run has ended and the view has all of its log that a page shows."""
+        entries = self.log.entries
+        return self.is_over and (self.log.is_cut or len(entries) > self.row.last_sequence)
+
+    @property
+    def node_path(self) -> str:
+        """The path under which the pages of its nodes are."""
+        return f"/runs/{quote(self.run_id, safe='')}/nodes/"
+
+    @property
     def took(self) -> int:
         """How long it has taken, up to now while it goes on."""
         return (self.row.ended_at or self.now) - self.row.created_at
@@ -94,38 +107,87 @@ class RunView:
 
 async def snapshot_of(visit: Visit, run_id: str) -> RunSnapshot:
     """The run as it stands."""
-    found = await visit.host.readers.snapshot(visit.tenant, run_id)
-    return _SNAPSHOT.decode(found.body)
+    row = await visit.host.readers.row(visit.tenant, run_id)
+    if row.snapshot is not None:
+        return _SNAPSHOT.decode(row.snapshot)
+    return await visit.host.readers.fold(visit.tenant, row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """What a view of a run is made of, read from the store."""
+
+    row: RunRow
+    snapshot: RunSnapshot
+    compiled: Compiled
+    log: RunLog
+    children: Mapping[str, ChildRuns]
+    axis: Axis
+    threshold_of: ThresholdOf
+    notes: Notes
+    waits: Sequence[Waiting]
+    opened: Collection[str]
+    forks: Sequence[RunRow]
+    now: int
+    fleet_run_id: str
 
 
 async def look(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunView:
     """Look at a run; `opened` are the child runs whose own lanes are to be shown."""
+    facts = await gather(visit, run_id, opened)
+    return await anyio.to_thread.run_sync(view_of, facts)
+
+
+async def gather(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunFacts:
+    """Read what a view of a run is made of.
+
+    The log is read before the state, so the state is never behind the log.
+    """
     host, tenant = visit.host, visit.tenant
+    await host.readers.row(tenant, run_id)
+    log = (await visit.desk.logs.read(host.readers, tenant, run_id)).so_far()
     row = await host.readers.row(tenant, run_id)
     snapshot = await snapshot_of(visit, run_id)
-    compiled = await workflow_of(host.library, tenant, row, snapshot)
-    log = await visit.desk.logs.read(host.readers, tenant, run_id)
-    nodes = node_spans(log.entries)
     now = host.sources.now()
     axis = _axis(row, log, now)
-    statuses = _statuses(snapshot)
-    children = await _children(visit, nodes, opened, axis)
-    return RunView(
+    return RunFacts(
         row=row,
         snapshot=snapshot,
-        compiled=compiled,
+        compiled=await workflow_of(host.library, tenant, row, snapshot),
         log=log,
-        nodes=nodes,
-        lanes=lanes(run_id, compiled.definition, nodes, statuses, children, axis),
-        ticks=axis.ticks(),
-        drawing=_drawing(compiled, log, nodes, statuses),
-        turns=await turns_of(visit, snapshot, log, row),
+        children=await _children(visit, log, opened, axis),
+        axis=axis,
+        threshold_of=await _thresholds(visit, snapshot, row),
         notes=await notes_of(host.store, tenant, run_id),
         waits=await _waits(visit, snapshot),
         opened=opened,
         forks=await _forks(visit, run_id),
         now=now,
         fleet_run_id=await _fleet_run_id(visit, row, snapshot),
+    )
+
+
+def view_of(facts: RunFacts) -> RunView:
+    """Make the view. It only computes, so a worker thread may do it."""
+    nodes = node_spans(facts.log.entries)
+    statuses = _statuses(facts.snapshot)
+    definition, run_id = facts.compiled.definition, facts.row.run_id
+    return RunView(
+        row=facts.row,
+        snapshot=facts.snapshot,
+        compiled=facts.compiled,
+        log=facts.log,
+        nodes=nodes,
+        lanes=lanes(run_id, definition, nodes, statuses, facts.children, facts.axis),
+        ticks=facts.axis.ticks(),
+        drawing=_drawing(facts.compiled, facts.log, nodes, statuses),
+        turns=story(facts.log.entries, facts.threshold_of),
+        notes=facts.notes,
+        waits=facts.waits,
+        opened=facts.opened,
+        forks=facts.forks,
+        now=facts.now,
+        fleet_run_id=facts.fleet_run_id,
     )
 
 
@@ -139,7 +201,8 @@ async def _fleet_run_id(visit: Visit, row: RunRow, snapshot: RunSnapshot) -> str
 def _axis(row: RunRow, log: RunLog, now: int) -> Axis:
     """From the first event to the end, or to now; a fork's history began before the fork did."""
     began = log.entries[0].at if log.entries else row.created_at
-    return Axis(min(began, row.created_at), row.ended_at or now)
+    start = min(began, row.created_at)
+    return Axis.running(start, now) if row.ended_at is None else Axis(start, row.ended_at)
 
 
 def _statuses(snapshot: RunSnapshot) -> dict[str, str]:
@@ -150,6 +213,8 @@ def _statuses(snapshot: RunSnapshot) -> dict[str, str]:
 def _drawing(
     compiled: Compiled, log: RunLog, nodes: Mapping[str, NodeSpans], statuses: Mapping[str, str]
 ) -> Drawing | None:
+    if len(compiled.definition.nodes) > MOST_NODES:
+        return None
     carried, caused = causal_pairs(log, compiled.definition.edges)
     facts = Facts(
         statuses=statuses,
@@ -163,6 +228,11 @@ def _drawing(
 
 async def turns_of(visit: Visit, snapshot: RunSnapshot, log: RunLog, row: RunRow) -> list[Turn]:
     """What the run's agents did, with how sure each had to be."""
+    return story(log.entries, await _thresholds(visit, snapshot, row))
+
+
+async def _thresholds(visit: Visit, snapshot: RunSnapshot, row: RunRow) -> ThresholdOf:
+    """The confidence that each agent of the run needs."""
     services = visit.host.advancer.services
     await visit.host.agents.load(visit.tenant)
     configurable = {} if isinstance(snapshot.configurable, Unset) else snapshot.configurable
@@ -172,7 +242,7 @@ async def turns_of(visit: Visit, snapshot: RunSnapshot, log: RunLog, row: RunRow
             return services.floor.threshold
         return services.threshold(visit.tenant, agent_id, configurable, at=row.created_at)
 
-    return story(log.entries, threshold_of)
+    return threshold_of
 
 
 async def _waits(visit: Visit, snapshot: RunSnapshot) -> list[Waiting]:
@@ -192,12 +262,13 @@ async def _forks(visit: Visit, run_id: str) -> Sequence[RunRow]:
 
 async def _children(
     visit: Visit,
-    nodes: Mapping[str, NodeSpans],
+    log: RunLog,
     opened: Collection[str],
     axis: Axis,
     depth: int = 1,
 ) -> dict[str, ChildRuns]:
-    named = [child for node in nodes.values() for child in node.children]
+    dispatched = (e for e in log.entries if e.event.type == "node.dispatched")
+    named = [str(entry.payload.get("childRunId", "")) for entry in dispatched]
     found: dict[str, ChildRuns] = {}
     for run_id in named[:MOST_CHILDREN]:
         row = await visit.host.store.run(visit.tenant, run_id)
@@ -224,6 +295,6 @@ async def _opened(
     log = await visit.desk.logs.read(host.readers, tenant, row.run_id)
     compiled = await host.library.version(tenant, row.workflow_id, row.workflow_version)
     nodes = node_spans(log.entries)
-    children = await _children(visit, nodes, opened, axis, depth + 1)
+    children = await _children(visit, log, opened, axis, depth + 1)
     statuses = _statuses(await snapshot_of(visit, row.run_id))
     return lanes(row.run_id, compiled.definition, nodes, statuses, children, axis, depth=depth + 1)

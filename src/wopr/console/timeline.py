@@ -11,6 +11,8 @@ from wopr.console.words import duration
 from wopr.protocol.workflow import WorkflowDefinition
 
 _TICKS_AT_MOST: Final = 8
+# The axis of a run that goes on is at least so many milliseconds long.
+_SHORTEST_RUNNING: Final = 1000
 # Narrower than this, in per cent, a bar could not be seen.
 _NARROWEST: Final = 0.3
 _STEPS: Final = tuple(
@@ -62,13 +64,40 @@ class Lane:
     child_run_id: str = ""
     is_open: bool = False
 
+    @property
+    def key(self) -> str:
+        """What tells it from the other lanes of the page."""
+        return self.child_run_id or f"{self.run_id}:{self.node_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """From the first instant to the last that is drawn."""
+    """From the first instant to the last that is drawn.
+
+    `now` is where what is under way ends; by default at the end of the axis.
+    """
 
     start: int
     end: int
+    now: int | None = None
+
+    @classmethod
+    def running(cls, start: int, now: int) -> Axis:
+        """The axis of a run that goes on.
+
+        It is longer than the run and grows in steps, so that the places of what has ended do not
+        move with every drawing.
+        """
+        length = _SHORTEST_RUNNING
+        while length < now - start:
+            length *= 2
+        return cls(start, start + length, now)
+
+    def until(self, instant: int | None) -> int:
+        """The end of a stretch; that of one under way is now."""
+        if instant is not None:
+            return instant
+        return self.end if self.now is None else self.now
 
     @property
     def length(self) -> int:
@@ -152,7 +181,7 @@ def lanes(
 
 
 def _child_lanes(child: ChildRuns, node_id: str, axis: Axis, depth: int) -> list[Lane]:
-    end = axis.end if child.end is None else child.end
+    end = axis.until(child.end)
     bar = _bar(axis, child.start, end, _TONES[_outcome(child.status)], f"run {child.run_id}")
     own = Lane(
         node_id=node_id,
@@ -184,16 +213,16 @@ def _outcome(status: str) -> str:
 
 
 def _took(spans: NodeSpans, axis: Axis) -> int:
-    return sum((axis.end if s.end is None else s.end) - s.start for s in spans.spans)
+    return sum(axis.until(span.end) - span.start for span in spans.spans)
 
 
 def _bars(span: Span, axis: Axis) -> list[Bar]:
-    end = axis.end if span.end is None else span.end
+    end = axis.until(span.end)
     attempt = f"attempt {span.attempt + 1}, " if span.attempt else ""
     title = f"{span.node_id}: {attempt}{span.outcome}, {duration(end - span.start)}"
     bars = [_bar(axis, span.start, end, _TONES[span.outcome], title)]
     for wait in span.waits:
-        until = axis.end if wait.end is None else wait.end
+        until = axis.until(wait.end)
         told = f"{span.node_id}: waited {duration(until - wait.start)}"
         bars.append(_bar(axis, wait.start, until, "waiting", told))
     return bars

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
@@ -30,6 +32,17 @@ TOKEN_FIELD: Final = "csrf"
 HTML: Final = "text/html; charset=utf-8"
 _YEAR_SECONDS: Final = 365 * 86_400
 _VISITOR: Final = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """Renders pieces of a page. It does not change, so a worker thread may use it."""
+
+    shared: Mapping[str, object]
+
+    def render(self, template: str, **values: object) -> str:
+        """One piece."""
+        return render(template, **self.shared, **values).decode()
 
 
 class Visit:
@@ -158,9 +171,9 @@ class Visit:
         )
         return Answer(status, body, HTML, dict(SAFE_HEADERS))
 
-    def fragment(self, template: str, **values: object) -> str:
-        """A piece of a page."""
-        return render(template, **self._values(), **values).decode()
+    def fragments(self, **values: object) -> Fragments:
+        """A renderer of pieces of a page that share these values."""
+        return Fragments(self._values() | values)
 
     def _values(self) -> dict[str, object]:
         """What every template may use."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 import anyio
 
@@ -73,7 +74,10 @@ class Topic:
         """
         if not self.recent or self.recent[0].sequence > start:
             return None
-        return [event for event in self.recent if event.sequence >= start]
+        # The recent events are without a gap, so the number of those wanted is known: a reader
+        # that keeps up wants one or two, and asks after every event.
+        newest = islice(reversed(self.recent), max(self.next_sequence - start, 0))
+        return list(newest)[::-1]
 
     @property
     def next_sequence(self) -> int:
