@@ -286,6 +286,18 @@ def test_a_well_formed_write_has_no_fault(reducer: str, value: Json) -> None:
     assert check_write(value, reducer=reducer, max_size=None) is None
 
 
+def test_a_message_from_a_group_s_context_names_a_group() -> None:
+    said = message("id-1")
+
+    wrong = check_write(said, reducer="message", max_size=None, group="desk")
+
+    assert wrong is not None
+    assert "needs groupId" in wrong
+    named = said | {"groupId": "desk"}
+    assert check_write(named, reducer="message", max_size=None, group="desk") is None
+    assert check_write(said, reducer="append", max_size=None, group="desk") is None
+
+
 @pytest.mark.parametrize("value", ["abc", [1, 2, 3], {"a": 1, "b": 2, "c": 3}])
 def test_a_value_over_max_size_is_refused_outside_the_list_reducers(value: Json) -> None:
     assert check_write(value, reducer="replace", max_size=2) is not None

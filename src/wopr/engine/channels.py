@@ -72,15 +72,18 @@ def _instant(value: Json) -> int | None:
     return value if _is_whole(value) else None
 
 
-def check_write(value: Json, *, reducer: str, max_size: int | None) -> str | None:
+def check_write(value: Json, *, reducer: str, max_size: int | None, group: str = "") -> str | None:
     """Say what is wrong with a value before it is written, or `None` when it may be.
 
+    A message of a node that shares the context of a group must name a group.
     The value is the node's own, not yet stamped. `maxSize` bounds what a write outside the list
     reducers may hold: characters of a text, items of a list, keys of an object; anything else
     has size 1.
     """
     shape = _SHAPES.get(reducer)
     wrong = shape(value) if shape is not None else None
+    if wrong is None and group and reducer == "message" and "groupId" not in value:
+        wrong = f"needs groupId, since its sender shares the context of the group {group!r}"
     if wrong is not None:
         return f"a {reducer} write {wrong}"
     if reducer in LIST_REDUCERS or max_size is None or _size(value) <= max_size:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from wopr.engine.channels import allows, as_written, check_write, reduce, wrap
+from wopr.engine.contexts import context_channel, group_of
 from wopr.engine.fold import channel_limits
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.snapshot import visible_variables
@@ -144,7 +145,8 @@ class NodeCall:
         how = reducer or "replace" if declared is None else declared.reducer
         value = as_written(as_json(value), reducer=how)
         ttl_ms, max_size = channel_limits(self.state, name, self.node_id)
-        fault = check_write(value, reducer=how, max_size=max_size)
+        group = group_of(context_channel(self.state.graph.nodes[self.node_id].config) or "")
+        fault = check_write(value, reducer=how, max_size=max_size, group=group)
         if fault is not None:
             raise NodeFailure(f"channel {name}: {fault}", code="validation_error", retryable=False)
         keeps_time = bool(ttl_ms) and how in ("append", "votes", "feedback")
