@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.forking import ended, forked
-from tests.fault.inprocess import Bench, bench, numbered
+from tests.fault.inprocess import TENANT, Bench, bench, numbered
 from tests.wire.definitions import node
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
@@ -135,3 +135,23 @@ async def test_nothing_is_reported_when_nothing_changed(ours: Bench) -> None:
     replay = await forked(ours, source)
 
     assert await divergences(ours, replay) == []
+
+
+async def test_a_replay_goes_on_where_its_source_was_cancelled_and_says_so(ours: Bench) -> None:
+    wait = node("wait", "core.delay", config={"ms": 50_000})
+    source = await ours.create(await ours.register([wait, node("b")]))
+    await ours.until_logged(source, "node.started")
+    await ours.host.commands.cancel(TENANT, source, "enough")
+
+    replay = await forked(ours, source)
+
+    [diverged] = await divergences(ours, replay)
+    cancelled = next(e for e in await ours.log(source) if e.type == "node.cancelled")
+    assert diverged.payload == {
+        "sourceRunId": source,
+        "atSequence": cancelled.sequence,
+        "originalEventId": cancelled.event_id,
+        "divergenceKind": "type-mismatch",
+    }
+    assert (await ours.log(replay))[cancelled.sequence].type == "node.completed"
+    assert (await ours.row(replay)).status == "completed"

@@ -129,3 +129,29 @@ def test_the_longest_list_of_differences_says_that_it_is_cut(acme: Wire) -> None
 
     assert found["truncated"] is True
     assert len(found["eventDiffs"]) == 1000
+
+
+def test_a_run_that_has_not_ended_is_compared_as_far_as_it_goes(acme: Wire) -> None:
+    gate = node("gate", "core.approvalGate", config={"title": "May it?", "actions": ["accept"]})
+    workflow_id = acme.register(workflow([node("first"), gate, node("last")]))
+    ended, waiting, other = (acme.create(workflow_id) for _ in range(3))
+    for run_id in (ended, waiting, other):
+        acme.events_until(run_id, "approval.requested")
+    acme.post(f"/v1/runs/{ended}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+    acme.finished(ended)
+
+    for a, b in ((ended, waiting), (waiting, ended), (waiting, other), (waiting, waiting)):
+        found = diff(acme, a, b)
+        assert (found["truncated"], found["divergedAtSeq"]) == (True, None)
+        assert (found["eventDiffs"], found["stateDiff"]) == ([], {})
+
+
+def test_a_run_that_has_not_ended_differs_where_its_log_differs(acme: Wire, greeting: str) -> None:
+    gate = node("gate", "core.approvalGate", config={"title": "May it?", "actions": ["accept"]})
+    waiting = acme.create(acme.register(workflow([gate])))
+    acme.events_until(waiting, "approval.requested")
+    ended = acme.run(greeting)["runId"]
+
+    found = diff(acme, waiting, ended)
+
+    assert (found["truncated"], found["divergedAtSeq"]) == (True, 0)

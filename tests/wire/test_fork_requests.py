@@ -87,7 +87,7 @@ def test_a_fork_from_beyond_the_log_cannot_be_made(acme: Wire, source: str, mode
     beyond = acme.post(f"/v1/runs/{source}:fork", {"mode": mode, "fromSeq": count + 1})
     at_the_end = acme.post(f"/v1/runs/{source}:fork", {"mode": mode, "fromSeq": count})
 
-    assert beyond.status_code == 422
+    assert (beyond.status_code, beyond.json()["error"]) == (422, "invalid_from_seq")
     assert beyond.json()["details"]["lastSequence"] == count - 1
     assert at_the_end.status_code == 201
 

@@ -198,7 +198,8 @@ def _show_diff(found: Answer[RunDiff], *, as_json: bool) -> None:
     if as_json:
         print_json(found.body)
     elif result.diverged_at_seq is None:
-        print_line(f"{result.a} and {result.b} are the same")
+        so_far = " so far" if result.truncated else ""
+        print_line(f"{result.a} and {result.b} are the same{so_far}")
     else:
         _print_diff(result)
     if result.diverged_at_seq is not None:
@@ -215,7 +216,7 @@ def _print_diff(result: RunDiff) -> None:
         ),
     )
     if result.truncated:
-        note("there are more differences than these")
+        note("The comparison is not complete: a run has not ended, or more events differ.")
     print_block("state", result.state_diff)
 
 

@@ -29,11 +29,20 @@ class Record:
     """A source log as a script: which event comes next, and when it came."""
 
     def __init__(self, events: Iterable[RunEvent]) -> None:
-        self.events = _without_cancellation(list(events))
+        told = [event for event in events if not event.type.startswith("replay.")]
+        end = _before_cancellation(told)
+        self.events = told[:end]
+        # How the source was cancelled: a replay goes on instead, and differs from there.
+        self.cancellation = told[end:]
 
     def at(self, place: int) -> RunEvent | None:
         """The event at this place of the script; None past its end."""
         return self.events[place] if place < len(self.events) else None
+
+    def cancelled_at(self, place: int) -> RunEvent | None:
+        """The event of the source's cancellation at this place, past the end of the script."""
+        index = place - len(self.events)
+        return self.cancellation[index] if 0 <= index < len(self.cancellation) else None
 
     def time(self, place: int, fallback: int) -> int:
         """When the event at this place came; past the end, time goes on from the last."""
@@ -41,14 +50,15 @@ class Record:
         return fallback if event is None else to_millis(event.timestamp)
 
 
-def _without_cancellation(events: list[RunEvent]) -> list[RunEvent]:
-    kept = [event for event in events if not event.type.startswith("replay.")]
-    if not kept or kept[-1].type != "run.cancelled":
-        return kept
-    kept.pop()
-    while kept and str(kept[-1].type) == "node.cancelled":
-        kept.pop()
-    return kept
+def _before_cancellation(events: list[RunEvent]) -> int:
+    """How many events lie before the source's cancellation; all of them if it had none."""
+    end = len(events)
+    if not events or events[-1].type != "run.cancelled":
+        return end
+    end -= 1
+    while end and events[end - 1].type == "node.cancelled":
+        end -= 1
+    return end
 
 
 def is_command(event: RunEvent) -> bool:

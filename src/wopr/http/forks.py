@@ -60,7 +60,7 @@ OPERATIONS = (
         success=201,
         answer=ForkAccepted,
         preview=ForkPreview,
-        errors=(400, *RUN_ERRORS, 409, 410, 413, 415, 422),
+        errors=(400, *RUN_ERRORS, 409, 413, 415, 422),
         parameters=(
             Parameter(
                 name="dryRun",

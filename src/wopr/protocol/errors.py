@@ -78,6 +78,7 @@ CATALOGUE: dict[str, int] = {
     "correlation_mismatch": 422,
     "unprocessable": 422,
     "replay_memory_snapshot_unavailable": 422,
+    "invalid_from_seq": 422,
     "upgrade_required": 426,
     "rate_limited": 429,
     "internal_error": 500,

@@ -15,7 +15,7 @@ from wopr.engine.replay import Record
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.fleet.observed_ids import require_own
 from wopr.protocol.documents import UNSET, JsonObject, Unset
-from wopr.protocol.errors import Gone, NotFound, Refused, Unprocessable
+from wopr.protocol.errors import NotFound, Refused, Unprocessable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork, ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, Shift
 from wopr.protocol.times import to_millis
@@ -62,7 +62,13 @@ async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun
     """The run to fork from, or the reason why it cannot be."""
     row = await find_source(journal, tenant, run_id)
     if row is None:
-        raise Gone("retention removed this run", sourceRunId=run_id, fromSeq=start_of(request))
+        raise Unprocessable(
+            f"Run {run_id} was deleted by retention: its log cannot be forked.",
+            code="replay_memory_snapshot_unavailable",
+            sourceRunId=run_id,
+            fromSeq=start_of(request),
+            reason="retention_expired",
+        )
     if request.mode == "branch" and isinstance(request.from_seq, Unset):
         raise Refused("fromSeq is required for a branch", field="fromSeq")
     if request.mode == "replay" and not request.run_options_overlay.is_empty:
@@ -74,7 +80,9 @@ async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun
         )
     if start_of(request) > row.last_sequence + 1:
         raise Unprocessable(
-            f"fromSeq is {start_of(request)}, and the run's last event is {row.last_sequence}",
+            f"fromSeq is {start_of(request)}: it must be at most {row.last_sequence + 1}, "
+            "the number of events of the run",
+            code="invalid_from_seq",
             field="fromSeq",
             lastSequence=row.last_sequence,
         )
@@ -162,7 +170,9 @@ async def _require_no_memories(journal: Journal, tenant: str, run_id: str, end: 
                 raise Unprocessable(
                     f"the run wrote to its memory at {event.sequence}; branch off before that",
                     code="replay_memory_snapshot_unavailable",
+                    sourceRunId=run_id,
                     fromSeq=end,
+                    reason="event_log_unavailable",
                     oldestAvailableIdx=event.sequence,
                 )
         if not page:

@@ -110,6 +110,10 @@ class ReplayBurst(Burst):
             return
         expected = self.script.next
         if expected is None:
+            cancelled = self.script.record.cancelled_at(self.script.place)
+            self.script.place += 1
+            if cancelled is not None:
+                self.diverge(cancelled, divergence(cancelled, event) or "output")
             return
         self.script.ids[expected.event_id] = event.event_id
         self.script.place += 1

@@ -10,7 +10,7 @@ from tests.fault.fork_edges.outside import MODES, Effects
 from tests.fault.forking import ended, fork, forked, stored, story
 from tests.fault.inprocess import Bench, Clock, Gates, eventually
 from tests.wire.definitions import delay, node, variable
-from wopr.protocol.errors import Gone, Unprocessable
+from wopr.protocol.errors import Unprocessable
 from wopr.protocol.forks import ForkMode
 from wopr.store.port import Batch
 
@@ -25,8 +25,15 @@ async def test_a_source_that_is_gone_while_its_history_is_copied_fails_the_fork(
     copied = len(await stored(ours, source))
     await ours.host.store.expire(clock.now + 1, 10)
 
-    with pytest.raises(Gone):
+    with pytest.raises(Unprocessable) as refused:
         await fork(ours, source, from_seq=copied)
+
+    assert refused.value.code == "replay_memory_snapshot_unavailable"
+    assert refused.value.details == {
+        "sourceRunId": source,
+        "fromSeq": copied,
+        "reason": "retention_expired",
+    }
 
 
 async def ended_after(ours: Bench, clock: Clock, workflow: str, milliseconds: int) -> str:
