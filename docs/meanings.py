@@ -109,6 +109,7 @@ SETTINGS: Final[dict[str, str]] = {
 }
 
 ANSWERS: Final[dict[str, str]] = {
+    "invalid_from_seq": "`fromSeq` of a fork lies beyond the end of the source's log.",
     "replay_memory_snapshot_unavailable": "A branch whose history wrote memories: they cannot be "
     "shown as they were.",
     "validation_error": "The request is wrong; `details.field` names where.",

@@ -28,6 +28,13 @@ EXECUTABLE = ("id", "version", "nodes", "edges", "triggers", "variables")
 OPTIONAL = ("channels", "configurableSchema")
 SETTINGS = ("timeout", "maxRetries", "maxLoopbackIterations")
 
+# Fixtures that are younger than the published files beside this checkout.
+YOUNGER = {
+    "conformance-approval-edit-accept",
+    "conformance-approval-refine",
+    "conformance-replay-side-effect",
+}
+
 every_fixture = pytest.mark.parametrize("fixture_id", sorted(FIXTURES))
 every_workflow = pytest.mark.parametrize("document", SHIPPED, ids=lambda shipped: shipped["id"])
 
@@ -76,7 +83,7 @@ def test_every_fixture_lies_in_the_file_of_its_name() -> None:
     names = sorted(file.name for file in folder.iterdir())
 
     assert names == sorted(f"{fixture_id}.json" for fixture_id in FIXTURES)
-    assert len(FIXTURES) == 61
+    assert len(FIXTURES) == 66
 
 
 @every_fixture
@@ -105,7 +112,7 @@ def test_a_shipped_workflow_is_valid_by_the_published_schema(
     assert official.fault("workflow-definition.schema.json", document) is None
 
 
-@every_fixture
+@pytest.mark.parametrize("fixture_id", sorted(FIXTURES.keys() - YOUNGER))
 def test_a_fixture_does_what_the_published_one_does(
     fixture_id: str, published: dict[str, JsonObject]
 ) -> None:

@@ -17,6 +17,7 @@ REQUESTS: dict[str, JsonObject] = {
     "conformance-idempotent": {"inputs": {"nonce": "x"}},
     "conformance-cancellable": {"inputs": {"delayMs": 100}},
     "conformance-delay": {"inputs": {"delayMs": 100}},
+    "conformance-replay-side-effect": {"inputs": {"delayMs": 100}},
     "conformance-run-duration-breach": {"configurable": {"runTimeoutMs": 1000}},
     "conformance-stream-text": {
         "configurable": {

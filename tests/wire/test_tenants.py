@@ -33,6 +33,8 @@ LISTS: dict[str, dict[str, str]] = {
     "listQueues": {"limit": "200"},
     "feedbackSummary": {"by": "agent"},
     "exportRuns": {},
+    "listPacks": {},
+    "exportPacks": {},
 }
 RUBRIC: Json = [{"kind": "rating", "question": "How good is it?"}]
 # Operations that name a thing in their body: how to name it there.
@@ -56,6 +58,14 @@ FLEET = [
     "listFleetRuns",
     "exportTransitions",
     "getTenantSelf",
+]
+# Test seams; `test_conformance_seams` tests them with a second tenant.
+SEAMS = [
+    "registerSampleWorkflow",
+    "toggleCapability",
+    "claimConcurrently",
+    "decideAuthorization",
+    "tryGovernanceGate",
 ]
 # Operations that make a thing whose name another tenant may have taken.
 MAKERS = ["registerWorkflow", "registerAgent", "registerWebhook"]
@@ -163,7 +173,7 @@ def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Respon
 
 
 def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
-    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS, *FLEET]
+    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS, *FLEET, *SEAMS]
 
     assert sorted(covered) == sorted(operation.name for operation in OPERATIONS)
 

@@ -171,9 +171,13 @@ class Agents:
 
     async def inventory(self, tenant: str) -> AgentInventoryResponse:
         """Every agent that the tenant can use, in its newest version, by id."""
-        await self.load(tenant)
-        entries = [self.entry(found) for found in self._newest(tenant)]
+        entries = [self.entry(found) for found in await self.newest(tenant)]
         return AgentInventoryResponse(agents=entries, total=len(entries))
+
+    async def newest(self, tenant: str) -> list[Installed]:
+        """Every agent that the tenant can use, in its newest version, by id."""
+        await self.load(tenant)
+        return list(self._newest(tenant))
 
     def _newest(self, tenant: str) -> Iterator[Installed]:
         names = {name for owner in (tenant, SHARED) for name in self._shelves[owner].versions}

@@ -12,6 +12,7 @@ from wopr.http import (
     agents,
     audit,
     bundle,
+    conformance,
     discovery,
     events,
     export,
@@ -26,7 +27,6 @@ from wopr.http import (
     processes,
     queues,
     runs,
-    toolhooks,
     transitions,
     webhooks,
     workflows,
@@ -61,8 +61,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *fleet.OPERATIONS,
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
-    *toolhooks.OPERATIONS,
     *processes.OPERATIONS,
+    *conformance.OPERATIONS,
     *discovery.OPERATIONS,
 )
 

@@ -11,6 +11,7 @@ from wopr.protocol.agent_families import (
     Agents,
     Attribution,
     Conformance,
+    CrossHostCausation,
     Dispatch,
     ExecutionModel,
     ManifestRuntime,
@@ -27,6 +28,7 @@ from wopr.protocol.capabilities import Capabilities, Extensions, InterruptExtens
 from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.interrupts import is_vendor_kind
 from wopr.protocol.schemas import DIALECT
+from wopr.runtime.comparing import HOST_ID
 from wopr.runtime.settings import Settings
 
 MODEL_CLASSES: tuple[ModelClass, ...] = (
@@ -86,6 +88,10 @@ def agent_families(settings: Settings, registry: NodeRegistry, base: Capabilitie
                 version=EXECUTION_MODEL,
                 confidence_escalation_floor=settings.confidence_floor,
                 confidence_escalation_interrupt_kind=settings.confidence_interrupt_kind,
+                # Ancestry is served for this host's own runs; no cause lies on another host.
+                cross_host_causation=CrossHostCausation(
+                    supported=False, host_id=HOST_ID, ancestry_endpoint_supported=True
+                ),
             )
         ),
         orchestrator=Orchestrator(

@@ -10,8 +10,6 @@ from wopr.protocol.documents import Json, JsonObject
 from wopr.runtime.definition_files import load_definition
 
 FIXTURE_PREFIX = "conformance-"
-# What a fixture may ask of a host beyond its node types, and this host does not offer.
-_UNMET_METADATA = "requiresWorkspaceAgent"
 
 
 def hello() -> JsonObject:
@@ -30,21 +28,21 @@ def conformance_agents() -> Iterator[JsonObject]:
 
 
 def runnable_fixtures(
-    registered: Mapping[str, JsonObject], packs: Collection[str] = ()
+    registered: Mapping[str, JsonObject], agents: Collection[str] = ()
 ) -> list[str]:
-    """Name the registered fixtures that do here what they are for: listing one is a promise.
+    """Name the registered fixtures that this host can run as intended.
 
-    `packs` are those that the installed agents come from.
+    `agents` are the ids of the installed agents.
     """
     return sorted(
         name
         for name, document in registered.items()
-        if name.startswith(FIXTURE_PREFIX) and _can_run(document, registered, packs)
+        if name.startswith(FIXTURE_PREFIX) and _can_run(document, registered, agents)
     )
 
 
 def _can_run(
-    document: JsonObject, registered: Mapping[str, JsonObject], packs: Collection[str]
+    document: JsonObject, registered: Mapping[str, JsonObject], agents: Collection[str]
 ) -> bool:
     nodes: list[JsonObject] = document["nodes"]
     children: list[Json] = [
@@ -54,8 +52,9 @@ def _can_run(
     if document["id"] == "conformance-conversation-capability-negotiation":
         return False
     metadata: JsonObject = document["metadata"]
-    pack = metadata.get("requiresInstalledPack")
-    if _UNMET_METADATA in metadata or (pack is not None and pack not in packs):
+    pack, agent = metadata.get("requiresInstalledPack"), metadata.get("requiresWorkspaceAgent")
+    packs = {name.rpartition(".")[0] for name in agents}
+    if (pack is not None and pack not in packs) or (agent is not None and agent not in agents):
         return False
     return all(child in registered for child in children)
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
+from wopr.engine.snapshot import visible_variables
 from wopr.engine.state import RunState
-from wopr.protocol.documents import Json, Unset, encode
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable, WoprError
 from wopr.protocol.forks import ForkPreview, ForkRun
 from wopr.protocol.interrupts import AnswerTaken
@@ -160,6 +161,25 @@ class Commands:
             return ResumeAnswer(
                 run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
             )
+
+    async def set_variables(
+        self, tenant: str, run_id: str, variables: JsonObject, *, by: str
+    ) -> JsonObject:
+        """Change variables of a run that has not ended, and return what it has then."""
+        async with self._held(tenant, run_id) as run:
+
+            def change(burst: Burst) -> None:
+                if burst.state.is_terminal:
+                    raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
+                for name, value in variables.items():
+                    payload: JsonObject = {"name": name, "next": value}
+                    if name in burst.state.variables:
+                        payload["previous"] = burst.state.variables[name]
+                    burst.add("variable.changed", payload)
+                self._note(burst, by, "run.set-variables", names=sorted(variables))
+
+            await self._advancer.transact(run, change)
+            return visible_variables(run.state)
 
     async def fork(
         self,

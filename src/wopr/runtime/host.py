@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import anyio
 import httpx
@@ -100,6 +100,10 @@ class Host:
     token_keys: tuple[bytes, ...]
     # Seals the sessions of the web console.
     session_key: bytes
+    # What tenants switched off for conformance checks, by capability.
+    capability_overlay: dict[str, dict[str, bool]] = field(
+        default_factory=dict[str, dict[str, bool]]
+    )
     # This process among the others; None where it has the store to itself.
     sharing: Sharing | None = None
 

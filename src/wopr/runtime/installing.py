@@ -44,7 +44,7 @@ async def register_workflows(settings: Settings, library: Library) -> list[str]:
     }
     log.info("workflows registered", registered=len(kept), skipped=len(given) - len(kept))
     agents = conformance_agents() if settings.conformance else ()
-    return runnable_fixtures(kept, {str(a["agentId"]).rpartition(".")[0] for a in agents})
+    return runnable_fixtures(kept, {str(a["agentId"]) for a in agents})
 
 
 async def _register(
