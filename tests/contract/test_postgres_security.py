@@ -110,7 +110,8 @@ def test_a_tenant_sees_its_own_rows_of_every_table_and_nobody_else_s(
     for table in tenant_tables(admin):
         act_as(service, OTHER)
 
-        assert owners(service, table) == [OTHER], table
+        # A trigger may have added rows to a table of counts.
+        assert set(owners(service, table)) == {OTHER}, table
 
 
 def test_without_a_tenant_there_is_nothing_to_see(admin: Connection, service: Connection) -> None:
@@ -133,7 +134,7 @@ def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
 ) -> None:
     act_as(service, OTHER)
     for table in tenant_tables(admin):
-        name = sql.Identifier(table)
+        name, before = sql.Identifier(table), owners(admin, table)
         for statement in (
             sql.SQL("UPDATE {} SET tenant = tenant WHERE tenant = %s"),
             sql.SQL("DELETE FROM {} WHERE tenant = %s"),
@@ -146,7 +147,8 @@ def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
         with pytest.raises(errors.InsufficientPrivilege):
             insert(service, table, TENANT, 7)
 
-        assert owners(admin, table) == sorted((TENANT, OTHER)), table
+        assert owners(admin, table) == before, table
+        assert set(before) == {TENANT, OTHER}, table
 
 
 def test_a_row_cannot_be_given_to_another_tenant(service: Connection) -> None:
