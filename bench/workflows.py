@@ -45,6 +45,13 @@ CHAIN = _definition(
 )
 # A pause gives the node a fresh minute, so it outlives the measurement.
 WAIT = _definition("bench-wait", [_node("wait", "core.delay", delayMs=60_000)], [])
+_SLEEP = {
+    **_node("sleep", "core.delay"),
+    "inputs": {"delayMs": {"type": "variable", "variableName": "delayMs"}},
+}
+TIMER = _definition("bench-timer", [_SLEEP], []) | {
+    "variables": [{"name": "delayMs", "type": "number", "required": True}]
+}
 GATE = _definition("bench-gate", [_node("gate", "core.approvalGate", title="Go on?")], [])
 
 # Only a host with conformance workflows has agents that follow a script.
@@ -73,4 +80,4 @@ def steps(name: str, count: int) -> Any:
 
 AGENT = agent("conformance-bench-agent", TOOL_CALLS)
 
-WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT, GATE)
+WORKFLOWS: tuple[Any, ...] = (NOOP, CHAIN, WAIT, GATE, TIMER)

@@ -18,6 +18,7 @@ from bench.measures.growth import measure_growth
 from bench.measures.postgres import measure_postgres
 from bench.measures.reads import measure_reads
 from bench.measures.runs import measure_runs
+from bench.measures.timers import measure_timers
 from bench.measures.waiting import measure_waiting
 from bench.measures.watching import measure_watching
 
@@ -38,4 +39,5 @@ MEASURES: Mapping[str, Measure] = {
     "console": measure_console,
     "watching": measure_watching,
     "postgres": measure_postgres,
+    "timers": measure_timers,
 }

@@ -1,0 +1,89 @@
+"""Many timers that fall due within a few seconds: how late each is served."""
+
+from __future__ import annotations
+
+import json
+import time
+from http.client import HTTPConnection
+from typing import Any
+
+from bench.cluster import running_database
+from bench.figures import Figure, Floors, Size
+from bench.server import KEY, Served, serving_host, sharing
+from wopr.protocol.times import to_millis
+
+TIMERS = 3000
+WINDOW_MS = 3000
+# Enough to create all of them before the first is due.
+AHEAD_MS = 30_000
+AIM_P99_MS = 1000
+_LONGEST_WAIT = 180.0
+_PAGE = 500
+
+
+def measure_timers(size: Size, floors: Floors) -> list[Figure]:
+    """Measure on SQLite, and with two processes on PostgreSQL."""
+    with serving_host() as host:
+        figures = [_lateness("SQLite", [host])]
+    with running_database() as database, sharing(database.url, "serve", 2) as served:
+        figures.append(_lateness("2 processes on PostgreSQL", served))
+    return figures
+
+
+def _lateness(named: str, served: list[Served]) -> Figure:
+    connections = [HTTPConnection("127.0.0.1", each.port, timeout=60) for each in served]
+    first_due = time.time() * 1000 + AHEAD_MS
+    for number in range(TIMERS):
+        due = first_due + number * WINDOW_MS / TIMERS
+        inputs = {"delayMs": round(due - time.time() * 1000)}
+        body = {"workflowId": "bench-timer", "inputs": inputs}
+        _call(connections[number % len(connections)], "POST", "/v1/runs", body)
+    is_in_time = time.time() * 1000 < first_due
+    before = sum(each.cpu_seconds() for each in served)
+    late = sorted(_late(connections[0]))
+    cpu = sum(each.cpu_seconds() for each in served) - before
+    p99 = late[int(len(late) * 0.99)]
+    return Figure(
+        measure="timers",
+        name=f"{TIMERS} timers due within {WINDOW_MS / 1000:.0f} s, served late, {named}"
+        + ("" if is_in_time else " (created too late)"),
+        value=late[len(late) // 2],
+        unit="ms",
+        cpu_us=1e6 * cpu / TIMERS,
+        p50_ms=late[len(late) // 2],
+        p99_ms=p99,
+        aim=f"p99 under {AIM_P99_MS / 1000:.0f} s",
+        met=p99 < AIM_P99_MS,
+    )
+
+
+def _late(connection: HTTPConnection) -> list[float]:
+    """How many milliseconds after its delay each run ended, once all have."""
+    deadline = time.monotonic() + _LONGEST_WAIT
+    while _call(connection, "GET", "/v1/runs?status=running&limit=1")["items"]:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the timers were not served in time")
+        time.sleep(0.5)
+    late: list[float] = []
+    path = f"/v1/runs?workflowId=bench-timer&limit={_PAGE}"
+    page = _call(connection, "GET", path)
+    while True:
+        late += [_of(connection, item["runId"]) for item in page["items"]]
+        if "nextCursor" not in page:
+            return late
+        page = _call(connection, "GET", f"{path}&cursor={page['nextCursor']}")
+
+
+def _of(connection: HTTPConnection, run_id: str) -> float:
+    run: Any = _call(connection, "GET", f"/v1/runs/{run_id}")
+    node = run["nodeStates"]["sleep"]
+    return float(
+        to_millis(node["completedAt"]) - to_millis(node["startedAt"]) - run["inputs"]["delayMs"]
+    )
+
+
+def _call(connection: HTTPConnection, method: str, path: str, body: Any = None) -> Any:
+    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    with connection.getresponse() as response:
+        return json.loads(response.read())
