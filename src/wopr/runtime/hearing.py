@@ -37,9 +37,13 @@ class Caches:
     keyring: Keyring
     subscriptions: Subscriptions
 
-    async def refresh(self) -> None:
-        """Read everything once more."""
-        self.library.forget_newest()
+    async def refresh(self, *, has_missed: bool = False) -> None:
+        """Read everything once more; workflows only after notifications may have been missed.
+
+        Without that their own age says when they are read again.
+        """
+        if has_missed:
+            self.library.forget_newest()
         self.keyring.forget_all()
         await self.agents.refresh()
         await self.subscriptions.load()
@@ -108,7 +112,7 @@ class Hearing:
             case _:
                 self._bus.wake_all()
                 self._look_after_runs()
-                await self._caches.refresh()
+                await self._caches.refresh(has_missed=True)
 
     def _look_after_runs(self) -> None:
         """Look at what is executed here: others may have ended or changed it unheard."""

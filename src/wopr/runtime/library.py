@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
@@ -35,8 +37,9 @@ from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
 COMPILED_KEPT = 512
-# How long this process may run a definition after another process registered a newer version.
-NEWEST_KEPT_MS = 1000
+# After so long the newest version is read again, behind the caller that finds it so old. A new
+# version is heard of at once: from this process when it registers one, else by a notification.
+NEWEST_KEPT_MS = 60_000
 MODEL_SUPERVISOR = declared_as(model_supervisor)
 _AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
@@ -73,7 +76,9 @@ class Library:
         self._compiled: OrderedDict[tuple[str, str, str], Compiled] = OrderedDict()
         # Set once the host knows its agents; their manifests are loaded with the workflows.
         self.agents: Agents | None = None
+        # The newest version of each workflow with the time it was read, and reads under way.
         self._newest: dict[tuple[str, str], tuple[int, Compiled]] = {}
+        self._reading: dict[tuple[str, str], asyncio.Task[Compiled]] = {}
 
     async def check(
         self,
@@ -131,12 +136,14 @@ class Library:
             registered_at=self._now(),
         )
         is_new = await self._store.put_workflow(tenant, row)
-        self._newest.clear()
+        self.forget_newest()
         return row, is_new
 
     def forget_newest(self) -> None:
-        """Hear that another process registered something."""
+        """Hear that something was registered: what is read from now on is the newest."""
         self._newest.clear()
+        # Who waits for a read that began before gets what it reads, and nobody else does.
+        self._reading.clear()
 
     async def row(self, tenant: str, workflow_id: str, version: str | None = None) -> WorkflowRow:
         """The registered definition as it came."""
@@ -148,13 +155,36 @@ class Library:
 
     async def newest(self, tenant: str, workflow_id: str) -> Compiled:
         """The version that a new run gets."""
-        kept = self._newest.get((tenant, workflow_id))
-        now = self._now()
-        if kept is not None and now - kept[0] < NEWEST_KEPT_MS:
-            return kept[1]
-        compiled = await self._compile(tenant, await self.row(tenant, workflow_id))
-        self._newest[tenant, workflow_id] = (now, compiled)
+        key = (tenant, workflow_id)
+        kept = self._newest.get(key)
+        if kept is None:
+            # A caller that stops waiting does not stop the read: others wait for it too.
+            return await asyncio.shield(self._read_newest(key))
+        read_at, compiled = kept
+        if self._now() - read_at >= NEWEST_KEPT_MS:
+            self._read_newest(key)
         return compiled
+
+    def _read_newest(self, key: tuple[str, str]) -> asyncio.Task[Compiled]:
+        """The read of a workflow's newest version that is under way, or one that is begun now."""
+        reading = self._reading.get(key)
+        if reading is None:
+            reading = self._reading[key] = asyncio.create_task(self._load_newest(key))
+            reading.add_done_callback(partial(self._keep_newest, key))
+        return reading
+
+    async def _load_newest(self, key: tuple[str, str]) -> Compiled:
+        tenant, workflow_id = key
+        return await self._compile(tenant, await self.row(tenant, workflow_id))
+
+    def _keep_newest(self, key: tuple[str, str], reading: asyncio.Task[Compiled]) -> None:
+        """Keep what was read, unless something was registered while it was read."""
+        failed = reading.cancelled() or reading.exception() is not None
+        if self._reading.get(key) is not reading:
+            return
+        del self._reading[key]
+        if not failed:
+            self._newest[key] = (self._now(), reading.result())
 
     async def version(self, tenant: str, workflow_id: str, version: str) -> Compiled:
         """The version that an existing run was started with."""

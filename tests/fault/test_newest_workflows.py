@@ -1,0 +1,119 @@
+"""The newest version of a workflow is read once for all who ask, and is the newest at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.fault.inprocess import TENANT, Bench, Gates, eventually, two_benches
+from tests.postgres.databases import Databases
+from tests.wire.definitions import node
+from wopr.runtime.library import NEWEST_KEPT_MS
+from wopr.store.port import WorkflowRow
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+
+ASKERS = 50
+
+
+class SlowReads:
+    """Reads of workflows that wait until the test lets them go."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.begun = anyio.Event()
+        self.may_go_on = anyio.Event()
+        self._read = bench.host.store.workflow
+        monkeypatch.setattr(bench.host.store, "workflow", self._slowly)
+
+    async def _slowly(
+        self, tenant: str, workflow_id: str, version: str | None = None
+    ) -> WorkflowRow | None:
+        self.count += 1
+        self.begun.set()
+        row = await self._read(tenant, workflow_id, version)
+        await self.may_go_on.wait()
+        return row
+
+
+async def newest(bench: Bench, workflow_id: str) -> str:
+    return (await bench.host.library.newest(TENANT, workflow_id)).version
+
+
+async def test_all_who_ask_at_once_wait_for_one_read(
+    ours: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow_id = await ours.register([node("a")], version="1.0.0")
+    reads = SlowReads(ours, monkeypatch)
+    found: list[str] = []
+
+    async def ask() -> None:
+        found.append(await newest(ours, workflow_id))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(ASKERS):
+            tasks.start_soon(ask)
+        await reads.begun.wait()
+        reads.may_go_on.set()
+
+    assert found == ["1.0.0"] * ASKERS
+    assert reads.count == 1
+
+
+async def test_an_old_answer_is_given_while_it_is_read_again(
+    ours: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow_id = await ours.register([node("a")], version="1.0.0")
+    assert await newest(ours, workflow_id) == "1.0.0"
+    reads = SlowReads(ours, monkeypatch)
+    ours.clock.now += NEWEST_KEPT_MS
+
+    for _ in range(ASKERS):
+        assert await newest(ours, workflow_id) == "1.0.0"
+    await reads.begun.wait()
+
+    assert reads.count == 1
+    reads.may_go_on.set()
+
+
+async def test_a_version_that_was_registered_here_during_a_read_is_the_newest_afterwards(
+    ours: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow_id = await ours.register([node("a")], version="1.0.0")
+    with monkeypatch.context() as slow:
+        reads = SlowReads(ours, slow)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(newest, ours, workflow_id)
+            await reads.begun.wait()
+            reads.may_go_on.set()
+            await ours.register([node("a"), node("b")], id=workflow_id, version="2.0.0")
+
+    assert await newest(ours, workflow_id) == "2.0.0"
+
+
+@pytest.fixture
+async def both(
+    tmp_path: Path, gates: Gates, databases: Databases
+) -> AsyncIterator[tuple[Bench, Bench]]:
+    with databases.new() as url:
+        async with two_benches(tmp_path, gates, url) as running:
+            yield running
+
+
+async def test_a_version_that_was_registered_elsewhere_is_the_newest_by_notification_alone(
+    both: tuple[Bench, Bench],
+) -> None:
+    one, two = both
+    workflow_id = await one.register([node("a")], version="1.0.0")
+    assert await newest(two, workflow_id) == "1.0.0"
+
+    await one.register([node("a"), node("b")], id=workflow_id, version="2.0.0")
+
+    # The clock of these hosts stands still: nothing grows old.
+    async def is_heard() -> bool:
+        return await newest(two, workflow_id) == "2.0.0"
+
+    await eventually(is_heard)
