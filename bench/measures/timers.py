@@ -18,7 +18,7 @@ WINDOW_MS = 3000
 AHEAD_MS = 30_000
 AIM_P99_MS = 1000
 _LONGEST_WAIT = 180.0
-_PAGE = 500
+_PAGE = 200
 
 
 def measure_timers(size: Size, floors: Floors) -> list[Figure]:
