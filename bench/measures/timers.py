@@ -15,7 +15,7 @@ from wopr.protocol.times import to_millis
 TIMERS = 3000
 WINDOW_MS = 3000
 # Enough to create all of them before the first is due.
-AHEAD_MS = 30_000
+AHEAD_MS = 90_000
 AIM_P99_MS = 1000
 _LONGEST_WAIT = 180.0
 _PAGE = 200
