@@ -49,7 +49,7 @@ async def _settings(visit: Visit, new_key: str = "", problem: str = "") -> Answe
         themes=THEMES,
         facts=_facts(visit),
         processes=await known_processes(visit.host) if visit.may(OPERATE) else [],
-        waiting=await _waiting(visit) if visit.may(OPERATE) else [],
+        without_process=await _waiting(visit) if visit.may(OPERATE) else [],
         new_key=new_key,
         problem=problem,
     )
