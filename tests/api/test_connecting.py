@@ -94,7 +94,9 @@ async def test_an_answer_that_is_no_envelope_is_told_by_its_status() -> None:
     transport, _ = answering(httpx.Response(502, text="<html>"))
 
     async with connect("http://h", transport=transport) as host:
-        with pytest.raises(HostRefused, match="the host answered 502 Bad Gateway") as refused:
+        with pytest.raises(
+            HostRefused, match="answered 502 Bad Gateway, and not as an OpenWOP host"
+        ) as refused:
             await host.runs()
 
     assert (refused.value.code, refused.value.is_passing) == ("bad_answer", True)
@@ -104,7 +106,7 @@ async def test_an_answer_that_is_not_the_protocols_is_no_document() -> None:
     transport, _ = answering(httpx.Response(200, text="[]"))
 
     async with connect("http://h", transport=transport) as host:
-        with pytest.raises(HostUnreachable, match="not the protocol's"):
+        with pytest.raises(HostUnreachable, match="did not answer as an OpenWOP host does"):
             await host.runs()
 
 

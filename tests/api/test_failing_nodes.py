@@ -116,3 +116,12 @@ async def test_a_plain_function_that_fails_is_tried_again_as_its_settings_say() 
         await (await host.start(flow)).result()
 
     assert attempts == [0, 1, 2]
+
+
+@pytest.mark.parametrize("type_id", ["bad type!", "Upper.case", "", "9lives"])
+def test_a_node_type_with_a_bad_id_is_refused_where_it_is_declared(type_id: str) -> None:
+    with pytest.raises(ValueError, match="is not the id of a node type: it starts with"):
+
+        @node(type_id)
+        def never(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> JsonObject:
+            return {}

@@ -77,7 +77,7 @@ def test_an_answer_that_is_not_the_protocol_ends_with_6(host: FakeHost, wopr: Wo
     result = wopr("runs", "show", "r1")
 
     assert result.exit_code == 6
-    assert "not the protocol's" in result.stderr
+    assert "did not answer as an OpenWOP host does" in result.stderr
 
 
 def test_an_error_page_of_a_proxy_ends_with_6(host: FakeHost, wopr: Wopr) -> None:

@@ -154,6 +154,21 @@ def test_a_replay_is_waited_for_and_compared(host: FakeHost, wopr: Wopr) -> None
     assert [body for body in host.bodies if body] == [{"mode": "replay"}]
 
 
+def test_a_replay_of_an_answered_run_asks_for_no_answer(host: FakeHost, wopr: Wopr) -> None:
+    shown(host, "r1")
+    shown(host, "r2")
+    host.answer("POST /v1/runs/r1:fork", ACCEPTED | {"mode": "replay"}, 201)
+    waits = FakeHost.event(0, "node.suspended", "gate", interruptId="i1", kind="approval")
+    host.stream("r2", [waits, FakeHost.event(1, "run.completed")])
+    host.answer("GET /v1/runs/r1:diff", SAME)
+
+    done = wopr("runs", "replay", "r1")
+
+    assert done.exit_code == 0
+    assert "inbox" not in done.stderr
+    assert "waits" not in done.stderr
+
+
 def test_a_replay_that_differs_fails(host: FakeHost, wopr: Wopr) -> None:
     shown(host, "r1")
     shown(host, "r2")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.responses import Response
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeHost, Wopr
@@ -30,12 +31,49 @@ def test_a_run_is_waited_for_and_its_outputs_are_shown(host: FakeHost, wopr: Wop
 
     assert result.exit_code == 0
     assert result.stdout == 'run r1 completed in 1.50s\noutputs\n  message = "hi"\n'
-    assert host.bodies[0] == {
+    assert next(body for body in host.bodies if body) == {
         "workflowId": "hello",
         "inputs": {"name": "Ada", "times": 3},
         "tags": ["a"],
     }
     assert host.requests[0].headers["authorization"] == "Bearer secret-key"
+
+
+def test_inputs_are_read_by_the_types_that_the_workflow_declares(
+    host: FakeHost, wopr: Wopr
+) -> None:
+    completed(host)
+    declared = [{"name": "reason", "type": "string"}, {"name": "amount", "type": "number"}]
+    host.answer("GET /v1/workflows/hello", {"id": "hello", "variables": declared})
+
+    wopr("run", "hello", "-i", "reason=5", "-i", "amount=5", "-i", "other=true")
+
+    sent = [body for body in host.bodies if body]
+    assert sent[0]["inputs"] == {"reason": "5", "amount": 5, "other": True}
+
+
+def test_a_key_that_may_not_read_the_workflow_starts_it_all_the_same(
+    host: FakeHost, wopr: Wopr
+) -> None:
+    completed(host)
+    host.refuse("GET /v1/workflows/hello", 403, "forbidden")
+
+    wopr("run", "hello", "-i", "amount=5")
+
+    [sent] = [body for body in host.bodies if body]
+    assert sent["inputs"] == {"amount": 5}
+
+
+def test_a_server_that_is_no_openwop_host_is_called_so(host: FakeHost, wopr: Wopr) -> None:
+    host.answers["POST /v1/runs"] = [Response(b"<h1>It works!</h1>", 404)]
+    refused = wopr("run", "hello")
+    host.answers["POST /v1/runs"] = [Response(b"<h1>It works!</h1>", 200)]
+    welcomed = wopr("run", "hello")
+
+    assert "answered 404 Not Found, and not as an OpenWOP host does" in refused.stderr
+    assert "http" in refused.stderr
+    assert "did not answer as an OpenWOP host does" in welcomed.stderr
+    assert "WOPR server" in refused.stderr
 
 
 def test_a_followed_run_shows_its_events_as_lines(host: FakeHost, wopr: Wopr) -> None:

@@ -182,7 +182,9 @@ async def test_an_agent_whose_server_cannot_be_started_fails_with_the_reason() -
     assert snapshot.status == "failed"
     assert snapshot.error
     assert snapshot.error.code == "tool_unavailable"
-    assert "the MCP server notes cannot be reached" in snapshot.error.message
+    assert "the command 'no-such-command' of the MCP server notes was not found" in (
+        snapshot.error.message
+    )
 
 
 async def test_a_replay_knows_the_tools_and_calls_none(notes: Notes) -> None:

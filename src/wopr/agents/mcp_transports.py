@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 
 from wopr.agents.mcp_servers import McpServer
-from wopr.nodes.tools import SecretOf
+from wopr.nodes.tools import SecretOf, ToolFault
 from wopr.protocol.documents import Unset
 
 _LONGEST_LINE: Final = 2000
@@ -68,6 +69,7 @@ async def _process_streams(
 ) -> AsyncGenerator[AbstractAsyncContextManager[Streams], None]:
     """The streams of the server's process; what it writes elsewhere goes to the host's log."""
     program, *arguments = server.command
+    _require_program(server, program, environment)
     parameters = StdioServerParameters(
         command=program,
         args=arguments,
@@ -84,6 +86,18 @@ async def _process_streams(
             tasks.cancel_scope.cancel()
     finally:
         os.close(readable)
+
+
+def _require_program(server: McpServer, program: str, environment: dict[str, str]) -> None:
+    """Raise `ToolFault` when the command of a server does not exist."""
+    folder = "" if isinstance(server.cwd, Unset) else server.cwd
+    wanted = os.path.join(folder, program) if os.sep in program else program
+    if shutil.which(wanted, path=environment.get("PATH", os.environ.get("PATH"))) is None:
+        raise ToolFault(
+            f"the command {program!r} of the MCP server {server.name} was not found: install it, "
+            "or give its full path",
+            code="mcp_unavailable",
+        )
 
 
 async def _retell(readable: int, server: str) -> None:

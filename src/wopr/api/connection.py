@@ -60,7 +60,8 @@ class Connection(Requests):
         try:
             envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
         except (msgspec.DecodeError, UnicodeError):
-            message = f"the host answered {response.status_code} {response.reason_phrase}"
+            answered = f"{response.status_code} {response.reason_phrase}".strip()
+            message = f"{self._http.base_url} answered {answered}, and not as an OpenWOP host does"
             envelope = ErrorEnvelope(error="bad_answer", message=message)
         return HostRefused(
             envelope.message,
@@ -79,7 +80,6 @@ def _decoded(response: httpx.Response, kind: type[T]) -> T:
         return msgspec.json.decode(response.content, type=kind)
     except (msgspec.DecodeError, UnicodeError) as fault:
         raise HostUnreachable(
-            f"{response.request.method} {response.request.url.path} gave an answer that is not "
-            f"the protocol's: {fault}",
+            f"{response.request.url} did not answer as an OpenWOP host does: {fault}",
             code="bad_answer",
         ) from fault

@@ -260,8 +260,7 @@ def _decode(response: httpx.Response, kind: type[T]) -> Answer[T]:
         return Answer(msgspec.json.decode(response.content, type=kind), response.content)
     except (msgspec.DecodeError, UnicodeError) as fault:
         raise CliError(
-            f"{response.request.method} {response.request.url.path} gave an answer "
-            f"that is not the protocol's: {fault}",
+            f"{response.request.url} did not answer as an OpenWOP host does: {fault}",
             ExitCode.UNAVAILABLE,
             code="bad_answer",
             hint="is this URL a WOPR server? ask it with `wopr doctor`",

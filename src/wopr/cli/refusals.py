@@ -25,10 +25,12 @@ def refusal(response: httpx.Response, server: Server) -> CliError:
     try:
         envelope = msgspec.json.decode(response.content, type=ErrorEnvelope)
     except (msgspec.DecodeError, UnicodeError):
+        answered = f"{response.status_code} {response.reason_phrase}".strip()
         return CliError(
-            f"the server answered {response.status_code} {response.reason_phrase}",
+            f"{server.url} answered {answered}, and not as an OpenWOP host does",
             exit_code,
             code="bad_answer",
+            hint="is this the address of a WOPR server? name it with --url or WOPR_URL",
             is_transient=is_transient,
             retry_after=retry_after,
         )

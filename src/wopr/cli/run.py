@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from wopr.cli.conversation import ask
+from wopr.cli.documents import list_of, object_of
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_run
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
 from wopr.cli.output import note, print_json, print_line
 from wopr.cli.run_report import print_end
-from wopr.cli.values import parse_assignments, parse_object
+from wopr.cli.values import as_declared, parse_assignments, parse_object
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import CreateRun, RunAccepted, RunSnapshot
 
@@ -26,7 +28,12 @@ def run(
     workflow: Annotated[str, typer.Argument(help="The workflow's id.")],
     input_: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input; JSON if it is JSON."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=VALUE",
+            help="An input; JSON if it is JSON, or text if it is declared as text.",
+        ),
     ] = None,
     inputs: Annotated[
         str | None,
@@ -67,7 +74,13 @@ def run(
         tags=tag or [],
     )
     journey = Journey(
-        body, idempotency_key, follow=follow, wait=wait, timeout=timeout, as_json=as_json
+        body,
+        idempotency_key,
+        pairs=input_ or [],
+        follow=follow,
+        wait=wait,
+        timeout=timeout,
+        as_json=as_json,
     )
     try:
         status = ask(Target(url, api_key), journey.travel)
@@ -84,6 +97,8 @@ class Journey:
     body: CreateRun
     idempotency_key: str | None
     _: KW_ONLY
+    # The inputs as they were written on the command line.
+    pairs: list[str]
     follow: bool
     wait: bool
     timeout: float | None
@@ -91,7 +106,7 @@ class Journey:
 
     async def travel(self, client: Client) -> str:
         """Start the run, print what was asked for, and give back its last known status."""
-        accepted = await client.create_run(self.body, self.idempotency_key)
+        accepted = await client.create_run(await self._typed(client), self.idempotency_key)
         if not self.wait:
             self._print_accepted(accepted)
             return accepted.document.status
@@ -101,6 +116,20 @@ class Journey:
         ended = await client.snapshot(accepted.document.run_id)
         self._print_end(ended)
         return ended.document.status
+
+    async def _typed(self, client: Client) -> CreateRun:
+        """The request, with inputs read by the types that the workflow declares."""
+        inputs = self.body.inputs
+        if not self.pairs or all(isinstance(value, str) for value in inputs.values()):
+            return self.body
+        try:
+            definition = (await client.workflow(self.body.workflow_id, None)).document
+        except CliError:
+            # A key that may not read definitions may still start runs.
+            return self.body
+        declared = [object_of(each) for each in list_of(definition.get("variables"))]
+        kinds = {str(each.get("name")): str(each.get("type")) for each in declared}
+        return msgspec.structs.replace(self.body, inputs=as_declared(self.pairs, inputs, kinds))
 
     async def _watch(self, client: Client, accepted: RunAccepted) -> None:
         import anyio

@@ -122,7 +122,8 @@ def replay(
                 hint="wait for its end, or use `wopr runs fork --mode replay`",
             )
         made = await client.fork(run_id, body)
-        await wait_quietly(client, made.document.run_id, is_silent=as_json)
+        # A replay repeats the recorded answers, so there is nothing to answer.
+        await wait_quietly(client, made.document.run_id, is_silent=as_json, hints=False)
         return await client.diff(run_id, made.document.run_id)
 
     _show_diff(ask(Target(url, api_key), repeat), as_json=as_json)

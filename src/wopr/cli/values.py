@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +45,15 @@ def parse_assignments(pairs: Sequence[str], option: str) -> JsonObject:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
         values[name] = parse_value(raw)
     return values
+
+
+def as_declared(pairs: Sequence[str], values: JsonObject, kinds: Mapping[str, str]) -> JsonObject:
+    """Read values of inputs that are declared as text as the text that was written."""
+    written = {name: raw for name, _, raw in (pair.partition("=") for pair in pairs)}
+    return {
+        name: written[name] if kinds.get(name) == "string" and not isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def parse_json(argument: str, option: str) -> Json:

@@ -41,15 +41,15 @@ async def show_events(
                 _tell_question(run_id, frame)
 
 
-async def wait_quietly(client: Client, run_id: str, *, is_silent: bool) -> None:
-    """Wait for a run's end; on a terminal a spinner tells what happens meanwhile."""
+async def wait_quietly(client: Client, run_id: str, *, is_silent: bool, hints: bool = True) -> None:
+    """Wait for a run's end. On a terminal a spinner shows progress; hints say what it waits for."""
     with _spinner(run_id, is_silent=is_silent) as spinner:
         async with aclosing(client.events(run_id, mode="updates")) as frames:
             async for frame in frames:
                 told = f"{frame.event} {_node(frame)}"
                 if spinner is not None:
                     spinner.update(Text(plain(f"run {run_id}: {told}")))
-                if frame.event in _WAITS and not is_silent:
+                if frame.event in _WAITS and hints and not is_silent:
                     note(f"run {run_id} waits: {told} {summary(_payload(frame))}")
                     _tell_question(run_id, frame)
 

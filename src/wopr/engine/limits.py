@@ -9,6 +9,8 @@ from wopr.protocol.documents import Unset
 from wopr.protocol.runs import Configurable
 from wopr.protocol.workflow import WorkflowNode
 
+DEFAULT_LOOPBACKS = 5
+
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator allows any run."""
@@ -25,12 +27,15 @@ class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int
     loop_iterations: int
     loopbacks: int
+    # Whether the workflow itself set `loopbacks`. Otherwise it does not bound counted loops.
+    are_loopbacks_set: bool = False
 
 
 def run_limits(state: RunState, host: HostLimits) -> RunLimits:
     """Narrow the host's limits; a run can lower them and never raise them."""
     options = _options(state)
     settings = state.graph.definition.settings
+    loopbacks = settings.max_loopback_iterations
     return RunLimits(
         node_executions=_narrow(host.max_node_executions, options.recursion_limit),
         duration_ms=min(
@@ -38,7 +43,8 @@ def run_limits(state: RunState, host: HostLimits) -> RunLimits:
             settings.timeout or host.max_run_duration_ms,
         ),
         loop_iterations=_narrow(host.max_loop_iterations, options.max_loop_iterations),
-        loopbacks=settings.max_loopback_iterations,
+        loopbacks=DEFAULT_LOOPBACKS if isinstance(loopbacks, Unset) else loopbacks,
+        are_loopbacks_set=not isinstance(loopbacks, Unset),
     )
 
 

@@ -25,6 +25,9 @@ from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
 
+# Config keys of `core.loop` that say how often it goes round.
+COUNTS = frozenset({"items", "times"})
+
 
 def plan(state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()) -> Plan:
     """Name every step the run may take now, in the workflow's own order.
@@ -119,7 +122,10 @@ def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
     """Gates whose work was sent back once more than a workflow may loop back."""
     for node_id, node in state.nodes.items():
         if node.status == "pending" and node.refinements > limits.loopbacks:
-            message = f"{node_id} sent the work back more than {limits.loopbacks} times"
+            message = (
+                f"{node_id} sent the work back more than {limits.loopbacks} times: raise "
+                "settings.maxLoopbackIterations of the workflow"
+            )
             error = RunError(code="loop_limit_exceeded", message=message)
             yield Loopback(node_id, node.refinements, limits.loopbacks, error)
 
@@ -160,15 +166,29 @@ def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
     if state.graph.nodes[head].type_id == SUPERVISOR:
         return _turn_or_limit(state, head, limits)
     iterations = state.nodes[head].iteration + 1
-    if iterations > limits.loopbacks:
-        message = f"{head} looped back more than {limits.loopbacks} times"
+    is_bounded = limits.are_loopbacks_set or not _is_counted(state, head)
+    if is_bounded and iterations > limits.loopbacks:
+        message = (
+            f"loop {head!r} went round more than {limits.loopbacks} times: raise "
+            "settings.maxLoopbackIterations of the workflow"
+        )
         error = RunError(code="loop_limit_exceeded", message=message)
         return Loopback(head, iterations, limits.loopbacks, error)
     if iterations > limits.loop_iterations:
-        message = f"{head} went round more than {limits.loop_iterations} times"
+        message = (
+            f"loop {head!r} went round more than {limits.loop_iterations} times: the limit is "
+            "WOPR_MAX_LOOP_ITERATIONS of the host, or maxLoopIterations of the run"
+        )
         error = RunError(code="loop_limit_exceeded", message=message)
         return Breach("loop-iterations", limits.loop_iterations, iterations, error, head)
     return Start(head)
+
+
+def _is_counted(state: RunState, head: str) -> bool:
+    """Tell whether a loop goes over items or a number of times, so that it ends by itself."""
+    node = state.graph.nodes[head]
+    carried_items = any(edge.target_input == "items" for edge in state.graph.incoming[head])
+    return carried_items or "items" in node.inputs or not COUNTS.isdisjoint(node.config)
 
 
 def _turn_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 from wopr.engine.expressions import ExpressionFault, compile_check, evaluate, lookup
-from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
+from wopr.protocol.names import not_there
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,
@@ -64,12 +65,26 @@ def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
             return _expression(name, port, scope)
         case ConnectionPort():
             outputs = _named(scope.get("nodes"), port.node_id)
-            missing = f"needs output {port.output_key!r} of node {port.node_id!r}, which is absent"
+            missing = f"needs output {port.output_key!r} of node {port.node_id!r}, "
+            missing += _without(outputs, port.output_key)
             return _required(name, _named(outputs, port.output_key), port.optional, missing)
         case VariablePort():
             found = _named(scope.get("variables"), port.variable_name)
             missing = f"needs variable {port.variable_name!r}, which is not set"
             return _required(name, found, port.optional, missing)
+
+
+def _without(outputs: Json, key: str) -> str:
+    """Say why an output is not there: the node has none, or has others."""
+    if not is_object(outputs) or not outputs:
+        return "which has no outputs"
+    message = f"which it does not have: {not_there(key, outputs)}"
+    if "childRunId" in outputs:
+        message += (
+            "; values of a child run are not outputs of the node: map them to variables with "
+            "outputMapping"
+        )
+    return message
 
 
 def _expression(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> Json:

@@ -13,6 +13,7 @@ import msgspec
 from wopr.http.asgi import Receive, Scope
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
+from wopr.protocol.names import unknown_key
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
 from wopr.security.redact import Redactor
@@ -184,9 +185,21 @@ def decode(raw: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as fault:
         message, _, path = str(fault).partition(" - at ")
         field = path.strip("`").removeprefix("$").removeprefix(".") or "body"
-        raise Refused(f"{field}: {message}", field=_named(message, field)) from fault
+        raise Refused(
+            f"{field}: {_explained(message, field, kind)}", field=_named(message, field)
+        ) from fault
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise Refused(f"the body is not valid JSON: {fault}", field="body") from fault
+
+
+def _explained(message: str, field: str, kind: type[T]) -> str:
+    """Name an unknown key of the body with a suggestion, in place of the decoder's own words."""
+    if "unknown field" not in message:
+        return message
+    name = message.split("`")[1]
+    if field == "body" and issubclass(kind, msgspec.Struct):
+        return unknown_key(name, [each.encode_name for each in msgspec.structs.fields(kind)])
+    return f"unknown key {name!r}"
 
 
 def _named(message: str, field: str) -> str:

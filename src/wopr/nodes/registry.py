@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast, get_type_hints
 
+import msgspec
+
 from wopr.engine.expression_tokens import is_list
 from wopr.engine.outcome import (
     Breached,
@@ -23,6 +25,7 @@ from wopr.nodes.context import NodeContext
 from wopr.nodes.threads import run_in_thread
 from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.workflow import TypeId
 
 Execute = Callable[[NodeContext, Any, Any], Any]
 AskedKeys = Callable[[NodeContext, Any, Any], frozenset[str] | None]
@@ -56,6 +59,16 @@ class NodeType:
     # The keys of what the node would first ask a model; a replay compares them with the record,
     # unless they cannot be told here.
     asked_keys: AskedKeys | None = None
+
+    def __post_init__(self) -> None:
+        for type_id in (self.type_id, *self.aliases):
+            try:
+                msgspec.convert(type_id, TypeId)
+            except msgspec.ValidationError:
+                raise ValueError(
+                    f"{type_id!r} is not the id of a node type: it starts with a lower-case letter, "
+                    "followed by letters, digits, '.', '_' or '-', such as 'acme.send-mail'"
+                ) from None
 
     def decode_config(self, config: JsonObject) -> Any:
         """The config as the node wants it; raises `msgspec.ValidationError` naming the path."""

@@ -224,12 +224,16 @@ class WorkflowMetadata(Document, frozen=True, kw_only=True):
 
 
 class WorkflowSettings(Document, frozen=True, kw_only=True):
-    """Limits of every run of the workflow; a timeout of 0 means none."""
+    """Limits of every run of the workflow; a timeout of 0 means none.
+
+    Without `maxLoopbackIterations` a loop goes round 5 times at most. A loop over items or a number
+    of times then ends with them instead.
+    """
 
     timeout: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
     log_level: Literal["debug", "info", "warn", "error"] = "info"
-    max_loopback_iterations: Annotated[int, msgspec.Meta(ge=1)] = 5
+    max_loopback_iterations: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
 
 
 class WorkflowDefinition(Closed, frozen=True, kw_only=True):

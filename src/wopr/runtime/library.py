@@ -25,6 +25,7 @@ from wopr.protocol.checking import Fault, compile_schema, refused
 from wopr.protocol.documents import Json, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
+from wopr.protocol.names import nearest
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.runtime.registration import (
     CONFORMANCE_PREFIX,
@@ -40,6 +41,8 @@ COMPILED_KEPT = 512
 # After so long the newest version is read again, behind the caller that finds it so old. A new
 # version is heard of at once: from this process when it registers one, else by a notification.
 NEWEST_KEPT_MS = 60_000
+# How many workflows of a tenant are looked at for a suggestion.
+MOST_SUGGESTED = 200
 MODEL_SUPERVISOR = declared_as(model_supervisor)
 _AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
@@ -151,7 +154,20 @@ class Library:
             row = await self._store.workflow(owner, workflow_id, version)
             if row is not None:
                 return row
-        raise NotFound(f"there is no workflow {workflow_id!r}")
+        raise NotFound(await self._no_workflow(tenant, workflow_id, version))
+
+    async def _no_workflow(self, tenant: str, workflow_id: str, version: str | None) -> str:
+        """Say what is missing, with the nearest id among the workflows that the tenant can run."""
+        names: set[str] = set()
+        for owner in (tenant, SHARED):
+            rows = await self._store.workflows(owner, None, MOST_SUGGESTED)
+            names |= {row.workflow_id for row in rows}
+        if workflow_id in names:
+            return f"there is no version {version!r} of workflow {workflow_id!r}"
+        near = nearest(workflow_id, names)
+        return f"there is no workflow {workflow_id!r}" + (
+            "" if near is None else f": did you mean {near!r}?"
+        )
 
     async def newest(self, tenant: str, workflow_id: str) -> Compiled:
         """The version that a new run gets."""

@@ -101,12 +101,18 @@ def _reads(text: str, name: str) -> bool:
 def _fault(variable: WorkflowVariable, inputs: JsonObject) -> str | None:
     if variable.name not in inputs:
         has_default = not isinstance(variable.default_value, Unset)
-        return None if has_default or not variable.required else f"must be a {variable.type}"
+        if has_default or not variable.required:
+            return None
+        return f"is missing: it is required and must be {_article(variable.type)}"
     value: Json = inputs[variable.name]
     is_right = isinstance(value, _KINDS[variable.type]) and (
         variable.type == "boolean" or not isinstance(value, bool)
     )
-    return None if is_right else f"must be a {variable.type}, not {_name(value)}"
+    return None if is_right else f"must be {_article(variable.type)}, not {_name(value)}"
+
+
+def _article(kind: VariableType) -> str:
+    return f"an {kind}" if kind in ("object", "array") else f"a {kind}"
 
 
 def _name(value: Json) -> str:

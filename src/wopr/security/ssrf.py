@@ -120,7 +120,7 @@ def _split(url: str) -> SplitResult:
     except ValueError:
         raise DestinationDenied("the URL is malformed") from None
     if parts.scheme not in _DEFAULT_PORTS:
-        raise DestinationDenied("only https is dialled")
+        raise DestinationDenied("the URL must start with https://")
     if "@" in parts.netloc:
         raise DestinationDenied("a URL must not carry credentials")
     return parts
@@ -177,7 +177,10 @@ def _is_ipv4(host: str) -> bool:
 def _require_public(destination: Destination) -> None:
     host = destination.host
     if destination.scheme != "https":
-        raise DestinationDenied("only https is dialled")
+        raise DestinationDenied(
+            "the URL must start with https://; http is allowed only on a host with "
+            "WOPR_ALLOW_PRIVATE_DESTINATIONS=1"
+        )
     if destination.is_address and is_blocked_address(host):
         raise DestinationDenied("the address is not public")
     if host in _BLOCKED_NAMES or host.endswith(_BLOCKED_SUFFIXES):

@@ -1,0 +1,140 @@
+"""Messages that say what is wrong, with the name and the value, and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.client import Wire
+from tests.wire.creating import refused
+from tests.wire.definitions import edge, fresh, node, variable, workflow
+from wopr.protocol.documents import Json, JsonObject
+
+LOOP_EDGES = [
+    edge("loop", "body", condition={"type": "equals", "left": "done", "right": False}),
+    edge("body", "loop"),
+]
+
+
+def loop(config: JsonObject, inputs: JsonObject | None = None, **settings: int) -> JsonObject:
+    head = node("loop", "core.loop", config=config, inputs=inputs or {})
+    return workflow([head, node("body")], edges=LOOP_EDGES, settings=settings)
+
+
+TEN: list[Json] = list(range(10))
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        loop({"items": TEN}),
+        loop({"times": 10}),
+        loop({}, {"items": {"type": "static", "value": TEN}}),
+    ],
+    ids=["items", "times", "input"],
+)
+def test_a_loop_over_ten_items_goes_over_all_of_them(acme: Wire, definition: JsonObject) -> None:
+    run_id = acme.create(acme.register(definition))
+
+    ended = acme.finished(run_id)
+
+    bodies = [
+        e for e in acme.log(run_id) if (e["type"], e.get("nodeId")) == ("node.completed", "body")
+    ]
+    assert ended["status"] == "completed"
+    assert len(bodies) == 10
+
+
+def test_a_loop_that_goes_round_too_often_names_the_setting(acme: Wire) -> None:
+    endless = acme.run(acme.register(loop({"while": "true"})))
+    limited = acme.run(acme.register(loop({"items": TEN}, maxLoopbackIterations=3)))
+
+    assert endless["error"] == {
+        "code": "loop_limit_exceeded",
+        "message": "loop 'loop' went round more than 5 times: raise "
+        "settings.maxLoopbackIterations of the workflow",
+    }
+    assert "more than 3 times" in limited["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("type_id", "config", "name"),
+    [
+        ("core.conditional", {"expression": "input.a +"}, "expression"),
+        ("core.loop", {"while": "1 ="}, "while"),
+    ],
+)
+def test_an_expression_that_cannot_be_read_is_found_at_registration(
+    acme: Wire, type_id: str, config: JsonObject, name: str
+) -> None:
+    response = acme.post("/v1/workflows", workflow([node("ask", type_id, config=config)]))
+
+    [fault] = response.json()["details"]["errors"]
+    assert fault["path"] == f"nodes.0.config.{name}"
+    assert fault["message"].startswith("expression ")
+
+
+def test_a_missing_input_is_called_missing(acme: Wire) -> None:
+    definition = workflow([node("a")], variables=[variable("reason", required=True)])
+
+    details = refused(acme, {"workflowId": acme.register(definition)})
+
+    message = "is missing: it is required and must be a string"
+    assert details["errors"] == [{"path": "inputs.reason", "message": message}]
+
+
+def test_an_unknown_workflow_comes_with_a_suggestion(acme: Wire, globex: Wire) -> None:
+    name = fresh("invoicing")
+    acme.register(workflow([node("a")], id=name))
+
+    own = acme.post("/v1/runs", {"workflowId": f"{name}s"})
+    foreign = globex.post("/v1/runs", {"workflowId": f"{name}s"})
+
+    assert own.status_code == foreign.status_code == 404
+    assert own.json()["message"] == f"there is no workflow '{name}s': did you mean '{name}'?"
+    assert name not in foreign.json()["message"].replace(f"{name}s", "")
+
+
+def test_an_unknown_version_of_a_workflow_is_called_so(acme: Wire) -> None:
+    name = acme.register(workflow([node("a")]))
+
+    response = acme.get(f"/v1/workflows/{name}", params={"version": "9"})
+
+    assert response.json()["message"] == f"there is no version '9' of workflow '{name}'"
+
+
+def test_a_missing_output_of_a_child_run_says_what_there_is_and_what_to_do(acme: Wire) -> None:
+    child = acme.register(workflow([node("a")]))
+    total = {"type": "connection", "nodeId": "call", "outputKey": "total"}
+    parent = workflow(
+        [
+            node("call", "core.subWorkflow", config={"workflowId": child}),
+            node("use", "core.identity", inputs={"total": total}),
+        ]
+    )
+
+    ended = acme.run(acme.register(parent))
+
+    assert ended["error"]["message"] == (
+        "inputs: input 'total' needs output 'total' of node 'call', which it does not have: expected "
+        "one of childRunId, childStatus; values of a child run are not outputs of the node: map them "
+        "to variables with outputMapping"
+    )
+
+
+def test_an_unknown_key_of_a_request_comes_with_a_suggestion(acme: Wire) -> None:
+    body = {"url": "https://example.com/hook", "event": ["run.completed"]}
+
+    response = acme.post("/v1/webhooks", body)
+
+    assert response.status_code == 400
+    assert response.json()["message"].startswith("body: unknown key 'event': did you mean 'event")
+    assert response.json()["details"]["field"] == "event"
+
+
+def test_a_destination_without_https_says_what_to_write(acme: Wire) -> None:
+    response = acme.post(
+        "/v1/webhooks", {"url": "http://example.com/hook", "events": ["run.completed"]}
+    )
+
+    assert response.status_code == 400
+    assert "the URL must start with https://" in response.json()["message"]
