@@ -142,9 +142,16 @@ class QueueSource:
         if self._waker is None or not self._holding.has_room:
             return False
         due = await self._peers.take_due(self._holding.process, self._now(), MOST_DUE)
+        # No more at once than jobs: the process's signs of life need connections too.
+        limiter, waker = anyio.CapacityLimiter(self._at_once), self._waker
+
+        async def advance(tenant: str, run_id: str) -> None:
+            async with limiter:
+                await waker.now(tenant, run_id)
+
         async with anyio.create_task_group() as tasks:
             for tenant, run_id in due:
-                tasks.start_soon(self._waker.now, tenant, run_id)
+                tasks.start_soon(advance, tenant, run_id)
         return len(due) == MOST_DUE
 
     async def _advance(self, tenant: str, run_id: str) -> None:
