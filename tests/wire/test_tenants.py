@@ -33,6 +33,7 @@ LISTS: dict[str, dict[str, str]] = {
     "listQueues": {"limit": "200"},
     "feedbackSummary": {"by": "agent"},
     "exportRuns": {},
+    "listProcesses": {},
     "listPacks": {},
     "exportPacks": {},
 }
