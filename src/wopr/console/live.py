@@ -68,7 +68,7 @@ class Memo:
     )
 
     def item(self, container: str, key: str, made_of: object, draw: Callable[[], str]) -> str:
-        """The markup of an item, drawn anew only when what it is made of has changed."""
+        """The markup of an item, rendered again only when its data has changed."""
         kept = self.known.get((container, key))
         if kept is None or kept[0] != made_of:
             kept = (made_of, draw())

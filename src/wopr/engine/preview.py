@@ -205,7 +205,7 @@ def _ends_execution(event: RunEvent) -> bool:
         case "node.cancelled":
             return payload.get("reason") not in INTERRUPTIONS
         case "approval.received":
-            # The work is sent back, and the gate starts anew.
+            # The work is sent back, and the gate starts again.
             return payload.get("action") == "refine"
         case _:
             return False

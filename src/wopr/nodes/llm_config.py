@@ -61,7 +61,7 @@ class ChatConfig(Closed, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name every option that is none of a provider's."""
+        """Name every option that no provider takes."""
         yield from option_faults(config)
 
 
@@ -90,7 +90,7 @@ def is_provider_option(name: str) -> bool:
 
 
 def option_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-    """Name every option that is none of a provider's."""
+    """Name every option that no provider takes."""
     options = config.get("providerOptions")
     for name in options if is_object(options) else ():
         if not is_provider_option(name):

@@ -152,10 +152,10 @@ def _system(config: ChatConfig, manifest: AgentManifest | None) -> Message:
 
 
 def _history(ctx: NodeContext, agent_id: str) -> Iterator[Message]:
-    """The shared context as this node's model is told of it.
+    """The shared context as the history of this node's model.
 
-    What the agent itself said is its own. What another agent said is data: it may repeat what
-    somebody outside wants to be obeyed. Nodes without an agent speak for the host alike.
+    The agent's own messages stay assistant messages. Messages of another agent are passed as data:
+    they may repeat instructions from an untrusted source. Nodes without an agent count as one agent.
     """
     is_unnamed = agent_id.startswith(UNNAMED)
     for said in ctx.llm.history:

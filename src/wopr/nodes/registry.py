@@ -108,7 +108,7 @@ def node(
     """Declare a node type from a function `(ctx, config, inputs) -> outcome or outputs`.
 
     A plain function runs in a thread and may block. An `async` function shares the event loop with
-    everything else in the process: it must await whatever takes time.
+    everything else in the process: it must await every operation that takes time.
     """
 
     def declare(function: F) -> F:
