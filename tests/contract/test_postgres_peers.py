@@ -17,6 +17,7 @@ from wopr.store.port.peers import Listening, News, Process, Woken
 from wopr.store.postgres import PostgresStore
 from wopr.store.postgres.append import URGENT
 from wopr.store.postgres.schema_peers import HORIZON_MS
+from wopr.store.postgres.schema_timers import OVERDUE_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -143,23 +144,28 @@ async def test_a_wake_up_is_queued_with_the_append_that_causes_it(store: Postgre
         [
             batch("now", wake_at=T0),
             batch("soon", wake_at=T0 + 500),
-            batch("far", wake_at=T0 + HORIZON_MS + 1),
+            claimed(batch("held", wake_at=T0 + 500), "p1"),
+            claimed(batch("held for long", wake_at=T0 + HORIZON_MS + 1), "p1"),
             batch("never"),
         ],
     )
     with pytest.raises(SequenceTaken):
         await store.append(TENANT, [batch("new", wake_at=T0), batch("now", 7)])
 
-    assert await jobs(store) == [("now", 0, False), ("soon", 0, True)]
+    # A run that no process holds is taken from its row when it is due.
+    assert await jobs(store) == [("held", 0, True), ("now", 0, False)]
 
 
 async def test_a_run_has_one_wake_up_the_earliest_and_most_urgent(store: PostgresStore) -> None:
-    await store.append(TENANT, [batch(wake_at=T0 + 900)])
-    await store.append(TENANT, [replace(batch(first=1, wake_at=T0 + 500), is_urgent=True)])
-    await store.append(TENANT, [batch(first=2, wake_at=T0 + 700)])
+    def held(first: int, wake_at: int) -> Batch:
+        return claimed(batch(first=first, wake_at=wake_at), "p1")
+
+    await store.append(TENANT, [held(0, T0 + 900)])
+    await store.append(TENANT, [replace(held(1, T0 + 500), is_urgent=True)])
+    await store.append(TENANT, [held(2, T0 + 700)])
     assert await jobs(store) == [("run-1", URGENT, True)]
 
-    await store.append(TENANT, [batch(first=3, wake_at=T0)])
+    await store.append(TENANT, [held(3, T0)])
     assert await jobs(store) == [("run-1", URGENT, False)]
 
 
@@ -211,8 +217,7 @@ async def test_the_runs_of_a_process_that_died_are_free_and_due(store: PostgresS
     freed = await row(store, "dead")
     assert (freed.holder, freed.wake_at) == (None, T0 + 9)
     assert (await row(store, "alive")).holder == "alive"
-    assert await store.peers.queue_due(T0 + 9) == 1
-    assert await jobs(store) == [("dead", 0, False)]
+    assert await store.peers.take_due("alive", T0 + 9, 5) == [(TENANT, "dead")]
     # It comes back, and hears that it was gone.
     assert (await store.peers.beat(Process(name="dead", kind="worker"))).is_new
     with pytest.raises(HoldLost):
@@ -224,24 +229,36 @@ async def test_a_job_whose_worker_is_gone_is_dropped_and_its_run_queued_anew(
 ) -> None:
     await store.append(TENANT, [batch(wake_at=T0)])
     await store._db.tell(DOING, ("run-1",))
-    assert await store.peers.queue_due(T0) == 0
+    overdue = T0 + OVERDUE_MS
+    assert await store.peers.queue_due(overdue) == 0
 
     await store.peers.rescue(T0)
 
-    assert await store.peers.queue_due(T0) == 1
+    assert await store.peers.queue_due(overdue) == 1
     assert await jobs(store) == [("run-1", 0, False)]
 
 
-async def test_what_is_due_soon_is_queued_and_what_is_queued_is_left_alone(
+async def test_a_held_run_that_is_due_soon_is_queued_and_what_is_queued_is_left_alone(
     store: PostgresStore,
 ) -> None:
-    await store.append(TENANT, [batch("far", wake_at=T0 + HORIZON_MS + 1)])
-    await store.append(OTHER, [batch("further", wake_at=T0 + 3 * HORIZON_MS)])
+    await store.append(TENANT, [claimed(batch("far", wake_at=T0 + HORIZON_MS + 1), "p1")])
+    await store.append(OTHER, [claimed(batch("further", wake_at=T0 + 3 * HORIZON_MS), "p1")])
 
     assert await store.peers.queue_due(T0 + 2) == 1
     assert await store.peers.queue_due(T0 + 2) == 0
 
     assert await jobs(store) == [("far", 0, True)]
+
+
+async def test_a_run_that_no_process_holds_is_queued_only_when_it_is_overdue(
+    store: PostgresStore,
+) -> None:
+    await store.append(TENANT, [batch("timer", wake_at=T0 + 500)])
+
+    assert await store.peers.queue_due(T0 + 500 + OVERDUE_MS - 1) == 0
+    assert await store.peers.queue_due(T0 + 500 + OVERDUE_MS) == 1
+
+    assert await jobs(store) == [("timer", 0, False)]
 
 
 async def test_runs_that_are_due_are_taken_many_at_a_time_and_each_by_one_process(
@@ -261,7 +278,7 @@ async def test_runs_that_are_due_are_taken_many_at_a_time_and_each_by_one_proces
     assert await store.peers.take_due("p1", T0 + 9, 3) == []
     assert (await row(store, names[0])).holder == "p1"
     # Nothing is queued for what was taken, and nothing is queued anew.
-    assert [name for name, *_ in await jobs(store)] == ["held", "later"]
+    assert [name for name, *_ in await jobs(store)] == ["held"]
     assert await store.peers.queue_due(T0 + 9) == 0
 
 

@@ -141,7 +141,10 @@ class Peers(Protocol):
         ...
 
     async def queue_due(self, now: int) -> int:
-        """Queue a wake-up for each run that is due soon and has none; answers how many."""
+        """Queue a wake-up for each held run that is due soon, and for each run that is overdue.
+
+        A run that has a wake-up in the queue gets no second one. Returns the number queued.
+        """
         ...
 
     async def take_due(self, process: str, now: int, limit: int) -> list[tuple[str, str]]:

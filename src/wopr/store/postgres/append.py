@@ -199,7 +199,10 @@ def _add_wakes(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
 
 
 def _add_job(step: JsonObject, batch: Batch) -> None:
-    """Say how urgent wake-ups of this batch are, and when its own run's is, if that is soon."""
+    """Say how urgent wake-ups of this batch are, and when its own run's is, if that is soon.
+
+    A run that no process holds and that is due later needs no job: processes take it from its row.
+    """
     run = batch.run
     if batch.is_urgent:
         step["urgency"] = URGENT
@@ -207,5 +210,6 @@ def _add_job(step: JsonObject, batch: Batch) -> None:
         return
     # By the writer's own clock: what the database's says does not matter.
     delay = run.wake_at - run.updated_at
-    if delay <= HORIZON_MS:
+    is_held = batch.claim is not None and batch.claim.keeps
+    if delay <= 0 or (is_held and delay <= HORIZON_MS):
         step["delay"] = max(delay, 0)

@@ -97,7 +97,7 @@ class PostgresPeers:
         return int(freed)
 
     async def queue_due(self, now: int) -> int:
-        """Queue a wake-up for each run that is due soon and has none."""
+        """Queue a wake-up for each held run that is due soon, and each overdue run, without one."""
         [(queued,)] = await self._db.tell(_QUEUE_DUE, (now, _QUEUED_AT_ONCE))
         return int(queued)
 

@@ -1,9 +1,13 @@
-"""Runs that are due, taken by a process many at a time."""
+"""Runs that are due, taken by processes many at a time.
+
+A run that no process holds is taken from its row when it is due. A job of the queue wakes a run that
+a process holds, and a run that no process has taken in time.
+"""
 
 from __future__ import annotations
 
 from wopr.store.postgres.schema_host import HostFunction
-from wopr.store.postgres.schema_peers import HORIZON_MS, SAME_RUN
+from wopr.store.postgres.schema_peers import HORIZON_MS, QUEUE, SAME_RUN, TASK
 from wopr.store.postgres.security import host_functions
 
 # Later than what is queued ahead of time: no job is made for a run that was taken. Its holder
@@ -33,4 +37,38 @@ _TAKE_DUE = HostFunction(
     """,
 )
 
-TIMERS = host_functions((_TAKE_DUE,))
+# How long after its time a run that no process holds gets a job: then no process has taken it.
+OVERDUE_MS = 2000
+
+_QUEUE_DUE = HostFunction(
+    name="host_queue_due",
+    takes=("bigint", "bigint"),
+    gives="bigint",
+    changes=True,
+    body=f"""
+        WITH due AS (
+            SELECT r.tenant, r.run_id, r.wake_at FROM runs r
+            WHERE r.wake_at <= $1 + {HORIZON_MS}
+            AND (r.holder IS NOT NULL OR r.wake_at <= $1 - {OVERDUE_MS})
+            AND NOT EXISTS (
+                SELECT 1 FROM procrastinate_jobs j
+                WHERE j.queueing_lock = {SAME_RUN} AND j.status = 'todo'
+            ) AND NOT EXISTS (
+                SELECT 1 FROM procrastinate_jobs j
+                WHERE j.lock = {SAME_RUN} AND j.status = 'doing'
+            ) ORDER BY r.wake_at, r.run_id LIMIT $2
+        ), queued AS (
+            INSERT INTO procrastinate_jobs (
+                queue_name, task_name, priority, lock, queueing_lock, args, scheduled_at
+            )
+            SELECT '{QUEUE}', '{TASK}', 0, d.run_id, d.run_id,
+                jsonb_build_object('tenant', d.tenant, 'run_id', d.run_id),
+                CASE WHEN d.wake_at > $1
+                THEN clock_timestamp() + (d.wake_at - $1) * interval '1 millisecond' END
+            FROM due d
+            ON CONFLICT (queueing_lock) WHERE status = 'todo' DO NOTHING RETURNING 1
+        ) SELECT count(*) FROM queued
+    """,
+)
+
+TIMERS = (*host_functions((_TAKE_DUE,)), _QUEUE_DUE.replacement)
