@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 # uv installs in seconds what pip installs in a minute or more. Both check the hashes of the lock.
 UV := $(shell command -v uv 2>/dev/null)
-INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)
+INSTALL := $(if $(UV),$(UV) pip install --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)
 COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt

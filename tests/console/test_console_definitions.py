@@ -10,7 +10,7 @@ from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
 from tests.console.samples import PROBE, Belongings
 from tests.wire.client import Wire
-from tests.wire.definitions import edge, fresh, node, variable, workflow
+from tests.wire.definitions import edge, fresh, from_variable, node, variable, workflow
 from tests.wire.host import REVIEWER, VIEWER
 from wopr.protocol.documents import JsonObject
 
@@ -51,7 +51,7 @@ def run_of(location: str) -> str:
 
 def test_a_run_is_started_by_a_form_made_from_its_inputs(acme: Person, wire: Wire) -> None:
     definition = workflow(
-        [node("n")],
+        [node("n", "core.identity", inputs={"read": from_variable("beside")})],
         variables=[
             variable("who", required=True, description="Whom to greet."),
             variable("many", "number"),
@@ -121,7 +121,11 @@ def test_options_are_fields_too_where_the_workflow_declares_them(acme: Person, w
         ({}, "inputs.who", "must be a string"),
         ({"inputs.who": "a", "inputs.many": "x"}, "inputs.many", "must be a number"),
         ({"inputs.who": "a", "inputs.many": "true"}, "inputs.many", "not a boolean"),
-        ({"inputs.who": "a", "inputs.list": "{}"}, "inputs.list", "must be a array, not an object"),
+        (
+            {"inputs.who": "a", "inputs.list": "{}"},
+            "inputs.list",
+            "must be an array, not an object",
+        ),
         ({"inputs.who": "a", "more": "[]"}, "more", "must be a JSON object"),
         ({"inputs.who": "a", "options": "{"}, "options", "must be JSON"),
         ({"inputs.who": "a", "tags": "x" * 300}, "tags", "length"),

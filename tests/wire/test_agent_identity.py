@@ -188,7 +188,7 @@ def test_a_node_that_is_tried_again_is_not_handed_over_again(acme: Wire) -> None
         ({"modelClass": "writing"}, "nodes.0.agent.modelClass"),
         ({"memoryRef": ""}, "nodes.0.agent.memoryRef"),
         ({"version": "x" * 65}, "nodes.0.agent.version"),
-        ({"agentSharing": "isolated"}, "nodes.0.agent"),
+        ({"agentSharing": "isolated"}, "nodes.0.agent.agentSharing"),
     ],
     ids=["version and channel", "channel", "short", "long", "class", "memory", "pin", "closed"],
 )

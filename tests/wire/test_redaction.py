@@ -27,10 +27,13 @@ def test_canaries_planted_anywhere_in_a_run_come_out_nowhere(
     runs = [
         wire.create(
             "conformance-identity",
-            {"payload": planted, **{canary: canary for canary in CANARIES.values()}},
+            {"payload": planted},
             tags=[f"tag {canary}" for canary in CANARIES.values()],
             metadata={"note": list(CANARIES.values())},
             configurable={"acme.note": CANARIES},
+        ),
+        wire.create(
+            wire.register(workflow([node("a")])), {canary: canary for canary in CANARIES.values()}
         ),
         wire.create(
             "conformance-stream-text",

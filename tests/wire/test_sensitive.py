@@ -105,7 +105,9 @@ def test_each_way_of_masking_writes_what_the_contract_says(acme: Wire) -> None:
     for mode in ("mask", "omit", "hash"):
         config = {"complianceConfig": {"maskingMode": mode}}
         definition = workflow(
-            [node("a")], variables=[variable("pin", sensitive=True)], metadata=config
+            [node("a")],
+            variables=[variable("pin", sensitive=True), variable("open", "number")],
+            metadata=config,
         )
         seen[mode] = acme.run(acme.register(definition), {"pin": PIN, "open": 1})
 
@@ -228,7 +230,7 @@ def test_a_sensitive_value_handed_to_a_child_is_masked_in_the_child(acme: Wire) 
 def test_passthrough_hides_nothing_but_credentials(acme: Wire) -> None:
     definition = workflow(
         [node("copy", "core.identity", inputs={"pin": from_variable("pin")})],
-        variables=[variable("pin", sensitive=True)],
+        variables=[variable("pin", sensitive=True), variable("key")],
         metadata={"complianceConfig": {"maskingMode": "passthrough"}},
     )
 

@@ -179,9 +179,9 @@ async def try_gate(exchange: Exchange) -> Answer:
 async def dispatch(exchange: Exchange) -> Answer:
     """Run one turn of an installed agent."""
     _require_seams(exchange)
+    agent = await exchange.host.agents.agent(exchange.tenant, exchange.path["agent_id"])
     request = await exchange.document(AgentDispatch, optional=AgentDispatch())
-    agent_id = exchange.path["agent_id"]
-    return ok(await dispatch_agent(exchange.host, exchange.tenant, agent_id, request))
+    return ok(await dispatch_agent(exchange.host, exchange.tenant, agent, request))
 
 
 async def list_packs(exchange: Exchange) -> Answer:

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 import anyio
 import msgspec
 
+from wopr.agents.registry import Installed
 from wopr.engine.escalation import DEFAULT_THRESHOLD
 from wopr.engine.plan import plan
 from wopr.engine.state import RunIdentity, RunState, initial
@@ -216,14 +217,10 @@ async def decide_gate(host: Host, tenant: str, request: GateRequest) -> GateResu
 
 
 async def dispatch_agent(
-    host: Host, tenant: str, agent_id: str, request: AgentDispatch
+    host: Host, tenant: str, agent: Installed, request: AgentDispatch
 ) -> AgentDispatched:
-    """Run one turn of an installed agent, whose decision the request gives.
-
-    Raises `NotFound` when the tenant has no such agent.
-    """
-    installed = await host.agents.agent(tenant, agent_id)
-    manifest = installed.manifest
+    """Run one turn of an installed agent, whose decision the request gives."""
+    manifest = agent.manifest
     confidence = 1.0 if isinstance(request.confidence, Unset) else request.confidence
     task: Json = None if isinstance(request.task, Unset) else request.task
     decided: Json = {"task": task} if isinstance(request.decision, Unset) else request.decision
@@ -231,7 +228,7 @@ async def dispatch_agent(
         "mockReasoning": {"summary": f"{manifest.persona} reads the task."},
         "mockDecision": {"decision": decided, "confidence": confidence},
     }
-    pin: JsonObject = {"agent": {"agentId": agent_id, "version": manifest.version}}
+    pin: JsonObject = {"agent": {"agentId": manifest.agent_id, "version": manifest.version}}
     name = f"sample-dispatch-{json_digest([config, pin]).hex()[:16]}"
     node: _Node = ("agent", "core.conformance.mock-agent", config, pin)
     run_id = await _start(host, tenant, _definition(name, [node], []))
@@ -242,7 +239,7 @@ async def dispatch_agent(
         "failed": "failed",
     }
     return AgentDispatched(
-        agent_id=agent_id,
+        agent_id=manifest.agent_id,
         status=statuses.get(state.status, "escalated"),
         run_id=run_id,
         tool_surface=sorted(manifest.tools),
