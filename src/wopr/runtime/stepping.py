@@ -148,7 +148,12 @@ class Stepping:
 
 def _lacks_code(run: ActiveRun, step: Step) -> bool:
     """Whether a step starts a node whose type this process has no code for."""
-    return isinstance(step, Start) and run.compiled.types[step.node_id] is None
+    return isinstance(step, Start) and _has_no_code(run, step.node_id)
+
+
+def _has_no_code(run: ActiveRun, node_id: str) -> bool:
+    """Whether a node waits for a process with its code; a node with a test hook fails instead."""
+    return run.compiled.types[node_id] is None and node_id not in run.compiled.test_hooks
 
 
 def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> dict[str, str]:
@@ -157,9 +162,7 @@ def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> di
     if state.status != "paused":
         due += [node_id for node_id, node in state.nodes.items() if node.status == "running"]
     nodes = run.compiled.graph.nodes
-    return {
-        node_id: nodes[node_id].type_id for node_id in due if run.compiled.types[node_id] is None
-    }
+    return {node_id: nodes[node_id].type_id for node_id in due if _has_no_code(run, node_id)}
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

@@ -73,12 +73,21 @@ class Watchdog:
             beat = self._beat
             if beat == reported or time.monotonic() - beat <= self._limit + self._interval:
                 continue
-            # Documented for programs that look at their own threads.
-            frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
-            blocker = find_blocker(frames.get(watched))
-            if blocker is not None and beat == self._beat:
+            if self._look(watched, beat):
                 reported = beat
-                self._report(blocker)
+
+    def _look(self, watched: int, beat: float) -> bool:
+        """Report what blocks the loop; False when it runs again or waits for events.
+
+        A function of its own: its variables hold frames, which would keep runs in memory.
+        """
+        # Documented for programs that look at their own threads.
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        blocker = find_blocker(frames.get(watched))
+        if blocker is None or beat != self._beat:
+            return False
+        self._report(blocker)
+        return True
 
     def _report(self, blocker: Blocker) -> None:
         type_id = UNKNOWN if blocker.node_type is None else blocker.node_type.type_id
