@@ -160,10 +160,10 @@ class Library:
         """Say what is missing, with the nearest id among the workflows that the tenant can run."""
         names: set[str] = set()
         for owner in (tenant, SHARED):
+            if version is not None and await self._store.workflow(owner, workflow_id, None):
+                return f"there is no version {version!r} of workflow {workflow_id!r}"
             rows = await self._store.workflows(owner, None, MOST_SUGGESTED)
             names |= {row.workflow_id for row in rows}
-        if workflow_id in names:
-            return f"there is no version {version!r} of workflow {workflow_id!r}"
         near = nearest(workflow_id, names)
         return f"there is no workflow {workflow_id!r}" + (
             "" if near is None else f": did you mean {near!r}?"
