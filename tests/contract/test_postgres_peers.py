@@ -17,7 +17,7 @@ from wopr.store.port.peers import Listening, News, Process, Woken
 from wopr.store.postgres import PostgresStore
 from wopr.store.postgres.append import URGENT
 from wopr.store.postgres.schema_peers import HORIZON_MS
-from wopr.store.postgres.schema_timers import OVERDUE_MS
+from wopr.store.postgres.schema_timers import OVERDUE_MS, TAKEN_MS
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +217,7 @@ async def test_the_runs_of_a_process_that_died_are_free_and_due(store: PostgresS
     freed = await row(store, "dead")
     assert (freed.holder, freed.wake_at) == (None, T0 + 9)
     assert (await row(store, "alive")).holder == "alive"
-    assert await store.peers.take_due("alive", T0 + 9, 5) == [(TENANT, "dead")]
+    assert await store.peers.take_due(T0 + 9, 5) == [(TENANT, "dead")]
     # It comes back, and hears that it was gone.
     assert (await store.peers.beat(Process(name="dead", kind="worker"))).is_new
     with pytest.raises(HoldLost):
@@ -270,27 +270,24 @@ async def test_runs_that_are_due_are_taken_many_at_a_time_and_each_by_one_proces
     await store.append(OTHER, [batch("later", wake_at=T0 + HORIZON_MS)])
     await store.append(TENANT, [claimed(batch("held", wake_at=T0), "p3")])
 
-    first = await store.peers.take_due("p1", T0 + 9, 3)
-    second = await store.peers.take_due("p2", T0 + 9, 3)
+    first = await store.peers.take_due(T0 + 9, 3)
+    second = await store.peers.take_due(T0 + 9, 3)
 
     assert {run_id for _, run_id in first} == set(names[:3])
     assert {run_id for _, run_id in second} == set(names[3:])
-    assert await store.peers.take_due("p1", T0 + 9, 3) == []
-    assert (await row(store, names[0])).holder == "p1"
+    assert await store.peers.take_due(T0 + 9, 3) == []
+    assert (await row(store, names[0])).holder is None
     # Nothing is queued for what was taken, and nothing is queued anew.
     assert [name for name, *_ in await jobs(store)] == ["held"]
     assert await store.peers.queue_due(T0 + 9) == 0
 
 
-async def test_runs_that_were_taken_by_a_process_that_died_are_due_at_once(
-    store: PostgresStore,
-) -> None:
+async def test_a_run_that_was_taken_and_not_advanced_is_due_again(store: PostgresStore) -> None:
     await store.append(TENANT, [batch(wake_at=T0)])
-    assert await store.peers.take_due("gone", T0, 10) == [(TENANT, "run-1")]
+    assert await store.peers.take_due(T0, 10) == [(TENANT, "run-1")]
 
-    assert await store.peers.rescue(T0 + 9) == 1
-
-    assert await store.peers.take_due("p1", T0 + 9, 10) == [(TENANT, "run-1")]
+    assert await store.peers.take_due(T0 + TAKEN_MS - 1, 10) == []
+    assert await store.peers.take_due(T0 + TAKEN_MS, 10) == [(TENANT, "run-1")]
 
 
 async def test_a_run_that_waits_for_code_is_found_by_who_has_it_and_handed_to_who_lives(

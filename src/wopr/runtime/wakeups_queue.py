@@ -139,15 +139,15 @@ class QueueSource:
 
     async def _take_due(self) -> bool:
         """Advance a batch of runs that are due; whether there may be more of them."""
-        if self._waker is None or not self._holding.has_room:
+        if not self._holding.has_room:
             return False
-        due = await self._peers.take_due(self._holding.process, self._now(), MOST_DUE)
+        due = await self._peers.take_due(self._now(), MOST_DUE)
         # No more at once than jobs: the process's signs of life need connections too.
-        limiter, waker = anyio.CapacityLimiter(self._at_once), self._waker
+        limiter = anyio.CapacityLimiter(self._at_once)
 
         async def advance(tenant: str, run_id: str) -> None:
             async with limiter:
-                await waker.now(tenant, run_id)
+                await self._advance(tenant, run_id)
 
         async with anyio.create_task_group() as tasks:
             for tenant, run_id in due:

@@ -147,10 +147,10 @@ class Peers(Protocol):
         """
         ...
 
-    async def take_due(self, process: str, now: int, limit: int) -> list[tuple[str, str]]:
-        """Make this process the holder of runs that are due and that no process holds.
+    async def take_due(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Take runs that are due and that no process holds, with their tenants, earliest first.
 
-        Answers with their tenants, the earliest first. They are due again when the process dies.
+        No other caller gets them for some seconds. A run that was not advanced by then is due again.
         """
         ...
 

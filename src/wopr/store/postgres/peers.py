@@ -39,7 +39,7 @@ UPDATE leases SET renewed_at = '-infinity' WHERE name = 'duties' AND process_id 
 _RESCUE = "SELECT host_rescue(%s)"
 _DROP_STALLED = "SELECT host_drop_stalled()"
 _QUEUE_DUE = "SELECT host_queue_due(%s, %s)"
-_TAKE_DUE = "SELECT tenant, id FROM host_take_due(%s, %s, %s)"
+_TAKE_DUE = "SELECT tenant, id FROM host_take_due(%s, %s)"
 _QUEUE = "SELECT queue_wake(%s, %s, %s, 0)"
 _TELL = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
 _OWE = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
@@ -101,9 +101,9 @@ class PostgresPeers:
         [(queued,)] = await self._db.tell(_QUEUE_DUE, (now, _QUEUED_AT_ONCE))
         return int(queued)
 
-    async def take_due(self, process: str, now: int, limit: int) -> list[tuple[str, str]]:
-        """Make this process the holder of runs that are due and that no process holds."""
-        rows = await self._db.tell(_TAKE_DUE, (process, now, limit))
+    async def take_due(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Take runs that are due and that no process holds, each for one caller."""
+        rows = await self._db.tell(_TAKE_DUE, (now, limit))
         return [(row[0], row[1]) for row in rows]
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
