@@ -119,6 +119,7 @@ async def test_the_next_attempt_waits_for_a_child_of_its_own_and_as_long_again(
     await until_due_at(ours, run_id, OVER_AT + LIMIT_MS + 1)
     first, second = await children(ours, run_id)
     await ours.until(first, "cancelled")
+    await ours.until(second, "waiting-approval")
     await answer(ours, second, ACCEPT)
 
     await ours.until(run_id, "completed")
