@@ -145,7 +145,7 @@ def verdict(state: RunState, node_id: str, completing: Collection[str] = ()) -> 
 
 
 def _carried_at_least(state: RunState, edge: WorkflowEdge) -> Carried:
-    """What an edge carries whatever its completed source returned."""
+    """What an edge carries independently of the outputs of its completed source."""
     is_decided = isinstance(edge.condition, Unset) and not any(
         edge.target_node_id not in state.graph.loops[head].members
         for head in state.graph.enclosing[edge.source_node_id]

@@ -31,7 +31,7 @@ OBSERVED_WORKFLOW: Final = "kahn.observed"
 SOURCE: Final = "kahn"
 _VENDOR: Final = "kahn."
 _CLEAN: Final[frozenset[CiOutcome]] = frozenset({"clean", "clean_with_flake"})
-# The line itself, beside its fields, where writing the fields anew would give other bytes.
+# The line itself, beside its fields, where encoding the fields again would give other bytes.
 _RAW: Final = "kahn_line"
 
 
@@ -103,7 +103,7 @@ class Observer:
         return f"redacted-{sha256(agent_id.encode()).hexdigest()[:8]}"
 
     def _payload(self, line: KahnLine) -> JsonObject:
-        """The line's fields, and its bytes where writing the fields anew would give others."""
+        """The line's fields, and its bytes where encoding the fields would give other bytes."""
         fields = line.fields
         # By the encoder that writes the log, so that what is equal here is equal when it is read.
         if _RAW not in fields and encode(fields) == line.raw:

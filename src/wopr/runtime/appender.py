@@ -41,7 +41,7 @@ _WAITS = frozenset(
 _AUDITS = frozenset({"cap.breached", "eval.scored"})
 
 
-# What comes of a node's execution: these events name the version of the code that executed it.
+# Events of a node's execution. They name the version of the code that executed the node.
 _EXECUTIONS = frozenset(
     {"node.started", "node.completed", "node.failed", "node.retried", "node.suspended"}
 )

@@ -145,7 +145,7 @@ class Library:
     def forget_newest(self) -> None:
         """Hear that something was registered: what is read from now on is the newest."""
         self._newest.clear()
-        # Who waits for a read that began before gets what it reads, and nobody else does.
+        # Callers that wait for an earlier read still get its result; later callers read again.
         self._reading.clear()
 
     async def row(self, tenant: str, workflow_id: str, version: str | None = None) -> WorkflowRow:

@@ -146,7 +146,7 @@ class Target:
 
     @contextmanager
     def _unsecured(self, tables: Sequence[TargetTable]) -> Generator[None, None, None]:
-        """Be bound by no tenant, inside a transaction that nobody else sees into.
+        """Lift row-level security inside a transaction, so that no other session is affected.
 
         No trigger fires: what triggers count is copied as it was counted.
         """

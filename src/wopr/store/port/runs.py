@@ -160,7 +160,7 @@ class Batch:
 class RunFilter:
     """Which runs to list; an absent field does not filter. `created_before` is exclusive.
 
-    `label` is the text of a label that somebody gave the run.
+    `label` is the text of a label annotation on the run.
     """
 
     statuses: tuple[str, ...] = ()

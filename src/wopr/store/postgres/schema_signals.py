@@ -90,8 +90,8 @@ def _recount(unit: str, length: int) -> tuple[str, ...]:
     )
 
 
-# Checks of KAHN producers are told from judgments from here on, so all counts are made anew. A
-# label with an escaped control character is left out: PostgreSQL cannot read it from JSON.
+# This migration separates checks of KAHN producers from people's annotations, so all counts are
+# computed again. A label with an escaped control character is left out: PostgreSQL cannot read it from JSON.
 _FILL = (
     *(f"ALTER TABLE {table} NO FORCE ROW LEVEL SECURITY" for table in _READ),
     """

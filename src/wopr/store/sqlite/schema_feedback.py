@@ -172,7 +172,8 @@ def _counted(table: str, new: str, old: str) -> tuple[str, ...]:
     )
 
 
-# Checks of KAHN producers are told from judgments from here on, so all counts are made anew.
+# This migration separates checks of KAHN producers from people's annotations, so all counts are
+# computed again.
 SIGNALS = (
     "ALTER TABLE annotations ADD COLUMN source TEXT NOT NULL DEFAULT 'person'",
     """
