@@ -129,13 +129,18 @@ def reader_count(host: FragileHost) -> int:
 
 
 def half_a_request(host: FragileHost, body: bytes) -> socket.socket:
-    """Open a connection and send a request to create a run, all but its last byte."""
+    """Open a connection and send a request to create a run, all but its last byte.
+
+    The host has accepted the connection when this returns: it accepts in order, and it has answered
+    a later one. Closing the listening socket resets connections that were not yet accepted.
+    """
     connection = socket.create_connection(("127.0.0.1", host.port), timeout=LONG_SECONDS)
     head = (
         "POST /v1/runs HTTP/1.1\r\nHost: wopr\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {ACME}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     connection.sendall(head.encode() + body[:-1])
+    assert not is_refused(host)
     return connection
 
 
@@ -162,7 +167,6 @@ def test_a_request_that_was_begun_is_answered_and_kept_while_new_callers_are_tur
     host = new_host(WOPR_DRAIN_SECONDS=str(LONG_SECONDS))
     body = json.dumps({"workflowId": "conformance-noop"}).encode()
     with half_a_request(host, body) as connection:
-        assert not is_refused(host)
         host.ask_to_stop()
         eventually(lambda: is_refused(host))
 
