@@ -15,11 +15,13 @@ from wopr.protocol.documents import Json, JsonObject
 
 SAMPLE = "/v1/host/sample"
 CAUTIOUS = "core.conformance.agents.cautious"
+RECEIVER = "https://example.com/conformance"
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 SEAMS: tuple[tuple[str, str, JsonObject | None], ...] = (
     ("POST", f"{SAMPLE}/workflows", {"workflowId": "w", "nodes": [{"nodeId": "a", "typeId": "t"}]}),
     ("POST", f"{SAMPLE}/agents/{CAUTIOUS}/dispatch", {}),
     ("POST", f"{SAMPLE}/test/capability-toggle", {"reset": True}),
+    ("POST", f"{SAMPLE}/test/surface", {"tenantId": "a", "surface": "webhooks", "op": "list"}),
     ("POST", f"{SAMPLE}/test/idempotency/concurrent-claim", {"executors": 2}),
     ("POST", f"{SAMPLE}/test/runs/{UNKNOWN}/variables", {"variables": {}}),
     ("POST", f"{SAMPLE}/authorization/decide", {"principal": "p", "action": "runs:read"}),
@@ -140,6 +142,76 @@ def test_an_unknown_capability_cannot_be_switched(acme: Wire) -> None:
 
     assert response.status_code == 400
     assert response.json()["details"]["field"] == "name"
+
+
+def surface(wire: Wire, tenant: str, op: str, **args: Json) -> JsonObject:
+    body: JsonObject = {"tenantId": tenant, "surface": "webhooks", "op": op, "args": args}
+    return answered(wire, f"{SAMPLE}/test/surface", body)
+
+
+def listed(wire: Wire, tenant: str) -> list[str]:
+    return [each["webhookId"] for each in surface(wire, tenant, "list")["webhooks"]]
+
+
+def test_a_webhook_of_one_test_tenant_is_not_listed_in_another(acme: Wire, globex: Wire) -> None:
+    made = surface(acme, "tenant-a", "register", url=RECEIVER, events=["run.completed"])
+    name = made["webhookId"]
+
+    assert listed(acme, "tenant-a") == [name]
+    assert listed(acme, "tenant-b") == []
+    assert listed(globex, "tenant-a") == []
+    assert name not in acme.get("/v1/webhooks").text
+    assert acme.request("DELETE", f"/v1/webhooks/{name}").status_code == 404
+
+    surface(acme, "tenant-a", "unregister", webhookId=name)
+    assert listed(acme, "tenant-a") == []
+
+
+def test_a_test_tenant_is_none_that_a_key_belongs_to(acme: Wire, globex: Wire) -> None:
+    own = globex.post("/v1/webhooks", {"url": RECEIVER, "events": ["*"]}).json()["webhookId"]
+
+    assert own not in listed(acme, "globex")
+    assert own not in listed(globex, "globex")
+
+
+def test_a_webhook_that_a_test_tenant_lacks_cannot_be_removed(acme: Wire) -> None:
+    name = surface(acme, "tenant-a", "register", url=RECEIVER, events=["*"])["webhookId"]
+    body = {"surface": "webhooks", "op": "unregister", "args": {"webhookId": name}}
+
+    response = acme.post(f"{SAMPLE}/test/surface", {"tenantId": "tenant-b", **body})
+
+    assert (response.status_code, response.json()["error"]) == (404, "subscription_not_found")
+    assert listed(acme, "tenant-a") == [name]
+    surface(acme, "tenant-a", "unregister", webhookId=name)
+
+
+def test_a_surface_that_the_host_lacks_is_not_found(acme: Wire) -> None:
+    body = {"tenantId": "tenant-a", "surface": "kv", "op": "set", "args": {"key": "k"}}
+
+    response = acme.post(f"{SAMPLE}/test/surface", body)
+
+    assert (response.status_code, response.json()["error"]) == (404, "not_found")
+    assert response.json()["message"] == 'This host has no surface "kv". It has: webhooks.'
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ({"op": "publish"}, "op"),
+        ({"op": "register", "args": {"events": ["*"]}}, "args.url"),
+        ({"op": "register", "args": {"url": "https://127.0.0.1/", "events": ["*"]}}, "url"),
+        ({"op": "unregister", "args": {}}, "args.webhookId"),
+        ({"op": "list", "args": {"limit": 5}}, "args.limit"),
+    ],
+)
+def test_a_surface_call_that_cannot_work_is_refused_by_its_field(
+    acme: Wire, call: JsonObject, field: str
+) -> None:
+    body = {"tenantId": "tenant-a", "surface": "webhooks", **call}
+
+    response = acme.post(f"{SAMPLE}/test/surface", body)
+
+    assert (response.status_code, response.json()["details"]["field"]) == (400, field)
 
 
 def test_variables_of_a_live_run_can_be_set_by_its_own_tenant(acme: Wire, globex: Wire) -> None:

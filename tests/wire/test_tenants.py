@@ -64,6 +64,7 @@ FLEET = [
 SEAMS = [
     "registerSampleWorkflow",
     "toggleCapability",
+    "callSurface",
     "claimConcurrently",
     "decideAuthorization",
     "tryGovernanceGate",

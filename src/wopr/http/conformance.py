@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from wopr.http.answers import Answer, ok
-from wopr.http.exchange import Exchange
+from wopr.http.exchange import Exchange, decode
 from wopr.http.operation import Operation
+from wopr.http.paging import PAGE_MOST
 from wopr.http.runs import run_id
-from wopr.protocol.documents import UNSET, Closed, Document, JsonObject, NonEmpty, Unset
+from wopr.http.webhooks import webhook_item
+from wopr.protocol.documents import (
+    UNSET,
+    Closed,
+    Document,
+    Id,
+    JsonObject,
+    NonEmpty,
+    Unset,
+)
 from wopr.protocol.errors import Forbidden, NotFound, Refused
 from wopr.protocol.manifests import AgentManifest
+from wopr.protocol.webhooks import RegisterWebhook, WebhookItem
 from wopr.runtime.conformance import (
     PROBE,
     TOGGLES,
@@ -58,6 +69,50 @@ class VariablesSet(Document, frozen=True, kw_only=True, omit_defaults=False):
 
     run_id: str
     variables: JsonObject
+
+
+class SurfaceCall(Closed, frozen=True, kw_only=True):
+    """A call of one of the host's surfaces in the name of a test tenant."""
+
+    tenant_id: Id
+    surface: NonEmpty
+    op: NonEmpty
+    args: JsonObject = {}
+
+
+class WebhookName(Closed, frozen=True, kw_only=True):
+    """The webhook to remove."""
+
+    webhook_id: Id
+
+
+class NoArguments(Closed, frozen=True, kw_only=True):
+    """An operation without arguments."""
+
+
+class RegisterCall(Document, frozen=True, kw_only=True):
+    """The arguments of `register`."""
+
+    args: RegisterWebhook
+
+
+class ListCall(Document, frozen=True, kw_only=True):
+    """The arguments of `list`."""
+
+    args: NoArguments = NoArguments()
+
+
+class UnregisterCall(Document, frozen=True, kw_only=True):
+    """The arguments of `unregister`."""
+
+    args: WebhookName
+
+
+class SurfaceResult(Document, frozen=True, kw_only=True):
+    """The webhook that was made or removed, or the test tenant's webhooks, newest first."""
+
+    webhook_id: str | Unset = UNSET
+    webhooks: list[WebhookItem] | Unset = UNSET
 
 
 class DecisionRequest(Closed, frozen=True, kw_only=True):
@@ -124,7 +179,11 @@ async def register_sample(exchange: Exchange) -> Answer:
 
 
 async def toggle_capability(exchange: Exchange) -> Answer:
-    """Switch a capability for the registrations of the tenant, until this process ends."""
+    """Switch a capability for the registrations of the tenant.
+
+    The switch is kept in the memory of this process. Another process of the same store does not
+    see it, and it ends with the process.
+    """
     _require_seams(exchange)
     request = await exchange.document(CapabilityToggle)
     overlays = exchange.host.capability_overlay
@@ -138,6 +197,33 @@ async def toggle_capability(exchange: Exchange) -> Answer:
     elif request.name != PROBE:
         overlays.setdefault(exchange.tenant, {})[request.name] = request.value
     return ok(CapabilityOverlay(overlay=overlays.get(exchange.tenant, {})))
+
+
+async def call_surface(exchange: Exchange) -> Answer:
+    """Register, list or remove webhooks of a test tenant, through the host's own registry."""
+    _require_seams(exchange)
+    raw = await exchange.raw_document()
+    call = decode(raw, SurfaceCall)
+    if call.surface != "webhooks":
+        raise NotFound(f'This host has no surface "{call.surface}". It has: webhooks.')
+    # Test tenants belong to the caller's tenant: no key can reach another tenant's data here.
+    tenant = f"{exchange.tenant}:conformance:{call.tenant_id}"
+    subscriptions = exchange.host.subscriptions
+    match call.op:
+        case "register":
+            made = await subscriptions.register(tenant, decode(raw, RegisterCall).args)
+            return ok(SurfaceResult(webhook_id=made.webhook_id))
+        case "list":
+            decode(raw, ListCall)
+            rows = await exchange.host.store.webhooks(tenant, None, PAGE_MOST)
+            now = exchange.host.sources.now()
+            return ok(SurfaceResult(webhooks=[webhook_item(row, now) for row in rows]))
+        case "unregister":
+            name = decode(raw, UnregisterCall).args.webhook_id
+            await subscriptions.remove(tenant, name)
+            return ok(SurfaceResult(webhook_id=name))
+        case _:
+            raise Refused(f"op must be register, list or unregister, not {call.op!r}", field="op")
 
 
 async def set_variables(exchange: Exchange) -> Answer:
@@ -243,6 +329,19 @@ OPERATIONS = (
         scope="workflows:write",
         body=CapabilityToggle,
         answer=CapabilityOverlay,
+        errors=_SEAM_ERRORS,
+        is_extension=True,
+    ),
+    Operation(
+        name="callSurface",
+        method="POST",
+        path=f"{_SAMPLE}/test/surface",
+        handler=call_surface,
+        summary="Use a surface of the host as a test tenant (with --conformance)",
+        tag="conformance",
+        scope="webhooks:manage",
+        body=SurfaceCall,
+        answer=SurfaceResult,
         errors=_SEAM_ERRORS,
         is_extension=True,
     ),

@@ -51,13 +51,14 @@ async def list_webhooks(exchange: Exchange) -> Answer:
     last = rows[limit - 1] if len(rows) > limit else None
     return ok(
         Page(
-            items=[_item(row, now) for row in rows[:limit]],
+            items=[webhook_item(row, now) for row in rows[:limit]],
             next_cursor=UNSET if last is None else write_cursor((last.created_at, last.webhook_id)),
         )
     )
 
 
-def _item(row: WebhookRow, now: int) -> WebhookItem:
+def webhook_item(row: WebhookRow, now: int) -> WebhookItem:
+    """Describe a webhook without its secret."""
     health = row.health
     until = row.old_secret_until
     return WebhookItem(
