@@ -142,6 +142,16 @@ def test_a_credential_is_found_right_behind_a_separator(redactor: Redactor, befo
     assert redactor.may_hold_secret(msgspec.json.encode(text))
 
 
+@pytest.mark.parametrize("before", ["nonexistent-", "a_", "-", "two-words_"])
+def test_a_signed_token_is_found_at_the_end_of_a_longer_name(
+    redactor: Redactor, before: str
+) -> None:
+    text = before + JWT
+
+    assert redactor.text(text) == before + MASK
+    assert redactor.may_hold_secret(msgspec.json.encode(text))
+
+
 def test_the_password_of_a_url_is_masked_and_the_url_stays_readable(redactor: Redactor) -> None:
     clean = redactor.text("see https://bob:hunter2@example.com/x?a=b")
 
@@ -179,7 +189,19 @@ def test_every_private_key_header_the_library_knows_is_masked(redactor: Redactor
 
 @pytest.mark.parametrize(
     "unit",
-    ["sk-", "-eyJabcdefgh", "eyJ", "cred_", "://a:", "Bearer ", "gl", "-us1", "M", "-----BEGIN "],
+    [
+        "sk-",
+        "-eyJabcdefgh",
+        "-eyJabcdefgh.",
+        "eyJ",
+        "cred_",
+        "://a:",
+        "Bearer ",
+        "gl",
+        "-us1",
+        "M",
+        "-----BEGIN ",
+    ],
 )
 def test_hostile_repetition_is_examined_in_linear_time(redactor: Redactor, unit: str) -> None:
     text = unit * 60_000

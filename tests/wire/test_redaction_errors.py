@@ -64,6 +64,15 @@ def said(response: httpx.Response) -> str:
     return response.text + str(response.headers)
 
 
+def test_a_token_that_ends_an_unknown_workflow_id_is_masked(acme: Wire) -> None:
+    token = CANARIES["jwt"]
+
+    response = acme.post("/v1/runs", {"workflowId": f"nonexistent-{token}"})
+
+    assert response.status_code == 404
+    assert not leaks(said(response), *token.split("."))
+
+
 @pytest.mark.parametrize("canary", SENT.values(), ids=SENT)
 def test_no_route_repeats_a_credential_in_what_it_refuses(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire], canary: str

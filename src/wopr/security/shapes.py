@@ -88,8 +88,11 @@ _OWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "J",
         r"eyJ[A-Za-z0-9_-]{8}",
-        # Two parts are the beginning of a signed token that was cut off.
-        _RUN + r"eyJ[A-Za-z0-9_-]{8,}(?:(?:\.[A-Za-z0-9_-]*){2,4}|\.eyJ[A-Za-z0-9_-]*)",
+        # Two parts are the beginning of a signed token that was cut off. The token may end a longer
+        # name (`job-eyJ...`). The lookahead reads each name once, which keeps the search linear.
+        _RUN
+        + r"(?=[A-Za-z0-9_-]*+\.(?:[A-Za-z0-9_-]*+\.|eyJ))(?:[A-Za-z0-9_-]*?[_-])??"
+        + r"(?P<secret>eyJ[A-Za-z0-9_-]{8,}+(?:(?:\.[A-Za-z0-9_-]*){2,4}|\.eyJ[A-Za-z0-9_-]*))",
     ),
     (
         "earer",
