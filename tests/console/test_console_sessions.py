@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from urllib.parse import quote
+from urllib.parse import quote, unquote_plus, urlencode
 
 import pytest
 
@@ -11,6 +11,7 @@ from tests.console.client import DEADLINE_SECONDS, Markup, Person
 from tests.console.conftest import SignedIn
 from tests.wire.client import Wire
 from tests.wire.host import ACME, VIEWER, ServedHost
+from tests.wire.surfaces import CANARIES, leaks
 from tests.wire.waiting import name_of
 from wopr.console.sign_in_limit import MOST_FAILURES
 
@@ -58,6 +59,29 @@ def test_signing_in_leads_nowhere_else(somebody: Person, target: str) -> None:
     assert somebody.sign_in(ACME, to=target).headers["location"] == "/"
     shown = somebody.get(f"/sign-in?next={quote(target)}").text
     assert "evil" not in shown
+
+
+@pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
+def test_a_credential_in_a_path_or_a_query_is_not_repeated_on_the_way_to_the_sign_in_page(
+    somebody: Person, canary: str
+) -> None:
+    path, query = f"/runs/{quote(canary, safe='')}", f"/runs?{urlencode({'tag': canary})}"
+    referer = {"referer": f"http://127.0.0.1{path}"}
+    elsewhere = {"sec-fetch-site": "cross-site"}
+
+    answers = [
+        somebody.get(path),
+        somebody.get(query),
+        somebody.http.post("/runs/x/cancel", data={}, headers=referer),
+        somebody.get(query, headers=elsewhere),
+        *(somebody.get(f"/sign-in?{urlencode({'next': target})}") for target in (path, query)),
+        *(somebody.sign_in(ACME, to=target) for target in (path, query)),
+    ]
+
+    for answer in answers:
+        assert not leaks(unquote_plus(answer.text + str(answer.headers)))
+    assert [a.headers["location"] for a in answers[:3]] == ["/sign-in?next=/"] * 3
+    assert [a.headers["location"] for a in answers[-2:]] == ["/", "/"]
 
 
 def test_a_key_that_nobody_knows_is_refused_and_not_repeated(somebody: Person) -> None:

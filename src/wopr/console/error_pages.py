@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from wopr.console.headers import SAFE_HEADERS
-from wopr.console.visit import SESSION_COOKIE, Visit
+from wopr.console.visit import SESSION_COOKIE, Visit, local_path
 from wopr.http.answers import Answer, error_answer, error_envelope
 from wopr.protocol.errors import NotFound, Unauthenticated, WoprError
 
@@ -64,7 +64,7 @@ def _sign_in(visit: Visit, error: WoprError) -> Answer:
         # A link on another site brings no cookie along; a step of our own does.
         return visit.render("arrive.html")
     ended = "&ended=1" if visit.cookies.get(SESSION_COOKIE) else ""
-    back = quote(_back(visit), safe="/")
+    back = quote(local_path(_back(visit)), safe="/")
     return visit.redirect(f"/sign-in?next={back}{ended}", visit.session_cookie(""))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, unquote_plus, urlencode, urlsplit
 
 from wopr.console.desk import Desk
 from wopr.console.form import Form, read_form
@@ -23,6 +23,7 @@ from wopr.protocol.errors import Forbidden, NotProvided, Unauthenticated
 from wopr.runtime.host import Host
 from wopr.runtime.settings import Settings
 from wopr.security.keys import Principal
+from wopr.security.shapes import holds_shape
 
 SESSION_COOKIE: Final = "wopr_session"
 VISITOR_COOKIE: Final = "wopr_visitor"
@@ -183,7 +184,7 @@ class Visit:
             "nav": self._nav(),
             "csrf": "" if principal is None else self.form_token,
             "theme": self.theme,
-            "here": self.here,
+            "here": local_path(self.here),
             "path": self.exchange.scope["path"],
             "now": self.now,
             "may": self.may,
@@ -234,8 +235,13 @@ def _always(settings: Settings) -> None:
 
 
 def local_path(target: str) -> str:
-    """A path of this console to go to; anything that might lead elsewhere becomes the start page."""
+    """Return a path of this console to go to.
+
+    The start page stands for anything that might lead elsewhere, and for a path or query that
+    holds a credential: the path is repeated in pages and in `Location` headers.
+    """
     parts = urlsplit(target)
     is_ours = target.startswith("/") and not target.startswith("//") and not parts.netloc
     is_plain = target.isprintable() and target.isascii() and "\\" not in target
-    return target if is_ours and is_plain else "/"
+    is_repeatable = is_ours and is_plain and not holds_shape(unquote_plus(target))
+    return target if is_repeatable else "/"
