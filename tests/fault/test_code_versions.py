@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from tests.conftest import Database
+from tests.console.client import Person
 from tests.fault.apps import write_app
 from tests.fault.hosts import FragileHost, eventually
 from tests.fault.inprocess import bench, numbered
@@ -190,6 +191,23 @@ def test_the_command_line_names_the_code_versions_and_the_nodes_that_wait(
     assert "v1" in told
     assert "ship (shop.ship)" in told
     assert "no process can run ship (shop.ship)" in shown
+
+
+def test_the_page_of_a_run_names_the_node_that_no_process_can_run(
+    waiting: tuple[FragileHost, str],
+) -> None:
+    host, run_id = waiting
+
+    with Person(host.url) as person:
+        assert person.sign_in(ACME).status_code == 303
+        page = person.page(f"/runs/{run_id}")
+        processes = person.page("/settings")
+
+    assert "No process can run ship (shop.ship)." in page.text
+    assert f"/runs/{run_id}/nodes/ship" in page.links
+    assert "/settings#processes" in page.links
+    assert processes.all("section", id="processes")
+    assert f"/runs/{run_id}" in processes.links
 
 
 def test_a_filter_that_is_not_true_is_refused(waiting: tuple[FragileHost, str]) -> None:

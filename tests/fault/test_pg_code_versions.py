@@ -7,20 +7,24 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import psycopg
 import pytest
 
 from tests.fault.apps import write_app
 from tests.fault.cluster import cluster
-from tests.fault.inprocess import TENANT, Bench, Clock, Gates, bench, eventually, gate_types
+from tests.fault.inprocess import NOON, TENANT, Bench, Clock, Gates, bench, eventually, gate_types
 from tests.postgres.databases import Databases
 from tests.wire.definitions import edge, node, workflow
 from wopr.nodes.registry import NodeType
 from wopr.protocol.forks import ForkRun
 from wopr.protocol.runs import PauseRun
+from wopr.store.postgres.schema import MIGRATIONS, migrate
+from wopr.store.postgres.schema_code import CODE
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 RUNS = 12
+THIRTY_DAYS_MS = 30 * 24 * 3_600_000
 
 
 class Place:
@@ -149,6 +153,51 @@ async def test_a_replay_waits_for_the_code_of_its_nodes(
         async with place.process(*types):
             await bare.until(replay_id, "completed")
         assert "replay.diverged" not in await bare.types(replay_id)
+
+
+async def test_a_run_that_an_older_version_stranded_goes_on_after_the_migration(
+    tmp_path: Path, databases: Databases, types: tuple[NodeType, ...], gates: Gates
+) -> None:
+    with databases.new() as current, databases.new(is_empty=True) as url:
+        async with Place(tmp_path, current).process(*types) as writing:
+            run_id = await writing.create(await writing.register([node("wait", "test.gate")]))
+            await gates.until_reached("wait")
+        await copy_to_older_schema(current, url)
+        await strand(url, run_id)
+        gates.open("wait")
+
+        async with Place(tmp_path, url).process(*types) as host:
+            await host.until(run_id, "completed")
+
+
+async def copy_to_older_schema(current: str, url: str) -> None:
+    """Copy workflows, runs and events to a database from before runs could wait for code."""
+    statements = [migration.statements for migration in MIGRATIONS]
+    async with (
+        await psycopg.AsyncConnection.connect(current, autocommit=True) as source,
+        await psycopg.AsyncConnection.connect(url, autocommit=True) as target,
+    ):
+        await migrate(target, MIGRATIONS[: statements.index(CODE)])
+        for table in ("workflows", "runs", "events"):
+            empty = await target.execute(f"SELECT * FROM wopr.{table}".encode())
+            names = ", ".join(column.name for column in empty.description or ())
+            rows = await source.execute(f"SELECT {names} FROM wopr.{table}".encode())
+            async for row in rows:
+                values = ", ".join(["%s"] * len(row))
+                into = f"INSERT INTO wopr.{table} ({names}) OVERRIDING SYSTEM VALUE"
+                await target.execute(f"{into} VALUES ({values})".encode(), row)
+
+
+async def strand(url: str, run_id: str) -> None:
+    """Leave a run as an older worker without its node type did: no holder, and no job for weeks."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        found = await connection.execute(
+            "UPDATE wopr.runs SET holder = NULL, wake_at = %s WHERE run_id = %s RETURNING status",
+            (NOON + THIRTY_DAYS_MS, run_id),
+        )
+        assert await found.fetchone() == ("running",)
+        jobs = await connection.execute("SELECT count(*) FROM wopr.procrastinate_jobs")
+        assert await jobs.fetchone() == (0,)
 
 
 def test_a_rolling_deploy_of_an_app_with_a_new_node_type_loses_no_run(
