@@ -14,6 +14,7 @@ from tests.contract.builders import OTHER, T0, TENANT, batch, ended
 from wopr.protocol.errors import HoldLost, SequenceTaken
 from wopr.store.port import Batch, Claim, RunRow, Wish
 from wopr.store.port.peers import Listening, News, Process, Woken
+from wopr.store.port.runs import code_of
 from wopr.store.postgres import PostgresStore
 from wopr.store.postgres.append import URGENT
 from wopr.store.postgres.schema_peers import HORIZON_MS
@@ -304,6 +305,25 @@ async def test_a_run_that_waits_for_code_is_found_by_who_has_it_and_handed_to_wh
     assert await store.peers.hand_over(TENANT, "run-1", "p1", ["shop.ship"])
     assert not await store.peers.hand_over(TENANT, "run-1", "able", ["shop.ship"])
     assert not await store.peers.hand_over(OTHER, "run-1", "p1", ["shop.ship"])
+
+
+async def test_a_run_is_handed_only_to_a_process_with_all_the_code_of_a_node(
+    store: PostgresStore,
+) -> None:
+    needs = code_of("openwop.llm.agent", ["local:find", "local:ship"])
+    await store.append(TENANT, [replace(batch(), missing_types={"reply": needs})])
+    half = Process(
+        name="half", kind="worker", node_types=("openwop.llm.agent",), tools=("local:find",)
+    )
+    whole = replace(half, name="whole", tools=("local:find", "local:ship"))
+    await store.peers.beat(half)
+
+    assert await store.peers.waiting_for(half.code, 10) == []
+    assert not await store.peers.hand_over(TENANT, "run-1", "p1", [needs])
+    assert await store.peers.waiting_for(whole.code, 10) == [(TENANT, "run-1")]
+    await store.peers.beat(whole)
+    assert await store.peers.hand_over(TENANT, "run-1", "p1", [needs])
+    assert [known.process for known in await store.peers.processes()] == [half, whole]
 
 
 async def test_who_leaves_gives_its_runs_back_at_once(store: PostgresStore) -> None:

@@ -11,12 +11,9 @@ from typing import Any, get_type_hints
 import msgspec
 
 from wopr.nodes.threads import run_in_thread
-from wopr.nodes.tools import ToolContext, ToolFault, Transport
+from wopr.nodes.tools import LOCAL, ToolContext, ToolFault, Transport
 from wopr.nodes.typed import from_json, schema_of, to_json
 from wopr.protocol.documents import Json, JsonObject
-
-# The scope of tools that live in this process, in the names that allowlists use.
-LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,11 @@ class Toolbox:
             raise ValueError(f"there is a tool {tool.name} already")
         self._tools[tenant, tool.name] = tool
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of the tools that are code of this process, for every tenant."""
+        return tuple(sorted(name for owner, name in self._tools if owner == SHARED))
+
     def find(self, tenant: str, name: str) -> Tool | None:
         """The tool of that name: the tenant's own before the one that all share."""
         own = self._tools.get((tenant, name)) or self._tools.get((SHARED, name))

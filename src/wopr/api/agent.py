@@ -13,7 +13,7 @@ from wopr.api.shapes import shape_of
 from wopr.api.tools import as_tool
 from wopr.engine.outcome import NodeFailure
 from wopr.nodes.models import split_model
-from wopr.nodes.tools import Tool
+from wopr.nodes.tools import LOCAL, Tool
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused
 from wopr.protocol.manifests import ManifestModelClass
@@ -102,6 +102,9 @@ class Agent:
     def node_config(self) -> JsonObject:
         """The config of the `openwop.llm.agent` node that lets this agent work."""
         config = self.supervisor_config()
+        if any(not each.name.startswith(f"{LOCAL}:") for each in self.tools):
+            # Names in other scopes may be tools that a host need not have; these are functions.
+            config["tools"] = self._names
         if self.output is not None:
             config["schema"] = shape_of(self.output)
         if self._handoffs:

@@ -48,4 +48,4 @@ def processes(
 
 
 def _missing(run: RunListItem) -> str:
-    return ", ".join(f"{each.node_id} ({each.type_id})" for each in run.waiting_for_code or [])
+    return ", ".join(str(each) for each in run.waiting_for_code or [])

@@ -68,7 +68,7 @@ def _facts(snapshot: RunSnapshot) -> list[tuple[str, str]]:
 
 
 def _missing_code(snapshot: RunSnapshot) -> str:
-    nodes = [f"{each.node_id} ({each.type_id})" for each in snapshot.waiting_for_code or []]
+    nodes = [str(each) for each in snapshot.waiting_for_code or []]
     return f"code: no process can run {', '.join(nodes)}" if nodes else ""
 
 

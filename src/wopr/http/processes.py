@@ -47,6 +47,7 @@ def _item(known: KnownProcess) -> ProcessItem:
         started_at=to_iso(known.started_at),
         seen_at=to_iso(known.seen_at),
         node_types=list(process.node_types),
+        tools=list(process.tools),
     )
 
 

@@ -16,7 +16,7 @@ from wopr.engine.outcome import NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.llm_config import AgentConfig, ChatConfig, Conversation, StructuredConfig
 from wopr.nodes.models import Message, ModelRequest, ToolSpec, split_model
-from wopr.nodes.tools import Tool
+from wopr.nodes.tools import LOCAL, Tool
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.manifests import AgentManifest
 from wopr.security.untrusted import RULE, untrusted
@@ -27,6 +27,8 @@ UNNAMED: Final = "host:llm:"
 _CONVERSATION: Final = ("prompt", "messages")
 _NO_TOOL_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_TOOL_NAME: Final = 64
+# Scopes of tools that are no code of an app.
+_NO_CODE: Final = ("mcp", "openwop")
 _SURE: Final = (
     "Say how sure you are in `confidence`, from 0 (guessing) to 1 (certain), and why in "
     "`reasoning`. An unsure answer is shown to a person before it counts; that is welcome."
@@ -268,6 +270,25 @@ def wanted_tools(ctx: NodeContext, config: AgentConfig, agent_id: str) -> list[s
     if isinstance(config.tools, Unset):
         return sorted({*declared, *(ctx.llm.allowlist(agent_id) or ())})
     return list(dict.fromkeys([*config.tools, *declared]))
+
+
+def needed_tools(config: AgentConfig, allowed: frozenset[str] | None) -> list[str]:
+    """The tools without which a process must not execute the node, because an app has their code.
+
+    These are the tools that the node names, and otherwise those of the scope `local` that the
+    agent's manifest allows. Other entries of a manifest are permissions: a host need not have them.
+    HTTP tools are in the config, and MCP tools have servers.
+    """
+    declared = {tool.name for tool in config.http_tools}
+    if isinstance(config.tools, Unset):
+        named = sorted(name for name in allowed or () if _scope(name) == LOCAL)
+    else:
+        named = [name for name in config.tools if _scope(name) not in _NO_CODE]
+    return [name for name in named if name not in declared and (allowed is None or name in allowed)]
+
+
+def _scope(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _wire_name(name: str, taken: Mapping[str, Tool]) -> str:

@@ -10,6 +10,8 @@ import httpx
 from wopr.protocol.documents import Json, JsonObject
 
 Transport = Literal["mcp", "http", "native"]
+# The scope of tools that are functions of an app, in the names that allowlists use.
+LOCAL: Final = "local"
 # In characters. It may be somebody else's text, a model reads it, and the record keeps it.
 LONGEST_FAULT: Final = 4000
 

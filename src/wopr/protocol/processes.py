@@ -16,6 +16,8 @@ class ProcessItem(Document, frozen=True, kw_only=True, omit_defaults=False):
     started_at: str
     seen_at: str
     node_types: list[str]
+    # The tools of its app, which agents may call.
+    tools: list[str]
 
 
 class CodeVersion(Document, frozen=True, kw_only=True, omit_defaults=False):

@@ -147,10 +147,19 @@ class ChildRun(Document, frozen=True, kw_only=True):
 
 
 class MissingCode(Document, frozen=True, kw_only=True):
-    """A node that is due while the run waits for a process with the code of its type."""
+    """A node that is due while the run waits for a process with its code.
+
+    The code is that of the node's type, and of the tools of an app that its agent needs.
+    """
 
     node_id: str
     type_id: str
+    tools: list[str] | Unset = UNSET
+
+    def __str__(self) -> str:
+        """The node with the code that it needs, as people read it."""
+        tools = [f"tool {name}" for name in self.tools or ()]
+        return f"{self.node_id} ({', '.join([self.type_id, *tools])})"
 
 
 class RunSnapshot(Document, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from wopr.runtime.library import Compiled
 from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish
 from wopr.store.port import RunRow
+from wopr.store.port.runs import code_of
 
 # Before the first wake-up of all.
 HEARD_NONE = -1
@@ -29,6 +30,7 @@ class ActiveRun:
         "heard",
         "in_flight",
         "is_held",
+        "lacking_tools",
         "launch",
         "lock",
         "missed",
@@ -62,8 +64,11 @@ class ActiveRun:
         self.due_in: int | None = None
         # Agents that the store knows as taking part in the run.
         self.agents: set[str] = set()
-        # Nodes that are due and whose type this process has no code for: node id to type id.
+        # Nodes that are due and that this process has no code for: node id to the code.
         self.missing_types: dict[str, str] = {}
+        # Nodes of agents that need tools which this process has not, with all tools that each
+        # needs; None until they are looked up.
+        self.lacking_tools: dict[str, list[str]] | None = None
         # Up to which wake-up its nodes were called: whoever only reads the row has heard of none.
         self.heard = 0 if row is None else HEARD_NONE
 
@@ -71,6 +76,16 @@ class ActiveRun:
     def is_idle(self) -> bool:
         """Whether this process holds nothing that the store does not."""
         return not (self.in_flight or self.launch)
+
+    def has_code(self, node_id: str) -> bool:
+        """Whether this process has the code of a node: its type, and the tools of its agent."""
+        has_tools = node_id not in (self.lacking_tools or ())
+        return has_tools and self.compiled.types[node_id] is not None
+
+    def code(self, node_id: str) -> str:
+        """The code that a node needs, as its run waits for it."""
+        tools = (self.lacking_tools or {}).get(node_id, ())
+        return code_of(self.compiled.graph.nodes[node_id].type_id, tools)
 
     def has_uncalled(self, state: RunState) -> bool:
         """Whether a node is running by the log's word alone, in a run that this process moves on.
@@ -83,5 +98,5 @@ class ActiveRun:
         return any(
             node.status == "running" and node_id not in known
             for node_id, node in state.nodes.items()
-            if self.compiled.types[node_id] is not None
+            if self.has_code(node_id)
         )

@@ -148,8 +148,8 @@ class Advancer:
         """Wake a run elsewhere whose nodes this process has no code for."""
         identity = run.state.identity
         if run.missing_types and not run.is_held and not run.state.is_terminal:
-            types = sorted(set(run.missing_types.values()))
-            await self.wakeups.source.hand_over(identity.tenant, identity.run_id, types)
+            needs = sorted(set(run.missing_types.values()))
+            await self.wakeups.source.hand_over(identity.tenant, identity.run_id, needs)
 
     async def _go_on(self, run: ActiveRun, more: bool) -> None:
         """Take the steps that did not fit into one append; the first of them is acknowledged."""

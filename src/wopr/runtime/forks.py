@@ -16,6 +16,7 @@ from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
 from wopr.protocol.runs import RunError
+from wopr.protocol.times import to_millis
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst
 from wopr.runtime.forking import COPIED_AT_ONCE, copy_events, read_events
@@ -46,7 +47,8 @@ class Forks:
             return True
         if fork.mode != "replay":
             return False
-        has_code = None not in run.compiled.types.values()
+        await self._look_for_tools(run, fork)
+        has_code = all(run.has_code(node_id) for node_id in run.compiled.types)
         return await self._unless_taken(run, self._replay_all if has_code else self._wait_for_code)
 
     async def complete(self, run: ActiveRun) -> None:
@@ -91,15 +93,24 @@ class Forks:
 
     async def _wait_for_code(self, run: ActiveRun, _: Fork) -> None:
         """Leave a replay to a process that has the code of all its nodes."""
-        nodes = run.compiled.graph.nodes
         run.missing_types = {
-            node_id: nodes[node_id].type_id
-            for node_id, node_type in run.compiled.types.items()
-            if node_type is None
+            node_id: run.code(node_id)
+            for node_id in run.compiled.types
+            if not run.has_code(node_id)
         }
         run.due_in = None
         if await self._journal.commit(run, self._journal.burst(run)):
             await self._advancer.hand_over(run)
+
+    async def _look_for_tools(self, run: ActiveRun, fork: Fork) -> None:
+        """Find the nodes of a replay whose tools this process has not.
+
+        A replay asks with the same tools as its source, by the manifests of the source's time.
+        """
+        if run.compiled.has_agents and run.lacking_tools is None:
+            tenant = run.state.identity.tenant
+            for event in await read_events(self._journal, tenant, fork.source_run_id, 1):
+                self._advancer.stepping.look_for_tools(run, to_millis(event.timestamp))
 
     async def _copy(self, run: ActiveRun, fork: Fork) -> bool:
         """Copy the prefix in pieces; a crash in between leaves the rest to the next advance.

@@ -184,7 +184,7 @@ async def _assemble(
     configured = parse_env_keys(settings.api_keys)
     for key in configured:
         redactor.register("api-key", key.key)
-    process = process_of(settings, registry)
+    process = process_of(settings, registry, parts.toolbox)
     library = Library(store, registry, sources.now)
     fixtures = await register_workflows(settings, library)
     signing = (

@@ -173,8 +173,8 @@ class Membership:
 
     async def _take_up_waiting(self) -> None:
         """Advance runs that wait for code that this process has."""
-        types = self._process.node_types
-        for tenant, run_id in await self._peers.waiting_for(types, MOST_TAKEN_UP):
+        code = self._process.code
+        for tenant, run_id in await self._peers.waiting_for(code, MOST_TAKEN_UP):
             if self._advancer.holding.may_take(tenant):
                 self._advancer.wakeups.soon(tenant, run_id)
 

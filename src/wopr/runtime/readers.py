@@ -18,6 +18,7 @@ from wopr.runtime.advance import Advancer
 from wopr.runtime.bus import Bus, Notice
 from wopr.runtime.inbox import may_use_token, mint, request
 from wopr.store.port import RunFilter, RunRow, StoredEvent
+from wopr.store.port.runs import split_code
 
 PAGE = 500
 CHILDREN_SHOWN = 200
@@ -34,9 +35,10 @@ class SnapshotBody:
 
 def missing_code(row: RunRow) -> list[MissingCode]:
     """The nodes that a run waits for a process with the code of."""
+    needed = ((node_id, *split_code(code)) for node_id, code in row.missing_types.items())
     return [
-        MissingCode(node_id=node_id, type_id=type_id)
-        for node_id, type_id in row.missing_types.items()
+        MissingCode(node_id=node_id, type_id=type_id, tools=tools or UNSET)
+        for node_id, type_id, tools in needed
     ]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio.abc
 
 from wopr import __version__
+from wopr.agents.toolbox import Toolbox
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.errors import Refused
 from wopr.runtime.duties import duties_of
@@ -74,13 +75,14 @@ def sharing_of(host: Host, peers: Peers) -> Sharing:
     )
 
 
-def process_of(settings: Settings, registry: NodeRegistry) -> Process:
+def process_of(settings: Settings, registry: NodeRegistry, toolbox: Toolbox) -> Process:
     """What this process is called, and what code it has."""
     return Process(
         name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         kind="api" if settings.serves else "worker",
         code_version=settings.code_version or f"wopr-{__version__}",
         node_types=tuple(sorted(node_type.type_id for node_type in registry)),
+        tools=toolbox.functions,
         executes=settings.executes,
     )
 

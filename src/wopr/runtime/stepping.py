@@ -11,6 +11,8 @@ from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspend
 from wopr.engine.plan import plan
 from wopr.engine.state import RunState
 from wopr.engine.steps import Breach, Start, Step
+from wopr.nodes.llm_config import AgentConfig
+from wopr.nodes.llm_plan import needed_tools
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.runs import RunError
@@ -42,6 +44,7 @@ class Stepping:
 
     def take_all(self, run: ActiveRun, burst: Burst) -> bool:
         """Take every step that needs no waiting; True when the burst is full and more are left."""
+        self.look_for_tools(run, burst.state.started_at)
         while not burst.state.is_terminal:
             if len(burst.events) >= LARGEST_BURST:
                 return True
@@ -63,6 +66,31 @@ class Stepping:
                     take(run, burst, step)
         run.missing_types = {}
         return False
+
+    def look_for_tools(self, run: ActiveRun, started_at: int) -> None:
+        """Find the nodes whose agents need tools that this process has not.
+
+        Agents have the manifests of the time when the run started.
+        """
+        if run.lacking_tools is not None or not (started_at and run.compiled.has_agents):
+            return
+        run.lacking_tools = {}
+        tenant = run.state.identity.tenant
+        services = self._advancer.services
+        for node_id, config in run.compiled.configs.items():
+            if isinstance(config, AgentConfig):
+                needed = needed_tools(config, self._allowed(run, node_id, started_at))
+                if any(services.llm.toolbox.find(tenant, name) is None for name in needed):
+                    run.lacking_tools[node_id] = needed
+
+    def _allowed(self, run: ActiveRun, node_id: str, started_at: int) -> frozenset[str] | None:
+        """The tools that the agent of a node may call; None for a node without a manifest."""
+        agent = run.compiled.graph.nodes[node_id].agent
+        if isinstance(agent, Unset):
+            return None
+        version = None if isinstance(agent.version, Unset) else agent.version
+        agents = self._advancer.services.agents
+        return agents.allowlist(run.state.identity.tenant, agent.agent_id, version, started_at)
 
     def start_node(self, run: ActiveRun, burst: Burst, step: Start) -> None:
         """Append a node's start, and call it unless it may wait. The process has its type."""
@@ -132,6 +160,7 @@ class Stepping:
         """Call every running node that is due, or that nobody in this process is executing."""
         if burst.state.status == "paused":
             return
+        self.look_for_tools(run, burst.state.started_at)
         for node_id, node in list(burst.state.nodes.items()):
             if node.status != "running" or node_id in run.launch:
                 continue
@@ -141,19 +170,19 @@ class Stepping:
             if self._refuse_test_hook(run, burst, node_id):
                 continue
             until = run.parked.get(node_id, 0)
-            node_type = run.compiled.types[node_id]
+            node_type = run.compiled.types[node_id] if run.has_code(node_id) else None
             if node_type is not None and (until is None or until <= burst.now):
                 self._call_or_launch(run, burst, node_id, node_type)
 
 
 def _lacks_code(run: ActiveRun, step: Step) -> bool:
-    """Whether a step starts a node whose type this process has no code for."""
+    """Whether a step starts a node that this process has no code for."""
     return isinstance(step, Start) and _has_no_code(run, step.node_id)
 
 
 def _has_no_code(run: ActiveRun, node_id: str) -> bool:
     """Whether a node waits for a process with its code; a node with a test hook fails instead."""
-    return run.compiled.types[node_id] is None and node_id not in run.compiled.test_hooks
+    return not run.has_code(node_id) and node_id not in run.compiled.test_hooks
 
 
 def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> dict[str, str]:
@@ -161,8 +190,7 @@ def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> di
     due = [step.node_id for step in steps if isinstance(step, Start)]
     if state.status != "paused":
         due += [node_id for node_id, node in state.nodes.items() if node.status == "running"]
-    nodes = run.compiled.graph.nodes
-    return {node_id: nodes[node_id].type_id for node_id in due if _has_no_code(run, node_id)}
+    return {node_id: run.code(node_id) for node_id in due if _has_no_code(run, node_id)}
 
 
 def _pause_when_drained(pausing: PauseWish, burst: Burst) -> None:

@@ -21,9 +21,9 @@ FAILED_MS = 60_000
 log = structlog.get_logger("wopr.advance")
 
 
-def warn_of_missing_code(run_id: str, node_types: Sequence[str]) -> None:
+def warn_of_missing_code(run_id: str, needs: Sequence[str]) -> None:
     """Log that a run waits, because no process has the code of its next nodes."""
-    log.warning("no process can run a node", run_id=run_id, node_types=list(node_types))
+    log.warning("no process can run a node", run_id=run_id, needs=[n.split() for n in needs])
 
 
 class Waker(Protocol):
@@ -57,8 +57,8 @@ class WakeupSource(Protocol):
         """Pass a wake-up on to the process that has the run."""
         ...
 
-    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
-        """Wake a run at a process that has the code of one of these types.
+    async def hand_over(self, tenant: str, run_id: str, needs: Sequence[str]) -> None:
+        """Wake a run at a process that has the code that one of its nodes needs.
 
         The run waits when there is none.
         """

@@ -51,9 +51,9 @@ class AloneSource:
         """Nobody else has a run."""
         raise AssertionError(f"run {run_id} is held by {process} of a store with one process")
 
-    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
+    async def hand_over(self, tenant: str, run_id: str, needs: Sequence[str]) -> None:
         """Log that the run waits until this process is started again with the code."""
-        warn_of_missing_code(run_id, node_types)
+        warn_of_missing_code(run_id, needs)
 
     async def stop(self) -> None:
         """The timers end with their task."""

@@ -41,7 +41,7 @@ class QueueSource:
         self._is_stopping = False
         self._stopped = anyio.Event()
         self._look_now = anyio.Event()
-        # Node types that this process has no code for, and has said so.
+        # Code that this process has not, and has said so.
         self._warned: set[str] = set()
 
     def start(self, tasks: anyio.abc.TaskGroup, waker: Waker) -> None:
@@ -67,20 +67,20 @@ class QueueSource:
         """Pass a wake-up on to the process that has the run."""
         await self._peers.tell(tenant, run_id, process)
 
-    async def hand_over(self, tenant: str, run_id: str, node_types: Sequence[str]) -> None:
+    async def hand_over(self, tenant: str, run_id: str, needs: Sequence[str]) -> None:
         """Wake the run at a process that has the code; a later one finds it in the store."""
         try:
-            is_told = await self._peers.hand_over(tenant, run_id, self._holding.process, node_types)
+            is_told = await self._peers.hand_over(tenant, run_id, self._holding.process, needs)
         except WoprError as error:
             # Processes that have the code look for such runs from time to time.
             log.error("a run is not handed over", run_id=run_id, code=error.code)
             return
         if not is_told:
-            warn_of_missing_code(run_id, node_types)
-        elif not self._warned.issuperset(node_types):
-            # Once for each type: a process without the app hands over every run.
-            self._warned.update(node_types)
-            log.warning("runs are handed over", run_id=run_id, node_types=list(node_types))
+            warn_of_missing_code(run_id, needs)
+        elif not self._warned.issuperset(needs):
+            # Once for each: a process without the app hands over every run.
+            self._warned.update(needs)
+            log.warning("runs are handed over", run_id=run_id, needs=[n.split() for n in needs])
 
     async def stop(self) -> None:
         """Take no more from the queue, and wait for what was begun."""

@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from wopr.store.port.runs import TOOL_PREFIX
+
 Kind: TypeAlias = Literal["api", "worker"]
 # What a process may keep in memory: a change of it is told to all.
 Kept: TypeAlias = Literal["workflows", "agents", "api_keys", "webhooks", "judges"]
@@ -86,8 +88,15 @@ class Process:
     # The version of the code that it executes nodes with, and the types that it has code for.
     code_version: str = ""
     node_types: tuple[str, ...] = ()
+    # The tools of its app, which agents may call.
+    tools: tuple[str, ...] = ()
     # Whether it executes nodes.
     executes: bool = True
+
+    @property
+    def code(self) -> list[str]:
+        """Its node types and tools, as the code that a node needs is written."""
+        return [*self.node_types, *(f"{TOOL_PREFIX}{name}" for name in self.tools)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,17 +179,19 @@ class Peers(Protocol):
         """The processes that are alive, the oldest first."""
         ...
 
-    async def hand_over(
-        self, tenant: str, run_id: str, process: str, node_types: Sequence[str]
-    ) -> bool:
-        """Wake a run at its holder, or at a process that executes one of these node types.
+    async def hand_over(self, tenant: str, run_id: str, process: str, needs: Sequence[str]) -> bool:
+        """Wake a run at its holder, or at a process that has all the code of one of its nodes.
 
-        `process` is the one that asks; it is not chosen. False when there is no such process.
+        `needs` has the code of each node, as `code_of` writes it. `process` is the one that asks;
+        it is not chosen. False when there is no such process.
         """
         ...
 
-    async def waiting_for(self, node_types: Sequence[str], limit: int) -> list[tuple[str, str]]:
-        """Runs that no process holds and that wait for one of these types, with their tenants."""
+    async def waiting_for(self, code: Sequence[str], limit: int) -> list[tuple[str, str]]:
+        """Runs that no process holds and that wait for this code, with their tenants.
+
+        `code` is the code of a process. It must be all the code that one of the run's nodes needs.
+        """
         ...
 
     async def owe(self, tenant: str, webhook_id: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -24,6 +24,21 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     type: str
     body: bytes
+
+
+# How the names of tools begin where they stand beside node types.
+TOOL_PREFIX: Final = "tool:"
+
+
+def code_of(type_id: str, tools: Iterable[str] = ()) -> str:
+    """The code that a node needs, in one text: its type, then a line for each tool of an app."""
+    return "\n".join([type_id, *(f"{TOOL_PREFIX}{name}" for name in tools)])
+
+
+def split_code(code: str) -> tuple[str, list[str]]:
+    """The type and the tools in a text that `code_of` wrote."""
+    type_id, *tools = code.split("\n")
+    return type_id, [name.removeprefix(TOOL_PREFIX) for name in tools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +78,9 @@ class RunRow:
     # else has woken it.
     holder: str | None = None
     wakes: int = 0
-    # Nodes that are due and that the writer has no code for: node id to node type. The run waits
-    # for a process that has one of these types. `Batch.missing_types` changes it.
+    # Nodes that are due and that the writer has no code for: node id to the code that the node
+    # needs, as `code_of` writes it. The run waits for a process that has all the code of one of
+    # these nodes. `Batch.missing_types` changes it.
     missing_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

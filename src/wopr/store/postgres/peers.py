@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from wopr.store.port.peers import Beat, JobWorker, KnownProcess, News, PeerFacts, Process
+from wopr.store.port.runs import TOOL_PREFIX
 from wopr.store.postgres.database import Database, execute
 from wopr.store.postgres.jobs import ProcrastinateWorker
 from wopr.store.postgres.notify import listen
@@ -85,7 +86,7 @@ class PostgresPeers:
 
     async def beat(self, process: Process, *, leads: bool = True) -> Beat:
         """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
-        values = (process.name, process.kind, process.code_version, list(process.node_types))
+        values = (process.name, process.kind, process.code_version, process.code)
         [(is_new,)] = await self._db.tell(_BEAT, (*values, process.executes))
         found = await self._db.tell(_LEAD if leads else _RESIGN, (process.name,))
         return Beat(is_new=is_new, leads=leads and bool(found))
@@ -122,7 +123,10 @@ class PostgresPeers:
                     name=row[0],
                     kind=row[1],
                     code_version=row[2],
-                    node_types=tuple(row[3]),
+                    node_types=tuple(n for n in row[3] if not n.startswith(TOOL_PREFIX)),
+                    tools=tuple(
+                        n.removeprefix(TOOL_PREFIX) for n in row[3] if n.startswith(TOOL_PREFIX)
+                    ),
                     executes=row[4],
                 ),
                 started_at=row[5],
@@ -131,17 +135,15 @@ class PostgresPeers:
             for row in await self._db.ask(_PROCESSES)
         ]
 
-    async def hand_over(
-        self, tenant: str, run_id: str, process: str, node_types: Sequence[str]
-    ) -> bool:
+    async def hand_over(self, tenant: str, run_id: str, process: str, needs: Sequence[str]) -> bool:
         """Wake a run at its holder, or at a process that executes one of these node types."""
-        values = (tenant, run_id, process, list(node_types))
+        values = (tenant, run_id, process, list(needs))
         [(is_told,)] = await self._db.tell(_HAND_OVER, values)
         return bool(is_told)
 
-    async def waiting_for(self, node_types: Sequence[str], limit: int) -> list[tuple[str, str]]:
+    async def waiting_for(self, code: Sequence[str], limit: int) -> list[tuple[str, str]]:
         """Runs that no process holds and that wait for one of these types, with their tenants."""
-        rows = await self._db.ask(_WAITING_FOR, (list(node_types), limit))
+        rows = await self._db.ask(_WAITING_FOR, (list(code), limit))
         return [(row[0], row[1]) for row in rows]
 
     async def owe(self, tenant: str, webhook_id: str) -> None:
