@@ -209,6 +209,16 @@ async def test_a_child_is_registered_with_its_parent(host: Host) -> None:
     assert item.status == "completed"
 
 
+async def test_workflows_that_start_each_other_are_registered_together(host: Host) -> None:
+    one, other = Workflow("one"), Workflow("other")
+    one.sub("call", other)
+    other.sub("call", one)
+
+    await host.register(one)
+
+    assert await host.register(other) == await host.register(other)
+
+
 async def test_the_inbox_shows_what_waits(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     await run.settled()

@@ -39,6 +39,18 @@ def test_json_and_yaml_files_are_added(host: FakeHost, wopr: Wopr, files: list[s
     assert host.bodies == [DEFINITION, DEFINITION]
 
 
+def test_added_files_may_start_each_other(host: FakeHost, wopr: Wopr, tmp_path: Path) -> None:
+    for name, child in (("one", "other"), ("other", "one")):
+        call = {"id": "call", "typeId": "core.subWorkflow", "config": {"workflowId": child}}
+        document = DEFINITION | {"id": name, "nodes": [call]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    host.answer("POST /v1/workflows", DEFINITION, 201)
+
+    wopr("workflows", "add", "one.json", "other.json")
+
+    assert [r.query_params["alongside"] for r in host.requests] == ["one,other"] * 2
+
+
 def test_every_fault_of_a_refused_definition_is_printed(
     host: FakeHost, wopr: Wopr, files: list[str]
 ) -> None:

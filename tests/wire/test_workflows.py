@@ -395,6 +395,20 @@ def test_a_check_names_an_unknown_child_unless_it_is_registered_in_the_same_batc
     assert together["valid"] is True
 
 
+def test_two_workflows_that_start_each_other_are_sent_one_by_one(acme: Wire) -> None:
+    one, other = fresh(), fresh()
+
+    alone = acme.post("/v1/workflows", calling(other, id=one))
+    first = acme.post(f"/v1/workflows?alongside={one},{other}", calling(other, id=one))
+    early = acme.run(one)["error"]
+    second = acme.post("/v1/workflows", calling(one, id=other))
+
+    assert alone.json()["error"] == "unknown_child_workflow"
+    assert first.status_code == 201
+    assert early["code"] == "unknown_child_workflow"
+    assert second.status_code == 201
+
+
 def test_files_of_one_directory_may_start_each_other_and_one_left_out_is_unknown_to_a_run(
     tmp_path: Path,
 ) -> None:

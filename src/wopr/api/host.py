@@ -20,7 +20,7 @@ from wopr.api.errors import HostRefused
 from wopr.api.filters import FeedbackFilters, InboxFilters, RunFilters, query_of
 from wopr.api.requests import segment
 from wopr.api.run import Run
-from wopr.api.workflow import Workflow
+from wopr.api.workflow import AnyWorkflow, Workflow
 from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.reviews import CreateJudge, FeedbackSummary, Judge, SummaryBy
@@ -48,13 +48,9 @@ class Host:
         document is registered exactly as it is.
         """
         if isinstance(what, Workflow):
-            for agent in what.agents:
-                await self.register(agent)
-            for child in what.children:
-                await self.register(child)
-            return await self._register(
-                "/v1/workflows", what.id, what.document(), is_fixed=what.version is not None
-            )
+            batch = _with_children(what)
+            versions = {each.id: await self._register_workflow(each, batch) for each in batch}
+            return versions[what.id]
         if isinstance(what, Agent):
             return await self._register(
                 "/v1/agents", what.id, what.manifest(), is_fixed=what.version is not None
@@ -166,13 +162,33 @@ class Host:
             judge = await self.connection.get(f"/v1/judges/{segment(judge.judge_id)}", Judge)
         return judge
 
-    async def _register(self, path: str, name: str, document: JsonObject, *, is_fixed: bool) -> str:
+    async def _register_workflow(self, flow: AnyWorkflow, batch: Sequence[AnyWorkflow]) -> str:
+        """Register one workflow of a batch whose members may start each other."""
+        for agent in flow.agents:
+            await self.register(agent)
+        return await self._register(
+            "/v1/workflows",
+            flow.id,
+            flow.document(),
+            is_fixed=flow.version is not None,
+            query={"alongside": ",".join(each.id for each in batch)},
+        )
+
+    async def _register(
+        self,
+        path: str,
+        name: str,
+        document: JsonObject,
+        *,
+        is_fixed: bool,
+        query: Mapping[str, str] | None = None,
+    ) -> str:
         if not is_fixed:
             newest = await self._newest(f"{path}/{segment(name)}")
             if newest is not None and same_content(newest, document):
                 return newest
             document = versioned(document, newest)
-        await self.connection.post(path, document, JsonObject)
+        await self.connection.post(path, document, JsonObject, query=query)
         return str(document["version"])
 
     async def _newest(self, path: str) -> str | None:
@@ -184,6 +200,22 @@ class Host:
                 raise
             return None
         return str(found.get("version") or found.get("packVersion"))
+
+
+def _with_children(flow: AnyWorkflow) -> list[AnyWorkflow]:
+    """Return a workflow and all that it starts, children first where no two start each other."""
+    found: list[AnyWorkflow] = []
+    seen: set[int] = set()
+
+    def visit(each: AnyWorkflow) -> None:
+        if id(each) not in seen:
+            seen.add(id(each))
+            for child in each.children:
+                visit(child)
+            found.append(each)
+
+    visit(flow)
+    return found
 
 
 @asynccontextmanager

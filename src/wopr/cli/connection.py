@@ -122,9 +122,12 @@ class Client(Requests, FleetCalls):
         query = {} if version is None else {"version": version}
         return await self._get(f"/v1/workflows/{segment(workflow_id)}", JsonObject, query)
 
-    async def add_workflow(self, definition: JsonObject) -> Answer[JsonObject]:
-        """Register a definition."""
-        return await self._post("/v1/workflows", definition, JsonObject)
+    async def add_workflow(
+        self, definition: JsonObject, alongside: Sequence[str] = ()
+    ) -> Answer[JsonObject]:
+        """Register a definition. It may start the workflows that are registered alongside."""
+        query = {"alongside": ",".join(alongside)} if alongside else {}
+        return await self._post("/v1/workflows", definition, JsonObject, query=query)
 
     async def check_workflow(
         self, definition: JsonObject, alongside: Sequence[str] = ()

@@ -46,10 +46,14 @@ def add(
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Register definitions; a new version stands beside the old and runs from then on."""
+    """Register definitions; a new version stands beside the old and runs from then on.
+
+    They are registered as one batch: a workflow may start another one of the same command.
+    """
+    alongside = workflow_ids(files)
 
     async def register(client: Client, definition: JsonObject) -> JsonObject:
-        stored = (await client.add_workflow(definition)).document
+        stored = (await client.add_workflow(definition, alongside)).document
         return _named(stored) | _warned(stored.get("warnings"))
 
     each_file(files, Target(url, api_key), register, as_json=as_json, done="added")

@@ -123,6 +123,7 @@ async def register_workflow(exchange: Exchange) -> Answer:
         exchange.tenant,
         document,
         may_author_conformance=exchange.caller.may("conformance:author"),
+        alongside=_alongside(exchange),
     )
     status = 201 if is_new else 200
     warnings = definition_warnings(document)
@@ -140,7 +141,7 @@ async def validate_workflow(exchange: Exchange) -> Answer:
             exchange.tenant,
             document,
             may_author_conformance=exchange.caller.may("conformance:author"),
-            alongside=exchange.query.get("alongside", "").split(","),
+            alongside=_alongside(exchange),
         )
     except Refused as refused:
         errors = refused.details.get("errors")
@@ -152,6 +153,10 @@ async def validate_workflow(exchange: Exchange) -> Answer:
     return redacted(verdict, exchange.redactor)
 
 
+def _alongside(exchange: Exchange) -> list[str]:
+    return exchange.query.get("alongside", "").split(",")
+
+
 async def list_node_types(exchange: Exchange) -> Answer:
     """List the node types of this host."""
     items = [msgspec.convert(t.schema(), NodeTypeItem) for t in exchange.host.registry]
@@ -159,6 +164,14 @@ async def list_node_types(exchange: Exchange) -> Answer:
 
 
 _ERRORS = (400, 401, 403, 413, 415)
+_ALONGSIDE = Parameter(
+    name="alongside",
+    description=(
+        "Ids of workflows that will be registered too, separated by commas. The definition may "
+        "start them, although they are not known yet."
+    ),
+    schema={"type": "string"},
+)
 
 OPERATIONS = (
     Operation(
@@ -203,6 +216,7 @@ OPERATIONS = (
         answer=RegisteredWorkflow,
         other_answers=(200,),
         errors=(*_ERRORS, 409),
+        parameters=(_ALONGSIDE,),
         is_extension=True,
     ),
     Operation(
@@ -216,13 +230,7 @@ OPERATIONS = (
         body=WorkflowDefinition,
         answer=Verdict,
         errors=(*_ERRORS, 409),
-        parameters=(
-            Parameter(
-                name="alongside",
-                description="Ids of workflows that will be registered too, separated by commas.",
-                schema={"type": "string"},
-            ),
-        ),
+        parameters=(_ALONGSIDE,),
         is_extension=True,
     ),
     Operation(
