@@ -430,3 +430,88 @@ def test_files_of_one_directory_may_start_each_other_and_one_left_out_is_unknown
         assert "orphan" not in listed
         assert "not-there" in host.log()
         assert w.run("parent")["error"]["code"] == "unknown_child_workflow"
+
+
+# Variables that are taken over from a child
+
+
+def harvesting(child: str, **mapping: str) -> JsonObject:
+    config: JsonObject = {"workflowId": child, "outputMapping": mapping}
+    return workflow([node("call", "core.subWorkflow", config=config)])
+
+
+def test_a_mapping_of_a_variable_that_the_child_never_sets_is_reported(acme: Wire) -> None:
+    set_total = node("set", "core.setVariable", config={"name": "total", "value": 7})
+    child = acme.register(workflow([set_total], variables=[variable("result")]))
+    definition = harvesting(child, mine="resulte", sum="total", other="result", more="nothing")
+
+    registered = acme.post("/v1/workflows", definition)
+    checked = acme.post("/v1/workflows:validate", definition).json()
+
+    assert registered.status_code == 201
+    assert checked["valid"] is True
+    assert registered.json()["warnings"] == checked["warnings"]
+    assert checked["warnings"] == [
+        {
+            "path": "nodes.0.config.outputMapping.mine",
+            "message": f"workflow {child!r} sets no variable 'resulte', so nothing is mapped: "
+            "did you mean 'result'?",
+        },
+        {
+            "path": "nodes.0.config.outputMapping.more",
+            "message": f"workflow {child!r} sets no variable 'nothing', so nothing is mapped: "
+            "expected one of result, total",
+        },
+    ]
+
+
+def test_a_mapping_of_what_a_worker_never_sets_is_reported(acme: Wire) -> None:
+    worker = acme.register(workflow([node("n")], variables=[variable("answer")]))
+    config = {"perWorkerOutputMappings": {worker: {"reply": "anwser"}}}
+    terminate = {"when": "true", "decision": {"kind": "terminate", "reason": "done"}}
+    boss = node("boss", "core.orchestrator.supervisor", config={"rules": [terminate]})
+    definition = workflow([boss, node("work", "core.dispatch", config=config)])
+
+    [warning] = acme.post("/v1/workflows:validate", definition).json()["warnings"]
+
+    assert warning["path"] == f"nodes.1.config.perWorkerOutputMappings.{worker}.reply"
+    assert "did you mean 'answer'?" in warning["message"]
+
+
+def test_what_is_given_to_a_child_can_be_taken_back(acme: Wire) -> None:
+    child = acme.register(workflow([node("n")]))
+    config = {
+        "workflowId": child,
+        "inputMapping": {"theirs": "mine"},
+        "outputMapping": {"mine": "theirs"},
+    }
+    definition = workflow(
+        [node("call", "core.subWorkflow", config=config)], variables=[variable("mine")]
+    )
+
+    assert "warnings" not in acme.post("/v1/workflows", definition).json()
+
+
+def test_another_tenant_s_child_tells_nothing_of_its_variables(acme: Wire, globex: Wire) -> None:
+    child = acme.register(workflow([node("n")], variables=[variable("result")]))
+
+    response = globex.post("/v1/workflows", harvesting(child, mine="resulte"))
+
+    assert response.json()["error"] == "unknown_child_workflow"
+    assert "'result'" not in response.text
+
+
+def test_a_child_without_the_mapped_variable_leaves_the_parent_s_and_the_node_says_so(
+    acme: Wire,
+) -> None:
+    child = acme.register(workflow([node("n")], variables=[variable("result", defaultValue="x")]))
+    definition = harvesting(child, mine="resulte", other="result")
+    definition["variables"] = [variable("mine", defaultValue="before")]
+    run = acme.run(acme.register(definition))
+
+    outputs = acme.log(run["runId"])
+    [ended] = [e for e in outputs if e["type"] == "node.completed"]
+
+    assert run["status"] == "completed"
+    assert run["variables"] == {"mine": "before", "other": "x"}
+    assert ended["payload"]["outputs"]["unmapped"] == {"mine": "resulte"}

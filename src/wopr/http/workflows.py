@@ -14,7 +14,6 @@ from wopr.protocol.errors import Refused
 from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
-from wopr.runtime.registration import definition_warnings
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
 
@@ -126,7 +125,7 @@ async def register_workflow(exchange: Exchange) -> Answer:
         alongside=_alongside(exchange),
     )
     status = 201 if is_new else 200
-    warnings = definition_warnings(document)
+    warnings = await exchange.host.library.warnings(exchange.tenant, document)
     if not warnings:
         return Answer(status, row.body)
     answer = ok({**document, "warnings": warnings}, status)
@@ -149,7 +148,8 @@ async def validate_workflow(exchange: Exchange) -> Answer:
         fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
         verdict = ok(Verdict(valid=False, errors=found or [fallback]))
         return redacted(verdict, exchange.redactor)
-    verdict = ok(Verdict(valid=True, warnings=definition_warnings(document)))
+    warnings = await exchange.host.library.warnings(exchange.tenant, document)
+    verdict = ok(Verdict(valid=True, warnings=warnings))
     return redacted(verdict, exchange.redactor)
 
 

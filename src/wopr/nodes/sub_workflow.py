@@ -46,10 +46,14 @@ def _child_inputs(ctx: NodeContext, config: SubWorkflowConfig, inputs: JsonObjec
 def _harvest(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> Outcome:
     outputs: JsonObject = {"childRunId": child.run_id, "childStatus": child.status}
     if child.status == "completed":
+        unmapped: JsonObject = {}
         for parent, name in config.output_mapping.items():
             if name in child.variables:
                 ctx.set_variable(parent, child.variables[name])
-        return Completed(outputs)
+            else:
+                unmapped[parent] = name
+        # A variable that the child has not set leaves the parent's as it is. The log says so.
+        return Completed(outputs | ({"unmapped": unmapped} if unmapped else {}))
     if config.on_child_failure == "absorb":
         return Completed(outputs)
     why = f": {child.error.message}" if child.error else ""

@@ -17,7 +17,6 @@ from wopr.runtime.builtin_workflows import (
 )
 from wopr.runtime.definition_files import find_definitions, load_definition
 from wopr.runtime.library import Library
-from wopr.runtime.registration import definition_warnings
 from wopr.runtime.settings import Settings
 from wopr.store.port import SHARED
 
@@ -57,12 +56,13 @@ async def _register(
         level = log.debug if source == "built in" else log.warning
         level("workflow left out", source=source, id=document.get("id"), reason=str(error))
         return False
-    for warning in definition_warnings(document):
+    for warning in await library.warnings(SHARED, document):
         log.warning(
-            "workflow has a key without effect",
+            "workflow has a part without effect",
             source=source,
             id=document["id"],
             path=warning.path,
+            message=warning.message,
         )
     return True
 

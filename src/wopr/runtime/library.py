@@ -22,7 +22,7 @@ from wopr.nodes.model_supervisor import model_supervisor
 from wopr.nodes.registry import NodeRegistry, NodeType, declared_as
 from wopr.nodes.supervisor import asks_model
 from wopr.protocol.checking import Fault, compile_schema, refused
-from wopr.protocol.documents import Json, Unset, encode
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
 from wopr.protocol.names import nearest
@@ -32,7 +32,9 @@ from wopr.runtime.registration import (
     MOCK_AGENT,
     check_definition,
     child_workflows,
+    definition_warnings,
     hook_of,
+    output_mappings,
 )
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
@@ -141,6 +143,17 @@ class Library:
         is_new = await self._store.put_workflow(tenant, row)
         self.forget_newest()
         return row, is_new
+
+    async def warnings(self, tenant: str, document: JsonObject) -> list[Fault]:
+        """Name what is accepted in a checked definition although it has no effect."""
+        found = definition_warnings(document)
+        for mapping in output_mappings(document):
+            if mapping.child == document["id"]:
+                found += mapping.warnings(document)
+            elif mapping.names and await self._has(tenant, mapping.child):
+                row = await self.row(tenant, mapping.child)
+                found += mapping.warnings(msgspec.json.decode(row.body))
+        return found
 
     def forget_newest(self) -> None:
         """Hear that something was registered: what is read from now on is the newest."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -65,6 +65,8 @@ GATED_TYPES = {
     MOCK_AGENT: "conformance.mockAgent",
 }
 CONFORMANCE_PREFIX = "conformance-"
+# Prefixes of the node types that every host has.
+_OWN_TYPES = ("core.", "wopr.")
 ConfigFaults: TypeAlias = Callable[[JsonObject], Iterable[tuple[str, str]]]
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
@@ -120,6 +122,76 @@ def definition_warnings(document: Json) -> list[Fault]:
         for path, name, right in _unknown_settings(document)
         if right is None
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputMapping:
+    """The variables that a node takes over from a child workflow, with the place of the mapping."""
+
+    path: str
+    child: str
+    names: Mapping[str, str]
+    # Names of the values that the node gives to the child. They are variables of its run too.
+    given: Collection[str]
+
+    def warnings(self, definition: JsonObject) -> Iterator[Fault]:
+        """Name the variables that the child, as it is defined, does not set.
+
+        A node type of a user may set any variable. With one of these in the child, only a name
+        that is close to a known one is reported.
+        """
+        nodes = list(members_of(definition, "nodes"))
+        known = {*self.given, *_variables_of(definition)}
+        is_closed = all(str(each.get("typeId")).startswith(_OWN_TYPES) for each in nodes)
+        for parent, name in self.names.items():
+            if name not in known and (is_closed or nearest(name, known)):
+                message = f"workflow {self.child!r} sets no variable {name!r}, so nothing is mapped"
+                hint = not_there(name, known)
+                yield Fault(path=f"{self.path}.{parent}", message=f"{message}: {hint}")
+
+
+def output_mappings(definition: JsonObject) -> Iterator[OutputMapping]:
+    """Find the output mappings that concern one child workflow."""
+    for index, node in enumerate(members_of(definition, "nodes")):
+        path, config = f"nodes.{index}.config", node.get("config")
+        if not is_object(config):
+            continue
+        if node.get("typeId") == SUB_WORKFLOW and isinstance(config.get("workflowId"), str):
+            yield OutputMapping(
+                path=f"{path}.outputMapping",
+                child=config["workflowId"],
+                names=_texts(config.get("outputMapping")),
+                given={*_object(node.get("inputs")), *_object(config.get("inputMapping"))},
+            )
+        if node.get("typeId") == DISPATCH:
+            inputs = _object(config.get("perWorkerInputMappings"))
+            for worker, mapping in _object(config.get("perWorkerOutputMappings")).items():
+                yield OutputMapping(
+                    path=f"{path}.perWorkerOutputMappings.{worker}",
+                    child=worker,
+                    names=_texts(mapping),
+                    given=_object(inputs.get(worker, config.get("inputMapping"))),
+                )
+
+
+def _variables_of(definition: JsonObject) -> Iterator[str]:
+    """Name the variables that a definition declares or that its nodes set by a fixed name."""
+    for declared in members_of(definition, "variables"):
+        yield str(declared.get("name"))
+    for node in members_of(definition, "nodes"):
+        config = _object(node.get("config"))
+        yield from (str(config[key]) for key in ("name", "channelName") if key in config)
+        mappings = _object(config.get("perWorkerOutputMappings")).values()
+        for mapping in (config.get("outputMapping"), *mappings):
+            yield from _object(mapping)
+
+
+def _object(value: Json) -> JsonObject:
+    return value if is_object(value) else {}
+
+
+def _texts(value: Json) -> dict[str, str]:
+    return {key: text for key, text in _object(value).items() if isinstance(text, str)}
 
 
 @cache
