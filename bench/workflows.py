@@ -72,10 +72,19 @@ def agent(name: str, tool_calls: int) -> Any:
 
 
 def steps(name: str, count: int) -> Any:
-    """Many steps one after the other; the first waits, so that a watcher is there in time."""
+    """Many steps one after the other; the first waits, so that a watcher is there in time.
+
+    Every fifth writes to a channel, which adds an event to the two of a step.
+    """
     nodes = [_node("step-0", "core.delay", delayMs=2000)]
-    nodes += [_node(f"step-{number}", "core.noop") for number in range(1, count)]
+    nodes += [_step(number) for number in range(1, count)]
     return _definition(name, nodes, [_edge(number) for number in range(count - 1)])
+
+
+def _step(number: int) -> dict[str, Any]:
+    if number % 5:
+        return _node(f"step-{number}", "core.noop")
+    return _node(f"step-{number}", "core.channelWrite", channelName="last", value=number)
 
 
 AGENT = agent("conformance-bench-agent", TOOL_CALLS)

@@ -1,10 +1,13 @@
-"""What it costs a run to be watched: unwatched, with a reader of its stream, with its page open.
+"""What it costs a run to be watched: by a reader of its stream, of its live page, by a browser tab.
 
-One run of many steps is made three ways in turn, several times over. The time of a run is that of
-its own log, from the first event to the last. CPU is that of the host, from the first step to the
-end. A reader of the stream and a reader of the live page are processes of their own, so that their
-own work is not the host's. With a browser at hand its tab is measured too; the tab draws what it
-gets, so on a machine with few cores it takes time from the host.
+The same run is made unwatched and watched in each way, one after the other, in several rounds. Each
+round begins with another way. A watched run is compared with the unwatched run of its round, and
+the figure is the median of the rounds.
+
+The time of a run is that of its own log, from the second step to the last event. CPU of the host is
+counted until the watcher has the end of the run, so the last drawing of a page is part of it. A
+reader of a stream is a process of its own. A browser tab draws what it gets: on a machine with few
+cores it takes time from the host, so the CPU of the browser is a figure of its own.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import NamedTuple
 
 import httpx
-from playwright.sync_api import BrowserContext
+import psutil  # type: ignore[import-untyped]  # the package carries no types
+from playwright.sync_api import BrowserContext, expect
 from tests.console.browser import chromium, launched, sign_in
 
 from bench import wire
@@ -30,6 +34,9 @@ from bench.workflows import steps
 
 STEPS = 990
 MOST_PER_CENT = 5
+# Rounds for each of the windows of other measures: a run takes less than a second.
+ROUNDS = 3
+UNWATCHED = "unwatched"
 _TOKEN = re.compile('name="csrf" value="([0-9a-f]+)"')
 # Reads a stream to its end and prints how many bytes came.
 _READER = """
@@ -44,73 +51,108 @@ print(total)
 
 
 class Watched(NamedTuple):
-    """One run: its seconds, the host's CPU seconds, and the bytes that its watcher got."""
+    """One run: its seconds and events, and what watching it took.
+
+    That is CPU of the host, the bytes that a reader got, and CPU of the browser.
+    """
 
     seconds: float
+    events: int
     cpu: float
-    received: int
+    received: int = 0
+    browser: float = 0.0
+
+
+# Watches a run to its end, and tells what that took.
+Way = Callable[[Served, str], Watched]
 
 
 def measure_watching(size: Size, floors: Floors) -> list[Figure]:
     """Compare a watched run with one that is not watched."""
-    definition = steps("bench-watched", STEPS)
-    with serving_host() as served:
-        wire.call(served.port, "POST", "/v1/workflows", definition)
-        cookie = _signed_in(served)
-        found: dict[str, list[Watched]] = {}
-        for _ in range(size.windows):
-            for name, head in _ways(cookie).items():
-                run = _started(served)
-                request = head.format(run=run) if head else ""
-                found.setdefault(name, []).append(_watched(served, run, request))
-        with _tab(served) as context:
-            for _ in range(size.windows if context is not None else 0):
-                run = _started(served)
-                found.setdefault("with a browser tab", []).append(_in_a_tab(served, run, context))
-    plain = found["unwatched"]
+    with serving_host() as served, _tab(served) as context:
+        wire.call(served.port, "POST", "/v1/workflows", steps("bench-watched", STEPS))
+        ways = _ways(_signed_in(served), context)
+        names = list(ways)
+        found: dict[str, list[Watched]] = {name: [] for name in names}
+        for number in range(-1, ROUNDS * size.windows):
+            first = number % len(names)
+            for name in names[first:] + names[:first]:
+                run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-watched"})
+                watched = ways[name](served, str(run["runId"]))
+                # The first round warms up the host and the browser.
+                if number >= 0:
+                    found[name].append(watched)
+    plain = found[UNWATCHED]
     return [figure for name, runs in found.items() for figure in _figures(name, runs, plain)]
 
 
-def _ways(cookie: str) -> dict[str, str]:
-    """The request of each watcher, without the run; nothing for none."""
+def _ways(cookie: str, context: BrowserContext | None) -> dict[str, Way]:
     close = "Host: 127.0.0.1\r\nConnection: close\r\n"
     stream = f"GET /v1/runs/{{run}}/events HTTP/1.1\r\n{close}Authorization: Bearer {KEY}\r\n\r\n"
     page = (
         f"GET /runs/{{run}}/live?after=0 HTTP/1.1\r\n{close}Cookie: {cookie}\r\n"
         "Sec-Fetch-Site: same-origin\r\n\r\n"
     )
-    return {"unwatched": "", "with a reader of its stream": stream, "with its live page": page}
+    ways: dict[str, Way] = {
+        UNWATCHED: _unwatched,
+        "with a reader of its stream": lambda served, run: _read(served, run, stream),
+        "with a reader of its live page": lambda served, run: _read(served, run, page),
+    }
+    if context is not None:
+        ways["with a browser tab"] = lambda served, run: _seen(served, run, context)
+    return ways
 
 
-def _started(served: Served) -> str:
-    run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-watched"})
-    return str(run["runId"])
-
-
-def _watched(served: Served, run: str, request: str) -> Watched:
-    reader = None
-    if request:
-        command = [sys.executable, "-c", _READER, str(served.port), request]
-        reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def _unwatched(served: Served, run: str) -> Watched:
     before = served.cpu_seconds()
-    _ended(served, run)
+    _wait_for_end(served)
     cpu = served.cpu_seconds() - before
-    received = 0 if reader is None else int(reader.communicate()[0])
-    return Watched(_seconds(served, run), cpu, received)
+    return Watched(*_told(served, run), cpu)
 
 
-def _ended(served: Served, run: str) -> None:
-    """Wait for the end of a run without being another reader of its log."""
-    while wire.call(served.port, "GET", f"/v1/runs/{run}")["status"] != "completed":
+def _read(served: Served, run: str, request: str) -> Watched:
+    command = [sys.executable, "-c", _READER, str(served.port), request.format(run=run)]
+    before = served.cpu_seconds()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
+        _wait_for_end(served)
+        received = int(reader.communicate()[0])
+    cpu = served.cpu_seconds() - before
+    return Watched(*_told(served, run), cpu, received)
+
+
+def _seen(served: Served, run: str, context: BrowserContext) -> Watched:
+    page = context.new_page()
+    page.goto(f"/runs/{run}")
+    state = page.locator("[data-live-state]")
+    expect(state).to_have_text("live")
+    before, browser_before = served.cpu_seconds(), _browser_seconds()
+    _wait_for_end(served)
+    expect(state).to_have_text("ended")
+    cpu, browser = served.cpu_seconds() - before, _browser_seconds() - browser_before
+    page.close()
+    return Watched(*_told(served, run), cpu, browser=browser)
+
+
+def _wait_for_end(served: Served) -> None:
+    """Wait until the newest run has ended. The list reads its row and not its log."""
+    while wire.call(served.port, "GET", "/v1/runs?limit=1")["items"][0]["status"] != "completed":
         time.sleep(0.25)
 
 
-def _seconds(served: Served, run: str) -> float:
+def _told(served: Served, run: str) -> tuple[float, int]:
+    """The seconds and the events of a run, by its log."""
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json"}
     path = f"http://127.0.0.1:{served.port}/v1/runs/{run}/events"
     events = httpx.get(path, headers=headers, timeout=60, trust_env=False).json()["events"]
     first, last = (datetime.fromisoformat(events[place]["timestamp"]) for place in (3, -1))
-    return (last - first).total_seconds()
+    return (last - first).total_seconds(), len(events)
+
+
+def _browser_seconds() -> float:
+    """CPU seconds of the browser that this process started, in all its processes."""
+    own = psutil.Process().children(recursive=True)
+    times = [process.cpu_times() for process in own if "chrom" in process.name()]
+    return float(sum(each.user + each.system for each in times))
 
 
 @contextmanager
@@ -129,17 +171,6 @@ def _tab(served: Served) -> Iterator[BrowserContext | None]:
         yield context
 
 
-def _in_a_tab(served: Served, run: str, context: BrowserContext | None) -> Watched:
-    assert context is not None
-    page = context.new_page()
-    page.goto(f"/runs/{run}")
-    before = served.cpu_seconds()
-    _ended(served, run)
-    cpu = served.cpu_seconds() - before
-    page.close()
-    return Watched(_seconds(served, run), cpu, 0)
-
-
 def _signed_in(served: Served) -> str:
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", trust_env=False) as http:
         [token] = _TOKEN.findall(http.get("/sign-in").text)
@@ -148,23 +179,32 @@ def _signed_in(served: Served) -> str:
 
 
 def _figures(name: str, runs: list[Watched], plain: list[Watched]) -> Iterator[Figure]:
-    seconds = statistics.median(run.seconds for run in runs)
     cpu = statistics.median(run.cpu for run in runs)
     is_plain = runs is plain
-    longer = 100 * (seconds / statistics.median(run.seconds for run in plain) - 1)
+    longer = _more([run.seconds for run in runs], [run.seconds for run in plain])
     yield Figure(
         measure="watching",
-        name=f"a run of {STEPS} steps, {name}",
-        value=seconds,
-        unit="s",
-        cpu_us=1e6 * cpu / STEPS,
+        name=f"a run of {runs[0].events:,} events, {name}",
+        value=1000 * statistics.median(run.seconds for run in runs),
+        unit="ms",
+        cpu_us=1e6 * cpu / runs[0].events,
         aim="" if is_plain else f"at most {MOST_PER_CENT} % longer: {longer:+.1f} %",
         met=None if is_plain else longer <= MOST_PER_CENT,
     )
+    if not is_plain:
+        more = _more([run.cpu for run in runs], [run.cpu for run in plain])
+        yield _beside(f"CPU of the host beyond an unwatched run, {name}", more, "%")
     if received := statistics.median(run.received for run in runs):
-        yield Figure(
-            measure="watching",
-            name=f"sent to the watcher, {name}",
-            value=received / 1024,
-            unit="KiB",
-        )
+        yield _beside(f"sent to the watcher, {name}", received / 1024, "KiB")
+    if browser := statistics.median(run.browser for run in runs):
+        yield _beside(f"CPU of the browser, {name}", 1000 * browser, "ms")
+
+
+def _more(watched: list[float], plain: list[float]) -> float:
+    """By how many per cent a watched run exceeds the unwatched one of its round, at the median."""
+    pairs = zip(watched, plain, strict=True)
+    return 100 * (statistics.median(seen / unseen for seen, unseen in pairs) - 1)
+
+
+def _beside(name: str, value: float, unit: str) -> Figure:
+    return Figure(measure="watching", name=name, value=value, unit=unit)

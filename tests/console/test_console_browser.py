@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.console.browser import Open, press, sign_in
 from tests.console.inbox import AGENT
@@ -18,6 +18,7 @@ from tests.wire.fleet import ASKS, Story, push
 from tests.wire.host import ServedHost
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
+FINE = {"title": "Fine?"}
 
 
 def test_a_person_signs_in_starts_a_run_watches_it_and_signs_out(open_page: Open) -> None:
@@ -102,6 +103,129 @@ def test_what_a_page_shows_is_still_there_after_its_first_live_update(
     expect(page.locator(".waterfall .lane rect.waiting")).to_be_visible()
     expect(page.locator(".graph .box")).to_have_count(3)
     expect(page.locator("#story .beat")).to_have_count(2)
+
+
+def test_a_page_of_a_run_that_goes_on_animates_nothing(open_page: Open, wire: Wire) -> None:
+    run_id = wire.create(wire.register(workflow([delay("wait", 600_000)])))
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    expect(page.locator(".run h1 .status.active")).to_have_text("running")
+
+    assert page.evaluate("document.getAnimations({ subtree: true }).length") == 0
+
+
+def test_a_page_follows_its_run_only_while_it_can_be_seen(open_page: Open, wire: Wire) -> None:
+    run_id = wire.create(wire.register(workflow([node("gate", "core.approvalGate", config=FINE)])))
+    wire.events_until(run_id, "interrupt.requested")
+    hidden = sign_in(open_page(f"/runs/{run_id}"))
+    seen = hidden.context.new_page()
+    seen.goto(f"/runs/{run_id}")
+    for page in (hidden, seen):
+        expect(page.locator("[data-live-state]")).to_have_text("live")
+
+    _make(hidden, "hidden")
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+    expect(seen.locator(".run h1 .status")).to_have_text("completed")
+
+    expect(hidden.locator(".run h1 .status")).to_have_text("waiting for approval")
+    _make(hidden, "visible")
+    expect(hidden.locator(".run h1 .status")).to_have_text("completed")
+    expect(hidden.locator("[data-live-state]")).to_have_text("ended")
+
+
+def _make(page: Page, state: str) -> None:
+    """Tell the scripts of a page that it can be seen, or that it cannot."""
+    page.evaluate(
+        """(state) => {
+          Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
+
+
+def test_rows_that_were_skipped_are_a_page_back(open_page: Open, wire: Wire) -> None:
+    nodes = [node("gate", "core.approvalGate", config=FINE)]
+    nodes += [node(f"step-{number}") for number in range(300)]
+    run_id = wire.create(wire.register(workflow(nodes)))
+    wire.events_until(run_id, "interrupt.requested")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    earlier = page.get_by_role("link", name="Earlier")
+    expect(earlier).to_have_count(0)
+
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+    expect(page.locator("[data-live-state]")).to_have_text("ended")
+    last = len(wire.log(run_id)) - 1
+    expect(page.locator(f"#e{last}")).to_have_count(1)
+    first = int(str(page.locator("li.event").first.get_attribute("id"))[1:])
+    earlier.click()
+
+    expect(page.locator(f"#e{first - 1}")).to_have_count(1)
+    expect(page.locator("li.event")).to_have_count(250)
+
+
+def test_new_rows_are_marked_for_a_moment(open_page: Open, wire: Wire) -> None:
+    run_id = wire.create(wire.register(workflow([node("gate", "core.approvalGate", config=FINE)])))
+    wire.events_until(run_id, "interrupt.requested")
+    page = sign_in(open_page(f"/runs/{run_id}"))
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    page.evaluate(
+        """() => {
+          window.marked = new Set();
+          new MutationObserver((changes) => {
+            for (const row of document.querySelectorAll("li.is-new")) window.marked.add(row.id);
+          }).observe(document.querySelector("ol[data-tail]"), { childList: true });
+        }"""
+    )
+    before = len(wire.log(run_id))
+
+    wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": {"action": "accept"}})
+
+    expect(page.locator("[data-live-state]")).to_have_text("ended")
+    expect(page.locator("li.is-new")).to_have_count(0)
+    new = [f"e{number}" for number in range(before, len(wire.log(run_id)))]
+    assert page.evaluate("[...window.marked]") == new
+
+
+# A stream that the test feeds.
+_FED_STREAM = """
+window.EventSource = class extends EventTarget {
+  constructor() { super(); window.fed = this; }
+  close() {}
+};
+"""
+
+
+def test_updates_that_come_together_are_drawn_together(open_page: Open, wire: Wire) -> None:
+    run_id = wire.create(wire.register(workflow([delay("wait", 600_000), node("after")])))
+    page = sign_in(open_page("/runs"))
+    page.add_init_script(_FED_STREAM)
+    page.goto(f"/runs/{run_id}")
+    page.wait_for_function("window.fed")
+
+    drawn = page.evaluate(
+        """async (run) => {
+          let drawn = 0;
+          document.addEventListener("run:news", () => drawn++);
+          const send = (kind, data) =>
+            window.fed.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
+          const lane = (n) => `<div data-item="${run}:after">drawing ${n}</div>`;
+          for (let n = 0; n < 20; n++) {
+            send("parts", { values: `<p>drawing ${n}</p>` });
+            send("items", { timeline: { html: n < 19 ? { [`${run}:after`]: lane(n) } : {} } });
+            send("rows", { [`e${50 + n}`]: `<li id="e${50 + n}" class="event"></li>` });
+          }
+          await new Promise((done) => setTimeout(done, 100));
+          return drawn;
+        }""",
+        run_id,
+    )
+
+    assert drawn == 1
+    expect(page.locator("[data-live=values]")).to_have_text("drawing 19")
+    expect(page.locator(f"[data-item='{run_id}:after']")).to_have_text("drawing 18")
+    expect(page.locator("li.event[id^=e5], li.event[id^=e6]")).to_have_count(20)
 
 
 def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(

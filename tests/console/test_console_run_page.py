@@ -12,7 +12,7 @@ from tests.console.client import Person
 from tests.console.conftest import SignedIn
 from tests.console.samples import Belongings
 from tests.wire.agent_definitions import agent_name, mock, scripted
-from tests.wire.client import Wire
+from tests.wire.client import DEADLINE_SECONDS, Wire
 from tests.wire.definitions import delay, edge, node, workflow
 from tests.wire.host import ServedHost
 from tests.wire.waiting import gate, waiting
@@ -215,9 +215,9 @@ def test_the_live_stream_brings_parts_and_rows_and_ends_with_the_run(
 Frame: TypeAlias = tuple[str, JsonObject]
 
 
-def _live(acme: Person, run_id: str, after: int = -1) -> Iterator[Frame]:
+def _live(acme: Person, run_id: str, query: str = "") -> Iterator[Frame]:
     """The frames of a run's live page, as they come."""
-    path = f"/runs/{run_id}/live" + (f"?after={after}" if after >= 0 else "")
+    path = f"/runs/{run_id}/live?{query}"
     with acme.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
         left = ""
         for piece in stream.iter_text():
@@ -266,6 +266,94 @@ def test_a_large_run_is_sent_in_few_updates_and_few_bytes(acme: Person, wire: Wi
     assert len(rows) == len(set(rows)) <= total
     assert rows[-1] == f"e{total - 1}"
     assert frames[-1] == ("over", {})
+
+
+def _many_steps(wire: Wire) -> str:
+    """A run in which a gate waits since the beginning and 250 steps have ended."""
+    nodes = [gate(), *(node(f"step-{number}") for number in range(250))]
+    links = [edge(f"step-{number}", f"step-{number + 1}") for number in range(249)]
+    run_id = wire.create(wire.register(workflow(nodes, edges=links)))
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while wire.snapshot(run_id)["nodeStates"]["step-249"]["status"] != "completed":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return run_id
+
+
+def test_the_page_of_a_large_run_shows_the_newest_lanes_and_a_link_to_all(
+    acme: Person, wire: Wire
+) -> None:
+    run_id = _many_steps(wire)
+
+    html = acme.get(f"/runs/{run_id}").text
+    shown = _lanes(html)
+    [link] = re.findall(r'of 251 nodes are shown.*?href="(\?[^"#]*)', html)
+    every = _lanes(acme.get(f"/runs/{run_id}{link}").text)
+    wire.post(f"/v1/runs/{run_id}/cancel")
+    wire.finished(run_id)
+    ended = _lanes(acme.get(f"/runs/{run_id}").text)
+
+    # The gate waits, so it is shown, although it was the first to begin.
+    assert shown == ["gate", *(f"step-{number}" for number in range(150, 250))]
+    assert sorted(every) == sorted(ended) == sorted(["gate", *(f"step-{n}" for n in range(250))])
+
+
+def _lanes(html: str) -> list[str]:
+    return re.findall(r'<div class="lane [^>]* data-item="[^":]+:([^"]+)"', html)
+
+
+def test_the_live_stream_of_a_large_run_has_the_lanes_that_its_page_asks_for(
+    acme: Person, wire: Wire
+) -> None:
+    run_id = _many_steps(wire)
+
+    newest, every = (
+        next(
+            data["timeline"]["order"]
+            for name, data in _live(acme, run_id, query)
+            if name == "items"
+        )
+        for query in ("", "lanes=all")
+    )
+
+    assert len(newest) == 102
+    assert len(every) == 252
+
+
+def test_of_many_new_events_the_newest_rows_are_sent(acme: Person, wire: Wire) -> None:
+    run_id = _many_steps(wire)
+
+    rows = next(data for name, data in _live(acme, run_id) if name == "rows")
+
+    total = len(wire.log(run_id))
+    assert list(rows) == [f"e{number}" for number in range(total - 100, total)]
+
+
+def test_every_drawing_of_a_busy_run_tells_the_same_in_its_lanes_as_in_its_bars(
+    acme: Person, wire: Wire
+) -> None:
+    nodes = [delay("first", 300), *(node(f"step-{number}") for number in range(900))]
+    links = [edge("first", "step-0")]
+    links += [edge(f"step-{number}", f"step-{number + 1}") for number in range(899)]
+    run_id = wire.create(wire.register(workflow(nodes, edges=links)))
+
+    drawn = [
+        html
+        for name, data in _live(acme, run_id)
+        if name == "items"
+        for html in data["timeline"]["html"].values()
+    ]
+
+    told = {
+        (status, *re.findall(r'<rect class="(\w+)', html))
+        for html in drawn
+        for status in re.findall(
+            r'<span class="sr">(\w+)</span><svg width="100%" height="18"', html
+        )
+        if "step-" in html
+    }
+    assert told >= {("pending",), ("completed", "good")}
+    assert told <= {("pending",), ("running", "active"), ("completed", "good")}
 
 
 def test_readers_of_one_page_with_another_filter_get_their_own_rows(

@@ -19,10 +19,10 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.to_thread
 
-from wopr.console.event_rows import PAGE_ROWS, EventFilter, no_rows, rows_of
+from wopr.console.event_rows import EventFilter, no_rows, rows_of
 from wopr.console.page import Page
 from wopr.console.run_log import Entry
-from wopr.console.run_page import opened, page_values
+from wopr.console.run_page import only_newest, opened, page_values
 from wopr.console.run_view import RunFacts, RunView, gather, view_of
 from wopr.console.story import Beat, Turn
 from wopr.console.visit import Fragments, Visit
@@ -39,19 +39,23 @@ PARTS: Final = {
     "values": "run_values.html",
     "notes": "run_notes.html",
     "legend": "graph_legend.html",
+    "lanes": "lanes_shown.html",
 }
 # Events that come in quick succession are shown together.
 PATIENCE_SECONDS: Final = 0.15
 # A run with more events than this is large: it is drawn at most twice a second.
 LARGE_EVENTS: Final = 300
 LARGE_SECONDS: Final = 0.5
-# Drawing takes at most this share of the time, however large the run is.
-MOST_SHARE: Final = 0.04
+# Drawing takes at most this share of the time, however large the run is. Reading what is drawn
+# takes about as much again.
+MOST_SHARE: Final = 0.02
+# Of the events since the last drawing at most so many are sent as rows.
+MOST_NEW_ROWS: Final = 100
 # How often the page of a quiet run is drawn: durations move on.
 QUIET_SECONDS: Final = 5.0
 _KEPT: Final = 64
 
-_Key: TypeAlias = tuple[str, str, tuple[str, ...], frozenset[str]]
+_Key: TypeAlias = tuple[str, str, tuple[str, ...], bool, frozenset[str]]
 # The items of one container by their keys, in order.
 Items: TypeAlias = dict[str, str]
 
@@ -100,7 +104,8 @@ class LiveParts:
 
     async def since(self, visit: Visit, name: str, moment: float) -> Rendered:
         """The run as it stood at that moment or later."""
-        key = (visit.tenant, name, opened(visit.query), visit.caller.scopes)
+        query, scopes = visit.query, visit.caller.scopes
+        key = (visit.tenant, name, opened(query), only_newest(query), scopes)
         async with self._drawing:
             kept = self._kept.get(key)
             if kept is None or kept[0].at < moment:
@@ -114,13 +119,13 @@ class LiveParts:
 
 async def _draw(visit: Visit, name: str, memo: Memo) -> Rendered:
     at = anyio.current_time()
-    facts = await gather(visit, name, opened(visit.query))
+    facts = await gather(visit, name, opened(visit.query), may_lag=True)
     return await anyio.to_thread.run_sync(partial(_drawn, visit, facts, memo, at))
 
 
 def _drawn(visit: Visit, facts: RunFacts, memo: Memo, at: float) -> Rendered:
     began = thread_time()
-    view = view_of(facts)
+    view = view_of(facts, only_newest=only_newest(visit.query))
     fragments = visit.fragments(**page_values(visit, view, no_rows(view.log)))
     parts = {part: fragments.render(file) for part, file in PARTS.items()}
     items = {
@@ -136,9 +141,10 @@ def _drawn(visit: Visit, facts: RunFacts, memo: Memo, at: float) -> Rendered:
 
 def _lanes(view: RunView, fragments: Fragments, memo: Memo) -> Items:
     found: Items = {"axis": fragments.render("lane_axis.html")}
+    draw_lane = fragments.macro("lane.html", "lane_row")
     for lane in view.lanes:
         notes = len(view.notes.by_node.get(lane.node_id, ()))
-        draw = partial(fragments.render, "lane.html", lane=lane)
+        draw = partial(draw_lane, lane)
         found[lane.key] = memo.item("timeline", lane.key, (lane, notes), draw)
     return found
 
@@ -225,13 +231,14 @@ class Reader:
         return {"html": html, **order} if html or order else {}
 
     def _rows(self, view: RunView, fragments: Fragments) -> list[bytes]:
-        """The rows of new events, the newest page of them at most, and of those with new notes."""
+        """The rows of new events, the newest of many, and of those with new notes."""
         entries = view.log.entries
         new = [entry for entry in entries[self.next_row :] if self.wanted.takes(entry)]
         self.next_row = max(self.next_row, len(entries))
-        found = [_frame("skipped", {"rows": len(new) - PAGE_ROWS})] if len(new) > PAGE_ROWS else []
+        skipped = len(new) - MOST_NEW_ROWS
+        found = [_frame("skipped", {"rows": skipped})] if skipped > 0 else []
         again = [] if not view.notes.by_event else self._noted_anew(view)
-        shown = [*again, *new[-PAGE_ROWS:]]
+        shown = [*again, *new[-MOST_NEW_ROWS:]]
         if shown:
             found.append(_frame("rows", _row_items(view, shown, fragments)))
         return found
@@ -247,8 +254,9 @@ class Reader:
 
 def _row_items(view: RunView, entries: Sequence[Entry], fragments: Fragments) -> dict[str, str]:
     """Rows by the id of their element."""
+    draw = fragments.macro("run_row.html", "event_row")
     return {
-        f"e{row.entry.sequence}": fragments.render("run_row.html", row=row, run_id=view.run_id)
+        f"e{row.entry.sequence}": draw(row, view.run_id)
         for row in rows_of(view.log, entries, view.notes)
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -26,6 +27,12 @@ def environment() -> Environment:
 
 
 _ENVIRONMENT: Final = environment()
+
+
+def macro(template: str, name: str, values: Mapping[str, object]) -> Callable[..., str]:
+    """A macro of a template. Calling it many times costs less than rendering a template each time."""
+    call = getattr(_ENVIRONMENT.get_template(template).make_module(dict(values)), name)
+    return lambda *arguments: str(call(*arguments)).encode("utf-8", "replace").decode()
 
 
 def render(template: str, **values: object) -> bytes:

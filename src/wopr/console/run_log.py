@@ -73,9 +73,9 @@ class RunLog:
         self.entries.append(entry)
         self.by_id[event.event_id] = entry
 
-    def so_far(self) -> RunLog:
-        """The log as it is now, for a reader that must not see it grow."""
-        return RunLog(self.entries[:], self.by_id)
+    def until(self, sequence: int) -> RunLog:
+        """The log up to this event, for a reader that must not see it grow."""
+        return RunLog(self.entries[: sequence + 1], self.by_id)
 
     @property
     def is_cut(self) -> bool:

@@ -27,6 +27,11 @@ from wopr.store.port import RunRow
 _NODE_ROWS: Final = 200
 
 
+def only_newest(query: Mapping[str, str]) -> bool:
+    """Whether the timeline of a run that goes on may leave lanes out."""
+    return query.get("lanes") != "all"
+
+
 def opened(query: Mapping[str, str]) -> tuple[str, ...]:
     """The child runs that the query asks to open."""
     return tuple(filter(None, query.get("open", "").split(",")))
@@ -34,7 +39,8 @@ def opened(query: Mapping[str, str]) -> tuple[str, ...]:
 
 async def show_run(visit: Visit) -> Answer:
     """Show a run, whole."""
-    view = await look(visit, run_id(visit.exchange), opened(visit.query))
+    name, query = run_id(visit.exchange), visit.query
+    view = await look(visit, name, opened(query), only_newest=only_newest(query))
     wanted = EventFilter.of(visit.query)
     events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
     answers = [await look_at(visit, wait) for wait in await _open_waits(visit, view)]
@@ -57,6 +63,7 @@ def page_values(visit: Visit, view: RunView, events: EventPage) -> dict[str, obj
         "run": view.snapshot,
         "events": events,
         "toggle": partial(_toggle, view),
+        "lanes": visit.query.get("lanes", ""),
         "offers_feedback": offers_feedback(visit),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import quote
 
@@ -88,6 +89,11 @@ class RunView:
         return (self.row.ended_at or self.now) - self.row.created_at
 
     @property
+    def own_lanes(self) -> int:
+        """How many of its nodes have a lane."""
+        return sum(1 for lane in self.lanes if lane.depth == 0)
+
+    @property
     def newest_turns(self) -> Sequence[Turn]:
         """What its agents did last."""
         return newest(self.turns)
@@ -107,10 +113,13 @@ class RunView:
 
 async def snapshot_of(visit: Visit, run_id: str) -> RunSnapshot:
     """The run as it stands."""
-    row = await visit.host.readers.row(visit.tenant, run_id)
+    return await _snapshot(visit, await visit.host.readers.row(visit.tenant, run_id))
+
+
+async def _snapshot(visit: Visit, row: RunRow, *, may_lag: bool = False) -> RunSnapshot:
     if row.snapshot is not None:
         return _SNAPSHOT.decode(row.snapshot)
-    return await visit.host.readers.fold(visit.tenant, row)
+    return await visit.host.readers.fold(visit.tenant, row, may_lag=may_lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,22 +141,32 @@ class RunFacts:
     fleet_run_id: str
 
 
-async def look(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunView:
-    """Look at a run; `opened` are the child runs whose own lanes are to be shown."""
+async def look(
+    visit: Visit, run_id: str, opened: Collection[str] = (), *, only_newest: bool = False
+) -> RunView:
+    """Look at a run; `opened` are the child runs whose own lanes are to be shown.
+
+    With `only_newest` the timeline of a run that goes on may leave lanes out.
+    """
     facts = await gather(visit, run_id, opened)
-    return await anyio.to_thread.run_sync(view_of, facts)
+    only_newest = only_newest and facts.row.status not in TERMINAL
+    return await anyio.to_thread.run_sync(partial(view_of, facts, only_newest=only_newest))
 
 
-async def gather(visit: Visit, run_id: str, opened: Collection[str] = ()) -> RunFacts:
+async def gather(
+    visit: Visit, run_id: str, opened: Collection[str] = (), *, may_lag: bool = False
+) -> RunFacts:
     """Read what a view of a run is made of.
 
-    The log is read before the state, so the state is never behind the log.
+    The log is read after the state and cut where the state ends, so that both tell the same. With
+    `may_lag` that may be before an append which this process has under way.
     """
     host, tenant = visit.host, visit.tenant
-    await host.readers.row(tenant, run_id)
-    log = (await visit.desk.logs.read(host.readers, tenant, run_id)).so_far()
     row = await host.readers.row(tenant, run_id)
-    snapshot = await snapshot_of(visit, run_id)
+    snapshot = await _snapshot(visit, row, may_lag=may_lag)
+    log = await visit.desk.logs.read(host.readers, tenant, run_id)
+    is_stored = row.snapshot is not None
+    log = log.until(row.last_sequence if is_stored else int(snapshot.last_sequence or 0))
     now = host.sources.now()
     axis = _axis(row, log, now)
     return RunFacts(
@@ -167,7 +186,7 @@ async def gather(visit: Visit, run_id: str, opened: Collection[str] = ()) -> Run
     )
 
 
-def view_of(facts: RunFacts) -> RunView:
+def view_of(facts: RunFacts, *, only_newest: bool = False) -> RunView:
     """Make the view. It only computes, so a worker thread may do it."""
     nodes = node_spans(facts.log.entries)
     statuses = _statuses(facts.snapshot)
@@ -178,7 +197,15 @@ def view_of(facts: RunFacts) -> RunView:
         compiled=facts.compiled,
         log=facts.log,
         nodes=nodes,
-        lanes=lanes(run_id, definition, nodes, statuses, facts.children, facts.axis),
+        lanes=lanes(
+            run_id,
+            definition,
+            nodes,
+            statuses,
+            facts.children,
+            facts.axis,
+            only_newest=only_newest,
+        ),
         ticks=facts.axis.ticks(),
         drawing=_drawing(facts.compiled, facts.log, nodes, statuses),
         turns=story(facts.log.entries, facts.threshold_of),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from wopr.console.run_log import Entry
+from wopr.protocol.documents import Unset
 
 # The event that ends an attempt, and what became of it.
 _ENDS: Final = {
@@ -53,6 +54,11 @@ class NodeSpans:
     skipped: str = ""
 
     @property
+    def is_open(self) -> bool:
+        """Whether an attempt is under way."""
+        return bool(self.spans) and self.spans[-1].end is None
+
+    @property
     def children(self) -> list[str]:
         """The runs that it started."""
         return [child for span in self.spans for child in span.children]
@@ -62,8 +68,12 @@ def node_spans(entries: Iterable[Entry]) -> dict[str, NodeSpans]:
     """Every node that the log speaks of, in the order in which they began."""
     found: dict[str, NodeSpans] = {}
     for entry in entries:
-        if entry.node_id and entry.event.type.startswith("node."):
-            _take(found.setdefault(entry.node_id, NodeSpans(entry.node_id)), entry)
+        node_id = entry.event.node_id
+        if not isinstance(node_id, Unset) and entry.event.type.startswith("node."):
+            node = found.get(node_id)
+            if node is None:
+                node = found[node_id] = NodeSpans(node_id)
+            _take(node, entry)
     return found
 
 

@@ -68,17 +68,20 @@ class Turn:
 
 def story(entries: Sequence[Entry], threshold_of: ThresholdOf) -> list[Turn]:
     """The turns of a log, in order; a node that starts again has a turn of its own."""
-    turns: list[Turn] = []
-    open_turns: dict[str, Turn] = {}
+    turns: dict[int, Turn] = {}
+    # The last start of each node. Most nodes are no agents and get no turn.
+    started: dict[str, Entry] = {}
     for entry in entries:
-        if entry.event.type == "node.started":
-            open_turns[entry.node_id] = Turn(entry.node_id, entry.sequence, entry.agent_id)
-            turns.append(open_turns[entry.node_id])
-        tell = _TELLERS.get(entry.event.type)
-        turn = open_turns.get(entry.node_id)
-        if tell is not None and turn is not None:
-            tell(turn, entry, threshold_of)
-    return [turn for turn in turns if any(beat.kind != "asked" for beat in turn.beats)]
+        kind = entry.event.type
+        if kind == "node.started":
+            started[entry.node_id] = entry
+        elif (tell := _TELLERS.get(kind)) is not None and entry.node_id in started:
+            start = started[entry.node_id]
+            if start.sequence not in turns:
+                turns[start.sequence] = Turn(start.node_id, start.sequence, start.agent_id)
+            tell(turns[start.sequence], entry, threshold_of)
+    in_order = (turns[sequence] for sequence in sorted(turns))
+    return [turn for turn in in_order if any(beat.kind != "asked" for beat in turn.beats)]
 
 
 def newest(turns: Sequence[Turn], most: int = MOST_BEATS) -> list[Turn]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +10,11 @@ from wopr.console.spans import NodeSpans, Span
 from wopr.console.words import duration
 from wopr.protocol.workflow import WorkflowDefinition
 
+# While a run with more nodes than this goes on, its page has lanes for the newest of them only.
+MANY_NODES: Final = 200
+# So many they are, and so many of these have not begun.
+NEWEST_LANES: Final = 100
+_LANES_AHEAD: Final = 20
 _TICKS_AT_MOST: Final = 8
 # The axis of a run that goes on is at least so many milliseconds long.
 _SHORTEST_RUNNING: Final = 1000
@@ -152,12 +157,16 @@ def lanes(
     axis: Axis,
     *,
     depth: int = 0,
+    only_newest: bool = False,
 ) -> list[Lane]:
-    """The lanes of a run: nodes in the order in which they began, then those that did not yet."""
+    """The lanes of a run: nodes in the order in which they began, then those that did not yet.
+
+    With `only_newest`, and when there are many nodes, only those under way, those that began last
+    and a few that come next have a lane.
+    """
     known = {node.id: node for node in definition.nodes}
-    order = [*(n for n in nodes if n in known), *(n for n in known if n not in nodes)]
     found: list[Lane] = []
-    for node_id in order:
+    for node_id in _shown(known, nodes, only_newest=only_newest):
         spans = nodes.get(node_id, NodeSpans(node_id))
         ended = [span for span in spans.spans if span.end is not None]
         found.append(
@@ -178,6 +187,19 @@ def lanes(
             if child in children:
                 found += _child_lanes(children[child], node_id, axis, depth + 1)
     return found
+
+
+def _shown(
+    known: Collection[str], nodes: Mapping[str, NodeSpans], *, only_newest: bool
+) -> list[str]:
+    """The nodes that have a lane, in order."""
+    begun = [node_id for node_id in nodes if node_id in known]
+    order = [*begun, *(node_id for node_id in known if node_id not in nodes)]
+    if not only_newest or len(order) <= MANY_NODES:
+        return order
+    last = min(max(len(begun) + _LANES_AHEAD, NEWEST_LANES), len(order))
+    first = last - NEWEST_LANES
+    return [*(node_id for node_id in order[:first] if nodes[node_id].is_open), *order[first:last]]
 
 
 def _child_lanes(child: ChildRuns, node_id: str, axis: Axis, depth: int) -> list[Lane]:

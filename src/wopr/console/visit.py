@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from http.cookies import CookieError, SimpleCookie
@@ -15,7 +15,7 @@ from wopr.console.desk import Desk
 from wopr.console.form import Form, read_form
 from wopr.console.headers import SAFE_HEADERS
 from wopr.console.nav import NAV, NavItem
-from wopr.console.render import render
+from wopr.console.render import macro, render
 from wopr.console.session import LIFETIME_MS, Session
 from wopr.http.answers import Answer
 from wopr.http.exchange import Exchange
@@ -44,6 +44,10 @@ class Fragments:
     def render(self, template: str, **values: object) -> str:
         """One piece."""
         return render(template, **self.shared, **values).decode()
+
+    def macro(self, template: str, name: str) -> Callable[..., str]:
+        """A macro of a template, for pieces of which there are many."""
+        return macro(template, name, self.shared)
 
 
 class Visit:

@@ -76,15 +76,24 @@ class Readers:
         return SnapshotBody(encode(view), int(view.last_sequence or 0), has_token)
 
     async def fold(
-        self, tenant: str, row: RunRow, *, token_key: bytes | None = None
+        self,
+        tenant: str,
+        row: RunRow,
+        *,
+        token_key: bytes | None = None,
+        may_lag: bool = False,
     ) -> RunSnapshot:
-        """The run as it stands, from its log."""
+        """The run as it stands, from its log.
+
+        With `may_lag` the events of an append that this process has under way may be missing.
+        Readers of the bus are told when the append is done.
+        """
         run_id = row.run_id
         run = await self._advancer.load(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
         state = run.state
-        if state.next_sequence <= row.last_sequence:
+        if state.next_sequence <= row.last_sequence and not (may_lag and run.lock.locked()):
             # What this process holds is behind a commit that the reader may have seen already.
             state = await self._advancer.journal.catch_up(state)
         waits, missing = self._wait(state, token_key), missing_code(row) or UNSET
