@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import pytest
 from tests.wire.client import DEADLINE_SECONDS, Wire
 from tests.wire.definitions import node, workflow
 from tests.wire.host import ACME, ServedHost, served
+from wopr.nodes.threads import MOST_THREADS
 
 # The nodes block until the test has seen what it wants to see.
 APP = """
@@ -39,7 +41,7 @@ def plain(ctx: NodeContext, config: dict, inputs: dict) -> dict:
 
 @node("local.stubborn")
 def stubborn(ctx: NodeContext, config: dict, inputs: dict) -> dict:
-    time.sleep(3600)
+    time.sleep(3600)  # goes on
     return {{}}
 
 
@@ -48,6 +50,7 @@ async def eager(ctx: NodeContext, config: dict, inputs: dict) -> dict:
     block()  # blocks here
     return {{}}
 """
+STUBBORN_LINE = APP.splitlines().index("    time.sleep(3600)  # goes on") + 1
 BLOCKING_LINE = APP.splitlines().index("    block()  # blocks here") + 1
 
 
@@ -100,6 +103,28 @@ def test_a_blocking_function_ends_with_its_time_limit(blocking: ServedHost) -> N
     assert (ended["status"], ended["error"]["code"]) == ("failed", "node_timeout")
 
 
+def test_functions_that_go_on_after_their_limit_leave_room_for_others(
+    blocking: ServedHost, go: Path
+) -> None:
+    limited = workflow([node("slow", "local.stubborn", settings={"timeout": 100})])
+    go.touch()
+    with caller(blocking) as wire:
+        workflow_id = wire.register(limited)
+        # On a busy machine the limit of some is over before they begin.
+        while _abandoned(wire) < MOST_THREADS:
+            runs = [wire.create(workflow_id) for _ in range(20)]
+            ended = {wire.finished(run_id)["error"]["code"] for run_id in runs}
+            assert ended == {"node_timeout"}
+        line = _logged(blocking, "abandoned thread")
+        other = wire.run(wire.register(workflow([node("quick", "local.plain")])))
+
+    assert "app.py" in line
+    assert f"line={STUBBORN_LINE} " in line
+    assert "node_id=slow" in line
+    assert "node_type=local.stubborn" in line
+    assert other["status"] == "completed"
+
+
 def test_a_run_with_a_blocking_function_can_be_cancelled(blocking: ServedHost) -> None:
     definition = workflow([node("slow", "local.stubborn")])
 
@@ -140,6 +165,12 @@ def test_an_async_function_that_blocks_is_logged_with_its_line_and_counted(
     assert "node_id=rude" in line
     assert f"run_id={run_id}" in line
     assert 'wopr_event_loop_blocked_total{node_type="local.eager"} 1.0' in metrics
+
+
+def _abandoned(wire: Wire) -> float:
+    """How many functions the host counts as abandoned."""
+    [value] = re.findall(r"^wopr_abandoned_threads (\S+)$", wire.get("/metrics").text, re.MULTILINE)
+    return float(value)
 
 
 def _logged(host: ServedHost, text: str) -> str:

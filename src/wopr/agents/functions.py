@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -37,7 +38,9 @@ class FunctionTool:
             given[self.context_name] = context
         if inspect.iscoroutinefunction(self.function):
             return to_json(await self.function(**given))
-        return to_json(await run_in_thread(lambda: self.function(**given)))
+        call = partial(self.function, **given)
+        about = {"tool": self.name, "node_id": context.node_id, "run_id": context.run_id}
+        return to_json(await run_in_thread(call, self.function, **about))
 
     def _decoded(self, arguments: JsonObject) -> dict[str, Any]:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -83,7 +84,9 @@ class NodeType:
     async def call(self, ctx: NodeContext, config: Any, inputs: Any) -> Outcome:
         """Call a node that may wait or block, and accept what it returned."""
         if self.runs_in_thread:
-            return as_outcome(await run_in_thread(lambda: self.execute(ctx, config, inputs)))
+            about = {"node_type": self.type_id, "node_id": ctx.node_id, "run_id": ctx.run_id}
+            call = partial(self.execute, ctx, config, inputs)
+            return as_outcome(await run_in_thread(call, self.execute, **about))
         return as_outcome(await self.execute(ctx, config, inputs))
 
     def schema(self) -> JsonObject:

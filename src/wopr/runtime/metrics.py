@@ -49,6 +49,11 @@ class Metrics:
         self._rescued = Counter(
             "wopr_runs_rescued", "Runs taken up from dead processes.", registry=self.registry
         )
+        self.abandoned_threads = Gauge(
+            "wopr_abandoned_threads",
+            "Plain functions that go on after their time limit or after their run was cancelled.",
+            registry=self.registry,
+        )
         self._blocked = Counter(
             "wopr_event_loop_blocked",
             "Times that code blocked the event loop, by the type of the node.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wopr.nodes.threads import abandoned_threads
 from wopr.protocol.errors import Unavailable
 from wopr.runtime.host import Host
 from wopr.store.port.peers import KnownProcess
@@ -33,6 +34,7 @@ async def measure(host: Host) -> None:
     metrics = host.metrics
     metrics.active_runs.set(len(host.advancer.runs))
     metrics.readers.set(host.bus.readers)
+    metrics.abandoned_threads.set(abandoned_threads())
     metrics.opened(await host.store.open_counts())
     metrics.waiting_for_code.set(await host.store.waiting_for_code())
     peers = host.store.peers
