@@ -61,6 +61,25 @@ def test_a_fork_prints_the_new_runs_id(host: FakeHost, wopr: Wopr) -> None:
     ]
 
 
+def test_inputs_of_a_fork_are_read_by_their_declared_types(host: FakeHost, wopr: Wopr) -> None:
+    source = {"runId": "r1", "workflowId": "hello", "workflowVersion": "2", "status": "completed"}
+    declared = [{"name": "reason", "type": "string"}, {"name": "amount", "type": "number"}]
+    host.answer("GET /v1/runs/r1", source | {"startedAt": STARTED})
+    host.answer("GET /v1/workflows/hello", {"id": "hello", "variables": declared})
+    host.answer("POST /v1/runs/r1:fork", ACCEPTED, 201)
+
+    wopr(
+        "runs", "fork", "r1", "--from", "0", "-i", "reason=5", "-i", "amount=5", "-i", "other=true"
+    )
+
+    assert host.requests[1].url.query == "version=2"
+    assert host.bodies[-1]["runOptionsOverlay"]["inputs"] == {
+        "reason": "5",
+        "amount": 5,
+        "other": True,
+    }
+
+
 def test_a_fork_without_changes_sends_an_empty_overlay(host: FakeHost, wopr: Wopr) -> None:
     host.answer("POST /v1/runs/r1:fork", ACCEPTED, 201)
 

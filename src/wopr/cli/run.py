@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,17 +120,9 @@ class Journey:
 
     async def _typed(self, client: Client) -> CreateRun:
         """The request, with inputs read by the types that the workflow declares."""
-        inputs = self.body.inputs
-        if not self.pairs or all(isinstance(value, str) for value in inputs.values()):
-            return self.body
-        try:
-            definition = (await client.workflow(self.body.workflow_id, None)).document
-        except CliError:
-            # A key that may not read definitions may still start runs.
-            return self.body
-        declared = [object_of(each) for each in list_of(definition.get("variables"))]
-        kinds = {str(each.get("name")): str(each.get("type")) for each in declared}
-        return msgspec.structs.replace(self.body, inputs=as_declared(self.pairs, inputs, kinds))
+        workflow_id = self.body.workflow_id
+        inputs = await typed_inputs(client, self.pairs, self.body.inputs, workflow_id)
+        return msgspec.structs.replace(self.body, inputs=inputs)
 
     async def _watch(self, client: Client, accepted: RunAccepted) -> None:
         import anyio
@@ -169,6 +162,26 @@ class Journey:
         elif not self.follow:
             # A followed run's last line already is its terminal event.
             print_json(ended.body)
+
+
+async def typed_inputs(
+    client: Client,
+    pairs: Sequence[str],
+    inputs: JsonObject,
+    workflow_id: str,
+    version: str | None = None,
+) -> JsonObject:
+    """Read inputs of the command line by the types that a workflow declares."""
+    if not pairs or all(isinstance(value, str) for value in inputs.values()):
+        return inputs
+    try:
+        definition = (await client.workflow(workflow_id, version)).document
+    except CliError:
+        # A key that may not read definitions may still start runs.
+        return inputs
+    declared = [object_of(each) for each in list_of(definition.get("variables"))]
+    kinds = {str(each.get("name")): str(each.get("type")) for each in declared}
+    return as_declared(pairs, inputs, kinds)
 
 
 def _inputs(pairs: list[str], document: str | None) -> JsonObject:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from wopr.cli.conversation import ask
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
 from wopr.cli.output import note, print_block, print_json, print_line, print_table, short
+from wopr.cli.run import typed_inputs
 from wopr.cli.runs import RunArgument
 from wopr.cli.values import parse_assignments
 from wopr.protocol.documents import UNSET, JsonObject, Unset
@@ -52,7 +54,12 @@ def fork(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="NAME=VALUE", help="An input to change, from 0."),
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=VALUE",
+            help="An input to change, from 0; read as by `wopr run`.",
+        ),
     ] = None,
     because: Annotated[
         str | None,
@@ -79,6 +86,8 @@ def fork(
     from_seq: int | Unset = UNSET if start is None else start
     body = ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
     target = Target(url, api_key)
+    if inputs and not all(isinstance(value, str) for value in overlay.inputs.values()):
+        body = ask(target, lambda client: _typed(client, run_id, body, inputs))
     if because is not None:
         ask(target, lambda client: _require_annotation(client, run_id, because))
     if dry_run:
@@ -94,6 +103,15 @@ def fork(
     else:
         print_line(made.document.run_id)
         note(f"{made.document.mode} of {run_id} from event {made.document.from_seq} on")
+
+
+async def _typed(client: Client, run_id: str, body: ForkRun, pairs: list[str]) -> ForkRun:
+    """The request, with inputs read by the types that the workflow of the source declares."""
+    overlay = body.run_options_overlay
+    source = (await client.snapshot(run_id)).document
+    version = source.workflow_version or None
+    typed = await typed_inputs(client, pairs, overlay.inputs, source.workflow_id, version)
+    return replace(body, run_options_overlay=replace(overlay, inputs=typed))
 
 
 @command
