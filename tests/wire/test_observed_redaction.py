@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 
 import pytest
 
 from tests.console.client import Person
-from tests.wire.at_rest import audit_entries, tables
+from tests.wire.at_rest import audit_entries, tables, unmask_observed_runs
 from tests.wire.client import Wire
 from tests.wire.fleet import ASKS, GOES_ON, Story, push, pushed, transitions
-from tests.wire.host import ACME, ServedHost
+from tests.wire.host import ACME, WOPR, ServedHost
 from tests.wire.surfaces import CANARIES, SECRETS, leaks, surfaces
+from wopr.protocol.documents import JsonObject
 
 SECRET = " ".join(CANARIES.values())
 # Where the producer's bytes are kept.
@@ -86,6 +90,76 @@ def test_a_host_that_was_restarted_goes_on_from_a_redacted_log(
     assert not leaks(surfaces(wire, run_id), *SECRETS, story.agent_id)
     at_once = pushed(wire, *leaking(whole))
     assert wire.types(run_id) == wire.types(at_once)
+
+
+def redacted(host: ServedHost, *options: str, tenant: str = "acme") -> JsonObject:
+    """Run `wopr fleet redact` on the database of a host."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WOPR_")}
+    place = {"WOPR_DATA_DIR": str(host.data_dir)}
+    done = subprocess.run(
+        [WOPR, "fleet", "redact", "--tenant", tenant, "--json", *options],
+        env=kept | place | host.variables,
+        capture_output=True,
+        check=True,
+    )
+    document: JsonObject = json.loads(done.stdout)
+    return document
+
+
+def test_runs_that_were_built_without_masking_are_masked_by_a_command(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host, story, clean = new_host(), Story(), Story()
+    wire = connect(ACME, host)
+    lines = leaking(story)
+    run_id, other = pushed(wire, *lines), pushed(wire, clean.start(), clean.end())
+    types, untouched = wire.types(run_id), wire.log(other)
+    host.stop()
+    unmask_observed_runs(host, CANARIES["github"])
+    held = tables(host)
+    assert leaks(held["events"], CANARIES["github"])
+
+    elsewhere = redacted(host, tenant="globex")
+    planned = redacted(host, "--dry-run")
+    done = redacted(host)
+    again = redacted(host)
+    host.start()
+
+    wire = connect(ACME, host)
+    assert elsewhere["runs"] == again["runs"] == []
+    assert [each["runId"] for each in done["runs"]] == [run_id]
+    assert planned["runs"] == done["runs"]
+    assert wire.types(run_id) == types
+    assert wire.log(other) == untouched
+    assert transitions(wire, run_id) == lines
+    assert not leaks(surfaces(wire, run_id) + wire.get("/api/runs").text, *SECRETS)
+    [entry] = [e for e in audit_entries(host) if e["action"] == "fleet.redact"]
+    assert (entry["tenant"], entry["resource"]) == ("acme", run_id)
+    host.stop()
+    held = tables(host)
+    held.pop(ARCHIVE)
+    assert not leaks(b"\n".join(held.values()), *SECRETS)
+
+
+def test_a_run_that_people_annotated_is_masked_only_when_the_operator_says_so(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host, story = new_host(), Story()
+    wire = connect(ACME, host)
+    run_id = pushed(wire, *leaking(story))
+    wire.post(f"/v1/runs/{run_id}/annotations", {"signal": {"kind": "flag"}})
+    host.stop()
+    unmask_observed_runs(host, CANARIES["github"])
+
+    left = redacted(host)
+    kept = tables(host)["annotations"]
+    rebuilt = redacted(host, "--with-feedback")
+
+    assert [each["outcome"] for each in left["runs"]] == ["left"]
+    assert b'"flag"' in kept
+    assert [each["outcome"] for each in rebuilt["runs"]] == ["rebuilt"]
+    host.start()
+    assert not leaks(surfaces(connect(ACME, host), run_id), *SECRETS)
 
 
 @pytest.mark.parametrize("result", ["pass", "fail"])

@@ -16,6 +16,7 @@ from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.fleet_export import export
 from wopr.cli.fleet_push import PATIENCE, push_logs, report, send_logs
+from wopr.cli.fleet_redact import redact
 from wopr.cli.fleet_tables import agents, audits, runs
 from wopr.cli.fleet_tail import tail
 from wopr.cli.options import JsonOption, KeyOption, Target, UrlOption
@@ -35,6 +36,7 @@ app.command()(export)
 app.command()(agents)
 app.command()(runs)
 app.command()(audits)
+app.command()(redact)
 
 Family = Literal["agent", "ci"]
 FamilyArgument = Annotated[Family, typer.Argument(help="The family of events.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from wopr.store.port.fleet import Since, Source
+from wopr.store.port.fleet import AgentRun, Since, Source
 
 
 class FleetClockwork(Protocol):
@@ -32,5 +32,14 @@ class FleetClockwork(Protocol):
         """Delete these hidden `(tenant, run_id, observed_run_id)` for good, with the observed run.
 
         An observed run whose lines are gone already is deleted too.
+        """
+        ...
+
+    async def fleet_rebuild(
+        self, tenant: str, observed_run_id: str, agents: Sequence[AgentRun]
+    ) -> None:
+        """Delete an observed run with its annotations, and queue it to be built from its lines.
+
+        The task and the model of these agents are stored as given.
         """
         ...

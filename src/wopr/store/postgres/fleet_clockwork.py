@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.store.port.fleet import Since, Source
+from wopr.store.port.fleet import AgentRun, Since, Source
 from wopr.store.postgres.asking import answered
 from wopr.store.postgres.database import Transaction
 from wopr.store.postgres.deleting import delete_run
 from wopr.store.postgres.fleet_counting import hold_marks, write_totals
 from wopr.store.postgres.fleet_ingest import count_runs
 from wopr.store.postgres.part import Part
+from wopr.store.postgres.projections import put_projections
 from wopr.store.sql.fleet_aging import read_hiding, read_settling
 from wopr.store.sql.fleet_counting import Counting
 
@@ -29,6 +30,10 @@ _FORGET = (
     "DELETE FROM fleet_agent_runs WHERE tenant = %s AND run_id = %s",
     "DELETE FROM fleet_audits WHERE tenant = %s AND run_id = %s",
 )
+_DESCRIBE = """
+UPDATE fleet_agent_runs SET task = %s, model = %s
+WHERE tenant = %s AND run_id = %s AND agent_id = %s
+"""
 _DELETE = (
     "DELETE FROM fleet_runs WHERE tenant = %s AND run_id = %s",
     "DELETE FROM fleet_chunks WHERE tenant = %s AND run_id = %s",
@@ -63,6 +68,24 @@ class PostgresFleetClockwork(Part):
             await self._db.run(
                 tenant, partial(_delete, run_id=run_id, observed_run_id=observed_run_id)
             )
+
+    async def fleet_rebuild(
+        self, tenant: str, observed_run_id: str, agents: Sequence[AgentRun]
+    ) -> None:
+        """Delete an observed run with its annotations, and queue it to be built from its lines."""
+        await self._db.run(
+            tenant, partial(_rebuild, observed_run_id=observed_run_id, agents=tuple(agents))
+        )
+
+
+async def _rebuild(
+    transaction: Transaction, observed_run_id: str, agents: Sequence[AgentRun]
+) -> None:
+    for each in agents:
+        values = (each.task, each.model, transaction.tenant, each.run_id, each.agent_id)
+        await transaction.queue(_DESCRIBE, values)
+    await delete_run(transaction, observed_run_id)
+    await put_projections(transaction, [observed_run_id])
 
 
 async def _settle(transaction: Transaction, span: str, since: int) -> None:

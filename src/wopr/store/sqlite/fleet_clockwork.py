@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from functools import partial
 
-from wopr.store.port.fleet import Since, Source
+from wopr.store.port.fleet import AgentRun, Since, Source
 from wopr.store.sql.fleet_aging import read_hiding, read_settling
 from wopr.store.sql.fleet_counting import Counting
 from wopr.store.sqlite.asking import answered
@@ -14,6 +14,7 @@ from wopr.store.sqlite.deleting import delete_run
 from wopr.store.sqlite.fleet_counting import marks, write_totals
 from wopr.store.sqlite.fleet_ingest import count_runs
 from wopr.store.sqlite.part import Part
+from wopr.store.sqlite.projections import put_projections
 
 _BEHIND = """
 SELECT tenant, since FROM fleet_spans WHERE span = ? AND since < ? ORDER BY since LIMIT 1
@@ -39,6 +40,9 @@ _DELETE_RUN = """
 DELETE FROM fleet_runs WHERE tenant = ? AND run_id = ? AND hidden_at IS NOT NULL
 """
 _IS_SHOWN = "SELECT 1 FROM fleet_runs WHERE tenant = ? AND run_id = ?"
+_DESCRIBE = """
+UPDATE fleet_agent_runs SET task = ?, model = ? WHERE tenant = ? AND run_id = ? AND agent_id = ?
+"""
 _DELETE_CHUNKS = "DELETE FROM fleet_chunks WHERE tenant = ? AND run_id = ?"
 
 
@@ -70,6 +74,24 @@ class SqliteFleetClockwork(Part):
             await self._writer.submit(
                 partial(_delete, tenant=tenant, run_id=run_id, observed_run_id=observed_run_id)
             )
+
+    async def fleet_rebuild(
+        self, tenant: str, observed_run_id: str, agents: Sequence[AgentRun]
+    ) -> None:
+        """Delete an observed run with its annotations, and queue it to be built from its lines."""
+        await self._writer.submit(
+            partial(_rebuild, tenant=tenant, observed_run_id=observed_run_id, agents=tuple(agents))
+        )
+
+
+def _rebuild(
+    connection: sqlite3.Connection, tenant: str, observed_run_id: str, agents: Sequence[AgentRun]
+) -> None:
+    for each in agents:
+        values = (each.task, each.model, tenant, each.run_id, each.agent_id)
+        connection.execute(_DESCRIBE, values)
+    delete_run(connection, tenant, observed_run_id)
+    put_projections(connection, tenant, [observed_run_id])
 
 
 def _settle(connection: sqlite3.Connection, span: str, since: int) -> bool:
