@@ -287,6 +287,28 @@ def test_a_turn_of_an_installed_agent_is_held_to_its_own_threshold(
     assert {e["agentId"] for e in found["events"]} == {CAUTIOUS}
 
 
+def handing_over(**task: JsonObject) -> JsonObject:
+    return {
+        "agentId": f"local.acme.{fresh('agent')}",
+        "persona": "Worker",
+        "modelClass": "general",
+        "systemPrompt": "Work.",
+        "handoff": {"taskSchema": {"type": "object", "required": ["text"], "properties": task}},
+    }
+
+
+def test_the_task_of_a_turn_is_held_to_the_agents_schema(acme: Wire) -> None:
+    manifest = handing_over(text={"type": "string"})
+    assert acme.post("/v1/agents", manifest).status_code == 201
+    path = f"{SAMPLE}/agents/{manifest['agentId']}/dispatch"
+
+    taken, refused = (answered(acme, path, {"task": task}) for task in ({"text": "go"}, {}))
+
+    assert (taken["status"], "error" in taken) == ("completed", False)
+    assert (refused["status"], refused["events"]) == ("failed", [])
+    assert refused["error"]["code"] == "handoff_task_schema_violation"
+
+
 def test_another_tenants_agent_cannot_be_dispatched(acme: Wire, globex: Wire) -> None:
     agent = own_agent(acme)
 

@@ -13,10 +13,19 @@ from wopr.engine.escalation import DEFAULT_THRESHOLD
 from wopr.engine.plan import plan
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.engine.steps import Start
-from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.documents import (
+    UNSET,
+    Closed,
+    Document,
+    Json,
+    JsonObject,
+    NonEmpty,
+    Unset,
+    is_object,
+)
 from wopr.protocol.errors import Forbidden, Refused, SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
-from wopr.protocol.runs import TERMINAL, CreateRun, Owner, RunAccepted
+from wopr.protocol.runs import TERMINAL, CreateRun, Owner, RunAccepted, RunError
 from wopr.protocol.workflow import WorkflowId
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.forking import read_events
@@ -116,6 +125,8 @@ class AgentDispatched(Document, frozen=True, kw_only=True, omit_defaults=False):
     threshold: float
     events: list[JsonObject]
     result: JsonObject
+    # Why the turn failed.
+    error: RunError | Unset = UNSET
 
 
 def sample_definition(sample: SampleWorkflow, overlay: Mapping[str, bool]) -> JsonObject:
@@ -231,7 +242,9 @@ async def dispatch_agent(
     pin: JsonObject = {"agent": {"agentId": manifest.agent_id, "version": manifest.version}}
     name = f"sample-dispatch-{json_digest([config, pin]).hex()[:16]}"
     node: _Node = ("agent", "core.conformance.mock-agent", config, pin)
-    run_id = await _start(host, tenant, _definition(name, [node], []))
+    # The agent is handed the task as the inputs of its run.
+    inputs: JsonObject = task if is_object(task) else {}
+    run_id = await _start(host, tenant, _definition(name, [node], []), inputs)
     state = await _settled(host, tenant, run_id)
     events = await _events(host, tenant, run_id)
     statuses: dict[str, Literal["completed", "failed"]] = {
@@ -251,6 +264,7 @@ async def dispatch_agent(
             if event.type.startswith("agent.")
         ],
         result=state.outputs or {},
+        error=state.error or UNSET,
     )
 
 
@@ -307,10 +321,12 @@ async def race(host: Host, tenant: str, request: ClaimRequest) -> ClaimResult:
     )
 
 
-async def _start(host: Host, tenant: str, definition: JsonObject) -> str:
+async def _start(
+    host: Host, tenant: str, definition: JsonObject, inputs: JsonObject | None = None
+) -> str:
     await host.library.register(tenant, definition, may_author_conformance=True)
     new = NewRun(
-        request=CreateRun(workflow_id=definition["id"]),
+        request=CreateRun(workflow_id=definition["id"], inputs=inputs or {}),
         compiled=await host.library.newest(tenant, definition["id"]),
         owner=Owner(tenant=tenant),
     )
