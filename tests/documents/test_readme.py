@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from tests.documents.terminal import DEADLINE_SECONDS, Terminal
 README = ROOT / "README.md"
 SERVE = "make serve"
 # What a test cannot type: it installs, tests, or needs a server elsewhere.
-NOT_TYPED = {"make test", ". .venv/bin/activate", "pip install openwop-client"}
+CLIENT = 'pip install "openwop-client'
+NOT_TYPED = {"make test", ". .venv/bin/activate"}
 LISTENING = ("WOPR … is listening on …",)
 ELSEWHERE = "db.example.com"
 
@@ -51,7 +53,7 @@ def test_the_commands_of_the_readme_print_what_it_shows(terminal: Terminal) -> N
                 terminal.leave(signal.SIGKILL)
             elif line.startswith("curl") and shutil.which("curl") is None:
                 continue
-            elif line not in NOT_TYPED and ELSEWHERE not in line:
+            elif line not in NOT_TYPED and ELSEWHERE not in line and not line.startswith(CLIENT):
                 line = line.replace(":8642", f":{terminal.port()}")
                 terminal.type(Command(line, command.printed))
                 typed.append(line)
@@ -60,10 +62,12 @@ def test_the_commands_of_the_readme_print_what_it_shows(terminal: Terminal) -> N
     assert "wopr fleet agents" in typed
 
 
-def test_the_client_that_the_readme_imports_is_installed_by_a_command_of_it() -> None:
+def test_the_readme_installs_the_version_of_the_client_that_is_tested() -> None:
     typed = [command.line for block in blocks(README) for command in commands(block)]
+    tested = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
+    [client] = [each for each in tested if str(each).startswith("openwop-client")]
 
-    assert "pip install openwop-client" in typed
+    assert f'pip install "{client}"' in typed
 
 
 def test_a_document_installs_wopr_from_a_clone_while_it_is_not_published() -> None:
