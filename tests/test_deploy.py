@@ -7,6 +7,9 @@ import json
 import os
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,11 @@ import psycopg
 import pytest
 import yaml
 
-from tests.postgres.cluster import running_cluster
+from tests.postgres.cluster import Cluster, running_cluster
 from tests.postgres.databases import Databases
 from tests.postgres.server import SETTINGS
+from tests.wire.client import Wire
+from tests.wire.host import WOPR
 from wopr.runtime.metrics import Metrics
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -29,6 +34,13 @@ SHARED = {
     "wopr_queue_depth",
     "wopr_runs_held",
     "wopr_runs_rescued",
+}
+# Whatever an operator may choose.
+SECRETS = {
+    "WOPR_OWNER_PASSWORD": "the owner's: /@%20",
+    "WOPR_APP_PASSWORD": 'the "app"\'s $HOME',
+    "WOPR_HOST_KEY": "bXkgMzIgYnl0ZXMgYXJlIG5vdCByYW5kb20gYXQgYWxs",
+    "WOPR_API_KEYS": "wopr_of_my_own_choice_0123456789:acme:admin",
 }
 _METRIC = re.compile(r"wopr_[a-z_]+")
 
@@ -124,6 +136,88 @@ def test_the_roles_of_the_composition_are_made_with_any_password(databases: Data
 
         with pytest.raises(psycopg.OperationalError, match="authentication failed"):
             psycopg.connect(url, password="another")
+
+
+def test_the_image_is_built_from_what_its_file_copies_and_nothing_else() -> None:
+    sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+
+    admitted = {line.removeprefix("!") for line in sent if line.startswith("!")}
+    assert "*" in sent
+    assert {name.split("/")[0] for names in copied for name in names.split()} == admitted
+
+
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_composition_work_in_their_order(tmp_path: Path) -> None:
+    services = compose()["services"]
+    with running_cluster(SETTINGS) as cluster:
+        roles = compose()["configs"]["roles"]["content"].replace("$$", "$")
+        environment = {"PATH": f"{cluster.binaries}:{os.defpath}", "PGHOST": str(cluster.folder)}
+        subprocess.run(["sh", "-ec", roles], env=environment | SECRETS, check=True)
+        _require_passwords(cluster)
+
+        schema = _command(services["schema"], cluster, tmp_path / "schema")
+        done = subprocess.run(**schema, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+        with ExitStack() as running:
+            api, worker = (
+                running.enter_context(_started(services[name], cluster, tmp_path / name))
+                for name in ("api-1", "worker-1")
+            )
+            key = SECRETS["WOPR_API_KEYS"].partition(":")[0]
+            with Wire(api, key) as wire:
+                ended = wire.run("hello", {"name": "Ada"})
+                processes = wire.document("/v1/processes")["processes"]
+            assert ended["status"] == "completed"
+            assert {each["kind"] for each in processes} == {"api", "worker"}
+            for url, name in ((api, "api-1"), (worker, "worker-1")):
+                _check_health(services[name], url)
+
+
+def _require_passwords(cluster: Cluster) -> None:
+    """Let the logins of the composition in with their passwords only, as its image does."""
+    hba = cluster.data / "pg_hba.conf"
+    logins = "local all wopr_owner,wopr_app scram-sha-256"
+    hba.write_text(f"{logins}\n{hba.read_text()}")
+    with psycopg.connect(cluster.url, autocommit=True) as admin:
+        admin.execute("SELECT pg_reload_conf()")
+
+
+def _command(service: dict[str, Any], cluster: Cluster, data: Path) -> dict[str, Any]:
+    """How to start a service here: its command and environment, at this server and any port."""
+    given = {
+        name: re.sub(r"\$\{(\w+):\?\}", lambda found: SECRETS[found[1]], value)
+        for name, value in service["environment"].items()
+    }
+    given["WOPR_DB"] = given["WOPR_DB"].replace("@postgres/", "@/") + f"?host={cluster.folder}"
+    # Of the image.
+    given |= {"WOPR_DATA_DIR": str(data), "WOPR_LOG_FORMAT": "json"}
+    arguments = [re.sub(r"^\d+$", "0", each) for each in service["command"]]
+    if arguments == ["serve"]:
+        arguments += ["--port", "0"]
+    return {"args": [WOPR, *arguments], "env": {"PATH": os.environ["PATH"]} | given}
+
+
+@contextmanager
+def _started(service: dict[str, Any], cluster: Cluster, data: Path) -> Iterator[str]:
+    """Run a service, and give the address that it prints."""
+    how = _command(service, cluster, data)
+    with subprocess.Popen(**how, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            found = (re.search(r"on (http://[^/\s]+)", line) for line in process.stdout or ())
+            yield next(each[1] for each in found if each)
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def _check_health(service: dict[str, Any], url: str) -> None:
+    """Run the health check of a service, at the port that it has here."""
+    _, program, *arguments = service["healthcheck"]["test"]
+    assert program == "python"
+    check = [re.sub(r"http://127\.0\.0\.1:\d+", url, each) for each in arguments]
+    subprocess.run([sys.executable, *check], check=True)
 
 
 @pytest.mark.parametrize("name", UNITS)

@@ -71,7 +71,7 @@ def test_an_agent_that_is_not_sure_is_named_with_its_reason(acme: Wire) -> None:
 
     assert item["askedBy"]["agentId"] == "core.conformance.low-conf-decider"
     assert item["reason"] == "low-confidence"
-    assert item["question"].startswith("core.conformance.low-conf-decider is 0.5 sure")
+    assert item["question"].startswith("core.conformance.low-conf-decider is 50 % confident")
     assert item["answers"].keys() == {"accept", "decision", "reject"}
 
 

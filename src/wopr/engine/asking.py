@@ -105,10 +105,8 @@ def question(kind: str, data: Mapping[str, Json]) -> str:
         case "external-event":
             return f"an event {data.get('eventType', '')}"
         case "low-confidence":
-            return (
-                f"{data.get('agentId', '')} is {data.get('observed', 0):g} sure of its decision "
-                f"and should be {data.get('threshold', 0):g}"
-            )
+            observed, needed = data.get("observed", 0) * 100, data.get("threshold", 0) * 100
+            return f"{data.get('agentId', '')} is {observed:.4g} % confident (needs {needed:.4g} %)"
         case "conversation.exchange":
             return str(data.get("prompt", ""))
         case _:
