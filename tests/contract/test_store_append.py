@@ -48,6 +48,19 @@ async def test_a_run_reads_back_as_it_was_written(store: Store) -> None:
     assert await store.read(TENANT, "run-1") == list(events(0, 2))
 
 
+async def test_several_runs_are_read_with_the_beginning_of_their_logs(store: Store) -> None:
+    rows = {name: run(name, 2, wake_at=T0 + 9, tags=("blue",)) for name in ("a", "b", "c")}
+    for row in rows.values():
+        await store.append(TENANT, [Batch(run=row, first=0, events=events(0, 3))])
+
+    loaded = await store.load(TENANT, ["a", "c", "unknown"], 2)
+
+    assert {found.row.run_id: found.row for found in loaded} == {"a": rows["a"], "c": rows["c"]}
+    assert [list(found.events) for found in loaded] == [list(events(0, 2))] * 2
+    [whole] = await store.load(TENANT, ["b"], 5)
+    assert list(whole.events) == list(events(0, 3))
+
+
 async def test_any_text_is_kept_and_found_again(store: Store) -> None:
     text = "\0 \x1a \x1a0 \u2028 \\u0000 é"
     step = batch(text, tags=(text,), parent_run_id=text, artifacts=[artifact(text)])
@@ -57,6 +70,7 @@ async def test_any_text_is_kept_and_found_again(store: Store) -> None:
 
     assert await store.run(TENANT, text) == step.run
     assert await log(store, text) == [b"0"]
+    assert [found.row for found in await store.load(TENANT, [text], 5)] == [step.run]
     assert await store.artifact(TENANT, text, text) == artifact(text)
     for where in (RunFilter(tag=text), RunFilter(parent_run_id=text)):
         assert (await store.runs(TENANT, where, None, 10)).runs == (step.run,)

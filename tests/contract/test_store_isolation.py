@@ -43,6 +43,7 @@ async def shared(store: Store) -> Store:
 
 async def test_a_foreign_run_cannot_be_read(shared: Store) -> None:
     assert await shared.run(OTHER, "run-1") is None
+    assert await shared.load(OTHER, ["run-1"], 5) == []
     assert await shared.read(OTHER, "run-1") == []
     assert await shared.read(OTHER, "run-1", limit=1000) == []
     assert await shared.artifact(OTHER, "run-1", "a-1") is None

@@ -15,7 +15,7 @@ from wopr.runtime.holding import Holding
 from wopr.runtime.wakeups import WakeupSource
 from wopr.runtime.wakeups_alone import AloneSource
 from wopr.runtime.wakeups_queue import QueueSource
-from wopr.store.port import Batch, Store
+from wopr.store.port import Batch, Store, StoredRun
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,8 @@ class Recorder:
         self.advanced[run_id] += 1
         self._news.set()
 
-    async def now(self, tenant: str, run_id: str) -> None:
+    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
+        assert stored is None or stored.row.run_id == run_id
         self.soon(tenant, run_id)
 
     async def until(self, *run_ids: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.fault.inprocess import TENANT, Bench, Gates, eventually
-from tests.wire.definitions import node
+from tests.wire.definitions import delay, edge, node
 
 pytestmark = pytest.mark.anyio
 
@@ -37,3 +37,24 @@ async def test_an_advance_that_comes_too_late_sees_that_the_run_has_ended(
     assert stale.state.status == "completed"
     assert run_id not in advancer.runs
     assert await ours.log(run_id) == before
+
+
+async def test_a_timer_that_was_read_before_another_advance_executes_nothing_twice(
+    ours: Bench, gates: Gates
+) -> None:
+    nodes = [delay("sleep", 60_000), node("gate", "test.gate")]
+    run_id = await ours.create(await ours.register(nodes, edges=[edge("sleep", "gate")]))
+    advancer = ours.host.advancer
+    [stored] = await advancer.journal.store.load(TENANT, [run_id], 10)
+    ours.clock.now += 60_000
+    await ours.wake(run_id)
+    await gates.until_reached("gate")
+    gates.open("gate")
+    await ours.until(run_id, "completed")
+    before = await ours.log(run_id)
+
+    await advancer.advance(TENANT, run_id, stored)
+
+    assert run_id not in advancer.runs
+    assert await ours.log(run_id) == before
+    assert [event.type for event in before].count("node.started") == 2

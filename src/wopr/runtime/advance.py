@@ -28,7 +28,7 @@ from wopr.runtime.steps import cancel_run
 from wopr.runtime.tracing import Tracing
 from wopr.runtime.wakeups import Wakeups, WakeupSource
 from wopr.runtime.wishes import CancelWish, read_wish
-from wopr.store.port import RememberedAnswer, RunRow
+from wopr.store.port import RememberedAnswer, RunRow, StoredRun
 
 T = TypeVar("T")
 
@@ -62,12 +62,20 @@ class Advancer:
         self.executing = Executing(self)
         self.forks = Forks(self)
 
-    async def load(self, tenant: str, run_id: str) -> ActiveRun | None:
-        """The run that this process works on, or one folded from its log."""
+    async def load(
+        self, tenant: str, run_id: str, stored: StoredRun | None = None
+    ) -> ActiveRun | None:
+        """The run that this process works on, or one folded from its log.
+
+        The log is read from the store unless the caller has just read it.
+        """
         kept = self.runs.get(run_id)
         if kept is not None:
             return kept if kept.state.identity.tenant == tenant else None
-        run = await self.journal.load(tenant, run_id)
+        if stored is None:
+            run = await self.journal.load(tenant, run_id)
+        else:
+            run = await self.journal.restore(tenant, stored)
         # Another task may have taken it up while this one read.
         return self.runs.get(run_id, run)
 
@@ -193,18 +201,35 @@ class Advancer:
         if run.state.is_terminal or (run.is_idle and not run.lock.statistics().tasks_waiting):
             self.runs.pop(run.state.identity.run_id, None)
 
-    async def advance(self, tenant: str, run_id: str) -> None:
+    async def advance(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Carry out what was wished, call what is due, and plan."""
-        run = await self.load(tenant, run_id)
+        run = await self.load(tenant, run_id, stored)
         self.wakeups.begun(run_id)
         if run is None or run.state.is_terminal:
             return
+        is_just_read = run_id not in self.runs
         self.runs[run_id] = run
         async with run.lock:
             try:
+                if not (is_just_read and self._is_fenced(run)):
+                    await self.catch_up(run)
                 await self._advance_locked(run)
             finally:
                 self.release(run)
+
+    def _is_fenced(self, run: ActiveRun) -> bool:
+        """Whether a run that was read from the store can be advanced without a second look.
+
+        Where processes share the store and none holds the run, nothing is executed before an append
+        that fails when the log has moved on since.
+        """
+        row = run.row
+        return (
+            self.holding.is_shared
+            and row is not None
+            and row.holder is None
+            and row.last_sequence == run.state.next_sequence - 1
+        )
 
     async def _advance_locked(self, run: ActiveRun) -> None:
         row = await self._ours(run)
@@ -237,7 +262,6 @@ class Advancer:
 
     async def _ours(self, run: ActiveRun) -> RunRow | None:
         """The run's row if this process may advance it; the one that has it is told instead."""
-        await self.catch_up(run)
         if run.row is None or run.state.is_terminal:
             return None
         holder = run.row.holder

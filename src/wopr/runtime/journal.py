@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -21,7 +21,7 @@ from wopr.runtime import inbox
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, Guard
 from wopr.runtime.bus import Bus
-from wopr.runtime.library import Compiled, Library
+from wopr.runtime.library import Library
 from wopr.runtime.replay_burst import ReplayBurst, Script
 from wopr.runtime.sources import Sources
 from wopr.runtime.subscriptions import Subscriptions
@@ -29,9 +29,11 @@ from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish, read_wish
 from wopr.security.redact import Redactor
 from wopr.security.seal import NONCE_BYTES, Seal, is_sealed_value
-from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store
+from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store, StoredEvent, StoredRun
 
 PAGE = 1000
+# So many events are read together with a run's row.
+FIRST_EVENTS = 200
 # How often a writer that lost a race looks again before it gives up.
 MOST_RACES = 20
 _EVENTS = msgspec.json.Decoder(RunEvent)
@@ -75,35 +77,27 @@ class Journal:
 
         Raises `Conflict` for an observed run, which nothing here can move.
         """
-        row = await self.store.run(tenant, run_id)
-        if row is None:
-            return None
-        require_own(run_id)
+        stored = await self.store.load(tenant, (run_id,), FIRST_EVENTS)
+        return await self.restore(tenant, stored[0]) if stored else None
+
+    async def restore(self, tenant: str, stored: StoredRun) -> ActiveRun:
+        """Fold the log of a run that was read from the store with up to `FIRST_EVENTS` events."""
+        row = stored.row
+        require_own(row.run_id)
         compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
-        state = await self.read_state(tenant, row, compiled)
+        state = _fold(initial(_identity(tenant, row), compiled.graph), stored.events)
+        if len(stored.events) == FIRST_EVENTS:
+            state = await self.catch_up(state)
         run = ActiveRun(state, compiled, self._vault(row), row)
         wish = read_wish(row.wish)
         run.pausing = wish if isinstance(wish, PauseWish) else None
         return run
 
-    async def read_state(self, tenant: str, row: RunRow, compiled: Compiled) -> RunState:
-        """Fold a run's whole log."""
-        identity = RunIdentity(
-            run_id=row.run_id,
-            tenant=tenant,
-            workflow_id=row.workflow_id,
-            workflow_version=row.workflow_version,
-            parent_run_id=row.parent_run_id,
-            parent_node_id=row.parent_node_id,
-            fork=None if row.fork is None else msgspec.json.decode(row.fork, type=Fork),
-        )
-        return await self.catch_up(initial(identity, compiled.graph))
-
     async def catch_up(self, state: RunState) -> RunState:
         """Fold what the log holds beyond this state."""
         tenant, run_id = state.identity.tenant, state.identity.run_id
         while page := await self.store.read(tenant, run_id, state.next_sequence, PAGE):
-            state = fold_all(state, (_EVENTS.decode(event.body) for event in page))
+            state = _fold(state, page)
             if len(page) < PAGE:
                 break
         return state
@@ -274,6 +268,22 @@ class Journal:
         if burst.state.status == "paused" or not due:
             return planned
         return min(due) if planned is None else min([*due, planned])
+
+
+def _identity(tenant: str, row: RunRow) -> RunIdentity:
+    return RunIdentity(
+        run_id=row.run_id,
+        tenant=tenant,
+        workflow_id=row.workflow_id,
+        workflow_version=row.workflow_version,
+        parent_run_id=row.parent_run_id,
+        parent_node_id=row.parent_node_id,
+        fork=None if row.fork is None else msgspec.json.decode(row.fork, type=Fork),
+    )
+
+
+def _fold(state: RunState, events: Iterable[StoredEvent]) -> RunState:
+    return fold_all(state, (_EVENTS.decode(event.body) for event in events))
 
 
 def _agents(burst: Burst) -> set[str]:

@@ -12,7 +12,7 @@ import structlog
 
 from wopr.protocol.errors import Unavailable, WoprError
 from wopr.runtime.journal import Journal
-from wopr.store.port import RunRow
+from wopr.store.port import RunRow, StoredRun
 
 # When to try again after the store was away, and after an advance that failed for another reason.
 STORE_AWAY_SECONDS = 1.0
@@ -33,8 +33,11 @@ class Waker(Protocol):
         """Advance a run in the background."""
         ...
 
-    async def now(self, tenant: str, run_id: str) -> None:
-        """Advance a run, and see to it that it is advanced later if that fails."""
+    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
+        """Advance a run, and see to it that it is advanced later if that fails.
+
+        `stored` is the run as the caller has just read it from the store.
+        """
         ...
 
 
@@ -75,7 +78,7 @@ class Wakeups:
     def __init__(
         self,
         journal: Journal,
-        advance: Callable[[str, str], Awaitable[None]],
+        advance: Callable[[str, str, StoredRun | None], Awaitable[None]],
         source: WakeupSource,
     ) -> None:
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -99,10 +102,10 @@ class Wakeups:
         """Hear that a run's advance has begun: whatever happens from now on needs another one."""
         self._waking.discard(run_id)
 
-    async def now(self, tenant: str, run_id: str) -> None:
+    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Advance a run, and see to it that it is advanced later if that fails."""
         try:
-            await self._advance(tenant, run_id)
+            await self._advance(tenant, run_id, stored)
         except Exception as error:  # the outer edge of a task
             await self.later(tenant, run_id, error)
 

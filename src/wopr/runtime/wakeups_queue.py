@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import anyio
 import anyio.abc
@@ -11,14 +13,16 @@ import structlog
 
 from wopr.protocol.errors import WoprError
 from wopr.runtime.holding import PUT_OFF_MS, Holding
+from wopr.runtime.journal import FIRST_EVENTS
 from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker, warn_of_missing_code
-from wopr.store.port import Clockwork, RunRow
+from wopr.store.port import RunRow, Store, StoredRun
 from wopr.store.port.peers import JobWorker, Peers
 
 # Wake-ups that are further off than this are found in time by whoever looks.
 NEAR_MS = 20_000
 # Runs that are due are taken so many at a time; how often they are looked for, and how seldom.
 MOST_DUE = 200
+GROUPS_AT_ONCE = 2
 LOOK_SECONDS = 0.5
 SHORTEST_SECONDS = 0.005
 
@@ -29,7 +33,7 @@ class QueueSource:
     """`WakeupSource` on the store's queue. Its wake-ups are queued with the appends that cause them."""
 
     def __init__(
-        self, peers: Peers, holding: Holding, store: Clockwork, now: Callable[[], int], at_once: int
+        self, peers: Peers, holding: Holding, store: Store, now: Callable[[], int], at_once: int
     ) -> None:
         self._peers = peers
         self._store = store
@@ -142,19 +146,33 @@ class QueueSource:
         if not self._holding.has_room:
             return False
         due = await self._peers.take_due(self._now(), MOST_DUE)
-        # No more at once than jobs: the process's signs of life need connections too.
-        limiter = anyio.CapacityLimiter(self._at_once)
-
-        async def advance(tenant: str, run_id: str) -> None:
-            async with limiter:
-                await self._advance(tenant, run_id)
-
+        by_tenant: defaultdict[str, list[str]] = defaultdict(list)
+        for tenant, run_id in due:
+            by_tenant[tenant].append(run_id)
+        # Not all at once: the process's signs of life need connections and time too.
+        limiter = anyio.CapacityLimiter(GROUPS_AT_ONCE)
         async with anyio.create_task_group() as tasks:
-            for tenant, run_id in due:
-                tasks.start_soon(advance, tenant, run_id)
+            for tenant, run_ids in by_tenant.items():
+                for start in range(0, len(run_ids), self._at_once):
+                    group = run_ids[start : start + self._at_once]
+                    tasks.start_soon(self._advance_group, limiter, tenant, group)
         return len(due) == MOST_DUE
 
-    async def _advance(self, tenant: str, run_id: str) -> None:
+    async def _advance_group(
+        self, limiter: anyio.CapacityLimiter, tenant: str, run_ids: Sequence[str]
+    ) -> None:
+        """Advance runs of a tenant that are read with one statement."""
+        async with limiter:
+            stored: dict[str, StoredRun] = {}
+            # After any error each run is read by its own advance, which deals with its own error.
+            with suppress(Exception):
+                loaded = await self._store.load(tenant, run_ids, FIRST_EVENTS)
+                stored = {run.row.run_id: run for run in loaded}
+            async with anyio.create_task_group() as tasks:
+                for run_id in run_ids:
+                    tasks.start_soon(self._advance, tenant, run_id, stored.get(run_id))
+
+    async def _advance(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         if self._waker is None:
             return
         # What this process has needs no more room, and nobody else may wake it.
@@ -162,4 +180,4 @@ class QueueSource:
             # Others may have room; and those who wait in the queue behind it should not wait too.
             await self._peers.queue(tenant, run_id, PUT_OFF_MS)
             return
-        await self._waker.now(tenant, run_id)
+        await self._waker.now(tenant, run_id, stored)

@@ -24,6 +24,7 @@ from wopr.store.port.runs import (
     RunPage,
     RunRow,
     StoredEvent,
+    StoredRun,
     Wish,
 )
 from wopr.store.port.secrets import SecretRow, Secrets
@@ -58,6 +59,7 @@ __all__ = [
     "Store",
     "StoreFacts",
     "StoredEvent",
+    "StoredRun",
     "Suspension",
     "SuspensionFilter",
     "SuspensionPage",

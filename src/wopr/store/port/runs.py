@@ -85,6 +85,14 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run's row and the beginning of its log. The log may be newer than the row."""
+
+    row: RunRow
+    events: Sequence[StoredEvent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """A document that a run produced."""
 
@@ -224,6 +232,13 @@ class RunLog(Protocol):
 
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
         """The run's row, or None for an unknown or a foreign run."""
+        ...
+
+    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+        """Runs of the tenant, each with up to `most_events` events from the first on.
+
+        Unknown and foreign runs are left out. The order is the store's own.
+        """
         ...
 
     async def runs(

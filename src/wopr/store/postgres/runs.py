@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent
+from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent, StoredRun
 from wopr.store.postgres.append import URGENT
 from wopr.store.postgres.part import Part
 from wopr.store.sql.batches import check_batch
@@ -19,6 +19,11 @@ from wopr.store.sql.rows import ARTIFACT_COLUMNS, RUN_COLUMNS, artifact_row, run
 _RUN = f"SELECT {RUN_COLUMNS}, r.holder, r.wakes FROM tenant_run(%s, %s) r"
 
 _EVENTS = "SELECT sequence, type, body FROM tenant_events(%s, %s, %s, %s)"
+
+_LOAD = f"""
+SELECT {RUN_COLUMNS}, r.holder, r.wakes, l.types, l.bodies
+FROM tenant_logs(%s, %s::text[], %s) l CROSS JOIN LATERAL (SELECT (l.run).*) r
+"""
 
 # Whatever mentions the id, found by its bytes: the event itself, and perhaps others that point at
 # it. An index of event ids would be paid for at each event; this is paid for when one is asked for.
@@ -78,6 +83,15 @@ class PostgresRunLog(Part):
         rows = await self._db.ask(_RUN, (tenant, run_id))
         return _held(rows[0]) if rows else None
 
+    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+        """Runs of the tenant, each with up to `most_events` events, in one statement."""
+        return [
+            StoredRun(row=_held(tuple(row)), events=_events(types, bodies))
+            for *row, types, bodies in await self._db.ask(
+                _LOAD, (tenant, list(run_ids), most_events)
+            )
+        ]
+
     async def runs(
         self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
     ) -> RunPage:
@@ -98,6 +112,14 @@ class PostgresRunLog(Part):
     async def expired(self, tenant: str, run_id: str) -> bool:
         """Whether retention removed this run of the tenant."""
         return bool(await self._db.read(tenant, _EXPIRED, (tenant, run_id)))
+
+
+def _events(types: list[str] | None, bodies: list[bytes]) -> list[StoredEvent]:
+    """A log from its first event on; a log has no gaps."""
+    return [
+        StoredEvent(sequence=sequence, type=event_type, body=body)
+        for sequence, (event_type, body) in enumerate(zip(types or (), bodies, strict=True))
+    ]
 
 
 def _held(row: Row) -> RunRow:

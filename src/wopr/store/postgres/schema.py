@@ -23,7 +23,7 @@ from wopr.store.postgres.schema_counts import COUNTS
 from wopr.store.postgres.schema_fleet import FLEET, FLEET_PUSHES, FLEET_PUSHES_INDEXES
 from wopr.store.postgres.schema_host import SERVICE
 from wopr.store.postgres.schema_peers import PEERS
-from wopr.store.postgres.schema_reads import READS
+from wopr.store.postgres.schema_reads import LOG_READS, READS
 from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
 from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
@@ -97,6 +97,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=CODE_INDEX, online=True),
     Migration(statements=TIMERS),
     Migration(statements=CODE_TOOLS),
+    Migration(statements=LOG_READS),
 )
 
 

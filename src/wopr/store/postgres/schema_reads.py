@@ -28,7 +28,7 @@ class TenantRead:
         )
 
 
-TENANT_READS = (
+_READS = (
     TenantRead(
         name="tenant_run",
         takes=("text",),
@@ -71,4 +71,21 @@ TENANT_READS = (
     ),
 )
 
-READS = tuple(read.statement for read in TENANT_READS)
+# Several runs, each with the first events of its log, as of one instant.
+_LOGS = TenantRead(
+    name="tenant_logs",
+    takes=("text[]", "bigint"),
+    gives="TABLE (run runs, types text[], bodies bytea[])",
+    body="""
+        SELECT r, l.types, l.bodies FROM runs r CROSS JOIN LATERAL (
+            SELECT array_agg(e.type::text ORDER BY e.sequence) AS types,
+                array_agg(e.body ORDER BY e.sequence) AS bodies
+            FROM events e WHERE e.run_id = r.run_id AND e.tenant = $1 AND e.sequence < $3
+        ) l WHERE r.run_id = ANY ($2) AND r.tenant = $1
+    """,
+)
+
+TENANT_READS = (*_READS, _LOGS)
+
+READS = tuple(read.statement for read in _READS)
+LOG_READS = (_LOGS.statement,)

@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent
+from wopr.store.port import Artifact, Batch, RunFilter, RunPage, RunRow, StoredEvent, StoredRun
 from wopr.store.sql.batches import check_batch
 from wopr.store.sql.dialect import SQLITE
 from wopr.store.sql.listing import listing, run_page
@@ -88,6 +88,14 @@ class SqliteRunLog(Part):
         """The run's row."""
         rows = self._reader.near(_RUN, (run_id, tenant))
         return run_row(rows[0]) if rows else None
+
+    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+        """Runs of the tenant, each with up to `most_events` events from the first on."""
+        rows = [row for run_id in run_ids if (row := await self.run(tenant, run_id)) is not None]
+        return [
+            StoredRun(row=row, events=await self.read(tenant, row.run_id, 0, most_events))
+            for row in rows
+        ]
 
     async def runs(
         self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
