@@ -23,6 +23,7 @@ from wopr.store.postgres.schema_fleet import FLEET_FUNCTIONS, FLEET_PUSHES_FUNCT
 from wopr.store.postgres.schema_host import HOST_FUNCTIONS, HostFunction
 from wopr.store.postgres.schema_peers import PEER_FUNCTIONS
 from wopr.store.postgres.schema_reads import TENANT_READS
+from wopr.store.postgres.schema_timers import TAKE_DUE
 from wopr.store.postgres.schema_traces import TRACES_FUNCTIONS
 from wopr.store.sql.counting import counting
 from wopr.store.sql.dialect import POSTGRES
@@ -259,3 +260,26 @@ def test_no_summary_walks_a_table(database: psycopg.Connection[Any]) -> None:
         if by != "node":
             sql, _ = counting_signals(POSTGRES, TENANT, window(workflow_id="w"), by)
             assert walks(steps(database, numbered(sql))) == []
+
+
+def test_a_planner_that_knows_the_table_changes_due_runs_by_their_ids(
+    databases: Databases,
+) -> None:
+    with databases.new() as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET search_path = wopr")
+        connection.execute(MANY_RUNS.encode())
+        connection.execute("UPDATE runs SET ended_at = NULL, wake_at = created_at")
+        connection.execute("ANALYZE runs")
+        explained = connection.execute(
+            f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {TAKE_DUE.body}".encode()
+        )
+        [(found,)] = explained.fetchall()
+
+    changed = [
+        step["Node Type"]
+        for step, above in _walk(found[0]["Plan"], None)
+        if above is not None and above["Node Type"] == "ModifyTable"
+        if step.get("Relation Name") == "runs"
+    ]
+    assert changed
+    assert "Seq Scan" not in changed

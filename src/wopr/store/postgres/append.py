@@ -16,6 +16,7 @@ from wopr.store.sql.batches import in_flight
 from wopr.store.sql.rows import encoded, suspension_place
 
 APPEND = "SELECT append(%s, %s::jsonb, %b::bytea[], %b::text[])"
+APPEND_EACH = "SELECT append_each(%b::text[], %b::text[], %b::bytea[], %b::bigint[])"
 
 # People's answers overtake what nobody waits for.
 URGENT = 10

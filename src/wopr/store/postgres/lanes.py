@@ -17,7 +17,7 @@ import psycopg
 
 from wopr.protocol.errors import WoprError
 from wopr.store.port import Batch
-from wopr.store.postgres.append import APPEND, Appending, appending, is_held_here
+from wopr.store.postgres.append import APPEND, APPEND_EACH, Appending, appending, is_held_here
 from wopr.store.postgres.append_more import has_more, write_more
 from wopr.store.postgres.database import Connection, Database, Transaction, execute
 from wopr.store.postgres.faults import is_disconnection
@@ -90,8 +90,7 @@ class Lanes:
             if len(jobs) == 1:
                 answers = [await _answer(await execute(connection, APPEND, jobs[0].call.values))]
             else:
-                async with connection.pipeline(), connection.transaction():
-                    answers = await _write(connection, jobs)
+                answers = await _write(connection, [job.call for job in jobs])
         for job, answer in zip(jobs, answers, strict=True):
             _resolve(job, answer)
 
@@ -105,9 +104,16 @@ class Lanes:
         return await self._db.run(call.tenant, write)
 
 
-async def _write(connection: Connection, jobs: Sequence[_Job]) -> list[str]:
-    cursors = [await execute(connection, APPEND, job.call.values) for job in jobs]
-    return [await _answer(cursor) for cursor in cursors]
+async def _write(connection: Connection, calls: Sequence[Appending]) -> list[str]:
+    """Make several calls in one statement, which is one transaction."""
+    values = (
+        [call.tenant for call in calls],
+        [call.document for call in calls],
+        [blob for call in calls for blob in call.blobs],
+        [len(call.blobs) for call in calls],
+    )
+    cursor = await execute(connection, APPEND_EACH, values)
+    return [str(answer) for (answer,) in await cursor.fetchall()]
 
 
 def _is_in_doubt(error: Exception) -> bool:

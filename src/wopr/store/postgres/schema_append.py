@@ -231,3 +231,22 @@ APPEND = (
     *BESIDE,
     _APPEND,
 )
+
+# Several calls in one transaction. Each takes as many of the bytes as its number in `counts` says.
+APPEND_EACH = (
+    """
+    CREATE FUNCTION append_each(owners text[], calls text[], blobs bytea[], counts bigint[])
+    RETURNS SETOF text LANGUAGE plpgsql AS $$
+    DECLARE
+        taken bigint := 0;
+    BEGIN
+        FOR n IN 1 .. cardinality(owners) LOOP
+            RETURN NEXT append(
+                owners[n], calls[n]::jsonb, blobs[taken + 1 : taken + counts[n]], NULL
+            );
+            taken := taken + counts[n];
+        END LOOP;
+    END
+    $$
+    """,
+)

@@ -17,13 +17,14 @@ class TenantRead:
     takes: tuple[str, ...]
     gives: str
     body: str
+    settings: str = ""
 
     @property
     def statement(self) -> str:
         """What makes it."""
         return (
             f"CREATE FUNCTION {self.name} (text, {', '.join(self.takes)}) RETURNS {self.gives} "
-            f"LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('wopr.tenant', $1, true); "
+            f"LANGUAGE plpgsql {self.settings} AS $$ BEGIN PERFORM set_config('wopr.tenant', $1, true); "
             f"RETURN QUERY {self.body}; END $$"
         )
 
@@ -71,11 +72,13 @@ _READS = (
     ),
 )
 
-# Several runs, each with the first events of its log, as of one instant.
+# Several runs, each with the first events of its log, as of one instant. A session keeps the plan
+# that it made while the tables were small, so the plan must not read whole tables.
 _LOGS = TenantRead(
     name="tenant_logs",
     takes=("text[]", "bigint"),
     gives="TABLE (run runs, types text[], bodies bytea[])",
+    settings="SET enable_seqscan = off",
     body="""
         SELECT r, l.types, l.bodies FROM runs r CROSS JOIN LATERAL (
             SELECT array_agg(e.type::text ORDER BY e.sequence) AS types,
