@@ -6,15 +6,20 @@ import cel
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.simulation import REENTRANT, node, sketch, state_of
 
 from wopr.engine.expression_tokens import scan
 from wopr.engine.expressions import (
+    FUNCTIONS,
+    WORKFLOW_NAMES,
     ExpressionFault,
     compile_check,
     condition_faults,
     evaluate,
     holds,
 )
+from wopr.engine.graph import compile_graph
+from wopr.engine.triggers import scope
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.workflow import EdgeCondition
 
@@ -359,7 +364,8 @@ def test_a_comparison_answers_or_is_an_expression_fault(
     ("condition", "faults"),
     [
         (EdgeCondition(), ["needs expression"]),
-        (EdgeCondition(expression="1 +"), ["expression fails"]),
+        (EdgeCondition(expression="1 +"), ["expression '1 +' fails"]),
+        (EdgeCondition(expression="a.b == 1"), ["names 'a', which is not defined here"]),
         (EdgeCondition(type="equals"), ["needs left", "needs right"]),
         (EdgeCondition(type="contains", left="", right=1), ["needs left"]),
         (EdgeCondition(type="regex", left="a"), ["needs right"]),
@@ -368,13 +374,39 @@ def test_a_comparison_answers_or_is_an_expression_fault(
         (EdgeCondition(type="regex", left="a", right="a{9000}{9000}"), ["too long"]),
         (EdgeCondition(type="regex", left="a", right="^a"), []),
         (EdgeCondition(type="equals", left="a", right=None), []),
-        (EdgeCondition(expression="a.b == 1"), []),
+        (EdgeCondition(expression="outputs.b == 1"), []),
     ],
 )
 def test_registration_names_what_is_wrong_with_a_condition(
     condition: EdgeCondition, faults: list[str]
 ) -> None:
-    found = condition_faults(condition)
+    found = condition_faults(condition, ["a"])
 
     assert len(found) == len(faults)
     assert all(part in fault for part, fault in zip(faults, found, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_the_library_has_every_function_that_registration_accepts(name: str) -> None:
+    arguments = ["1", "1u", "'a'", "'1s'", "'2026-01-01T00:00:00Z'"]
+    moments = ["timestamp('2026-01-01T00:00:00Z')", "optional.of(1)"]
+    calls = [f"{name}({each})" for each in arguments]
+    calls += [f"{each}.{name}()" for each in moments]
+    calls += [f"'a'.{name}('a')", f"optional.{name}()", f"optional.{name}(1)"]
+    calls += [f"optional.of(1).{name}({each})" for each in ("1", "optional.of(1)")]
+
+    assert any(_runs(call) for call in calls)
+
+
+def _runs(source: str) -> bool:
+    try:
+        cel.compile(source).execute({})
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def test_the_scope_of_a_run_has_the_names_that_registration_knows() -> None:
+    state = state_of(compile_graph(sketch([node("a")]), REENTRANT))
+
+    assert set(scope(state)) == set(WORKFLOW_NAMES)

@@ -115,7 +115,7 @@ def test_a_missing_output_of_a_child_run_says_what_there_is_and_what_to_do(acme:
     ended = acme.run(acme.register(parent))
 
     assert ended["error"]["message"] == (
-        "inputs: input 'total' needs output 'total' of node 'call', which it does not have: expected "
+        "node 'use': input 'total' needs output 'total' of node 'call', which it does not have: expected "
         "one of childRunId, childStatus; values of a child run are not outputs of the node: map them "
         "to variables with outputMapping"
     )

@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from wopr.engine.expression_tokens import ExpressionFault, Token, is_list, is_object, step_at
+from wopr.engine.expression_tokens import (
+    MACROS,
+    ExpressionFault,
+    Token,
+    is_list,
+    is_object,
+    step_at,
+)
 from wopr.protocol.documents import Json
 
 BUDGET: Final = 10_000_000
@@ -30,8 +37,7 @@ _TEXT: Final = 256
 _STATE: Final = 500
 _STATE_BYTES: Final = 25
 
-_MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
-_REPEATING: Final = _MACROS | {"matches", "+"}
+_REPEATING: Final = MACROS | {"matches", "+"}
 _SHORT: Final = 64
 _TOO_MUCH: Final = "is refused: it could take too long on this much data"
 _COUNT: Final = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
@@ -235,7 +241,7 @@ class _Walk:
         if not self._sees("("):
             return extent.part()
         self._next()
-        if name.source in _MACROS and self._tokens[self._at].kind == "name":
+        if name.source in MACROS and self._tokens[self._at].kind == "name":
             return self._macro(name.source, extent, bound)
         if name.source == "matches":
             self._pattern(extent)

@@ -35,6 +35,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
+MACROS: Final = frozenset({"all", "exists", "exists_one", "existsOne", "filter", "map"})
 _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -79,6 +80,20 @@ def references(tokens: tuple[Token, ...]) -> dict[str, set[str] | None]:
         elif keys is not None:
             keys.add(step[0])
     return found
+
+
+def bound_names(tokens: tuple[Token, ...]) -> set[str]:
+    """Name the variables that macros define, such as `x` in `items.map(x, x + 1)`."""
+    return {
+        name.source
+        for dot, macro, opener, name in zip(
+            tokens, tokens[1:], tokens[2:], tokens[3:], strict=False
+        )
+        if dot.kind == "dot"
+        and macro.source in MACROS
+        and opener.source == "("
+        and name.kind == "name"
+    }
 
 
 def step_at(tokens: tuple[Token, ...], index: int) -> tuple[str, int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -21,6 +21,7 @@ from wopr.engine.expression_cost import check_cost, check_pattern, check_scope, 
 from wopr.engine.expression_tokens import (
     ExpressionFault,
     Token,
+    bound_names,
     is_list,
     is_object,
     narrowed,
@@ -28,11 +29,38 @@ from wopr.engine.expression_tokens import (
     scan,
 )
 from wopr.protocol.documents import UNSET, Json, Unset
+from wopr.protocol.names import not_there
 from wopr.protocol.workflow import EdgeCondition
 
-__all__ = ["ExpressionFault", "compile_check", "condition_faults", "evaluate", "holds", "lookup"]
+__all__ = [
+    "ExpressionFault",
+    "ExpressionUse",
+    "compile_check",
+    "condition_faults",
+    "evaluate",
+    "holds",
+    "is_true",
+    "lookup",
+    "use_fault",
+]
 
 MAX_SOURCE: Final = 4096
+# The names that every expression of a workflow can read, and those that edges add.
+WORKFLOW_NAMES: Final = ("inputs", "variables", "channels", "nodes")
+EDGE_NAMES: Final = ("outputs", "output", "status", "error")
+# The functions of the library, which cannot list them. Macros are not functions.
+FUNCTIONS: Final = frozenset(
+    {
+        *("bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"),
+        *("contains", "endsWith", "matches", "size", "startsWith"),
+        *("getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear"),
+        *("getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds"),
+        *("hasValue", "none", "of", "ofNonZeroValue", "or", "orValue", "value"),
+    }
+)
+_ARITHMETIC: Final = frozenset("+-*/%")
+_LOGIC: Final = frozenset({"=", "<", ">", "!", "&", "|", "?", "in"})
+_MAX_QUOTED: Final = 200
 _MAX_MESSAGE: Final = 200
 _INDEX: Final = re.compile(r"[0-9]{1,9}")
 _Answer = TypeVar("_Answer")
@@ -46,8 +74,21 @@ class _Compiled:
     reads: Mapping[str, set[str] | None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpressionUse:
+    """An expression of a definition: its place, and the names that it can read there.
+
+    `names` come beside `WORKFLOW_NAMES`. A condition must give true or false.
+    """
+
+    path: str
+    source: str
+    names: Collection[str] = ()
+    is_condition: bool = False
+
+
 def compile_check(source: str) -> str | None:
-    """Say in one line why an expression cannot be registered, or `None` when it can."""
+    """Say in one line why an expression cannot be read or costs too much, else `None`."""
     try:
         check_cost(_compiled(source).tokens, {})
     except ExpressionFault as fault:
@@ -55,14 +96,121 @@ def compile_check(source: str) -> str | None:
     return None
 
 
+def use_fault(use: ExpressionUse, node_ids: Collection[str]) -> str | None:
+    """Say why an expression is certain to fail in every run, or `None` when it may succeed.
+
+    The library checks no types. A condition is refused where it is a constant, a name of the
+    scope or an arithmetic operation, because none of the names in a scope is a boolean.
+    """
+    fault = compile_check(use.source) or _meaning_fault(use, node_ids)
+    return None if fault is None else f"expression {_quoted(use.source)} {fault}"
+
+
+def _meaning_fault(use: ExpressionUse, node_ids: Collection[str]) -> str | None:
+    compiled = _compiled(use.source)
+    bound = bound_names(compiled.tokens)
+    read = [
+        name
+        for name in compiled.program.variables()
+        if name not in bound and not _is_built_in(name)
+    ]
+    known = {*WORKFLOW_NAMES, *use.names}
+    for name in compiled.program.functions():
+        if name.isidentifier() and name not in FUNCTIONS:
+            return f"calls {name!r}, which is not a function: {not_there(name, FUNCTIONS)}"
+    for name in read:
+        if name not in known:
+            return f"names {name!r}, which is not defined here: {not_there(name, known)}"
+    for node_id in sorted(compiled.reads.get("nodes") or ()) if "nodes" in read else ():
+        if node_id not in node_ids:
+            return (
+                f"reads node {node_id!r}, which the workflow does not have: "
+                f"{not_there(node_id, node_ids)}"
+            )
+    return _value_fault(use, compiled.tokens, is_constant=not read)
+
+
+def _value_fault(use: ExpressionUse, tokens: tuple[Token, ...], *, is_constant: bool) -> str | None:
+    """Say what is wrong with the value, as far as it is the same in every run."""
+    if is_constant:
+        try:
+            value = _value(use.source, {})
+        except ExpressionFault as fault:
+            return str(fault)
+        return _not_boolean(value) if use.is_condition else None
+    if use.is_condition and (len(tokens) == 1 or _is_arithmetic(tokens)):
+        return "never gives true or false, and a condition must"
+    return None
+
+
+def _is_arithmetic(tokens: tuple[Token, ...]) -> bool:
+    """Tell whether the outermost operation of an expression gives a number, a text or a list."""
+    depth = 0
+    operators: set[str] = set()
+    for token in tokens:
+        depth += (token.kind == "open") - (token.kind == "close")
+        if token.kind == "other" and depth == 0:
+            operators.add(token.source)
+    return bool(operators & _ARITHMETIC) and not operators & _LOGIC
+
+
+@lru_cache(maxsize=256)
+def _is_built_in(name: str) -> bool:
+    """Tell whether the library itself defines a name, such as that of a type."""
+    try:
+        _guarded(lambda: cel.compile(name).execute({}))
+    except ExpressionFault:
+        # The namespace of optional.of() and optional.none() has no value of its own.
+        return name == "optional"
+    return True
+
+
 def evaluate(source: str, scope: Mapping[str, Json]) -> Json:
     """Give an expression's value as plain JSON. Raises `ExpressionFault` when it has none."""
+    try:
+        return _value(source, scope)
+    except ExpressionFault as fault:
+        raise ExpressionFault(f"expression {_quoted(source)} {fault}") from fault
+
+
+def is_true(source: str, scope: Mapping[str, Json]) -> bool:
+    """Tell whether a condition holds. Raises `ExpressionFault` when it gives no boolean."""
+    value = evaluate(source, scope)
+    fault = _not_boolean(value)
+    if fault is not None:
+        raise ExpressionFault(f"expression {_quoted(source)} {fault}")
+    return value is True
+
+
+def _value(source: str, scope: Mapping[str, Json]) -> Json:
     compiled = _compiled(source)
     context = narrowed(scope, compiled.reads)
     check_scope(context)
     if not compiled.is_plain:
         check_cost(compiled.tokens, context)
     return _guarded(lambda: _plain(compiled.program.execute(context)))
+
+
+def _not_boolean(value: Json) -> str | None:
+    """Say that a condition gives something else, by its kind: the value may be sensitive."""
+    match value:
+        case bool():
+            return None
+        case None:
+            kind = "null"
+        case int() | float():
+            kind = "a number"
+        case str():
+            kind = "a string"
+        case list():
+            kind = "an array"
+        case _:
+            kind = "an object"
+    return f"gives {kind}, and a condition must give true or false"
+
+
+def _quoted(source: str) -> str:
+    return repr(source if len(source) <= _MAX_QUOTED else f"{source[:_MAX_QUOTED]}…")
 
 
 def holds(condition: EdgeCondition, scope: Mapping[str, Json]) -> bool:
@@ -85,13 +233,16 @@ def holds(condition: EdgeCondition, scope: Mapping[str, Json]) -> bool:
             return _matches(left, condition.right)
 
 
-def condition_faults(condition: EdgeCondition) -> list[str]:
+def condition_faults(condition: EdgeCondition, node_ids: Collection[str]) -> list[str]:
     """Say everything that keeps a condition from being registered."""
     if condition.type == "expression":
         if isinstance(condition.expression, Unset):
             return ["an expression condition needs expression"]
-        fault = compile_check(condition.expression)
-        return [] if fault is None else [f"expression {fault}"]
+        use = ExpressionUse(
+            path="", source=condition.expression, names=EDGE_NAMES, is_condition=True
+        )
+        fault = use_fault(use, node_ids)
+        return [] if fault is None else [fault]
     return list(_comparison_faults(condition))
 
 
@@ -131,6 +282,8 @@ def _guarded(call: Callable[[], _Answer]) -> _Answer:
 def _reason(error: Exception) -> str:
     text = str(error)
     undefined = re.match(r"Undefined variable or function: '([^']*)'", text)
+    if undefined is not None and undefined[1] in FUNCTIONS:
+        return f"calls {undefined[1]!r} with arguments that it does not take"
     if undefined is not None:
         return f"names {undefined[1]!r}, which is not defined here"
     syntax = re.search(r"ERROR: <input>:(\d+):(\d+): (.*)", text)
@@ -177,10 +330,7 @@ def _key(key: object) -> str:
 def _expression_holds(condition: EdgeCondition, scope: Mapping[str, Json]) -> bool:
     if isinstance(condition.expression, Unset):
         raise ExpressionFault("an expression condition needs expression")
-    answer = evaluate(condition.expression, scope)
-    if not isinstance(answer, bool):
-        raise ExpressionFault("a condition must give true or false")
-    return answer
+    return is_true(condition.expression, scope)
 
 
 def _resolve(path: str, scope: Mapping[str, Json]) -> Json:

@@ -134,7 +134,7 @@ def _first_move(state: RunState, node_id: str) -> Start | Skip | FailNode | None
     try:
         answer = verdict(state, node_id)
     except ExpressionFault as fault:
-        return FailNode(node_id, RunError(code="expression_error", message=str(fault)))
+        return FailNode(node_id, _expression_error(node_id, fault))
     if answer is Verdict.WAIT:
         return None
     if answer is Verdict.DEAD:
@@ -142,6 +142,10 @@ def _first_move(state: RunState, node_id: str) -> Start | Skip | FailNode | None
     if state.graph.nodes[node_id].disabled:
         return Skip(node_id, "disabled")
     return Start(node_id)
+
+
+def _expression_error(node_id: str, fault: ExpressionFault) -> RunError:
+    return RunError(code="expression_error", message=f"node {node_id!r}: {fault}")
 
 
 def _why_skipped(state: RunState, node_id: str) -> str:
@@ -159,7 +163,7 @@ def _next_rounds(state: RunState, limits: RunLimits) -> Iterator[Step]:
                 yield _round_or_limit(state, head, limits)
         except ExpressionFault as fault:
             if state.nodes[head].status != "failed":
-                yield FailNode(head, RunError(code="expression_error", message=str(fault)))
+                yield FailNode(head, _expression_error(head, fault))
 
 
 def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:

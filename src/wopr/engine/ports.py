@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
-from wopr.engine.expressions import ExpressionFault, compile_check, evaluate, lookup
+from wopr.engine.expressions import (
+    ExpressionFault,
+    ExpressionUse,
+    evaluate,
+    lookup,
+    use_fault,
+)
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
 from wopr.protocol.names import not_there
 from wopr.protocol.workflow import (
@@ -52,9 +58,9 @@ def _faults(port: PortValue, node_ids: Collection[str]) -> Iterator[str]:
     if isinstance(port, ConnectionPort) and port.node_id not in node_ids:
         yield f"connects to node {port.node_id!r}, which the workflow does not have"
     if isinstance(port, ExpressionPort):
-        fault = compile_check(port.expression)
+        fault = use_fault(ExpressionUse(path="", source=port.expression), node_ids)
         if fault is not None:
-            yield f"expression {fault}"
+            yield fault
 
 
 def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
@@ -91,7 +97,7 @@ def _expression(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> J
     try:
         return evaluate(port.expression, scope)
     except ExpressionFault as fault:
-        raise PortFault(name, f"expression {fault}") from fault
+        raise PortFault(name, f"has no value: {fault}") from fault
 
 
 def _named(holder: Json, name: str) -> Json:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from wopr.engine.expressions import holds
+from wopr.engine.expressions import ExpressionFault, holds
 from wopr.engine.fold_agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
@@ -103,16 +103,16 @@ def _condition_holds(state: RunState, edge: WorkflowEdge) -> bool:
         return True
     source = state.nodes[edge.source_node_id]
     outputs = source.outputs or {}
-    return holds(
-        edge.condition,
-        scope(state)
-        | {
-            "outputs": outputs,
-            "output": outputs,
-            "status": source.status,
-            "error": msgspec.to_builtins(source.error) if source.error else {},
-        },
-    )
+    known = scope(state) | {
+        "outputs": outputs,
+        "output": outputs,
+        "status": source.status,
+        "error": msgspec.to_builtins(source.error) if source.error else {},
+    }
+    try:
+        return holds(edge.condition, known)
+    except ExpressionFault as fault:
+        raise ExpressionFault(f"the condition of edge {edge.id!r}: {fault}") from fault
 
 
 def verdict(state: RunState, node_id: str, completing: Collection[str] = ()) -> Verdict:

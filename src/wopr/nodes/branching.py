@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from wopr.engine.expression_tokens import is_list
-from wopr.engine.expressions import ExpressionFault, compile_check, evaluate
+from wopr.engine.expressions import ExpressionFault, ExpressionUse, is_true
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import node
@@ -17,23 +17,10 @@ from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, U
 
 def _truth(ctx: NodeContext, expression: str, extra: JsonObject) -> bool:
     try:
-        value = evaluate(expression, {**ctx.scope, **extra})
+        return is_true(expression, {**ctx.scope, **extra})
     except ExpressionFault as fault:
-        raise NodeFailure(str(fault), code="expression_error", retryable=False) from fault
-    if not isinstance(value, bool):
-        raise NodeFailure(
-            f"{expression!r} gave {value!r}, and a condition must give true or false",
-            code="expression_error",
-            retryable=False,
-        )
-    return value
-
-
-def _expression_faults(config: JsonObject, name: str) -> Iterator[tuple[str, str]]:
-    expression = config.get(name)
-    fault = compile_check(expression) if isinstance(expression, str) and expression else None
-    if fault is not None:
-        yield name, f"expression {fault}"
+        message = f"node {ctx.node_id!r}: {fault}"
+        raise NodeFailure(message, code="expression_error", retryable=False) from fault
 
 
 class ConditionalConfig(Closed, frozen=True, kw_only=True):
@@ -42,9 +29,13 @@ class ConditionalConfig(Closed, frozen=True, kw_only=True):
     expression: NonEmpty
 
     @staticmethod
-    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name an expression that cannot be compiled."""
-        yield from _expression_faults(config, "expression")
+    def expressions_in(config: JsonObject) -> Iterator[ExpressionUse]:
+        """The question is a condition."""
+        expression = config.get("expression")
+        if isinstance(expression, str):
+            yield ExpressionUse(
+                path="expression", source=expression, names=("input",), is_condition=True
+            )
 
 
 @node("core.conditional")
@@ -61,9 +52,12 @@ class LoopConfig(Closed, frozen=True, kw_only=True):
     while_: NonEmpty | Unset = msgspec.field(default=UNSET, name="while")
 
     @staticmethod
-    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name an expression that cannot be compiled."""
-        yield from _expression_faults(config, "while")
+    def expressions_in(config: JsonObject) -> Iterator[ExpressionUse]:
+        """`while` is a condition."""
+        expression = config.get("while")
+        if isinstance(expression, str):
+            names = ("input", "iteration")
+            yield ExpressionUse(path="while", source=expression, names=names, is_condition=True)
 
 
 @node("core.loop", reentrant=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from wopr.engine.answers import read_ratification
-from wopr.engine.expressions import ExpressionFault, compile_check, evaluate
+from wopr.engine.expressions import ExpressionFault, ExpressionUse, is_true
 from wopr.engine.outcome import Completed, NodeFailure, Outcome
 from wopr.nodes.context import NodeContext
 from wopr.nodes.decisions import (
@@ -62,6 +62,18 @@ class SupervisorConfig(ChatConfig, frozen=True, kw_only=True):
     mock_decisions: list[Json] = []
 
     @staticmethod
+    def expressions_in(config: JsonObject) -> Iterator[ExpressionUse]:
+        """The conditions of the rules."""
+        for index, rule in enumerate(members_of(config, "rules")):
+            if isinstance(rule.get("when"), str):
+                yield ExpressionUse(
+                    path=f"rules.{index}.when",
+                    source=rule["when"],
+                    names=("turn",),
+                    is_condition=True,
+                )
+
+    @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         """Name every rule that cannot be used, and what keeps a model from deciding."""
         yield from option_faults(config)
@@ -96,11 +108,6 @@ def asks_model(config: JsonObject) -> bool:
 
 
 def _rule_faults(path: str, rule: JsonObject) -> Iterator[tuple[str, str]]:
-    when = rule.get("when")
-    if isinstance(when, str) and when:
-        fault = compile_check(when)
-        if fault is not None:
-            yield f"{path}.when", fault
     if isinstance(rule.get("decision"), dict):
         try:
             read_decision(rule["decision"])
@@ -180,12 +187,11 @@ def _by_rule(ctx: NodeContext, rules: list[Rule]) -> JsonObject:
     known = {**ctx.scope, "turn": len(ctx.decisions)}
     for rule in rules:
         try:
-            if evaluate(rule.when, known) is True:
+            if is_true(rule.when, known):
                 return rule.decision
         except ExpressionFault as fault:
-            raise NodeFailure(
-                f"rule {rule.when!r}: {fault}", code="expression_error", retryable=False
-            ) from fault
+            message = f"node {ctx.node_id!r}: a rule's {fault}"
+            raise NodeFailure(message, code="expression_error", retryable=False) from fault
     return {"kind": "terminate", "reason": "no-rule-holds"}
 
 

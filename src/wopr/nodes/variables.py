@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wopr.engine.expressions import ExpressionFault, evaluate
+from collections.abc import Iterator
+
+from wopr.engine.expressions import ExpressionFault, ExpressionUse, evaluate
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import node
@@ -16,6 +18,13 @@ class SetVariableConfig(Closed, frozen=True, kw_only=True):
     value: Json | Unset = UNSET
     expression: NonEmpty | Unset = UNSET
 
+    @staticmethod
+    def expressions_in(config: JsonObject) -> Iterator[ExpressionUse]:
+        """The expression that gives the value."""
+        expression = config.get("expression")
+        if isinstance(expression, str):
+            yield ExpressionUse(path="expression", source=expression, names=("input",))
+
 
 @node("core.setVariable")
 def set_variable(ctx: NodeContext, config: SetVariableConfig, inputs: JsonObject) -> Completed:
@@ -25,7 +34,8 @@ def set_variable(ctx: NodeContext, config: SetVariableConfig, inputs: JsonObject
         try:
             value = evaluate(config.expression, {**ctx.scope, "input": inputs})
         except ExpressionFault as fault:
-            raise NodeFailure(str(fault), code="expression_error", retryable=False) from fault
+            message = f"node {ctx.node_id!r}: {fault}"
+            raise NodeFailure(message, code="expression_error", retryable=False) from fault
     if isinstance(value, Unset):
         raise NodeFailure(
             f"{config.name} has no value: give config.value, config.expression or the input value",

@@ -134,7 +134,8 @@ def _error(call: AgentCall, cause: Exception) -> RunError:
         case NodeFailure():
             return cause.error
         case PortFault() | msgspec.ValidationError():
-            message = f"inputs: {cause}"
+            place = "" if isinstance(cause, PortFault) else "inputs: "
+            message = f"node {call.node_id!r}: {place}{cause}"
             return RunError(code="validation_error", message=message, retryable=False)
         case WoprError():
             return RunError(code=cause.code, message=cause.message)

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from wopr.engine.contexts import is_context
-from wopr.engine.expressions import condition_faults
+from wopr.engine.expressions import ExpressionUse, condition_faults, use_fault
 from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
@@ -68,6 +68,7 @@ CONFORMANCE_PREFIX = "conformance-"
 # Prefixes of the node types that every host has.
 _OWN_TYPES = ("core.", "wopr.")
 ConfigFaults: TypeAlias = Callable[[JsonObject], Iterable[tuple[str, str]]]
+ConfigExpressions: TypeAlias = Callable[[JsonObject], Iterable[ExpressionUse]]
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
     SUPERVISOR: HOOKS,
@@ -354,7 +355,7 @@ def _meaning_faults(parts: _Parts, registry: NodeRegistry) -> Iterator[Fault]:
     variables = {variable.name for variable in parts.variables.values()}
     ids = set(parts.node_ids.values())
     for index, node in parts.nodes.items():
-        yield from _node_faults(f"nodes.{index}", node, registry)
+        yield from _node_faults(f"nodes.{index}", node, registry, ids)
         for port, message in port_faults(node.inputs, node_ids=ids, variable_names=variables):
             yield Fault(path=f"nodes.{index}.inputs.{port}", message=message)
     yield from _agent_faults(parts)
@@ -373,7 +374,9 @@ def _duplicates(names: Mapping[int, str], path: str) -> Iterator[Fault]:
         seen.add(name)
 
 
-def _node_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Iterator[Fault]:
+def _node_faults(
+    path: str, node: WorkflowNode, registry: NodeRegistry, node_ids: Collection[str]
+) -> Iterator[Fault]:
     node_type = registry.get(node.type_id)
     if node_type is None:
         near = nearest(node.type_id, (each.type_id for each in registry))
@@ -382,6 +385,11 @@ def _node_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Itera
         yield Fault(path=f"{path}.typeId", message=message)
         return
     yield from _config_faults(path, node, node_type)
+    expressions: ConfigExpressions | None = getattr(node_type.config_type, "expressions_in", None)
+    for use in () if expressions is None else expressions(node.config):
+        fault = use_fault(use, node_ids) if use.source else None
+        if fault is not None:
+            yield Fault(path=f"{path}.config.{use.path}", message=fault)
 
 
 def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
@@ -448,7 +456,7 @@ def _edge_faults(parts: _Parts) -> Iterator[Fault]:
                 message = f"there is no node {node_id!r}: {not_there(node_id, ids)}"
                 yield Fault(path=f"edges.{index}.{end}", message=message)
         if not isinstance(edge.condition, Unset):
-            for message in condition_faults(edge.condition):
+            for message in condition_faults(edge.condition, ids):
                 yield Fault(path=f"edges.{index}.condition", message=message)
 
 
