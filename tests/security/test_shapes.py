@@ -59,6 +59,8 @@ CREDENTIALS = {
     "private key": PEM,
     "half a private key": PEM[:60],
     "host key": "wopr_live_" + LONG,
+    "kahn key": "kahn_live_sk_acme_" + LONG[:24],
+    "hugging face": "hf_" + "abcdefghIJKLMNOPqrstuvwxyzABCDEFGH",
     "canary": CANARY,
     "canary with a tail": "sk-ant-" + CANARY + "-cost-attr-leak",
 }
