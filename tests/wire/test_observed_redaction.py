@@ -189,3 +189,17 @@ def test_a_repeated_audit_has_one_entry(acme: Wire, host: ServedHost) -> None:
     assert len(acme.document(f"/v1/runs/{run_id}/annotations")["annotations"]) == 1
     entries = [e for e in audit_entries(host) if e["resource"] == run_id]
     assert [e["action"] for e in entries] == ["run.annotate"]
+
+
+def test_a_run_id_that_holds_a_secret_is_refused_and_its_value_not_told(acme: Wire) -> None:
+    story = Story()
+    named = story.start(run_id=CANARIES["openai"])
+
+    refused = push(acme, story.start(), named)
+
+    assert refused.status_code == 400
+    assert refused.json()["message"].startswith(
+        "line 2: run_id: expected an id without credentials"
+    )
+    assert CANARIES["openai"] not in refused.text
+    assert acme.get(f"/api/runs/{story.run_id}").status_code == 404

@@ -18,6 +18,9 @@ from wopr.store.port.fleet import HASH_BYTES, FleetRun, Growth, HeldRun, Source
 
 Family: TypeAlias = Literal["any", "agent"]
 
+_SECRET_NAME: Final = (
+    "run_id: expected an id without credentials; this one looks like an API key or a token"
+)
 _EXPIRED: Final = "the run is past its retention and takes no more lines"
 
 
@@ -105,9 +108,10 @@ def align_push(
 ) -> Aligned:
     """Compare a push with what is held of its runs, and fold what is new.
 
-    Of runs in `own`, which are the host's, nobody else tells anything new. Raises `Refused` that
-    names every bad line, `Conflict` that names the lines that would rewrite history, and `Gone`
-    for news of a run past its retention.
+    Of runs in `own`, which are the host's, only the host adds lines. A producer's new run is refused
+    when its id holds a secret, because the id becomes part of the observed run's id. Raises
+    `Refused` that names every bad line, `Conflict` that names the lines that would rewrite history,
+    and `Gone` for news of a run past its retention.
     """
     faults = list(push.faults)
     clashes: list[LineFault] = []
@@ -115,6 +119,9 @@ def align_push(
     accepted = 0
     for run_id, run in push.runs.items():
         found = held.get(run_id)
+        if found is None and arrival.source == "push" and arrival.redact(run_id) != run_id:
+            faults.append(LineFault(line=run.numbers[0], message=_SECRET_NAME))
+            continue
         try:
             if found is None and run_id in own:
                 raise WouldRewrite(tuple(range(len(run.lines))))
