@@ -11,6 +11,8 @@ import pytest
 
 from tests.wire.client import Frame, Wire
 from tests.wire.feedback import annotate, live_run, until
+from tests.wire.fleet import Story, pushed
+from wopr.fleet.events import VARIANTS
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import EVENT_TYPES
 from wopr.protocol.streams import MODES, is_update
@@ -118,7 +120,8 @@ def test_there_is_a_channel_for_every_mode_with_all_that_it_carries(described: J
         "run.annotated",
         "batch",
     }
-    assert carried["debug"] == EVENT_TYPES | {"vendor.event", "run.annotated", "batch"}
+    lines = {f"kahn.{name}" for name in VARIANTS}
+    assert carried["debug"] == EVENT_TYPES | lines | {"vendor.event", "run.annotated", "batch"}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -144,6 +147,16 @@ def test_a_batch_and_an_annotation_are_as_described(acme: Wire, described: JsonO
     for frame in found:
         assert_described(described, "debug", frame)
     assert found[-1].id == ""
+
+
+def test_the_frames_of_an_observed_run_are_as_described(acme: Wire, described: JsonObject) -> None:
+    run_id = pushed(acme, *Story().whole())
+
+    frames = acme.frames(run_id, streamMode="debug")
+
+    assert "kahn.agent_run_start" in {frame.event for frame in frames}
+    for frame in frames:
+        assert_described(described, "debug", frame)
 
 
 def test_a_message_of_another_form_is_refused(described: JsonObject) -> None:

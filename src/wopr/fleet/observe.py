@@ -30,6 +30,8 @@ from wopr.protocol.events import RunEvent
 OBSERVED_WORKFLOW: Final = "kahn.observed"
 SOURCE: Final = "kahn"
 _VENDOR: Final = "kahn."
+# The vendor events that hold the lines.
+LINE_EVENT_TYPES: Final = tuple(sorted(_VENDOR + name for name in VARIANTS))
 _CLEAN: Final[frozenset[CiOutcome]] = frozenset({"clean", "clean_with_flake"})
 # The line itself, beside its fields, where encoding the fields again would give other bytes.
 _RAW: Final = "kahn_line"

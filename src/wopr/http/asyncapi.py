@@ -12,6 +12,7 @@ from wopr.protocol.events import EVENT_TYPES, RunEvent
 from wopr.protocol.runs import RunSnapshot
 from wopr.protocol.schemas import limit_signal, payload_schemas
 from wopr.protocol.streams import MODES, is_update
+from wopr.runtime.advertise_fleet import LINE_EVENT_TYPES
 from wopr.runtime.feedback import ANNOTATED
 
 ADDRESS: Final = "/v1/runs/{runId}/events"
@@ -25,6 +26,14 @@ _MODES: Final = {
     "values": "A snapshot of the run after each change.",
     "messages": "Pieces of what a model writes.",
     "debug": "Every event of the log.",
+}
+# Redaction may replace values, so the payload has a looser schema than the pushed line.
+_LINE: Final = {
+    "type": "object",
+    "description": (
+        "The fields of the KAHN line that was pushed, after redaction. The schemas of lines are "
+        "/v1/schemas/kahn-agent-event.json and /v1/schemas/kahn-ci-event.json."
+    ),
 }
 _BUFFER: Final = {"type": "integer", "minimum": 0, "maximum": LONGEST_BUFFER_MS}
 
@@ -67,7 +76,7 @@ def _carried(mode: str, *, feedback: bool) -> list[str]:
         case "updates":
             names = [each for each in sorted(EVENT_TYPES) if is_update(each)]
         case _:
-            names = [*sorted(EVENT_TYPES), VENDOR]
+            names = [*sorted(EVENT_TYPES), *LINE_EVENT_TYPES, VENDOR]
     is_told = feedback and mode in ("updates", "debug")
     return [*names, *([ANNOTATED] if is_told else []), BATCH]
 
@@ -106,6 +115,8 @@ def _messages() -> tuple[dict[str, JsonObject], JsonObject]:
         name: _message(name, _event(event, name, payload), "an event of the log")
         for name, payload in payloads.items()
     }
+    for name in LINE_EVENT_TYPES:
+        messages[name] = _message(name, _event(event, name, _LINE), "a line of an observed run")
     messages[VENDOR] = _message(VENDOR, event, "an event of a type that a vendor defines")
     messages[SNAPSHOT] = _message(SNAPSHOT, _event(event, SNAPSHOT, snapshot), "the run as it is")
     messages[CHUNK] = _message(CHUNK, payloads["output.chunk"], "a piece of a model's text")

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from wopr.fleet.observe import LINE_EVENT_TYPES
 from wopr.fleet.schemas import AGENT_SCHEMA
 from wopr.fleet.schemas import export as kahn_schemas
 from wopr.fleet.statistics import DEFAULT_WINDOW, WINDOWS, read_window
 from wopr.protocol.families import Kahn
 from wopr.runtime.settings import Settings
 
-__all__ = ["DEFAULT_WINDOW", "WINDOWS", "kahn_family", "kahn_schemas", "push_limit", "read_window"]
+__all__ = [
+    "DEFAULT_WINDOW",
+    "LINE_EVENT_TYPES",
+    "WINDOWS",
+    "kahn_family",
+    "kahn_schemas",
+    "push_limit",
+    "read_window",
+]
 
 # What one push may hold at most: pushers cut their logs by it.
 MAX_PUSH_BYTES: Final = 1024 * 1024
