@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -97,6 +99,32 @@ def test_metrics_hold_no_ids_and_no_content(acme: Wire) -> None:
 
 
 # Logs
+
+
+LIBRARY_LINE = """
+import logging
+from wopr.runtime.logs import configure_logs
+configure_logs({format!r}, "warning")
+logging.getLogger("psycopg.pool").warning("error connecting\\nto %s", "postgresql://wopr:hunter2@db/x")
+"""
+
+
+def logged_by_a_library(log_format: str) -> str:
+    """Return what the log holds after a library wrote one line of two rows."""
+    script = LIBRARY_LINE.format(format=log_format)
+    return subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stderr
+
+
+def test_a_library_s_line_has_the_format_of_the_log_and_no_credentials() -> None:
+    [line] = logged_by_a_library("json").splitlines()
+    entry = json.loads(line)
+
+    assert entry["event"] == "error connecting\nto postgresql://wopr:[REDACTED]@db/x"
+    assert (entry["level"], entry["logger"]) == ("warning", "psycopg.pool")
+    assert entry["timestamp"].endswith("Z")
+    assert "[warning  ] error connecting" in logged_by_a_library("text")
 
 
 def test_logs_are_one_json_object_per_line_with_run_ids_and_without_secrets_or_inputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Final
 
 import structlog
 
@@ -17,11 +18,22 @@ _TALKATIVE = (
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-class RedactingFormatter(logging.Formatter):
-    """The last place before the log: whoever wrote the line, no credential leaves in it."""
+# What every line tells beside its event, whether WOPR or a library wrote it.
+_COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
+    structlog.stdlib.add_logger_name,
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+)
 
-    def __init__(self, fmt: str) -> None:
-        super().__init__(fmt)
+
+class RedactingFormatter(structlog.stdlib.ProcessorFormatter):
+    """Writes the lines of WOPR and of its libraries in one format, without credentials."""
+
+    def __init__(self, renderer: structlog.typing.Processor) -> None:
+        super().__init__(
+            processors=[self.remove_processors_meta, renderer], foreign_pre_chain=_COMMON
+        )
         self.redactor = Redactor()
 
     def format(self, record: logging.LogRecord) -> str:
@@ -50,19 +62,13 @@ def configure_logs(log_format: str, log_level: str) -> None:
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     structlog.configure(
-        processors=[
-            structlog.stdlib.add_logger_name,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*_COMMON, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(RedactingFormatter("%(message)s"))
+    handler.setFormatter(RedactingFormatter(renderer))
     logging.basicConfig(handlers=[handler], level=shown, force=True)
     logging.getLogger("uvicorn").setLevel(max(shown, logging.WARNING))
     for library in _TALKATIVE:
