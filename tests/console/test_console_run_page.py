@@ -18,6 +18,8 @@ from tests.wire.host import ServedHost
 from tests.wire.waiting import gate, waiting
 from wopr.protocol.documents import JsonObject
 
+WAITS = 40
+
 # The page of a run
 
 
@@ -249,7 +251,9 @@ def test_the_live_stream_sends_only_the_lanes_that_changed(acme: Person, wire: W
 
 
 def test_a_large_run_is_sent_in_few_updates_and_few_bytes(acme: Person, wire: Wire) -> None:
-    nodes = [delay("first", 700), *(node(f"step-{number}") for number in range(600))]
+    # Each wait ends in a commit of its own, many more than may be sent.
+    parts = [[delay(f"wait-{part}", 40), *_steps(part)] for part in range(WAITS)]
+    nodes = [each for part in parts for each in part]
     run_id = wire.create(wire.register(workflow(nodes)))
     began = time.monotonic()
 
@@ -266,6 +270,10 @@ def test_a_large_run_is_sent_in_few_updates_and_few_bytes(acme: Person, wire: Wi
     assert len(rows) == len(set(rows)) <= total
     assert rows[-1] == f"e{total - 1}"
     assert frames[-1] == ("over", {})
+
+
+def _steps(part: int) -> list[JsonObject]:
+    return [node(f"step-{part}-{number}") for number in range(15)]
 
 
 def _many_steps(wire: Wire) -> str:

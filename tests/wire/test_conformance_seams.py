@@ -312,8 +312,10 @@ def test_the_task_of_a_turn_is_held_to_the_agents_schema(acme: Wire) -> None:
 def test_another_tenants_agent_cannot_be_dispatched(acme: Wire, globex: Wire) -> None:
     agent = own_agent(acme)
 
+    own = acme.post(f"{SAMPLE}/agents/{agent}/dispatch", {})
     response = globex.post(f"{SAMPLE}/agents/{agent}/dispatch", {})
 
+    assert own.status_code == 200
     assert (response.status_code, response.json()["error"]) == (404, "not_found")
 
 
