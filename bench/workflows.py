@@ -76,7 +76,7 @@ def steps(name: str, count: int) -> Any:
 
     Every fifth writes to a channel, which adds an event to the two of a step.
     """
-    nodes = [_node("step-0", "core.delay", delayMs=2000)]
+    nodes = [_node("step-0", "core.delay", delayMs=3000)]
     nodes += [_step(number) for number in range(1, count)]
     return _definition(name, nodes, [_edge(number) for number in range(count - 1)])
 

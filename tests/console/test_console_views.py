@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from wopr.console.graph_layout import layered
 from wopr.console.run_log import RunLog
-from wopr.console.spans import node_spans
+from wopr.console.spans import GrowingSpans, node_spans
 from wopr.console.story import newest, story
 from wopr.console.timeline import Axis
 from wopr.console.visit import local_path
@@ -103,6 +103,31 @@ def test_each_attempt_is_a_span_with_its_waits_and_children() -> None:
     assert [(wait.start, wait.end) for wait in second.waits] == [(30, 40)]
     assert found["a"].children == ["c"]
     assert found["b"].skipped == "condition"
+
+
+def test_spans_that_grow_with_a_log_are_those_of_the_whole_log() -> None:
+    log = _log(
+        ("node.started", "a", 0, {"attempt": 0}),
+        ("node.retried", "a", 10, {"attempt": 1}),
+        ("node.started", "a", 20, {"attempt": 1}),
+        ("node.started", "b", 30, {}),
+        ("node.completed", "a", 50, {}),
+    )
+    growing = GrowingSpans()
+
+    for length in (0, 1, 1, 4, 5):
+        part = log.entries[:length]
+        assert growing.of(part) == node_spans(part)
+
+
+def test_spans_begin_anew_with_another_log() -> None:
+    first = _log(("node.started", "a", 0, {}), ("node.completed", "a", 5, {}))
+    second = _log(("node.started", "b", 0, {}), ("node.started", "a", 5, {}))
+    growing = GrowingSpans()
+    growing.of(first.entries)
+
+    assert growing.of(second.entries) == node_spans(second.entries)
+    assert growing.of(second.entries[:1]) == node_spans(second.entries[:1])
 
 
 def test_a_span_that_never_ended_is_under_way() -> None:

@@ -24,6 +24,7 @@ from wopr.console.page import Page
 from wopr.console.run_log import Entry
 from wopr.console.run_page import only_newest, opened, page_values
 from wopr.console.run_view import RunFacts, RunView, gather, view_of
+from wopr.console.spans import GrowingSpans
 from wopr.console.story import Beat, Turn
 from wopr.console.visit import Fragments, Visit
 from wopr.http.answers import Stream
@@ -48,7 +49,7 @@ LARGE_EVENTS: Final = 300
 LARGE_SECONDS: Final = 0.5
 # Drawing takes at most this share of the time, however large the run is. Reading what is drawn
 # takes about as much again.
-MOST_SHARE: Final = 0.02
+MOST_SHARE: Final = 0.015
 # Of the events since the last drawing at most so many are sent as rows.
 MOST_NEW_ROWS: Final = 100
 # How often the page of a quiet run is drawn: durations move on.
@@ -62,7 +63,10 @@ Items: TypeAlias = dict[str, str]
 
 @dataclass(slots=True)
 class Memo:
-    """Markup of items that were drawn before, by container and key, with what they were made of."""
+    """What is kept for the next drawing: spans, and the markup of items with what they are made of.
+
+    Items are found by their container and key.
+    """
 
     known: dict[tuple[str, str], tuple[object, str]] = field(
         default_factory=dict[tuple[str, str], tuple[object, str]]
@@ -70,6 +74,8 @@ class Memo:
     fresh: dict[tuple[str, str], tuple[object, str]] = field(
         default_factory=dict[tuple[str, str], tuple[object, str]]
     )
+
+    spans: GrowingSpans = field(default_factory=GrowingSpans)
 
     def item(self, container: str, key: str, made_of: object, draw: Callable[[], str]) -> str:
         """The markup of an item, rendered again only when its data has changed."""
@@ -125,7 +131,7 @@ async def _draw(visit: Visit, name: str, memo: Memo) -> Rendered:
 
 def _drawn(visit: Visit, facts: RunFacts, memo: Memo, at: float) -> Rendered:
     began = thread_time()
-    view = view_of(facts, only_newest=only_newest(visit.query))
+    view = view_of(facts, only_newest=only_newest(visit.query), spans=memo.spans)
     fragments = visit.fragments(**page_values(visit, view, no_rows(view.log)))
     parts = {part: fragments.render(file) for part, file in PARTS.items()}
     items = {

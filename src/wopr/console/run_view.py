@@ -14,7 +14,7 @@ import msgspec
 from wopr.console.graph_view import MOST_NODES, Drawing, Facts, causal_pairs, draw
 from wopr.console.notes import Notes, notes_of
 from wopr.console.run_log import RunLog
-from wopr.console.spans import NodeSpans, node_spans
+from wopr.console.spans import GrowingSpans, NodeSpans, node_spans
 from wopr.console.story import SUPERVISOR, ThresholdOf, Turn, newest, story
 from wopr.console.timeline import Axis, ChildRuns, Lane, Tick, lanes
 from wopr.console.visit import Visit
@@ -186,9 +186,14 @@ async def gather(
     )
 
 
-def view_of(facts: RunFacts, *, only_newest: bool = False) -> RunView:
-    """Make the view. It only computes, so a worker thread may do it."""
-    nodes = node_spans(facts.log.entries)
+def view_of(
+    facts: RunFacts, *, only_newest: bool = False, spans: GrowingSpans | None = None
+) -> RunView:
+    """Make the view. It only computes, so a worker thread may do it.
+
+    `spans` are those of an earlier view of the same run: the new view takes them over.
+    """
+    nodes = (spans or GrowingSpans()).of(facts.log.entries)
     statuses = _statuses(facts.snapshot)
     definition, run_id = facts.compiled.definition, facts.row.run_id
     return RunView(

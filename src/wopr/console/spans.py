@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from wopr.console.run_log import Entry
@@ -64,9 +65,31 @@ class NodeSpans:
         return [child for span in self.spans for child in span.children]
 
 
+@dataclass(slots=True)
+class GrowingSpans:
+    """The nodes of a log that grows. Each drawing takes up only the events that are new to it."""
+
+    nodes: dict[str, NodeSpans] = field(default_factory=dict[str, NodeSpans])
+    taken: int = 0
+    last: Entry | None = None
+
+    def of(self, entries: Sequence[Entry]) -> dict[str, NodeSpans]:
+        """Every node of a log, which begins with the log that was given before or is another."""
+        if self.taken > len(entries) or (self.taken and entries[self.taken - 1] is not self.last):
+            self.nodes, self.taken = {}, 0
+        _take_all(self.nodes, islice(entries, self.taken, None))
+        self.taken, self.last = len(entries), entries[-1] if entries else None
+        return self.nodes
+
+
 def node_spans(entries: Iterable[Entry]) -> dict[str, NodeSpans]:
     """Every node that the log speaks of, in the order in which they began."""
     found: dict[str, NodeSpans] = {}
+    _take_all(found, entries)
+    return found
+
+
+def _take_all(found: dict[str, NodeSpans], entries: Iterable[Entry]) -> None:
     for entry in entries:
         node_id = entry.event.node_id
         if not isinstance(node_id, Unset) and entry.event.type.startswith("node."):
@@ -74,7 +97,6 @@ def node_spans(entries: Iterable[Entry]) -> dict[str, NodeSpans]:
             if node is None:
                 node = found[node_id] = NodeSpans(node_id)
             _take(node, entry)
-    return found
 
 
 def _take(node: NodeSpans, entry: Entry) -> None:
