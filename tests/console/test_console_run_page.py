@@ -247,6 +247,7 @@ def test_the_live_stream_sends_only_the_lanes_that_changed(acme: Person, wire: W
     assert len(changes[0]["order"]) == 102
     # The axis, the gate that waits and the lane with the note; all lanes move when the axis grows.
     assert min(len(change["html"]) for change in changes[1:]) <= 3
+    assert any("✎ 1" in html for change in changes[1:] for html in change["html"].values())
     assert all("order" not in change for change in changes[1:])
 
 
@@ -281,11 +282,15 @@ def _many_steps(wire: Wire) -> str:
     nodes = [gate(), *(node(f"step-{number}") for number in range(250))]
     links = [edge(f"step-{number}", f"step-{number + 1}") for number in range(249)]
     run_id = wire.create(wire.register(workflow(nodes, edges=links)))
+    _until_completed(wire, run_id, "step-249")
+    return run_id
+
+
+def _until_completed(wire: Wire, run_id: str, node_id: str) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while wire.snapshot(run_id)["nodeStates"]["step-249"]["status"] != "completed":
+    while wire.snapshot(run_id)["nodeStates"][node_id]["status"] != "completed":
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    return run_id
 
 
 def test_the_page_of_a_large_run_shows_the_newest_lanes_and_a_link_to_all(
@@ -337,13 +342,27 @@ def test_of_many_new_events_the_newest_rows_are_sent(acme: Person, wire: Wire) -
     assert list(rows) == [f"e{number}" for number in range(total - 100, total)]
 
 
+def test_a_large_run_that_has_news_all_the_time_is_drawn_at_most_twice_a_second(
+    acme: Person, wire: Wire
+) -> None:
+    nodes = [*(node(f"step-{n}") for n in range(160)), *(delay(f"wait-{n}", 50) for n in range(60))]
+    run_id = wire.create(wire.register(workflow(nodes)))
+    _until_completed(wire, run_id, "step-159")
+    began = time.monotonic()
+
+    updates = [name for name, _ in _live(acme, run_id) if name == "items"]
+
+    assert len(updates) <= 2 * (time.monotonic() - began) + 1
+
+
 def test_every_drawing_of_a_busy_run_tells_the_same_in_its_lanes_as_in_its_bars(
     acme: Person, wire: Wire
 ) -> None:
-    nodes = [delay("first", 300), *(node(f"step-{number}") for number in range(900))]
-    links = [edge("first", "step-0")]
-    links += [edge(f"step-{number}", f"step-{number + 1}") for number in range(899)]
-    run_id = wire.create(wire.register(workflow(nodes, edges=links)))
+    parts = [
+        [delay(f"wait-{n}", 20), *(node(f"step-{n}-{m}") for m in range(60))] for n in range(12)
+    ]
+    definition = wire.register(workflow([each for part in parts for each in part]))
+    run_id = [wire.create(definition) for _ in range(3)][-1]
 
     drawn = [
         html
