@@ -22,6 +22,9 @@ pytestmark = pytest.mark.anyio
 DEADLINE_SECONDS = 60
 SOON_MS = 200
 
+AT_ONCE = 4
+TENANTS = [TENANT, *(f"tenant-{number}" for number in range(7))]
+
 
 def now() -> int:
     return time.time_ns() // 1_000_000
@@ -34,14 +37,25 @@ class Recorder:
         self.advanced: Counter[str] = Counter()
         self._news = anyio.Event()
         self.tasks: anyio.abc.TaskGroup | None = None
+        # An advance ends when so many have been at work at the same time.
+        self.waits_for = 0
+        self.at_work = 0
+        self.most_at_work = 0
+        self._met = anyio.Event()
 
     def soon(self, tenant: str, run_id: str) -> None:
-        assert tenant == TENANT
+        assert tenant in TENANTS
         self.advanced[run_id] += 1
         self._news.set()
 
     async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         assert stored is None or stored.row.run_id == run_id
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        if self.at_work >= self.waits_for:
+            self._met.set()
+        await self._met.wait()
+        self.at_work -= 1
         self.soon(tenant, run_id)
 
     async def until(self, *run_ids: str) -> None:
@@ -61,7 +75,7 @@ def running(store: Store) -> Running:
     def source() -> WakeupSource:
         if store.peers is None:
             return AloneSource(store, now)
-        return QueueSource(store.peers, Holding("p1"), store, now, at_once=4)
+        return QueueSource(store.peers, Holding("p1"), store, now, at_once=AT_ONCE)
 
     @asynccontextmanager
     async def run() -> AsyncIterator[tuple[WakeupSource, Recorder]]:
@@ -128,3 +142,18 @@ async def test_a_run_that_has_ended_is_left_alone(store: Store, running: Running
         await recorder.until("later")
 
     assert not recorder.advanced["over"]
+
+
+async def test_due_runs_of_many_tenants_are_advanced_as_many_at_once_as_the_setting_says(
+    store: Store, running: Running
+) -> None:
+    if store.peers is None:
+        pytest.skip("a process that has the store to itself has no such setting")
+    for tenant in TENANTS:
+        await store.append(tenant, [due(f"run of {tenant}", 1)])
+
+    async with running() as (_, recorder):
+        recorder.waits_for = AT_ONCE
+        await recorder.until(*(f"run of {tenant}" for tenant in TENANTS))
+
+    assert recorder.most_at_work == AT_ONCE

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 
 import anyio
 import anyio.abc
@@ -22,7 +23,6 @@ from wopr.store.port.peers import JobWorker, Peers
 NEAR_MS = 20_000
 # Runs that are due are taken so many at a time; how often they are looked for, and how seldom.
 MOST_DUE = 200
-GROUPS_AT_ONCE = 2
 LOOK_SECONDS = 0.5
 SHORTEST_SECONDS = 0.005
 
@@ -146,31 +146,32 @@ class QueueSource:
         if not self._holding.has_room:
             return False
         due = await self._peers.take_due(self._now(), MOST_DUE)
-        by_tenant: defaultdict[str, list[str]] = defaultdict(list)
-        for tenant, run_id in due:
-            by_tenant[tenant].append(run_id)
-        # Not all at once: the process's signs of life need connections and time too.
-        limiter = anyio.CapacityLimiter(GROUPS_AT_ONCE)
+        due.sort(key=itemgetter(0))
+        # No more at once than jobs, in two parts: one is read while the other is written.
+        size = max(self._at_once // 2, 1)
+        limiter = anyio.CapacityLimiter(min(self._at_once, 2))
         async with anyio.create_task_group() as tasks:
-            for tenant, run_ids in by_tenant.items():
-                for start in range(0, len(run_ids), self._at_once):
-                    group = run_ids[start : start + self._at_once]
-                    tasks.start_soon(self._advance_group, limiter, tenant, group)
+            for start in range(0, len(due), size):
+                tasks.start_soon(self._advance_part, limiter, due[start : start + size])
         return len(due) == MOST_DUE
 
-    async def _advance_group(
-        self, limiter: anyio.CapacityLimiter, tenant: str, run_ids: Sequence[str]
+    async def _advance_part(
+        self, limiter: anyio.CapacityLimiter, part: Sequence[tuple[str, str]]
     ) -> None:
+        async with limiter, anyio.create_task_group() as tasks:
+            for tenant, runs in groupby(part, key=itemgetter(0)):
+                tasks.start_soon(self._advance_runs, tenant, [run_id for _, run_id in runs])
+
+    async def _advance_runs(self, tenant: str, run_ids: Sequence[str]) -> None:
         """Advance runs of a tenant that are read with one statement."""
-        async with limiter:
-            stored: dict[str, StoredRun] = {}
-            # After any error each run is read by its own advance, which deals with its own error.
-            with suppress(Exception):
-                loaded = await self._store.load(tenant, run_ids, FIRST_EVENTS)
-                stored = {run.row.run_id: run for run in loaded}
-            async with anyio.create_task_group() as tasks:
-                for run_id in run_ids:
-                    tasks.start_soon(self._advance, tenant, run_id, stored.get(run_id))
+        stored: dict[str, StoredRun] = {}
+        # After any error each run is read by its own advance, which deals with its own error.
+        with suppress(Exception):
+            loaded = await self._store.load(tenant, run_ids, FIRST_EVENTS)
+            stored = {run.row.run_id: run for run in loaded}
+        async with anyio.create_task_group() as tasks:
+            for run_id in run_ids:
+                tasks.start_soon(self._advance, tenant, run_id, stored.get(run_id))
 
     async def _advance(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         if self._waker is None:
