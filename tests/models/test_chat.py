@@ -18,6 +18,7 @@ from tests.models.model_server import ModelServer
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import BreakOff, Fail, FailLate, Garble, GarbleLate, Hang, Refuse, Say, Turn
 from tests.wire.client import Wire
+from tests.wire.definitions import workflow
 
 # The shape of a key that nobody registered, cut where a stream cuts it.
 CANARY = ("The key is AKIA", "IOSFODNN", "7EXAMPLE, keep it.")
@@ -188,7 +189,22 @@ def test_a_rejection_says_what_it_mostly_means_without_the_provider_s_words(
 
 
 def test_a_provider_that_nobody_configured_is_refused(acme: Wire, server: OpenAiServer) -> None:
-    _, log = ran(acme, server, [], config={"model": "elsewhere:gpt-4o"})
+    question = asks("chat", "gpt-4o", provider="elsewhere")
+
+    response = acme.post("/v1/workflows", workflow([question]))
+
+    assert response.status_code == 400
+    assert response.json()["details"]["field"] == "nodes.0.config.model"
+    assert "there is no model provider 'elsewhere'" in response.json()["message"]
+
+
+def test_a_run_s_option_may_not_name_a_provider_that_nobody_configured(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    model = server.script([])
+    options = {"configurable": {"model": "elsewhere:gpt-4o"}}
+
+    log = acme.events_until(started(acme, [asks("chat", model)], **options), *OUTCOMES)
 
     assert error_of(log) == "provider_policy_denied"
     assert only(log, "run.failed")["error"]["details"]["reason"] == "provider_disabled"

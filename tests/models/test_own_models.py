@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import anyio
@@ -75,6 +76,30 @@ async def test_a_tool_that_raises_or_never_ends_is_told_to_the_model(
 
     assert returned["error"]["code"] == code
     assert code in models.requests[1].messages[-1].content
+
+
+async def test_a_tool_that_blocks_the_event_loop_is_named_with_its_own_line(tmp_path: Path) -> None:
+    models = TestModels(calls(("blocking", {})), says("Done."))
+    deadline = time.monotonic() + 60
+
+    async def blocking() -> None:
+        while not warnings() and time.monotonic() < deadline:
+            time.sleep(0.01)  # noqa: ASYNC251 - blocking is what is tested
+
+    def warnings() -> list[JsonObject]:
+        return [dict(each) for each in logs if "event loop blocked" in each["event"]]
+
+    with capture_logs() as logs:
+        async with model_bench(
+            tmp_path, models, [tool_of(blocking)], blocked_loop_seconds=0.05
+        ) as bench:
+            await finished(bench, asks(tools=["local:blocking"]))
+
+    [line] = [each for each in warnings() if each.get("node_id") == "ask"]
+    assert line["file"] == __file__
+    assert "test_a_tool_that_blocks" in line["function"]
+    assert line["tool"] == "local:blocking"
+    assert "the function of the tool" in line["event"]
 
 
 async def test_where_a_tool_raised_is_logged_without_what_it_said(tmp_path: Path) -> None:

@@ -120,9 +120,10 @@ def test_no_error_repeats_a_credential(acme: Wire, canary: str) -> None:
 def test_a_definition_with_a_credential_in_it_is_refused_by_its_place(
     acme: Wire, canary: str
 ) -> None:
+    call = {"url": "https://example.com", "headers": {"Authorization": canary}}
     definition = workflow(
         [
-            node("call", "wopr.http.request", config={"headers": {"Authorization": canary}}),
+            node("call", "wopr.http.request", config=call),
             node("fail", "core.fail", config={"message": f"no {canary}"}),
             node("in", "core.identity", inputs={"x": {"type": "static", "value": {canary: 1}}}),
         ],

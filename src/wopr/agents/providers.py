@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from wopr.agents.credentials import Credentials
 from wopr.nodes.models import Asking, ModelAnswer, ModelFault, ModelRequest
+from wopr.protocol.names import not_there
 from wopr.security.redact import MIN_SECRET, Redactor
 
 if TYPE_CHECKING:
@@ -70,6 +71,18 @@ class ProviderSettings:
         names = key_names(provider)
         return next((key for name in names if (key := self.environment.get(name))), None)
 
+    def refusal(self, name: str) -> tuple[str, str] | None:
+        """Say why no run may ask a model, named `provider:model`: a code and a sentence."""
+        provider = name.partition(":")[0]
+        known = {*HOSTED, *self.servers}
+        if provider not in known:
+            message = f"{name!r}: there is no model provider {provider!r}: "
+            return "provider_disabled", message + not_there(provider, known)
+        if self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
+            patterns = ", ".join(self.allowed)
+            return "model_not_allowed", f"{name!r} may not be used here: expected {patterns}"
+        return None
+
 
 def key_names(provider: str) -> tuple[str, ...]:
     """The variables in which an operator gives the key of a provider."""
@@ -114,12 +127,9 @@ class ProviderModels:
 
     def _check(self, provider: str, model: str) -> None:
         """Refuse what the operator does not want, or has not."""
-        if provider not in HOSTED and provider not in self._settings.servers:
-            raise _denied(provider, "provider_disabled", f"there is no model provider {provider}")
-        allowed = self._settings.allowed
-        name = f"{provider}:{model}"
-        if allowed and not any(fnmatchcase(name, pattern) for pattern in allowed):
-            raise _denied(provider, "model_not_allowed", f"{name} may not be used here")
+        refusal = self._settings.refusal(f"{provider}:{model}")
+        if refusal is not None:
+            raise _denied(provider, *refusal)
 
     async def _key(self, provider: str, asking: Asking) -> str:
         """The tenant's own key where it names one, else the operator's."""

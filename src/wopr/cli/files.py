@@ -68,7 +68,7 @@ def children_first(files: list[Path]) -> list[Path]:
     """Order files so that a workflow comes after those that it starts, where that is possible."""
     from graphlib import CycleError, TopologicalSorter
 
-    from wopr.runtime.registration import child_workflows
+    from wopr.runtime.child_workflows import child_workflows
 
     documents = {path: document for path in files if (document := _readable(path)) is not None}
     by_id = {document.get("id"): path for path, document in documents.items()}

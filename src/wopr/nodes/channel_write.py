@@ -32,6 +32,11 @@ class ChannelWriteConfig(Closed, frozen=True, kw_only=True):
         if isinstance(name, str) and is_context(name):
             yield "channelName", f"{name} holds the context that agents share; use another name"
 
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """The inputs that the node reads."""
+        return ("value",)
+
 
 @node("core.channelWrite")
 def channel_write(ctx: NodeContext, config: ChannelWriteConfig, inputs: JsonObject) -> Completed:

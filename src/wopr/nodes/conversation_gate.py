@@ -29,6 +29,11 @@ class ConversationGateConfig(Closed, frozen=True, kw_only=True):
     mock_auto_resume: bool = False
     timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
 
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """The inputs that the node reads."""
+        return ("prompt",)
+
     def __post_init__(self) -> None:
         if not isinstance(self.turn_schema, Unset):
             compile_schema(self.turn_schema)

@@ -44,6 +44,11 @@ class ApprovalGateConfig(Document, frozen=True, kw_only=True):
     profile: str | Unset = UNSET
     timeout_ms: TimeoutMs = 0
 
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """The inputs that the node reads."""
+        return ("artifact",)
+
     def __post_init__(self) -> None:
         if len(set(self.actions)) != len(self.actions):
             raise ValueError("actions must not name an action twice")

@@ -33,6 +33,11 @@ class GovernanceGateConfig(Closed, frozen=True, kw_only=True):
     timeout_sec: Annotated[int, msgspec.Meta(ge=0)] = 0
     resume_schema: JsonObject | Unset = UNSET
 
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """The inputs that the node reads."""
+        return ("artifact",)
+
     def __post_init__(self) -> None:
         if self.required_role is UNSET and self.required_scope is UNSET:
             raise ValueError("requiredRole or requiredScope is needed")

@@ -86,6 +86,8 @@ def _choice_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
     """A supervisor decides by rules, or by a prompt and a model."""
     has_rules = bool(config.get("rules"))
     if "prompt" in config:
+        if isinstance(config["prompt"], str) and not config["prompt"].strip():
+            yield "prompt", f"is {config['prompt']!r}: the prompt must say what to decide"
         if "model" not in config:
             yield "model", "a supervisor with a prompt needs a model, such as openai:gpt-4o"
         if has_rules:

@@ -25,6 +25,11 @@ class SetVariableConfig(Closed, frozen=True, kw_only=True):
         if isinstance(expression, str):
             yield ExpressionUse(path="expression", source=expression, names=("input",))
 
+    @staticmethod
+    def known_inputs(config: JsonObject) -> tuple[str, ...] | None:
+        """An expression reads any input; without one, only `value` is read."""
+        return None if "expression" in config else ("value",)
+
 
 @node("core.setVariable")
 def set_variable(ctx: NodeContext, config: SetVariableConfig, inputs: JsonObject) -> Completed:

@@ -44,7 +44,7 @@ from wopr.runtime.keyring import Keyring
 from wopr.runtime.library import Library
 from wopr.runtime.logs import redact_logs
 from wopr.runtime.metrics import Metrics
-from wopr.runtime.models import Offered, llm_services, offered, providers_of
+from wopr.runtime.models import Offered, llm_services, model_fault_of, offered, providers_of
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import Settings
 from wopr.runtime.sharing import (
@@ -185,7 +185,7 @@ async def _assemble(
     for key in configured:
         redactor.register("api-key", key.key)
     process = process_of(settings, registry, parts.toolbox)
-    library = Library(store, registry, sources.now)
+    library = Library(store, registry, sources.now, model_fault_of(settings, parts))
     fixtures = await register_workflows(settings, library)
     signing = (
         audit_key(settings.data_dir)

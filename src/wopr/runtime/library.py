@@ -27,14 +27,19 @@ from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound
 from wopr.protocol.names import nearest
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.runtime.child_workflows import (
+    child_inputs,
+    child_workflows,
+    input_warnings,
+    output_mappings,
+)
 from wopr.runtime.registration import (
     CONFORMANCE_PREFIX,
     MOCK_AGENT,
+    ModelFault,
     check_definition,
-    child_workflows,
     definition_warnings,
     hook_of,
-    output_mappings,
 )
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
@@ -74,10 +79,17 @@ class Compiled:
 class Library:
     """Finds a tenant's workflows, its own before the shared ones."""
 
-    def __init__(self, store: Workflows, registry: NodeRegistry, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Workflows,
+        registry: NodeRegistry,
+        now: Callable[[], int],
+        model_fault: ModelFault | None = None,
+    ) -> None:
         self._store = store
         self._registry = registry
         self._now = now
+        self._model_fault = model_fault
         self._compiled: OrderedDict[tuple[str, str, str], Compiled] = OrderedDict()
         # Set once the host knows its agents; their manifests are loaded with the workflows.
         self.agents: Agents | None = None
@@ -98,7 +110,10 @@ class Library:
         `alongside` names workflows that are registered in the same batch.
         """
         definition = check_definition(
-            document, self._registry, may_author_conformance=may_author_conformance
+            document,
+            self._registry,
+            may_author_conformance=may_author_conformance,
+            model_fault=self._model_fault,
         )
         known = {definition.id, *alongside}
         unknown = [
@@ -153,6 +168,11 @@ class Library:
             elif mapping.names and await self._has(tenant, mapping.child):
                 row = await self.row(tenant, mapping.child)
                 found += mapping.warnings(msgspec.json.decode(row.body))
+        for path, child, given in child_inputs(document):
+            if given and child != document["id"] and await self._has(tenant, child):
+                row = await self.row(tenant, child)
+                child_definition = msgspec.json.decode(row.body, type=WorkflowDefinition)
+                found += input_warnings(path, child_definition, given)
         return found
 
     def forget_newest(self) -> None:

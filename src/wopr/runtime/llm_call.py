@@ -164,7 +164,7 @@ class RunLlm:
 
         async def effect(call_id: str, invocation_id: str) -> Json:
             context = self._context(agent_id, call_id, invocation_id)
-            return await _called(tool, arguments, context, timeout_ms / 1000)
+            return await call_tool(tool, arguments, context, timeout_ms / 1000)
 
         use = ToolUse(
             tool_name=tool.name,
@@ -179,7 +179,7 @@ class RunLlm:
         """Have a tool do its work for a node of the host's own."""
         invocation_id = self._call.invocation_id(f"tool:{tool.name}")
         context = self._context(SYSTEM_AGENT, invocation_id, invocation_id)
-        return await _called(tool, arguments, context, timeout_ms / 1000)
+        return await call_tool(tool, arguments, context, timeout_ms / 1000)
 
     def _context(self, agent_id: str, call_id: str, invocation_id: str) -> ToolContext:
         call = self._call
@@ -223,7 +223,9 @@ class _Streams:
         return rest if self._then is None else self._then.feed(rest) + self._then.close()
 
 
-async def _called(tool: Tool, arguments: JsonObject, context: ToolContext, seconds: float) -> Json:
+async def call_tool(
+    tool: Tool, arguments: JsonObject, context: ToolContext, seconds: float
+) -> Json:
     """Call a tool; whatever it raises becomes a fault that the model is told of."""
     try:
         with anyio.fail_after(seconds or None):

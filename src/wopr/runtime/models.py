@@ -26,6 +26,7 @@ from wopr.nodes.models import Models
 from wopr.runtime.audit import Audit
 from wopr.runtime.llm_call import LlmServices
 from wopr.runtime.mcp_servers import with_mcp_tools
+from wopr.runtime.registration import ModelFault
 from wopr.runtime.settings import Settings
 from wopr.security.credential_names import SEAL_PURPOSE
 from wopr.security.redact import Redactor
@@ -76,6 +77,23 @@ def providers_of(settings: Settings, parts: Offered) -> list[str] | None:
     if not parts.has_models:
         return None
     return [] if parts.client is None else provider_settings(settings).configured
+
+
+def model_fault_of(settings: Settings, parts: Offered) -> ModelFault | None:
+    """What tells that a model's provider does not exist; None where that is not known here.
+
+    A program may bring models of any name. A process that executes no nodes does not know the
+    providers of those that do. Which models are allowed is asked when a run asks one.
+    """
+    if parts.models is not None or not settings.executes:
+        return None
+    providers = provider_settings(settings)
+
+    def model_fault(name: str) -> str | None:
+        code, message = providers.refusal(name) or ("", "")
+        return message if code == "provider_disabled" else None
+
+    return model_fault
 
 
 def missing_for(models: Sequence[str], settings: Settings) -> list[str]:

@@ -16,9 +16,10 @@ from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.fleet.observe import OBSERVED_WORKFLOW
+from wopr.nodes.llm_config import ChatConfig
 from wopr.nodes.registry import NodeRegistry, NodeType, members_of
 from wopr.nodes.supervisor import HOOKS, is_undirected
-from wopr.nodes.typed import schema_of
+from wopr.nodes.typed import inlined, schema_of
 from wopr.protocol.checking import Fault, Shape, closed, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object
 from wopr.protocol.errors import CapabilityRequired, Refused
@@ -55,7 +56,6 @@ SETTING_ALIASES = {
     "maxLoops": "maxLoopbackIterations",
     "recursionLimit": "maxLoopbackIterations",
 }
-SUB_WORKFLOW = "core.subWorkflow"
 MOCK_AGENT = "core.conformance.mock-agent"
 # Types that the protocol gates: a host that does not advertise the capability refuses them.
 GATED_TYPES = {
@@ -65,10 +65,17 @@ GATED_TYPES = {
     MOCK_AGENT: "conformance.mockAgent",
 }
 CONFORMANCE_PREFIX = "conformance-"
-# Prefixes of the node types that every host has.
-_OWN_TYPES = ("core.", "wopr.")
 ConfigFaults: TypeAlias = Callable[[JsonObject], Iterable[tuple[str, str]]]
+ModelFault: TypeAlias = Callable[[str], str | None]
+KnownInputs: TypeAlias = Callable[[JsonObject], Collection[str] | None]
 ConfigExpressions: TypeAlias = Callable[[JsonObject], Iterable[ExpressionUse]]
+# What a node must be given by one of these config keys, or else by the input, by type.
+NEEDED = {
+    "core.loop": (("items", "times", "while"), "items"),
+    "core.setVariable": (("value", "expression"), "value"),
+    "core.channelWrite": (("value",), "value"),
+    "wopr.http.request": (("url",), "url"),
+}
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
     SUPERVISOR: HOOKS,
@@ -96,9 +103,16 @@ class _Parts:
 
 
 def check_definition(
-    document: Json, registry: NodeRegistry, *, may_author_conformance: bool = False
+    document: Json,
+    registry: NodeRegistry,
+    *,
+    may_author_conformance: bool = False,
+    model_fault: ModelFault | None = None,
 ) -> WorkflowDefinition:
-    """Return the definition, or refuse it with every fault in `details.errors`."""
+    """Return the definition, or refuse it with every fault in `details.errors`.
+
+    `model_fault` says why this host can ask no model of a name, such as `openai:gpt-4o`.
+    """
     shape = list(shape_faults(document, _shape(), WorkflowDefinition))
     if shape:
         raise refused([*shape, *_other_faults(document, registry)], "definition")
@@ -108,6 +122,8 @@ def check_definition(
     if not may_script or registry.get(MOCK_AGENT) is None:
         _refuse_conformance(definition, registry)
     faults = [*_other_faults(document, registry), *_schema_faults(definition)]
+    if model_fault is not None:
+        faults += _model_faults(definition, registry, model_fault)
     if definition.id == OBSERVED_WORKFLOW:
         message = f"{OBSERVED_WORKFLOW!r} is reserved for runs that other systems executed"
         faults.append(Fault(path="id", message=message))
@@ -123,76 +139,6 @@ def definition_warnings(document: Json) -> list[Fault]:
         for path, name, right in _unknown_settings(document)
         if right is None
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputMapping:
-    """The variables that a node takes over from a child workflow, with the place of the mapping."""
-
-    path: str
-    child: str
-    names: Mapping[str, str]
-    # Names of the values that the node gives to the child. They are variables of its run too.
-    given: Collection[str]
-
-    def warnings(self, definition: JsonObject) -> Iterator[Fault]:
-        """Name the variables that the child, as it is defined, does not set.
-
-        A node type of a user may set any variable. With one of these in the child, only a name
-        that is close to a known one is reported.
-        """
-        nodes = list(members_of(definition, "nodes"))
-        known = {*self.given, *_variables_of(definition)}
-        is_closed = all(str(each.get("typeId")).startswith(_OWN_TYPES) for each in nodes)
-        for parent, name in self.names.items():
-            if name not in known and (is_closed or nearest(name, known)):
-                message = f"workflow {self.child!r} sets no variable {name!r}, so nothing is mapped"
-                hint = not_there(name, known)
-                yield Fault(path=f"{self.path}.{parent}", message=f"{message}: {hint}")
-
-
-def output_mappings(definition: JsonObject) -> Iterator[OutputMapping]:
-    """Find the output mappings that concern one child workflow."""
-    for index, node in enumerate(members_of(definition, "nodes")):
-        path, config = f"nodes.{index}.config", node.get("config")
-        if not is_object(config):
-            continue
-        if node.get("typeId") == SUB_WORKFLOW and isinstance(config.get("workflowId"), str):
-            yield OutputMapping(
-                path=f"{path}.outputMapping",
-                child=config["workflowId"],
-                names=_texts(config.get("outputMapping")),
-                given={*_object(node.get("inputs")), *_object(config.get("inputMapping"))},
-            )
-        if node.get("typeId") == DISPATCH:
-            inputs = _object(config.get("perWorkerInputMappings"))
-            for worker, mapping in _object(config.get("perWorkerOutputMappings")).items():
-                yield OutputMapping(
-                    path=f"{path}.perWorkerOutputMappings.{worker}",
-                    child=worker,
-                    names=_texts(mapping),
-                    given=_object(inputs.get(worker, config.get("inputMapping"))),
-                )
-
-
-def _variables_of(definition: JsonObject) -> Iterator[str]:
-    """Name the variables that a definition declares or that its nodes set by a fixed name."""
-    for declared in members_of(definition, "variables"):
-        yield str(declared.get("name"))
-    for node in members_of(definition, "nodes"):
-        config = _object(node.get("config"))
-        yield from (str(config[key]) for key in ("name", "channelName") if key in config)
-        mappings = _object(config.get("perWorkerOutputMappings")).values()
-        for mapping in (config.get("outputMapping"), *mappings):
-            yield from _object(mapping)
-
-
-def _object(value: Json) -> JsonObject:
-    return value if is_object(value) else {}
-
-
-def _texts(value: Json) -> dict[str, str]:
-    return {key: text for key, text in _object(value).items() if isinstance(text, str)}
 
 
 @cache
@@ -319,29 +265,6 @@ def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
     return None
 
 
-def child_workflows(definition: JsonObject) -> Iterator[tuple[str, str]]:
-    """Name every workflow that a definition starts by a fixed id, with the place of the id."""
-    for index, node in enumerate(members_of(definition, "nodes")):
-        path, config = f"nodes.{index}.config", node.get("config")
-        if not is_object(config):
-            continue
-        if node.get("typeId") == SUB_WORKFLOW and isinstance(config.get("workflowId"), str):
-            yield f"{path}.workflowId", config["workflowId"]
-        if node.get("typeId") == SUPERVISOR:
-            workers: Json = config.get("workers")
-            for name in workers if is_object(workers) else ():
-                yield f"{path}.workers.{name}", name
-            for rule, decision in enumerate(members_of(config, "rules")):
-                yield from _workers(f"{path}.rules.{rule}", decision.get("decision"))
-
-
-def _workers(path: str, decision: Json) -> Iterator[tuple[str, str]]:
-    workers: Json = decision.get("nextWorkerIds") if is_object(decision) else None
-    for index, worker in enumerate(workers if is_list(workers) else ()):
-        if isinstance(worker, str):
-            yield f"{path}.decision.nextWorkerIds.{index}", worker
-
-
 def _credential_faults(document: Json) -> Iterator[Fault]:
     """A definition is kept and shown exactly as it came, so no credential may come with it."""
     for path in credentials_in(document):
@@ -385,6 +308,7 @@ def _node_faults(
         yield Fault(path=f"{path}.typeId", message=message)
         return
     yield from _config_faults(path, node, node_type)
+    yield from _input_faults(path, node, node_type)
     expressions: ConfigExpressions | None = getattr(node_type.config_type, "expressions_in", None)
     for use in () if expressions is None else expressions(node.config):
         fault = use_fault(use, node_ids) if use.source else None
@@ -413,6 +337,50 @@ def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> 
     except (TypeError, ValueError):
         return
     yield from shape.faults(node.config, f"{path}.config")
+
+
+def _input_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
+    """Name inputs that the node does not read, and what it must be given and is not."""
+    known = _known_inputs(node, node_type)
+    for name in node.inputs:
+        if known is not None and name not in known:
+            hint = not_there(name, known)
+            yield Fault(path=f"{path}.inputs.{name}", message=f"unknown input {name!r}: {hint}")
+    keys, port = NEEDED.get(node.type_id, ((), ""))
+    if keys and port not in node.inputs and not any(key in node.config for key in keys):
+        given = ", ".join(f"config.{key}" for key in keys)
+        message = f"{node.type_id} needs {given} or the input {port!r}, and has none of them"
+        yield Fault(path=f"{path}.config", message=message)
+
+
+def _known_inputs(node: WorkflowNode, node_type: NodeType) -> Collection[str] | None:
+    """Return the names of the inputs that a node reads; None when it takes any."""
+    by_config: KnownInputs | None = getattr(node_type.config_type, "known_inputs", None)
+    if by_config is not None:
+        return by_config(node.config)
+    try:
+        schema = inlined(schema_of(node_type.inputs_type))
+    except (TypeError, ValueError):
+        return None
+    is_open = schema.get("additionalProperties", False) is not False
+    names: Json = schema.get("properties")
+    return names if is_object(names) and not is_open else None
+
+
+def _model_faults(
+    definition: WorkflowDefinition, registry: NodeRegistry, model_fault: ModelFault
+) -> Iterator[Fault]:
+    """Name the models that the host cannot ask."""
+    for index, node in enumerate(definition.nodes):
+        node_type = registry.get(node.type_id)
+        kind: object = None if node_type is None else node_type.config_type
+        if not isinstance(kind, type) or not issubclass(kind, ChatConfig):
+            continue
+        for key in ("model", "fallbackModel"):
+            name = node.config.get(key)
+            message = model_fault(name) if isinstance(name, str) else None
+            if message is not None:
+                yield Fault(path=f"nodes.{index}.config.{key}", message=message)
 
 
 def _agent_faults(parts: _Parts) -> Iterator[Fault]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from typing import Final
-
-import msgspec
+from collections.abc import Iterable
 
 from wopr.engine.state import RunIdentity
-from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object
+from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.events import ENGINE_VERSION
 from wopr.protocol.names import not_there
 from wopr.protocol.runs import Owner, RunAccepted
-from wopr.protocol.workflow import VariableType, WorkflowDefinition, WorkflowVariable
+from wopr.protocol.workflow import VariableType, WorkflowVariable
+from wopr.runtime.child_workflows import unknown_inputs
 from wopr.runtime.library import Compiled
 
-# A read of `inputs` or `variables` in an expression; the groups are the key, if there is one.
-_INPUT_READ: Final = re.compile(
-    r"""(?<![\w.])(?:inputs|variables)(?:\.(\w+)|\[["']([^"']+)["']\])?"""
-)
 _KINDS: dict[VariableType, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
@@ -63,39 +56,6 @@ def check_test_hooks(compiled: Compiled) -> None:
             offendingTypeId=compiled.graph.nodes[node_id].type_id,
             nodeId=node_id,
         )
-
-
-def unknown_inputs(definition: WorkflowDefinition, given: Iterable[str]) -> list[str]:
-    """Name the inputs that a workflow neither declares nor reads.
-
-    A workflow without declared variables takes any inputs. So does one that works for an agent:
-    the agent's task schema checks its inputs.
-    """
-    declared = {variable.name for variable in definition.variables}
-    unknown = [name for name in given if name not in declared]
-    if not unknown or not declared or not isinstance(definition.metadata.requires_agent_id, Unset):
-        return []
-    texts = list(_texts(msgspec.to_builtins([definition.nodes, definition.edges])))
-    return [name for name in unknown if not any(_reads(text, name) for text in texts)]
-
-
-def _texts(value: Json) -> Iterator[str]:
-    """Every text of a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif is_list(value):
-        for each in value:
-            yield from _texts(each)
-    elif is_object(value):
-        yield from _texts(list(value.values()))
-
-
-def _reads(text: str, name: str) -> bool:
-    """Tell whether a port, an expression or a config names this input, or reads all inputs."""
-    if text == name or text.startswith(f"{name}."):
-        return True
-    found = _INPUT_READ.finditer(text)
-    return any((match[1] or match[2] or name) == name for match in found)
 
 
 def _fault(variable: WorkflowVariable, inputs: JsonObject) -> str | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import inspect
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Final
 
@@ -22,23 +24,30 @@ import structlog
 from wopr.nodes.registry import NodeType
 from wopr.runtime.agent_call import AgentCall
 from wopr.runtime.calling import call_and_wait
+from wopr.runtime.llm_call import call_tool
 from wopr.runtime.metrics import Metrics
 
 CHECKS_PER_LIMIT: Final = 4
 UNKNOWN: Final = "unknown"
+# Where this package, its libraries and Python's own modules are: code that no user wrote.
+_NOT_THE_USERS: Final = (
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 log = structlog.get_logger("wopr.watchdog")
 
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """The code that the event loop executes, and the node that it belongs to, if that is known."""
+    """The code that the event loop executes, with its node and its tool where they are known."""
 
     file: str
     line: int
     function: str
     call: AgentCall | None = None
     node_type: NodeType | None = None
+    tool: str = ""
 
 
 class Watchdog:
@@ -93,8 +102,11 @@ class Watchdog:
         type_id = UNKNOWN if blocker.node_type is None else blocker.node_type.type_id
         self._metrics.loop_blocked(type_id)
         about = {} if blocker.call is None else _about(blocker.call, type_id)
+        if blocker.tool:
+            about["tool"] = blocker.tool
+        what = "function of the tool" if blocker.tool else "function"
         log.warning(
-            "event loop blocked: make the function plain instead of async, or await what takes time",
+            f"event loop blocked: make the {what} plain instead of async, or await what takes time",
             limit_seconds=self._limit,
             file=blocker.file,
             line=blocker.line,
@@ -104,7 +116,10 @@ class Watchdog:
 
 
 def find_blocker(innermost: FrameType | None) -> Blocker | None:
-    """Find what a stack executes: the line of the node's function, or else the innermost line.
+    """Find what a stack executes: the line of the user's function, or else the innermost line.
+
+    The function of a node that the user declared is known. In a node of this package, such as an
+    agent, the innermost line of code that is neither of this package nor of a library is taken.
 
     None when the loop waits for events, as it does after the process itself was stopped.
     """
@@ -116,15 +131,28 @@ def find_blocker(innermost: FrameType | None) -> Blocker | None:
         return _blocker(frames[0])
     call, node_type = calls[0].f_locals["call"], calls[0].f_locals["node_type"]
     own: CodeType | None = getattr(inspect.unwrap(node_type.execute), "__code__", None)
-    blocking = next((frame for frame in frames if frame.f_code is own), frames[0])
-    return _blocker(blocking, call, node_type)
+    inner = frames[: frames.index(calls[0])]
+    of_node = [frame for frame in inner if frame.f_code is own]
+    of_user = [frame for frame in inner if _is_users(frame.f_code)]
+    of_users_node = [frame for frame in of_node if frame in of_user]
+    blocking = next(iter([*of_users_node, *of_user, *of_node]), frames[0])
+    tools = [frame for frame in inner if frame.f_code is call_tool.__code__]
+    tool = tools[0].f_locals["tool"].name if tools else ""
+    return _blocker(blocking, call, node_type, tool)
+
+
+def _is_users(code: CodeType) -> bool:
+    return not code.co_filename.startswith(("<", *_NOT_THE_USERS))
 
 
 def _blocker(
-    frame: FrameType, call: AgentCall | None = None, node_type: NodeType | None = None
+    frame: FrameType,
+    call: AgentCall | None = None,
+    node_type: NodeType | None = None,
+    tool: str = "",
 ) -> Blocker:
     code = frame.f_code
-    return Blocker(code.co_filename, frame.f_lineno, code.co_qualname, call, node_type)
+    return Blocker(code.co_filename, frame.f_lineno, code.co_qualname, call, node_type, tool)
 
 
 def _about(call: AgentCall, type_id: str) -> dict[str, str]:
