@@ -170,6 +170,19 @@ def test_a_dry_run_says_what_a_branch_would_do_and_makes_none(acme: Wire, source
     assert all(acme.snapshot(item["runId"]).get("sourceRunId") != source for item in listed[:5])
 
 
+@pytest.mark.parametrize("value", ["True", "TRUE", "1", "yes", "x", ""])
+def test_a_dry_run_that_is_neither_true_nor_false_is_refused_and_forks_nothing(
+    acme: Wire, source: str, value: str
+) -> None:
+    body = {"mode": "branch", "fromSeq": 0}
+    response = acme.post(f"/v1/runs/{source}:fork", body, params={"dryRun": value})
+
+    assert response.status_code == 400, response.text
+    assert response.json()["error"] == "validation_error"
+    assert response.json()["message"] == f"dryRun must be true or false, not {value!r}"
+    assert response.json()["details"]["field"] == "dryRun"
+
+
 def test_a_fork_starts_without_the_sources_annotations(acme: Wire, source: str) -> None:
     made = acme.post(f"/v1/runs/{source}/annotations", {"signal": {"kind": "rating", "rating": 5}})
     assert made.status_code == 201, made.text

@@ -117,6 +117,15 @@ class Exchange:
         raw = self.query.get(name)
         return default if raw is None else whole_number(name, raw, least=least, most=most)
 
+    def truth(self, name: str) -> bool | None:
+        """A query parameter that must be `true` or `false`; None where it is absent."""
+        raw = self.query.get(name)
+        if raw is None:
+            return None
+        if raw not in ("true", "false"):
+            raise Refused(f"{name} must be true or false, not {raw[:40]!r}", field=name)
+        return raw == "true"
+
     async def body(self, most: int | None = None) -> bytes:
         """The whole body, refused as soon as it is over the limit; a route may have a lower one."""
         limit = self.host.settings.max_body_bytes if most is None else most

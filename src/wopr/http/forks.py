@@ -16,13 +16,14 @@ async def fork_run(exchange: Exchange) -> Answer:
     """Fork a run: replay it without side effects, or branch off from any event."""
     if not exchange.caller.may("runs:read"):
         raise Forbidden("this key lacks the scope runs:read", scopeRequired="runs:read")
+    is_preview = exchange.truth("dryRun")
     name = run_id(exchange)
     journal = exchange.host.advancer.journal
     await find_source(journal, exchange.tenant, name)
     request = await exchange.document(ForkRun)
     await check_fork(journal, name, request, exchange.caller, exchange.host.settings)
     commands = exchange.host.commands
-    if exchange.query.get("dryRun") in ("true", "1"):
+    if is_preview:
         return ok(await commands.preview_fork(exchange.tenant, name, request))
     by = exchange.caller.key_id
     answer = await commands.fork(exchange.tenant, name, request, exchange.remember, by=by)

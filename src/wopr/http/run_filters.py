@@ -57,9 +57,9 @@ def run_filter(exchange: Exchange) -> RunFilter:
         source_run_id=query.get("sourceRunId"),
         created_from=instant(exchange, "since"),
         created_before=instant(exchange, "until"),
-        flagged=_truth(exchange, "flagged"),
-        rated=_truth(exchange, "rated"),
-        corrected=_truth(exchange, "corrected"),
+        flagged=exchange.truth("flagged"),
+        rated=exchange.truth("rated"),
+        corrected=exchange.truth("corrected"),
         label=_label(exchange),
         waits_for_code=_waits_for_code(query.get("waitingForCode")),
     )
@@ -78,15 +78,6 @@ def _statuses(raw: str | None) -> tuple[str, ...]:
     if any(status not in RUN_STATUSES for status in statuses):
         raise Refused(f"status must be among {', '.join(RUN_STATUSES)}", field="status")
     return statuses
-
-
-def _truth(exchange: Exchange, name: str) -> bool | None:
-    raw = exchange.query.get(name)
-    if raw is None:
-        return None
-    if raw not in ("true", "false"):
-        raise Refused(f"{name} must be true or false, not {raw[:40]!r}", field=name)
-    return raw == "true"
 
 
 def _label(exchange: Exchange) -> str | None:
