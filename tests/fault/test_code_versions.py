@@ -229,3 +229,18 @@ def test_a_run_that_waits_for_code_can_be_cancelled(waiting: tuple[FragileHost, 
     assert host.wire.finished(run_id)["status"] == "cancelled"
     listed = host.wire.document("/v1/runs?waitingForCode=true")["items"]
     assert run_id not in [run["runId"] for run in listed]
+
+
+def test_a_preview_counts_a_node_of_unknown_code_among_the_effects(
+    host: FragileHost, old: Path, new: Path
+) -> None:
+    wire = with_app(host, new)
+    run_id = wire.create(ORDER)
+    wire.finished(run_id)
+
+    for app in (new, old, None):
+        wire = with_app(host, app)
+        body = {"mode": "branch", "fromSeq": 0}
+        response = wire.post(f"/v1/runs/{run_id}:fork", body, params={"dryRun": "true"})
+
+        assert response.json()["effectsAgain"] == ["reserve", "ship"], app

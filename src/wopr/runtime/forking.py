@@ -218,8 +218,7 @@ async def preview_of(journal: Journal, tenant: str, run_id: str, request: ForkRu
     if fork.mode == "branch" and not fork.from_seq:
         inputs = request.run_options_overlay.inputs
         events[0] = replace(events[0], payload=first_payload(events[0], fork, inputs))
-    types = run.compiled.types.items()
-    effectful = {n for n, kind in types if kind is not None and kind.is_async}
+    effectful = {node_id for node_id in run.compiled.types if run.compiled.may_have_effect(node_id)}
     return preview(events, run.state, fork, effectful, journal.limits)
 
 

@@ -75,6 +75,14 @@ class Compiled:
         """The definition as types."""
         return self.graph.definition
 
+    def may_have_effect(self, node_id: str) -> bool:
+        """Whether a node acts outside the run's log, as far as this process can tell.
+
+        A node whose code this process lacks may do so.
+        """
+        node_type = self.types[node_id]
+        return node_type is None or node_type.is_async
+
 
 class Library:
     """Finds a tenant's workflows, its own before the shared ones."""
