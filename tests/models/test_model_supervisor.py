@@ -233,6 +233,27 @@ def test_a_replay_repeats_the_decisions_and_asks_nobody(acme: Wire, server: Open
     assert server.asked(model) == 2
 
 
+def test_a_branch_from_right_after_a_models_decision_carries_it_out(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    clerk = worker(acme)
+    turns = [decides(starts(clerk)), decides(DONE), decides(DONE)]
+    model, run_id = run_of(acme, server, turns, {clerk: "Works."})
+    log = acme.events_until(run_id, *ENDS)
+    decided = next(event for event in log if event["type"] == "runOrchestrator.decided")
+
+    body = {"mode": "branch", "fromSeq": decided["sequence"] + 1}
+    fork = acme.post(f"/v1/runs/{run_id}:fork", body).json()["runId"]
+    log = acme.events_until(fork, *ENDS)
+
+    decisions = [
+        payload["decision"]["kind"] for payload in payloads(log, "runOrchestrator.decided")
+    ]
+    assert decisions == ["next-worker", "terminate"]
+    assert len(payloads(log, "node.dispatched")) == 1
+    assert server.asked(model) == 3
+
+
 def test_a_supervisor_goes_on_after_a_restart_without_asking_twice(
     new_host: NewHost, server: OpenAiServer
 ) -> None:

@@ -156,7 +156,8 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         handed_to="",
         decided=(),
         open_calls={},
-        # A retry goes on with what the visit has asked and done already.
+        # A retry goes on with what the visit has decided, asked and done already.
+        decision=before.decision if attempt else None,
         model_calls=before.model_calls if attempt else 0,
         tool_returns=before.tool_returns if attempt else 0,
         heard=len(messages_in(state.channels, context_channel(state.graph.nodes[node_id].config))),

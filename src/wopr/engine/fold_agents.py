@@ -41,6 +41,9 @@ def _handed_over(state: RunState, event: RunEvent, payload: JsonObject, at: int)
 def _agent_decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
     node = _node(state, event)
     is_whole = {"agentId", "decision", "confidence"} <= payload.keys()
+    if node is not None and node.status == "running" and node.interrupt is not None:
+        # A person has ratified the decision of a node that is done.
+        return with_node(state, event, interrupt=replace(node.interrupt, is_reported=True))
     if node is None or not is_whole or not isinstance(payload["agentId"], str):
         return state
     return with_node(state, event, decided=(*node.decided, payload))
@@ -96,6 +99,7 @@ def _node(state: RunState, event: RunEvent) -> NodeState | None:
 def _decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
     decision = read(payload, "decision", dict[str, Any], {})
     taken = Decision(event_id=event.event_id, decision=decision)
+    state = with_node(state, event, decision=len(state.decisions))
     return replace(state, decisions=(*state.decisions, taken))
 
 

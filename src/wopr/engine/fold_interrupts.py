@@ -114,15 +114,21 @@ def _resolved(state: RunState, event: RunEvent, payload: JsonObject, at: int) ->
         interrupt_id=node.interrupt.interrupt_id,
         kind=node.interrupt.kind,
         resolved_by=read(payload, "resolvedBy", str, "unknown"),
-        resolved_at=at,
-        value=payload.get("resumeValue"),
+        recorded=payload,
     )
     answers = {**state.answers, node.interrupt.key: payload.get("resumeValue")}
-    return with_node(replace(state, answers=answers), event, resolution=resolution)
+    status = "resuming" if node.status == "suspended" else node.status
+    return with_node(replace(state, answers=answers), event, status=status, resolution=resolution)
 
 
 def _resumed(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    return with_node(state, event, status="running", interrupt=None, resumed_at=at)
+    node = _node(state, event)
+    interrupt = None if node is None or not node.holds_outputs else node.interrupt
+    return with_node(state, event, status="running", interrupt=interrupt, resumed_at=at)
+
+
+def _reported(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    return _change(state, event, is_reported=True)
 
 
 def _received(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
@@ -130,7 +136,7 @@ def _received(state: RunState, event: RunEvent, payload: JsonObject, at: int) ->
     node_id = event.node_id
     gate = _node(state, event)
     if payload.get("action") != "refine" or gate is None or not isinstance(node_id, str):
-        return state
+        return _reported(state, event, payload, at)
     feedback = read(payload, "refineFeedback", dict[str, Any], {})
     sources = {edge.source_node_id for edge in state.graph.incoming[node_id]}
     again = {
@@ -153,6 +159,7 @@ CHANGES: dict[str, Change] = {
     "approval.granted": _vote(is_grant=True),
     "approval.rejected": _vote(is_grant=False),
     "approval.received": _received,
+    "clarification.resolved": _reported,
     "conversation.opened": _turn,
     "conversation.exchanged": _turn,
     "conversation.closed": _turn,

@@ -12,6 +12,8 @@ from wopr.protocol.runs import RunStatus
 # Members of `node.suspended` that only this host reads.
 HELD_OUTPUTS: Final = "x-host-wopr-held-outputs"
 WAITING_STATUS: Final = "x-host-wopr-waiting-status"
+# The reason in the `interrupt.resolved` of a wait that ended without an answer.
+TIMEOUT: Final = "timeout"
 # The member of a governance gate's data that says who may decide it.
 GOVERNANCE: Final = "x-host-wopr-governance"
 
@@ -67,6 +69,8 @@ class Interrupt(msgspec.Struct, frozen=True, kw_only=True):
     # The last turn of a conversation and the event that carries it.
     turn_index: int = 0
     turn_event: str = ""
+    # Whether the event that repeats the answer for its kind of wait is on the log.
+    is_reported: bool = False
 
     @property
     def deadline(self) -> int | None:
@@ -90,10 +94,19 @@ class Interrupt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """How an interrupt ended: told to whoever answers it too late."""
+    """How an interrupt ended. `recorded` is the payload of its `interrupt.resolved`."""
 
     interrupt_id: str
     kind: str
     resolved_by: str
-    resolved_at: int
-    value: Json
+    recorded: JsonObject
+
+    @property
+    def value(self) -> Json:
+        """The resume value."""
+        return self.recorded.get("resumeValue")
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the wait ended without an answer."""
+        return self.recorded.get("reason") == TIMEOUT

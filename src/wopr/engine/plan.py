@@ -16,6 +16,7 @@ from wopr.engine.steps import (
     Finish,
     Loopback,
     Plan,
+    Resume,
     Skip,
     Start,
     Step,
@@ -58,8 +59,10 @@ def _timers(state: RunState, in_flight: Collection[str]) -> Iterator[int]:
             deadline = None if node_id in in_flight else node_deadline(state, node_id)
             if deadline is not None:
                 yield deadline
-        elif node.interrupt is not None and node.interrupt.deadline is not None:
-            yield node.interrupt.deadline
+        elif node.status == "suspended":
+            deadline = node.interrupt.deadline if node.interrupt is not None else None
+            if deadline is not None:
+                yield deadline
 
 
 def _out_of_time(state: RunState, now: int, limits: RunLimits) -> Breach:
@@ -103,11 +106,13 @@ def _fail_run(state: RunState, node_id: str) -> FailRun:
     return FailRun(node_id, error or RunError(code="node_error", message=f"{node_id} failed"))
 
 
-def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Expire]:
-    """Every node that can leave `pending` or try again."""
+def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Resume | Expire]:
+    """Every node that can leave `pending`, try again, or go on after its wait."""
     for node_id, node in state.nodes.items():
         if node.status == "retrying" and node.retry_at <= now:
             yield Start(node_id, node.attempt)
+        elif node.status == "resuming":
+            yield Resume(node_id)
         elif node.status == "suspended":
             deadline = node.interrupt.deadline if node.interrupt is not None else None
             if deadline is not None and deadline <= now:

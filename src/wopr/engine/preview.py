@@ -13,7 +13,7 @@ from wopr.engine.fold import INTERRUPTIONS, fold, fold_all
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import plan
 from wopr.engine.state import NodeStatus, RunState
-from wopr.engine.steps import Expire, FailNode, Skip, Start, Step
+from wopr.engine.steps import Expire, FailNode, Resume, Skip, Start, Step
 from wopr.engine.triggers import Verdict, verdict
 from wopr.protocol.documents import Json
 from wopr.protocol.events import RunEvent
@@ -103,8 +103,10 @@ class _Prediction:
             case FailNode(node_id) if self._executions.get(node_id):
                 # It failed in the source too, or the log masks a value that the condition needs.
                 self._execute(node_id)
-            case Expire(node_id) if self._under_way.get(node_id):
+            case Resume(node_id) | Expire(node_id) if self._under_way.get(node_id):
                 self._fold_next(node_id)
+            case Resume(node_id):
+                self._set(node_id, "running")
             case FailNode(node_id) | Expire(node_id):
                 self._set(node_id, "failed")
             case Skip(node_id):

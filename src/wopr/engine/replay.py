@@ -89,7 +89,7 @@ def still_planned(
     state, left = begin, list[Step]()
     for event in events:
         node = state.nodes.get(str(event.node_id))
-        if node is not None and node.status not in ("running", "suspended"):
+        if node is not None and node.status not in ("running", "suspended", "resuming"):
             if not any(is_about(step, event) for step in left):
                 now = to_millis(event.timestamp) + moved_by(state.identity, state.next_sequence)
                 left = list(plan(reveal(state), now, limits).steps)

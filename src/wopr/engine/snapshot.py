@@ -73,7 +73,7 @@ def _current(state: RunState) -> str | None:
 
 def _view(node: NodeState) -> NodeView:
     return NodeView(
-        status=node.status,
+        status="running" if node.status == "resuming" else node.status,
         attempts=node.attempt + 1 if node.started_at else 0,
         started_at=to_iso(node.started_at) if node.started_at else UNSET,
         completed_at=to_iso(node.ended_at) if node.ended_at else UNSET,

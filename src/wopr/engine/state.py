@@ -19,12 +19,14 @@ NodeStatus: TypeAlias = Literal[
     "running",
     "retrying",
     "suspended",
+    # Answered; what follows from the answer is not on the log yet.
+    "resuming",
     "completed",
     "failed",
     "skipped",
     "cancelled",
 ]
-ACTIVE: frozenset[str] = frozenset({"running", "retrying", "suspended"})
+ACTIVE: frozenset[str] = frozenset({"running", "retrying", "suspended", "resuming"})
 ENDED: frozenset[str] = frozenset({"completed", "failed", "skipped", "cancelled"})
 
 
@@ -84,14 +86,17 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     started_event: str = ""
     # How many `output.chunk` events this execution has on the log.
     chunks: int = 0
+    # What the node waits for. One with held outputs stays until the node has ended.
     interrupt: Interrupt | None = None
-    # How the last interrupt ended, for whoever comes too late.
+    # How the last interrupt ended.
     resolution: Resolution | None = None
     chain: tuple[ChainLink, ...] = ()
     # To whom this execution handed control over; empty while its own agent acts.
     handed_to: str = ""
     # What agents decided in this execution, as far as they said how sure they were.
     decided: tuple[JsonObject, ...] = ()
+    # Which of the run's decisions this visit of a supervisor made.
+    decision: int | None = None
     # Tool calls that are on the log without their return: call id and event id.
     open_calls: Mapping[str, str] = {}
     # Model calls and tools' returns of this visit that are on the log; what a fork copied is not
@@ -110,6 +115,11 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     resumed_at: int = 0
     # The version of the code that executed it last.
     code_version: str = ""
+
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the node is done but for a decision that a person has to ratify."""
+        return self.interrupt is not None and self.interrupt.held_outputs is not None
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,8 +57,15 @@ class Loopback:
 
 
 @dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a node go on with an answer that is on the log."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expire:
-    """End a wait that nobody answered in time."""
+    """End a wait that was not answered in time."""
 
     node_id: str
 
@@ -78,7 +85,7 @@ class FailRun:
     error: RunError
 
 
-Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Expire | Finish | FailRun
+Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Resume | Expire | Finish | FailRun
 
 
 @dataclass(frozen=True, slots=True)

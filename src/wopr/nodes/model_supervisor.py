@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from wopr.engine.fold_agents import SUPERVISOR
-from wopr.engine.outcome import NodeFailure, Outcome
+from wopr.engine.outcome import Completed, NodeFailure, Outcome
 from wopr.nodes.context import NodeContext
 from wopr.nodes.decisions import read_decision
 from wopr.nodes.llm import Invocation, models_of, share
@@ -97,14 +97,20 @@ def _settled(
         chosen = ratified(decision, ruling)
         # A person agreed to it: there is no doubt left that the floor would ask about again.
         chosen = {name: value for name, value in chosen.items() if name != "confidence"}
-        return share(ctx, plan, decide(ctx, plan.agent_id, chosen))
+        return _route(ctx, plan, chosen)
     payload: JsonObject = {"agentId": plan.agent_id, "decision": decision}
     held = ctx.low_confidence(plan.agent_id, confidence, decision, key)
     ctx.emit("agent.decided", payload | {"confidence": confidence})
     invocation.end("completed" if held is None else "escalated", confidence)
     if held is not None:
         return replace(held, resume_schema=RATIFICATION)
-    return share(ctx, plan, decide(ctx, plan.agent_id, decision))
+    return _route(ctx, plan, decision)
+
+
+def _route(ctx: NodeContext, plan: Plan, decision: JsonObject) -> Outcome:
+    """Put the decision on the log last: a run that goes on from there does not decide again."""
+    share(ctx, plan, Completed({"decision": decision}))
+    return decide(ctx, plan.agent_id, decision)
 
 
 def _checked(answer: JsonObject) -> JsonObject:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import msgspec
 
 from wopr.engine.answers import action_of, is_question, is_vote, tally
-from wopr.engine.interrupts import Interrupt
+from wopr.engine.expression_tokens import is_object
+from wopr.engine.interrupts import GOVERNANCE, Interrupt, Resolution
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import Forbidden
 from wopr.protocol.interrupts import ApprovalData, ApprovalResume, EditAccept, Refine
 from wopr.runtime.appender import Burst
-from wopr.runtime.waits import Resolver, end_wait, grant, receive, reject, resume_node
+from wopr.runtime.waits import (
+    DECISION_MEMBERS,
+    Resolver,
+    end_wait,
+    grant,
+    receive,
+    reject,
+    resume_node,
+)
 
 
 def approve(
@@ -62,7 +71,7 @@ def _ask_back(burst: Burst, node_id: str, resume: ApprovalResume, voter: str) ->
 def _vote(
     burst: Burst, node_id: str, resume: ApprovalResume, voter: str, data: ApprovalData
 ) -> str:
-    """Count a vote and say who decided with it; nobody while the gate needs more."""
+    """Count a vote and say who decided with it; empty while the gate needs more."""
     if data.required_approvals == 1:
         return voter
     if action_of(resume) == "accept":
@@ -71,10 +80,25 @@ def _vote(
         reason = "" if isinstance(resume.feedback, Unset) else resume.feedback
         reject(burst, node_id, voter, reason)
     interrupt = burst.state.nodes[node_id].interrupt
-    counted = None if interrupt is None else tally(interrupt)
-    if counted is None or not counted.is_decided:
-        return ""
-    return f"quorum:{counted.votes}-of-{counted.required}"
+    return "" if interrupt is None else _quorum(interrupt)
+
+
+def _quorum(interrupt: Interrupt) -> str:
+    """The votes that decided a gate; empty while the gate needs more."""
+    counted = tally(interrupt)
+    return f"quorum:{counted.votes}-of-{counted.required}" if counted.is_decided else ""
+
+
+def receive_recorded(burst: Burst, node_id: str, interrupt: Interrupt, past: Resolution) -> None:
+    """Append the decision that `interrupt.resolved` records, as `approve` or `govern` took it."""
+    recorded = past.recorded
+    decision: JsonObject = {name: recorded[name] for name in DECISION_MEMBERS if name in recorded}
+    is_governed = GOVERNANCE in interrupt.data
+    value = decision if is_governed or not is_object(past.value) else decision | past.value
+    required = msgspec.convert(interrupt.data, ApprovalData).required_approvals
+    is_counted = required > 1 and not is_governed and value.get("action") in ("accept", "reject")
+    decided_by = _quorum(interrupt) if is_counted else ""
+    receive(burst, node_id, value, decided_by or past.resolved_by, str(recorded["resolvedAt"]))
 
 
 def _recorded(resume: ApprovalResume) -> JsonObject:

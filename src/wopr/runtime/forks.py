@@ -10,7 +10,7 @@ from wopr.engine.limits import node_deadline
 from wopr.engine.plan import plan
 from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
-from wopr.engine.steps import Skip, Start, Step
+from wopr.engine.steps import Resume, Skip, Start, Step
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
@@ -135,19 +135,18 @@ class Forks:
         """Let the nodes that were under way at the fork point begin again from their start.
 
         A node that never waits is simply called again. An async node may have left half of its
-        work behind, such as children of the source. A node that was suspended before its question
-        was on the log asks again.
+        work behind, such as children of the source. A node whose result is on the log only ends.
+        A node that was suspended before its question was on the log asks again.
         """
         if run.state.next_sequence != fork.from_seq or run.state.is_terminal:
             return
         burst = self._journal.burst(run)
         for node_id, node in run.state.nodes.items():
-            node_type = run.compiled.types[node_id]
-            is_effect = node_type is not None and node_type.is_async
+            is_effect = run.compiled.may_have_effect(node_id)
             is_unasked = node.interrupt is not None and not node.interrupt.data
-            if (node.status == "running" and is_effect) or (
-                node.status == "suspended" and is_unasked
-            ):
+            is_done = node.holds_outputs or node.decision is not None
+            is_cut = node.status == "running" and is_effect and not is_done
+            if is_cut or (node.status == "suspended" and is_unasked):
                 payload: JsonObject = {"nodeId": node_id, "reason": INTERRUPTED_BY_FORK}
                 burst.add("node.cancelled", payload, node_id=node_id)
         await self._commit(run, burst)
@@ -277,6 +276,8 @@ class Forks:
         if expected is not None and _is_same_skip(step, expected):
             # Why it was skipped is told as it was seen then, before others were skipped as well.
             burst.repeat(expected)
+        elif isinstance(step, Resume):
+            self._advancer.stepping.resume_node(run, burst, step)
         elif isinstance(step, Start):
             self._advancer.stepping.start_node(run, burst, step)
             keys = self._advancer.stepping.asked_keys(run, burst, step.node_id)
@@ -295,11 +296,7 @@ class Forks:
         """Repeat a fact, and with the answer to a held decision all that it led to."""
         node_id = expected.node_id
         node = None if isinstance(node_id, Unset) else burst.state.nodes.get(node_id)
-        held = (
-            node is not None
-            and node.interrupt is not None
-            and node.interrupt.held_outputs is not None
-        )
+        held = node is not None and node.holds_outputs
         burst.repeat(expected)
         if isinstance(node_id, str) and node_id in burst.script.midway:
             # Once it has ended it is a node like any other, should it start again.
@@ -339,7 +336,7 @@ def _is_fact(run: ActiveRun, state: RunState, event: RunEvent) -> bool:
     if node is None:
         return False
     is_effect = node_type is not None and node_type.is_async and node.status == "running"
-    return is_effect or node.status == "suspended"
+    return is_effect or node.status in ("suspended", "resuming")
 
 
 def _is_same_skip(step: Step, event: RunEvent) -> bool:

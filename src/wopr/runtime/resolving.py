@@ -1,4 +1,4 @@
-"""Ends a wait: an answer is checked, recorded with who gave it, and the node goes on."""
+"""Ends a wait: checks an answer, records it with its author, and lets the node go on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from wopr.engine.answers import (
     Turn,
     is_exchange,
     read_answer,
+    read_ratification,
 )
 from wopr.engine.interrupts import Interrupt, Resolution
 from wopr.engine.state import NodeState, RunState
@@ -27,11 +28,12 @@ from wopr.protocol.errors import (
 )
 from wopr.protocol.runs import RunError
 from wopr.runtime.appender import Burst
-from wopr.runtime.approving import approve
+from wopr.runtime.approving import approve, receive_recorded
 from wopr.runtime.conversations import close_conversation, exchange
 from wopr.runtime.governing import govern
 from wopr.runtime.inbox import may_use_token
 from wopr.runtime.steps import complete, fail_node
+from wopr.runtime.suspending import timed_out
 from wopr.runtime.waits import Resolver, end_wait, resume_node
 
 # Who gives the answers that a conformance workflow brings along.
@@ -119,7 +121,8 @@ def resolve(
             end_wait(burst, node_id, interrupt, delivered, by.name)
             resume_node(burst, node_id, interrupt, delivered)
         case Ratified():
-            _ratify(burst, node_id, interrupt, value, answer, by)
+            end_wait(burst, node_id, interrupt, value, by.name)
+            resume_node(burst, node_id, interrupt, value)
         case Turn():
             _take_turn(burst, node_id, interrupt, answer, by)
     burst.is_intervention = refusal is None and by is not SCRIPT
@@ -131,28 +134,62 @@ def _clarify(
 ) -> None:
     value: JsonObject = {"answers": answers}
     end_wait(burst, node_id, interrupt, value, by.name)
-    resolved = {"nodeId": node_id, "answers": answers, "answeredBy": by.name}
-    burst.add("clarification.resolved", resolved, node_id=node_id)
+    _report_clarification(burst, node_id, answers, by.name)
     resume_node(burst, node_id, interrupt, value)
 
 
-def _ratify(
-    burst: Burst, node_id: str, interrupt: Interrupt, value: Json, said: Ratified, by: Resolver
-) -> None:
-    """A node that only waited for this is completed here; another is called again."""
-    end_wait(burst, node_id, interrupt, value, by.name)
-    resume_node(burst, node_id, interrupt, value)
-    if interrupt.held_outputs is None:
+def _report_clarification(burst: Burst, node_id: str, answers: JsonObject, by: str) -> None:
+    payload = {"nodeId": node_id, "answers": answers, "answeredBy": by}
+    burst.add("clarification.resolved", payload, node_id=node_id)
+
+
+def continue_answer(burst: Burst, node_id: str) -> None:
+    """Append the rest of the events that follow a recorded `interrupt.resolved`.
+
+    A branch may begin between that event and those that its source appended with it.
+    """
+    node = burst.state.nodes[node_id]
+    interrupt, past = node.interrupt, node.resolution
+    if interrupt is None or past is None:
         return
+    if past.is_timeout:
+        fail_node(burst, node_id, timed_out(burst, node_id, interrupt))
+        return
+    if not interrupt.is_reported:
+        _report(burst, node_id, interrupt, past)
+    if burst.state.nodes[node_id].status == "resuming":
+        resume_node(burst, node_id, interrupt, past.value)
+
+
+def _report(burst: Burst, node_id: str, interrupt: Interrupt, past: Resolution) -> None:
+    """Append the event that repeats a recorded answer for its kind of wait, where there is one."""
+    match interrupt.kind:
+        case "approval":
+            receive_recorded(burst, node_id, interrupt, past)
+        case "clarification":
+            _report_clarification(burst, node_id, past.value["answers"], past.resolved_by)
+        case _:
+            pass
+
+
+def settle_held(burst: Burst, node_id: str) -> None:
+    """Complete or fail a node that waited only for a person's word on its decision."""
+    node = burst.state.nodes[node_id]
+    interrupt, past = node.interrupt, node.resolution
+    if interrupt is None or interrupt.held_outputs is None or past is None:
+        return
+    answer = burst.vault.reveal(burst.state).answers[interrupt.key]
+    said = read_ratification(interrupt.data.get("decision"), answer)
+    agent_id: str = interrupt.data["agentId"]
     if said.is_rejection:
-        message = f"{by.name} rejected the decision of {interrupt.data['agentId']}"
+        message = f"{past.resolved_by} rejected the decision of {agent_id}"
         error = RunError(code="decision_rejected", message=message, retryable=False)
         fail_node(burst, node_id, error)
         return
-    decided = {"agentId": interrupt.data["agentId"], "decision": said.decision}
-    burst.add("agent.decided", decided, node_id=node_id)
-    outputs = interrupt.held_outputs | burst.vault.true_outputs(node_id)
-    complete(burst, node_id, outputs)
+    if not interrupt.is_reported:
+        decided = {"agentId": agent_id, "decision": said.decision}
+        burst.add("agent.decided", decided, node_id=node_id)
+    complete(burst, node_id, interrupt.held_outputs | burst.vault.true_outputs(node_id))
 
 
 def _take_turn(burst: Burst, node_id: str, interrupt: Interrupt, said: Turn, by: Resolver) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended
 from wopr.engine.plan import plan
 from wopr.engine.state import RunState
-from wopr.engine.steps import Breach, Start, Step
+from wopr.engine.steps import Breach, Resume, Start, Step
 from wopr.nodes.llm_config import AgentConfig
 from wopr.nodes.llm_plan import needed_tools
 from wopr.nodes.registry import NodeType
@@ -22,8 +22,8 @@ from wopr.runtime.appender import Burst
 from wopr.runtime.calling import call_now, keys_of
 from wopr.runtime.handoff_schemas import check_return
 from wopr.runtime.handoffs import hand_over
-from wopr.runtime.resolving import play_script
-from wopr.runtime.steps import fail_node, take
+from wopr.runtime.resolving import continue_answer, play_script, settle_held
+from wopr.runtime.steps import complete, fail_node, take
 from wopr.runtime.steps import settle as settle_node
 from wopr.runtime.suspending import hold
 from wopr.runtime.wishes import PauseWish
@@ -62,6 +62,8 @@ class Stepping:
             for step in possible:
                 if isinstance(step, Start):
                     self.start_node(run, burst, step)
+                elif isinstance(step, Resume):
+                    self.resume_node(run, burst, step)
                 else:
                     take(run, burst, step)
         run.missing_types = {}
@@ -111,6 +113,12 @@ class Stepping:
         burst.add("node.started", payload, node_id=node.id)
         self._call_or_launch(run, burst, node.id, node_type)
 
+    def resume_node(self, run: ActiveRun, burst: Burst, step: Resume) -> None:
+        """Let a node go on with the answer that the log has, and call it."""
+        continue_answer(burst, step.node_id)
+        if burst.state.nodes[step.node_id].status == "running":
+            self._call_due(run, burst, step.node_id)
+
     def _refuse_test_hook(self, run: ActiveRun, burst: Burst, node_id: str) -> bool:
         """Fail a node that needs a test hook which this host does not honour."""
         hook = run.compiled.test_hooks.get(node_id)
@@ -131,6 +139,12 @@ class Stepping:
     def _call_or_launch(
         self, run: ActiveRun, burst: Burst, node_id: str, node_type: NodeType
     ) -> None:
+        made = burst.state.nodes[node_id].decision
+        if made is not None:
+            # A supervisor whose decision is on the log does not decide again.
+            decision = run.vault.reveal(burst.state).decisions[made].decision
+            complete(burst, node_id, {"decision": decision})
+            return
         if node_type.is_async:
             run.launch.append(node_id)
             return
@@ -157,7 +171,7 @@ class Stepping:
             self.call_again(run, burst)
 
     def call_again(self, run: ActiveRun, burst: Burst) -> None:
-        """Call every running node that is due, or that nobody in this process is executing."""
+        """Call every running node that is due, or that this process is not executing."""
         if burst.state.status == "paused":
             return
         self.look_for_tools(run, burst.state.started_at)
@@ -167,12 +181,19 @@ class Stepping:
             if node_id in run.in_flight:
                 run.missed.add(node_id)
                 continue
-            if self._refuse_test_hook(run, burst, node_id):
-                continue
-            until = run.parked.get(node_id, 0)
-            node_type = run.compiled.types[node_id] if run.has_code(node_id) else None
-            if node_type is not None and (until is None or until <= burst.now):
-                self._call_or_launch(run, burst, node_id, node_type)
+            self._call_due(run, burst, node_id)
+
+    def _call_due(self, run: ActiveRun, burst: Burst, node_id: str) -> None:
+        """Call a running node, unless it sleeps. A node that is done but for an answer ends."""
+        if self._refuse_test_hook(run, burst, node_id):
+            return
+        if burst.state.nodes[node_id].holds_outputs:
+            settle_held(burst, node_id)
+            return
+        until = run.parked.get(node_id, 0)
+        node_type = run.compiled.types[node_id] if run.has_code(node_id) else None
+        if node_type is not None and (until is None or until <= burst.now):
+            self._call_or_launch(run, burst, node_id, node_type)
 
 
 def _lacks_code(run: ActiveRun, step: Step) -> bool:

@@ -18,7 +18,18 @@ from wopr.engine.outcome import (
 )
 from wopr.engine.plan import outputs
 from wopr.engine.state import RunState
-from wopr.engine.steps import Breach, Expire, FailNode, FailRun, Finish, Loopback, Skip, Start, Step
+from wopr.engine.steps import (
+    Breach,
+    Expire,
+    FailNode,
+    FailRun,
+    Finish,
+    Loopback,
+    Resume,
+    Skip,
+    Start,
+    Step,
+)
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import Conflict
 from wopr.protocol.runs import RunError
@@ -38,10 +49,10 @@ def error_json(error: RunError) -> JsonObject:
 
 
 def take(run: ActiveRun, burst: Burst, step: Step) -> None:
-    """Append the events of a step other than `Start`."""
+    """Append the events of a step after which no node is called."""
     match step:
-        case Start():
-            raise AssertionError("starts are taken by the advancer")
+        case Start() | Resume():
+            raise AssertionError("steps that call a node are taken by `Stepping`")
         case Skip(node_id, reason):
             payload = {"nodeId": node_id, "reason": reason}
             burst.add("node.skipped", payload, node_id=node_id)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from wopr.engine.interrupts import GOVERNANCE, HELD_OUTPUTS
+from wopr.engine.interrupts import GOVERNANCE, HELD_OUTPUTS, TIMEOUT, Interrupt
 from wopr.engine.outcome import Suspended
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.interrupts import InterruptPayload, is_vendor_kind
@@ -107,29 +107,33 @@ def hold(burst: Burst, node_id: str, wanted: Suspended, outputs: JsonObject) -> 
 
 
 def expired(burst: Burst, node_id: str) -> RunError:
-    """Append the end of a wait that nobody answered, and say how the node failed."""
+    """Append the end of a wait that was not answered, and say how the node failed."""
     interrupt = burst.state.nodes[node_id].interrupt
     if interrupt is None:
         return RunError(code="internal_error", message=f"{node_id} does not wait")
     if interrupt.kind == "conversation.exchange":
         close_conversation(burst, node_id, interrupt, "the conversation timed out", None)
-    is_approval = interrupt.kind == "approval"
     burst.add(
         "interrupt.resolved",
         {
-            **({"action": "timeout"} if is_approval else {}),
+            **({"action": TIMEOUT} if interrupt.kind == "approval" else {}),
             "nodeId": node_id,
             "interruptId": interrupt.interrupt_id,
             "kind": interrupt.event_kind,
             "resolvedAt": burst.iso,
             "resolvedBy": "system:timeout",
             "outcome": "rejected",
-            "reason": "timeout",
+            "reason": TIMEOUT,
         },
         node_id=node_id,
         causation_id=interrupt.suspended_event,
     )
-    if is_approval:
-        burst.add("approval.received", {"nodeId": node_id, "action": "timeout"}, node_id=node_id)
+    return timed_out(burst, node_id, interrupt)
+
+
+def timed_out(burst: Burst, node_id: str, interrupt: Interrupt) -> RunError:
+    """Append what follows the end of a wait that was not answered, and say how the node failed."""
+    if interrupt.kind == "approval" and not interrupt.is_reported:
+        burst.add("approval.received", {"nodeId": node_id, "action": TIMEOUT}, node_id=node_id)
     message = f"{node_id} waited longer than {interrupt.timeout_ms} ms for an answer"
     return RunError(code="interrupt_timeout", message=message, retryable=False)

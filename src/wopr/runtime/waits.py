@@ -11,7 +11,7 @@ from wopr.protocol.interrupts import INTERRUPT_KIND
 from wopr.runtime.appender import Burst
 
 # Members of a decision on an approval that `interrupt.resolved` carries itself.
-_DECIDED: Final = ("action", "refineFeedback", "editedArtifactData")
+DECISION_MEMBERS: Final = ("action", "refineFeedback", "editedArtifactData")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ def end_wait(
     """
     decided = decision or {}
     payload: JsonObject = {
-        **{name: decided[name] for name in _DECIDED if name in decided},
+        **{name: decided[name] for name in DECISION_MEMBERS if name in decided},
         "nodeId": node_id,
         "interruptId": interrupt.interrupt_id,
         "kind": interrupt.event_kind,
@@ -71,9 +71,14 @@ def resume_node(burst: Burst, node_id: str, interrupt: Interrupt, value: Json) -
     burst.add("node.resumed", payload, node_id=node_id)
 
 
-def receive(burst: Burst, node_id: str, value: JsonObject, decided_by: str) -> None:
-    """Append a decision on a gate; who decided comes from the host, never from the client."""
-    decided: JsonObject = {"decidedBy": decided_by, "decidedAt": burst.iso}
+def receive(
+    burst: Burst, node_id: str, value: JsonObject, decided_by: str, decided_at: str = ""
+) -> None:
+    """Append a decision on a gate; who decided comes from the host, never from the client.
+
+    `decided_at` is the time of a decision that was recorded earlier.
+    """
+    decided: JsonObject = {"decidedBy": decided_by, "decidedAt": decided_at or burst.iso}
     burst.add("approval.received", {"nodeId": node_id, **value, **decided}, node_id=node_id)
 
 
