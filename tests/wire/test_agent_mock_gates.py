@@ -10,6 +10,7 @@ from tests.wire.agent_definitions import (
     MOCK_AGENT,
     SUPERVISOR,
     answer,
+    every,
     faults,
     mock,
     only,
@@ -283,6 +284,16 @@ HOOKED: dict[str, tuple[JsonObject, str, str]] = {
     ),
     "an automatic answer": (scripted([AUTO_RESUME]), "config.mockAutoResume", "talk"),
     "scripted messages": (scripted([IDENTITY_HOOKS]), "config.emitDuplicateMessageId", "hooked"),
+    "a side effect for tests": (
+        scripted([node("effect", "core.conformance.side-effect")]),
+        "core.conformance.side-effect",
+        "effect",
+    ),
+    "a hold for tests": (
+        scripted([node("hold", "core.conformance.hold")]),
+        "core.conformance.hold",
+        "hold",
+    ),
     "a name of the author's choice": (
         workflow([mock(mockReasoning=True)], id=fresh("authored")),
         MOCK_AGENT,
@@ -297,7 +308,9 @@ LATER_CHILD = scripted(
         node("call", "core.subWorkflow", config={"workflowId": HOOKED["the mock agent"][0]["id"]}),
     ]
 )
+LATER_EFFECT = scripted([GATE, node("effect", "core.conformance.side-effect")])
 UNSURE = supervised(DONE, supervisor={"mockConfidence": LOW})
+HELD = scripted([mock(mockDecision={"decision": {"kind": "go"}, "confidence": LOW})])
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +327,9 @@ def returned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Wire, d
         for name, definition in (
             ("mock", LATER_MOCK),
             ("child", LATER_CHILD),
+            ("effect", LATER_EFFECT),
             ("unsure", UNSURE),
+            ("held", HELD),
         ):
             runs[name] = waiting(wire, wire.register(definition))
         finished, _ = ran(wire, HOOKED["the mock agent"][0]["id"])
@@ -367,6 +382,32 @@ def test_a_run_under_way_fails_the_node_that_needs_the_mock_agent(
     assert "agent.reasoned" not in wire.types(runs["mock"])
 
 
+def test_a_run_under_way_fails_a_node_whose_type_is_for_tests_only(
+    returned: tuple[Wire, dict[str, str]],
+) -> None:
+    wire, runs = returned
+
+    answer(wire, runs["effect"], "gate", {"action": "accept"})
+    ended = wire.finished(runs["effect"])
+
+    assert ended["error"]["code"] == "capability_not_provided"
+    assert "core.conformance.side-effect" in ended["error"]["message"]
+
+
+def test_a_mock_agent_whose_decision_was_held_does_not_complete(
+    returned: tuple[Wire, dict[str, str]],
+) -> None:
+    wire, runs = returned
+
+    answer(wire, runs["held"], "actor", {"action": "accept"})
+    ended = wire.finished(runs["held"])
+
+    assert ended["status"] == "failed"
+    assert ended["error"]["code"] == "capability_not_provided"
+    assert len(every(wire.log(runs["held"]), "agent.decided")) == 1
+    assert "node.completed" not in wire.types(runs["held"])
+
+
 def test_a_supervisor_that_was_held_by_a_script_does_not_go_on_with_it(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
@@ -388,6 +429,6 @@ def test_a_child_with_a_test_hook_is_not_started(
     answer(wire, runs["child"], "gate", {"action": "accept"})
     ended = wire.finished(runs["child"])
 
-    assert ended["error"]["code"] == "capability_required"
+    assert ended["error"]["code"] == "capability_not_provided"
     assert MOCK_AGENT in ended["error"]["message"]
     assert "node.dispatched" not in wire.types(runs["child"])

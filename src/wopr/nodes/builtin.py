@@ -61,6 +61,12 @@ def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
                 yield _inline(node_type)
 
 
+def conformance_types() -> frozenset[str]:
+    """The ids of the built-in types that only a host with `--conformance` has."""
+    types = builtin_types(with_conformance=True)
+    return frozenset(node_type.type_id for node_type in types if node_type.conformance_only)
+
+
 def _inline(node_type: NodeType) -> NodeType:
     """Let the plain functions of the host itself run without a thread: none of them blocks."""
     if not node_type.runs_in_thread:

@@ -7,7 +7,7 @@ from wopr.engine.snapshot import visible_variables
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.nodes.context import ChildView
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.errors import NotFound, WoprError
+from wopr.protocol.errors import CapabilityRequired, NotFound, WoprError
 from wopr.protocol.runs import Owner
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.journal import Journal
@@ -33,6 +33,8 @@ async def child_batch(
         check_inputs(compiled, inputs)
     except NotFound as error:
         raise NodeFailure(error.message, code="unknown_child_workflow", retryable=False) from error
+    except CapabilityRequired as error:
+        raise NodeFailure(error.message, code="capability_not_provided", retryable=False) from error
     except WoprError as error:
         raise NodeFailure(error.message, code=error.code, retryable=False) from error
     child = RunIdentity(

@@ -16,6 +16,7 @@ from wopr.engine.fold_agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import cycle
 from wopr.engine.ports import port_faults
 from wopr.fleet.observe import OBSERVED_WORKFLOW
+from wopr.nodes.builtin import conformance_types
 from wopr.nodes.llm_config import ChatConfig
 from wopr.nodes.registry import NodeRegistry, NodeType, members_of
 from wopr.nodes.supervisor import HOOKS, is_undirected
@@ -76,6 +77,7 @@ NEEDED = {
     "core.channelWrite": (("value",), "value"),
     "wopr.http.request": (("url",), "url"),
 }
+CONFORMANCE_TYPES = conformance_types()
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
     SUPERVISOR: HOOKS,
@@ -253,9 +255,9 @@ def _script_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Ite
 
 
 def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
-    """Name the test hook that a node uses, if it uses one."""
-    if node.type_id == MOCK_AGENT:
-        return MOCK_AGENT
+    """Name the test hook that a node uses, if it uses one. A type for tests is one."""
+    if node.type_id in CONFORMANCE_TYPES:
+        return node.type_id
     for hook in CONFORMANCE_KEYS.get(node.type_id, ()):
         if hook in node.config:
             return f"config.{hook}"
