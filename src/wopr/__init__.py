@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from wopr.api.values import expr
     from wopr.api.views import RunView
     from wopr.api.workflow import Workflow
+    from wopr.engine.outcome import NodeFailure
     from wopr.nodes.context import NodeContext
     from wopr.nodes.registry import node
     from wopr.nodes.tools import ToolContext, ToolFault
@@ -46,6 +47,7 @@ __all__ = [
     "InboxItem",
     "Node",
     "NodeContext",
+    "NodeFailure",
     "NodeSettings",
     "RetryPolicy",
     "Run",
@@ -88,6 +90,7 @@ _HOMES = {
     "api.values": ("expr",),
     "api.views": ("RunView",),
     "api.workflow": ("Workflow",),
+    "engine.outcome": ("NodeFailure",),
     "nodes.context": ("NodeContext",),
     "nodes.registry": ("node",),
     "nodes.tools": ("ToolContext", "ToolFault"),

@@ -154,6 +154,11 @@ def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
         (lambda flow: flow.inputs.custmer, "did you mean 'customer'?"),
         (lambda flow: flow.inputs["nobody"], "there is no 'nobody'"),
         (lambda flow: flow.add("x", "core.dely"), "node x: there is no node type 'core.dely'"),
+        (
+            lambda flow: flow.add("x", "acme.block"),
+            "node x: there is no node type 'acme.block': for a type of your own, pass the function "
+            "that is declared with @node",
+        ),
         (lambda flow: flow.add("x", faults_of), "node x: faults_of is not declared with @node"),
         (lambda flow: flow.add("x", CLERK), "is an agent: its nodes are added with `agent(...)`"),
         (lambda flow: flow.add("x", flow), "one within another is added with `sub(...)`"),

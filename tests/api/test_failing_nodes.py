@@ -8,6 +8,7 @@ import pytest
 from wopr import (
     Agent,
     NodeContext,
+    NodeFailure,
     NodeSettings,
     RetryPolicy,
     RunFailed,
@@ -15,7 +16,6 @@ from wopr import (
     WorkflowError,
     node,
 )
-from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 

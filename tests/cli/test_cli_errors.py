@@ -48,6 +48,15 @@ def test_every_fault_of_a_refusal_is_told(host: FakeHost, wopr: Wopr) -> None:
     assert "  inputs.a: missing\n  odd\n" in result.stderr
 
 
+def test_a_fault_that_the_message_tells_is_not_told_twice(host: FakeHost, wopr: Wopr) -> None:
+    errors = [{"path": "inputs.a", "message": "is missing"}]
+    host.refuse("POST /v1/runs", 400, "validation_error", "inputs.a is missing", errors=errors)
+
+    result = wopr("run", "hello")
+
+    assert result.stderr.count("is missing") == 1
+
+
 def test_with_json_an_error_is_json_on_stderr(host: FakeHost, wopr: Wopr) -> None:
     host.refuse("GET /v1/runs/r1", 404, "not_found", "gone", x=1)
 

@@ -95,7 +95,10 @@ def test_a_kind_of_the_host_s_own_is_sent_as_it_is(host: FakeHost, wopr: Wopr) -
 
 
 def test_an_unknown_kind_is_wrong_usage(wopr: Wopr) -> None:
-    assert wopr("inbox", "list", "--kind", "wish").exit_code == 2
+    result = wopr("inbox", "list", "--kind", "wish")
+
+    assert result.exit_code == 2
+    assert "x-host-" in result.stderr
 
 
 # Show

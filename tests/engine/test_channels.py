@@ -257,7 +257,13 @@ def test_a_counter_is_the_sum_of_its_writes(numbers: list[int]) -> None:
         ("feedback", {"timestamp": 1, "iteration": 1}, "needs feedback"),
         ("message", {"from": "user", "content": "x", "ts": 1}, "needs messageId"),
         ("message", {**message("id-1"), "role": ["user"]}, "needs role"),
-        ("message", {"from": "me", "ts": "x"}, "needs messageId, a text; needs from, "),
+        ("message", {**message(""), "ts": True}, 'not empty, not ""; needs ts, '),
+        ("message", {**message("a"), "ts": True}, "since the epoch, not true"),
+        (
+            "message",
+            {"from": "me", "ts": "x"},
+            "needs messageId, a string that is not empty; needs from, ",
+        ),
     ],
 )
 def test_a_malformed_write_is_named_before_it_is_written(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.wire.agent_definitions import supervised
 from tests.wire.client import Wire
 from tests.wire.creating import refused
+from tests.wire.deciding import held
 from tests.wire.definitions import edge, fresh, node, variable, workflow
+from tests.wire.fleet import NDJSON
+from tests.wire.waiting import answer, gate, waiting
 from wopr.protocol.documents import Json, JsonObject
 
 LOOP_EDGES = [
@@ -138,3 +142,107 @@ def test_a_destination_without_https_says_what_to_write(acme: Wire) -> None:
 
     assert response.status_code == 400
     assert "the URL must start with https://" in response.json()["message"]
+
+
+def test_an_action_that_is_not_offered_is_refused_before_what_it_lacks(acme: Wire) -> None:
+    run_id = waiting(acme, gate(actions=["accept", "reject"]))
+
+    response = answer(acme, run_id, "gate", {"action": "refine"})
+
+    assert response.status_code == 400
+    assert response.json()["message"] == (
+        "resumeValue.action must be one of accept, reject, not refine"
+    )
+
+
+HELD = supervised(
+    supervisor={
+        "mockConfidence": 0.5,
+        "mockPendingDecision": {"kind": "next-worker", "nextWorkerIds": ["conformance-noop"]},
+        "workers": {"conformance-noop": "does nothing"},
+    },
+    agent={"agentId": "core.conformance.unsure"},
+    id="conformance-agents-held-with-workers",
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"decision": {"kind": "bogus"}},
+            'resumeValue.decision.kind: "bogus" is not one of '
+            '"next-worker", "ask-user" or "terminate"',
+        ),
+        (
+            {"kind": "bogus"},
+            'resumeValue.kind: "bogus" is not one of "next-worker", "ask-user" or "terminate"',
+        ),
+        ({"kind": "ask-user", "prompt": ""}, 'resumeValue.prompt: "" is shorter than 1 character'),
+        (
+            {"kind": "next-worker", "nextWorkerIds": ["nope"]},
+            'resumeValue.nextWorkerIds.0: "nope" is not one of "conformance-noop"',
+        ),
+    ],
+)
+def test_a_decision_that_cannot_be_carried_out_is_refused(
+    acme: Wire, value: JsonObject, message: str
+) -> None:
+    run_id = held(acme, HELD)
+
+    response = answer(acme, run_id, "supervisor", value)
+
+    assert (response.status_code, response.json()["message"]) == (400, message)
+    assert acme.snapshot(run_id)["status"] == "waiting-approval"
+
+
+def test_a_worker_that_the_config_names_may_be_decided_for(acme: Wire) -> None:
+    run_id = held(acme, HELD)
+    decision = {"kind": "next-worker", "nextWorkerIds": ["conformance-noop"]}
+
+    assert answer(acme, run_id, "supervisor", decision).status_code == 200
+
+
+def test_an_empty_body_is_called_empty(acme: Wire) -> None:
+    response = acme.request("POST", "/v1/runs", content=b"")
+
+    assert response.status_code == 400
+    assert response.json()["message"] == "the body is empty: expected a JSON document"
+
+
+def test_runs_are_listed_with_and_without_the_filter_for_missing_code(acme: Wire) -> None:
+    run_id = acme.create(acme.register(workflow([node("a")])))
+
+    everything = acme.document("/v1/runs", params={"waitingForCode": "false"})
+    neither = acme.get("/v1/runs", params={"waitingForCode": "no"})
+
+    assert run_id in [each["runId"] for each in everything["items"]]
+    assert neither.json()["message"] == 'waitingForCode must be true or false, not "no"'
+
+
+def test_a_pushed_line_with_a_bad_time_is_told_in_words_what_is_expected(acme: Wire) -> None:
+    line = b'{"event":"run_start","ts":"today","run_id":"r","total_nodes":1}'
+
+    response = acme.request("POST", "/v1/ingest/transitions", content=line, headers=NDJSON)
+
+    [error] = response.json()["details"]["errors"]
+    assert error["message"] == (
+        "ts must be a time in UTC with milliseconds, such as 2026-01-31T08:00:00.000Z"
+    )
+
+
+def test_a_misspelt_sharing_is_told_in_words_what_is_expected(acme: Wire) -> None:
+    config = {"prompt": "Go.", "model": "openai:m", "agentSharing": "Shared"}
+
+    response = acme.post("/v1/workflows", workflow([node("a", "openwop.llm.agent", config=config)]))
+
+    assert response.json()["message"] == (
+        'nodes.0.config.agentSharing: "Shared" is not isolated, shared or shared:<group>'
+    )
+
+
+def test_a_switch_of_a_capability_without_a_name_says_so(acme: Wire) -> None:
+    response = acme.post("/v1/host/sample/test/capability-toggle", {})
+
+    assert response.status_code == 400
+    assert response.json()["message"].startswith("name is missing: it must be one of ")

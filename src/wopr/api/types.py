@@ -19,7 +19,7 @@ from wopr.engine.outcome import (
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.names import not_there
+from wopr.protocol.names import nearest
 
 if TYPE_CHECKING:
     from wopr.api.agent import Agent
@@ -75,10 +75,10 @@ def node_type_of(what: NodeKind, where: str = "node type") -> NodeType:
     if isinstance(what, str):
         found = known_types().get(what)
         if found is None:
-            known = (each.type_id for each in known_types())
-            raise WorkflowError(
-                where, [f"there is no node type {what!r}: {not_there(what, known)}"]
-            )
+            near = nearest(what, (each.type_id for each in known_types()))
+            hint = "" if near is None else f"did you mean {near!r}? "
+            hint += "for a type of your own, pass the function that is declared with @node"
+            raise WorkflowError(where, [f"there is no node type {what!r}: {hint}"])
         return found
     declared = getattr(what, "__wopr_node__", None)
     if not isinstance(declared, NodeType):

@@ -66,10 +66,17 @@ def report(error: CliError, *, as_json: bool) -> None:
 
     console = error_console()
     console.print(labelled("error", "bold red", error.message), soft_wrap=True)
-    for fault in faults(error.details):
+    named = faults(error.details)
+    for fault in named if len(named) > 1 or not _is_told(error) else ():
         console.print(f"  {plain(fault)}", soft_wrap=True)
     if error.hint is not None:
         console.print(labelled("hint", "bold", error.hint), soft_wrap=True)
+
+
+def _is_told(error: CliError) -> bool:
+    """Tell whether the message already holds everything that the faults say."""
+    entries = [object_of(entry) for entry in list_of(error.details.get("errors"))]
+    return all(str(entry.get("message", "")) in error.message for entry in entries)
 
 
 def faults(details: JsonObject) -> list[str]:

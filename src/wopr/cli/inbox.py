@@ -34,13 +34,14 @@ app = typer.Typer(help="List, show and answer what waits for a person.", no_args
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node that waits.")]
+VENDOR_KINDS: Final = "a kind of the host's own, such as x-host-acme-review"
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 @app.command("list")
 @command
 def list_inbox(
-    kind: Annotated[list[str] | None, some_of("--kind", DATA, is_vendor_kind)] = None,
+    kind: Annotated[list[str] | None, some_of("--kind", DATA, is_vendor_kind, VENDOR_KINDS)] = None,
     workflow: WorkflowOption = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     limit: LimitOption = 50,

@@ -42,18 +42,23 @@ AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them, 
 
 
 def some_of(
-    option: str, names: Iterable[str], is_other: Callable[[str], bool] | None = None
+    option: str,
+    names: Iterable[str],
+    is_other: Callable[[str], bool] | None = None,
+    others: str = "",
 ) -> OptionInfo:
     """An option that may be given several times, each time with one of these names.
 
-    `is_other` accepts further values, whose names the command line cannot know.
+    `is_other` accepts further values, whose names the command line cannot know; `others` says in a
+    message what they look like.
     """
     known = tuple(names)
 
     def require_known(chosen: list[str] | None) -> list[str] | None:
         for name in chosen or []:
             if name not in known and (is_other is None or not is_other(name)):
-                raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}")
+                more = f", or {others}" if others else ""
+                raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}{more}")
         return chosen
 
     described: OptionInfo = typer.Option(

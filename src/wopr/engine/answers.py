@@ -123,18 +123,19 @@ def _check_schema(schema: JsonObject, value: Json, field: str) -> None:
 def _approval(interrupt: Interrupt, value: Json) -> Approval:
     data = msgspec.convert(interrupt.data, ApprovalData)
     offered = data.actions
+    action: Json = value.get("action") if is_object(value) else None
+    if isinstance(action, str) and action not in offered:
+        # Said before anything else: the members that another action needs do not matter here.
+        raise AnswerRefused(
+            f"resumeValue.action must be one of {', '.join(offered)}, not {action}",
+            field="resumeValue.action",
+        )
     try:
         resume = read_approval(value)
     except msgspec.ValidationError as fault:
         raise AnswerRefused(
             f"resumeValue must hold one of the actions {', '.join(offered)}: {fault}"
         ) from fault
-    action = action_of(resume)
-    if action not in offered:
-        raise AnswerRefused(
-            f"resumeValue.action must be one of {', '.join(offered)}, not {action}",
-            field="resumeValue.action",
-        )
     if isinstance(resume, EditAccept) and data.required_approvals > 1:
         # Nobody else has seen the edited version, so no vote can have been for it.
         raise AnswerRefused(

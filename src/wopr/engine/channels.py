@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeGuard, cast
 
-from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.times import to_millis
 from wopr.protocol.workflow import ChannelAccess
 
@@ -206,9 +206,10 @@ def _is_sender(value: Json) -> bool:
 
 _Fields: TypeAlias = Mapping[str, tuple[Callable[[Json], bool], str]]
 
+_A_TEXT: Final = "a string that is not empty"
 _VOTE: Final[_Fields] = {
-    "userId": (_is_text, "a text"),
-    "action": (_is_text, "a text"),
+    "userId": (_is_text, _A_TEXT),
+    "action": (_is_text, _A_TEXT),
     "timestamp": (_is_time, "a time"),
 }
 _FEEDBACK: Final[_Fields] = {
@@ -217,12 +218,12 @@ _FEEDBACK: Final[_Fields] = {
     "iteration": (_is_number, "a number"),
 }
 _MESSAGE: Final[_Fields] = {
-    "messageId": (_is_text, "a text"),
+    "messageId": (_is_text, _A_TEXT),
     "from": (_is_sender, "an agent id of 3 to 256 characters or user"),
     "ts": (_is_whole, "a whole number of milliseconds since the epoch"),
 }
 # Members that a message may lack.
-_OPTIONAL_TEXTS: Final[_Fields] = dict.fromkeys(("to", "groupId", "role"), (_is_text, "a text"))
+_OPTIONAL_TEXTS: Final[_Fields] = dict.fromkeys(("to", "groupId", "role"), (_is_text, _A_TEXT))
 _LONGEST_SHOWN: Final = 60
 
 
@@ -241,7 +242,7 @@ def _fields_shape(value: Json, fields: _Fields) -> str | None:
 def _found(value: JsonObject, name: str) -> str:
     if name not in value:
         return ""
-    shown = repr(value[name])
+    shown = encode(value[name]).decode()
     return f", not {shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + '…'}"
 
 

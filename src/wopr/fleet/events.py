@@ -32,24 +32,56 @@ SUMMARY_LENGTH: Final = 2048
 TAIL_LENGTH: Final = 4096
 
 
-def _matching(pattern: str, **more: str) -> msgspec.Meta:
+# What the patterns of this module want, in words, by pattern.
+PATTERN_WORDS: Final[dict[str, str]] = {}
+
+
+def _matching(pattern: str, words: str, **more: str) -> msgspec.Meta:
     """A pattern to the real end of the string, in the dialects of Python and JSON Schema alike.
 
     In Python a lone `$` would let a final newline through.
     """
-    return msgspec.Meta(pattern=rf"^{pattern}$(?!\n)", extra_json_schema=more or None)
+    whole = rf"^{pattern}$(?!\n)"
+    PATTERN_WORDS[whole] = words
+    return msgspec.Meta(pattern=whole, extra_json_schema=more or None)
 
 
 Timestamp = Annotated[
     str,
     _matching(
-        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z", format="date-time"
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z",
+        "a time in UTC with milliseconds, such as 2026-01-31T08:00:00.000Z",
+        format="date-time",
     ),
 ]
-RunId = Annotated[str, _matching(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}")]
-AgentId = Annotated[str, _matching(r"[a-z0-9][a-z0-9:-]{0,63}")]
-CheckpointId = Annotated[str, _matching(r"[a-z0-9][a-z0-9:.-]{0,127}")]
-NodeId = Annotated[str, _matching(r"[a-z0-9][a-z0-9-]{0,63}")]
+RunId = Annotated[
+    str,
+    _matching(
+        r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}",
+        "1 to 64 letters, digits, '_' or '-', the first a letter or digit",
+    ),
+]
+AgentId = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][a-z0-9:-]{0,63}",
+        "1 to 64 lower-case letters, digits, ':' or '-', the first a letter or digit",
+    ),
+]
+CheckpointId = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][a-z0-9:.-]{0,127}",
+        "1 to 128 lower-case letters, digits, ':', '.' or '-', the first a letter or digit",
+    ),
+]
+NodeId = Annotated[
+    str,
+    _matching(
+        r"[a-z0-9][a-z0-9-]{0,63}",
+        "1 to 64 lower-case letters, digits or '-', the first a letter or digit",
+    ),
+]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Ordinal = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]

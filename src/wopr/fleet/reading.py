@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from wopr.fleet.events import (
+    PATTERN_WORDS,
     DoneWhenResult,
     KahnEvent,
     NodeAttempt,
@@ -25,6 +28,8 @@ TOLD_OUTCOMES: Final = ("stuck", "catastrophic")
 _CONDITIONAL: Final = (NodeTransition, NodeAttempt)
 
 # Twice over the bytes: that is half the work of making the event from the fields.
+# What the decoder says of a string that does not match its pattern.
+_PATTERN_FAULT: Final = re.compile(r"Expected `str` matching regex ('.*'|\".*\") - at `\$\.(.*)`")
 _FIELDS: Final = msgspec.json.Decoder(JsonObject)
 _EVENT: Final[msgspec.json.Decoder[KahnEvent]] = msgspec.json.Decoder(KahnEvent)
 
@@ -113,4 +118,8 @@ def _require_exit_code(event: RunEnd) -> None:
 def _reason(fault: Exception) -> str:
     if isinstance(fault, UnicodeDecodeError):
         return "the line is not UTF-8"
-    return str(fault)
+    found = _PATTERN_FAULT.fullmatch(str(fault))
+    if found is None:
+        return str(fault)
+    pattern, field = literal_eval(found[1]), found[2]
+    return f"{field} must be {PATTERN_WORDS.get(pattern, f'a string that matches {pattern}')}"

@@ -191,7 +191,9 @@ async def toggle_capability(exchange: Exchange) -> Answer:
         overlays.pop(exchange.tenant, None)
     elif isinstance(request.name, Unset) or request.name not in (*TOGGLES, PROBE):
         known = ", ".join(TOGGLES)
-        raise Refused(f"name must be one of {known}, not {request.name!r}", field="name")
+        if isinstance(request.name, Unset):
+            raise Refused(f"name is missing: it must be one of {known}", field="name")
+        raise Refused(f'name must be one of {known}, not "{request.name}"', field="name")
     elif request.value is None:
         overlays.get(exchange.tenant, {}).pop(request.name, None)
     elif request.name != PROBE:

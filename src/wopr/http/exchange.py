@@ -189,6 +189,8 @@ def whole_number(name: str, raw: str, *, least: int = 0, most: int | None = None
 
 def decode(raw: bytes, kind: type[T]) -> T:
     """Decode a JSON body, or refuse it naming the field and what was expected."""
+    if not raw.strip():
+        raise Refused("the body is empty: expected a JSON document", field="body")
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as fault:

@@ -17,7 +17,8 @@ RUN_FILTERS = (
     Parameter(name="sourceRunId", description="Its forks.", schema={"type": "string"}),
     Parameter(
         name="waitingForCode",
-        description="With true: runs that wait for a process with the code of a node.",
+        description="With true: only runs that wait for a process with the code of a node. "
+        "With false: all runs.",
         schema={"type": "boolean"},
     ),
     Parameter(
@@ -66,9 +67,9 @@ def run_filter(exchange: Exchange) -> RunFilter:
 
 
 def _waits_for_code(raw: str | None) -> bool:
-    if raw in (None, "true"):
+    if raw in (None, "true", "false"):
         return raw == "true"
-    raise Refused(f"waitingForCode must be true, not {raw!r}", field="waitingForCode")
+    raise Refused(f'waitingForCode must be true or false, not "{raw}"', field="waitingForCode")
 
 
 def _statuses(raw: str | None) -> tuple[str, ...]:

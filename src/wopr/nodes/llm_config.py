@@ -18,8 +18,20 @@ from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
 # Model calls of one agent node: enough for any task, and no loop goes on for ever.
 DEFAULT_CALLS: Final = 20
 
-ModelName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_-]*:.+$")]
-AgentSharing = Annotated[str, msgspec.Meta(pattern=r"^(isolated|shared|shared:[^\s].{0,127})$")]
+ModelName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]*:.+$",
+        description="a provider and its model, such as openai:gpt-4o",
+    ),
+]
+AgentSharing = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(isolated|shared|shared:[^\s].{0,127})$",
+        description="isolated, shared or shared:<group>",
+    ),
+]
 _Count = Annotated[int, msgspec.Meta(ge=1)]
 _Millis = Annotated[int, msgspec.Meta(ge=1, le=3_600_000)]
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from wopr.engine.fold_agents import SUPERVISOR
-from wopr.engine.outcome import Completed, NodeFailure, Outcome
+from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
 from wopr.nodes.context import NodeContext
 from wopr.nodes.decisions import read_decision
 from wopr.nodes.llm import Invocation, models_of, share
@@ -23,9 +23,9 @@ from wopr.nodes.llm_talk import BudgetSpent, fitting
 from wopr.nodes.llm_work import Work
 from wopr.nodes.registry import node
 from wopr.nodes.supervisor import (
-    RATIFICATION,
     SupervisorConfig,
     decide,
+    ratification,
     ratified,
     supervisor_agent_id,
 )
@@ -74,7 +74,11 @@ async def model_supervisor(
     said: JsonObject = finding.value
     if not thought_of(finding.answer) and not ctx.llm.is_private and not ctx.llm.has_decided:
         ctx.reason(work.talk.plan.agent_id, said["reasoning"])
-    return _settled(ctx, work.talk.plan, invocation, said["answer"], _confidence(ctx, config, said))
+    confidence = _confidence(ctx, config, said)
+    outcome = _settled(ctx, work.talk.plan, invocation, said["answer"], confidence)
+    if isinstance(outcome, Suspended):
+        return replace(outcome, resume_schema=ratification(config.workers))
+    return outcome
 
 
 def _confidence(ctx: NodeContext, config: SupervisorConfig, said: JsonObject) -> float:
@@ -103,7 +107,7 @@ def _settled(
     ctx.emit("agent.decided", payload | {"confidence": confidence})
     invocation.end("completed" if held is None else "escalated", confidence)
     if held is not None:
-        return replace(held, resume_schema=RATIFICATION)
+        return held
     return _route(ctx, plan, decision)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Annotated
 
@@ -29,14 +29,6 @@ DEFAULT_AGENT = "host:orchestrator"
 # Config keys that script the supervisor; only conformance workflows may have them.
 SCRIPTS = ("mockPendingDecision", "mockDispatchPlan", "mockDecisions")
 HOOKS = ("mockConfidence", *SCRIPTS)
-# What a person may say to a decision that is held, in the forms that `read_ratification` reads.
-RATIFICATION = answers(
-    members(action=YES_OR_NO),
-    members(ratified={"const": True}),
-    members(rejected={"const": True}),
-    members(decision=DECISION),
-    DECISION,
-)
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -45,6 +37,24 @@ class Rule(Closed, frozen=True, kw_only=True):
 
     when: NonEmpty
     decision: JsonObject
+
+
+def ratification(workers: Collection[str]) -> JsonObject:
+    """The schema of what a person may say to a held decision, as `read_ratification` reads it.
+
+    A decision may start only the workers that the config names, where it names any.
+    """
+    decision = DECISION
+    if workers:
+        known: JsonObject = {"items": {"enum": list(workers)}}
+        decision = {"allOf": [DECISION, {"properties": {"nextWorkerIds": known}}]}
+    return answers(
+        members(action=YES_OR_NO),
+        members(ratified={"const": True}),
+        members(rejected={"const": True}),
+        members(decision=decision),
+        decision,
+    )
 
 
 class SupervisorConfig(ChatConfig, frozen=True, kw_only=True):
@@ -135,7 +145,7 @@ def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -
     held = ctx.low_confidence(agent_id, confidence, decision, key)
     if held is None:
         return decide(ctx, agent_id, decision)
-    return replace(held, resume_schema=RATIFICATION)
+    return replace(held, resume_schema=ratification(config.workers))
 
 
 def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:

@@ -48,18 +48,37 @@ class Shape:
             nearest_form = nearest_error(error)
             unexpected: list[str] = getattr(nearest_form.kind, "unexpected", None) or []
             if not unexpected:
-                yield fault_of(error, *within)
+                yield self._fault(error, nearest_form, *within)
             known = self._keys_beside(nearest_form)
             for name in unexpected:
                 path = ".".join([*within, *map(str, nearest_form.instance_path), name])
                 yield Fault(path=path, message=unknown_key(name, known))
 
-    def _keys_beside(self, error: jsonschema_rs.ValidationError) -> Iterable[str]:
-        """Find the keys of the object schema that a failed keyword belongs to."""
+    def _fault(
+        self,
+        error: jsonschema_rs.ValidationError,
+        nearest_form: jsonschema_rs.ValidationError,
+        *within: str,
+    ) -> Fault:
+        """Describe a fault; a text that does not match a pattern is told in words what is wanted."""
+        fault = fault_of(error, *within)
+        expected: Json = self._holder(nearest_form).get("description")
+        if nearest_form.schema_path[-1] != "pattern" or not isinstance(expected, str):
+            return fault
+        shown = msgspec.json.encode(nearest_form.instance).decode()
+        return Fault(path=fault.path, message=f"{shown} is not {expected}")
+
+    def _holder(self, error: jsonschema_rs.ValidationError) -> JsonObject:
+        """Find the schema that a failed keyword belongs to."""
         holder: Json = self._schema
         for step in error.schema_path[:-1]:
             holder = holder[step]
-        keys: JsonObject = holder.get("properties", {})
+        found: JsonObject = holder
+        return found
+
+    def _keys_beside(self, error: jsonschema_rs.ValidationError) -> Iterable[str]:
+        """Find the keys of the object schema that a failed keyword belongs to."""
+        keys: JsonObject = self._holder(error).get("properties", {})
         return keys
 
 
@@ -97,9 +116,31 @@ def closed(schema: Json) -> Json:
 
 def nearest_error(error: jsonschema_rs.ValidationError) -> jsonschema_rs.ValidationError:
     """Where a value may have several forms and has none, find the fault of the nearest form."""
-    forms = [form for form in getattr(error.kind, "context", None) or () if form]
-    deepest = max((each for form in forms for each in form), key=_depth, default=error)
-    return nearest_error(deepest) if _depth(deepest) > _depth(error) else error
+    forms = _forms(error)
+    # A form whose tag differs is not meant, unless the tags of all forms differ.
+    meant = [form for form in forms if not any(map(_tag, form))] or forms
+    leaves = (nearest_error(each) for form in meant for each in form)
+    deepest = max(leaves, key=_depth, default=error)
+    return deepest if _depth(deepest) > _depth(error) else error
+
+
+def _forms(error: jsonschema_rs.ValidationError) -> list[list[jsonschema_rs.ValidationError]]:
+    return [form for form in getattr(error.kind, "context", None) or () if form]
+
+
+def _tag(error: jsonschema_rs.ValidationError) -> list[Json]:
+    """Return the only value that a form allows for a member, in a list; empty for other faults."""
+    options: list[Json] = getattr(error.kind, "options", None) or []
+    is_member = bool(error.instance_path) and isinstance(error.instance_path[-1], str)
+    return options if is_member and len(options) == 1 else []
+
+
+def _tags(error: jsonschema_rs.ValidationError, path: list[str | int]) -> list[Json]:
+    """Collect the tags that the forms of a value allow at a path."""
+    found = _tag(error) if list(error.instance_path) == path else []
+    for each in (each for form in _forms(error) for each in form):
+        found = [*found, *(tag for tag in _tags(each, path) if tag not in found)]
+    return found
 
 
 def fault_of(error: jsonschema_rs.ValidationError, *within: str) -> Fault:
@@ -108,17 +149,17 @@ def fault_of(error: jsonschema_rs.ValidationError, *within: str) -> Fault:
     A value that comes near to none of several forms is told what each form wants.
     """
     nearest_form = nearest_error(error)
-    forms = [form for form in getattr(nearest_form.kind, "context", None) or () if form]
-    wants = dict.fromkeys(_message(form[0]) for form in forms)
+    tags = _tags(error, list(nearest_form.instance_path)) if _tag(nearest_form) else []
+    wants = dict.fromkeys(_message(form[0]) for form in _forms(nearest_form))
     return Fault(
         path=".".join([*within, *(str(step) for step in nearest_form.instance_path)]),
-        message=", or ".join(wants) or _message(nearest_form),
+        message=", or ".join(wants) or _message(nearest_form, tags),
     )
 
 
-def _message(error: jsonschema_rs.ValidationError) -> str:
+def _message(error: jsonschema_rs.ValidationError, tags: list[Json] | None = None) -> str:
     """What is wrong, with all that could stand there and not only the first few."""
-    options: list[Json] = getattr(error.kind, "options", None) or []
+    options: list[Json] = tags or getattr(error.kind, "options", None) or []
     said, of, _ = error.message.partition(" is not one of ")
     if not (options and of):
         return error.message
