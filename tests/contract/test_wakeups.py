@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import anyio
 import pytest
+from procrastinate.worker import Worker
 
 from tests.contract.builders import TENANT, batch, ended
 from wopr.runtime.holding import Holding
@@ -16,6 +19,7 @@ from wopr.runtime.wakeups import WakeupSource
 from wopr.runtime.wakeups_alone import AloneSource
 from wopr.runtime.wakeups_queue import QueueSource
 from wopr.store.port import Batch, Store, StoredRun
+from wopr.store.postgres import jobs
 
 pytestmark = pytest.mark.anyio
 
@@ -157,3 +161,20 @@ async def test_due_runs_of_many_tenants_are_advanced_as_many_at_once_as_the_sett
         await recorder.until(*(f"run of {tenant}" for tenant in TENANTS))
 
     assert recorder.most_at_work == AT_ONCE
+
+
+async def test_a_worker_of_the_queue_that_is_stopped_before_its_first_step_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store.peers is None:
+        pytest.skip("only a store that processes share has a queue")
+    worker = store.peers.worker(Recorder().now, 1)
+
+    class StoppedAtOnce(Worker):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            asyncio.get_running_loop().call_soon(worker.stop)
+
+    monkeypatch.setattr(jobs, "Worker", StoppedAtOnce)
+    with anyio.fail_after(DEADLINE_SECONDS):
+        await worker.run()

@@ -63,7 +63,7 @@ class ProcrastinateWorker:
     async def _work(self, app: App) -> None:
         if self._is_stopped:
             return
-        self._worker = Worker(
+        worker = Worker(
             app,
             queues=[QUEUE],
             concurrency=self._at_once,
@@ -74,12 +74,16 @@ class ProcrastinateWorker:
             update_heartbeat_interval=_BEAT_SECONDS,
             stalled_worker_timeout=DEAD_AFTER_SECONDS,
         )
-        # A task of its own: whoever cancels this one must not cut the worker's ending short.
-        working = asyncio.create_task(self._worker.run())  # type: ignore[no-untyped-call]  # it has no types
+        # A task of its own, so that a cancellation of this one lets the worker end in order.
+        working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]  # it has no types
         try:
-            await asyncio.wait([working])
+            # The first step of `run` forgets earlier requests to stop, so none is made before it.
+            await asyncio.sleep(0)
+            self._worker = worker
+            if not self._is_stopped:
+                await asyncio.wait([working])
         finally:
-            self._worker.stop()  # type: ignore[no-untyped-call]  # it has no types
+            worker.stop()  # type: ignore[no-untyped-call]  # it has no types
             with anyio.CancelScope(shield=True):
                 await asyncio.wait([working])
             self._worker = None
