@@ -28,7 +28,7 @@ from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
 from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
 from wopr.store.postgres.schema_signals import SIGNALS, SIGNALS_INDEX
-from wopr.store.postgres.schema_timers import TAKE_BY_ID, TIMERS
+from wopr.store.postgres.schema_timers import TIMERS
 from wopr.store.postgres.schema_traces import TRACES
 from wopr.store.postgres.security import SECURITY
 from wopr.store.sql.dialect import Row
@@ -97,7 +97,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=CODE_INDEX, online=True),
     Migration(statements=TIMERS),
     Migration(statements=CODE_TOOLS),
-    Migration(statements=(*LOG_READS, *APPEND_EACH, *TAKE_BY_ID)),
+    Migration(statements=(*LOG_READS, *APPEND_EACH)),
 )
 
 

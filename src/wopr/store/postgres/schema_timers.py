@@ -74,5 +74,3 @@ _QUEUE_DUE = HostFunction(
 )
 
 TIMERS = (*host_functions((TAKE_DUE,)), _QUEUE_DUE.replacement)
-# For databases that were migrated while `host_take_due` still joined.
-TAKE_BY_ID = (TAKE_DUE.replacement,)
