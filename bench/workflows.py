@@ -71,17 +71,20 @@ def agent(name: str, tool_calls: int) -> Any:
     return _definition(name, [node], [])
 
 
-def steps(name: str, count: int) -> Any:
+def steps(name: str, count: int, wait_ms: int = 0) -> Any:
     """Many steps one after the other; the first waits, so that a watcher is there in time.
 
-    Every fifth writes to a channel, which adds an event to the two of a step.
+    Every fifth writes to a channel, which adds an event to the two of a step. With `wait_ms` every
+    tenth waits so long.
     """
     nodes = [_node("step-0", "core.delay", delayMs=3000)]
-    nodes += [_step(number) for number in range(1, count)]
+    nodes += [_step(number, wait_ms) for number in range(1, count)]
     return _definition(name, nodes, [_edge(number) for number in range(count - 1)])
 
 
-def _step(number: int) -> dict[str, Any]:
+def _step(number: int, wait_ms: int) -> dict[str, Any]:
+    if wait_ms and number % 10 == 1:
+        return _node(f"step-{number}", "core.delay", delayMs=wait_ms)
     if number % 5:
         return _node(f"step-{number}", "core.noop")
     return _node(f"step-{number}", "core.channelWrite", channelName="last", value=number)

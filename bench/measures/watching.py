@@ -1,8 +1,9 @@
 """What it costs a run to be watched: by a reader of its stream, of its live page, by a browser tab.
 
-The same run is made unwatched and watched in each way, one after the other, in several rounds. Each
-round begins with another way. A watched run is compared with the unwatched run of its round, and
-the figure is the median of the rounds.
+Two runs of as many steps are watched: one that goes as fast as the host can, and one that takes about
+20 seconds, as a run of agents does. Each is made unwatched and watched in each way, one after the
+other, in several rounds. Each round begins with another way. A watched run is compared with the
+unwatched run of its round, and the figure is the median of the rounds.
 
 The time of a run is that of its own log, from the second step to the last event. CPU of the host is
 counted until the watcher has the end of the run, so the last drawing of a page is part of it. A
@@ -32,9 +33,13 @@ from bench.figures import Figure, Floors, Size
 from bench.server import KEY, Served, serving_host
 from bench.workflows import steps
 
+FAST, SLOW = "bench-watched", "bench-watched-slow"
 STEPS = 990
 MOST_PER_CENT = 5
-# Rounds for each of the windows of other measures: a run takes less than a second.
+# Milliseconds that every tenth step of the slow run waits, and its rounds.
+WAIT_MS = 200
+SLOW_ROUNDS = 3
+# Rounds of the fast run for each of the windows of other measures: it takes less than a second.
 ROUNDS = 3
 UNWATCHED = "unwatched"
 _TOKEN = re.compile('name="csrf" value="([0-9a-f]+)"')
@@ -70,20 +75,28 @@ Way = Callable[[Served, str], Watched]
 def measure_watching(size: Size, floors: Floors) -> list[Figure]:
     """Compare a watched run with one that is not watched."""
     with serving_host() as served, _tab(served) as context:
-        wire.call(served.port, "POST", "/v1/workflows", steps("bench-watched", STEPS))
+        for definition in (steps(FAST, STEPS), steps(SLOW, STEPS, WAIT_MS)):
+            wire.call(served.port, "POST", "/v1/workflows", definition)
         ways = _ways(_signed_in(served), context)
-        names = list(ways)
-        found: dict[str, list[Watched]] = {name: [] for name in names}
-        for number in range(-1, ROUNDS * size.windows):
-            first = number % len(names)
-            for name in names[first:] + names[:first]:
-                run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-watched"})
-                watched = ways[name](served, str(run["runId"]))
-                # The first round warms up the host and the browser.
-                if number >= 0:
-                    found[name].append(watched)
-    plain = found[UNWATCHED]
-    return [figure for name, runs in found.items() for figure in _figures(name, runs, plain)]
+        # The first round warms up the host and the browser.
+        _rounds(served, FAST, ways, 1)
+        fast = _rounds(served, FAST, ways, ROUNDS * size.windows)
+        slow = _rounds(served, SLOW, ways, SLOW_ROUNDS)
+    return [*_figures("a run", fast), *_figures("a slow run", slow)]
+
+
+def _rounds(
+    served: Served, workflow: str, ways: dict[str, Way], count: int
+) -> dict[str, list[Watched]]:
+    """Make the run in every way, in so many rounds."""
+    names = list(ways)
+    found: dict[str, list[Watched]] = {name: [] for name in names}
+    for number in range(count):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": workflow})
+            found[name].append(ways[name](served, str(run["runId"])))
+    return found
 
 
 def _ways(cookie: str, context: BrowserContext | None) -> dict[str, Way]:
@@ -178,13 +191,20 @@ def _signed_in(served: Served) -> str:
         return "; ".join(f"{name}={value}" for name, value in http.cookies.items())
 
 
-def _figures(name: str, runs: list[Watched], plain: list[Watched]) -> Iterator[Figure]:
+def _figures(run: str, found: dict[str, list[Watched]]) -> Iterator[Figure]:
+    for way, runs in found.items():
+        yield from _figures_of(run, way, runs, found[UNWATCHED])
+
+
+def _figures_of(
+    kind: str, name: str, runs: list[Watched], plain: list[Watched]
+) -> Iterator[Figure]:
     cpu = statistics.median(run.cpu for run in runs)
     is_plain = runs is plain
     longer = _more([run.seconds for run in runs], [run.seconds for run in plain])
     yield Figure(
         measure="watching",
-        name=f"a run of {runs[0].events:,} events, {name}",
+        name=f"{kind}, {runs[0].events:,} events, {name}",
         value=1000 * statistics.median(run.seconds for run in runs),
         unit="ms",
         cpu_us=1e6 * cpu / runs[0].events,
@@ -193,11 +213,11 @@ def _figures(name: str, runs: list[Watched], plain: list[Watched]) -> Iterator[F
     )
     if not is_plain:
         more = _more([run.cpu for run in runs], [run.cpu for run in plain])
-        yield _beside(f"CPU of the host beyond an unwatched run, {name}", more, "%")
+        yield _beside(f"{kind}: CPU of the host beyond an unwatched one, {name}", more, "%")
     if received := statistics.median(run.received for run in runs):
-        yield _beside(f"sent to the watcher, {name}", received / 1024, "KiB")
+        yield _beside(f"{kind}: sent to the watcher, {name}", received / 1024, "KiB")
     if browser := statistics.median(run.browser for run in runs):
-        yield _beside(f"CPU of the browser, {name}", 1000 * browser, "ms")
+        yield _beside(f"{kind}: CPU of the browser, {name}", 1000 * browser, "ms")
 
 
 def _more(watched: list[float], plain: list[float]) -> float:
