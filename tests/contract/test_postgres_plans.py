@@ -122,6 +122,18 @@ def steps(database: psycopg.Connection[Any], sql: str) -> list[tuple[Plan, Plan 
     return list(_walk(explained[0][0]["Plan"], None))
 
 
+def steps_on_many_runs(
+    databases: Databases, explain: str, *changes: str
+) -> list[tuple[Plan, Plan | None]]:
+    """Every step of a plan that is made with statistics of many runs, after these changes."""
+    with databases.new() as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SET search_path = wopr")
+        for statement in (MANY_RUNS, *changes, "ANALYZE runs"):
+            connection.execute(statement.encode())
+        [(found,)] = connection.execute(explain.encode()).fetchall()
+    return list(_walk(found[0]["Plan"], None))
+
+
 def _walk(step: Plan, above: Plan | None) -> Iterator[tuple[Plan, Plan | None]]:
     yield step, above
     for below in step.get("Plans", ()):
@@ -172,17 +184,9 @@ def test_what_is_open_is_counted_by_an_index_of_its_own(
 def test_a_planner_that_knows_the_table_counts_open_runs_without_those_that_ended(
     databases: Databases,
 ) -> None:
-    with databases.new() as url, psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = wopr")
-        connection.execute(MANY_RUNS.encode())
-        connection.execute("ANALYZE runs")
-        explained = connection.execute(
-            f"EXPLAIN (ANALYZE, FORMAT JSON) {OPEN_COUNTS.body}".encode()
-        )
-        [(found,)] = explained.fetchall()
+    found = steps_on_many_runs(databases, f"EXPLAIN (ANALYZE, FORMAT JSON) {OPEN_COUNTS.body}")
 
-        [read] = [s for s, _ in _walk(found[0]["Plan"], None) if "Relation Name" in s]
-
+    [read] = [step for step, _ in found if "Relation Name" in step]
     assert read["Index Name"] == "runs_unfinished"
     assert read["Actual Rows"] == OPEN_RUNS
     assert read.get("Rows Removed by Filter", 0) == 0
@@ -265,19 +269,15 @@ def test_no_summary_walks_a_table(database: psycopg.Connection[Any]) -> None:
 def test_a_planner_that_knows_the_table_changes_due_runs_by_their_ids(
     databases: Databases,
 ) -> None:
-    with databases.new() as url, psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET search_path = wopr")
-        connection.execute(MANY_RUNS.encode())
-        connection.execute("UPDATE runs SET ended_at = NULL, wake_at = created_at")
-        connection.execute("ANALYZE runs")
-        explained = connection.execute(
-            f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {TAKE_DUE.body}".encode()
-        )
-        [(found,)] = explained.fetchall()
+    found = steps_on_many_runs(
+        databases,
+        f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {TAKE_DUE.body}",
+        "UPDATE runs SET ended_at = NULL, wake_at = created_at",
+    )
 
     changed = [
         step["Node Type"]
-        for step, above in _walk(found[0]["Plan"], None)
+        for step, above in found
         if above is not None and above["Node Type"] == "ModifyTable"
         if step.get("Relation Name") == "runs"
     ]

@@ -18,7 +18,7 @@ from psycopg import AsyncConnection, errors
 from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.postgres.roles import ensure_roles
 from wopr.store.postgres.schema_append import APPEND, APPEND_EACH
-from wopr.store.postgres.schema_code import CODE, CODE_INDEX, CODE_TOOLS
+from wopr.store.postgres.schema_code import CODE, CODE_INDEX
 from wopr.store.postgres.schema_counts import COUNTS
 from wopr.store.postgres.schema_fleet import FLEET, FLEET_PUSHES, FLEET_PUSHES_INDEXES
 from wopr.store.postgres.schema_host import SERVICE
@@ -96,7 +96,6 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=CODE),
     Migration(statements=CODE_INDEX, online=True),
     Migration(statements=TIMERS),
-    Migration(statements=CODE_TOOLS),
     Migration(statements=(*LOG_READS, *APPEND_EACH)),
 )
 

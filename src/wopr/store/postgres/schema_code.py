@@ -9,6 +9,7 @@ from wopr.store.postgres.security import host_functions
 
 _MISSING = "convert_from(r.missing_types, 'UTF8')::jsonb"
 
+# The code of a node is its type, then the tools of its agent, a line each.
 _FUNCTIONS = (
     HostFunction(
         name="host_waiting_for_code",
@@ -17,7 +18,8 @@ _FUNCTIONS = (
         body=f"""
             SELECT r.tenant, r.run_id FROM runs r
             WHERE r.missing_types IS NOT NULL AND r.holder IS NULL AND EXISTS (
-                SELECT 1 FROM jsonb_each_text({_MISSING}) AS missing WHERE missing.value = ANY ($1)
+                SELECT 1 FROM jsonb_each_text({_MISSING}) AS missing
+                WHERE string_to_array(missing.value, chr(10)) <@ $1
             ) ORDER BY r.created_at, r.run_id LIMIT $2
         """,
     ),
@@ -26,7 +28,7 @@ _FUNCTIONS = (
         gives="bigint",
         body="SELECT count(*) FROM runs WHERE missing_types IS NOT NULL",
     ),
-    # The holder of the run, or else any live process that executes one of the types.
+    # The holder of the run, or else any live process that has all the code of one of the nodes.
     HostFunction(
         name="host_hand_over",
         takes=("text", "text", "text", "text[]"),
@@ -35,8 +37,10 @@ _FUNCTIONS = (
         body=f"""
             WITH able AS (
                 SELECT p.process_id FROM processes p
-                WHERE p.process_id <> $3 AND p.executes AND p.node_types && $4
-                    AND p.beat_at >= clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'
+                WHERE p.process_id <> $3 AND p.executes AND EXISTS (
+                    SELECT 1 FROM unnest($4) AS need
+                    WHERE string_to_array(need, chr(10)) <@ p.node_types
+                ) AND p.beat_at >= clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'
                 ORDER BY random() LIMIT 1
             ), chosen AS (
                 SELECT coalesce(r.holder, (SELECT process_id FROM able)) AS process_id
@@ -75,44 +79,3 @@ CODE_INDEX = (
     ON runs (tenant, created_at, run_id) WHERE missing_types IS NOT NULL
     """,
 )
-
-# A node may need several names: its type, then the tools of its agent, a line each.
-_TOOL_FUNCTIONS = (
-    HostFunction(
-        name="host_waiting_for_code",
-        takes=("text[]", "bigint"),
-        gives="TABLE (tenant text, id text)",
-        body=f"""
-            SELECT r.tenant, r.run_id FROM runs r
-            WHERE r.missing_types IS NOT NULL AND r.holder IS NULL AND EXISTS (
-                SELECT 1 FROM jsonb_each_text({_MISSING}) AS missing
-                WHERE string_to_array(missing.value, chr(10)) <@ $1
-            ) ORDER BY r.created_at, r.run_id LIMIT $2
-        """,
-    ),
-    HostFunction(
-        name="host_hand_over",
-        takes=("text", "text", "text", "text[]"),
-        gives="boolean",
-        changes=True,
-        body=f"""
-            WITH able AS (
-                SELECT p.process_id FROM processes p
-                WHERE p.process_id <> $3 AND p.executes AND EXISTS (
-                    SELECT 1 FROM unnest($4) AS need
-                    WHERE string_to_array(need, chr(10)) <@ p.node_types
-                ) AND p.beat_at >= clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'
-                ORDER BY random() LIMIT 1
-            ), chosen AS (
-                SELECT coalesce(r.holder, (SELECT process_id FROM able)) AS process_id
-                FROM runs r WHERE r.run_id = $2 AND r.tenant = $1
-            ), told AS (
-                SELECT pg_notify(
-                    'wopr', jsonb_build_array($1, 'woken', $2, c.process_id::text)::text
-                ) FROM chosen c WHERE c.process_id IS NOT NULL
-            ) SELECT count(*) > 0 FROM told
-        """,
-    ),
-)
-
-CODE_TOOLS = tuple(function.replacement for function in _TOOL_FUNCTIONS)
