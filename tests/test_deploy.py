@@ -35,7 +35,7 @@ SHARED = {
     "wopr_runs_held",
     "wopr_runs_rescued",
 }
-# Whatever an operator may choose.
+# Passwords and keys with characters that a shell, a URL or SQL would read in another way.
 SECRETS = {
     "WOPR_OWNER_PASSWORD": "the owner's: /@%20",
     "WOPR_APP_PASSWORD": 'the "app"\'s $HOME',

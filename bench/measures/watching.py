@@ -68,7 +68,7 @@ class Watched(NamedTuple):
     browser: float = 0.0
 
 
-# Watches a run to its end, and tells what that took.
+# Watches a run to its end, and returns what that took.
 Way = Callable[[Served, str], Watched]
 
 
@@ -88,7 +88,7 @@ def measure_watching(size: Size, floors: Floors) -> list[Figure]:
 def _rounds(
     served: Served, workflow: str, ways: dict[str, Way], count: int
 ) -> dict[str, list[Watched]]:
-    """Make the run in every way, in so many rounds."""
+    """Make the run in every way, `count` times."""
     names = list(ways)
     found: dict[str, list[Watched]] = {name: [] for name in names}
     for number in range(count):
@@ -120,7 +120,7 @@ def _unwatched(served: Served, run: str) -> Watched:
     before = served.cpu_seconds()
     _wait_for_end(served)
     cpu = served.cpu_seconds() - before
-    return Watched(*_told(served, run), cpu)
+    return Watched(*_by_its_log(served, run), cpu)
 
 
 def _read(served: Served, run: str, request: str) -> Watched:
@@ -130,7 +130,7 @@ def _read(served: Served, run: str, request: str) -> Watched:
         _wait_for_end(served)
         received = int(reader.communicate()[0])
     cpu = served.cpu_seconds() - before
-    return Watched(*_told(served, run), cpu, received)
+    return Watched(*_by_its_log(served, run), cpu, received)
 
 
 def _seen(served: Served, run: str, context: BrowserContext) -> Watched:
@@ -143,7 +143,7 @@ def _seen(served: Served, run: str, context: BrowserContext) -> Watched:
     expect(state).to_have_text("ended")
     cpu, browser = served.cpu_seconds() - before, _browser_seconds() - browser_before
     page.close()
-    return Watched(*_told(served, run), cpu, browser=browser)
+    return Watched(*_by_its_log(served, run), cpu, browser=browser)
 
 
 def _wait_for_end(served: Served) -> None:
@@ -152,7 +152,7 @@ def _wait_for_end(served: Served) -> None:
         time.sleep(0.25)
 
 
-def _told(served: Served, run: str) -> tuple[float, int]:
+def _by_its_log(served: Served, run: str) -> tuple[float, int]:
     """The seconds and the events of a run, by its log."""
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json"}
     path = f"http://127.0.0.1:{served.port}/v1/runs/{run}/events"

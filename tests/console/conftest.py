@@ -31,8 +31,8 @@ def signed_in(host: ServedHost) -> Iterator[SignedIn]:
 
 
 @pytest.fixture
-def somebody(host: ServedHost) -> Iterator[Person]:
-    """Somebody who has not signed in."""
+def anonymous(host: ServedHost) -> Iterator[Person]:
+    """A person who has not signed in."""
     with Person(host.url) as person:
         yield person
 

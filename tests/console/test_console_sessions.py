@@ -22,28 +22,28 @@ def is_signed_in(person: Person) -> bool:
     return person.get("/settings").status_code == 200
 
 
-def test_signing_in_leads_to_where_one_wanted_to_go(somebody: Person) -> None:
-    asked = somebody.get("/runs?tag=x")
+def test_signing_in_leads_to_where_one_wanted_to_go(anonymous: Person) -> None:
+    asked = anonymous.get("/runs?tag=x")
 
-    answer = somebody.sign_in(ACME, to="/runs?tag=x")
+    answer = anonymous.sign_in(ACME, to="/runs?tag=x")
 
     assert asked.headers["location"] == "/sign-in?next=/runs%3Ftag%3Dx"
     assert (answer.status_code, answer.headers["location"]) == (303, "/runs?tag=x")
-    assert is_signed_in(somebody)
+    assert is_signed_in(anonymous)
 
 
-def test_a_static_file_answers_head_with_the_headers_of_get(somebody: Person) -> None:
-    [sheet] = somebody.page("/sign-in").all("link", rel="stylesheet")
+def test_a_static_file_answers_head_with_the_headers_of_get(anonymous: Person) -> None:
+    [sheet] = anonymous.page("/sign-in").all("link", rel="stylesheet")
 
-    whole, head = somebody.get(sheet["href"]), somebody.http.head(sheet["href"])
+    whole, head = anonymous.get(sheet["href"]), anonymous.http.head(sheet["href"])
 
     assert (head.status_code, head.content) == (200, b"")
     names = ("content-type", "content-length", "cache-control")
     assert [head.headers[name] for name in names] == [whole.headers[name] for name in names]
 
 
-def test_the_cookie_is_kept_from_scripts_and_other_sites(somebody: Person) -> None:
-    answer = somebody.sign_in(ACME)
+def test_the_cookie_is_kept_from_scripts_and_other_sites(anonymous: Person) -> None:
+    answer = anonymous.sign_in(ACME)
 
     cookie = answer.headers["set-cookie"]
     assert "; HttpOnly" in cookie
@@ -55,27 +55,27 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(somebody: Person) -> No
 @pytest.mark.parametrize(
     "target", ["//evil.example", "https://evil.example/", "/\\evil.example", "javascript:x", ""]
 )
-def test_signing_in_leads_nowhere_else(somebody: Person, target: str) -> None:
-    assert somebody.sign_in(ACME, to=target).headers["location"] == "/"
-    shown = somebody.get(f"/sign-in?next={quote(target)}").text
+def test_signing_in_leads_nowhere_else(anonymous: Person, target: str) -> None:
+    assert anonymous.sign_in(ACME, to=target).headers["location"] == "/"
+    shown = anonymous.get(f"/sign-in?next={quote(target)}").text
     assert "evil" not in shown
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
 def test_a_credential_in_a_path_or_a_query_is_not_repeated_on_the_way_to_the_sign_in_page(
-    somebody: Person, canary: str
+    anonymous: Person, canary: str
 ) -> None:
     path, query = f"/runs/{quote(canary, safe='')}", f"/runs?{urlencode({'tag': canary})}"
     referer = {"referer": f"http://127.0.0.1{path}"}
     elsewhere = {"sec-fetch-site": "cross-site"}
 
     answers = [
-        somebody.get(path),
-        somebody.get(query),
-        somebody.http.post("/runs/x/cancel", data={}, headers=referer),
-        somebody.get(query, headers=elsewhere),
-        *(somebody.get(f"/sign-in?{urlencode({'next': target})}") for target in (path, query)),
-        *(somebody.sign_in(ACME, to=target) for target in (path, query)),
+        anonymous.get(path),
+        anonymous.get(query),
+        anonymous.http.post("/runs/x/cancel", data={}, headers=referer),
+        anonymous.get(query, headers=elsewhere),
+        *(anonymous.get(f"/sign-in?{urlencode({'next': target})}") for target in (path, query)),
+        *(anonymous.sign_in(ACME, to=target) for target in (path, query)),
     ]
 
     for answer in answers:
@@ -84,25 +84,25 @@ def test_a_credential_in_a_path_or_a_query_is_not_repeated_on_the_way_to_the_sig
     assert [a.headers["location"] for a in answers[-2:]] == ["/", "/"]
 
 
-def test_a_key_that_nobody_knows_is_refused_and_not_repeated(somebody: Person) -> None:
-    answer = somebody.sign_in("wopr_live_nobody_knows_this")
+def test_a_key_that_nobody_knows_is_refused_and_not_repeated(anonymous: Person) -> None:
+    answer = anonymous.sign_in("wopr_live_nobody_knows_this")
 
     assert answer.status_code == 401
     assert "not known" in answer.text
     assert "wopr_live_nobody_knows_this" not in answer.text
-    assert not is_signed_in(somebody)
+    assert not is_signed_in(anonymous)
 
 
 def test_the_sign_in_form_must_come_from_the_visitor_s_own_page(
-    somebody: Person, host: ServedHost
+    anonymous: Person, host: ServedHost
 ) -> None:
     with Person(host.url) as other:
         token = other.token("/sign-in")
 
-    answer = somebody.http.post("/sign-in", data={"csrf": token, "key": ACME})
+    answer = anonymous.http.post("/sign-in", data={"csrf": token, "key": ACME})
 
     assert answer.status_code == 403
-    assert not is_signed_in(somebody)
+    assert not is_signed_in(anonymous)
 
 
 def test_signing_out_ends_the_session_for_good(acme: Person, host: ServedHost) -> None:
@@ -139,13 +139,13 @@ def test_a_session_survives_a_restart_and_one_that_was_ended_does_not(
         assert not is_signed_in(second)
 
 
-def test_a_cookie_that_was_tampered_with_is_no_session(acme: Person, somebody: Person) -> None:
+def test_a_cookie_that_was_tampered_with_is_no_session(acme: Person, anonymous: Person) -> None:
     cookie = acme.cookie
     changed = cookie[:-3] + ("AAA" if not cookie.endswith("AAA") else "BBB")
 
     for value in (changed, "x", "", cookie[:20], "=" * 40):
-        somebody.http.cookies.set("wopr_session", value)
-        assert not is_signed_in(somebody)
+        anonymous.http.cookies.set("wopr_session", value)
+        assert not is_signed_in(anonymous)
 
 
 def test_the_cookie_of_one_host_is_nothing_to_another(acme: Person, new_host: NewHost) -> None:
@@ -171,12 +171,12 @@ def test_a_key_that_is_revoked_takes_its_sessions_along(
 
 
 @pytest.fixture
-def soon_over(somebody: Person, host: ServedHost) -> Person:
+def soon_over(anonymous: Person, host: ServedHost) -> Person:
     """Somebody who is signed in with a key that expires soon; on a busy machine a bit later."""
     made = ("keys", "create", "--tenant", "acme", "--role", "viewer", "--expires")
     for life in ("6s", "12s", "24s"):
-        if somebody.sign_in(host.command(*made, life).strip()).status_code == 303:
-            return somebody
+        if anonymous.sign_in(host.command(*made, life).strip()).status_code == 303:
+            return anonymous
     raise AssertionError("the key has expired before anybody could sign in with it")
 
 
@@ -223,26 +223,26 @@ def test_a_host_can_do_without_the_console(new_host: NewHost) -> None:
 
 
 def test_a_script_whose_session_is_over_is_told_so_and_not_sent_elsewhere(
-    somebody: Person,
+    anonymous: Person,
 ) -> None:
-    answer = somebody.get("/runs", headers={"accept": "text/event-stream"})
+    answer = anonymous.get("/runs", headers={"accept": "text/event-stream"})
 
     assert answer.status_code == 401
 
 
 def test_a_link_from_another_site_takes_one_step_of_its_own_and_arrives(
-    somebody: Person,
+    anonymous: Person,
 ) -> None:
-    answer = somebody.get("/runs?tag=x", headers={"sec-fetch-site": "cross-site"})
+    answer = anonymous.get("/runs?tag=x", headers={"sec-fetch-site": "cross-site"})
 
     assert answer.status_code == 200
     assert '<meta http-equiv="refresh" content="0">' in answer.text
 
 
 def test_a_form_sent_after_the_end_of_the_session_leads_back_to_its_page(
-    somebody: Person,
+    anonymous: Person,
 ) -> None:
-    answer = somebody.http.post(
+    answer = anonymous.http.post(
         "/runs/x/cancel", data={}, headers={"referer": "http://127.0.0.1/runs/x?done=paused"}
     )
 
@@ -276,11 +276,11 @@ def test_a_script_may_carry_the_token_in_a_header(acme: Person) -> None:
 
 @pytest.mark.parametrize("value", ['"a\\015\\012x: y"', '"a\\073 Domain=evil"', "é" * 22, "short"])
 def test_a_visitor_s_cookie_that_this_host_did_not_give_out_is_not_sent_back(
-    somebody: Person, value: str
+    anonymous: Person, value: str
 ) -> None:
     headers = [(b"cookie", f"wopr_visitor={value}".encode("latin-1"))]
 
-    answer = somebody.http.get("/sign-in", headers=headers)
+    answer = anonymous.http.get("/sign-in", headers=headers)
 
     assert answer.status_code == 200
     given = answer.headers["set-cookie"].partition(";")[0]

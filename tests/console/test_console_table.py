@@ -128,9 +128,9 @@ def test_markdown_is_served_as_text_that_no_browser_takes_for_markup(
 
 @pytest.mark.parametrize("sample", CLOSED, ids=by_name)
 def test_without_a_session_a_page_leads_to_the_sign_in_page_and_back(
-    somebody: Person, acme_s: Belongings, sample: Sample
+    anonymous: Person, acme_s: Belongings, sample: Sample
 ) -> None:
-    answer = somebody.get(sample.filled(acme_s.real))
+    answer = anonymous.get(sample.filled(acme_s.real))
 
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/sign-in?next=/")
@@ -246,9 +246,9 @@ def test_a_page_that_is_not_there_says_so_to_those_who_are_signed_in(acme: Perso
     [("/v1/nowhere", "text/html"), ("/healthz/x", "text/html"), ("/v2/runs", "*/*")],
 )
 def test_a_path_that_is_not_there_and_not_for_people_is_the_api_s(
-    somebody: Person, path: str, accept: str
+    anonymous: Person, path: str, accept: str
 ) -> None:
-    answer = somebody.get(path, headers={"accept": accept})
+    answer = anonymous.get(path, headers={"accept": accept})
 
     assert answer.status_code == 404
     assert answer.json()["error"] == "not_found"

@@ -366,17 +366,22 @@ def test_a_fork_is_a_start_and_is_refused_alike(returned: tuple[Wire, dict[str, 
         assert response.json()["error"] == "capability_required"
 
 
+def failed_after_answer(wire: Wire, run_id: str, node_id: str) -> str:
+    """Accept what a run waits for; return the message with which it fails for lack of a hook."""
+    answer(wire, run_id, node_id, {"action": "accept"})
+    ended = wire.finished(run_id)
+    assert ended["status"] == "failed"
+    assert ended["error"]["code"] == "capability_not_provided"
+    message: str = ended["error"]["message"]
+    return message
+
+
 def test_a_run_under_way_fails_the_node_that_needs_the_mock_agent(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
     wire, runs = returned
 
-    answer(wire, runs["mock"], "gate", {"action": "accept"})
-    ended = wire.finished(runs["mock"])
-
-    assert ended["status"] == "failed"
-    assert ended["error"]["code"] == "capability_not_provided"
-    assert MOCK_AGENT in ended["error"]["message"]
+    assert MOCK_AGENT in failed_after_answer(wire, runs["mock"], "gate")
     failed = only(wire.log(runs["mock"]), "node.failed")
     assert failed["payload"]["nodeId"] == "actor"
     assert "agent.reasoned" not in wire.types(runs["mock"])
@@ -387,11 +392,9 @@ def test_a_run_under_way_fails_a_node_whose_type_is_for_tests_only(
 ) -> None:
     wire, runs = returned
 
-    answer(wire, runs["effect"], "gate", {"action": "accept"})
-    ended = wire.finished(runs["effect"])
+    message = failed_after_answer(wire, runs["effect"], "gate")
 
-    assert ended["error"]["code"] == "capability_not_provided"
-    assert "core.conformance.side-effect" in ended["error"]["message"]
+    assert "core.conformance.side-effect" in message
 
 
 def test_a_mock_agent_whose_decision_was_held_does_not_complete(
@@ -399,11 +402,8 @@ def test_a_mock_agent_whose_decision_was_held_does_not_complete(
 ) -> None:
     wire, runs = returned
 
-    answer(wire, runs["held"], "actor", {"action": "accept"})
-    ended = wire.finished(runs["held"])
+    failed_after_answer(wire, runs["held"], "actor")
 
-    assert ended["status"] == "failed"
-    assert ended["error"]["code"] == "capability_not_provided"
     assert len(every(wire.log(runs["held"]), "agent.decided")) == 1
     assert "node.completed" not in wire.types(runs["held"])
 
@@ -426,9 +426,5 @@ def test_a_child_with_a_test_hook_is_not_started(
 ) -> None:
     wire, runs = returned
 
-    answer(wire, runs["child"], "gate", {"action": "accept"})
-    ended = wire.finished(runs["child"])
-
-    assert ended["error"]["code"] == "capability_not_provided"
-    assert MOCK_AGENT in ended["error"]["message"]
+    assert MOCK_AGENT in failed_after_answer(wire, runs["child"], "gate")
     assert "node.dispatched" not in wire.types(runs["child"])

@@ -50,7 +50,7 @@ LARGE_SECONDS: Final = 0.5
 # Drawing takes at most this share of the time, however large the run is. Reading what is drawn
 # takes about as much again.
 MOST_SHARE: Final = 0.015
-# Of the events since the last drawing at most so many are sent as rows.
+# The largest number of new events that one update sends as rows.
 MOST_NEW_ROWS: Final = 100
 # How often the page of a quiet run is drawn: durations move on.
 QUIET_SECONDS: Final = 5.0

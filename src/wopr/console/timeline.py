@@ -12,7 +12,7 @@ from wopr.protocol.workflow import WorkflowDefinition
 
 # While a run with more nodes than this goes on, its page has lanes for the newest of them only.
 MANY_NODES: Final = 200
-# So many they are, and so many of these have not begun.
+# The number of these lanes, and how many of them are for nodes that have not begun.
 NEWEST_LANES: Final = 100
 _LANES_AHEAD: Final = 20
 _TICKS_AT_MOST: Final = 8

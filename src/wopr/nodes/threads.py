@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 # Further calls wait until one of these threads is free.
 MOST_THREADS: Final = 128
-# With so many abandoned threads further calls are refused: the process would run out of threads.
+# The largest number of abandoned threads. Further calls are refused, because the process would run
+# out of threads.
 MOST_ABANDONED: Final = 1000
 _limiter: RunVar[anyio.CapacityLimiter] = RunVar("wopr.nodes.threads")
 # Abandoned functions of this process that have not returned. Changed on event loops only.
@@ -100,7 +101,7 @@ def _refuse_when_too_many_are_abandoned() -> None:
 
 
 def _place(thread: threading.Thread, function: Callable[..., object]) -> dict[str, str | int]:
-    """The line of a function that its thread is at; its first line where that cannot be told."""
+    """The line of a function that its thread executes; its first line where that is not known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return {"function": repr(function)}

@@ -60,7 +60,7 @@ class Shape:
         nearest_form: jsonschema_rs.ValidationError,
         *within: str,
     ) -> Fault:
-        """Describe a fault; a text that does not match a pattern is told in words what is wanted."""
+        """Describe a fault. For a pattern, the words for it are used where there are some."""
         fault = fault_of(error, *within)
         expected: Json = self._holder(nearest_form).get("description")
         if nearest_form.schema_path[-1] != "pattern" or not isinstance(expected, str):

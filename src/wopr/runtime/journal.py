@@ -32,7 +32,7 @@ from wopr.security.seal import NONCE_BYTES, Seal, is_sealed_value
 from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store, StoredEvent, StoredRun
 
 PAGE = 1000
-# So many events are read together with a run's row.
+# The number of events that are read together with a run's row.
 FIRST_EVENTS = 200
 # How often a writer that lost a race looks again before it gives up.
 MOST_RACES = 20

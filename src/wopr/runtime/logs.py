@@ -18,7 +18,7 @@ _TALKATIVE = (
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-# What every line tells beside its event, whether WOPR or a library wrote it.
+# The members that every line has beside its event, whether WOPR or a library wrote it.
 _COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.stdlib.add_logger_name,
     structlog.processors.add_log_level,

@@ -80,7 +80,7 @@ def providers_of(settings: Settings, parts: Offered) -> list[str] | None:
 
 
 def model_fault_of(settings: Settings, parts: Offered) -> ModelFault | None:
-    """What tells that a model's provider does not exist; None where that is not known here.
+    """A check that names models of unknown providers; None where the providers are not known.
 
     A program may bring models of any name. A process that executes no nodes does not know the
     providers of those that do. Which models are allowed is asked when a run asks one.

@@ -173,7 +173,7 @@ def _report(burst: Burst, node_id: str, interrupt: Interrupt, past: Resolution) 
 
 
 def settle_held(burst: Burst, node_id: str) -> None:
-    """Complete or fail a node that waited only for a person's word on its decision."""
+    """Complete or fail a node that waited only for a person's answer to its decision."""
     node = burst.state.nodes[node_id]
     interrupt, past = node.interrupt, node.resolution
     if interrupt is None or interrupt.held_outputs is None or past is None:

@@ -30,7 +30,7 @@ from wopr.runtime.metrics import Metrics
 CHECKS_PER_LIMIT: Final = 4
 UNKNOWN: Final = "unknown"
 # Where this package, its libraries and Python's own modules are: code that no user wrote.
-_NOT_THE_USERS: Final = (
+_LIBRARY_PATHS: Final = (
     str(Path(__file__).parents[1]),
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
@@ -142,7 +142,7 @@ def find_blocker(innermost: FrameType | None) -> Blocker | None:
 
 
 def _is_users(code: CodeType) -> bool:
-    return not code.co_filename.startswith(("<", *_NOT_THE_USERS))
+    return not code.co_filename.startswith(("<", *_LIBRARY_PATHS))
 
 
 def _blocker(

@@ -77,7 +77,7 @@ _OWN: Final[tuple[tuple[str, str, str], ...]] = (
     ("_", r"npm_[A-Za-z0-9]{36}", _WORD + r"npm_[A-Za-z0-9]{36,}"),
     ("_", r"k_(?:live|test)_", _WORD + r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
     ("_", r"kahn_live_sk_", _WORD + r"kahn_live_sk_[A-Za-z0-9_-]{12,}"),
-    ("_", r"hf_[A-Za-z]{34}", _WORD + r"hf_[A-Za-z]{34,}"),
+    ("_", r"hf_[A-Za-z0-9]{34}", _WORD + r"hf_[A-Za-z0-9]{34,}"),
     ("_", r"wopr_(?:live|test)_", _WORD + r"wopr_(?:live|test)_[A-Za-z0-9_-]{20,}"),
     (
         "_",

@@ -8,7 +8,7 @@ const PAGE_ROWS = 250;
 // New rows are marked for a moment, unless there are more than this.
 const MOST_MARKED = 20;
 const MARKED_MS = 1200;
-// After a drawing the page rests so many times as long as the drawing took: the run may need this processor.
+// The page waits this many times the duration of a drawing before the next one: the run may need this processor.
 const REST = 9;
 let seen = Number(new URL(run.dataset.liveUrl, location.href).searchParams.get("after"));
 let source = null;
