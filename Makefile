@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
 
-.PHONY: serve test coverage check browser docs screenshots bench lock clean
+.PHONY: serve test coverage check browser docs screenshots bench soak sbom audit licences lock clean
 
 serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
 	$(BIN)/wopr serve $(ARGS)
@@ -41,6 +41,18 @@ screenshots: $(VENV)/dev.stamp browser ## take docs/images anew from demo data
 bench: $(VENV)/dev.stamp ## measure
 	$(BIN)/python -m bench
 
+soak: $(VENV)/dev.stamp ## 30 minutes of load with hostile clients; ARGS="--minutes 2" for a try
+	$(BIN)/python -m bench.soak $(ARGS)
+
+sbom: $(VENV)/dev.stamp ## write a CycloneDX SBOM of the locked packages to dist/
+	$(BIN)/python -m tools.dependencies sbom dist/wopr.cdx.json
+
+audit: $(VENV)/dev.stamp ## check the locked packages; ADVISORIES=directory of OSV documents
+	$(BIN)/python -m tools.dependencies audit $(if $(ADVISORIES),--advisories $(ADVISORIES))
+
+licences: $(VENV)/dev.stamp ## list the licences of the locked packages
+	$(BIN)/python -m tools.dependencies licences
+
 lock: $(VENV)/dev.stamp ## choose dependency versions anew
 	$(COMPILE) --upgrade --output-file requirements/serve.lock
 	$(COMPILE) --upgrade --group dev --constraints requirements/serve.lock --output-file requirements/dev.lock
@@ -51,8 +63,9 @@ clean: ## remove what the other targets made
 # Installs a lock, then the project itself, and shows what is under way.
 define install
 	@echo "Setting up $(VENV) with $(if $(UV),uv: some seconds,pip: a minute or more. With uv installed it takes seconds)."
-	$(INSTALL) --require-hashes --requirement requirements/$(1).lock
+	$(INSTALL) --require-hashes --no-deps --requirement requirements/$(1).lock
 	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 endef
 
