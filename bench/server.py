@@ -24,6 +24,7 @@ from wopr.store.sqlite import SqliteStore
 
 KEY = "test_bench_0123456789"
 TENANT = "bench"
+OTHER_KEY = "test_bench_other_0123456789"
 STOP_SECONDS = 20
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _SERVE = "from wopr.cli.main import main; main()"
@@ -101,7 +102,7 @@ def _prepared(directory: Path) -> tuple[dict[str, str], str]:
         (workflows / f"{definition['id']}.json").write_bytes(msgspec.json.encode(definition))
     environment = os.environ | {
         "WOPR_DATA_DIR": str(directory / "data"),
-        "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin",
+        "WOPR_API_KEYS": f"{KEY}:{TENANT}:admin,{OTHER_KEY}:other:admin",
         "WOPR_RATE_LIMIT": "0",
         "WOPR_INGEST_RATE_LIMIT": "0",
     }

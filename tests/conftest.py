@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -22,11 +23,28 @@ STORES = ("sqlite", "postgres")
 # About what is made of a store's answers, whichever store it is; the variable runs them on the other.
 ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.test_openapi")
 
+TEARDOWN_SECONDS = 240
+STDERR = 2
+
 Database: TypeAlias = AbstractContextManager[dict[str, str]]
 
 # A busy machine may hold any example up for seconds, which says nothing of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """End the process where the teardown of a test does not end.
+
+    An asynchronous test that is interrupted by its timeout still occupies the task that its
+    fixtures are torn down in. Without this it would stop the whole run.
+    """
+    faulthandler.dump_traceback_later(TEARDOWN_SECONDS, exit=True, file=STDERR)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

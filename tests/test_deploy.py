@@ -22,6 +22,7 @@ from tests.postgres.databases import Databases
 from tests.postgres.server import SETTINGS
 from tests.wire.client import Wire
 from tests.wire.host import WOPR
+from tools.dependencies import LOCK, read_lock
 from wopr.runtime.metrics import Metrics
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
@@ -43,6 +44,10 @@ SECRETS = {
     "WOPR_API_KEYS": "wopr_of_my_own_choice_0123456789:acme:admin",
 }
 _METRIC = re.compile(r"wopr_[a-z_]+")
+
+
+def image_file() -> str:
+    return (DEPLOY / "Dockerfile").read_text()
 
 
 def compose() -> dict[str, Any]:
@@ -140,11 +145,60 @@ def test_the_roles_of_the_composition_are_made_with_any_password(databases: Data
 
 def test_the_image_is_built_from_what_its_file_copies_and_nothing_else() -> None:
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
-    copied = re.findall(r"^COPY (.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", image_file(), re.MULTILINE)
 
     admitted = {line.removeprefix("!") for line in sent if line.startswith("!")}
     assert "*" in sent
     assert {name.split("/")[0] for names in copied for name in names.split()} == admitted
+
+
+def test_the_base_of_the_image_is_named_by_its_digest() -> None:
+    [base] = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", image_file(), re.MULTILINE)
+
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", base)
+    assert set(re.findall(r"^FROM (\S+)", image_file(), re.MULTILINE)) == {"${PYTHON_IMAGE}"}
+
+
+def test_the_image_runs_as_a_numbered_user_who_is_not_root() -> None:
+    final = image_file().rpartition("\nFROM ")[2]
+
+    [user] = re.findall(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
+    assert 0 not in map(int, user)
+    assert final.index("USER ") < final.index("ENTRYPOINT ")
+    # Later steps run as that user too.
+    assert "RUN " not in final[final.index("USER ") :]
+
+
+def test_the_image_is_installed_from_the_lock_with_its_hashes_and_holds_no_installer() -> None:
+    build, _, final = image_file().rpartition("\nFROM ")
+
+    assert (
+        "--require-hashes --no-deps --only-binary :all: --requirement requirements/serve.lock"
+        in build
+    )
+    assert "pip uninstall --yes editables hatchling" in build
+    assert "pip install" not in final
+    assert "pip uninstall --yes --root-user-action=ignore pip" in final
+
+
+def test_the_build_tools_that_the_image_removes_are_those_that_nothing_else_needs() -> None:
+    [removed] = re.findall(r"pip uninstall --yes ([a-z -]+) pip$", image_file(), re.MULTILINE)
+    names = set(removed.split())
+
+    entries = {entry.name: entry for entry in read_lock(LOCK.read_text())}
+    needed_by = {user for name in names for user in entries[name].needed_by}
+    assert needed_by <= names | {"wopr (pyproject.toml:build)"}
+
+
+def test_the_health_check_of_the_image_asks_the_port_that_it_serves() -> None:
+    text = image_file()
+
+    [port] = re.findall(r"WOPR_PORT=(\d+)", text)
+    assert f"EXPOSE {port}" in text
+    [check] = re.findall(r'HEALTHCHECK [^\[]*(\[.*?"\])', text.replace("\\\n", ""), re.DOTALL)
+    _, _, program = json.loads(check)
+    compile(program, "healthcheck", "exec")
+    assert "os.environ['WOPR_PORT']" in program
 
 
 @pytest.mark.timeout(300)

@@ -10,6 +10,7 @@ from bench.measures.agent_events import measure_agent_events
 from bench.measures.appends import measure_appends
 from bench.measures.console import measure_console
 from bench.measures.exports import measure_exports
+from bench.measures.fairness import measure_fairness
 from bench.measures.fan_out import measure_fan_out
 from bench.measures.feedback import measure_feedback
 from bench.measures.fleet import measure_fleet
@@ -40,4 +41,5 @@ MEASURES: Mapping[str, Measure] = {
     "watching": measure_watching,
     "postgres": measure_postgres,
     "timers": measure_timers,
+    "fairness": measure_fairness,
 }

@@ -37,7 +37,7 @@ def _lateness(named: str, served: list[Served]) -> Figure:
         due = first_due + number * WINDOW_MS / TIMERS
         inputs = {"delayMs": round(due - time.time() * 1000)}
         body = {"workflowId": "bench-timer", "inputs": inputs}
-        _call(connections[number % len(connections)], "POST", "/v1/runs", body)
+        call(connections[number % len(connections)], "POST", "/v1/runs", body)
     is_in_time = time.time() * 1000 < first_due
     before = sum(each.cpu_seconds() for each in served)
     _wait_until_served(connections[0])
@@ -60,7 +60,7 @@ def _lateness(named: str, served: list[Served]) -> Figure:
 
 def _wait_until_served(connection: HTTPConnection) -> None:
     deadline = time.monotonic() + _LONGEST_WAIT
-    while _call(connection, "GET", "/v1/runs?status=running&limit=1")["items"]:
+    while call(connection, "GET", "/v1/runs?status=running&limit=1")["items"]:
         if time.monotonic() > deadline:
             raise RuntimeError("the timers were not served in time")
         time.sleep(0.5)
@@ -70,24 +70,28 @@ def _late(connection: HTTPConnection) -> list[float]:
     """How many milliseconds after its delay each run ended."""
     late: list[float] = []
     path = f"/v1/runs?workflowId=bench-timer&limit={_PAGE}"
-    page = _call(connection, "GET", path)
+    page = call(connection, "GET", path)
     while True:
-        late += [_of(connection, item["runId"]) for item in page["items"]]
+        late += [lateness_of(connection, item["runId"]) for item in page["items"]]
         if "nextCursor" not in page:
             return late
-        page = _call(connection, "GET", f"{path}&cursor={page['nextCursor']}")
+        page = call(connection, "GET", f"{path}&cursor={page['nextCursor']}")
 
 
-def _of(connection: HTTPConnection, run_id: str) -> float:
-    run: Any = _call(connection, "GET", f"/v1/runs/{run_id}")
+def lateness_of(connection: HTTPConnection, run_id: str, key: str = KEY) -> float:
+    """Return how many milliseconds after its delay a run ended."""
+    run: Any = call(connection, "GET", f"/v1/runs/{run_id}", key=key)
     node = run["nodeStates"]["sleep"]
     return float(
         to_millis(node["completedAt"]) - to_millis(node["startedAt"]) - run["inputs"]["delayMs"]
     )
 
 
-def _call(connection: HTTPConnection, method: str, path: str, body: Any = None) -> Any:
-    headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+def call(
+    connection: HTTPConnection, method: str, path: str, body: Any = None, key: str = KEY
+) -> Any:
+    """Make a request on a kept connection, and return the decoded answer."""
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     with connection.getresponse() as response:
         return json.loads(response.read())

@@ -69,18 +69,23 @@ async def _ask(state: MessagesState) -> dict[str, Any]:
     return {"messages": [await GraphModel().ainvoke(state["messages"])]}
 
 
-def graph_desk() -> OnRecord:
+def _ask_in_a_thread(state: MessagesState) -> dict[str, Any]:
+    return {"messages": [GraphModel().invoke(state["messages"])]}
+
+
+def graph_desk(name: str = "acme.desk.graph", ask: Any = _ask) -> OnRecord:
     """The desk as a graph."""
     plain = [
         StructuredTool.from_function(coroutine=each) for each in (look_up, break_down, be_slow)
     ]
     builder = StateGraph(MessagesState)
-    builder.add_node("ask", _ask)
+    builder.add_node("ask", ask)
     builder.add_node("tools", ToolNode([graph_refund, *plain]))
     builder.add_edge(START, "ask")
     builder.add_conditional_edges("ask", tools_condition)
     builder.add_edge("tools", "ask")
-    return on_record("acme.desk.graph", builder.compile())
+    return on_record(name, builder.compile())
 
 
 flow = desk_flow("desk-langgraph", graph_desk())
+threads_flow = desk_flow("desk-threads", graph_desk("acme.desk.threads", _ask_in_a_thread))

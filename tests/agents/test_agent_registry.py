@@ -219,8 +219,8 @@ async def test_handoff_schemas_are_compiled_for_use(agents: Agents) -> None:
     )
 
     assert installed.task_schema is not None
-    assert installed.task_schema.is_valid({"topic": 1})
-    assert not installed.task_schema.is_valid({})
+    assert not installed.task_schema.violations({"topic": 1})
+    assert installed.task_schema.violations({})
     assert installed.return_schema is None
 
 

@@ -4,9 +4,7 @@ import math
 
 import pytest
 
-from wopr.agents import tools
 from wopr.agents.tools import (
-    ToolLimits,
     allowed,
     args_hash,
     decide,
@@ -15,14 +13,6 @@ from wopr.agents.tools import (
 )
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_only_a_tool_on_the_list_may_be_called() -> None:
@@ -87,48 +77,6 @@ def test_arguments_nested_without_end_are_refused() -> None:
 
     with pytest.raises(Refused):
         args_hash(knot)
-
-
-def test_a_burst_is_let_through_and_then_the_rate() -> None:
-    clock = Clock()
-    limits = ToolLimits(per_second=2, burst=3, clock=clock)
-
-    assert [limits.take("key", "mcp:a") for _ in range(4)] == [0, 0, 0, 1]
-    clock.now += 0.5
-    assert [limits.take("key", "mcp:a") for _ in range(2)] == [0, 1]
-    clock.now += 60
-    assert [limits.take("key", "mcp:a") for _ in range(4)] == [0, 0, 0, 1]
-
-
-def test_the_wait_is_told_in_whole_seconds() -> None:
-    limits = ToolLimits(per_second=0.1, burst=1, clock=Clock())
-
-    assert [limits.take("key", "mcp:a") for _ in range(2)] == [0, 10]
-
-
-def test_each_principal_and_tool_has_a_bucket_of_its_own() -> None:
-    limits = ToolLimits(per_second=1, burst=1, clock=Clock())
-
-    assert limits.take("key", "mcp:a") == 0
-    assert limits.take("key", "mcp:b") == 0
-    assert limits.take("other", "mcp:a") == 0
-    assert limits.take("key", "mcp:a") == 1
-
-
-def test_a_rate_of_nothing_is_no_limit() -> None:
-    limits = ToolLimits(per_second=0, burst=1, clock=Clock())
-
-    assert {limits.take("key", "mcp:a") for _ in range(100)} == {0}
-
-
-def test_the_buckets_least_used_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "BUCKETS_KEPT", 2)
-    limits = ToolLimits(per_second=1, burst=1, clock=Clock())
-    for name in ("a", "b", "a", "c"):
-        limits.take("key", name)
-
-    assert limits.take("key", "a") == 1
-    assert limits.take("key", "b") == 0
 
 
 def test_the_errors_say_that_a_tool_is_the_matter() -> None:

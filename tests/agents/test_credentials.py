@@ -14,7 +14,7 @@ from keyrings.alt.file import (  # type: ignore[import-untyped]  # the package c
 from wopr.agents.credentials import Credentials
 from wopr.engine.outcome import NodeFailure
 from wopr.security.credential_names import is_name, seal_context, variable_of
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import Seal
 from wopr.store.open import open_store
 from wopr.store.port import SecretRow, Store
@@ -45,13 +45,46 @@ async def code_of(credentials: Credentials, tenant: str, ref: str, **to: str) ->
 
 
 async def test_a_value_is_redacted_from_the_moment_it_is_handed_out(store: Store) -> None:
-    redactor = Redactor()
-    credentials = Credentials(store, SEAL, redactor, environment={})
+    redactors = Redactors()
+    credentials = Credentials(store, SEAL, redactors, environment={})
     await store.put_secret("acme", sealed("acme", "mine"))
 
     assert await credentials.resolve("acme", "mine") == VALUE
 
-    assert redactor.text(f"it is {VALUE}") == "it is [REDACTED:mine]"
+    assert redactors.text("acme", f"it is {VALUE}") == "it is [REDACTED:mine]"
+
+
+async def test_a_value_is_no_secret_to_another_tenant_and_nameless_in_the_logs(
+    store: Store,
+) -> None:
+    redactors = Redactors()
+    credentials = Credentials(store, SEAL, redactors, environment={})
+    await store.put_secret("acme", sealed("acme", "mine"))
+
+    await credentials.resolve("acme", "mine")
+
+    assert redactors.text("globex", f"it is {VALUE}") == f"it is {VALUE}"
+    assert redactors.process.text(f"it is {VALUE}") == "it is [REDACTED]"
+
+
+async def test_a_value_of_the_environment_is_a_secret_of_its_tenant_from_the_start(
+    store: Store,
+) -> None:
+    redactors = Redactors()
+    variable = variable_of("acme & co", "my_key.1")
+
+    Credentials(store, SEAL, redactors, environment={variable: VALUE})
+
+    assert redactors.text("acme & co", VALUE) == "[REDACTED:my_key.1]"
+    assert redactors.text("globex", VALUE) == VALUE
+
+
+async def test_a_variable_that_names_no_tenant_is_the_operator_s(store: Store) -> None:
+    redactors = Redactors()
+
+    Credentials(store, SEAL, redactors, environment={"WOPR_SECRET_odd": VALUE})
+
+    assert redactors.text("acme", VALUE) == redactors.text("globex", VALUE) == "[REDACTED]"
 
 
 async def test_every_use_is_noted_by_name(store: Store) -> None:
@@ -61,7 +94,7 @@ async def test_every_use_is_noted_by_name(store: Store) -> None:
         noted.append((tenant, ref))
 
     environment = {variable_of("acme", "mine"): VALUE}
-    credentials = Credentials(store, SEAL, Redactor(), environment=environment, noted=note)
+    credentials = Credentials(store, SEAL, Redactors(), environment=environment, noted=note)
 
     await credentials.resolve("acme", "env:mine")
 
@@ -70,14 +103,14 @@ async def test_every_use_is_noted_by_name(store: Store) -> None:
 
 async def test_a_source_in_the_reference_is_the_only_one_that_is_asked(store: Store) -> None:
     environment = {variable_of("acme", "mine"): VALUE}
-    credentials = Credentials(store, SEAL, Redactor(), environment=environment)
+    credentials = Credentials(store, SEAL, Redactors(), environment=environment)
 
     assert await credentials.resolve("acme", "mine") == VALUE
     assert await code_of(credentials, "acme", "store:mine") == "credential_not_found"
 
 
 async def test_a_row_that_was_moved_to_another_tenant_does_not_open(store: Store) -> None:
-    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    credentials = Credentials(store, SEAL, Redactors(), environment={})
     await store.put_secret("globex", sealed("acme", "mine"))
 
     assert await code_of(credentials, "globex", "mine") == "credential_unavailable"
@@ -85,13 +118,13 @@ async def test_a_row_that_was_moved_to_another_tenant_does_not_open(store: Store
 
 async def test_a_value_that_is_too_short_to_be_redacted_is_not_handed_out(store: Store) -> None:
     environment = {variable_of("acme", "pin"): "1234567"}
-    credentials = Credentials(store, SEAL, Redactor(), environment=environment)
+    credentials = Credentials(store, SEAL, Redactors(), environment=environment)
 
     assert await code_of(credentials, "acme", "pin") == "credential_unavailable"
 
 
 async def test_an_audience_is_kept_to(store: Store) -> None:
-    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    credentials = Credentials(store, SEAL, Redactors(), environment={})
     await store.put_secret("acme", sealed("acme", "any"))
     await store.put_secret("acme", sealed("acme", "narrow", VALUE, "openai", "api.example.com"))
 
@@ -104,7 +137,7 @@ async def test_an_audience_is_kept_to(store: Store) -> None:
 
 async def test_a_file_that_cannot_be_read_is_unavailable(store: Store, tmp_path: Path) -> None:
     (tmp_path / "acme" / "mine").mkdir(parents=True)
-    credentials = Credentials(store, SEAL, Redactor(), environment={}, directory=tmp_path)
+    credentials = Credentials(store, SEAL, Redactors(), environment={}, directory=tmp_path)
 
     assert await code_of(credentials, "acme", "file:mine") == "credential_unavailable"
     assert await code_of(credentials, "..", "file:mine") == "credential_not_found"
@@ -112,7 +145,7 @@ async def test_a_file_that_cannot_be_read_is_unavailable(store: Store, tmp_path:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "env:", "x" * 129, "a b", "a\x00"])
 async def test_what_is_no_name_is_found_nowhere(store: Store, name: str) -> None:
-    credentials = Credentials(store, SEAL, Redactor(), environment={}, directory=Path("/"))
+    credentials = Credentials(store, SEAL, Redactors(), environment={}, directory=Path("/"))
 
     assert not is_name(name)
     assert await code_of(credentials, "acme", name) == "credential_not_found"
@@ -139,7 +172,7 @@ async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
     store: Store, passwords: PlaintextKeyring
 ) -> None:
     passwords.set_password("wopr:acme", "mine", VALUE)
-    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    credentials = Credentials(store, SEAL, Redactors(), environment={})
 
     assert await credentials.resolve("acme", "keyring:mine") == VALUE
     assert await code_of(credentials, "globex", "keyring:mine") == "credential_not_found"
@@ -148,7 +181,7 @@ async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
 @pytest.mark.usefixtures("passwords")
 async def test_a_machine_that_keeps_no_keyring_says_that_it_is_unavailable(store: Store) -> None:
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]  # it has no types
-    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    credentials = Credentials(store, SEAL, Redactors(), environment={})
 
     assert await code_of(credentials, "acme", "keyring:mine") == "credential_unavailable"
 
@@ -157,6 +190,6 @@ async def test_without_the_package_there_is_no_keyring(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
-    credentials = Credentials(store, SEAL, Redactor(), environment={})
+    credentials = Credentials(store, SEAL, Redactors(), environment={})
 
     assert await code_of(credentials, "acme", "keyring:mine") == "credential_not_found"

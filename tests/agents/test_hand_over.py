@@ -6,8 +6,9 @@ import pytest
 
 from tests.engine.simulation import Simulation, edge, node, sketch
 from wopr.protocol.documents import Json, JsonObject
-from wopr.runtime.appender import Burst, Guard
+from wopr.runtime.appender import Burst, DataLimits, Guard
 from wopr.runtime.handoffs import hand_over
+from wopr.runtime.spilling import Spilled
 from wopr.runtime.vault import Vault
 from wopr.security.redact import Redactor
 
@@ -28,6 +29,9 @@ def reached(second: JsonObject, discovery: JsonObject | None = None) -> Burst:
         guard=Guard(AGENTS if discovery is None else discovery),
         now=run.now,
         new_id=lambda: f"id-{next(numbers)}",
+        limits=DataLimits(),
+        log_bytes=0,
+        spilled=Spilled(),
     )
 
 

@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wopr.agents.tools import (
-    BUCKETS_KEPT,
-    ToolLimits,
     allowed,
     args_hash,
     decide,
@@ -104,53 +102,3 @@ def test_a_number_that_no_double_holds_exactly_is_hashed_as_a_double(number: flo
 def test_what_is_no_json_is_refused(value: Json) -> None:
     with pytest.raises(Refused):
         args_hash({"v": value})
-
-
-class Clock:
-    """Time that moves only when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_bucket_lets_a_burst_pass_and_then_one_call_per_tick() -> None:
-    clock = Clock()
-    limits = ToolLimits(per_second=2, burst=3, clock=clock)
-
-    assert [limits.take("key", "tool") for _ in range(4)] == [0, 0, 0, 1]
-    clock.now += 0.5
-    assert [limits.take("key", "tool") for _ in range(2)] == [0, 1]
-
-
-def test_every_principal_has_a_bucket_for_every_tool() -> None:
-    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
-
-    for principal in ("a", "b"):
-        for tool in ("x", "y"):
-            assert limits.take(principal, tool) == 0
-            assert limits.take(principal, tool) > 0
-
-
-def test_a_slow_rate_says_how_long_it_takes() -> None:
-    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
-    limits.take("key", "tool")
-
-    assert limits.take("key", "tool") == 1000
-
-
-def test_a_rate_of_zero_is_no_limit() -> None:
-    limits = ToolLimits(per_second=0, burst=1, clock=Clock())
-
-    assert {limits.take("key", "tool") for _ in range(100)} == {0}
-
-
-def test_buckets_that_are_not_used_are_let_go() -> None:
-    limits = ToolLimits(per_second=0.001, burst=1, clock=Clock())
-    limits.take("first", "tool")
-    for number in range(BUCKETS_KEPT):
-        limits.take(str(number), "tool")
-
-    assert limits.take("first", "tool") == 0

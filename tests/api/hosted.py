@@ -17,7 +17,7 @@ from wopr.runtime.settings import Settings
 from wopr.testing.models import ScriptedModels
 from wopr.testing.transport import InProcess
 
-KEY = "test_acme_admin"
+KEY = "test_acme_admin_key"
 
 
 @asynccontextmanager

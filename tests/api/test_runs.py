@@ -333,3 +333,16 @@ async def test_a_host_in_memory_leaves_no_file_behind(
         await (await host.start("hello")).result()
 
     assert os.listdir(tmp_path) == []
+
+
+async def test_the_result_of_a_run_has_large_values_in_full(host: Host) -> None:
+    flow = desk()
+    text = "large " * 100_000
+    run = await host.start(flow, Ticket("Ada", text))
+    await run.settled()
+    await run.answer("accept")
+
+    assert await run.result() == {"text": f"{text.upper()}!"}
+    shown = (await run.snapshot()).outputs
+    assert isinstance(shown, dict)
+    assert shown["text"]["$artifact"]["bytes"] == 600_003

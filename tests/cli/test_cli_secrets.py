@@ -9,7 +9,7 @@ import anyio
 from wopr.agents.credentials import Credentials
 from wopr.runtime.host_secret import host_secret
 from wopr.security.credential_names import SEAL_PURPOSE
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import Seal, derive
 from wopr.store.open import open_store
 
@@ -24,7 +24,7 @@ def resolved(tenant: str, name: str) -> str:
         store = await open_store("sqlite:///data/wopr.db")
         try:
             seal = Seal(derive(host_secret(Path("data"), {}), SEAL_PURPOSE))
-            return await Credentials(store, seal, Redactor(), environment={}).resolve(tenant, name)
+            return await Credentials(store, seal, Redactors(), environment={}).resolve(tenant, name)
         finally:
             await store.close()
 

@@ -38,6 +38,7 @@ PATHS = {
     "fork": "/runs/{run_id}/fork?mode=branch&from=1",
     "compare": "/compare?a={run_id}&b={ended}",
     "live": "/runs/{ended}/live",
+    "artifact": "/runs/{large}/artifacts/{artifact_id}",
     "wait": "/inbox/{waiting}/{gate}",
     "find-judge": "/reviews/judges?id={judge_id}",
     "review-item": "/reviews/queues/{queue_id}/items/{ended}?until=9999999999999",
@@ -67,13 +68,22 @@ SAMPLES = [
 ]
 # Pages that only lead elsewhere, and those that are no page but a file or a stream.
 LEADS_ON = {"start", "theme", "create-key", "answer-many", "next-item", "find-judge"}
-NO_MARKUP = {"markdown", "bundle", "live", "workflow-source", "manifest", "inbox-count"}
+NO_MARKUP = {
+    "markdown",
+    "bundle",
+    "artifact",
+    "live",
+    "workflow-source",
+    "manifest",
+    "inbox-count",
+}
 SHOWN = [s for s in SAMPLES if s.page.name not in LEADS_ON | NO_MARKUP]
 SENT = [s for s in SAMPLES if s.page.post is not None]
 
 # Pages on which there is no text of anybody's.
 WORDLESS = {"signIn", "signOut", "keys", "cancel", "pause", "resume", "create-queue"} | {
-    # Ids of agents, checkpoints and runs only, which can hold no markup.
+    # Ids of agents, checkpoints and runs only, and numbers, which can hold no markup.
+    "usage",
     "fleet",
     "fleet-audits",
     "fleet-runs",
@@ -166,6 +176,8 @@ class Belongings:
         wire.register(definition)
         self.run_id = wire.create(definition["id"], tags=[self.tag])
         self.ended = str(wire.run("conformance-noop", tags=[self.tag])["runId"])
+        spilling = workflow([node("only")], id=fresh(tenant), variables=[variable("text")])
+        large = wire.run(wire.register(spilling), {"text": self.tag * 20_000})
         self.agent_id = fresh(f"private.{tenant}.agent")
         installed = wire.post("/v1/agents", probed_agent(self.agent_id))
         assert installed.status_code == 201, installed.text
@@ -187,6 +199,8 @@ class Belongings:
         self.real = {
             "run_id": self.run_id,
             "ended": self.ended,
+            "large": str(large["runId"]),
+            "artifact_id": str(large["inputs"]["text"]["$artifact"]["artifactId"]),
             "workflow_id": str(definition["id"]),
             "node_id": "wait",
             "sequence": "1",

@@ -73,7 +73,7 @@ def _paid_twice() -> tuple[JsonObject, JsonObject]:
         agent=AGENT,
         mockToolCalls=[{"toolId": "shop:orders", "arguments": {}, "result": {"order": "o-17"}}],
         mockHandoff={"toAgentId": "core.conformance.refunds", "reason": "a refund is due"},
-        mockDecision={"decision": {"refund": 49}, "confidence": 0.9},
+        mockDecision={"decision": {"refund": 49.75}, "confidence": 0.9},
     )
     return notes, agent
 
@@ -96,7 +96,7 @@ def test_a_wait_shows_the_inputs_of_its_run_and_the_steps_that_led_to_it(
             "shop:orders",
             "o-17",
             "a refund is due",
-            "49",
+            "49.75",
         ]
         places = [text.find(each) for each in shown]
         assert -1 not in places

@@ -4,6 +4,7 @@ import re
 
 from tests.console.client import Person
 from tests.console.conftest import SignedIn
+from tests.wire.at_rest import stored
 from tests.wire.host import VIEWER, ServedHost
 
 
@@ -15,6 +16,20 @@ def test_a_new_key_is_shown_once_and_works(acme: Person, signed_in: SignedIn) ->
     person = signed_in(key)
     assert "reviewer" in person.page("/settings").text
     assert key not in acme.get("/settings").text
+
+
+def test_a_page_with_a_new_key_is_not_kept_for_a_repeated_request(
+    acme: Person, host: ServedHost
+) -> None:
+    form = {"csrf": acme.token(), "name": "for Bob", "role": "viewer"}
+    headers = {"Idempotency-Key": "the same twice"}
+
+    pages = [acme.http.post("/settings/keys", data=form, headers=headers).text for _ in range(2)]
+
+    first, second = (re.findall(r"wopr_live_[\w-]+", page) for page in pages)
+    assert len(first) == len(second) == 1
+    assert first != second
+    assert first[0].encode() not in stored(host)
 
 
 def test_nobody_gives_away_more_than_they_have(signed_in: SignedIn, host: ServedHost) -> None:

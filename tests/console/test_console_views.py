@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wopr.console.graph_layout import layered
-from wopr.console.run_log import RunLog
+from wopr.console.run_log import RunLog, entry_of
 from wopr.console.spans import GrowingSpans, node_spans
 from wopr.console.story import newest, story
 from wopr.console.timeline import Axis
@@ -79,7 +79,7 @@ def _log(*events: tuple[str, str, int, Json]) -> RunLog:
             sequence=sequence,
             node_id=node_id,
         )
-        log.add(encode(event))
+        log.add(entry_of(encode(event)))
     return log
 
 

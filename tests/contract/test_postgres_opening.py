@@ -21,6 +21,8 @@ from wopr.store.postgres.schema import MIGRATIONS, Migration, migrate, schema_ve
 
 pytestmark = pytest.mark.anyio
 
+KEY = b"the tenant key of these tests..."
+
 
 @pytest.fixture
 def empty_url(databases: Databases) -> Iterator[str]:
@@ -108,7 +110,7 @@ async def test_an_ordinary_owner_migrates_and_is_bound_by_row_level_security(
     do(
         databases.server,
         f"ALTER DATABASE {name_of(empty_url)} OWNER TO {login}",
-        f"GRANT wopr_service, wopr_clockwork TO {login}",
+        f"GRANT wopr_service, wopr_clockwork, wopr_tenant TO {login}",
     )
 
     store = await PostgresStore.open(as_login(empty_url, login))
@@ -126,13 +128,44 @@ async def test_a_login_of_the_service_alone_opens_what_is_migrated_and_nothing_e
     databases: Databases, postgres_url: str, empty_url: str, login: str
 ) -> None:
     do(databases.server, f"GRANT wopr_service TO {login}")
+    options = StoreOptions(tenant_key=KEY)
+    owner = await PostgresStore.open(postgres_url, options)
+    assert "SQL with this login can read every tenant" in (await owner.facts()).settings["tenants"]
+    await owner.close()
 
-    store = await PostgresStore.open(as_login(postgres_url, login))
+    store = await PostgresStore.open(as_login(postgres_url, login), options)
     await store.append(TENANT, [batch()])
+    assert (await store.facts()).settings["tenants"] == "signed"
     await store.close()
 
     with pytest.raises(Refused, match="may not make tables"):
         await PostgresStore.open(as_login(empty_url, login))
+
+
+@pytest.mark.parametrize("own", [None, b"another tenant key of 32 bytes.."])
+async def test_a_login_of_the_service_with_an_unknown_host_key_is_told_what_to_do(
+    databases: Databases, postgres_url: str, login: str, own: bytes | None
+) -> None:
+    do(databases.server, f"GRANT wopr_service TO {login}")
+
+    with pytest.raises(Refused, match="WOPR_HOST_KEY"):
+        await PostgresStore.open(as_login(postgres_url, login), StoreOptions(tenant_key=own))
+
+
+async def test_a_signing_that_was_cut_off_is_finished_by_the_next_owner(postgres_url: str) -> None:
+    do(
+        postgres_url,
+        "ALTER POLICY own_rows ON wopr.runs TO PUBLIC USING (true)",
+        "DROP POLICY checked_rows ON wopr.runs",
+    )
+
+    store = await PostgresStore.open(postgres_url)
+    await store.append(TENANT, [batch()])
+    await store.close()
+
+    with psycopg.connect(postgres_url) as admin:
+        found = admin.execute("SELECT qual FROM pg_policies WHERE tablename = 'runs'").fetchall()
+    assert any("signed_tenant" in policy for (policy,) in found)
 
 
 async def test_a_login_that_cannot_become_the_service_is_told_what_to_ask_for(

@@ -23,7 +23,7 @@ from wopr.store.postgres.schema_fleet import FLEET_FUNCTIONS, FLEET_PUSHES_FUNCT
 from wopr.store.postgres.schema_host import HOST_FUNCTIONS, HostFunction
 from wopr.store.postgres.schema_peers import PEER_FUNCTIONS
 from wopr.store.postgres.schema_reads import TENANT_READS
-from wopr.store.postgres.schema_timers import TAKE_DUE
+from wopr.store.postgres.schema_timers import DUE_OF_EACH, TAKE_DUE
 from wopr.store.postgres.schema_traces import TRACES_FUNCTIONS
 from wopr.store.sql.counting import counting
 from wopr.store.sql.dialect import POSTGRES
@@ -45,6 +45,7 @@ _HOST: tuple[HostFunction, ...] = (
     *FLEET_PUSHES_FUNCTIONS,
     *TRACES_FUNCTIONS,
     OPEN_COUNTS,
+    DUE_OF_EACH,
 )
 VERBS = ("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")
 # Totals for the operator's command line.
@@ -55,13 +56,20 @@ WALKS_ALL_ON_PURPOSE = {
     "peers._LEASES",
     "peers._PROCESSES",
     "peers._QUEUE_FACTS",
+    # As many rows as there are keys.
+    "store._ENCRYPTION_KEYS",
 }
 # For metrics, at every scrape: indexes that hold what is open, or at work, and nothing else.
 WALKS_WHAT_IS_OPEN = {"host_counts": "runs_unfinished", "host_held": "runs_held"}
 # What is sorted is one request's, or a page that is cut already.
-SORTS_A_FEW = {"queues._ADD_ITEMS", "agents._NEWEST_OF_EACH", "workflows._NEWEST_OF_EACH"}
+SORTS_A_FEW = {
+    "queues._ADD_ITEMS",
+    "agents._NEWEST_OF_EACH",
+    "workflows._NEWEST_OF_EACH",
+    "runs._EVENTS_OF_SIZE",
+}
 # About the database itself, not about what is stored in it; and migrations, which run once.
-OF_THE_CATALOGUE = re.compile(r"roles\..*|schema(_\w+)?\..*|store\._SETTINGS")
+OF_THE_CATALOGUE = re.compile(r"(roles|tokens)\..*|schema(_\w+)?\..*|store\._SETTINGS")
 # Only what the tables' own order gives: whatever needs a walk or a sort shows it.
 ORDERS = """
 SET search_path = wopr;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -11,6 +12,7 @@ from psycopg import errors, sql
 
 from tests.contract.builders import OTHER, TENANT, batch, key
 from tests.postgres.databases import Databases
+from tests.postgres.tokens import stored_key, tenant_token
 from wopr.store.postgres import PostgresStore
 
 pytestmark = pytest.mark.anyio
@@ -19,12 +21,18 @@ Connection: TypeAlias = psycopg.Connection[Any]
 
 # They hold nothing of anybody's.
 WITHOUT_TENANT = {
+    "audit_sinks",
     "audit_checkpoints",
     "probes",
     "migrations",
     "processes",
     "leases",
     "shared_facts",
+    # Read by the functions that check tokens, and by the owner.
+    "token_keys",
+    "token_grace",
+    # Ids of keys.
+    "encryption_keys",
     # Tenants and runs by name, and nothing else of theirs.
     "procrastinate_jobs",
     "procrastinate_workers",
@@ -90,8 +98,12 @@ def owners(connection: Connection, table: str) -> list[str]:
     return sorted(row[0] for row in found)
 
 
-def act_as(connection: Connection, tenant: str) -> None:
-    connection.execute("SELECT set_config('wopr.tenant', %s, false)", (tenant,))
+def act_as(
+    admin: Connection, connection: Connection, tenant: str, *, in_transaction: bool = False
+) -> None:
+    """Do what the host does: name a tenant by a token that is signed for this connection."""
+    token = tenant_token(stored_key(admin), connection, tenant)
+    connection.execute("SELECT set_config('wopr.token', %s, %s)", (token, in_transaction))
 
 
 def test_every_table_has_a_tenant_and_forced_security_or_is_known_to_need_none(
@@ -108,7 +120,7 @@ def test_a_tenant_sees_its_own_rows_of_every_table_and_nobody_else_s(
     admin: Connection, service: Connection
 ) -> None:
     for table in tenant_tables(admin):
-        act_as(service, OTHER)
+        act_as(admin, service, OTHER)
 
         # A trigger may have added rows to a table of counts.
         assert set(owners(service, table)) == {OTHER}, table
@@ -123,7 +135,7 @@ def test_a_tenant_s_name_is_gone_with_its_transaction(
     admin: Connection, service: Connection
 ) -> None:
     with service.transaction():
-        service.execute("SELECT set_config('wopr.tenant', %s, true)", (TENANT,))
+        act_as(admin, service, TENANT, in_transaction=True)
         assert owners(service, "runs") == [TENANT]
 
     assert owners(service, "runs") == []
@@ -132,7 +144,7 @@ def test_a_tenant_s_name_is_gone_with_its_transaction(
 def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
     admin: Connection, service: Connection
 ) -> None:
-    act_as(service, OTHER)
+    act_as(admin, service, OTHER)
     for table in tenant_tables(admin):
         name, before = sql.Identifier(table), owners(admin, table)
         for statement in (
@@ -151,8 +163,8 @@ def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
         assert set(before) == {TENANT, OTHER}, table
 
 
-def test_a_row_cannot_be_given_to_another_tenant(service: Connection) -> None:
-    act_as(service, OTHER)
+def test_a_row_cannot_be_given_to_another_tenant(admin: Connection, service: Connection) -> None:
+    act_as(admin, service, OTHER)
 
     with pytest.raises(errors.InsufficientPrivilege):
         service.execute("UPDATE runs SET tenant = %s", (TENANT,))
@@ -162,6 +174,12 @@ def test_a_row_cannot_be_given_to_another_tenant(service: Connection) -> None:
     "statement",
     [
         "SET ROLE wopr_clockwork",
+        "SET ROLE wopr_tenant",
+        "SELECT * FROM token_keys",
+        "INSERT INTO token_keys (key_id, inner_key, outer_key) VALUES ('mine', '', '')",
+        "INSERT INTO token_grace VALUES (now() + interval '1 day')",
+        "SELECT token_tenant('a')",
+        "CREATE FUNCTION wopr.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
         "ALTER TABLE runs DISABLE ROW LEVEL SECURITY",
         "DROP POLICY own_rows ON runs",
         "CREATE POLICY mine ON runs USING (true)",
@@ -175,9 +193,11 @@ def test_a_row_cannot_be_given_to_another_tenant(service: Connection) -> None:
         "CREATE TABLE wopr.mine (tenant text)",
     ],
 )
-def test_the_service_cannot_take_the_fence_down(service: Connection, statement: str) -> None:
+def test_the_service_cannot_take_the_fence_down(
+    admin: Connection, service: Connection, statement: str
+) -> None:
     service.execute("SET SESSION AUTHORIZATION wopr_service")
-    act_as(service, OTHER)
+    act_as(admin, service, OTHER)
 
     with pytest.raises(errors.InsufficientPrivilege):
         service.execute(statement.encode())
@@ -186,31 +206,49 @@ def test_the_service_cannot_take_the_fence_down(service: Connection, statement: 
 def test_the_service_owns_nothing_and_bypasses_nothing(admin: Connection) -> None:
     attributes = admin.execute(
         "SELECT rolname, rolsuper OR rolbypassrls OR rolcanlogin FROM pg_roles "
-        "WHERE rolname IN ('wopr_service', 'wopr_clockwork')"
+        "WHERE rolname IN ('wopr_service', 'wopr_clockwork', 'wopr_tenant')"
     )
     owned = admin.execute(
         "SELECT count(*) FROM pg_class WHERE relowner IN "
-        "('wopr_service'::regrole, 'wopr_clockwork'::regrole)"
+        "('wopr_service'::regrole, 'wopr_clockwork'::regrole, 'wopr_tenant'::regrole)"
     )
 
-    assert dict(attributes) == {"wopr_service": False, "wopr_clockwork": False}
+    roles = ("wopr_service", "wopr_clockwork", "wopr_tenant")
+    assert dict(attributes) == dict.fromkeys(roles, False)
     assert owned.fetchone() == (0,)
 
 
-def test_what_crosses_tenants_belongs_to_the_clockwork_and_is_open_to_the_service_only(
+def test_functions_with_rights_of_their_own_check_a_token_and_are_open_to_the_service_only(
     admin: Connection,
 ) -> None:
     definers = admin.execute(
-        "SELECT proname, pg_get_userbyid(proowner), proconfig, "
+        "SELECT proname, pg_get_userbyid(proowner), proconfig[1], prosrc, "
         "has_function_privilege('public', p.oid, 'EXECUTE') "
         "FROM pg_proc p WHERE pronamespace = 'wopr'::regnamespace AND prosecdef"
     ).fetchall()
 
-    assert len(definers) > 15
-    for name, owner, settings, is_public in definers:
-        assert name.startswith("host_")
-        assert (owner, is_public) == ("wopr_clockwork", False), name
-        assert settings == ["search_path=wopr, pg_temp"], name
+    assert len(definers) > 40
+    for name, owner, setting, source, is_public in definers:
+        crosses = name.startswith("host_")
+        assert (owner, is_public) == ("wopr_clockwork" if crosses else "wopr_tenant", False), name
+        assert setting == "search_path=wopr, pg_temp", name
+        checks = source.split(";")[0] if crosses else source
+        assert re.search(r"require_token\('[tf]'\)" if crosses else "token_(tenant|keys)", checks)
+        needs_host = name not in ("host_audit_last", "host_audit_append")
+        assert ("require_token('t')" in checks) == (crosses and needs_host), name
+
+
+def test_no_policy_believes_a_session_variable_of_the_service(admin: Connection) -> None:
+    policies = admin.execute(
+        "SELECT tablename, roles::text[], qual, with_check FROM pg_policies "
+        "WHERE schemaname = 'wopr' AND roles && '{public,wopr_service}'"
+    ).fetchall()
+
+    assert {table for table, *_ in policies} == set(tenant_tables(admin))
+    for table, roles, qual, with_check in policies:
+        assert roles == ["wopr_service"], table
+        assert qual == with_check
+        assert qual.split("=")[1].split() == "( SELECT signed_tenant() AS signed_tenant))".split()
 
 
 def test_the_clockwork_sees_no_body_of_a_run(admin: Connection) -> None:

@@ -21,10 +21,24 @@ from wopr.store.sql.inbox import pending_listing
 from wopr.store.sql.listing import listing
 from wopr.store.sqlite.connect import open_writer
 
-# Totals for the operator's command line; they run on a thread and rarely.
-WALKS_ALL_ON_PURPOSE = {"store._TOTALS", "keys._ALL"}
-# For metrics, at every scrape: an index that holds what is open and nothing else.
-WALKS_WHAT_IS_OPEN = {"clockwork._OPEN_COUNTS", "clockwork._WAITING_FOR_CODE"}
+# Totals for the operator's command line, and the few keys that encrypt; they run on a thread and
+# rarely.
+WALKS_ALL_ON_PURPOSE = {
+    "store._TOTALS",
+    "store._ENCRYPTION_KEYS",
+    "keys._ALL",
+    "usage._QUOTAS",
+    "usage._FORGET_COUNTS",
+    "usage._ALL_USAGE",
+}
+# For metrics, recounts and the start: an index that holds what is open, or has crashes, alone.
+WALKS_WHAT_IS_OPEN = {
+    "clockwork._OPEN_COUNTS",
+    "clockwork._WAITING_FOR_CODE",
+    "recovery._WITH_CRASHES",
+    "recovery._QUARANTINE",
+    "clockwork._COUNT_ALL_ACTIVE",
+}
 # Its page is cut before it is sorted.
 SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
 
@@ -68,7 +82,7 @@ def walks(steps: list[str]) -> list[str]:
 
     Rows of a subquery are bounded by its LIMIT, and those below a run by its children.
     """
-    bounded = ("SCAN (subquery", "SCAN part", "SCAN known", "SCAN below")
+    bounded = ("SCAN (subquery", "SCAN part", "SCAN known", "SCAN below", "SCAN CONSTANT ROW")
     return [step for step in steps if step.startswith("SCAN") and not step.startswith(bounded)]
 
 

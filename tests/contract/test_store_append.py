@@ -77,6 +77,22 @@ async def test_any_text_is_kept_and_found_again(store: Store) -> None:
     assert sorted(await store.unfinished(None, 10)) == [(TENANT, text), (TENANT, "other")]
 
 
+async def test_a_page_ends_with_the_event_that_brings_it_to_the_size_asked_for(
+    store: Store,
+) -> None:
+    written = events(0, 5)
+    await store.append(TENANT, [Batch(run=run(last=4), first=0, events=written)])
+    one = len(written[0].body)
+
+    sizes = [1, one, one + 1, 3 * one, 100 * one]
+    pages = [await store.read(TENANT, "run-1", 0, 100, most_bytes=size) for size in sizes]
+    later = await store.read(TENANT, "run-1", 3, 1, most_bytes=100 * one)
+
+    assert [len(page) for page in pages] == [1, 1, 2, 3, 5]
+    assert pages[-1] == list(written)
+    assert later == [written[3]]
+
+
 async def test_a_log_is_read_in_pages(store: Store) -> None:
     await store.append(TENANT, [batch(count=250)])
 

@@ -11,7 +11,7 @@ import pytest
 from tests.contract.builders import OTHER, TENANT, batch
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.port import Batch, Store
-from wopr.store.port.audit import AuditDraft, CheckpointRow
+from wopr.store.port.audit import AuditDraft, CheckpointRow, SinkPosition
 
 pytestmark = pytest.mark.anyio
 
@@ -95,3 +95,25 @@ async def test_checkpoints_are_kept_once_and_found_by_where_they_stand(store: St
     assert await store.last_checkpoint(9) == checkpoint(4)
     assert await store.last_checkpoint(10) == checkpoint(9)
     assert await store.signed_head() == 14
+
+
+async def test_entries_that_are_appended_together_follow_on_each_other(store: Store) -> None:
+    await store.append_audit(draft("a"))
+
+    last = await store.append_audit(draft("b"), draft("c"))
+
+    rows = await store.audit_entries(0, 10)
+    assert last == 2
+    assert [row.body.split()[1] for row in rows] == [b"a", b"b", b"c"]
+    assert rows[2].body.endswith(rows[1].digest.hex().encode())
+
+
+async def test_a_sink_has_a_position_of_its_own_that_never_goes_back(store: Store) -> None:
+    assert await store.sink_position("a") == SinkPosition(-1, -1)
+
+    await store.put_sink_position("a", SinkPosition(7, 5))
+    await store.put_sink_position("b", SinkPosition(1, -1))
+    await store.put_sink_position("a", SinkPosition(3, 6))
+
+    assert await store.sink_position("a") == SinkPosition(7, 6)
+    assert await store.sink_position("b") == SinkPosition(1, -1)

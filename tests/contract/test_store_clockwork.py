@@ -32,6 +32,16 @@ async def test_due_runs_come_earliest_first_over_all_tenants(store: Store) -> No
     assert await store.next_due(T0 + 1) == T0 + 2
 
 
+async def test_due_runs_of_each_tenant_are_found_behind_the_many_of_another(store: Store) -> None:
+    await store.append(TENANT, [batch(f"run-{n}", wake_at=T0 + n) for n in range(9)])
+    await store.append(OTHER, [batch("theirs", wake_at=T0 + 10), batch("later", wake_at=T0 + 99)])
+
+    found = await store.due_of_each(T0 + 20, 2)
+
+    assert sorted(found) == sorted([(TENANT, "run-0"), (TENANT, "run-1"), (OTHER, "theirs")])
+    assert await store.due_of_each(T0 - 1, 2) == []
+
+
 async def test_a_run_that_ended_or_sleeps_without_a_date_is_never_due(store: Store) -> None:
     await store.append(TENANT, [batch(wake_at=T0), batch("run-2", wake_at=T0)])
 

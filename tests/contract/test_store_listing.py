@@ -124,3 +124,13 @@ async def test_a_run_is_listed_under_its_present_status_only(store: Store) -> No
     completed = await store.runs(TENANT, RunFilter(statuses=("completed",)), None, 10)
     assert running.runs == ()
     assert [row.run_id for row in completed.runs] == ["run-1"]
+
+
+async def test_a_list_has_no_snapshots(store: Store) -> None:
+    await store.append(TENANT, [batch("run-1"), ended("run-1")])
+
+    page = await store.runs(TENANT, RunFilter(), None, 10)
+
+    assert [(row.run_id, row.status, row.snapshot) for row in page.runs] == [
+        ("run-1", "completed", None)
+    ]

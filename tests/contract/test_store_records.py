@@ -37,7 +37,9 @@ async def test_the_newest_version_is_the_one_registered_last(store: Store) -> No
     assert await store.workflow(TENANT, "greet", None) == versions[2]
     assert await store.workflow(TENANT, "greet", "2") == versions[0]
     assert await store.workflow(TENANT, "greet", "3") is None
-    assert await store.workflow_versions(TENANT, "greet") == versions[::-1]
+    assert await store.workflow_versions(TENANT, "greet", 10, 0) == versions[::-1]
+    assert await store.workflow_versions(TENANT, "greet", 1, 1) == [versions[1]]
+    assert await store.workflow_versions(TENANT, "greet", 10, 3) == []
 
 
 async def test_workflows_are_listed_by_id_in_their_newest_version(store: Store) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.contract.builders import OTHER, T0, TENANT, batch, ended, suspending, suspension
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.port import Store, Suspension, SuspensionFilter
+from wopr.store.port.suspensions import PENDING_BYTES
 
 pytestmark = pytest.mark.anyio
 
@@ -199,3 +200,20 @@ async def test_suspensions_outlive_the_process(store_url: str) -> None:
 
     assert await pending(after) == []
     await after.close()
+
+
+@pytest.mark.parametrize("where", [EVERY, SuspensionFilter(kinds=KINDS)])
+async def test_a_page_ends_with_the_suspension_that_brings_it_to_its_limit_of_bytes(
+    store: Store, where: SuspensionFilter
+) -> None:
+    large = [
+        suspension(f"int-{number}", at=T0 + number, body=b"%d" % number * (PENDING_BYTES // 2))
+        for number in range(5)
+    ]
+    await store.append(TENANT, [suspending(*large)])
+
+    page = await store.pending(TENANT, where, None, 5)
+
+    newest_first = large[::-1]
+    assert list(page.suspensions) == newest_first[:2]
+    assert await pending(store, where) == newest_first

@@ -27,6 +27,7 @@ from wopr.fleet.observed_view import View
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
+from wopr.protocol.forks import Fork
 from wopr.protocol.workflow import WorkflowDefinition
 from wopr.store.port import SHARED, RunRow, StoredEvent
 from wopr.store.sql.rows import RUN_COLUMNS, run_row
@@ -47,9 +48,25 @@ class StoredRun:
         return [msgspec.json.decode(event.body, type=RunEvent) for event in self.log]
 
     @property
+    def fork(self) -> Fork | None:
+        """Where a forked run comes from."""
+        return None if self.row.fork is None else msgspec.json.decode(self.row.fork, type=Fork)
+
+    @property
     def dispatched(self) -> list[str]:
-        """The children that the log names."""
-        return [e.payload["childRunId"] for e in self.events if e.type == "node.dispatched"]
+        """The children that the run itself started.
+
+        A replay, and the history of a branch, name the children of their source.
+        """
+        fork = self.fork
+        if fork is not None and fork.mode == "replay":
+            return []
+        first = 0 if fork is None else fork.from_seq
+        return [
+            event.payload["childRunId"]
+            for event in self.events
+            if event.type == "node.dispatched" and event.sequence >= first
+        ]
 
 
 class Stored:
@@ -116,6 +133,8 @@ class Stored:
             workflow_version=row.workflow_version,
             parent_run_id=row.parent_run_id,
             parent_node_id=row.parent_node_id,
+            root_run_id=row.root_run_id,
+            fork=run.fork,
         )
         graph = self.graph(run.tenant, row.workflow_id, row.workflow_version)
         return fold_all(initial(identity, graph), run.events)
@@ -196,8 +215,7 @@ def _row(stored: Stored, run: StoredRun) -> Iterator[str]:
         yield "it has ended and still has a wake-up, a wish or something sealed"
     if not state.is_terminal and row.wake_at is None:
         yield "it has not ended and nothing will wake it"
-    has_children = any(node.children for node in state.nodes.values())
-    rebuilt = encode(snapshot(state)) if state.is_terminal and not has_children else None
+    rebuilt = encode(snapshot(state)) if state.is_terminal and not state.children else None
     if row.snapshot != rebuilt:
         yield f"the snapshot is {row.snapshot!r}, from the log {rebuilt!r}"
 

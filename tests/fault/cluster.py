@@ -6,7 +6,6 @@ import base64
 import re
 import secrets
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,9 @@ import psycopg
 
 from tests.fault.checker import Stored, problems
 from tests.fault.hosts import DEADLINE_SECONDS, FragileHost, eventually
+from tests.forked import start
 from tests.wire.definitions import node, workflow
-from tests.wire.host import WOPR, environment
+from tests.wire.host import environment
 from wopr.protocol.documents import JsonObject
 
 LOCAL = "-c search_path=wopr"
@@ -36,13 +36,8 @@ class Member(FragileHost):
         """Start a process without waiting until it is up."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.stderr_file.open("a") as stderr:
-            self.process = subprocess.Popen(
-                [WOPR, self.command_name, "--port", "0", *self.options],
-                env=environment(self.data_dir, self.variables),
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+            arguments = (self.command_name, "--port", "0", *self.options)
+            self.process = start(arguments, environment(self.data_dir, self.variables), stderr)
 
     def start(self) -> None:
         """Start it and wait for the address that it prints."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fault.checker import problems
+from tests.forked import Process, start
 from tests.wire.client import Wire
-from tests.wire.host import ACME, WOPR, ServedHost, environment
+from tests.wire.host import ACME, ServedHost, environment
 
 DEADLINE_SECONDS = 60.0
 
@@ -32,7 +32,7 @@ class FragileHost(ServedHost):
         return self.variables.get("WOPR_DB") or self.db
 
     @property
-    def running(self) -> subprocess.Popen[str]:
+    def running(self) -> Process:
         assert self.process is not None
         return self.process
 
@@ -70,19 +70,14 @@ class FragileHost(ServedHost):
         process, self.process = self.running, None
         process.communicate(timeout=seconds)
         self.hang_up()
-        return process.returncode
+        return process.wait()
 
     def launch(self) -> None:
         """Start a process without waiting until it serves."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.stderr_file.open("a") as stderr:
-            self.process = subprocess.Popen(
-                [WOPR, "serve", "--port", "0", *self.options],
-                env=environment(self.data_dir, self.variables),
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+            arguments = ("serve", "--port", "0", *self.options)
+            self.process = start(arguments, environment(self.data_dir, self.variables), stderr)
 
     def check(self) -> None:
         """Stop the host if it runs, and find nothing wrong with what it leaves behind."""

@@ -165,6 +165,8 @@ async def bench(
     url: str = "",
     executes: bool = True,
     max_held_runs: int = 1000,
+    max_held_bytes: int = 512 * 1024 * 1024,
+    inline_value_bytes: int = 256 * 1024,
 ) -> AsyncGenerator[Bench, None]:
     """Run a host with these node types beside its own, on SQLite unless another URL is given."""
     registry = builtin_registry(with_conformance=True)
@@ -174,10 +176,12 @@ async def bench(
     settings = Settings(
         data_dir=data_dir,
         db=url,
-        api_keys=f"test_key:{TENANT}",
+        api_keys=f"test_key_0123456789:{TENANT}",
         drain_seconds=DRAIN_SECONDS,
         executes=executes,
         max_held_runs=max_held_runs,
+        max_held_bytes=max_held_bytes,
+        inline_value_bytes=inline_value_bytes,
     )
     sources = Sources(now=clock, new_id=new_id)
     async with running_host(settings, sources, registry) as host:

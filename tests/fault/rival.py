@@ -14,6 +14,7 @@ import msgspec
 import psycopg
 
 from tests.fault.inprocess import TENANT
+from tests.postgres.tokens import stored_key, tenant_token
 from wopr.protocol.documents import UNSET, JsonObject, encode
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_millis
@@ -113,5 +114,7 @@ def _append(connection: Connection, step: Batch) -> None:
     if isinstance(connection, sqlite3.Connection):
         append_batches(connection, TENANT, [step])
         return
-    [(answer,)] = connection.execute(APPEND, appending(TENANT, [step]).values).fetchall()
+    token = tenant_token(stored_key(connection), connection, TENANT)
+    values = appending(TENANT, [step]).values(token)
+    [(answer,)] = connection.execute(APPEND, values).fetchall()
     assert answer == "ok"

@@ -17,7 +17,7 @@ from wopr.cli.main import app
 from wopr.protocol.documents import JsonObject
 from wopr.runtime.audit import INTERVAL_ENTRIES, Audit, audit_key
 from wopr.runtime.audit_verifying import Verdict, verify
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.open import open_audit_copy, open_store
 
 ENTRIES = 2300
@@ -26,7 +26,7 @@ NOON = 1_800_000_000_000
 
 async def _write(folder: Path) -> None:
     store = await open_store(f"sqlite:///{folder / 'wopr.db'}")
-    audit = Audit(store, audit_key(folder), lambda: NOON, Redactor())
+    audit = Audit(store, audit_key(folder), lambda: NOON, Redactors())
     async with anyio.create_task_group() as tasks:
         for number in range(ENTRIES):
             tasks.start_soon(audit.record, f"t{number % 3}", "ada", "run.cancel", f"run-{number}")
@@ -242,7 +242,7 @@ def test_a_damaged_log_is_not_signed_any_further(copy: Path, damaged: sqlite3.Co
 
     async def sign() -> int:
         store = await open_store(f"sqlite:///{copy}")
-        await Audit(store, audit_key(copy.parent), lambda: NOON, Redactor()).sign()
+        await Audit(store, audit_key(copy.parent), lambda: NOON, Redactors()).sign()
         signed = await store.signed_head()
         await store.close()
         return signed

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.checker import main, problems
+from tests.fault.forking import forked
 from tests.fault.inprocess import Gates, bench, gate_types, numbered
 from tests.wire.definitions import delay, node
 
@@ -49,6 +50,20 @@ async def test_a_database_that_a_host_left_behind_has_no_problems(
     assert main(str(db)) == 0
 
     assert capsys.readouterr().out == "no problems found\n"
+
+
+async def test_forks_of_runs_and_of_parents_have_no_problems(tmp_path: Path, gates: Gates) -> None:
+    gates.open("gate")
+    async with bench(tmp_path, *gate_types(gates), new_id=numbered()) as ours:
+        child = await ours.register([node("gate", "test.gate")])
+        call = node("call", "core.subWorkflow", config={"workflowId": child})
+        for nodes in ([node("one"), node("two")], [node("one"), call]):
+            source = await ours.create(await ours.register(nodes))
+            await ours.until(source, "completed")
+            await forked(ours, source, "replay")
+            await forked(ours, source, "branch", 3)
+
+    assert problems(tmp_path / "wopr.db") == []
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_runs_that_wait_for_code_can_be_listed_and_are_counted(
 
     assert listed["runId"] == run_id
     assert listed["waitingForCode"] == [{"nodeId": "ship", "typeId": "shop.ship"}]
-    assert "wopr_runs_waiting_for_code 1.0" in host.wire.get("/metrics").text
+    assert "wopr_runs_waiting_for_code 1.0" in host.wire.metrics()
 
 
 def test_another_tenant_sees_no_runs_that_wait_and_a_developer_sees_no_processes(

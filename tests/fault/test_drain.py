@@ -97,7 +97,7 @@ def test_a_host_that_is_asked_to_stop_leaves_everything_to_the_next_one(new_host
 
         with under_way(host, f"/v1/runs/{runs[0]}/events", streamMode="debug") as answers:
             eventually(lambda: len(wire.log(runs[0])) > 4)
-            eventually(lambda: "wopr_stream_readers 1.0" in wire.get("/metrics").text)
+            eventually(lambda: "wopr_stream_readers 1.0" in wire.metrics())
             stop(host)
 
         assert answers[0].status_code == 200
@@ -123,7 +123,7 @@ def test_a_poll_that_waits_does_not_keep_a_host_from_stopping(new_host: NewHost)
 
 
 def reader_count(host: FragileHost) -> int:
-    lines = host.wire.get("/metrics").text.splitlines()
+    lines = host.wire.metrics().splitlines()
     [count] = [line for line in lines if line.startswith("wopr_stream_readers ")]
     return int(float(count.split()[1]))
 

@@ -11,6 +11,7 @@ import pytest
 from tests.fault.inprocess import TENANT, Bench, Gates, eventually, two_benches
 from tests.postgres.databases import Databases
 from tests.wire.definitions import node
+from wopr.runtime import library
 from wopr.runtime.library import NEWEST_KEPT_MS
 from wopr.store.port import WorkflowRow
 
@@ -63,10 +64,29 @@ async def test_all_who_ask_at_once_wait_for_one_read(
     assert reads.count == 1
 
 
+async def test_compiled_patterns_count_in_the_bytes_of_the_cache(
+    ours: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "COMPILED_BYTES", 2_000_000)
+    schema = {"pattern": r"^\pL{18}$"}
+    one, other = [
+        await ours.register([node("a")], version="1.0.0", configurableSchema=schema)
+        for _ in range(2)
+    ]
+
+    first = await ours.host.library.version(TENANT, one, "1.0.0")
+    assert await ours.host.library.version(TENANT, one, "1.0.0") is first
+    await ours.host.library.version(TENANT, other, "1.0.0")
+
+    assert await ours.host.library.version(TENANT, one, "1.0.0") is not first
+
+
 async def test_an_old_answer_is_given_while_it_is_read_again(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow_id = await ours.register([node("a")], version="1.0.0")
+    # On PostgreSQL the notification of the registration may come at any time from here on.
+    monkeypatch.setattr(ours.host.library, "forget_newest", lambda: None)
     assert await newest(ours, workflow_id) == "1.0.0"
     reads = SlowReads(ours, monkeypatch)
     ours.clock.now += NEWEST_KEPT_MS

@@ -103,6 +103,25 @@ def test_a_reader_at_another_process_hears_of_an_annotation_once(
     assert NOTICE not in rest
 
 
+def test_an_open_stream_ends_at_every_process_when_its_key_is_revoked(
+    shared: Cluster, first: Wire
+) -> None:
+    admin, other = shared.apis
+    made = admin.command("keys", "create", "--tenant", "acme", "--role", "admin", "--json")
+    key = json.loads(made)
+    run_id = first.create(first.register(workflow([delay("wait", 600_000)])))
+
+    with Wire(other.url, key["key"]) as wire, wire.stream(run_id) as frames:
+        next(frames)
+        admin.command("keys", "revoke", key["keyId"])
+        rest = list(frames)
+        refused = wire.get(f"/v1/runs/{run_id}")
+
+    first.post(f"/v1/runs/{run_id}/cancel")
+    assert "run.cancelled" not in [frame.event for frame in rest]
+    assert refused.json()["error"] == "key_revoked"
+
+
 def test_a_key_that_is_revoked_stops_working_everywhere(shared: Cluster) -> None:
     admin = shared.apis[0]
     key = json.loads(
@@ -170,7 +189,7 @@ def test_readiness_and_metrics_are_told_by_every_process(shared: Cluster) -> Non
     for member in shared.members:
         # One that was held up says so until it has given a sign of life again.
         eventually(partial(is_ready, member))
-        text = member.wire.get("/metrics").text
+        text = member.wire.metrics()
         for name in (
             "wopr_queue_depth",
             "wopr_lease_age_seconds",

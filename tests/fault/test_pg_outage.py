@@ -19,6 +19,7 @@ from wopr.store.options import StoreOptions
 from wopr.store.postgres.address import address_of
 from wopr.store.postgres.database import Database
 from wopr.store.postgres.pool import LONGEST_DELAY_SECONDS, _Attempt
+from wopr.store.postgres.tokens import TokenKey
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -103,7 +104,9 @@ async def test_the_wait_for_a_connection_is_no_part_of_a_slow_statement(
     databases: Databases,
 ) -> None:
     with databases.new() as url:
-        db = Database(address_of(url), StoreOptions(pool_size=1, slow_statement_ms=200))
+        db = Database(
+            address_of(url), StoreOptions(pool_size=1, slow_statement_ms=200), TokenKey.random()
+        )
         await db.open()
         with capture_logs() as logs:
             async with anyio.create_task_group() as tasks:
@@ -120,7 +123,7 @@ async def test_a_statement_that_is_slow_again_and_again_is_logged_once(
     databases: Databases,
 ) -> None:
     with databases.new() as url:
-        db = Database(address_of(url), StoreOptions(slow_statement_ms=1))
+        db = Database(address_of(url), StoreOptions(slow_statement_ms=1), TokenKey.random())
         await db.open()
         with capture_logs() as logs:
             for _ in range(5):

@@ -70,7 +70,7 @@ async def test_a_draining_pause_that_an_immediate_one_did_not_know_of_ends_with_
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
-        deaf.setattr(worker.host.advancer.wakeups, "now", never)
+        deaf.setattr(worker.host.advancer.wakeups, "advance", never)
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         assert (await worker.row(run_id)).wish is not None
@@ -85,7 +85,7 @@ async def test_a_draining_pause_that_a_resume_did_not_know_of_ends_with_it(
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
-        deaf.setattr(worker.host.advancer.wakeups, "now", never)
+        deaf.setattr(worker.host.advancer.wakeups, "advance", never)
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)
@@ -115,7 +115,7 @@ async def test_a_pause_after_the_resume_is_none_of_those_before(
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
-        deaf.setattr(worker.host.advancer.wakeups, "now", never)
+        deaf.setattr(worker.host.advancer.wakeups, "advance", never)
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)

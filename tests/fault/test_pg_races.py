@@ -155,6 +155,6 @@ def test_every_worker_executes_runs(shared: Cluster, wires: list[Wire]) -> None:
 
 def has_completed(worker: Member) -> bool:
     """Whether runs have ended well at this process."""
-    lines = worker.wire.get("/metrics").text.splitlines()
+    lines = worker.wire.metrics().splitlines()
     counts = [line.split()[-1] for line in lines if 'ended_total{status="completed"}' in line]
     return any(float(count) > 0 for count in counts)

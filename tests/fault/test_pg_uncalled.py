@@ -202,7 +202,7 @@ async def test_a_node_that_was_begun_anew_elsewhere_is_called_anew_here(
     run_id = await worker.create(await worker.register([node("wait", "test.gate")]))
     await gates.until_reached("wait")
     with monkeypatch.context() as deaf:
-        deaf.setattr(worker.host.advancer.wakeups, "now", never)
+        deaf.setattr(worker.host.advancer.wakeups, "advance", never)
         await api.host.commands.pause(TENANT, run_id, PauseRun(drain_policy="immediate"))
         await api.host.commands.resume(TENANT, run_id)
         del gates.reached["wait"]

@@ -54,7 +54,7 @@ async def for_each(count: int, act: Callable[[int], Awaitable[None]]) -> None:
 
 
 def in_memory(member: Member) -> float:
-    found = re.search(r"^wopr_runs_in_memory (\S+)", member.wire.get("/metrics").text, re.M)
+    found = re.search(r"^wopr_runs_in_memory (\S+)", member.wire.metrics(), re.M)
     assert found is not None
     return float(found[1])
 

@@ -77,7 +77,9 @@ def names() -> Names:
 
 @asynccontextmanager
 async def guarded_host(data_dir: Path, names: Names) -> AsyncIterator[Bench]:
-    settings = Settings(data_dir=data_dir, api_keys=f"test_key:{TENANT}", webhook_attempts=1)
+    settings = Settings(
+        data_dir=data_dir, api_keys=f"test_key_0123456789:{TENANT}", webhook_attempts=1
+    )
     clock = Clock()
     sources = Sources(now=clock, new_id=numbered(), resolver=names)
     registry = builtin_registry(with_conformance=True)
@@ -139,7 +141,7 @@ async def test_a_subscription_from_freer_times_does_not_reach_inside_any_more(
     tmp_path: Path, names: Names, trap: Trap
 ) -> None:
     free = Settings(
-        data_dir=tmp_path, api_keys=f"test_key:{TENANT}", allow_private_destinations=True
+        data_dir=tmp_path, api_keys=f"test_key_0123456789:{TENANT}", allow_private_destinations=True
     )
     async with running_host(free, Sources(new_id=numbered())) as host:
         url = f"http://127.0.0.1:{trap.port}/in"

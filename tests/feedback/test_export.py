@@ -25,8 +25,12 @@ FORMATS: list[ExportFormat] = ["jsonl", "csv"]
 MEGABYTE = 1024 * 1024
 
 
-async def snapshot(tenant: str, run: RunRow) -> bytes:
-    return run.snapshot or b"{}"
+def exports_of(store: Store) -> Exports:
+    async def snapshot(tenant: str, run: RunRow) -> bytes:
+        row = await store.run(tenant, run.run_id)
+        return b"{}" if row is None else row.snapshot or b"{}"
+
+    return Exports(store, snapshot)
 
 
 @pytest.fixture
@@ -59,7 +63,7 @@ async def test_an_export_takes_the_same_memory_however_many_runs_there_are(
 ) -> None:
     await filled(store, RUNS, SNAPSHOT)
     await store.put_annotation(TENANT, rated("a", 4, run_id="run-00007"))
-    exports = Exports(store, snapshot)
+    exports = exports_of(store)
     size = lines = 0
 
     tracemalloc.start()
@@ -81,7 +85,7 @@ async def test_a_run_with_more_annotations_than_a_page_is_exported_whole(store: 
     for n in range(450):
         await store.put_annotation(TENANT, annotation(f"ann-{n:03}"))
 
-    chunks = [c async for c in Exports(store, snapshot).chunks(TENANT, RunFilter(), "jsonl")]
+    chunks = [c async for c in exports_of(store).chunks(TENANT, RunFilter(), "jsonl")]
 
     line = b"".join(chunks)
     assert line.count(b'"id"') == 450
@@ -95,7 +99,7 @@ async def test_parquet_without_its_extra_is_refused_before_the_first_byte(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(NotProvided, match="wopr\\[parquet\\]"):
-        Exports(store, snapshot).chunks(TENANT, RunFilter(), "parquet")
+        exports_of(store).chunks(TENANT, RunFilter(), "parquet")
 
 
 async def test_a_parquet_file_holds_the_flat_rows(store: Store, tmp_path: Path) -> None:
@@ -104,7 +108,7 @@ async def test_a_parquet_file_holds_the_flat_rows(store: Store, tmp_path: Path) 
     file = tmp_path / "runs.parquet"
 
     with file.open("wb") as out:
-        async for chunk in Exports(store, snapshot).chunks(TENANT, RunFilter(), "parquet"):
+        async for chunk in exports_of(store).chunks(TENANT, RunFilter(), "parquet"):
             out.write(chunk)
 
     # It has no types of its own.

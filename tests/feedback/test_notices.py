@@ -4,11 +4,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from wopr.http.answers import JSON, Stream
 from wopr.http.endpoint import send_stream
+from wopr.http.streams import OpenStream
 from wopr.runtime.bus import NOTICES, Bus, Notice, Topic
+from wopr.security.keys import Principal
 
 pytestmark = pytest.mark.anyio
 
@@ -86,8 +89,10 @@ async def test_half_a_document_does_not_look_whole_when_the_host_stops(is_docume
     async def receive() -> Any:
         await anyio.sleep_forever()
 
+    caller = Principal(key_id="key", tenant="acme", role="viewer", scopes=frozenset(), is_test=True)
+    opened = OpenStream(caller, caller.key_id, anyio.lowlevel.checkpoint)
     with anyio.fail_after(60):
-        await send_stream(send, receive, Stream(endless(), JSON, is_document), stopping)
+        await send_stream(send, receive, Stream(endless(), JSON, is_document), opened, stopping)
 
     is_ended = not sent[-1].get("more_body", False)
     assert is_ended is not is_document

@@ -17,7 +17,7 @@ from wopr.protocol.emitters import SILENCERS, required_capability
 from wopr.protocol.events import EVENT_TYPES, RunEvent
 from wopr.runtime.appender import Guard
 from wopr.runtime.observed_run import LogRules
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.port.audit import AuditDraft
 
 TS = "2026-03-04T05:06:07.089Z"
@@ -225,7 +225,7 @@ def log_rules(*silent: str) -> LogRules:
         discovery[family][flag] = False
     return LogRules(
         guard=Guard(discovery),
-        redactor=Redactor(),
+        redactors=Redactors(),
         audit=lambda tenant, annotation: AuditDraft(
             tenant=tenant, link=lambda sequence, previous: b"{}"
         ),

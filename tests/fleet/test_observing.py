@@ -58,7 +58,14 @@ async def store(tmp_path: Path) -> AsyncIterator[FragileStore]:
 
 def observers(store: SqliteStore, bus: Bus | None = None) -> Observers:
     """What a host has just after its start."""
-    return Observers(store, bus or Bus(9), log_rules(), now=lambda: NOW, new_id=time_ordered_id)
+    return Observers(
+        store,
+        bus or Bus(9),
+        log_rules(),
+        now=lambda: NOW,
+        new_id=time_ordered_id,
+        appended=lambda *_: None,
+    )
 
 
 async def push(store: SqliteStore, *lines: bytes, by: Observers | None = None) -> None:

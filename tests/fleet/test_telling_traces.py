@@ -60,7 +60,7 @@ class Bench:
     def start(self) -> None:
         """Begin as a host does that knows nothing but its store."""
         self.intake = OtlpIntake(
-            self.store, self._clock, str, settle_ms=SETTLE, keeps_content=False
+            self.store, self._clock, lambda _, text: text, settle_ms=SETTLE, keeps_content=False
         )
         ingest = Ingest(self.store, self._clock)
         self.teller = TraceTeller(self.store, ingest, self._clock, settle_ms=SETTLE, quiet_ms=QUIET)

@@ -16,15 +16,14 @@ from wopr.agents.mcp_listings import Listed, Listings, listed
 from wopr.agents.mcp_sessions import McpSessions
 from wopr.agents.mcp_tools import McpTools
 from wopr.nodes.tools import ToolFault
+from wopr.runtime.subprocess_pool import PoolLimits, SubprocessPool
 from wopr.testing import call, say, scripted
 
 pytestmark = pytest.mark.anyio
 
 
 def a_tool(name: str, description: str = "Search.") -> Listed:
-    found = listed(name, description, {"type": "object"})
-    assert found is not None
-    return found
+    return listed(name, description, {"type": "object"})
 
 
 async def no_secret(ref: str, *, host: str = "", provider: str = "") -> str:
@@ -85,7 +84,7 @@ async def test_a_server_that_cannot_be_asked_is_tried_once_for_all_its_tools(
     wanted = [f"mcp:{name}.{tool}" for tool in ("search", "read") for name in ("notes", "mail")]
 
     async with anyio.create_task_group() as tasks:
-        tools = McpTools(servers, McpSessions(tasks), listings)
+        tools = McpTools(servers, McpSessions(tasks), listings, SubprocessPool(PoolLimits()).run)
         await tools.prepare("acme", wanted, no_secret)
 
     assert tried.read_text().split() == ["notes", "mail"]

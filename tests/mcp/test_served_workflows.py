@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import time
+from typing import cast
+
 import anyio
 import anyio.to_thread
 import httpx
 import pytest
 from mcp import MCPError
-from mcp_types import Tool
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, Tool
 
 from tests.fault.hosts import eventually
 from tests.fault.inprocess import eventually as eventually_so
@@ -15,6 +18,8 @@ from tests.wire.client import Wire
 from tests.wire.definitions import delay, fresh, from_variable, node, variable, workflow
 from tests.wire.host import ACME, DEVELOPER, GLOBEX, VIEWER, ServedHost
 from tests.wire.waiting import name_of
+from wopr.http.endpoint import Shared
+from wopr.http.mcp_server import Context, McpHost
 from wopr.protocol.documents import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +77,18 @@ async def test_the_official_client_lists_workflows_with_the_schema_of_their_inpu
         },
         "required": ["name"],
     }
+
+
+async def test_the_outputs_of_a_tool_have_large_values_in_full(
+    host: ServedHost, acme: Wire
+) -> None:
+    name = acme.register(greeting())
+    large = "Ada" * 100_000
+
+    async with connected(host.url) as client:
+        result = await client.call_tool(name, {"name": large})
+
+    assert result.structured_content == {"say": {"name": large}}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -183,6 +200,36 @@ def test_a_page_of_another_site_is_not_let_in(acme: Wire, host: ServedHost) -> N
 
     assert foreign.status_code == 403
     assert own.status_code != 403
+
+
+def test_a_host_header_does_not_make_a_page_of_another_site_the_hosts_own(
+    acme: Wire, host: ServedHost
+) -> None:
+    site = f"rebound.example:{host.port}"
+    headers = ACCEPT | {"Origin": f"http://{site}", "Host": site}
+
+    answer = acme.http.post("/mcp", json=CALL, headers=headers)
+
+    assert answer.status_code == 403
+    assert "WOPR_MCP_ORIGINS" in answer.json()["message"]
+
+
+def test_a_page_of_a_configured_origin_is_let_in(new_host: NewHost) -> None:
+    host = new_host(
+        WOPR_MCP_ORIGINS="https://app.example.com,https://other.example.com",
+        WOPR_PUBLIC_URL="https://wopr.example.com",
+    )
+    allowed = (
+        "https://app.example.com",
+        "https://other.example.com",
+        "https://wopr.example.com",
+        f"http://localhost:{host.port}",
+    )
+
+    with Wire(host.url, ACME) as wire:
+        for origin in allowed:
+            answer = wire.http.post("/mcp", json=CALL, headers=ACCEPT | {"Origin": origin})
+            assert answer.status_code != 403, origin
 
 
 def test_a_session_is_of_use_to_the_key_alone_that_opened_it(acme: Wire, host: ServedHost) -> None:
@@ -314,3 +361,30 @@ def test_requests_over_mcp_count_against_the_key(new_host: NewHost) -> None:
     with Wire(host.url, ACME) as acme:
         # Those that come slowly enough are let in.
         eventually(lambda: acme.http.post("/mcp", json=CALL, headers=ACCEPT).status_code == 429)
+
+
+async def test_an_idempotency_key_that_no_header_can_hold_is_refused(
+    host: ServedHost, acme: Wire
+) -> None:
+    name = acme.register(greeting())
+
+    async with connected(host.url) as client:
+        meta = beside({"io.openwop/idempotencyKey": "\u0416"})
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool(name, {"name": "Ada"}, meta=meta)
+
+    assert refused.value.error.code == INVALID_PARAMS
+    assert "Latin-1" in refused.value.error.message
+
+
+async def test_an_unexpected_error_is_told_without_its_text() -> None:
+    async def broken(ctx: Context, params: None) -> None:
+        raise ValueError("inner workings")
+
+    tell = McpHost(Shared(time.monotonic)).telling(broken)
+    with pytest.raises(MCPError) as told:
+        await tell(cast("Context", None), None)
+
+    assert told.value.error.code == INTERNAL_ERROR
+    assert "inner workings" not in told.value.error.model_dump_json()
+    assert told.value.error.data["details"]["correlationId"]

@@ -56,7 +56,7 @@ async def model_bench(
 ) -> AsyncGenerator[Bench, None]:
     """Run a host with these models and tools."""
     clock = Clock()
-    own = Settings(data_dir=data_dir, api_keys=f"test_key:{TENANT}", **settings)
+    own = Settings(data_dir=data_dir, api_keys=f"test_key_0123456789:{TENANT}", **settings)
     sources = Sources(now=clock, new_id=numbered())
     toolbox = Toolbox(tools)  # type: ignore[arg-type]  # tests bring tools of all kinds
     async with running_host(own, sources, models=models, toolbox=toolbox) as host:

@@ -123,3 +123,23 @@ def test_the_host_s_caps_hold_whatever_a_run_wants(new_host: NewHost, server: Op
 
     assert breach(log) == ("budget-tokens", 20, 40)
     assert host.wire.document("/.well-known/openwop")["limits"]["maxBudgetTokens"] == 20
+
+
+def test_a_tenant_without_model_tokens_for_the_day_asks_no_more(
+    new_host: NewHost, server: OpenAiServer
+) -> None:
+    host = new_host(WOPR_QUOTA_MODEL_TOKENS_PER_DAY="60")
+    turns = [Say("Hello.", tokens=(40, 10))] * 3
+
+    logs = [ran(host.wire, server, turns)[1] for _ in range(3)]
+
+    assert [types(log)[-1] for log in logs[:2]] == ["run.completed"] * 2
+    assert error_of(logs[2]) == "quota_exceeded"
+    failed = only(logs[2], "node.failed")["error"]
+    assert 'Quota "modelTokensPerDay" of this tenant is used up: 100 of 60.' in failed["message"]
+    [tokens] = [
+        use
+        for use in host.wire.document("/v1/usage")["quotas"]
+        if use["quota"] == "modelTokensPerDay"
+    ]
+    assert (tokens["current"], tokens["limit"]) == (100, 60)

@@ -197,10 +197,13 @@ def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
     assert any_server.keys(plain) == [OTHER] * 2
     answers = [wire.get(path) for path in _surfaces(run_id, fork)]
     assert {answer.status_code for answer in answers} == {200}
+    metrics = wire.metrics()
+    assert "wopr_runs_created_total" in metrics
     host.stop()
     files = [path for path in host.data_dir.rglob("*") if path.is_file()]
     for secret in (CANARY, OTHER):
         assert not [str(answer.url) for answer in answers if secret in answer.text]
+        assert secret not in metrics
         assert not [path.name for path in files if secret.encode() in path.read_bytes()]
 
 
@@ -215,7 +218,6 @@ def _surfaces(run_id: str, fork: str) -> list[str]:
         "/v1/export/runs",
         "/v1/audit",
         "/.well-known/openwop",
-        "/metrics",
     ]
 
 

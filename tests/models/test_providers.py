@@ -9,7 +9,7 @@ from httpx2 import AsyncClient, MockTransport, Request, Response
 from wopr.agents.credentials import Credentials
 from wopr.agents.providers import ProviderModels, ProviderSettings, is_installed
 from wopr.nodes.models import Asking, Message, ModelFault, ModelRequest
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import Seal
 from wopr.store.open import open_store
 
@@ -31,8 +31,8 @@ def dialled() -> list[str]:
 @pytest.fixture
 async def models(tmp_path: Path, dialled: list[str]) -> AsyncIterator[ProviderModels]:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    redactor = Redactor()
-    credentials = Credentials(store, Seal(b"k" * 32), redactor, environment={})
+    redactors = Redactors()
+    credentials = Credentials(store, Seal(b"k" * 32), redactors, environment={})
     settings = ProviderSettings(environment=KEYS, servers={"local": "http://127.0.0.1:1/v1"})
 
     def turned_away(request: Request) -> Response:
@@ -40,7 +40,7 @@ async def models(tmp_path: Path, dialled: list[str]) -> AsyncIterator[ProviderMo
         return Response(400, json={"error": {"message": "no"}})
 
     async with AsyncClient(transport=MockTransport(turned_away), timeout=600) as client:
-        yield ProviderModels(settings, credentials, redactor, client)
+        yield ProviderModels(settings, credentials, redactors, client)
     await store.close()
 
 

@@ -77,6 +77,16 @@ def test_an_answer_in_a_code_block_is_taken_out_of_it(acme: Wire, server: OpenAi
     assert outputs_of(log)["result"] == {"city": "Paris"}
 
 
+def test_an_answer_of_many_line_ends_is_refused_like_any_other(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    turns = [Say("```json" + "\n" * 20_000 + "Paris")] * 2
+
+    _, log = ran(acme, server, turns, "structured", {"schema": CITY})
+
+    assert only(log, "envelope.retry.exhausted")["finalReason"] == "parse-error"
+
+
 def test_a_sure_decision_stands(acme: Wire, any_server: ModelServer) -> None:
     said = json.dumps({"route": "billing", "confidence": 0.9})
 

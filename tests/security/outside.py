@@ -12,7 +12,7 @@ import httpcore
 import httpx
 from anyio.streams.tls import TLSListener
 
-from wopr.runtime.egress import GuardedTransport, guarded_client
+from wopr.runtime.egress import Egress
 
 PUBLIC = "93.184.216.34"
 NAME = "hooks.example.test"
@@ -116,22 +116,26 @@ async def exchange(
     """Serve on loopback, with a client that is allowed to go there."""
     async with (
         serving(reply) as server,
-        guarded_client(
+        Egress(
             allow_private=True,
             max_response_bytes=limit,
             timeout=60,
             resolver=Names(["127.0.0.1"]),
-        ) as client,
+        ) as egress,
     ):
-        yield server, client
+        yield server, egress.client("acme")
 
 
-def public_client(names: Names, dialler: Dialler, tls: ssl.SSLContext) -> httpx.AsyncClient:
-    transport = GuardedTransport(
+@asynccontextmanager
+async def public_client(
+    names: Names, dialler: Dialler, tls: ssl.SSLContext
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with Egress(
         allow_private=False,
         max_response_bytes=10_000,
+        timeout=60,
         resolver=names,
         ssl_context=tls,
         dialler=dialler,
-    )
-    return httpx.AsyncClient(transport=transport, timeout=60, trust_env=False)
+    ) as egress:
+        yield egress.client("acme")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from tests.security.outside import NAME, PUBLIC, Dialler, Names, answer, public_client, serving
 
-from wopr.runtime.egress import guarded_client, resolve
+from wopr.runtime.egress import Egress, resolve
 from wopr.security.ssrf import DestinationDenied
 
 pytestmark = pytest.mark.anyio
@@ -169,8 +169,8 @@ async def test_a_certificate_for_another_name_is_refused(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     async with serving(lambda _: answer(), server_tls) as server:
-        client = public_client(Names([PUBLIC]), Dialler(server.port), client_tls)
-        async with client:
+        outside = public_client(Names([PUBLIC]), Dialler(server.port), client_tls)
+        async with outside as client:
             with pytest.raises(httpx.ConnectError):
                 await client.get("https://other.example.test/")
 
@@ -187,11 +187,11 @@ async def test_a_name_that_does_not_resolve_is_a_connect_error() -> None:
     async def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 
-    async with guarded_client(
+    async with Egress(
         allow_private=False, max_response_bytes=1, timeout=5, resolver=unknown
-    ) as client:
+    ) as egress:
         with pytest.raises(httpx.ConnectError):
-            await client.get(f"https://{NAME}/")
+            await egress.client("acme").get(f"https://{NAME}/")
 
 
 async def test_a_resolver_that_hangs_is_a_connect_timeout() -> None:
@@ -199,11 +199,11 @@ async def test_a_resolver_that_hangs_is_a_connect_timeout() -> None:
         await anyio.sleep_forever()
         return []
 
-    async with guarded_client(
+    async with Egress(
         allow_private=False, max_response_bytes=1, timeout=0.05, resolver=hanging
-    ) as client:
+    ) as egress:
         with pytest.raises(httpx.ConnectTimeout):
-            await client.get(f"https://{NAME}/")
+            await egress.client("acme").get(f"https://{NAME}/")
 
 
 async def test_the_system_resolver_names_every_address_once() -> None:

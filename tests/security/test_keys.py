@@ -63,8 +63,10 @@ def test_an_admin_holds_every_scope_but_the_one_no_role_holds() -> None:
 
 
 def test_every_role_holds_known_scopes_only() -> None:
-    assert set(ROLES) == {"admin", "operator", "developer", "reviewer", "viewer", "ingest"}
-    assert all(scopes <= SCOPES for scopes in ROLES.values())
+    of_tenants = {"admin", "operator", "developer", "reviewer", "viewer", "ingest"}
+    assert set(ROLES) == of_tenants | {"metrics"}
+    assert all(ROLES[role] <= SCOPES for role in of_tenants)
+    assert ROLES["metrics"] == {"metrics:read"}
 
 
 def test_a_viewer_changes_nothing_and_an_ingest_key_reads_nothing() -> None:
@@ -92,10 +94,10 @@ def test_a_principal_may_do_exactly_what_its_scopes_say() -> None:
 
 
 def test_keys_are_read_from_the_environment() -> None:
-    keys = parse_env_keys("first-key:acme, wopr_test_second:globex:viewer ,")
+    keys = parse_env_keys("first-key-of-acme:acme, wopr_test_second:globex:viewer ,")
 
     assert [(k.key, k.tenant, k.role, k.is_test) for k in keys] == [
-        ("first-key", "acme", "admin", False),
+        ("first-key-of-acme", "acme", "admin", False),
         ("wopr_test_second", "globex", "viewer", True),
     ]
 
@@ -107,7 +109,12 @@ def test_no_keys_in_the_environment_are_no_keys() -> None:
 
 @pytest.mark.parametrize(
     ("key", "expected"),
-    [("test_abc", True), ("test-abc", True), ("latest-abc", False), ("testify", False)],
+    [
+        ("test_0123456789ab", True),
+        ("test-0123456789ab", True),
+        ("latest-0123456789", False),
+        ("testify0123456789", False),
+    ],
 )
 def test_a_key_of_the_operators_own_is_for_testing_if_it_begins_so(
     key: str, expected: bool
@@ -118,13 +125,14 @@ def test_a_key_of_the_operators_own_is_for_testing_if_it_begins_so(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("ok:acme,s3cr3t", "entry 2 of WOPR_API_KEYS has 1 fields"),
+        ("a-key-of-16-chars:acme,s3cr3t", "entry 2 of WOPR_API_KEYS has 1 fields"),
         ("s3cr3t:acme:admin:more", "entry 1 of WOPR_API_KEYS has 4 fields"),
         ("s3cr3t:", "empty field"),
         (":s3cr3t", "empty field"),
         ("s3cr3t: :admin", "empty field"),
         ("acme:admin:s3cr3t", "unknown role; the roles are admin, operator"),
-        ("s3cr3t:acme,s3cr3t:globex", "same key twice"),
+        ("s3cr3t-0123456789:acme,s3cr3t-0123456789:globex", "same key twice"),
+        ("s3cr3t-01234567:acme", "entry 1 of WOPR_API_KEYS has a key shorter than 16 characters"),
     ],
 )
 def test_a_bad_entry_is_named_by_its_number_and_never_repeated(text: str, complaint: str) -> None:
@@ -135,4 +143,4 @@ def test_a_bad_entry_is_named_by_its_number_and_never_repeated(text: str, compla
 
 
 def test_a_configured_key_does_not_show_itself_when_printed() -> None:
-    assert "s3cr3t" not in repr(parse_env_keys("s3cr3t:acme"))
+    assert "s3cr3t" not in repr(parse_env_keys("s3cr3t-0123456789:acme"))

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from wopr.protocol.documents import Json
-from wopr.security.redact import Redactor, StreamRedactor
+from wopr.security.redact import Redactor, Span, StreamRedactor
 from wopr.security.shapes import CANARY, MASK
 
 SECRET = 'pa55 "wörd"/+&\n?'
@@ -188,6 +188,78 @@ def test_redacting_twice_changes_nothing_more(values: list[str], text: str) -> N
     once = made.text(text + "".join(values) + text)
 
     assert made.text(once) == once
+
+
+# Secrets without anything between them: the mask of one uncovers the beginning of the next.
+GLUED = (
+    "bearer=AgEIcHlwaS5vcmc",
+    "bearer AgEIcHlwaS5vcmc",
+    "bearer AgEIcHlwaS5vcmc1",
+    "AAgEIcHlwaS5vcmcpassword&#34;:password='",
+    "eyJaaaaaaaa_api_key: 'aM",
+    "basic dXNlcjpwYXNzbearer:abcdefg1",
+    "AKIA0123456789ABsk-abcdefghijk1",
+)
+
+
+@pytest.mark.parametrize("count", [2, 12, 13, 200, 2000])
+@pytest.mark.parametrize("unit", GLUED)
+def test_redacting_glued_secrets_twice_changes_nothing_more(unit: str, count: int) -> None:
+    made = redactor()
+
+    once = made.text(unit * count)
+
+    assert made.text(once) == once
+
+
+def test_none_of_many_glued_bearer_tokens_is_left() -> None:
+    assert redactor().text("bearer AgEIcHlwaS5vcmc1" * 12) == MASK
+
+
+@pytest.mark.parametrize("unit", GLUED)
+def test_glued_secrets_are_searched_a_few_times_at_most(
+    unit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    search = Redactor.spans
+
+    def counting(self: Redactor, text: str) -> list[Span]:
+        searched.append(len(text))
+        return search(self, text)
+
+    monkeypatch.setattr(Redactor, "spans", counting)
+    text = unit * 500
+
+    redactor().text(text)
+
+    assert sum(searched) <= 4 * len(text)
+
+
+def test_text_that_uncovers_a_secret_in_every_round_is_masked_whole() -> None:
+    # Each value is complete only when the one inside it has been replaced.
+    made = Redactor()
+    made.register("", "innermost")
+    text = "innermost"
+    for level in range(6):
+        made.register("", f"{level}<{MASK}>{level}")
+        text = f"{level}<{text}>{level}"
+    text = f"before {text} after"
+
+    assert made.text(text) == MASK
+
+
+def test_an_excerpt_is_short_and_holds_no_part_of_a_secret_that_it_cuts() -> None:
+    made = redactor("correct horse battery staple")
+
+    for padding in range(900, 1_400):
+        shown = made.excerpt("x" * padding + " " + "correct horse battery staple" * 200, 1_000)
+        assert len(shown) <= 1_000
+        assert "correct" not in shown
+    assert "correct" not in made.excerpt("correct horse battery staple" * 1_000, 1_000)
+
+
+def test_an_excerpt_of_a_short_text_is_the_redacted_text() -> None:
+    assert redactor("hunter2hunter2").excerpt("a hunter2hunter2", 20) == "a [REDACTED:secret-0]"
 
 
 @given(VALUES, DOCUMENTS)

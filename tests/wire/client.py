@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests.wire.host import METRICS
 from tests.wire.recorder import NOTICE, Recorder
 from wopr.protocol.documents import Json, JsonObject
 
@@ -89,6 +90,10 @@ class Wire:
         assert response.status_code == 200, response.text
         found: JsonObject = response.json()
         return found
+
+    def metrics(self) -> str:
+        """The metrics of the host, which a key of the operator may read."""
+        return self.http.get("/metrics", headers={"Authorization": f"Bearer {METRICS}"}).text
 
     # Workflows and runs
 

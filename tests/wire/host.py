@@ -8,20 +8,24 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ACME = "test_acme_admin"
+from tests.forked import WOPR as WOPR
+from tests.forked import Process, start
+
+ACME = "test_acme_admin_key"
 GLOBEX = "test_globex_admin"
-LIVE = "live_acme_admin"
+LIVE = "live_acme_admin_key"
 VIEWER = "test_acme_viewer"
 REVIEWER = "test_acme_reviewer"
 OPERATOR = "test_acme_operator"
 DEVELOPER = "test_acme_developer"
 INGEST = "test_acme_ingest"
+# A key of the operator, to read metrics with.
+METRICS = "test_ops_metrics_key"
 ROLES = {
     "admin": ACME,
     "operator": OPERATOR,
@@ -30,22 +34,29 @@ ROLES = {
     "viewer": VIEWER,
     "ingest": INGEST,
 }
-KEYS = (LIVE, GLOBEX, *ROLES.values())
+KEYS = (LIVE, GLOBEX, METRICS, *ROLES.values())
 API_KEYS = ",".join(
     [
         f"{LIVE}:acme:admin",
         f"{GLOBEX}:globex:admin",
+        f"{METRICS}:ops:metrics",
         *(f"{key}:acme:{role}" for role, key in ROLES.items()),
     ]
 )
-WOPR = Path(sys.executable).parent / "wopr"
 STOP_SECONDS = 60
 
 
 def environment(data_dir: Path, variables: Mapping[str, str]) -> dict[str, str]:
     """This process's variables without settings that belong to somebody else's host."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
-    return kept | {"WOPR_DATA_DIR": str(data_dir), "WOPR_API_KEYS": API_KEYS} | dict(variables)
+    own = {
+        "WOPR_DATA_DIR": str(data_dir),
+        "WOPR_API_KEYS": API_KEYS,
+        # All tests come from one address, and many of them have no valid key.
+        "WOPR_FAILED_AUTH_LIMIT": "0",
+        "WOPR_OPEN_RATE_LIMIT": "0",
+    }
+    return kept | own | dict(variables)
 
 
 def kept_port() -> int:
@@ -64,7 +75,7 @@ class ServedHost:
     options: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict[str, str])
     url: str = ""
-    process: subprocess.Popen[str] | None = None
+    process: Process | None = None
 
     @property
     def stderr_file(self) -> Path:
@@ -82,13 +93,8 @@ class ServedHost:
         """Start it and wait for the address that it prints."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.stderr_file.open("a") as stderr:
-            self.process = subprocess.Popen(
-                [WOPR, "serve", "--port", "0", *self.options],
-                env=environment(self.data_dir, self.variables),
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+            arguments = ("serve", "--port", "0", *self.options)
+            self.process = start(arguments, environment(self.data_dir, self.variables), stderr)
         assert self.process.stdout is not None
         for line in self.process.stdout:
             found = re.search(r"listening on (http://\S+)", line)

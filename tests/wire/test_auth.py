@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.wire.at_rest import stored
+from tests.wire.at_rest import audit_entries, stored
 from tests.wire.client import Wire
 from tests.wire.definitions import fresh, node, workflow
-from tests.wire.host import ACME, INGEST, ROLES, ServedHost, served
+from tests.wire.host import ACME, INGEST, METRICS, ROLES, ServedHost, kept_port, served
 from tests.wire.timing import in_time
+from wopr.console.pages import PAGES
 from wopr.http.app import OPERATIONS
 from wopr.http.operation import Operation
 from wopr.protocol.documents import JsonObject
@@ -23,7 +26,6 @@ OPEN_PATHS = [
     "/v1/schemas/run-snapshot",
     "/healthz",
     "/readyz",
-    "/metrics",
 ]
 GUARDED = [operation for operation in OPERATIONS if operation.scope is not None]
 BEARER = "Bearer "
@@ -255,3 +257,193 @@ def test_an_own_workflow_needs_the_scope_to_write_it(connect: Callable[..., Wire
 
     assert connect(ROLES["operator"]).post("/v1/workflows", definition).status_code == 403
     assert connect(ROLES["developer"]).post("/v1/workflows", definition).status_code == 201
+
+
+def test_metrics_need_a_key_unless_the_operator_opens_them(
+    new_host: Callable[..., ServedHost], nobody: Wire, connect: Callable[..., Wire]
+) -> None:
+    host = new_host(WOPR_METRICS_OPEN="1")
+
+    assert nobody.get("/metrics").status_code == 401
+    found = connect(METRICS).get("/metrics")
+    assert (found.status_code, found.headers["content-type"][:10]) == (200, "text/plain")
+    assert connect(METRICS).get("/v1/runs").status_code == 403
+    assert connect(None, host).get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_of_a_tenant_reads_the_metrics_of_all_tenants(
+    connect: Callable[..., Wire], role: str
+) -> None:
+    refused = connect(ROLES[role]).get("/metrics")
+
+    assert refused.status_code == 403
+    assert refused.json()["details"] == {"scopeRequired": "metrics:read"}
+
+
+def test_a_key_with_the_scope_beside_its_role_reads_metrics(
+    own: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    made = _make(own, "--tenant", "acme", "--role", "admin", "--scope", "metrics:read")
+
+    assert connect(made["key"], own).get("/metrics").status_code == 200
+
+
+# How often may you fail
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
+    """A host that lets an address fail three times, behind a proxy at 127.0.0.1.
+
+    What needs no key is answered once a second, and four times at once.
+    """
+    with served(
+        tmp_path_factory.mktemp("strict"),
+        WOPR_FAILED_AUTH_LIMIT="3",
+        WOPR_OPEN_RATE_LIMIT="1",
+        WOPR_TRUSTED_PROXIES="127.0.0.1",
+    ) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "key"), [("/v1/runs", UNKNOWN), ("/v1/runs", None), ("/mcp", None)]
+)
+def test_an_address_that_fails_too_often_has_to_wait_unless_its_key_is_valid(
+    strict: ServedHost, connect: Callable[..., Wire], path: str, key: str | None
+) -> None:
+    number = len(path) + (key is None)
+    address = {"X-Forwarded-For": f"203.0.113.{number}"}
+    wire = connect(key, strict)
+    failures = [wire.http.get(path, headers=address).status_code for _ in range(3)]
+
+    refused = wire.http.get(path, headers=address)
+    other = {"X-Forwarded-For": f"203.0.113.{number}, 198.51.100.{number}"}
+    elsewhere = wire.http.get(path, headers=other)
+
+    assert failures == [401, 401, 401]
+    assert refused.status_code == 429
+    assert refused.json()["error"] == "rate_limited"
+    assert refused.json()["details"]["scope"] == "address"
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "valid key" in refused.json()["message"]
+    assert elsewhere.status_code == 401
+    assert connect(ACME, strict).get("/v1/runs", headers=address).status_code == 200
+
+
+def test_metrics_have_a_port_of_their_own_if_the_operator_wants_it(tmp_path: Path) -> None:
+    port = kept_port()
+    with served(tmp_path, WOPR_METRICS_PORT=str(port)) as host:
+        beside = f"http://127.0.0.1:{port}"
+        found = httpx.get(f"{beside}/metrics")
+        others = [httpx.get(f"{beside}{path}") for path in ("/v1/runs", "/healthz", "/")]
+        wrong = httpx.post(f"{beside}/metrics")
+        on_the_main_port = httpx.get(f"{host.url}/metrics")
+
+    assert found.status_code == 200
+    assert "wopr_runs_created_total" in found.text
+    assert found.headers["x-content-type-options"] == "nosniff"
+    assert {answer.status_code for answer in others} == {404}
+    assert wrong.status_code == 405
+    assert on_the_main_port.status_code == 401
+
+
+def test_the_port_of_the_metrics_has_an_address_of_its_own(tmp_path: Path) -> None:
+    port = kept_port()
+    variables = {"WOPR_METRICS_PORT": str(port), "WOPR_METRICS_HOST": "127.0.0.3"}
+    with served(tmp_path, **variables):
+        found = httpx.get(f"http://127.0.0.3:{port}/metrics")
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{port}/metrics")
+
+    assert found.status_code == 200
+
+
+def test_a_host_whose_port_of_metrics_is_taken_does_not_start(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(AssertionError, match="cannot listen on"),
+        served(tmp_path, WOPR_METRICS_PORT=str(taken.getsockname()[1])),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/.well-known/openwop",
+        "/v1/openapi.json",
+        "/sign-in",
+        "/no-such-path",
+        "/v1/interrupts/nothing",
+        "/runs",
+        "/settings",
+    ],
+)
+def test_an_address_that_asks_too_often_without_a_key_has_to_wait(
+    strict: ServedHost, connect: Callable[..., Wire], path: str
+) -> None:
+    address = {"X-Forwarded-For": f"203.0.113.{100 + len(path)}"}
+    wire = connect(None, strict)
+    answers = [wire.http.get(path, headers=address) for _ in range(20)]
+    refused = [answer for answer in answers if answer.status_code == 429]
+
+    assert [answer.status_code for answer in answers[:4]] == [answers[0].status_code] * 4
+    assert answers[0].status_code != 429
+    assert refused
+    assert "without a key" in refused[0].text
+    assert int(refused[0].headers["retry-after"]) >= 1
+    other = {"X-Forwarded-For": f"198.51.100.{100 + len(path)}"}
+    assert wire.http.get(path, headers=other).status_code != 429
+    assert wire.http.get("/healthz", headers=address).status_code == 200
+    assert connect(ACME, strict).get("/v1/runs", headers=address).status_code == 200
+
+
+def test_wrong_sessions_of_the_console_count_as_requests_without_a_key(
+    strict: ServedHost, connect: Callable[..., Wire]
+) -> None:
+    headers = {"X-Forwarded-For": "203.0.113.90", "Cookie": "wopr_session=wrong"}
+    wire = connect(None, strict)
+
+    read = [wire.http.get("/runs", headers=headers).status_code for _ in range(10)]
+    sent = [wire.http.post("/theme", headers=headers).status_code for _ in range(10)]
+
+    assert read[:4] == [303] * 4
+    assert 429 in read
+    assert 429 in sent
+
+
+def test_the_text_of_a_path_without_a_valid_key_is_in_no_log(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    word = "quokkaparade"
+    host = new_host("--log-format", "json", "--log-level", "debug")
+    wire = connect(None, host)
+    paths = {operation.path for operation in OPERATIONS} | {page.path for page in PAGES}
+    named = [re.sub(r"\{\w+\}", word, path) for path in paths if "{run_id}" in path]
+
+    for number, path in enumerate(named):
+        cookie = {"Cookie": "wopr_session=wrong"} if number % 2 else {}
+        assert wire.http.get(path, headers=cookie).status_code < 500
+        assert wire.http.post(path, headers=cookie).status_code < 500
+    host.stop()
+
+    assert len(named) > 20
+    assert "/v1/runs/{run_id}" in host.log()
+    assert word not in host.log()
+    assert audit_entries(host)
+    assert word not in json.dumps(audit_entries(host))
+
+
+def test_an_id_in_the_path_is_cut_where_it_is_logged(
+    new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
+) -> None:
+    host = new_host()
+
+    connect(ROLES["viewer"], host).post(f"/v1/runs/{'x' * 60_000}/cancel")
+    host.stop()
+
+    [entry] = audit_entries(host)
+    assert entry["action"] == "cancelRun"
+    assert len(entry["resource"]) == 256

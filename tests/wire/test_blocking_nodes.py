@@ -157,7 +157,7 @@ def test_an_async_function_that_blocks_is_logged_with_its_line_and_counted(
         line = _logged(blocking, "event loop blocked")
         go.touch()
         ended = wire.finished(run_id)
-        metrics = wire.get("/metrics").text
+        metrics = wire.metrics()
 
     assert ended["status"] == "completed"
     assert "app.py" in line
@@ -169,7 +169,7 @@ def test_an_async_function_that_blocks_is_logged_with_its_line_and_counted(
 
 def _abandoned(wire: Wire) -> float:
     """How many functions the host counts as abandoned."""
-    [value] = re.findall(r"^wopr_abandoned_threads (\S+)$", wire.get("/metrics").text, re.MULTILINE)
+    [value] = re.findall(r"^wopr_abandoned_threads (\S+)$", wire.metrics(), re.MULTILINE)
     return float(value)
 
 

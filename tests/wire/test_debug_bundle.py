@@ -177,7 +177,9 @@ def large(count: int, size: int, names: int) -> JsonObject:
 def test_a_bundle_is_never_larger_than_eight_megabytes(
     new_host: Callable[..., ServedHost], connect: Connect, definition: JsonObject, reasons: set[str]
 ) -> None:
-    acme = connect(ACME, new_host(WOPR_MAX_BODY_BYTES="20000000"))
+    acme = connect(
+        ACME, new_host(WOPR_MAX_BODY_BYTES="20000000", WOPR_MAX_WORKFLOW_BYTES="20000000")
+    )
     run_id = acme.run(acme.register(definition))["runId"]
 
     response = acme.get(f"/v1/runs/{run_id}/debug-bundle")

@@ -117,7 +117,7 @@ def test_a_comparison_needs_another_run(acme: Wire, greeting: str, query: JsonOb
 
 def test_the_longest_list_of_differences_says_that_it_is_cut(acme: Wire) -> None:
     def counting(start: int) -> JsonObject:
-        config = {"name": "x", "expression": f"variables.x + {start}"}
+        config: JsonObject = {"name": "x", "value": start}
         names = [f"n{number}" for number in range(600)]
         nodes = [node(name, "core.setVariable", config=config) for name in names]
         return workflow(nodes, variables=[variable("x", "number", defaultValue=0)])

@@ -42,6 +42,23 @@ def test_another_body_under_the_same_key_is_refused_without_the_first_answer(acm
     assert REPLAY not in other.headers
 
 
+def test_another_query_under_the_same_key_is_refused_without_the_first_answer(acme: Wire) -> None:
+    headers = {"Idempotency-Key": fresh("key")}
+    first = acme.post("/v1/runs?a=1&b=2", BODY, headers=headers)
+
+    other = acme.post("/v1/runs?a=1&b=3", BODY, headers=headers)
+    without = acme.post("/v1/runs", BODY, headers=headers)
+    again = acme.post("/v1/runs?b=2&a=1", BODY, headers=headers)
+
+    for refused in (other, without):
+        assert refused.status_code == 409
+        assert refused.json()["error"] == "idempotency_key_mismatch"
+        assert "query" in refused.json()["message"]
+        assert first.json()["runId"] not in refused.text
+    assert (again.status_code, again.content) == (201, first.content)
+    assert again.headers[REPLAY] == "true"
+
+
 def test_twenty_at_once_make_one_run(acme: Wire, host: ServedHost) -> None:
     tag = fresh("tag")
     key = fresh("key")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -104,6 +105,37 @@ def test_a_key_of_a_persons_own_has_one_vote_whoever_it_names(live: Wire) -> Non
     assert {e["payload"]["principal"] for e in events(live, run_id, "approval.granted")} == {
         name_of(LIVE)
     }
+
+
+def test_a_test_key_has_one_vote_on_a_run_that_a_live_key_started(acme: Wire, live: Wire) -> None:
+    run_id = waiting(live, gate(requiredApprovals=2))
+
+    statuses = [vote(acme, run_id, voter) for voter in "abc"]
+
+    assert statuses == ["waiting-approval"] * 3
+    assert {e["payload"]["principal"] for e in events(acme, run_id, "approval.granted")} == {
+        name_of(ACME)
+    }
+
+
+def test_a_test_key_has_one_vote_on_a_host_that_is_not_under_test(
+    new_host: Callable[..., ServedHost], connect: Connect
+) -> None:
+    wire = connect(ACME, new_host())
+    run_id = waiting(wire, gate(requiredApprovals=2))
+
+    statuses = [vote(wire, run_id, voter) for voter in "abc"]
+
+    assert statuses == ["waiting-approval"] * 3
+
+
+def test_a_named_voter_is_no_approver_outside_of_tests(
+    new_host: Callable[..., ServedHost], connect: Connect
+) -> None:
+    wire = connect(ACME, new_host())
+    run_id = waiting(wire, gate(requiredApprovals=1, approversList=["ada"]))
+
+    assert refused(wire, run_id, "gate", ACCEPT | {"voter": "ada"}) == (403, "forbidden")
 
 
 def test_different_keys_are_different_voters(connect: Connect, live: Wire) -> None:

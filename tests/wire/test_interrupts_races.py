@@ -164,7 +164,7 @@ def test_a_wait_outlives_a_host_that_is_killed(
 
 
 def test_votes_outlive_a_host_that_is_killed(tmp_path: Path) -> None:
-    host = ServedHost(tmp_path)
+    host = ServedHost(tmp_path, ("--conformance",))
     host.start()
     with Wire(host.url, ACME) as wire:
         run_id = waiting(wire, gate(requiredApprovals=2))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.wire.client import Wire
 from tests.wire.definitions import node, workflow
-from tests.wire.host import ServedHost
+from tests.wire.host import LIVE, ServedHost
 from tests.wire.waiting import ACCEPT, answer, gate, inbox, taken, token_of, waiting
 from wopr.protocol.documents import Json, JsonObject
 
@@ -106,7 +106,7 @@ def test_the_refusal_of_an_answer_does_not_repeat_its_secret(acme: Wire) -> None
 
 
 def test_a_registered_secret_is_masked_by_its_name(acme: Wire, host: ServedHost) -> None:
-    key = "live_acme_admin"
+    key = LIVE
     run_id = waiting(acme, gate(actions=ALL))
 
     taken(acme, run_id, "gate", ACCEPT | {"feedback": f"my key is {key}"})

@@ -153,7 +153,7 @@ def test_no_token_is_in_events_streams_listings_or_the_hosts_log(
     signature = token.partition(".")[2]
     eventually(lambda: "answerByToken" in host.log())
     assert not [text for text in (*seen, host.log()) if signature in text]
-    assert "/v1/interrupts/[TOKEN]" in host.log()
+    assert "/v1/interrupts/{token}" in host.log()
 
 
 def test_the_parent_of_a_waiting_child_shows_no_token(acme: Wire) -> None:

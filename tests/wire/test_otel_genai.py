@@ -229,7 +229,7 @@ def test_a_host_that_exports_to_itself_counts_nothing_twice(
 
     run_id = acted(wire, agent_name())
     eventually(partial(_is_told, wire, run_id))
-    eventually(lambda: 'operation="exportTraces",status="200"' in wire.get("/metrics").text)
+    eventually(lambda: 'operation="exportTraces",status="200"' in wire.metrics())
     # Traces are told in the order in which they came.
     send_json(wire, *foreign.whole())
     told(wire, foreign.run_id)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.wire.client import Wire
+from tests.wire.definitions import node, variable, workflow
 from tests.wire.host import ACME, ServedHost
 from wopr.protocol.documents import JsonObject
 
@@ -143,3 +145,29 @@ def test_a_timeout_of_zero_answers_at_once_with_what_there_is(acme: Wire) -> Non
     assert past["events"] == []
     assert (past["isTerminal"], past["isComplete"]) == (False, False)
     assert past["runStatus"] == "waiting-approval"
+
+
+def test_polls_give_a_large_log_in_parts_of_bounded_size(acme: Wire) -> None:
+    text = {"type": "variable", "variableName": "text"}
+    nodes = [node(f"n{number}", "core.identity", inputs={"text": text}) for number in range(12)]
+    definition = workflow(nodes, variables=[variable("text")])
+    run_id = acme.create(acme.register(definition), {"text": "x" * 100_000})
+    acme.finished(run_id)
+
+    pages = [acme.poll(run_id, timeout=0)]
+    while not pages[-1]["isComplete"]:
+        pages.append(acme.poll(run_id, lastSequence=pages[-1]["lastEventSeq"], timeout=0))
+
+    assert [event for page in pages for event in page["events"]] == acme.log(run_id)
+    assert max(len(json.dumps(page)) for page in pages) < 500_000
+
+
+def test_one_poll_gives_many_small_events(acme: Wire) -> None:
+    nodes = [node(f"n{number}") for number in range(120)]
+    run_id = acme.create(acme.register(workflow(nodes)))
+    acme.finished(run_id)
+
+    page = acme.poll(run_id, timeout=0)
+
+    assert page["isComplete"]
+    assert page["events"] == acme.log(run_id)

@@ -20,7 +20,10 @@ OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} |
     "validateWorkflow",
     "probeToolHooks",
 }
-BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in OPEN]
+# Quotas of all tenants and figures of the whole host, for its operator; `test_quotas` and
+# `test_observability` test who may use them.
+HOST_WIDE = ["listQuotas", "setQuota", "resetQuota", "metrics"]
+BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in {*OPEN, *HOST_WIDE}]
 # Operations that tell of many things, and what they must be asked with.
 LISTS: dict[str, dict[str, str]] = {
     "listRuns": {"limit": "200"},
@@ -34,6 +37,7 @@ LISTS: dict[str, dict[str, str]] = {
     "feedbackSummary": {"by": "agent"},
     "exportRuns": {},
     "listProcesses": {},
+    "getUsage": {},
     "listPacks": {},
     "exportPacks": {},
 }
@@ -175,7 +179,16 @@ def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Respon
 
 
 def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
-    covered = [*OPEN, *(o.name for o in BY_ID), *LISTS, *BY_BODY, *MAKERS, *FLEET, *SEAMS]
+    covered = [
+        *OPEN,
+        *(o.name for o in BY_ID),
+        *LISTS,
+        *BY_BODY,
+        *MAKERS,
+        *FLEET,
+        *SEAMS,
+        *HOST_WIDE,
+    ]
 
     assert sorted(covered) == sorted(operation.name for operation in OPERATIONS)
 

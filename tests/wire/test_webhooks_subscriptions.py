@@ -76,6 +76,16 @@ def test_a_listing_tells_all_but_the_secret(acme: Wire) -> None:
     }
 
 
+def test_a_credential_in_a_url_is_not_shown(acme: Wire) -> None:
+    token = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
+
+    made = acme.post("/v1/webhooks", {"url": f"{URL}?k=job-{token}", "events": EVENTS}).json()
+    listed = acme.document("/v1/webhooks", params={"limit": 1})["items"][0]
+
+    assert listed["webhookId"] == made["webhookId"]
+    assert made["url"] == listed["url"] == f"{URL}?k=job-[REDACTED]"
+
+
 def test_a_listing_comes_in_pages_newest_first(acme: Wire) -> None:
     made = [
         acme.post("/v1/webhooks", {"url": URL, "events": EVENTS}).json()["webhookId"]

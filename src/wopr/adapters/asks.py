@@ -28,11 +28,11 @@ class Answer:
     value: Json = None
 
 
-def answered(ctx: NodeContext, asks: Sequence[Ask], pause: int) -> list[Answer] | Suspended:
+async def answered(ctx: NodeContext, asks: Sequence[Ask], pause: int) -> list[Answer] | Suspended:
     """All answers to the pause of this number in order, or the wait for the first that is missing."""
     answers: list[Answer] = []
     for place, ask in enumerate(asks):
-        key = _key(ctx, ask, f"{pause}.{place}")
+        key = await _key(ctx, ask, f"{pause}.{place}")
         said = ctx.answer(key)
         if isinstance(said, Unset):
             return _wait(ask, key)
@@ -40,13 +40,13 @@ def answered(ctx: NodeContext, asks: Sequence[Ask], pause: int) -> list[Answer] 
     return answers
 
 
-def _key(ctx: NodeContext, ask: Ask, place: str) -> str:
+async def _key(ctx: NodeContext, ask: Ask, place: str) -> str:
     """The key of a wait, bound to when and what is asked.
 
     Work that is done again after a fork may come to another question, and the answer to the old
     one must not count for it.
     """
-    asked: Json = ctx.llm.redact(msgspec.to_builtins(ask))
+    asked: Json = await ctx.llm.redact(msgspec.to_builtins(ask))
     return ctx.interrupt_key(f"{place}-{canonical_digest(asked)[:_DIGITS]}")
 
 

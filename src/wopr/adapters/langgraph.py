@@ -32,7 +32,7 @@ try:
     from langgraph.types import Command, StateSnapshot
 
     from wopr.adapters.langgraph_asks import asks_of, resume_of
-    from wopr.adapters.langgraph_facts import GraphFacts
+    from wopr.adapters.langgraph_facts import GraphFacts, ModelGate
     from wopr.adapters.langgraph_state import export, prune, restored
 except ModuleNotFoundError as missing:
     raise not_installed("LangGraph", "langgraph", missing) from missing
@@ -131,12 +131,13 @@ class _Graph:
     def _configured(self, session: Session) -> RunnableConfig:
         own = self._config
         callbacks: Any = own.get("callbacks") or []
-        facts = GraphFacts(session, self._subgraphs)
+        own_handlers = (GraphFacts(session, self._subgraphs), ModelGate(session))
         if isinstance(callbacks, list):
-            callbacks = [*callbacks, facts]
+            callbacks = [*callbacks, *own_handlers]
         else:
             callbacks = callbacks.copy()
-            callbacks.add_handler(facts)
+            for handler in own_handlers:
+                callbacks.add_handler(handler)
         named = {**own.get("configurable", {}), "thread_id": session.thread_id}
         return {**own, "callbacks": callbacks, "configurable": named}
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp
@@ -83,7 +83,7 @@ class GraphFacts(AsyncCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A chat model is asked."""
-        self._remember(run_id, metadata)
+        await self._ask(run_id, metadata)
 
     async def on_llm_start(
         self,
@@ -95,7 +95,7 @@ class GraphFacts(AsyncCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A model that only completes text is asked."""
-        self._remember(run_id, metadata)
+        await self._ask(run_id, metadata)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """A model has answered."""
@@ -151,7 +151,9 @@ class GraphFacts(AsyncCallbackHandler):
         """Note something from another thread, in order; the host's loop does it when it can."""
         self._loop.call_soon_threadsafe(note, *arguments)
 
-    def _remember(self, run_id: UUID, metadata: _Metadata) -> None:
+    async def _ask(self, run_id: UUID, metadata: _Metadata) -> None:
+        if self._is_at_home:
+            await self._session.asks_model()
         known = metadata or {}
         provider, model = known.get("ls_provider", ""), known.get("ls_model_name", "")
         self._asked[run_id] = (self._agent(metadata), str(provider), str(model))
@@ -161,6 +163,24 @@ class GraphFacts(AsyncCallbackHandler):
         node = _space(metadata).partition("|")[0].partition(":")[0]
         root = self._session.agent_id
         return agent_name(root, node) if node in self._subgraphs else root
+
+
+class ModelGate(BaseCallbackHandler):
+    """Refuses model calls of synchronous code, where LangChain only logs what `GraphFacts` raises."""
+
+    raise_error = True
+    run_inline = True
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def on_chat_model_start(self, *args: Any, **kwargs: Any) -> None:
+        """A chat model is asked."""
+        self._session.note_question()
+
+    def on_llm_start(self, *args: Any, **kwargs: Any) -> None:
+        """A model that only completes text is asked."""
+        self._session.note_question()
 
 
 def _space(metadata: _Metadata) -> str:

@@ -138,7 +138,7 @@ class _Agents:
             run_config=self._config,
         )
         if result.interruptions:
-            return _paused(session, result, facts.turns)
+            return await _paused(session, result, facts.turns)
         who = id_of(session, self._agent, result.last_agent)
         return Done(decision=plain(result.final_output), outputs={"agent": who})
 
@@ -155,10 +155,10 @@ def _prompt(inputs: JsonObject) -> str | list[TResponseInputItem]:
     return [*items, said] if shown else items
 
 
-def _paused(session: Session, result: RunResult, turns: int) -> Paused:
+async def _paused(session: Session, result: RunResult, turns: int) -> Paused:
     asks = [_ask(item) for item in result.interruptions]
     run: JsonObject = plain(result.to_state().to_json(context_serializer=lambda _: {}))
-    kept: JsonObject = session.ctx.llm.redact(run)
+    kept: JsonObject = await session.ctx.llm.redact(run)
     if kept != run:
         kept = _without_prints(kept)
     return Paused(state={"run": kept, "turns": turns}, asks=asks)

@@ -46,6 +46,7 @@ class AgentFacts(RunHooks[Any]):
         input_items: list[TResponseInputItem],
     ) -> None:
         """A turn begins: what the model is told is all that it takes to begin it again."""
+        await self._session.asks_model()
         if self._has_begun:
             said: Json = plain(input_items)
             state = {"agent": agent.name, "input": said, "turns": self.turns}

@@ -119,6 +119,8 @@ class _PydanticAi:
             heard = len(history or ())
             async for node in run:
                 heard = await _hear(session, _messages(run, node), heard)
+                if isinstance(node, ModelRequestNode):
+                    await session.asks_model()
                 if isinstance(node, CallToolsNode):
                     await tools.use(node)
         result = run.result

@@ -12,7 +12,7 @@ from wopr.nodes.llm_budget import NOTHING, ONE_TOOL_CALL, breach, caps_of
 from wopr.nodes.llm_config import Budget
 from wopr.nodes.llm_context import Spent
 from wopr.nodes.llm_talk import BudgetSpent, usage_payload
-from wopr.nodes.models import ModelUsage
+from wopr.nodes.models import ModelFault, ModelUsage
 from wopr.protocol.documents import JsonObject
 
 _UNKNOWN = "unknown"
@@ -54,6 +54,11 @@ class Session:
         self.record = Record(ctx, framework)
         # The cap that was reached, whatever the framework makes of the exception.
         self.breached: Breached | None = None
+        # The refusal of a model call. A framework may hide the exception.
+        self.refused: ModelFault | None = None
+        # Set when the tenant had no model tokens left at the last check.
+        self._no_tokens: ModelFault | None = None
+        self._uncounted_tokens = 0
         self._caps = caps_of(budget)
         self._open: dict[str, ToolCall] = {}
 
@@ -65,6 +70,7 @@ class Session:
     async def keep(self, step: Step) -> Step:
         """Keep a step, unless the budget that it used was not there."""
         self.require(NOTHING)
+        await self.check_tokens()
         return await self.record.keep(step)
 
     def require(self, wanted: Spent) -> None:
@@ -78,9 +84,34 @@ class Session:
         if self.breached is not None:
             raise BudgetSpent(self.breached)
 
+    async def asks_model(self) -> None:
+        """A model is about to be asked. Raises `ModelFault` when the tenant has no tokens left."""
+        await self.check_tokens()
+        self.note_question()
+
+    def note_question(self) -> None:
+        """The same without waiting: the tokens are those of the last check."""
+        if self._no_tokens is not None:
+            self.refused = self._no_tokens
+            raise self.refused
+
+    async def check_tokens(self) -> None:
+        """Count the tokens that were used, and find out whether the tenant has any left."""
+        await self.count_tokens()
+        try:
+            await self.ctx.llm.check_model_tokens()
+        except ModelFault as full:
+            self._no_tokens = full
+
+    async def count_tokens(self) -> None:
+        """Count the tokens that were used in the tenant's quota of this day."""
+        tokens, self._uncounted_tokens = self._uncounted_tokens, 0
+        await self.ctx.llm.add_model_tokens(tokens)
+
     async def called_model(self, agent_id: str, call: ModelCall) -> None:
         """A model has answered: what it cost, and what it thought."""
         self.note_model_call(agent_id, call)
+        await self.count_tokens()
         await self.ctx.flush()
         self.require(NOTHING)
 
@@ -89,6 +120,7 @@ class Session:
         usage = call.usage
         tokens = usage.input_tokens + usage.output_tokens
         self.record.spent += Spent(tokens=tokens, cost_usd=usage.cost_usd or 0.0, calls=1)
+        self._uncounted_tokens += tokens
         if self.ctx.llm.advertises(_USAGE):
             provider, model = call.provider or _UNKNOWN, call.model or _UNKNOWN
             self.ctx.emit(_USAGE, usage_payload(provider, model, usage, self.ctx.node_id))

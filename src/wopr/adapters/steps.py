@@ -106,7 +106,7 @@ class Record:
         kept: Json = msgspec.to_builtins(_Kept(step=step, spent=used))
 
         async def effect() -> Json:
-            return self._ctx.llm.redact(kept)
+            return await self._ctx.llm.redact(kept)
 
         await self._ctx.flush()
         kept_step = msgspec.convert(await self._ctx.once(self._key, effect), _Kept).step

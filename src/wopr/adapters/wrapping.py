@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import anyio
+
 from wopr.adapters.asks import Answer, answered
 from wopr.adapters.session import Session
 from wopr.adapters.steps import Done, Going, Paused
@@ -109,13 +111,16 @@ class OnRecord:
             session.fail_open_calls(error)
             bracket.end("failed")
             raise
+        finally:
+            with anyio.CancelScope(shield=True):
+                await session.count_tokens()
         return ended if isinstance(ended, Suspended) else _concluded(session, bracket, ended)
 
     async def _work(self, session: Session, inputs: JsonObject) -> Done | Suspended:
         """Let the framework work until it is done; what is on record is not done again."""
         step = await session.record.last()
         while not isinstance(step, Done):
-            answers = _answers(session, step)
+            answers = await _answers(session, step)
             if isinstance(answers, Suspended):
                 return answers
             step = await session.keep(await self._advance(session, inputs, step, answers))
@@ -129,6 +134,7 @@ class OnRecord:
         answers: Sequence[Answer] | None,
     ) -> Paused | Done:
         framework = self._framework
+        await session.check_tokens()
         try:
             if step is None:
                 return await framework.begin(session, inputs)
@@ -138,6 +144,8 @@ class OnRecord:
         except Exception as error:  # the outer edge of a framework's own code
             if session.breached is not None:
                 raise BudgetSpent(session.breached) from error
+            if session.refused is not None:
+                raise session.refused from error
             raise NodeFailure(
                 f"{framework.name}: {type(error).__name__}: {error}",
                 code="framework_error",
@@ -145,11 +153,13 @@ class OnRecord:
             ) from error
 
 
-def _answers(session: Session, step: Going | Paused | None) -> Sequence[Answer] | Suspended | None:
+async def _answers(
+    session: Session, step: Going | Paused | None
+) -> Sequence[Answer] | Suspended | None:
     """What people said to a pause, or the wait for it; None where nothing was asked."""
     if not isinstance(step, Paused):
         return None
-    return answered(session.ctx, step.asks, session.record.pauses)
+    return await answered(session.ctx, step.asks, session.record.pauses)
 
 
 class _Bracket:

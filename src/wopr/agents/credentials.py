@@ -20,11 +20,12 @@ from wopr.security.credential_names import (
     SOURCES,
     VARIABLE_PREFIX,
     is_name,
+    owner_of,
     read_ref,
     seal_context,
     variable_of,
 )
-from wopr.security.redact import MIN_SECRET, Redactor
+from wopr.security.redact import MIN_SECRET, Redactors
 from wopr.security.seal import Seal, SealBroken
 from wopr.store.port import Secrets
 
@@ -32,13 +33,13 @@ Noted = Callable[[str, str], Awaitable[None]]
 
 
 class Credentials:
-    """Finds the values of references, and has each one redacted from then on."""
+    """Finds the values of references, and has each one redacted from then on for its tenant."""
 
     def __init__(
         self,
         store: Secrets,
         seal: Seal,
-        redactor: Redactor,
+        redactors: Redactors,
         *,
         environment: Mapping[str, str],
         directory: Path | None = None,
@@ -46,14 +47,17 @@ class Credentials:
     ) -> None:
         self._store = store
         self._seal = seal
-        self._redactor = redactor
+        self._redactors = redactors
         self._environment = environment
         self._directory = directory
         # Told of every use: tenant and reference.
         self._noted = noted
         for name, value in environment.items():
-            if name.startswith(VARIABLE_PREFIX):
-                redactor.register(name.removeprefix(VARIABLE_PREFIX), value)
+            owner = owner_of(name)
+            if owner is not None:
+                redactors.register(*owner, value)
+            elif name.startswith(VARIABLE_PREFIX):
+                redactors.register_operator(value)
 
     async def resolve(self, tenant: str, ref: str, *, provider: str = "", host: str = "") -> str:
         """The value of a tenant's credential, for use at once.
@@ -113,7 +117,7 @@ class Credentials:
         if len(value) < MIN_SECRET:
             message = f"the credential {ref} is shorter than {MIN_SECRET} characters"
             raise _failure("credential_unavailable", message)
-        self._redactor.register(ref, value)
+        self._redactors.register(tenant, ref, value)
         if self._noted is not None:
             await self._noted(tenant, ref)
         return value

@@ -9,11 +9,13 @@ from typing import cast
 import msgspec
 
 from wopr.protocol.checking import Fault, Shape, refused, schema_faults, shape_faults
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, is_object
 from wopr.protocol.errors import Refused
 from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
-from wopr.protocol.schemas import export
+from wopr.protocol.schema_size import SchemaLimits, size_faults
+from wopr.protocol.schemas import document_schema
 
+_DEFAULT_LIMITS = SchemaLimits()
 # References lead into the pack that a manifest comes in, and this host takes manifests alone.
 _REFERENCES = {"systemPromptRef": "give systemPrompt", "evalSuiteRef": "leave it out"}
 _HANDOFF_REFERENCES = {
@@ -22,13 +24,17 @@ _HANDOFF_REFERENCES = {
 }
 
 
-def check_manifest(document: Json, model_classes: Collection[str] | None = None) -> AgentManifest:
+def check_manifest(
+    document: Json,
+    model_classes: Collection[str] | None = None,
+    limits: SchemaLimits = _DEFAULT_LIMITS,
+) -> AgentManifest:
     """Return the manifest, or refuse it with every fault in `details.errors`.
 
     A manifest whose model class is not among those advertised is refused with
     `unsupported_model_class`; None advertises no list, and then every class will do.
     """
-    meaning = list(_meaning_faults(document))
+    meaning = list(_meaning_faults(document, limits))
     # Where a fault is explained, the schema's own words for the same place add nothing.
     explained = {fault.path for fault in meaning}
     shape = shape_faults(document, _shape(), AgentManifest)
@@ -42,7 +48,7 @@ def check_manifest(document: Json, model_classes: Collection[str] | None = None)
 
 @cache
 def _shape() -> Shape:
-    return Shape(export()["agent-manifest"])
+    return Shape(document_schema("agent-manifest"))
 
 
 def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] | None) -> None:
@@ -58,7 +64,7 @@ def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] |
         )
 
 
-def _meaning_faults(document: Json) -> Iterator[Fault]:
+def _meaning_faults(document: Json, limits: SchemaLimits) -> Iterator[Fault]:
     """What is wrong beyond the shape, read from the raw document so that both come at once."""
     if not isinstance(document, dict):
         return
@@ -74,15 +80,16 @@ def _meaning_faults(document: Json) -> Iterator[Fault]:
         yield Fault(path="systemPrompt", message="a manifest has exactly one system prompt")
     handoff = manifest.get("handoff")
     if isinstance(handoff, dict):
-        yield from _handoff_faults(cast("JsonObject", handoff))
+        yield from _handoff_faults(cast("JsonObject", handoff), limits)
 
 
-def _handoff_faults(handoff: JsonObject) -> Iterator[Fault]:
+def _handoff_faults(handoff: JsonObject, limits: SchemaLimits) -> Iterator[Fault]:
     yield from _reference_faults(handoff, _HANDOFF_REFERENCES, "handoff.")
     for name in ("taskSchema", "returnSchema"):
-        schema = handoff.get(name)
-        if isinstance(schema, dict):
-            yield from schema_faults(f"handoff.{name}", cast("JsonObject", schema))
+        schema: Json = handoff.get(name)
+        if is_object(schema):
+            sizes = [Fault(path=f"handoff.{name}", message=m) for m in size_faults(schema, limits)]
+            yield from sizes or schema_faults(f"handoff.{name}", schema)
 
 
 def _reference_faults(

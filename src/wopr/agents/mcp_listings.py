@@ -18,7 +18,8 @@ import msgspec
 from wopr.agents.mcp_servers import ToolName
 from wopr.engine.expression_tokens import is_list, is_object
 from wopr.protocol.checking import schema_faults
-from wopr.protocol.documents import Closed, Json, JsonObject
+from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, Unset
+from wopr.protocol.schema_size import SchemaLimits, size_faults
 from wopr.security.untrusted import untrusted
 
 MOST_TOOLS: Final = 500
@@ -27,27 +28,41 @@ _SUFFIX: Final = ".json"
 
 
 class Listed(Closed, frozen=True, kw_only=True):
-    """A tool as its server describes it."""
+    """A tool as its server describes it; `output` is the JSON Schema of its structured results."""
 
     name: ToolName
     description: str
     parameters: JsonObject
+    output: JsonObject | Unset = UNSET
 
 
-def listed(name: str, description: str, schema: JsonObject) -> Listed | None:
-    """A tool worth keeping; None for one whose name or schema cannot be used."""
+def listed(
+    name: str, description: str, schema: JsonObject, output: JsonObject | None = None
+) -> Listed:
+    """Return a tool as it is kept. Raises `ValueError` if its name or a schema cannot be used."""
     parameters = _marked(schema, name)
-    if not is_object(parameters) or next(schema_faults("", parameters), None) is not None:
-        return None
+    _check("inputSchema", parameters)
     found: JsonObject = {
         "name": name,
         "description": untrusted(description[:LONGEST_DESCRIPTION], tool=name),
         "parameters": parameters,
     }
+    if output is not None:
+        _check("outputSchema", output)
+        found["output"] = output
     try:
         return msgspec.convert(found, Listed)
-    except msgspec.ValidationError:
-        return None
+    except msgspec.ValidationError as fault:
+        raise ValueError(str(fault)) from fault
+
+
+def _check(path: str, schema: Json) -> None:
+    if not is_object(schema):
+        raise ValueError(f"{path}: not a JSON object")
+    for fault in size_faults(schema, SchemaLimits()):
+        raise ValueError(f"{path}: {fault}")
+    for unusable in schema_faults(path, schema):
+        raise ValueError(f"{path}: {unusable.message}")
 
 
 def _marked(schema: Json, tool: str) -> Json:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 import anyio
 import structlog
@@ -17,17 +17,28 @@ from mcp_types import (
     TextContent,
 )
 
-from wopr.agents.mcp_listings import MOST_TOOLS, Listed, Listings, listed
+from wopr.agents.mcp_listings import LONGEST_DESCRIPTION, MOST_TOOLS, Listed, Listings, listed
 from wopr.agents.mcp_servers import McpServer, split_name
 from wopr.agents.mcp_sessions import McpSessions, reason_of
 from wopr.nodes.tools import SecretOf, Tool, ToolContext, ToolFault, Transport
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.checking import UserSchema, Violation
+from wopr.protocol.documents import Json, JsonObject, Unset
 
 MOST_PAGES: Final = 20
 # The member of a call's `_meta` that is the same for every attempt at it.
 INVOCATION: Final = "io.openwop/invocationId"
 
 log = structlog.get_logger("wopr.mcp")
+
+
+class Check(Protocol):
+    """Applies schemas on behalf of a tenant, with a deadline."""
+
+    async def __call__(
+        self, tenant: str, work: Callable[[], Sequence[Violation]], /
+    ) -> Sequence[Violation]:
+        """Return what the work returns; a subprocess does what it offloads."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,7 @@ class McpTool:
     server: McpServer
     tool: Listed
     sessions: McpSessions
+    check: Check
 
     @property
     def name(self) -> str:
@@ -80,18 +92,35 @@ class McpTool:
             raise ToolFault(f"no result within {seconds:g} s", code="tool_timeout") from late
         except Exception as fault:
             raise _lost(self.server, fault) from fault
-        return outcome_of(result)
+        outcome = outcome_of(result)
+        await self._check(result, context.tenant)
+        return outcome
+
+    async def _check(self, result: CallToolResult, tenant: str) -> None:
+        """Refuse a result that does not fit the tool's own schema of results."""
+        if isinstance(self.tool.output, Unset):
+            return
+        schema = UserSchema(self.tool.output, mask="a value")
+        returned: Json = result.structured_content
+        for violation in await self.check(tenant, lambda: schema.violations(returned)):
+            place = violation.place() or "the whole"
+            raise ToolFault(f"the result does not fit its schema: {place}: {violation.message}")
 
 
 class McpTools:
     """The tools of all declared servers, as a source of a toolbox."""
 
     def __init__(
-        self, servers: Iterable[McpServer], sessions: McpSessions, listings: Listings
+        self,
+        servers: Iterable[McpServer],
+        sessions: McpSessions,
+        listings: Listings,
+        check: Check,
     ) -> None:
         self._servers = {server.name: server for server in servers}
         self._sessions = sessions
         self._listings = listings
+        self._check = check
         # The client that a server was last asked by: a server that was started anew is asked anew.
         self._asked: dict[tuple[str, str], Client] = {}
 
@@ -103,7 +132,7 @@ class McpTools:
         found = (self._listings.get(tenant, server.name) or {}).get(tool)
         if found is None:
             return None
-        return McpTool(server=server, tool=found, sessions=self._sessions)
+        return McpTool(server=server, tool=found, sessions=self._sessions, check=self._check)
 
     def knows(self, tenant: str, name: str) -> bool:
         """Whether it is known what the tool is, or that the operator lets nobody have it."""
@@ -177,10 +206,17 @@ async def _tools_of(client: Client, server: McpServer) -> AsyncIterator[Listed]:
     for _ in range(MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
-            usable = listed(tool.name, tool.description or tool.name, tool.input_schema)
-            if usable is None:
-                log.warning("mcp tool not usable", server=server.name, tool=tool.name[:128])
-            elif count < MOST_TOOLS:
+            try:
+                usable = listed(
+                    tool.name, tool.description or tool.name, tool.input_schema, tool.output_schema
+                )
+            except ValueError as fault:
+                reason = str(fault)[:LONGEST_DESCRIPTION]
+                log.warning(
+                    "mcp tool not usable", server=server.name, tool=tool.name[:128], reason=reason
+                )
+                continue
+            if count < MOST_TOOLS:
                 count += 1
                 yield usable
         cursor = page.next_cursor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,9 +37,16 @@ class MemoryScope:
 class Memory:
     """The memory adapter."""
 
-    def __init__(self, store: Memories, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Memories,
+        now: Callable[[], int],
+        check_quota: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
         self._now = now
+        # Raises `QuotaExceeded` for a tenant that may store no more.
+        self._check_quota = check_quota
 
     async def put(
         self,
@@ -66,6 +73,8 @@ class Memory:
             run_id=scope.run_id,
         )
         _check(row)
+        if self._check_quota is not None:
+            await self._check_quota(scope.tenant)
         if await self._store.put_memory(scope.tenant, row):
             return _entry(row)
         kept = await self._store.memory(scope.tenant, row.memory_ref, memory_id, row.created_at)

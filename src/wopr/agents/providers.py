@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from wopr.agents.credentials import Credentials
 from wopr.nodes.models import Asking, ModelAnswer, ModelFault, ModelRequest
 from wopr.protocol.names import not_there
-from wopr.security.redact import MIN_SECRET, Redactor
+from wopr.security.redact import MIN_SECRET, Redactors
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -96,7 +96,7 @@ class ProviderModels:
         self,
         settings: ProviderSettings,
         credentials: Credentials,
-        redactor: Redactor,
+        redactors: Redactors,
         client: AsyncClient,
     ) -> None:
         self._settings = settings
@@ -104,7 +104,7 @@ class ProviderModels:
         self._client = client
         # All of them from the start: one run could repeat what another is about to use.
         for name in (*HOSTED, *settings.servers):
-            redactor.register(f"{name}-key", settings.host_key(name) or "")
+            redactors.register_operator(settings.host_key(name) or "")
 
     async def ask(self, request: ModelRequest, asking: Asking) -> ModelAnswer:
         """Answer one request, once."""

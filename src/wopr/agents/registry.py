@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-import jsonschema_rs
 import msgspec
 
 from wopr.agents.inventory import inventory_entry
 from wopr.agents.manifests import check_manifest
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import look_up
 from wopr.protocol.errors import NotFound
 from wopr.protocol.manifests import AgentInventoryEntry, AgentInventoryResponse, AgentManifest
+from wopr.protocol.schema_size import SchemaLimits
 from wopr.security.digest import json_digest
 from wopr.store.port import SHARED, AgentManifests, AgentRow
 
+_DEFAULT_LIMITS: Final = SchemaLimits()
 _PAGE: Final = 100
 # Tasks and returns may hold what the log masks, so a fault speaks of them without showing any.
 _MASK: Final = "the value"
@@ -34,20 +35,20 @@ class Installed:
     place: int
 
     @cached_property
-    def task_schema(self) -> jsonschema_rs.Draft202012Validator | None:
+    def task_schema(self) -> UserSchema | None:
         """What checks the inputs that the agent is handed, where it says."""
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.task_schema, Unset):
             return None
-        return compile_schema(handoff.task_schema, mask=_MASK)
+        return UserSchema(handoff.task_schema, mask=_MASK)
 
     @cached_property
-    def return_schema(self) -> jsonschema_rs.Draft202012Validator | None:
+    def return_schema(self) -> UserSchema | None:
         """What checks the value that the agent hands back, where it says."""
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.return_schema, Unset):
             return None
-        return compile_schema(handoff.return_schema, mask=_MASK)
+        return UserSchema(handoff.return_schema, mask=_MASK)
 
 
 @dataclass(slots=True)
@@ -82,17 +83,25 @@ class Agents:
     """
 
     def __init__(
-        self, store: AgentManifests, now: Callable[[], int], advertised: JsonObject
+        self,
+        store: AgentManifests,
+        now: Callable[[], int],
+        advertised: JsonObject,
+        limits: SchemaLimits = _DEFAULT_LIMITS,
     ) -> None:
+        self._limits = limits
         self._store = store
         self._now = now
         self._advertised = advertised
         self._model_classes: list[str] | None = look_up(advertised, "agents.modelClasses")
         self._shelves: dict[str, _Shelf] = {}
+        # Raises `QuotaExceeded` for a tenant that may install no more. Set once the host has
+        # installed the manifests that it was started with.
+        self.check_quota: Callable[[str], Awaitable[None]] | None = None
 
     async def register(self, tenant: str, document: Json) -> tuple[Installed, bool]:
         """Check and install a manifest; the flag says whether it is new."""
-        manifest = check_manifest(document, self._model_classes)
+        manifest = check_manifest(document, self._model_classes, self._limits)
         row = AgentRow(
             agent_id=manifest.agent_id,
             version=manifest.version,
@@ -100,6 +109,11 @@ class Agents:
             body=encode(document),
             registered_at=self._now(),
         )
+        if self.check_quota is not None:
+            await self.load(tenant)
+            shelf = self._shelves[tenant]
+            if shelf.find(row.agent_id, row.version, None) is None:
+                await self.check_quota(tenant)
         is_new = await self._store.put_agent(tenant, row)
         return await self.agent(tenant, manifest.agent_id, manifest.version), is_new
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Collection
-from typing import Final, Literal, TypeAlias
+from collections.abc import Collection
+from typing import Literal, TypeAlias
 
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Forbidden, RateLimited, Refused
+from wopr.security.buckets import TokenBuckets
 from wopr.security.digest import canonical_digest
 
 Decision: TypeAlias = Literal["ok", "forbidden"]
-
-BUCKETS_KEPT: Final = 10_000
+# Calls of a tool by a principal: one bucket per (principal, tool name).
+ToolLimits: TypeAlias = TokenBuckets[tuple[str, str]]
 
 
 def allowed(allowlist: Collection[str] | None, tool_name: str) -> bool:
@@ -56,27 +55,3 @@ def args_hash(args: Json) -> str:
         return canonical_digest(args)
     except ValueError as fault:
         raise Refused(f"tool arguments that are not JSON: {fault}", field="args") from fault
-
-
-class ToolLimits:
-    """Token buckets: a principal may call one tool so often; a rate of 0 is no limit."""
-
-    def __init__(self, *, per_second: float, burst: int, clock: Callable[[], float]) -> None:
-        self._rate = per_second
-        self._burst = float(burst)
-        self._clock = clock
-        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
-
-    def take(self, principal: str, tool_name: str) -> int:
-        """Take a token: 0 when the call may go, else the whole seconds until there is one."""
-        if not self._rate:
-            return 0
-        key = (principal, tool_name)
-        now = self._clock()
-        tokens, then = self._buckets.pop(key, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - then) * self._rate)
-        may_go = tokens >= 1
-        self._buckets[key] = (tokens - 1 if may_go else tokens, now)
-        if len(self._buckets) > BUCKETS_KEPT:
-            self._buckets.popitem(last=False)
-        return 0 if may_go else max(1, math.ceil((1 - tokens) / self._rate))

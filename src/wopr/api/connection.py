@@ -44,6 +44,12 @@ class Connection(Requests):
         response = await self._send_document(path, body, query=query, headers=headers)
         return _decoded(response, kind)
 
+    async def ended(self, run_id: str) -> RunSnapshot:
+        """Read a run, with the values that its outputs refer to."""
+        found = await self.get(f"/v1/runs/{segment(run_id)}", RunSnapshot)
+        outputs = await self._whole_outputs(run_id, found.outputs)
+        return msgspec.structs.replace(found, outputs=outputs)
+
     def frames(self, run_id: str, *, mode: str, after: int | None) -> AsyncGenerator[Frame, None]:
         """Follow a run until it ends, over as many connections as it takes."""
 

@@ -17,6 +17,7 @@ class RunFilters(TypedDict, total=False):
     parentRunId: str
     sourceRunId: str
     waitingForCode: str
+    quarantined: bool
     since: str
     until: str
     flagged: bool

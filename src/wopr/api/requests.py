@@ -8,8 +8,10 @@ from typing import Final
 from urllib.parse import quote
 
 import httpx
+import msgspec
 
-from wopr.protocol.documents import encode
+from wopr.protocol.documents import Json, JsonObject, Unset, encode
+from wopr.protocol.references import references_in, resolved
 
 _JSON: Final = {"Content-Type": "application/json"}
 
@@ -62,3 +64,16 @@ class Requests(ABC):
     ) -> httpx.Response:
         sent = {**_JSON, **(headers or {})}
         return await self._send("POST", path, query=query, content=encode(body), headers=sent)
+
+    async def _whole_outputs(self, run_id: str, outputs: JsonObject | Unset) -> JsonObject | Unset:
+        """The outputs of a run, with the values that they refer to."""
+        if isinstance(outputs, Unset):
+            return outputs
+        values: dict[str, Json] = {}
+        for reference in references_in(outputs):
+            name: str = reference["artifactId"]
+            if name not in values:
+                path = f"/v1/runs/{segment(run_id)}/artifacts/{segment(name)}"
+                values[name] = msgspec.json.decode((await self._send("GET", path)).content)
+        whole: JsonObject = resolved(outputs, values)
+        return whole

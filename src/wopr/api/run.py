@@ -85,7 +85,7 @@ class Run(Generic[Out]):
         async with aclosing(self.events(mode="updates")) as events:
             async for _ in events:
                 pass
-        return self._outputs(await self.snapshot())
+        return self._outputs(await self._connection.ended(self.id))
 
     async def settled(self) -> RunSnapshot:
         """Wait until the run has ended or waits for somebody, and read it."""

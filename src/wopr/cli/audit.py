@@ -1,7 +1,8 @@
-"""`wopr audit`: verify the audit log, on the database itself or on a copy of it."""
+"""`wopr audit`: verify the audit log, on the database, on a copy of it or on files of a sink."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.local_store import store_options
 from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import print_json_value, print_line
 from wopr.cli.paths import database_url
@@ -39,6 +41,15 @@ def verify(
             dir_okay=False,
         ),
     ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file",
+            help="A file of an audit sink, instead of the database; repeatable for rotated files.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
     public_key: Annotated[
         str | None,
         typer.Option(
@@ -48,8 +59,10 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Walk the whole audit log: every entry, every checkpoint, every signature."""
-    verdict = _verify(db, copy)
-    report = _report(verdict, public_key)
+    if copy is not None and file:
+        raise typer.BadParameter("cannot be combined with --copy", param_hint="--file")
+    start, verdict = _verify(db, copy, file or [])
+    report = _report(start, verdict, public_key)
     if as_json:
         print_json_value(report)
     else:
@@ -58,16 +71,25 @@ def verify(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _verify(db: str | None, copy: Path | None) -> Verdict:
+def _verify(db: str | None, copy: Path | None, files: list[Path]) -> tuple[int, Verdict]:
+    """The first entry that could be verified, and what was found from there on."""
     import anyio
 
+    from wopr.runtime.audit_files import AuditFiles
     from wopr.runtime.audit_verifying import verify as walk
     from wopr.store.open import open_audit, open_audit_copy
 
-    async def read() -> Verdict:
-        opened = open_audit(database_url(db)) if copy is None else open_audit_copy(copy)
+    async def read() -> tuple[int, Verdict]:
+        if files:
+            with closing(AuditFiles(files)) as log:
+                # Without the first entries the walk begins at the first signed root.
+                start = log.first_checkpoint + 1 if log.first else 0
+                end = max(await log.audit_head(), await log.signed_head())
+                return start, await walk(log, start, end)
+        url = database_url(db)
+        opened = open_audit_copy(copy) if copy else open_audit(url, store_options(url))
         async with opened as log:
-            return await walk(log, 0, max(await log.audit_head(), await log.signed_head()))
+            return 0, await walk(log, 0, max(await log.audit_head(), await log.signed_head()))
 
     try:
         return anyio.run(read)
@@ -76,11 +98,12 @@ def _verify(db: str | None, copy: Path | None) -> Verdict:
             f"the audit log cannot be read: {fault.message}",
             exit_code_of_status(fault.status),
             code=fault.code,
-            hint="name the database of a host with --db, or a copy of it with --copy",
+            hint="name the database of a host with --db, a copy of it with --copy, or files of an "
+            "audit sink with --file",
         ) from None
 
 
-def _report(verdict: Verdict, public_key: str | None) -> JsonObject:
+def _report(start: int, verdict: Verdict, public_key: str | None) -> JsonObject:
     newest = verdict.checkpoints[-1] if verdict.checkpoints else None
     findings: list[JsonObject] = [
         {"kind": each.kind, "atSequence": each.at, "message": each.message}
@@ -93,6 +116,7 @@ def _report(verdict: Verdict, public_key: str | None) -> JsonObject:
         findings.append({"kind": "checkpoint", "atSequence": at, "message": message})
     return {
         "valid": not findings,
+        "from": start,
         "entries": verdict.entries,
         "checkpoints": len(verdict.checkpoints),
         "signedUpTo": -1 if newest is None else newest.at_sequence,
@@ -102,6 +126,8 @@ def _report(verdict: Verdict, public_key: str | None) -> JsonObject:
 
 
 def _print(report: JsonObject) -> None:
+    if report["from"]:
+        print_line(f"the files begin later: verified from entry {report['from']} on")
     print_line(f"entries: {report['entries']}, checkpoints: {report['checkpoints']}")
     if report["checkpoints"]:
         print_line(f"signed up to entry {report['signedUpTo']}")

@@ -14,11 +14,13 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from wopr.cli.connection import Client, open_client
 from wopr.cli.credentials import Server, find_server
 from wopr.cli.documents import object_of
 from wopr.cli.errors import CliError
+from wopr.cli.local_store import store_options
 from wopr.cli.options import Target
 from wopr.cli.paths import credentials_path, data_dir, database_url
 from wopr.protocol.documents import JsonObject
@@ -29,6 +31,8 @@ from wopr.store.port import Store
 OLDEST_PYTHON: Final = (3, 11)
 # Tokens and signatures allow five minutes; a warning should come well before.
 MAX_SKEW_SECONDS: Final = 60.0
+# An audit sink that lacks more entries than this is not served, or does not take any.
+MOST_BEHIND: Final = 1000
 _VALID_BUT_NARROW: Final = frozenset({"forbidden"})
 
 
@@ -51,7 +55,7 @@ class Check:
 
 async def check_machine(db: str | None) -> list[Check]:
     """Check what needs no server."""
-    return [_python(), _data_dir(), _credentials(), await _database(database_url(db))]
+    return [_python(), _data_dir(), _credentials(), *await _database(database_url(db))]
 
 
 async def check_server(target: Target) -> list[Check]:
@@ -112,22 +116,46 @@ def _credentials() -> Check:
     return Check("credentials", "ok", f"{path} is readable by its owner only")
 
 
-async def _database(url: str) -> Check:
+async def _database(url: str) -> list[Check]:
     if _is_still_to_be_made(url):
-        return Check("database", "skipped", f"{url} will be made on the first start")
+        return [Check("database", "skipped", f"{url} will be made on the first start")]
     try:
-        store = await open_store(url)
+        store = await open_store(url, store_options(url))
     except WoprError as fault:
-        return Check(
-            "database",
-            "failed",
-            fault.message,
-            "check --db, the login or the file's owner, and free disk space",
-        )
+        return [
+            Check(
+                "database",
+                "failed",
+                fault.message,
+                "check --db, the login or the file's owner, and free disk space",
+            )
+        ]
     try:
-        return Check("database", "ok", await _facts(store))
+        found = [Check("database", "ok", await _facts(store))]
+        if sink := os.environ.get("WOPR_AUDIT_SINK"):
+            found.append(await _audit_sink(store, sink))
+        return found
     finally:
         await store.close()
+
+
+async def _audit_sink(store: Store, url: str) -> Check:
+    from wopr.runtime.audit_sink import sink_file, sink_name
+
+    file = sink_file(url)
+    # The rest of a URL may hold a token.
+    shown = urlsplit(url).hostname if file is None else file
+    position = await store.sink_position(sink_name(url))
+    behind = await store.audit_head() - position.sequence
+    if file is not None and not os.access(file.parent, os.W_OK):
+        return Check(
+            "audit sink", "failed", f"{file.parent} cannot be written", _writable(file.parent)
+        )
+    found = f"{shown} has entries up to {position.sequence}, {behind} behind"
+    if behind <= MOST_BEHIND:
+        return Check("audit sink", "ok", found)
+    way_out = "start a host; if one runs, its log names the reason: `the audit sink did not take`"
+    return Check("audit sink", "failed", found, way_out)
 
 
 def _is_still_to_be_made(url: str) -> bool:

@@ -28,10 +28,12 @@ from wopr.cli.fleet_calls import FleetCalls
 from wopr.cli.refusals import refusal, unreachable
 from wopr.cli.stream import EventStream, Frame
 from wopr.protocol.annotations import Annotation, AnnotationCreate, AnnotationList
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.processes import ProcessList
+from wopr.protocol.quotas import UsageReport
+from wopr.protocol.references import MARK
 from wopr.protocol.reviews import FeedbackSummary
 from wopr.protocol.runs import (
     TERMINAL,
@@ -51,6 +53,8 @@ from wopr.protocol.runs import (
 
 T = TypeVar("T")
 
+# The members of a snapshot that can have references to large values.
+VALUES: Final = ("inputs", "outputs", "variables", "channels")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _NDJSON: Final = {"Content-Type": "application/x-ndjson"}
 
@@ -80,6 +84,27 @@ class Client(Requests, FleetCalls):
     async def snapshot(self, run_id: str) -> Answer[RunSnapshot]:
         """Read a run as it stands now."""
         return await self._get(f"/v1/runs/{segment(run_id)}", RunSnapshot)
+
+    async def ended(self, run_id: str) -> Answer[RunSnapshot]:
+        """Read a run, with the values that its outputs refer to."""
+        found = await self.snapshot(run_id)
+        if MARK not in found.body:
+            return found
+        outputs = await self._whole_outputs(run_id, found.document.outputs)
+        document = msgspec.structs.replace(found.document, outputs=outputs)
+        return Answer(document, encode(document))
+
+    async def whole(self, run_id: str) -> Answer[RunSnapshot]:
+        """Read a run, with all values that it refers to."""
+        found = await self.snapshot(run_id)
+        if MARK not in found.body:
+            return found
+        snapshot = found.document
+        members = {name: getattr(snapshot, name) for name in VALUES}
+        stored = {name: value for name, value in members.items() if not isinstance(value, Unset)}
+        values = await self._whole_outputs(run_id, stored) or {}
+        document = msgspec.structs.replace(snapshot, **values)
+        return Answer(document, encode(document))
 
     async def runs(self, query: Mapping[str, str]) -> Answer[Listing[RunListItem]]:
         """Read one page of runs, newest first."""
@@ -195,6 +220,10 @@ class Client(Requests, FleetCalls):
     async def processes(self) -> Answer[ProcessList]:
         """Read which processes are alive, and which runs wait for code."""
         return await self._get("/v1/processes", ProcessList)
+
+    async def usage(self) -> Answer[UsageReport]:
+        """Read use against quota."""
+        return await self._get("/v1/usage", UsageReport)
 
     async def discovery(self) -> tuple[Answer[JsonObject], Mapping[str, str]]:
         """Read the discovery document and the headers it came with."""

@@ -38,6 +38,13 @@ LabelOption: TypeAlias = Annotated[
     str | None, typer.Option("--label", help="Only runs with an annotation of this label.")
 ]
 
+QuarantinedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--quarantined/--not-quarantined", help="Only runs that are in quarantine or not."
+    ),
+]
+
 
 def moment(raw: str | None, option: str) -> str | None:
     """An option that names a time, or how long ago it was, as the wire writes it."""
@@ -57,6 +64,7 @@ def run_query(
     rated: bool | None = None,
     corrected: bool | None = None,
     label: str | None = None,
+    quarantined: bool | None = None,
 ) -> dict[str, str]:
     """The query that selects runs."""
     filters = {
@@ -64,6 +72,7 @@ def run_query(
         "rated": _truth(rated),
         "corrected": _truth(corrected),
         "label": label,
+        "quarantined": _truth(quarantined),
         "status": ",".join(status or []),
         "workflowId": workflow,
         "tag": tag,

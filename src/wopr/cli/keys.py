@@ -9,7 +9,7 @@ import typer
 
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
-from wopr.cli.local_store import now_ms, record, with_store
+from wopr.cli.local_store import now_ms, record, record_read, with_store
 from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import note, print_json_value, print_line, print_table
 from wopr.cli.values import parse_duration
@@ -89,7 +89,13 @@ def list_keys(
 ) -> None:
     """List keys; the keys themselves are nowhere to be read."""
     now = now_ms()
-    rows = with_store(db, lambda store: store.keys(tenant))
+
+    async def read(store: Store) -> list[KeyRow]:
+        rows = await store.keys(tenant)
+        await record_read(store, tenant or "", "key.list", "keys")
+        return rows
+
+    rows = with_store(db, read)
     if as_json:
         print_json_value({"items": [_document(row, now) for row in rows]})
         return

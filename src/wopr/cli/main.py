@@ -15,6 +15,7 @@ from wopr.cli import (
     demo,
     dev,
     doctor,
+    encryption,
     export,
     feedback,
     fleet,
@@ -23,6 +24,7 @@ from wopr.cli import (
     mcp,
     migrate_store,
     processes,
+    quotas,
     run,
     run_forks,
     runs,
@@ -57,8 +59,11 @@ app.command()(export.export)
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(audit.app, name="audit")
+app.add_typer(encryption.app, name="encryption")
 app.add_typer(fleet.app, name="fleet")
 app.command()(processes.processes)
+app.command()(quotas.usage)
+app.add_typer(quotas.app, name="quotas")
 app.command()(mcp.mcp)
 app.command()(doctor.doctor)
 app.command()(migrate_store.migrate_store)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode, exit_code_of_status
+from wopr.cli.local_store import store_options
 from wopr.cli.options import JsonOption
 from wopr.cli.output import error_console, note, print_json_value, print_line
 from wopr.protocol.errors import WoprError
@@ -91,7 +92,7 @@ async def _open_and_verify(target: str, is_filled: bool) -> Verdict:
     from wopr.runtime.audit_verifying import Verdict, verify
     from wopr.store.postgres import PostgresStore
 
-    store = await PostgresStore.open(target, is_filling=True)
+    store = await PostgresStore.open(target, store_options(target), is_filling=True)
     try:
         if not is_filled:
             return Verdict()

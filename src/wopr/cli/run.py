@@ -114,7 +114,7 @@ class Journey:
         if not self.as_json:
             note(f"run {accepted.document.run_id}")
         await self._watch(client, accepted.document)
-        ended = await client.snapshot(accepted.document.run_id)
+        ended = await client.ended(accepted.document.run_id)
         self._print_end(ended)
         return ended.document.status
 

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from wopr.cli.output import plain, print_block, print_line, print_table, status_text
 from wopr.protocol.documents import UNSET, Unset
+from wopr.protocol.references import references_in
 from wopr.protocol.runs import NodeView, RunSnapshot
 from wopr.protocol.times import to_millis
 
@@ -32,6 +33,12 @@ def print_snapshot(snapshot: RunSnapshot) -> None:
         ("channels", snapshot.channels),
     ):
         print_block(title, values or {})
+
+
+def has_references(snapshot: RunSnapshot) -> bool:
+    """Whether a run refers to large values that are stored as artifacts."""
+    shown = (snapshot.inputs, snapshot.outputs, snapshot.variables, snapshot.channels)
+    return any(any(references_in(values or {})) for values in shown)
 
 
 def _headline(snapshot: RunSnapshot) -> Text:
@@ -61,10 +68,21 @@ def _facts(snapshot: RunSnapshot) -> list[tuple[str, str]]:
         ("paused", snapshot.paused_at),
         ("at node", snapshot.current_node_id),
         ("waits for", str(interrupt.get("kind", "")) or _missing_code(snapshot)),
+        ("quarantine", _quarantine(snapshot)),
         ("parent", snapshot.parent_run_id),
         ("tags", ", ".join(snapshot.tags or [])),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _quarantine(snapshot: RunSnapshot) -> str:
+    quarantine = snapshot.quarantine
+    if isinstance(quarantine, Unset):
+        return ""
+    return (
+        f"since {quarantine.since}: the host's process ended {quarantine.crashes} times with this "
+        f"run. `wopr runs resume {snapshot.run_id}` lets it go on, `wopr runs cancel` ends it"
+    )
 
 
 def _missing_code(snapshot: RunSnapshot) -> str:

@@ -13,6 +13,7 @@ from wopr.cli.filters import (
     CorrectedOption,
     FlaggedOption,
     LabelOption,
+    QuarantinedOption,
     RatedOption,
     SinceOption,
     StatusOption,
@@ -30,9 +31,9 @@ from wopr.cli.options import (
     UrlOption,
     completing,
 )
-from wopr.cli.output import Cells, print_json, print_line, print_table, status_text
+from wopr.cli.output import Cells, note, print_json, print_line, print_table, status_text
 from wopr.cli.paging import collect, print_collected
-from wopr.cli.run_report import print_snapshot
+from wopr.cli.run_report import has_references, print_snapshot
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import BadStreamMode
 from wopr.protocol.runs import (
@@ -72,6 +73,7 @@ def list_runs(
     rated: RatedOption = None,
     corrected: CorrectedOption = None,
     label: LabelOption = None,
+    quarantined: QuarantinedOption = None,
     limit: LimitOption = 50,
     every: AllOption = False,
     url: UrlOption = None,
@@ -89,6 +91,7 @@ def list_runs(
         rated=rated,
         corrected=corrected,
         label=label,
+        quarantined=quarantined,
     )
     wanted = None if every else limit
     found = ask(Target(url, api_key), lambda client: collect(client.runs, query, wanted))
@@ -100,16 +103,25 @@ def list_runs(
 @command
 def show(
     run_id: RunArgument,
+    values: Annotated[
+        bool,
+        typer.Option("--values", help="Show large values instead of references to them."),
+    ] = False,
     url: UrlOption = None,
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a run as it stands now."""
-    answer = ask(Target(url, api_key), lambda client: client.snapshot(run_id))
+    answer = ask(
+        Target(url, api_key),
+        lambda client: client.whole(run_id) if values else client.snapshot(run_id),
+    )
     if as_json:
         print_json(answer.body)
     else:
         print_snapshot(answer.document)
+        if not values and has_references(answer.document):
+            note(f"Large values are stored apart: `wopr runs show {run_id} --values` shows them.")
 
 
 @app.command()
@@ -217,7 +229,7 @@ def resume(
     api_key: KeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Resume a paused run."""
+    """Resume a run that is paused or in quarantine."""
     body = ResumeRun(reason=UNSET if reason is None else reason)
     answer = ask(Target(url, api_key), lambda client: client.resume(run_id, body))
     if as_json:

@@ -13,7 +13,7 @@ import typer
 from wopr.cli.errors import CliError, command
 from wopr.cli.exit_codes import ExitCode
 from wopr.cli.keys import TenantOption
-from wopr.cli.local_store import now_ms, record, with_store
+from wopr.cli.local_store import now_ms, record, record_read, with_store
 from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import note, print_json_value, print_table
 from wopr.cli.paths import data_dir
@@ -77,7 +77,7 @@ def set_secret(
         await store.put_secret(tenant, row)
         await record(store, tenant, "secret.set", name)
 
-    with_store(db, keep)
+    with_store(db, keep, data)
     note(f"credential {name} of tenant {tenant} is kept")
 
 
@@ -87,7 +87,13 @@ def list_secrets(
     tenant: TenantOption = "default", db: DbOption = None, as_json: JsonOption = False
 ) -> None:
     """List the names of credentials; their values are nowhere to be read."""
-    rows = with_store(db, lambda store: store.secrets(tenant))
+
+    async def read(store: Store) -> list[SecretRow]:
+        rows = await store.secrets(tenant)
+        await record_read(store, tenant, "secret.list", "secrets")
+        return rows
+
+    rows = with_store(db, read)
     if as_json:
         print_json_value({"items": [_document(row) for row in rows]})
         return

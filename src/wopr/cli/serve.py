@@ -125,6 +125,7 @@ def run_until_stopped(settings: Settings, app: str | None = None) -> None:
     from wopr.http.server import serve as serve_http
     from wopr.runtime.environment import with_environment
     from wopr.runtime.host_secret import UnusableHostKey
+    from wopr.security.encryption import UnusableKeys
 
     try:
         checked = with_environment(settings, os.environ).checked()
@@ -135,7 +136,7 @@ def run_until_stopped(settings: Settings, app: str | None = None) -> None:
         serve_http(checked, _pages(checked), open_host)
     except WoprError as fault:
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
-    except UnusableHostKey as fault:
+    except (UnusableHostKey, UnusableKeys) as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
     except OSError as fault:
         raise CliError(str(fault), ExitCode.UNAVAILABLE) from None

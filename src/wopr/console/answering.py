@@ -17,7 +17,7 @@ from wopr.console.schema_fields import (
     value_of,
     written,
 )
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.errors import Refused
 from wopr.runtime.entitled import governance_of
@@ -226,12 +226,9 @@ _SHORT_EFFECTS: Final = {
 def _short_answers(schema: JsonObject) -> dict[str, Json]:
     if not schema or members_of(schema):
         return {}
-    try:
-        validator = compile_schema(schema)
-    except ValueError:
-        return {}
+    offered = UserSchema(schema)
     found = {
-        name: next((value for value in values if validator.is_valid(value)), UNSET)
+        name: next((value for value in values if offered.fits_at_once(value)), UNSET)
         for name, values in _SHORT.items()
     }
     return {name: value for name, value in found.items() if not isinstance(value, Unset)}

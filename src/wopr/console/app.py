@@ -12,11 +12,12 @@ from wopr.console.endpoint import PageEndpoint
 from wopr.console.live import LiveParts
 from wopr.console.page import Page
 from wopr.console.pages import PAGES
+from wopr.console.render import redacted
 from wopr.console.static_files import STATIC
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer, Stream
 from wopr.http.asgi import ASGIApp, Receive, Scope, Send
-from wopr.http.endpoint import Shared, not_found
+from wopr.http.endpoint import UNKNOWN_ROUTE, Shared, not_found
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.errors import NotFound
@@ -30,12 +31,19 @@ def console(shared: Shared) -> ASGIApp:
     scopes = {page.path: page.scope for page in PAGES}
     offers = {page.path: page.offered for page in PAGES if page.offered is not None}
     desk = Desk(shared, scopes, offers, LiveParts())
-    endpoints = {page.path: PageEndpoint(desk, _operations(desk, page)) for page in PAGES}
-    endpoints[STATIC.path] = PageEndpoint(desk, {"GET": STATIC, "HEAD": STATIC})
+    # First, because they are asked for most.
+    endpoints = {STATIC.path: PageEndpoint(desk, {"GET": STATIC, "HEAD": STATIC})}
+    endpoints |= {
+        page.path: PageEndpoint(desk, _operations(desk, page), has_large_form=page.has_large_form)
+        for page in PAGES
+    }
     missing = PageEndpoint(desk, {"GET": _missing(), "POST": _missing()})
 
     async def otherwise(scope: Scope, receive: Receive, send: Send) -> None:
-        await (missing if _is_for_people(scope) else not_found)(scope, receive, send)
+        if _is_for_people(scope):
+            await missing(scope, receive, send)
+        else:
+            await not_found(shared, scope, receive, send)
 
     routes = [
         Route(path.replace("{node_id}", "{node_id:path}"), endpoint)
@@ -55,7 +63,11 @@ def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
         answer: Callable[[Visit], Awaitable[Answer | Stream]],
     ) -> Callable[[Exchange], Awaitable[Answer | Stream]]:
         async def serve(exchange: Exchange) -> Answer | Stream:
-            return await answer(Visit(desk, exchange))
+            visit = Visit(desk, exchange)
+            found = await answer(visit)
+            if isinstance(found, Stream):
+                return found
+            return await redacted(found, exchange.redactor, visit.shown_once)
 
         return serve
 
@@ -68,6 +80,7 @@ def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
         tag="console",
         scope=page.scope,
         offered=page.offered,
+        read=page.read,
     )
     if page.post is None:
         return {"GET": read}
@@ -81,6 +94,8 @@ def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
         scope=page.scope if page.post_scope is None else page.post_scope,
         offered=page.offered,
         action=page.action,
+        # An answer that is kept for a repeated request could be the page with a new key.
+        takes_key=False,
     )
     return {"GET": read, "POST": write}
 
@@ -92,7 +107,7 @@ def _missing() -> Operation:
     return Operation(
         name="console.unknown",
         method="GET",
-        path="/",
+        path=UNKNOWN_ROUTE,
         handler=nothing,
         summary="unknown",
         tag="console",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qsl, urlencode
 
+import anyio.to_thread
+
 from wopr.console.compare_view import compared
 from wopr.console.page import Page
 from wopr.console.run_view import look
@@ -39,8 +41,11 @@ async def compare(visit: Visit) -> Answer:
         raise Refused("choose two runs: a run does not differ from itself", field="b")
     if max(len(a), len(b)) > LONGEST_ID:
         raise NotFound("there is no such run")
-    found = compared(await look(visit, a), await look(visit, b))
-    return await visit.page("compare.html", pair=found, swapped=urlencode({"a": b, "b": a}))
+    async with visit.heavy():
+        views = await look(visit, a), await look(visit, b)
+        found = await anyio.to_thread.run_sync(compared, *views)
+        swapped = urlencode({"a": b, "b": a})
+        return await visit.large_page("compare.html", pair=found, swapped=swapped)
 
 
 def _take_chosen(visit: Visit) -> None:

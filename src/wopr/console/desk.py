@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from wopr.console.run_log import RunLogs
 from wopr.console.session import Sessions
-from wopr.console.sign_in_limit import SignInLimit
 from wopr.http.endpoint import Shared
 from wopr.http.operation import Offered
 from wopr.runtime.host import Host
@@ -31,7 +30,6 @@ class Desk:
         self.scopes = scopes
         # What refuses a page that the operator has switched off, by its path.
         self.offers = offers
-        self.sign_in_limit = SignInLimit(shared.clock)
         self.logs = RunLogs()
         self.parts = parts
         self._sessions: Sessions | None = None

@@ -78,5 +78,7 @@ def _back(visit: Visit) -> str:
     """Where to go on after signing in: here, or for a form the page that it was on."""
     if visit.exchange.scope["method"] == "GET":
         return visit.here
-    referer = urlsplit(visit.exchange.header(b"referer") or "")
-    return referer.path or "/"
+    try:
+        return urlsplit(visit.exchange.header(b"referer") or "").path or "/"
+    except ValueError:
+        return "/"

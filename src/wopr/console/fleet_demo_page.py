@@ -36,7 +36,7 @@ async def change_demo(visit: Visit) -> Answer:
 
 async def _load(visit: Visit) -> None:
     fleet = visit.host.fleet
-    fleet.buckets.spend(visit.tenant)
+    fleet.pushes.spend(visit.tenant)
     count = await fleet.demo.load(visit.tenant)
     await _record(visit, "fleet.demo.load", count)
 

@@ -65,5 +65,6 @@ PAGES: Final = (
         path="/fleet/runs/{fleet_run_id}",
         get=show_fleet_run,
         scope="fleet:read",
+        read="sensitive",
     ),
 )

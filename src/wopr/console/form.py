@@ -14,6 +14,8 @@ from wopr.protocol.errors import Refused
 T = TypeVar("T")
 URLENCODED: Final = "application/x-www-form-urlencoded"
 MOST_FIELDS: Final = 500
+# A form that takes no values of a workflow and no long texts.
+SMALL_FORM_BYTES: Final = 64 * 1024
 
 
 class Form:
@@ -34,9 +36,9 @@ class Form:
         return value
 
 
-async def read_form(exchange: Exchange) -> Form:
-    """Read a form; of a repeated field the last counts."""
-    raw = await exchange.body()
+async def read_form(exchange: Exchange, most: int | None = None) -> Form:
+    """Read a form of at most so many bytes; of a repeated field the last counts."""
+    raw = await exchange.body(most)
     exchange.give_back(raw)
     media = (exchange.header(b"content-type") or "").partition(";")[0].strip().lower()
     if raw and media != URLENCODED:

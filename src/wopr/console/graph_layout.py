@@ -10,6 +10,8 @@ Edge: TypeAlias = tuple[str, str]
 # A node, or the place where an edge passes a layer on its way.
 _Spot: TypeAlias = str | tuple[str, str, int]
 
+# The layers that all edges of a graph pass together.
+MOST_PLACES: Final = 3000
 _SWEEPS: Final = 6
 
 
@@ -22,6 +24,12 @@ class Layout:
     bends: Mapping[Edge, tuple[tuple[int, float], ...]]
     width: int
     height: float
+
+
+def is_drawable(nodes: Sequence[str], forward: Sequence[Edge]) -> bool:
+    """Tell whether the edges of a graph pass few enough layers for a drawing to be of use."""
+    columns = _columns(nodes, forward)
+    return sum(columns[target] - columns[source] for source, target in forward) <= MOST_PLACES
 
 
 def layered(nodes: Sequence[str], forward: Sequence[Edge]) -> Layout:
@@ -49,12 +57,14 @@ def layered(nodes: Sequence[str], forward: Sequence[Edge]) -> Layout:
 def _columns(nodes: Sequence[str], forward: Sequence[Edge]) -> dict[str, int]:
     """The longest way from a beginning, so that each edge leads to the right."""
     columns = dict.fromkeys(nodes, 0)
-    waiting = {node: sum(1 for edge in forward if edge[1] == node) for node in nodes}
+    waiting = dict.fromkeys(nodes, 0)
+    targets: dict[str, list[str]] = {node: [] for node in nodes}
+    for source, target in forward:
+        waiting[target] += 1
+        targets[source].append(target)
     free = [node for node in nodes if not waiting[node]]
     for node in free:
-        for source, target in forward:
-            if source != node:
-                continue
+        for target in targets[node]:
             columns[target] = max(columns[target], columns[node] + 1)
             waiting[target] -= 1
             if not waiting[target]:
@@ -85,15 +95,16 @@ def _order(layers: list[list[_Spot]], links: Sequence[tuple[_Spot, _Spot]]) -> N
     """Put each spot near its neighbours, to and fro, so that few edges cross."""
     before = _neighbours((target, source) for source, target in links)
     after = _neighbours(links)
+    places = {spot: place for layer in layers for place, spot in enumerate(layer)}
     for sweep in range(_SWEEPS):
         forth = sweep % 2 == 0
         near = before if forth else after
         for layer in layers if forth else reversed(layers):
-            places = {spot: place for each in layers for place, spot in enumerate(each)}
             wanted = {
                 spot: _mean([places[n] for n in near.get(spot, ())], places[spot]) for spot in layer
             }
             layer.sort(key=lambda spot: wanted[spot])
+            places.update((spot, place) for place, spot in enumerate(layer))
 
 
 def _rows(

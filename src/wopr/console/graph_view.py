@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-from wopr.console.graph_layout import Layout, layered
+from wopr.console.graph_layout import Layout, is_drawable, layered
 from wopr.console.run_log import Entry, RunLog
 from wopr.console.words import number
 from wopr.protocol.documents import Unset
@@ -118,6 +118,8 @@ def draw(compiled: Compiled, facts: Facts = NOTHING) -> Drawing | None:
         return None
     edges = compiled.definition.edges
     back, layout = _layout(compiled)
+    if layout is None:
+        return None
     places = {
         node.id: (
             _MARGIN + layout.columns[node.id] * _STEP_X,
@@ -135,8 +137,8 @@ def draw(compiled: Compiled, facts: Facts = NOTHING) -> Drawing | None:
     )
 
 
-@lru_cache(maxsize=64)
-def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout]:
+@lru_cache(maxsize=16)
+def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout | None]:
     """The edges that close a loop, and the places of the nodes: the same for all runs of it."""
     back = frozenset(edge.id for loop in compiled.graph.loops.values() for edge in loop.back)
     forward = dict.fromkeys(
@@ -144,7 +146,8 @@ def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout]:
         for edge in compiled.definition.edges
         if edge.id not in back
     )
-    return back, layered([node.id for node in compiled.definition.nodes], list(forward))
+    nodes, links = [node.id for node in compiled.definition.nodes], list(forward)
+    return back, layered(nodes, links) if is_drawable(nodes, links) else None
 
 
 def _box(node: WorkflowNode, place: tuple[float, float], facts: Facts) -> Box:
@@ -172,6 +175,9 @@ def _edges(
     places: Mapping[str, tuple[float, float]],
     facts: Facts,
 ) -> Iterator[Arrow]:
+    into: dict[str, list[WorkflowEdge]] = {}
+    for edge in edges:
+        into.setdefault(edge.target_node_id, []).append(edge)
     for edge in edges:
         ends = (edge.source_node_id, edge.target_node_id)
         is_back = edge.id in back
@@ -180,7 +186,7 @@ def _edges(
         yield Arrow(
             key=f"edge:{edge.id}",
             path=path,
-            state="taken" if _is_taken(edge, edges, facts) else "open",
+            state="taken" if _is_taken(edge, into, facts) else "open",
             title=f"{ends[0]} → {ends[1]}{_condition(edge)}",
             label="" if isinstance(edge.label, Unset) else _cut(edge.label),
             x=(x1 + BOX_WIDTH + x2) / 2,
@@ -188,15 +194,18 @@ def _edges(
         )
 
 
-def _is_taken(edge: WorkflowEdge, edges: Sequence[WorkflowEdge], facts: Facts) -> bool:
+def _is_taken(edge: WorkflowEdge, into: Mapping[str, Sequence[WorkflowEdge]], facts: Facts) -> bool:
     """Whether control came this way; of a condition that others share the log does not tell."""
     ends = (edge.source_node_id, edge.target_node_id)
     if ends not in facts.carried:
         return False
     if isinstance(edge.condition, Unset):
         return True
-    others = (e for e in edges if e.target_node_id == ends[1] and e.id != edge.id)
-    return not any((e.source_node_id, e.target_node_id) in facts.carried for e in others)
+    return not any(
+        (other.source_node_id, other.target_node_id) in facts.carried
+        for other in into[ends[1]]
+        if other.id != edge.id
+    )
 
 
 def _condition(edge: WorkflowEdge) -> str:

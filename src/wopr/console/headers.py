@@ -18,7 +18,6 @@ _POLICY: Final = "; ".join(
 )
 SAFE_HEADERS: Final = {
     "content-security-policy": _POLICY,
-    "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",

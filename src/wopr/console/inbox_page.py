@@ -156,6 +156,7 @@ PAGES: Final = (
         path="/inbox/batch",
         get=to_inbox,
         post=answer_many,
+        has_large_form=True,
         scope=RESPOND,
         action="interrupt.resolve",
     ),

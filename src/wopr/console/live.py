@@ -10,7 +10,8 @@ it down.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import thread_time
@@ -21,6 +22,7 @@ import anyio.to_thread
 
 from wopr.console.event_rows import EventFilter, no_rows, rows_of
 from wopr.console.page import Page
+from wopr.console.render import redacted_frame
 from wopr.console.run_log import Entry
 from wopr.console.run_page import only_newest, opened, page_values
 from wopr.console.run_view import RunFacts, RunView, gather, view_of
@@ -30,8 +32,9 @@ from wopr.console.visit import Fragments, Visit
 from wopr.http.answers import Stream
 from wopr.http.exchange import whole_number
 from wopr.http.runs import run_id
-from wopr.protocol.documents import encode
-from wopr.protocol.errors import Unauthenticated
+from wopr.protocol.documents import JsonObject
+from wopr.runtime.heavy_reads import LARGE_BYTES
+from wopr.security.redact import Redactor
 
 # The parts of the page that are sent as a whole when they change, and the template of each.
 PARTS: Final = {
@@ -54,7 +57,8 @@ MOST_SHARE: Final = 0.015
 MOST_NEW_ROWS: Final = 100
 # How often the page of a quiet run is drawn: durations move on.
 QUIET_SECONDS: Final = 5.0
-_KEPT: Final = 64
+# Bytes of logs and markup that are kept of the drawings that are being watched.
+MOST_BYTES: Final = 32 * 1024 * 1024
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...], bool, frozenset[str]]
 # The items of one container by their keys, in order.
@@ -100,27 +104,80 @@ class Rendered:
     at: float
     pace: float
 
+    @property
+    def size(self) -> int:
+        """The bytes of the log and of the markup."""
+        texts = [self.parts, *self.items.values()]
+        return self.view.log.size + sum(len(html) for text in texts for html in text.values())
+
+
+@dataclass(slots=True)
+class Watched:
+    """A run that is watched: how many readers watch it, and the last drawing if it is kept."""
+
+    readers: int = 0
+    lock: anyio.Lock = field(default_factory=anyio.Lock)
+    kept: tuple[Rendered, Memo] | None = None
+    # The bytes of the last drawing, also of one that is not kept; None before the first.
+    size: int | None = None
+
 
 class LiveParts:
-    """Draws a run once for all who look at it with the same rights."""
+    """Draws a run once for all who look at it with the same rights, for as long as they do."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[_Key, tuple[Rendered, Memo]] = OrderedDict()
-        self._drawing = anyio.Lock()
+        # The run that was drawn last is at the end.
+        self._watched: OrderedDict[_Key, Watched] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """The bytes of the drawings that are kept."""
+        return sum(each.size or 0 for each in self._watched.values() if each.kept is not None)
+
+    @contextmanager
+    def watching(self, visit: Visit, name: str) -> Generator[None, None, None]:
+        """Keep drawings of a run during the block."""
+        key = _key(visit, name)
+        watched = self._watched.setdefault(key, Watched())
+        watched.readers += 1
+        try:
+            yield
+        finally:
+            watched.readers -= 1
+            if not watched.readers:
+                del self._watched[key]
 
     async def since(self, visit: Visit, name: str, moment: float) -> Rendered:
-        """The run as it stood at that moment or later."""
-        query, scopes = visit.query, visit.caller.scopes
-        key = (visit.tenant, name, opened(query), only_newest(query), scopes)
-        async with self._drawing:
-            kept = self._kept.get(key)
+        """The run as it stood at that moment or later. The caller watches it."""
+        key = _key(visit, name)
+        watched = self._watched[key]
+        async with watched.lock:
+            kept = watched.kept
             if kept is None or kept[0].at < moment:
                 memo = Memo() if kept is None else kept[1]
-                kept = self._kept[key] = (await _draw(visit, name, memo), memo)
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+                is_large = watched.size is None or watched.size >= LARGE_BYTES
+                turns = visit.host.heavy_reads
+                async with turns.turn(visit.tenant, must=True) if is_large else nullcontext():
+                    kept = watched.kept = (await _draw(visit, name, memo), memo)
+                watched.size = kept[0].size
+            self._watched.move_to_end(key)
+            self._make_room()
         return kept[0]
+
+    def _make_room(self) -> None:
+        """Give up the oldest drawings beyond the limit. The newest is kept, however large it is."""
+        size = self.size
+        for watched in list(self._watched.values())[:-1]:
+            if size <= MOST_BYTES:
+                break
+            if watched.kept is not None:
+                watched.kept = None
+                size -= watched.size or 0
+
+
+def _key(visit: Visit, name: str) -> _Key:
+    query, scopes = visit.query, visit.caller.scopes
+    return (visit.tenant, name, opened(query), only_newest(query), scopes)
 
 
 async def _draw(visit: Visit, name: str, memo: Memo) -> Rendered:
@@ -209,6 +266,7 @@ class Reader:
     """What one reader of the page has been sent."""
 
     wanted: EventFilter
+    redactor: Redactor
     # The sequence of the next row to send.
     next_row: int
     parts: dict[str, str] = field(default_factory=dict[str, str])
@@ -220,16 +278,16 @@ class Reader:
         """What the reader lacks of a drawing."""
         parts = {part: html for part, html in drawn.parts.items() if self.parts.get(part) != html}
         self.parts = drawn.parts
-        found = [_frame("parts", parts)] if parts else []
+        found = [redacted_frame("parts", parts, self.redactor)] if parts else []
         items = {
             name: change for name, new in drawn.items.items() if (change := self._news(name, new))
         }
         self.items = drawn.items
         if items:
-            found.append(_frame("items", items))
+            found.append(redacted_frame("items", items, self.redactor))
         return found + self._rows(drawn.view, fragments)
 
-    def _news(self, name: str, new: Items) -> dict[str, object]:
+    def _news(self, name: str, new: Items) -> JsonObject:
         """The items of a container that differ, and their order when it does."""
         old = self.items.get(name, {})
         html = {key: markup for key, markup in new.items() if old.get(key) != markup}
@@ -242,11 +300,11 @@ class Reader:
         new = [entry for entry in entries[self.next_row :] if self.wanted.takes(entry)]
         self.next_row = max(self.next_row, len(entries))
         skipped = len(new) - MOST_NEW_ROWS
-        found = [_frame("skipped", {"rows": skipped})] if skipped > 0 else []
+        found = [redacted_frame("skipped", {"rows": skipped}, self.redactor)] if skipped > 0 else []
         again = [] if not view.notes.by_event else self._noted_anew(view)
         shown = [*again, *new[-MOST_NEW_ROWS:]]
         if shown:
-            found.append(_frame("rows", _row_items(view, shown, fragments)))
+            found.append(redacted_frame("rows", _row_items(view, shown, fragments), self.redactor))
         return found
 
     def _noted_anew(self, view: RunView) -> list[Entry]:
@@ -274,29 +332,34 @@ async def follow_run(visit: Visit) -> Stream:
     after = visit.query.get("after")
     start = 0 if after is None else whole_number("after", after) + 1
     visit.host.bus.admit(name)
-    return Stream(_frames(visit, name, Reader(EventFilter.of(visit.query), start)))
+    redactor = visit.exchange.redactor
+    reader = Reader(EventFilter.of(visit.query), redactor, start)
+    farewell = redacted_frame("ended", {}, redactor)
+    return Stream(_frames(visit, name, reader), farewell=farewell)
 
 
 async def _frames(visit: Visit, name: str, reader: Reader) -> AsyncIterator[bytes]:
     fragments = visit.fragments()
-    with visit.host.bus.subscribe(name) as topic:
+    parts = visit.desk.parts
+    with visit.host.bus.subscribe(name) as topic, parts.watching(visit, name):
         while True:
             news, moment = topic.news, anyio.current_time()
             await visit.exchange.catch_up(name)
-            if not await _is_signed_in(visit):
-                yield _frame("ended", {})
-                return
-            drawn = await visit.desk.parts.since(visit, name, moment)
+            drawn = await parts.since(visit, name, moment)
             frames, cost = await anyio.to_thread.run_sync(_timed, reader, drawn, fragments)
+            is_over = drawn.view.is_told_to_the_end
+            drawn_at, pace = drawn.at, drawn.pace
+            # A reader that waits holds no drawing.
+            del drawn
             for frame in frames:
                 yield frame
-            if drawn.view.is_told_to_the_end:
-                yield _frame("over", {})
+            if is_over:
+                yield redacted_frame("over", {}, reader.redactor)
                 return
             with anyio.move_on_after(QUIET_SECONDS):
                 await news.wait()
             # More events may come at once, and drawing may take only so much of the time.
-            due = drawn.at + min(drawn.pace + cost / MOST_SHARE, QUIET_SECONDS)
+            due = drawn_at + min(pace + cost / MOST_SHARE, QUIET_SECONDS)
             await anyio.sleep(max(PATIENCE_SECONDS, due - anyio.current_time()))
 
 
@@ -304,18 +367,6 @@ def _timed(reader: Reader, drawn: Rendered, fragments: Fragments) -> tuple[list[
     """What a reader lacks of a drawing, and the seconds of CPU that it took to render."""
     began = thread_time()
     return reader.frames(drawn, fragments), thread_time() - began
-
-
-async def _is_signed_in(visit: Visit) -> bool:
-    try:
-        await visit.desk.sessions(visit.host).principal(visit.session)
-    except Unauthenticated:
-        return False
-    return True
-
-
-def _frame(event: str, document: object) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event.encode(), encode(document))
 
 
 PAGES: Final = (Page(name="live", path="/runs/{run_id}/live", get=follow_run, scope="runs:read"),)

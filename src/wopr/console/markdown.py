@@ -8,7 +8,7 @@ from typing import Final
 
 from wopr.console.run_view import RunView
 from wopr.console.story import Beat
-from wopr.console.words import compact, duration, percent, pretty, said
+from wopr.console.words import compact, duration, percent, pretty_start, said
 from wopr.protocol.documents import Json, Unset
 from wopr.protocol.times import to_iso
 
@@ -88,7 +88,7 @@ def _values(view: RunView) -> Iterator[str]:
         if value:
             yield f"## {title}"
             yield ""
-            yield from _block(pretty(value))
+            yield from _block(pretty_start(value))
             yield ""
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer, Stream
-from wopr.http.operation import Offered
+from wopr.http.operation import Offered, ReadLevel
 
 PageHandler: TypeAlias = Callable[[Visit], Awaitable[Answer | Stream]]
 # The scope of a page that anybody may see who has signed in.
@@ -21,7 +21,8 @@ class Page:
 
     `scope` is what reading it needs, and sending its form too unless `post_scope` says otherwise;
     None leaves it open to everybody. `post` answers its form, whose token is checked before.
-    `action` is what the audit calls sending it.
+    `action` is what the audit calls sending it, and `read` which reads of it the audit has.
+    A form with values of a workflow or long texts may be as large as any request: `has_large_form`.
     """
 
     name: str
@@ -32,3 +33,5 @@ class Page:
     post_scope: str | None = None
     action: str | None = None
     offered: Offered | None = None
+    read: ReadLevel = "all"
+    has_large_form: bool = False

@@ -24,6 +24,7 @@ from wopr.console import (
     settings_page,
     sign_in,
     start_page,
+    usage_page,
     wait_page,
     workflow_pages,
 )
@@ -51,4 +52,5 @@ PAGES: Final[tuple[Page, ...]] = (
     *start_page.PAGES,
     *agent_pages.PAGES,
     *settings_page.PAGES,
+    *usage_page.PAGES,
 )

@@ -45,7 +45,7 @@ async def create_queue(visit: Visit) -> Answer:
 
 
 async def _ask(visit: Visit, form: Form, refused: WoprError | None = None) -> Answer:
-    workflows = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
+    workflows, _ = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
     return await visit.page(
         "queue_new.html",
         200 if refused is None else 400,
@@ -144,6 +144,7 @@ PAGES: Final = (
         path="/reviews/queues/new",
         get=ask_queue,
         post=create_queue,
+        has_large_form=True,
         scope=SCOPE,
         offered=offered,
     ),
@@ -167,6 +168,7 @@ PAGES: Final = (
         path="/reviews/queues/{queue_id}/items/{run_id}",
         get=show_item,
         post=finish_item,
+        has_large_form=True,
         scope=SCOPE,
         offered=offered,
         action=ANNOTATE,

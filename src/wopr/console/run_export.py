@@ -1,9 +1,11 @@
-"""A run to take along: as a debug bundle, and as Markdown."""
+"""Downloads of a run: its debug bundle, its artifacts, and the run as Markdown."""
 
 from __future__ import annotations
 
 import string
 from typing import Final
+
+import anyio.to_thread
 
 from wopr.console.headers import SAFE_HEADERS
 from wopr.console.markdown import run_markdown
@@ -12,7 +14,7 @@ from wopr.console.run_view import look
 from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.http.bundle import get_debug_bundle
-from wopr.http.runs import run_id
+from wopr.http.runs import get_artifact, run_id
 
 _PLAIN: Final = frozenset(string.ascii_letters + string.digits + "-_")
 
@@ -28,13 +30,40 @@ async def download_bundle(visit: Visit) -> Answer:
 
 async def show_markdown(visit: Visit) -> Answer:
     """The run as Markdown, for an issue or a chat."""
-    view = await look(visit, run_id(visit.exchange))
-    text = run_markdown(view).encode("utf-8", "replace")
+    async with visit.heavy():
+        view = await look(visit, run_id(visit.exchange))
+        markdown = await anyio.to_thread.run_sync(run_markdown, view)
+    text = markdown.encode("utf-8", "replace")
     return Answer(200, text, "text/markdown; charset=utf-8", dict(SAFE_HEADERS))
+
+
+async def show_artifact(visit: Visit) -> Answer:
+    """A document of the run, or a value that its events refer to."""
+    answer = await get_artifact(visit.exchange)
+    return Answer(answer.status, answer.body, answer.content_type, dict(SAFE_HEADERS))
 
 
 PAGES: Final = (
     # Before the page of the run itself, whose path would match as well.
-    Page(name="markdown", path="/runs/{run_id}.md", get=show_markdown, scope="runs:read"),
-    Page(name="bundle", path="/runs/{run_id}/bundle", get=download_bundle, scope="runs:read"),
+    Page(
+        name="markdown",
+        path="/runs/{run_id}.md",
+        get=show_markdown,
+        scope="runs:read",
+        read="sensitive",
+    ),
+    Page(
+        name="bundle",
+        path="/runs/{run_id}/bundle",
+        get=download_bundle,
+        scope="runs:read",
+        read="recorded",
+    ),
+    Page(
+        name="artifact",
+        path="/runs/{run_id}/artifacts/{artifact_id}",
+        get=show_artifact,
+        scope="artifacts:read",
+        read="sensitive",
+    ),
 )

@@ -85,6 +85,7 @@ PAGES: Final = (
         path="/runs/{run_id}/feedback",
         get=show_feedback,
         post=annotate,
+        has_large_form=True,
         scope="runs:annotate",
         action=ANNOTATE,
         offered=offered,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,12 +14,15 @@ from wopr.console.json_values import object_of
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_millis
+from wopr.runtime.heavy_reads import off_loop
 from wopr.runtime.readers import Readers
+from wopr.store.port import StoredEvent
 
 # So much of a log is drawn; the rest of a longer one is in its export.
 MOST_EVENTS: Final = 20_000
 # Events that are kept decoded, over all runs but the one that is read now.
 _EVENTS_KEPT: Final = 50_000
+_BYTES_KEPT: Final = 16 * 1024 * 1024
 _PAGE: Final = 1000
 _EVENT: Final = msgspec.json.Decoder(RunEvent)
 
@@ -65,17 +70,17 @@ class RunLog:
 
     entries: list[Entry] = field(default_factory=list[Entry])
     by_id: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    # The bytes of its events as they are stored.
+    size: int = 0
 
-    def add(self, body: bytes) -> None:
+    def add(self, entry: Entry) -> None:
         """Take up one more event."""
-        event = _EVENT.decode(body)
-        entry = Entry(event, to_millis(event.timestamp), body.decode("utf-8", "replace").lower())
         self.entries.append(entry)
-        self.by_id[event.event_id] = entry
+        self.by_id[entry.event.event_id] = entry
 
     def until(self, sequence: int) -> RunLog:
         """The log up to this event, for a reader that must not see it grow."""
-        return RunLog(self.entries[: sequence + 1], self.by_id)
+        return RunLog(self.entries[: sequence + 1], self.by_id, self.size)
 
     @property
     def is_cut(self) -> bool:
@@ -109,10 +114,12 @@ class RunLogs:
         while not kept.is_cut:
             start = len(kept.entries)
             page = await readers.events(tenant, run_id, start, _PAGE)
-            for event in page:
+            size = sum(len(event.body) for event in page)
+            for entry in await off_loop(size, partial(_entries, page)):
                 # Another reader may have taken up the same page meanwhile.
-                if event.sequence == len(kept.entries):
-                    kept.add(event.body)
+                if entry.sequence == len(kept.entries):
+                    kept.add(entry)
+                    kept.size += len(entry.text)
             if len(page) < _PAGE:
                 break
         self._make_room()
@@ -120,6 +127,18 @@ class RunLogs:
 
     def _make_room(self) -> None:
         total = sum(len(log.entries) for log in self._kept.values())
-        while total > _EVENTS_KEPT and len(self._kept) > 1:
+        size = sum(log.size for log in self._kept.values())
+        while (total > _EVENTS_KEPT or size > _BYTES_KEPT) and len(self._kept) > 1:
             _, dropped = self._kept.popitem(last=False)
             total -= len(dropped.entries)
+            size -= dropped.size
+
+
+def entry_of(body: bytes) -> Entry:
+    """Decode an event."""
+    event = _EVENT.decode(body)
+    return Entry(event, to_millis(event.timestamp), body.decode("utf-8", "replace").lower())
+
+
+def _entries(page: Sequence[StoredEvent]) -> list[Entry]:
+    return [entry_of(event.body) for event in page]

@@ -39,13 +39,18 @@ def opened(query: Mapping[str, str]) -> tuple[str, ...]:
 
 async def show_run(visit: Visit) -> Answer:
     """Show a run, whole."""
+    async with visit.heavy():
+        return await _run(visit)
+
+
+async def _run(visit: Visit) -> Answer:
     name, query = run_id(visit.exchange), visit.query
     view = await look(visit, name, opened(query), only_newest=only_newest(query))
     wanted = EventFilter.of(visit.query)
     events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
     answers = [await look_at(visit, wait) for wait in await _open_waits(visit, view)]
     values = wait_values(visit, f"/runs/{quote(view.run_id, safe='')}")
-    return await visit.page(
+    return await visit.large_page(
         "run.html", answers=answers, **values, **page_values(visit, view, events)
     )
 
@@ -76,13 +81,18 @@ def _toggle(view: RunView, child: str) -> str:
 
 async def show_event(visit: Visit) -> Answer:
     """Show one event: what it says, what caused it, what it caused, and what people say of it."""
+    async with visit.heavy():
+        return await _event(visit)
+
+
+async def _event(visit: Visit) -> Answer:
     view = await look(visit, run_id(visit.exchange))
     sequence = whole_number("sequence", visit.exchange.path["sequence"])
     if sequence >= len(view.log.entries):
         raise NotFound("there is no such event")
     entry = view.log.entries[sequence]
     [row] = rows_of(view.log, [entry], view.notes)
-    return await visit.page(
+    return await visit.large_page(
         "event.html",
         **page_values(visit, view, _page_of(view)),
         row=row,
@@ -93,13 +103,18 @@ async def show_event(visit: Visit) -> Answer:
 
 async def show_node(visit: Visit) -> Answer:
     """Show one node of a run: what it is, what became of it, its events, what people say of it."""
+    async with visit.heavy():
+        return await _node(visit)
+
+
+async def _node(visit: Visit) -> Answer:
     view = await look(visit, run_id(visit.exchange))
     node_id = visit.exchange.path["node_id"]
     node = view.compiled.graph.nodes.get(node_id)
     if node is None:
         raise NotFound("there is no such node")
     own = [entry for entry in view.log.entries if entry.node_id == node_id]
-    return await visit.page(
+    return await visit.large_page(
         "node.html",
         **page_values(visit, view, _page_of(view)),
         node=node,

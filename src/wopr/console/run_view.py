@@ -22,6 +22,7 @@ from wopr.console.waiting import Waiting, waits_of
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.runs import TERMINAL, RunSnapshot
 from wopr.runtime.fleet_rules import is_observed_run
+from wopr.runtime.heavy_reads import off_loop
 from wopr.runtime.library import Compiled
 from wopr.runtime.observed_workflow import workflow_of
 from wopr.store.port import RunFilter, RunRow
@@ -118,7 +119,8 @@ async def snapshot_of(visit: Visit, run_id: str) -> RunSnapshot:
 
 async def _snapshot(visit: Visit, row: RunRow, *, may_lag: bool = False) -> RunSnapshot:
     if row.snapshot is not None:
-        return _SNAPSHOT.decode(row.snapshot)
+        body = row.snapshot
+        return await off_loop(len(body), lambda: _SNAPSHOT.decode(body))
     return await visit.host.readers.fold(visit.tenant, row, may_lag=may_lag)
 
 

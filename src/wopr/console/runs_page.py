@@ -34,9 +34,10 @@ _WITHIN: Final = {
     "30d": ("the last 30 days", 30 * 86_400_000),
 }
 _GROUPS: Final = {
-    "active": "pending,running,paused,cancelling",
-    "waiting": "waiting-approval,waiting-input,waiting-external",
-    "ended": "completed,failed,cancelled",
+    "active": {"status": "pending,running,paused,cancelling"},
+    "waiting": {"status": "waiting-approval,waiting-input,waiting-external"},
+    "ended": {"status": "completed,failed,cancelled"},
+    "in quarantine": {"quarantined": "true"},
 }
 # What can be asked of a run's feedback, each as a filter of the wire.
 FEEDBACK: Final = {
@@ -71,7 +72,7 @@ async def list_runs(visit: Visit) -> Answer:
     known = unchanged(visit, tag)
     if known is not None:
         return known
-    workflows = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
+    workflows, _ = await newest_workflows(visit.host.store, visit.tenant, None, _SUGGESTED)
     answer = await visit.page(
         "runs.html",
         lines=lines,
@@ -99,7 +100,8 @@ def _tag(visit: Visit, lines: Sequence[RunLine]) -> str:
 def _filter(visit: Visit) -> RunFilter:
     group = _GROUPS.get(visit.query.get("status", ""))
     if group is not None:
-        visit.exchange.query = visit.query | {"status": group}
+        others = {name: value for name, value in visit.query.items() if name != "status"}
+        visit.exchange.query = others | group
     said = visit.query.get("feedback")
     if said is not None:
         visit.exchange.query = visit.exchange.query | feedback_filter(said)
@@ -129,7 +131,7 @@ async def _search(
         for row in page.runs:
             searched += 1
             after = (row.created_at, row.run_id)
-            if _holds(row, text):
+            if await _holds(visit, row, text):
                 found.append(row)
             if len(found) == PAGE_RUNS:
                 return RunPage(runs=tuple(found), next_after=after), searched
@@ -138,11 +140,14 @@ async def _search(
     return RunPage(runs=tuple(found), next_after=after), searched
 
 
-def _holds(row: RunRow, text: str) -> bool:
+async def _holds(visit: Visit, row: RunRow, text: str) -> bool:
     names = (row.run_id, row.workflow_id, *row.tags)
     if any(text in name.lower() for name in names):
         return True
-    return row.snapshot is not None and text in row.snapshot.decode("utf-8", "replace").lower()
+    # Lists have no snapshots, and only runs that have ended have one.
+    whole = await visit.host.store.run(visit.tenant, row.run_id) if row.ended_at else None
+    snapshot = None if whole is None else whole.snapshot
+    return snapshot is not None and text in snapshot.decode("utf-8", "replace").lower()
 
 
 async def _line(visit: Visit, row: RunRow, said: FeedbackCount | None) -> RunLine:

@@ -1,4 +1,4 @@
-"""Settings: who is signed in, the tenant's keys, the host's processes, and what this host is."""
+"""Settings: who is signed in, the tenant's keys, the host's processes, and the host's limits."""
 
 from __future__ import annotations
 
@@ -75,8 +75,13 @@ def _kept(days: int) -> str:
 
 
 def _facts(visit: Visit) -> list[tuple[str, str]]:
+    """List the settings that concern tenants: limits and times of retention.
+
+    Addresses and paths of the host are for its operator only. Every visitor of the console, also
+    a tenant's administrator, is a client.
+    """
     settings = visit.host.settings
-    facts = [
+    return [
         ("version", __version__),
         ("runs are kept", f"{settings.retention_days} days after they end"),
         ("pushed runs are kept", _kept(settings.fleet_keep_days)),
@@ -86,8 +91,6 @@ def _facts(visit: Visit) -> list[tuple[str, str]]:
         ("feedback", "on" if settings.feedback else "off"),
         ("supervisors must be sure to", f"{settings.confidence_floor:g}"),
     ]
-    # Where the data lies is for those who run the host.
-    return [*facts, ("data", settings.database_url)] if visit.may(MANAGE) else facts
 
 
 async def create_key(visit: Visit) -> Answer:
@@ -120,6 +123,7 @@ async def create_key(visit: Visit) -> Answer:
     await visit.host.audit.record(
         visit.tenant, visit.caller.key_id, "key.create", row.key_id, role=role
     )
+    visit.shown_once = key
     return await _settings(visit, new_key=key)
 
 
@@ -152,7 +156,7 @@ async def _own_key(visit: Visit) -> KeyRow:
 
 
 PAGES: Final = (
-    Page(name="settings", path="/settings", get=show_settings),
+    Page(name="settings", path="/settings", get=show_settings, read="sensitive"),
     Page(
         name="create-key",
         path="/settings/keys",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from wopr.console.page import Page
@@ -13,6 +14,8 @@ from wopr.security.keys import hash_key
 
 SIGN_IN: Final = "console.signIn"
 SIGN_OUT: Final = "console.signOut"
+# The form is read before the host knows its sender.
+MOST_FORM_BYTES: Final = 8192
 
 
 async def show_sign_in(visit: Visit) -> Answer:
@@ -22,18 +25,18 @@ async def show_sign_in(visit: Visit) -> Answer:
 
 async def sign_in(visit: Visit) -> Answer:
     """Begin a session for the holder of a key, and go where the visitor wanted to."""
+    form = await visit.form(MOST_FORM_BYTES)
     await visit.check_form(f"visitor:{visit.visitor}")
-    form = await visit.form()
-    address, target = _address(visit), local_path(form.get("next") or "/")
+    target = local_path(form.get("next") or "/")
     key = form.get("key")
+    find = partial(visit.host.keyring.principal, key)
+    failed_auth = visit.desk.shared.failed_auth
     try:
-        visit.desk.sign_in_limit.check(address)
-        principal = await visit.host.keyring.principal(key)
+        principal = await failed_auth.authenticate(visit.exchange.client_address, find)
     except RateLimited as limited:
         page = _sign_in_page(visit, target, limited.message, 429)
         return replace(page, headers=page.headers | {"retry-after": str(limited.retry_after)})
     except Unauthenticated as unknown:
-        visit.desk.sign_in_limit.failed(address)
         await _note_failure(visit, unknown.code)
         return _sign_in_page(visit, target, f"{unknown.message}.", 401)
     await visit.host.audit.record(principal.tenant, principal.key_id, SIGN_IN, "console")
@@ -51,11 +54,6 @@ def _sign_in_page(visit: Visit, target: str, problem: str = "", status: int = 20
         token=visit.form_token,
     )
     return replace(page, headers=page.headers | {"set-cookie": visit.visitor_cookie()})
-
-
-def _address(visit: Visit) -> str:
-    client = visit.exchange.scope.get("client")
-    return str(client[0]) if client else ""
 
 
 async def _note_failure(visit: Visit, code: str) -> None:

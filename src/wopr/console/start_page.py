@@ -156,6 +156,7 @@ PAGES: Final = (
         path="/workflows/{workflow_id}/start",
         get=ask_start,
         post=start,
+        has_large_form=True,
         scope="runs:create",
         action="run.create",
     ),

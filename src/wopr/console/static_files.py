@@ -56,6 +56,7 @@ STATIC: Final = Operation(
     method="GET",
     path="/static/{digest}/{name}",
     handler=get_static,
+    is_unlimited=True,
     summary="static",
     tag="console",
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from functools import cached_property
-from http.cookies import CookieError, SimpleCookie
+from functools import cached_property, partial
 from typing import Final
-from urllib.parse import quote, unquote_plus, urlencode, urlsplit
+from urllib.parse import quote, unquote_plus, urlencode
+
+import anyio.to_thread
 
 from wopr.console.desk import Desk
 from wopr.console.form import Form, read_form
@@ -28,9 +30,14 @@ from wopr.security.shapes import holds_shape
 SESSION_COOKIE: Final = "wopr_session"
 VISITOR_COOKIE: Final = "wopr_visitor"
 THEME_COOKIE: Final = "wopr_theme"
+_COOKIES: Final = frozenset({SESSION_COOKIE, VISITOR_COOKIE, THEME_COOKIE})
 THEMES: Final = ("system", "light", "dark")
 TOKEN_FIELD: Final = "csrf"
 HTML: Final = "text/html; charset=utf-8"
+# Characters of a path that a page or a redirect repeats.
+LONGEST_PATH: Final = 2_000
+# Characters of a cookie's value. A session has about 250.
+LONGEST_COOKIE: Final = 1_000
 _YEAR_SECONDS: Final = 365 * 86_400
 _VISITOR: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 
@@ -59,6 +66,8 @@ class Visit:
         # An empty field of a form asks for nothing.
         exchange.query = {name: value for name, value in exchange.query.items() if value}
         self.query = exchange.query
+        # A new key, which its page shows although it is a credential.
+        self.shown_once = ""
 
     @property
     def host(self) -> Host:
@@ -110,12 +119,18 @@ class Visit:
 
     @cached_property
     def cookies(self) -> dict[str, str]:
-        """The cookies that came along."""
-        try:
-            jar = SimpleCookie(self.exchange.header(b"cookie") or "")
-        except CookieError:
-            return {}
-        return {name: morsel.value for name, morsel in jar.items()}
+        """The cookies of the console; of a repeated one the last counts, and long ones are ignored.
+
+        Their values hold no quotes or escapes, so the header is only split. `http.cookies` can take
+        seconds for one header.
+        """
+        sent = (self.exchange.header(b"cookie") or "").split(";")
+        pairs = (each.strip().partition("=") for each in sent)
+        return {
+            name: value
+            for name, _, value in pairs
+            if name in _COOKIES and len(value) <= LONGEST_COOKIE
+        }
 
     @cached_property
     def session(self) -> Session:
@@ -142,9 +157,9 @@ class Visit:
         is_in = self.exchange.principal is not None
         return self.session.session_id if is_in else f"visitor:{self.visitor}"
 
-    async def form(self) -> Form:
-        """The form that was sent."""
-        return await read_form(self.exchange)
+    async def form(self, most: int | None = None) -> Form:
+        """The form that was sent, of at most so many bytes."""
+        return await read_form(self.exchange, most)
 
     async def check_form(self, subject: str | None = None) -> None:
         """Refuse a form, or a script's request, that does not come from one of our own pages."""
@@ -157,10 +172,20 @@ class Visit:
 
     async def page(self, template: str, status: int = 200, /, **values: object) -> Answer:
         """A page in the frame, with the number of things that wait."""
-        waiting = None
-        if self.has("/inbox"):
-            waiting = await self.host.store.pending_count(self.tenant)
-        return self.render(template, status, waiting, **values)
+        return self.render(template, status, await self._waiting(), **values)
+
+    async def large_page(self, template: str, /, **values: object) -> Answer:
+        """A page that may take long to render: a thread does it."""
+        render = partial(self.render, template, 200, await self._waiting(), **values)
+        return await anyio.to_thread.run_sync(render)
+
+    async def _waiting(self) -> int | None:
+        """How many things wait for a person; None for visitors without an inbox."""
+        return await self.host.store.pending_count(self.tenant) if self.has("/inbox") else None
+
+    def heavy(self) -> AbstractAsyncContextManager[None]:
+        """Read whole runs during the block, in turn with other readers of the tenant."""
+        return self.host.heavy_reads.turn(self.tenant)
 
     def render(
         self, template: str, status: int = 200, waiting: int | None = None, /, **values: object
@@ -241,11 +266,12 @@ def _always(settings: Settings) -> None:
 def local_path(target: str) -> str:
     """Return a path of this console to go to.
 
-    The start page stands for anything that might lead elsewhere, and for a path or query that
-    holds a credential: the path is repeated in pages and in `Location` headers.
+    The start page stands for anything that might lead elsewhere, for a path or query that holds a
+    credential, and for a very long one: the path is repeated in pages and in `Location` headers.
     """
-    parts = urlsplit(target)
-    is_ours = target.startswith("/") and not target.startswith("//") and not parts.netloc
+    if len(target) > LONGEST_PATH:
+        return "/"
+    is_ours = target.startswith("/") and not target.startswith("//")
     is_plain = target.isprintable() and target.isascii() and "\\" not in target
     is_repeatable = is_ours and is_plain and not holds_shape(unquote_plus(target))
     return target if is_repeatable else "/"

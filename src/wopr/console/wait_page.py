@@ -171,6 +171,7 @@ PAGES: Final = (
         path="/inbox/{run_id}/{node_id}",
         get=show_wait,
         post=answer,
+        has_large_form=True,
         scope=READ,
         post_scope=RESPOND,
         action="interrupt.resolve",

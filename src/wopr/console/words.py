@@ -8,13 +8,17 @@ from typing import Final
 
 import msgspec
 
-from wopr.protocol.documents import Json, Unset
+from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.references import references_in
 from wopr.protocol.times import to_iso, to_millis
 from wopr.runtime.fleet_rules import is_observed_run
 from wopr.store.port.runs import OBSERVED_PREFIX
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _SHORT_VALUE: Final = 60
+# So many bytes of a value are shown on a page.
+_LARGE_VALUE: Final = 64 * 1024
 _SHORT_NAME: Final = 24
 # How a status is drawn: the word is always there, the colour only underlines it.
 _TONES: Final = {
@@ -116,6 +120,25 @@ def pretty(value: Json) -> str:
     return msgspec.json.format(_encoded(value), indent=2).decode()
 
 
+def references(value: Json) -> list[JsonObject]:
+    """The references to large values, each once."""
+    return list({each["artifactId"]: each for each in references_in(value)}.values())
+
+
+def pretty_start(value: Json) -> str:
+    """The beginning of a value as JSON over several lines; a large one is cut, and says so."""
+    encoded = _encoded(value)
+    if len(encoded) <= _LARGE_VALUE:
+        return msgspec.json.format(encoded, indent=2).decode()
+    shown = encoded[:_LARGE_VALUE].decode("utf-8", "ignore")
+    return f"{shown}…\n\nThis value is cut: {_LARGE_VALUE} of its {len(encoded)} bytes are shown."
+
+
+def is_large(value: Json) -> bool:
+    """Whether only the beginning of a value is shown."""
+    return len(_encoded(value)) > _LARGE_VALUE
+
+
 def compact(value: Json) -> str:
     """JSON on one line, cut when it is long; a text stands for itself."""
     text = value if isinstance(value, str) else _encoded(value).decode()
@@ -165,6 +188,13 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
+def size(number: int) -> str:
+    """A number of bytes in the largest unit that leaves a whole part."""
+    power = min((max(number, 1).bit_length() - 1) // 10, len(_SIZES) - 1)
+    amount = f"{number / 1024**power:.1f}".removesuffix(".0")
+    return f"{amount}\N{NARROW NO-BREAK SPACE}{_SIZES[power]}"
+
+
 def number(value: float) -> str:
     """A coordinate, short."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
@@ -179,13 +209,17 @@ FILTERS: Final[dict[str, Callable[..., object]]] = {
     "iso": to_iso,
     "millis": millis,
     "pretty": pretty,
+    "pretty_start": pretty_start,
+    "is_large": is_large,
     "compact": compact,
+    "references": references,
     "tone": tone,
     "said": said,
     "percent": percent,
     "short_id": short_id,
     "money": money,
     "count": count,
+    "size": size,
     "number": number,
     "is_observed": is_observed_run,
 }

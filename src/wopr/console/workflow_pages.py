@@ -27,9 +27,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 async def list_workflows(visit: Visit) -> Answer:
     """List what can be run."""
     after = visit.query.get("after")
-    items = await newest_workflows(visit.host.store, visit.tenant, after, PAGE_WORKFLOWS + 1)
-    more = len(items) > PAGE_WORKFLOWS
-    items = items[:PAGE_WORKFLOWS]
+    items, more = await newest_workflows(visit.host.store, visit.tenant, after, PAGE_WORKFLOWS)
     next_page = f"/workflows?after={quote(items[-1].id)}" if more else ""
     return await visit.page("workflows.html", items=items, next_page=next_page)
 

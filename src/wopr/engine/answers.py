@@ -13,7 +13,7 @@ import msgspec
 
 from wopr.engine.expression_tokens import is_list, is_object
 from wopr.engine.interrupts import GOVERNANCE, Interrupt
-from wopr.protocol.checking import compile_schema, fault_of
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Closed, Json, JsonObject, Unset
 from wopr.protocol.interrupts import (
     Accept,
@@ -111,13 +111,9 @@ def read_answer(interrupt: Interrupt, value: Json) -> Answer:
 
 
 def _check_schema(schema: JsonObject, value: Json, field: str) -> None:
-    try:
-        fault = next(iter(compile_schema(schema).iter_errors(value)), None)
-    except ValueError as broken:
-        raise AnswerRefused(f"the schema of {field} cannot be used: {broken}") from broken
-    if fault is not None:
-        told = fault_of(fault, field)
-        raise AnswerRefused(f"{told.path}: {told.message}", field=told.path)
+    for violation in UserSchema(schema).violations(value):
+        place = violation.place(field)
+        raise AnswerRefused(f"{place}: {violation.message}", field=place)
 
 
 def _approval(interrupt: Interrupt, value: Json) -> Approval:
@@ -195,10 +191,7 @@ def _clarified(interrupt: Interrupt, value: Json) -> Clarified:
 
 def _allows_null(schema: JsonObject | Unset) -> bool:
     """Tell whether a question says that null is an answer; one without a schema does not."""
-    try:
-        return not isinstance(schema, Unset) and compile_schema(schema).is_valid(None)
-    except ValueError:
-        return False
+    return not isinstance(schema, Unset) and not UserSchema(schema).violations(None)
 
 
 def _delivered(interrupt: Interrupt, value: Json) -> Delivered:

@@ -9,7 +9,6 @@ and more than `BUDGET` is refused. One unit is roughly the copy of one JSON valu
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,10 +23,13 @@ from wopr.engine.expression_tokens import (
     step_at,
 )
 from wopr.protocol.documents import Json
+from wopr.protocol.schema_size import pattern_states
 
 BUDGET: Final = 10_000_000
 MAX_WEIGHT: Final = 500_000
 MAX_DEPTH: Final = 200
+# The largest result: so many JSON values, or texts of 256 characters, which are 64 MiB.
+MAX_RESULT: Final = 262_144
 
 # One turn of a macro, measuring one value here, and the text that copies like one value.
 _TURN: Final = 10
@@ -40,7 +42,7 @@ _STATE_BYTES: Final = 25
 _REPEATING: Final = MACROS | {"matches", "+"}
 _SHORT: Final = 64
 _TOO_MUCH: Final = "is refused: it could take too long on this much data"
-_COUNT: Final = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
+_TOO_LARGE: Final = "is refused: it could make a value of more than 64 MiB"
 _VERBOSE: Final = re.compile(r"\(\?[a-zA-Z]*x", re.ASCII)
 
 
@@ -94,41 +96,38 @@ def is_plain(tokens: tuple[Token, ...]) -> bool:
     return len(tokens) <= _SHORT and not any(token.source in _REPEATING for token in tokens)
 
 
-def check_scope(scope: Mapping[str, Json]) -> None:
-    """Refuse data that could not be handed to the library in time, or not safely."""
-    if sum(extent_of(value).weight for value in scope.values()) > MAX_WEIGHT:
+def check_scope(scope: Mapping[str, Json]) -> int:
+    """Count the values of a scope; refuse data that could not be handed to the library in time."""
+    weight = sum(extent_of(value).weight for value in scope.values())
+    if weight > MAX_WEIGHT:
         raise ExpressionFault(_TOO_MUCH)
+    return weight
 
 
-def check_cost(tokens: tuple[Token, ...], scope: Mapping[str, Json]) -> None:
-    """Refuse an expression that could take too long on this data."""
+def check_cost(tokens: tuple[Token, ...], scope: Mapping[str, Json]) -> int:
+    """Return what an expression can cost; refuse one that could take too long on this data."""
     walk = _Walk(tokens, scope)
-    walk.group({})
+    made = walk.group({})
     if walk.work > BUDGET:
         raise ExpressionFault(_TOO_MUCH)
+    if made.weight > MAX_RESULT:
+        raise ExpressionFault(_TOO_LARGE)
+    return walk.work
 
 
-def pattern_states(pattern: str) -> int:
-    """Bound the size of a compiled pattern by its length and all its counted repetitions."""
+def _states(pattern: str) -> int:
     if _VERBOSE.search(pattern):
         raise ExpressionFault("is refused: a pattern may not switch on the x flag")
-    counts = (_largest(counted) for counted in _COUNT.findall(pattern))
-    return (len(pattern) + 1) * math.prod(counts)
+    return pattern_states(pattern)
 
 
 def check_pattern(pattern: str, text: str) -> None:
     """Refuse a pattern that could take too long on this text."""
     if (
-        pattern_states(pattern)
-        * (_STATE + len(text.encode(errors="surrogatepass")) // _STATE_BYTES)
+        _states(pattern) * (_STATE + len(text.encode(errors="surrogatepass")) // _STATE_BYTES)
         > BUDGET
     ):
         raise ExpressionFault("is refused: the pattern could take too long on this text")
-
-
-def _largest(counted: str) -> int:
-    # More digits than the library takes would only slow the arithmetic here.
-    return max((int(digits[:9]) for digits in re.findall(r"\d+", counted)), default=1) or 1
 
 
 def _items(value: Json) -> list[Json] | None:
@@ -264,7 +263,7 @@ class _Walk:
         if not isinstance(pattern.value, str) or pattern.kind != "text" or end.kind != "close":
             raise ExpressionFault("is refused: the pattern of matches() must be a text literal")
         read = text.weight * _TEXT // _STATE_BYTES
-        self.work += pattern_states(pattern.value) * (_STATE + read)
+        self.work += _states(pattern.value) * (_STATE + read)
 
     def _sees(self, *sources: str) -> bool:
         return self._at < len(self._tokens) and self._tokens[self._at].source in sources

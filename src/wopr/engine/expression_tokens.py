@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-import cel
-
+from wopr.engine.cel_library import cel
 from wopr.protocol.documents import Json
 from wopr.protocol.documents import is_list as is_list
 from wopr.protocol.documents import is_object as is_object

@@ -15,9 +15,13 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, TypeVar, cast
 
-import cel
-
-from wopr.engine.expression_cost import check_cost, check_pattern, check_scope, is_plain
+from wopr.engine.cel_library import cel
+from wopr.engine.expression_cost import (
+    check_cost,
+    check_pattern,
+    check_scope,
+    is_plain,
+)
 from wopr.engine.expression_tokens import (
     ExpressionFault,
     Token,
@@ -30,6 +34,7 @@ from wopr.engine.expression_tokens import (
 )
 from wopr.protocol.documents import UNSET, Json, Unset
 from wopr.protocol.names import not_there
+from wopr.protocol.offloading import WorkFailed, offload
 from wopr.protocol.workflow import EdgeCondition
 
 __all__ = [
@@ -45,6 +50,11 @@ __all__ = [
 ]
 
 MAX_SOURCE: Final = 4096
+# What is evaluated within this process: some 5 ms. Handing one value to the library costs as much
+# as 20 copies within it. A constant is evaluated at registration up to a tenth of a second.
+_EVALUATED_HERE: Final = 50_000
+_CONVERTED: Final = 10
+_CONSTANT_COST: Final = 50_000
 # The names that every expression of a workflow can read, and those that edges add.
 WORKFLOW_NAMES: Final = ("inputs", "variables", "channels", "nodes")
 EDGE_NAMES: Final = ("outputs", "output", "status", "error")
@@ -134,6 +144,9 @@ def _value_fault(use: ExpressionUse, tokens: tuple[Token, ...], *, is_constant: 
     """Say what is wrong with the value, as far as it is the same in every run."""
     if is_constant:
         try:
+            if check_cost(tokens, {}) > _CONSTANT_COST:
+                # It is evaluated by a run, which has a deadline.
+                return None
             value = _value(use.source, {})
         except ExpressionFault as fault:
             return str(fault)
@@ -185,10 +198,32 @@ def is_true(source: str, scope: Mapping[str, Json]) -> bool:
 def _value(source: str, scope: Mapping[str, Json]) -> Json:
     compiled = _compiled(source)
     context = narrowed(scope, compiled.reads)
-    check_scope(context)
+    cost = check_scope(context) * _CONVERTED
     if not compiled.is_plain:
-        check_cost(compiled.tokens, context)
+        cost += check_cost(compiled.tokens, context)
+    if cost > _EVALUATED_HERE:
+        return _evaluated_elsewhere(source, context)
     return _guarded(lambda: _plain(compiled.program.execute(context)))
+
+
+def _evaluated_elsewhere(source: str, scope: Mapping[str, Json]) -> Json:
+    """Evaluate in a subprocess. Raises `WorkNeeded` until that has given a result."""
+    try:
+        found: Json = offload(evaluate_for_host, source, dict(scope))
+    except WorkFailed as failed:
+        raise ExpressionFault(f"could not be evaluated: {failed}") from failed
+    if "fault" in found:
+        raise ExpressionFault(found["fault"])
+    return found["value"]
+
+
+def evaluate_for_host(source: str, scope: dict[str, Json]) -> Json:
+    """Evaluate an expression whose cost was checked, as JSON. For a process that can be killed."""
+    try:
+        program = _compiled(source).program
+        return {"value": _guarded(lambda: _plain(program.execute(scope)))}
+    except ExpressionFault as fault:
+        return {"fault": str(fault)}
 
 
 def _not_boolean(value: Json) -> str | None:
@@ -253,7 +288,8 @@ def lookup(value: Json, path: str) -> Json:
     return value
 
 
-@lru_cache(maxsize=1024)
+# A long expression takes half a megabyte once it is compiled.
+@lru_cache(maxsize=256)
 def _compiled(source: str) -> _Compiled:
     if len(source) > MAX_SOURCE:
         raise ExpressionFault(f"is longer than {MAX_SOURCE} characters")

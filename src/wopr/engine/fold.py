@@ -45,6 +45,11 @@ def fold(state: RunState, event: RunEvent) -> RunState:
     )
 
 
+def keeps_payload(event_type: str) -> bool:
+    """Whether the state of a run can hold what an event of this type carries."""
+    return event_type in _CHANGES and event_type != "output.chunk"
+
+
 def fold_all(state: RunState, events: Iterable[RunEvent]) -> RunState:
     """Apply a stretch of the log."""
     for event in events:

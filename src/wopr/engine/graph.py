@@ -95,12 +95,17 @@ def compile_graph(
     nodes = {node.id: node for node in definition.nodes}
     loops = {loop.head: loop for loop in _loops(definition.nodes, definition.edges, reentrant)}
     back = {edge.id for loop in loops.values() for edge in loop.back}
-    forward = [edge for edge in definition.edges if edge.id not in back]
+    incoming: dict[str, list[WorkflowEdge]] = {node_id: [] for node_id in nodes}
+    outgoing: dict[str, list[WorkflowEdge]] = {node_id: [] for node_id in nodes}
+    for edge in definition.edges:
+        if edge.id not in back:
+            incoming[edge.target_node_id].append(edge)
+            outgoing[edge.source_node_id].append(edge)
     return Graph(
         definition=definition,
         nodes=nodes,
-        incoming={n: tuple(e for e in forward if e.target_node_id == n) for n in nodes},
-        outgoing={n: tuple(e for e in forward if e.source_node_id == n) for n in nodes},
+        incoming={node_id: tuple(edges) for node_id, edges in incoming.items()},
+        outgoing={node_id: tuple(edges) for node_id, edges in outgoing.items()},
         loops=loops,
         enclosing={
             n: tuple(head for head, loop in loops.items() if n in loop.members) for n in nodes
@@ -187,29 +192,30 @@ def cycle(
     back = {edge.id for loop in _loops(nodes, edges, reentrant) for edge in loop.back}
     waiting = {node.id: 0 for node in nodes}
     forward = [edge for edge in edges if edge.id not in back]
+    targets: dict[str, list[str]] = {node.id: [] for node in nodes}
     for edge in forward:
         waiting[edge.target_node_id] += 1
+        targets[edge.source_node_id].append(edge.target_node_id)
     free = [node for node, count in waiting.items() if not count]
     while free:
         node = free.pop()
         del waiting[node]
-        for edge in forward:
-            if edge.source_node_id == node:
-                waiting[edge.target_node_id] -= 1
-                if not waiting[edge.target_node_id]:
-                    free.append(edge.target_node_id)
+        for target in targets[node]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                free.append(target)
     return _walk_back(waiting, forward) if waiting else []
 
 
 def _walk_back(stuck: Mapping[str, int], edges: list[WorkflowEdge]) -> list[str]:
     """Follow predecessors among the stuck nodes until one repeats: that is a cycle."""
-    path: list[str] = []
+    before = {
+        e.target_node_id: e.source_node_id for e in reversed(edges) if e.source_node_id in stuck
+    }
+    path: dict[str, None] = {}
     node = next(iter(stuck))
     while node not in path:
-        path.append(node)
-        node = next(
-            e.source_node_id
-            for e in edges
-            if e.target_node_id == node and e.source_node_id in stuck
-        )
-    return list(reversed(path[path.index(node) :]))
+        path[node] = None
+        node = before[node]
+    names = list(path)
+    return list(reversed(names[names.index(node) :]))

@@ -39,6 +39,8 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     workflow_version: str
     parent_run_id: str | None = None
     parent_node_id: str | None = None
+    # The run that this one descends from, through parents and fork sources; None for a root.
+    root_run_id: str | None = None
     fork: Fork | None = None
 
     @property

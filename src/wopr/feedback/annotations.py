@@ -10,11 +10,17 @@ import msgspec
 from msgspec.structs import replace
 
 from wopr.protocol.agents import agent_of_payload
-from wopr.protocol.annotations import Actor, Annotation, AnnotationCreate, Target
+from wopr.protocol.annotations import (
+    Actor,
+    Annotation,
+    AnnotationCreate,
+    Target,
+    check_texts,
+)
 from wopr.protocol.documents import UNSET, Json, Unset, encode
 from wopr.protocol.errors import Refused
 from wopr.protocol.times import to_iso
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.port import SHARED, RememberedAnswer, RunLog, RunRow, StoredEvent, Workflows
 from wopr.store.port.audit import AuditDraft
 from wopr.store.port.feedback import AnnotationRow, Annotations, AnnotationSource
@@ -96,18 +102,21 @@ class Annotator:
         self,
         store: AnnotationStore,
         *,
-        redactor: Redactor,
+        redactors: Redactors,
         snapshot: SnapshotOf,
         listener: Listener,
+        check_quota: Callable[[str], Awaitable[None]],
         now: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._store = store
-        self._redactor = redactor
+        self._redactors = redactors
         self._snapshot = snapshot
         self._now = now
         self._new_id = new_id
         self.listener = listener
+        # Raises `QuotaExceeded` for a tenant that may store no more.
+        self.check_quota = check_quota
 
     async def annotate(
         self,
@@ -118,6 +127,7 @@ class Annotator:
         remember: Remember | None = None,
     ) -> bytes:
         """Store an annotation and return its encoded document."""
+        await self.check_quota(tenant)
         prepared = await self.prepare(tenant, run, author, request)
         body = prepared.row.body
         await self._store.put_annotation(
@@ -129,7 +139,11 @@ class Annotator:
     async def prepare(
         self, tenant: str, run: RunRow, author: Author, request: AnnotationCreate
     ) -> Prepared:
-        """Check what a request points at and write the annotation, without storing it."""
+        """Check what a request points at and write the annotation, without storing it.
+
+        Raises `Refused` for a target that the run does not have and for texts that are too long.
+        """
+        check_texts(request)
         node_id, agent_id = await self._place(tenant, run, request)
         now = self._now()
         annotation = Annotation(
@@ -141,11 +155,11 @@ class Annotator:
             ),
             signal=replace(
                 request.signal,
-                label=self._text(request.signal.label),
-                correction=self._text(request.signal.correction),
+                label=self._text(tenant, request.signal.label),
+                correction=self._text(tenant, request.signal.correction),
             ),
-            actor=Actor(principal_ref=self.redacted(author.actor)),
-            note=self._text(request.note),
+            actor=Actor(principal_ref=self.redacted(tenant, author.actor)),
+            note=self._text(tenant, request.note),
             created_at=to_iso(now),
         )
         row = AnnotationRow(
@@ -164,12 +178,12 @@ class Annotator:
         )
         return Prepared(annotation, row)
 
-    def redacted(self, text: str) -> str:
-        """A text without its secrets."""
-        return self._redactor.text(text)
+    def redacted(self, tenant: str, text: str) -> str:
+        """Return a tenant's text without its secrets."""
+        return self._redactors.text(tenant, text)
 
-    def _text(self, text: str | Unset) -> str | Unset:
-        return UNSET if isinstance(text, Unset) else self.redacted(text)
+    def _text(self, tenant: str, text: str | Unset) -> str | Unset:
+        return UNSET if isinstance(text, Unset) else self.redacted(tenant, text)
 
     async def _place(self, tenant: str, run: RunRow, request: AnnotationCreate) -> tuple[str, str]:
         """The node and the agent that an annotation counts for; empty where there is none."""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass, fields
 from typing import Final, Protocol
 
+import anyio.to_thread
 import msgspec
 
 from wopr.feedback.annotations import SnapshotOf
@@ -22,6 +23,8 @@ from wopr.store.port.feedback import AnnotationRow, Annotations
 PAGE: Final = 200
 # Rows of one piece of a Parquet file.
 PARQUET_ROWS: Final = 500
+# A larger snapshot is decoded in a thread.
+LARGE_BYTES: Final = 256 * 1024
 # A spreadsheet takes a cell that begins so for a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
@@ -37,6 +40,9 @@ class _Outcome(msgspec.Struct, rename="camel"):
     outputs: Json = None
     error: JsonObject = {}
     agent: JsonObject = {}
+
+
+_OUTCOME: Final = msgspec.json.Decoder(_Outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +130,11 @@ class Exports:
             after = page[-1].created_at, page[-1].annotation_id
 
     async def _flat(self, tenant: str, run: RunRow) -> FlatRun:
-        outcome = msgspec.json.decode(await self._snapshot(tenant, run), type=_Outcome)
+        body = await self._snapshot(tenant, run)
+        if len(body) < LARGE_BYTES:
+            outcome = _OUTCOME.decode(body)
+        else:
+            outcome = await anyio.to_thread.run_sync(_OUTCOME.decode, body)
         counts: dict[str, int] = dict.fromkeys(("rating", "correction", "label", "flag"), 0)
         stars = 0
         labels: dict[str, None] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -26,7 +27,7 @@ from wopr.feedback.verdicts import (
     verdict,
 )
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
-from wopr.protocol.errors import NotFound, Unavailable, WoprError
+from wopr.protocol.errors import NotFound, Refused, Unavailable, WoprError
 from wopr.protocol.reviews import CreateJudge, Judge, JudgedRun, JudgedState
 from wopr.protocol.runs import TERMINAL
 from wopr.protocol.times import to_iso
@@ -82,8 +83,10 @@ class Judges:
 
     async def create(self, tenant: str, creator: str, request: CreateJudge) -> Judge:
         """Take an order. The runs are chosen now; what becomes of each is told by `read`."""
+        await self._annotator.check_quota(tenant)
         await self._require(tenant, request)
         now = self._now()
+        redacted = partial(self._annotator.redacted, tenant)
         judge = Judge(
             judge_id=self._new_id(),
             workflow_id=request.workflow_id,
@@ -93,8 +96,7 @@ class Judges:
             created_by=creator,
             counts={},
             input_mapping={
-                self._annotator.redacted(name): self._annotator.redacted(path)
-                for name, path in request.input_mapping.items()
+                redacted(name): redacted(path) for name, path in request.input_mapping.items()
             },
             filter=request.filter,
         )
@@ -124,7 +126,7 @@ class Judges:
             return list(dict.fromkeys(request.run_ids))
         if isinstance(request.filter, Unset):
             return []
-        where = run_filter(request.filter, self._annotator.redacted)
+        where = run_filter(request.filter, partial(self._annotator.redacted, tenant))
         return await newest_runs(self._store, tenant, where, request.most_runs)
 
     async def read(self, tenant: str, judge_id: str, *, after: int, limit: int) -> Judge:
@@ -236,13 +238,13 @@ class Judges:
                 self._annotator.listener.stored(prepared.annotation)
         except (NoVerdict, NotFound) as reason:
             await self._end(tenant, judge, item, "skipped", str(reason))
-        except BadVerdict as reason:
+        except (BadVerdict, Refused) as reason:
             await self._end(tenant, judge, item, "failed", str(reason))
 
     async def _end(
         self, tenant: str, judge: Judge, item: JudgedRow, state: JudgedState, reason: str
     ) -> None:
-        said = self._annotator.redacted(reason)
+        said = self._annotator.redacted(tenant, reason)
         await self._store.move_judged(
             tenant, judge.judge_id, replace(item, state=state, reason=said)
         )

@@ -23,7 +23,7 @@ from wopr.protocol.reviews import (
     RubricItem,
 )
 from wopr.protocol.times import to_iso
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.port.feedback import QueueRow, Review, ReviewCounts, ReviewQueues
 
 MINUTE_MS = 60_000
@@ -41,18 +41,19 @@ class Queues:
         store: QueueStore,
         annotator: Annotator,
         *,
-        redactor: Redactor,
+        redactors: Redactors,
         now: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._store = store
         self._annotator = annotator
-        self._redactor = redactor
+        self._redactors = redactors
         self._now = now
         self._new_id = new_id
 
     async def create(self, tenant: str, creator: str, request: CreateQueue) -> Queue:
         """Open a queue over chosen runs, or over those that a saved filter finds."""
+        await self._annotator.check_quota(tenant)
         now = self._now()
         queue = Queue(
             queue_id=self._new_id(),
@@ -67,7 +68,7 @@ class Queues:
             filter=request.filter,
         )
         # Questions and labels are free text like any other.
-        clean = self._redactor.json(msgspec.to_builtins(queue))
+        clean = self._redactors.of(tenant).json(msgspec.to_builtins(queue))
         queue = msgspec.convert(clean, Queue)
         runs = await self._first_runs(tenant, request)
         row = QueueRow(
@@ -83,7 +84,7 @@ class Queues:
                 if await self._store.run(tenant, run_id) is None:
                     raise NotFound(f"there is no run {run_id!r}", field="runIds")
             return chosen
-        where = run_filter(request.filter, self._annotator.redacted)
+        where = run_filter(request.filter, self._redactors.of(tenant).text)
         return await newest_runs(self._store, tenant, where, request.most_items)
 
     async def page(
@@ -133,7 +134,7 @@ class Queues:
         room = queue.most_items - counts.items
         if room <= 0:
             return False
-        where = run_filter(queue.filter, self._annotator.redacted)
+        where = run_filter(queue.filter, self._redactors.of(tenant).text)
         found = await newest_runs(self._store, tenant, where, queue.most_items)
         added = await self._store.add_queue_items(tenant, queue.queue_id, found, most=room)
         return added > 0
@@ -152,6 +153,7 @@ class Queues:
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
         _check_rubric(queue.rubric, request.annotations)
+        await self._annotator.check_quota(tenant)
         prepared = [
             await self._annotator.prepare(tenant, run, Author(actor=reviewer), each)
             for each in request.annotations

@@ -49,7 +49,10 @@ class Observing(Protocol):
 
 
 class Ingest:
-    """Takes pushes of producers, and lines of the host's own runs."""
+    """Takes pushes of producers, and lines of the host's own runs.
+
+    `redact` takes a tenant and a text, and returns the text without secrets.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class Ingest:
         now: Callable[[], int],
         observing: Observing | None = None,
         *,
-        redact: Callable[[str], str] = str,
+        redact: Callable[[str, str], str] | None = None,
         rule: KeepRule | None = None,
     ) -> None:
         self._store = store
@@ -87,7 +90,8 @@ class Ingest:
             own: Collection[str] = ()
             if source == "push" and len(held) < len(push.runs):
                 held, own = await self._without_own(tenant, push, held)
-            arrival = Arrival(source=source, at=self._now(), redact=self._redact)
+            redact = str if self._redact is None else partial(self._redact, tenant)
+            arrival = Arrival(source=source, at=self._now(), redact=redact)
             aligned = await _beside(partial(align_push, push, held, arrival, own), size)
             try:
                 await self._write(tenant, aligned, source)

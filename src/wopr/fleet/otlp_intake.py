@@ -33,14 +33,15 @@ class Taken:
 class OtlpIntake:
     """Keeps what other systems export.
 
-    `clean` takes secrets out of a text, and `wake` calls who tells the fleet.
+    `clean` takes a tenant and a text, and returns the text without secrets. `wake` calls the task
+    that tells the fleet.
     """
 
     def __init__(
         self,
         store: Traces,
         now: Callable[[], int],
-        clean: Callable[[str], str],
+        clean: Callable[[str, str], str],
         *,
         settle_ms: int,
         keeps_content: bool,
@@ -49,11 +50,15 @@ class OtlpIntake:
         self._store = store
         self._now = now
         self._settle_ms = settle_ms
-        self._reduce = partial(facts_of, keeps_content=keeps_content, clean=clean)
+        self._clean = clean
+        self._keeps_content = keeps_content
 
     async def take(self, tenant: str, body: bytes, encoding: Encoding) -> Taken:
         """Take the spans of an export. Raises `Refused` for a body that is none."""
-        work = partial(self._parts, body, encoding)
+        reduce = partial(
+            facts_of, keeps_content=self._keeps_content, clean=partial(self._clean, tenant)
+        )
+        work = partial(_parts, body, encoding, reduce)
         is_short = len(body) < NEAR_BYTES
         parts, faults = work() if is_short else await anyio.to_thread.run_sync(work)
         refused = 0
@@ -66,21 +71,22 @@ class OtlpIntake:
         reasons = [*dict.fromkeys(faults), *([_TOO_MANY] if refused else [])]
         return Taken(rejected=len(faults) + refused, message="; ".join(reasons))
 
-    def _parts(self, body: bytes, encoding: Encoding) -> tuple[list[TracePart], list[str]]:
-        faults: list[str] = []
-        by_trace: dict[str, list[SpanFacts]] = {}
-        for span in read_export(body, encoding):
-            try:
-                self._sort_in(span, by_trace)
-            except UnusableSpan as fault:
-                faults.append(str(fault))
-        return [_part(trace_id, spans) for trace_id, spans in by_trace.items()], faults
 
-    def _sort_in(self, span: WireSpan, by_trace: dict[str, list[SpanFacts]]) -> None:
-        facts = self._reduce(span)
-        # Whatever is not about agents is kept for its place alone, and without one not at all.
+def _parts(
+    body: bytes, encoding: Encoding, reduce: Callable[[WireSpan], SpanFacts]
+) -> tuple[list[TracePart], list[str]]:
+    faults: list[str] = []
+    by_trace: dict[str, list[SpanFacts]] = {}
+    for span in read_export(body, encoding):
+        try:
+            facts = reduce(span)
+        except UnusableSpan as fault:
+            faults.append(str(fault))
+            continue
+        # A span that is not about agents is kept only where it has a place in its trace.
         if span.has_place:
             by_trace.setdefault(span.trace_id, []).append(facts)
+    return [_part(trace_id, spans) for trace_id, spans in by_trace.items()], faults
 
 
 def _part(trace_id: str, spans: Iterable[SpanFacts]) -> TracePart:

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no stubs
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from wopr.fleet.otlp_facts import EVALUATION, WANTED, WireSpan
 from wopr.protocol.documents import Json
@@ -27,6 +25,10 @@ def read_export(body: bytes, encoding: Encoding) -> list[WireSpan]:
 
 
 def _read_protobuf(body: bytes) -> list[WireSpan]:
+    # Imported when such an export comes: the library is slow to import.
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
     try:
         request: Any = ExportTraceServiceRequest.FromString(body)
     except DecodeError as fault:

@@ -1,18 +1,22 @@
-"""What a handler gives back: a body, or a stream of them."""
+"""What a handler gives back: a response, a stream, or a response that has to be waited for."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
+import anyio
+import anyio.to_thread
 import msgspec
 
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import ErrorEnvelope, WoprError
-from wopr.security.redact import Redactor
+from wopr.security.redact import LARGE_BYTES, Redactor
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+# Characters of the message of an error, and of each text in its details.
+MOST_SHOWN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,15 @@ class Stream:
     content_type: str = EVENT_STREAM
     # Half of a document must not look like a whole one: the connection breaks off instead.
     is_document: bool = False
+    # What the reader is sent last when its key or session is no longer valid.
+    farewell: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A response that takes long because it waits for news. It counts as a stream meanwhile."""
+
+    wait: Callable[[], Awaitable[Answer]]
 
 
 def ok(document: object, status: int = 200, **headers: str) -> Answer:
@@ -41,12 +54,19 @@ def ok(document: object, status: int = 200, **headers: str) -> Answer:
 
 
 def error_envelope(error: WoprError, redactor: Redactor) -> ErrorEnvelope:
-    """The document of an error. It may repeat parts of the request, without the credentials."""
+    """The document of an error. It may repeat parts of the request, without the credentials.
+
+    Long texts are cut here: a request must not cost more because its refusal repeats it.
+    """
     envelope = error.envelope()
+    details = {
+        name: redactor.excerpt(value, MOST_SHOWN) if isinstance(value, str) else value
+        for name, value in envelope.details.items()
+    }
     return ErrorEnvelope(
         error=envelope.error,
-        message=redactor.text(envelope.message),
-        details=redactor.json(msgspec.to_builtins(envelope.details)),
+        message=redactor.excerpt(envelope.message, MOST_SHOWN),
+        details=redactor.json(msgspec.to_builtins(details)),
     )
 
 
@@ -67,8 +87,18 @@ def error_answer(error: WoprError, redactor: Redactor | None = None) -> Answer:
     return Answer(error.status, encode(envelope), headers=headers)
 
 
-def redacted(answer: Answer, redactor: Redactor) -> Answer:
-    """An answer that repeats parts of its request, without the secrets among them."""
+async def redacted(answer: Answer, redactor: Redactor) -> Answer:
+    """An answer that repeats parts of its request, without the secrets among them.
+
+    A large one is examined by a thread.
+    """
+    if len(answer.body) > LARGE_BYTES:
+        return await anyio.to_thread.run_sync(redacted_now, answer, redactor)
+    return redacted_now(answer, redactor)
+
+
+def redacted_now(answer: Answer, redactor: Redactor) -> Answer:
+    """An answer without secrets."""
     if not redactor.may_hold_secret(answer.body):
         return answer
     return replace(answer, body=encode(redactor.json(msgspec.json.decode(answer.body))))

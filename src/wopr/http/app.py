@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from functools import partial
 
+import anyio
 from starlette.routing import Route, Router
 
 from wopr.http import (
@@ -28,6 +31,7 @@ from wopr.http import (
     queues,
     runs,
     transitions,
+    usage,
     webhooks,
     workflows,
 )
@@ -62,6 +66,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
     *processes.OPERATIONS,
+    *usage.OPERATIONS,
     *conformance.OPERATIONS,
     *discovery.OPERATIONS,
 )
@@ -84,8 +89,11 @@ class App:
         self._plain: dict[str, ASGIApp] = {
             path: found for path, found in endpoints.items() if "{" not in path
         }
+        self._searched = tuple({f"/{path.split('/')[1]}/" for path in endpoints if "{" in path})
         if operations is None:
             self._plain[mcp.PATH] = self._mcp
+        # Other paths than those of the API may be console pages.
+        self._others = partial(not_found, self.shared) if pages is None else pages(self.shared)
         self._router = Router(
             # A node's id is any text, one with a slash too.
             routes=[
@@ -93,8 +101,7 @@ class App:
                 for path, endpoint in endpoints.items()
             ],
             redirect_slashes=False,
-            # Whatever is no path of the API may be a page for people.
-            default=not_found if pages is None else pages(self.shared),
+            default=self._others,
             lifespan=lambda _: self.opened(),
         )
 
@@ -105,18 +112,41 @@ class App:
             raise RuntimeError("the host is not open yet")
         return self.shared.host
 
+    def only(self, operation: Operation) -> ASGIApp:
+        """An application that serves one operation of the same host, and needs no key for it."""
+        found = Endpoint(self.shared, {operation.method: replace(operation, scope=None)})
+
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == operation.path:
+                await found(scope, receive, send)
+            else:
+                await not_found(self.shared, scope, receive, send)
+
+        return serve
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a connection."""
-        serve = self._plain.get(scope["path"]) if scope["type"] == "http" else None
+        serve: ASGIApp | None = None
+        if scope["type"] == "http":
+            path = scope["path"]
+            serve = self._plain.get(path)
+            if serve is None and not path.startswith(self._searched):
+                serve = self._others
         await (serve or self._router)(scope, receive, send)
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None, None]:
         """Open the host, and close it at the end of the block."""
-        async with self._open_host() as host, self._mcp.opened():
+        async with (
+            self._open_host() as host,
+            self._mcp.opened(),
+            anyio.create_task_group() as tasks,
+        ):
             self.shared.open(host)
+            tasks.start_soon(self.shared.watch_streams)
             yield
             self.shared.stopping.set()
+            tasks.cancel_scope.cancel()
 
 
 def _endpoints(shared: Shared, operations: Iterable[Operation]) -> dict[str, Endpoint]:

@@ -92,6 +92,7 @@ OPERATIONS = (
         errors=(400, 401, 403),
         parameters=PAGING,
         is_extension=True,
+        read="sensitive",
     ),
     Operation(
         name="verifyAudit",
@@ -117,5 +118,6 @@ OPERATIONS = (
                 required=True,
             ),
         ),
+        read="sensitive",
     ),
 )

@@ -16,14 +16,15 @@ async def get_debug_bundle(exchange: Exchange) -> Answer:
     name = run_id(exchange)
     host = exchange.host
     most = exchange.whole_number("maxEvents", _MOST_EVENTS, most=_MOST_EVENTS)
-    body = await bundle(
-        host.readers,
-        host.store,
-        exchange.tenant,
-        name,
-        now=host.sources.now(),
-        most_events=most if "maxEvents" in exchange.query else None,
-    )
+    async with host.heavy_reads.turn(exchange.tenant):
+        body = await bundle(
+            host.readers,
+            host.store,
+            exchange.tenant,
+            name,
+            now=host.sources.now(),
+            most_events=most if "maxEvents" in exchange.query else None,
+        )
     await host.audit.record(exchange.tenant, exchange.caller.key_id, "run.export", name)
     return Answer(200, body, headers={"cache-control": "no-store"})
 
@@ -45,5 +46,6 @@ OPERATIONS = (
                 schema={"type": "integer", "minimum": 0, "maximum": _MOST_EVENTS},
             ),
         ),
+        read="recorded",
     ),
 )

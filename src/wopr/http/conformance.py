@@ -163,8 +163,7 @@ async def invoke_tool(exchange: Exchange) -> Answer:
     _require_seams(exchange)
     wanted = await exchange.document(ToolProbe)
     policy = host.advancer.services.tools
-    redactor = host.advancer.journal.redactor
-    return ok(await probe(policy, redactor, exchange.tenant, wanted))
+    return ok(await probe(policy, exchange.redactor, exchange.tenant, wanted))
 
 
 async def register_sample(exchange: Exchange) -> Answer:
@@ -219,7 +218,8 @@ async def call_surface(exchange: Exchange) -> Answer:
             decode(raw, ListCall)
             rows = await exchange.host.store.webhooks(tenant, None, PAGE_MOST)
             now = exchange.host.sources.now()
-            return ok(SurfaceResult(webhooks=[webhook_item(row, now) for row in rows]))
+            items = [webhook_item(row, now, exchange.redactor) for row in rows]
+            return ok(SurfaceResult(webhooks=items))
         case "unregister":
             name = decode(raw, UnregisterCall).args.webhook_id
             await subscriptions.remove(tenant, name)

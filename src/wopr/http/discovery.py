@@ -1,4 +1,4 @@
-"""What anybody may read: discovery, OpenAPI, schemas, health and metrics."""
+"""Discovery, OpenAPI, schemas and health, which need no key, and metrics."""
 
 from __future__ import annotations
 
@@ -86,6 +86,18 @@ async def metrics(exchange: Exchange) -> Answer:
     return Answer(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
 
 
+METRICS = Operation(
+    name="metrics",
+    method="GET",
+    path="/metrics",
+    handler=metrics,
+    summary="Counters in the Prometheus format",
+    tag="operations",
+    scope="metrics:read",
+    is_open=lambda settings: settings.metrics_open,
+    content_type="text/plain",
+    is_extension=True,
+)
 # Health endpoints. A worker process serves only these.
 PROBES = (
     Operation(
@@ -97,6 +109,7 @@ PROBES = (
         tag="operations",
         answer=Health,
         is_extension=True,
+        is_unlimited=True,
     ),
     Operation(
         name="readyz",
@@ -108,17 +121,9 @@ PROBES = (
         answer=Health,
         errors=(503,),
         is_extension=True,
+        is_unlimited=True,
     ),
-    Operation(
-        name="metrics",
-        method="GET",
-        path="/metrics",
-        handler=metrics,
-        summary="Counters in the Prometheus format",
-        tag="operations",
-        content_type="text/plain",
-        is_extension=True,
-    ),
+    METRICS,
 )
 
 OPERATIONS = (

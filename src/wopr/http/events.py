@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import anyio
 import msgspec
 
-from wopr.http.answers import Answer, Stream
+from wopr.http.answers import Answer, Later, Stream
 from wopr.http.exchange import Exchange, whole_number
 from wopr.http.frames import Framer
 from wopr.http.operation import Operation, Parameter
@@ -18,10 +18,13 @@ from wopr.protocol.events import RUN_TERMINAL_TYPES
 from wopr.protocol.runs import TERMINAL, EventPage
 from wopr.protocol.streams import MODES, carries, parse_modes
 from wopr.runtime.bus import Notice
-from wopr.store.port import StoredEvent
+from wopr.store.port import RunRow, StoredEvent
 
 LONGEST_BUFFER_MS = 5000
 POLL_DEFAULT, POLL_MOST = 30, 60
+KEEPALIVE = b":keepalive\n\n"
+# A batch of this many bytes is sent although its time is not up.
+BATCH_BYTES = 64 * 1024
 # A batch is sent at once with these, however long the reader was willing to wait.
 URGENT = RUN_TERMINAL_TYPES | {"node.suspended"}
 Piece: TypeAlias = list[StoredEvent] | Notice
@@ -66,30 +69,29 @@ async def _log_so_far(exchange: Exchange, name: str, start: int) -> Answer:
     """The whole log without a filter, unless a mode is asked for by name."""
     asked = exchange.query.get("streamMode")
     modes = None if asked is None else parse_modes(asked)
-    bodies = [
-        event.body
-        async for event in exchange.host.readers.all_events(exchange.tenant, name)
-        if event.sequence >= start and (modes is None or carries(modes, event.type))
-    ]
-    return Answer(
-        200, b'{"events":[%b]}' % b",".join(bodies), headers={"cache-control": "no-store"}
-    )
+
+    def wanted(event: StoredEvent) -> bool:
+        return modes is None or carries(modes, event.type)
+
+    body = await exchange.host.readers.log_so_far(exchange.tenant, name, start, wanted)
+    return Answer(200, body, headers={"cache-control": "no-store"})
 
 
 async def _unbuffered(
     framer: Framer, batches: AsyncIterator[Piece], *, is_resumed: bool
 ) -> AsyncIterator[bytes]:
     if is_resumed:
-        first = await framer.present()
-        if first:
-            yield first
+        for chunk in await framer.present():
+            yield chunk
     async for piece in batches:
         if isinstance(piece, Notice):
-            chunk = framer.notice(piece)
+            if notice := framer.notice(piece):
+                yield notice
+        elif piece:
+            for chunk in await framer.frames(piece):
+                yield chunk
         else:
-            chunk = await framer.frames(piece) if piece else b":keepalive\n\n"
-        if chunk:
-            yield chunk
+            yield KEEPALIVE
 
 
 async def _buffered(
@@ -100,7 +102,7 @@ async def _buffered(
     The clock of a batch starts with its first event, so a reader never waits longer than it
     asked for. A notice is no part of a batch: it is sent at once, behind what was collected.
     """
-    send, receive = anyio.create_memory_object_stream[Piece](16)
+    send, receive = anyio.create_memory_object_stream[Piece](1)
 
     async def pump() -> None:
         async with send:
@@ -112,13 +114,14 @@ async def _buffered(
         while True:
             collected = await _collect(framer, receive, buffer_ms)
             if collected.events:
-                yield framer.batch(collected.events)
+                for chunk in framer.batch(collected.events):
+                    yield chunk
             if collected.notice:
                 yield collected.notice
             if collected.is_over:
                 return
             if not collected.events and not collected.notice:
-                yield b":keepalive\n\n"
+                yield KEEPALIVE
 
 
 async def _collect(
@@ -142,22 +145,38 @@ async def _collect(
             if wanted and not waiting:
                 patience.deadline = anyio.current_time() + buffer_ms / 1000
             waiting += wanted
-            if not piece or any(event.type in URGENT for event in wanted):
+            is_urgent = any(event.type in URGENT for event in wanted)
+            if not piece or is_urgent or sum(len(e.body) for e in waiting) > BATCH_BYTES:
                 return Collected(waiting)
     return Collected(waiting)
 
 
-async def poll_events(exchange: Exchange) -> Answer:
+async def poll_events(exchange: Exchange) -> Answer | Later:
     """Answer with new events, as soon as there are any or the time is up."""
     name = run_id(exchange)
     asked = "lastSequence" if "lastSequence" in exchange.query else "since"
     last = exchange.whole_number(asked, -1, least=-1)
     seconds = exchange.whole_number("timeout", POLL_DEFAULT, least=0, most=POLL_MOST)
-    readers = exchange.host.readers
-    await readers.row(exchange.tenant, name)
+    readers, tenant = exchange.host.readers, exchange.tenant
+    newest = (await readers.row(tenant, name)).last_sequence
     exchange.host.bus.admit(name)
-    events = await readers.wait_for_events(exchange.tenant, name, last + 1, seconds)
-    row = await readers.row(exchange.tenant, name)
+
+    events = await readers.wait_for_events(tenant, name, last + 1, 0, newest)
+    row = await readers.row(tenant, name)
+    if not events and row.last_sequence > last:
+        # They were written since the log was read.
+        events = await readers.wait_for_events(tenant, name, last + 1, 0, row.last_sequence)
+    if events or not seconds or row.status in TERMINAL:
+        return _page(name, last, events, row)
+
+    async def wait() -> Answer:
+        events = await readers.wait_for_events(tenant, name, last + 1, seconds)
+        return _page(name, last, events, await readers.row(tenant, name))
+
+    return Later(wait)
+
+
+def _page(name: str, last: int, events: list[StoredEvent], row: RunRow) -> Answer:
     newest = events[-1].sequence if events else min(last, row.last_sequence)
     is_terminal = row.status in TERMINAL
     page = EventPage(

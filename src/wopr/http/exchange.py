@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from wopr.http.asgi import Receive, Scope
-from wopr.protocol.documents import Json, JsonObject
+from wopr.http.asgi import AUTHENTICATED, Message, Receive, Scope
+from wopr.http.throttle import Throttle
+from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
 from wopr.protocol.names import unknown_key
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
+from wopr.security.proxies import network_of
 from wopr.security.redact import Redactor
 from wopr.store.port import RememberedAnswer
 
 T = TypeVar("T")
 DEEPEST_JSON = 64
+# Lists and objects of one body.
+MOST_PARTS = 200_000
+_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'{}[]"'))
+# Longer ids of a path are no ids of this host.
+LONGEST_ID = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -35,31 +43,80 @@ class Exchange:
 
     __slots__ = (
         "__dict__",
+        "_body_bytes",
+        "_has_place",
         "_headers",
+        "_holder",
         "_read",
         "_receive",
+        "_throttle",
         "host",
+        "max_body_bytes",
         "path",
         "principal",
         "remember",
         "scope",
     )
 
-    def __init__(self, host: Host, scope: Scope, receive: Receive) -> None:
+    def __init__(self, host: Host, scope: Scope, receive: Receive, throttle: Throttle) -> None:
         self.host = host
         self.scope = scope
         self.path: dict[str, str] = scope.get("path_params", {})
         self.principal: Principal | None = None
+        self.max_body_bytes = host.settings.max_body_bytes
         # Set where the answer must be kept in the transaction that makes it true.
         self.remember: Callable[[bytes], RememberedAnswer] | None = None
         # Of a repeated header the first counts.
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         self._read: bytes | None = None
         self._receive = receive
+        self._throttle = throttle
+        self._has_place = False
+        # The bytes of the body that are counted, and for whom.
+        self._body_bytes = 0
+        self._holder = ""
+
+    @property
+    def client_address(self) -> str:
+        """The address of the client, behind a trusted proxy too; empty when it is not known."""
+        client = self.scope.get("client")
+        return str(client[0]) if client else ""
+
+    def mark_authenticated(self) -> None:
+        """Tell the connection whose key its client has. Raises `Unavailable` without room for it."""
+        mark = self.scope.get(AUTHENTICATED)
+        if mark is not None:
+            mark(self.tenant)
+
+    def enter(self) -> None:
+        """Take a place among the requests in progress. Raises `Unavailable` when there is none."""
+        self._throttle.enter()
+        self._has_place = True
+
+    def leave(self) -> None:
+        """Give the place back, if the request has one."""
+        if self._has_place:
+            self._has_place = False
+            self._throttle.leave()
+
+    def close(self) -> None:
+        """Give the place back, and count the body no longer: the request is answered."""
+        self.leave()
+        self._read = None
+        size, self._body_bytes = self._body_bytes, 0
+        if size:
+            self._throttle.release(self._holder, size)
 
     def give_back(self, body: bytes) -> None:
         """Let the handler read a body that was read before it."""
         self._read = body
+
+    async def replay(self) -> Message:
+        """Receive as the application does: first the body that was given back, then what follows."""
+        body, self._read = self._read, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}
 
     @property
     def caller(self) -> Principal:
@@ -74,9 +131,18 @@ class Exchange:
         return self.caller.tenant
 
     @property
+    def named_run(self) -> str:
+        """The id of a run in the path, cut; empty without a valid key or without such an id.
+
+        It goes into logs. The path of a client without a valid key may be any text.
+        """
+        return "" if self.principal is None else self.path.get("run_id", "")[:LONGEST_ID]
+
+    @property
     def redactor(self) -> Redactor:
-        """What keeps secrets out of answers."""
-        return self.host.advancer.journal.redactor
+        """What keeps secrets out of answers to the caller's tenant."""
+        tenant = "" if self.principal is None else self.principal.tenant
+        return self.host.advancer.journal.redactors.of(tenant)
 
     async def catch_up(self, *run_ids: str) -> None:
         """Make those runs that were observed ready to be read, with all that was pushed of them."""
@@ -128,7 +194,7 @@ class Exchange:
 
     async def body(self, most: int | None = None) -> bytes:
         """The whole body, refused as soon as it is over the limit; a route may have a lower one."""
-        limit = self.host.settings.max_body_bytes if most is None else most
+        limit = self.max_body_bytes if most is None else most
         if self._read is not None:
             if len(self._read) > limit:
                 raise _too_large(limit)
@@ -136,6 +202,15 @@ class Exchange:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdecimal() and int(declared) > limit:
             raise _too_large(limit)
+        # A client that sends slowly keeps no other request from being served.
+        had_place = self._has_place
+        self.leave()
+        raw = await self._receive_all(limit)
+        if had_place:
+            self.enter()
+        return raw
+
+    async def _receive_all(self, limit: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -146,9 +221,24 @@ class Exchange:
             size += len(chunk)
             if size > limit:
                 raise _too_large(limit)
-            chunks.append(chunk)
+            if chunk:
+                self._count(len(chunk))
+                chunks.append(chunk)
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _count(self, size: int) -> None:
+        """Count bytes of the body until the request is answered."""
+        if not self._body_bytes:
+            # Before its key is known, or without one, a request belongs to its client's address.
+            principal = self.principal
+            self._holder = (
+                f"address {network_of(self.client_address)}"
+                if principal is None
+                else f"tenant {principal.tenant}"
+            )
+        self._throttle.receive(self._holder, size)
+        self._body_bytes += size
 
     async def document(self, kind: type[T], *, optional: T | None = None) -> T:
         """The body as a document; an empty body stands for `optional` where that is given."""
@@ -227,25 +317,36 @@ def decode_any(raw: bytes) -> Json:
 
 
 def _refuse_deep(raw: bytes) -> None:
-    """Bound the depth, so that nothing which walks a document can run out of stack."""
+    """Bound the depth and the parts of a body, before anything decodes it or walks through it.
+
+    Decoding holds the interpreter, also in a thread, and takes longest for many small parts.
+    """
     # Most bodies do not have enough brackets to be deep, and need no closer look.
-    if raw.count(b"{") + raw.count(b"[") > DEEPEST_JSON and not _is_shallow(decode_any(raw)):
+    if raw.count(b"{") + raw.count(b"[") <= DEEPEST_JSON:
+        return
+    brackets = _brackets(raw)
+    if len(brackets) // 2 > MOST_PARTS:
+        raise Refused(
+            f"the body may have at most {MOST_PARTS} lists and objects",
+            field="body",
+            limit=MOST_PARTS,
+        )
+    for _ in range(DEEPEST_JSON):
+        outer = brackets.replace(b"[]", b"")
+        if outer == brackets:
+            # None is left, or they do not match: then the decoder refuses the body.
+            return
+        brackets = outer
+    if brackets:
         raise Refused(f"the body may be nested {DEEPEST_JSON} deep at most", field="body")
 
 
-def _is_shallow(document: Json) -> bool:
-    level: list[Json] = [document]
-    for _ in range(DEEPEST_JSON + 1):
-        level = [member for value in level for member in _members(value)]
-        if not level:
-            return True
-    return False
-
-
-def _members(value: Json) -> Iterable[Json]:
-    if isinstance(value, dict):
-        return cast("JsonObject", value).values()
-    return cast("list[object]", value) if isinstance(value, list) else ()
+def _brackets(raw: bytes) -> bytes:
+    """Return the brackets of a JSON text outside its strings, braces as square brackets."""
+    unescaped = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    quoted = unescaped.translate(_AS_BRACKETS, _NEITHER_BRACKET_NOR_QUOTE)
+    # A string without brackets in it is an empty pair of quotation marks now.
+    return b"".join(quoted.replace(b'""', b"").split(b'"')[::2])
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -47,5 +47,6 @@ OPERATIONS = (
             *RUN_FILTERS,
         ),
         is_extension=True,
+        read="sensitive",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from itertools import accumulate
 
 from wopr.http.answers import JSON, Answer, Stream, ok
 from wopr.http.exchange import Exchange
@@ -18,7 +19,10 @@ from wopr.runtime.feedback import ANNOTATE, Author
 from wopr.runtime.settings import Settings
 from wopr.store.port.feedback import AnnotationRow
 
-LISTED_AT_ONCE = 500
+# An annotation can have 200 kB: longer lists are sent in parts, and a page ends with the annotation
+# that brings it to so many bytes.
+LISTED_AT_ONCE = 50
+PAGE_BYTES = 1024 * 1024
 CAPABILITY = "host.feedback"
 # In no role: an operator grants it by name.
 ACTOR_SCOPE = "annotations:actor"
@@ -80,12 +84,14 @@ async def list_annotations(exchange: Exchange) -> Answer | Stream:
 async def _page(exchange: Exchange, name: str, after: tuple[int, str] | None) -> Answer:
     limit = exchange.whole_number("limit", PAGE_MOST, least=1, most=PAGE_MOST)
     rows = await exchange.host.store.annotations(exchange.tenant, name, after, limit + 1)
+    sizes = accumulate(len(row.body) for row in rows)
+    page = rows[: 1 + sum(size < PAGE_BYTES for size in sizes)][:limit]
     headers = {"cache-control": "no-store"}
-    if len(rows) > limit:
-        cursor = write_cursor(_place(rows[limit - 1]))
+    if len(page) < len(rows):
+        cursor = write_cursor(_place(page[-1]))
         path = f"/v1/runs/{name}/annotations?limit={limit}&cursor={cursor}"
         headers["link"] = f'<{path}>; rel="next"'
-    return Answer(200, _list(rows[:limit]), headers=headers)
+    return Answer(200, _list(page), headers=headers)
 
 
 async def _whole_list(

@@ -114,7 +114,7 @@ async def get_tenant_self(exchange: Exchange) -> Answer:
     return ok(
         TenantSelf(
             agent_archived_runs=await exchange.host.store.fleet_size(exchange.tenant),
-            rate_limit=exchange.host.fleet.buckets.snapshot(exchange.tenant),
+            rate_limit=exchange.host.fleet.pushes.snapshot(exchange.tenant),
         )
     )
 
@@ -239,6 +239,7 @@ OPERATIONS = (
         content_type=NDJSON,
         errors=(401, 403, 404),
         is_extension=True,
+        read="sensitive",
     ),
     Operation(
         name="exportTransitions",
@@ -251,6 +252,7 @@ OPERATIONS = (
         content_type=NDJSON,
         errors=(401, 403),
         is_extension=True,
+        read="sensitive",
     ),
     Operation(
         name="getTenantSelf",

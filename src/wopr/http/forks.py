@@ -38,8 +38,9 @@ async def diff_runs(exchange: Exchange) -> Answer:
     if not other:
         raise Refused("against must name the run to compare with", field="against")
     await exchange.catch_up(other)
-    journal = exchange.host.advancer.journal
-    return ok(await compare(journal, exchange.tenant, name, other))
+    host = exchange.host
+    async with host.heavy_reads.turn(exchange.tenant):
+        return ok(await compare(host.advancer.journal, exchange.tenant, name, other))
 
 
 async def get_ancestry(exchange: Exchange) -> Answer:

@@ -1,11 +1,13 @@
-"""SSE frames: a stored event is framed once, and every reader gets the same bytes."""
+"""SSE frames, in pieces: readers of one event share its bytes, however large it is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 
+from wopr.http.streams import CHUNK_BYTES
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.streams import VALUES_EXTRA, carries, is_update
 from wopr.runtime.bus import Notice
@@ -14,16 +16,38 @@ from wopr.store.port import StoredEvent
 
 _NOTICED = frozenset({"updates", "debug"})
 _PAYLOAD = msgspec.json.Decoder(type=JsonObject)
+# The frame of an event up to this size is kept for other readers. A larger one is never copied.
+SMALL_BYTES = 8 * 1024
+_END = b"\n\n"
 
 
 @lru_cache(maxsize=1024)
 def frame(event: StoredEvent) -> bytes:
-    """An event as it stands in the log."""
+    """A small event as it stands in the log."""
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (
         event.sequence,
         event.type.encode(),
         event.body,
     )
+
+
+def chunks(pieces: Iterable[bytes]) -> list[bytes]:
+    """Join small pieces into chunks of a bounded size; a larger piece stays as it is."""
+    found: list[bytes] = []
+    small: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        if small and size + len(piece) > CHUNK_BYTES:
+            found.append(b"".join(small))
+            small, size = [], 0
+        if len(piece) > CHUNK_BYTES:
+            found.append(piece)
+        else:
+            small.append(piece)
+            size += len(piece)
+    if small:
+        found.append(small[0] if len(small) == 1 else b"".join(small))
+    return found
 
 
 class Framer:
@@ -42,14 +66,16 @@ class Framer:
         chunk = "messages" in self._modes and event.type == "output.chunk"
         return chunk or carries(self._modes, event.type)
 
-    async def frames(self, events: list[StoredEvent]) -> bytes:
+    async def frames(self, events: list[StoredEvent]) -> list[bytes]:
         """The frames of a stretch of the log; empty when none of it is for this reader."""
         wanted = [event for event in events if self.carries(event)]
         if not wanted:
-            return b""
+            return []
         if "values" in self._modes:
             return await self._snapshot(wanted[-1])
-        return b"".join(self._frame(event) for event in wanted)
+        if len(wanted) == 1:
+            return self._frame(wanted[0])
+        return chunks(piece for event in wanted for piece in self._frame(event))
 
     def notice(self, notice: Notice) -> bytes:
         """A notice for readers of updates; without an id, so that a resume still names the log."""
@@ -57,37 +83,41 @@ class Framer:
             return b""
         return b"event: %b\ndata: %b\n\n" % (notice.event.encode(), notice.data)
 
-    async def present(self) -> bytes:
+    async def present(self) -> list[bytes]:
         """What a resumed `values` reader gets first: the run as it stands."""
         if "values" not in self._modes:
-            return b""
+            return []
         newest = await self._readers.row(self._tenant, self._run_id)
         page = await self._readers.events(self._tenant, self._run_id, newest.last_sequence, 1)
-        return await self._snapshot(page[-1]) if page else b""
+        return await self._snapshot(page[-1]) if page else []
 
-    def batch(self, events: list[StoredEvent]) -> bytes:
+    def batch(self, events: list[StoredEvent]) -> list[bytes]:
         """One frame for many events, with the highest sequence as its id."""
-        bodies = b",".join(event.body for event in events)
-        return b"id: %d\nevent: batch\ndata: [%b]\n\n" % (events[-1].sequence, bodies)
+        pieces = [b"id: %d\nevent: batch\ndata: [" % events[-1].sequence]
+        for event in events:
+            pieces += (event.body, b",")
+        pieces[-1] = b"]\n\n"
+        return chunks(pieces)
 
-    def _frame(self, event: StoredEvent) -> bytes:
+    def _frame(self, event: StoredEvent) -> list[bytes]:
         if event.type == "output.chunk" and "debug" not in self._modes:
             payload = encode(_PAYLOAD.decode(event.body)["payload"])
-            return b"id: %d\nevent: ai.message.chunk\ndata: %b\n\n" % (event.sequence, payload)
-        return frame(event)
+            return [b"id: %d\nevent: ai.message.chunk\ndata: %b\n\n" % (event.sequence, payload)]
+        if len(event.body) <= SMALL_BYTES:
+            return [frame(event)]
+        head = b"id: %d\nevent: %b\ndata: " % (event.sequence, event.type.encode())
+        return [head, event.body, _END]
 
-    async def _snapshot(self, event: StoredEvent) -> bytes:
-        found = await self._readers.snapshot(self._tenant, self._run_id)
+    async def _snapshot(self, event: StoredEvent) -> list[bytes]:
+        found = await self._readers.shared_snapshot(self._tenant, self._run_id, event.sequence)
         cause = _PAYLOAD.decode(event.body)
         document = {
             "eventId": f"{cause['eventId']}:snapshot",
             "runId": self._run_id,
             "type": "state.snapshot",
-            "payload": msgspec.Raw(found.body),
             "timestamp": cause["timestamp"],
             "sequence": event.sequence,
         }
-        return b"id: %d\nevent: state.snapshot\ndata: %b\n\n" % (
-            event.sequence,
-            encode(document),
-        )
+        # The snapshot goes in as the last member, without a copy of its bytes.
+        head = b"id: %d\nevent: state.snapshot\ndata: %b" % (event.sequence, encode(document)[:-1])
+        return chunks((head, b',"payload":', found.body, b"}\n\n"))

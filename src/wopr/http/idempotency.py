@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from wopr.http.answers import Answer, Stream, error_answer
+from wopr.http.answers import Answer, Later, Stream, error_answer
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
 from wopr.protocol.errors import Conflict, Refused, WoprError
@@ -27,7 +27,9 @@ class Idempotency:
     def __init__(self) -> None:
         self._under_way: dict[bytes, anyio.Event] = {}
 
-    async def answer(self, exchange: Exchange, operation: Operation, key: str) -> Answer | Stream:
+    async def answer(
+        self, exchange: Exchange, operation: Operation, key: str
+    ) -> Answer | Stream | Later:
         """Answer a keyed request: from memory, or by carrying it out once."""
         if not 0 < len(key) <= LONGEST_KEY:
             raise Refused(
@@ -39,7 +41,7 @@ class Idempotency:
         exchange.give_back(body)
         endpoint = _endpoint(exchange, operation)
         key_hash = answer_key_hash(exchange.tenant, endpoint, key)
-        digest = request_digest(body)
+        digest = request_digest(body, exchange.query)
         async with self._alone(key_hash):
             kept = await exchange.host.store.answer(exchange.tenant, key_hash)
             if kept is not None:
@@ -66,7 +68,7 @@ class Idempotency:
 
     async def _first(
         self, exchange: Exchange, operation: Operation, key_hash: bytes, digest: bytes
-    ) -> Answer | Stream:
+    ) -> Answer | Stream | Later:
         def remember(body: bytes, status: int = operation.success) -> RememberedAnswer:
             return RememberedAnswer(
                 key_hash=key_hash,
@@ -78,7 +80,7 @@ class Idempotency:
 
         if operation.remembers:
             exchange.remember = remember
-        answer: Answer | Stream
+        answer: Answer | Stream | Later
         try:
             answer = await operation.handler(exchange)
         except WoprError as error:
@@ -102,6 +104,7 @@ def _endpoint(exchange: Exchange, operation: Operation) -> str:
 def _replay(kept: RememberedAnswer, digest: bytes) -> Answer:
     if kept.request_digest != digest:
         raise Conflict(
-            "this Idempotency-Key was used with another body", code="idempotency_key_mismatch"
+            "this Idempotency-Key was used with another body or other query parameters",
+            code="idempotency_key_mismatch",
         )
     return Answer(kept.status, kept.body, headers={REPLAY_HEADER: "true"})

@@ -30,7 +30,8 @@ async def ingest_agent_transitions(exchange: Exchange) -> Answer:
 
 async def _ingest(exchange: Exchange, family: Literal["any", "agent"]) -> Answer:
     fleet = exchange.host.fleet
-    fleet.buckets.spend(exchange.tenant)
+    fleet.pushes.spend(exchange.tenant)
+    exchange.host.quotas.check_push(exchange.tenant)
     _require_media_type(exchange)
     body = await exchange.body(fleet.max_push_bytes)
     return ok(await fleet.ingest.push(exchange.tenant, body, family))

@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 import anyio.to_thread
 
-from wopr.http.answers import Answer, error_answer
+from wopr.http.answers import Answer, Stream, error_answer
 from wopr.http.asgi import Message, Receive, Scope, Send
-from wopr.http.endpoint import Endpoint, Shared, log_request, send_answer
+from wopr.http.endpoint import FAREWELL_SECONDS, Endpoint, Shared, log_request, send_answer
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
-from wopr.protocol.errors import Forbidden, NotProvided, Unavailable
+from wopr.http.streams import OpenStream
+from wopr.protocol.errors import Forbidden, NotProvided, Unavailable, WoprError
 from wopr.runtime.mcp_servers import serves_mcp
 from wopr.runtime.settings import Settings
-from wopr.security.keys import Principal
 
 if TYPE_CHECKING:
     from wopr.http.mcp_session_limit import SessionLimit
@@ -39,13 +38,26 @@ async def _admitted(exchange: Exchange) -> Answer:
     """Let a request in unless a page of another site sent it."""
     origin = exchange.header(b"origin")
     if origin is not None and not _is_own(origin, exchange):
-        raise Forbidden("this page may not call the host", field="Origin")
+        raise Forbidden(
+            f"the origin {origin[:100]!r} may not call this host; "
+            "the operator can allow it with WOPR_MCP_ORIGINS",
+            field="Origin",
+        )
+    # The library reads it again. Here it is counted, and refused like that of any other request.
+    exchange.give_back(await exchange.body())
     return Answer(200)
 
 
 def _is_own(origin: str, exchange: Exchange) -> bool:
-    own = exchange.host.settings.public_url
-    return origin == own or urlsplit(origin).netloc == exchange.header(b"host")
+    """Whether an origin is the host's own or configured; the `Host` header is the client's claim."""
+    settings = exchange.host.settings
+    if origin in (settings.public_url, *settings.mcp_origins.split(",")):
+        return True
+    address, port = exchange.scope["server"]
+    own = {f"[{address}]" if ":" in address else address}
+    if address in ("127.0.0.1", "::1"):
+        own.add("localhost")
+    return origin in {f"http://{name}:{port}" for name in own}
 
 
 # What every request passes first: who calls, how often, from where. Each step of what it then asks
@@ -86,30 +98,36 @@ class McpEndpoint(Endpoint):
         if shared.host is None or self._tasks is None:
             await send_answer(send, error_answer(Unavailable("the host is starting")))
             return
-        exchange = Exchange(shared.host, scope, receive)
+        exchange = Exchange(shared.host, scope, receive, shared.throttle)
         began = shared.clock()
-        shared.throttle.in_flight += 1
         sent = _Sent(send)
         try:
             refusal = await self._answer(exchange, _GATE)
             if isinstance(refusal, Answer) and refusal.status >= 400:
                 await send_answer(sent, refusal)
             else:
-                await self._speak(exchange.caller, scope, receive, sent)
+                with self.streaming(exchange) as opened:
+                    await self._speak(opened, scope, exchange.replay, sent)
         finally:
-            shared.throttle.in_flight -= 1
+            exchange.close()
         seconds = shared.clock() - began
         shared.host.metrics.answered(_GATE.name, sent.status, seconds)
-        log_request(exchange, _GATE.name, sent.status, seconds)
+        log_request(exchange, _GATE.name, _GATE.path, sent.status, seconds)
 
-    async def _speak(
-        self, principal: Principal, scope: Scope, receive: Receive, sent: _Sent
-    ) -> None:
-        """Speak MCP with a caller until the request is answered or the host stops."""
+    async def _carry_out(self, exchange: Exchange, operation: Operation) -> Answer | Stream:
+        """Let a request in. It counts as a stream, because it may wait for a run or for news."""
+        answer = await super()._carry_out(exchange, operation)
+        self.streams.admit(exchange.caller)
+        return answer
+
+    async def _speak(self, opened: OpenStream, scope: Scope, receive: Receive, sent: _Sent) -> None:
+        """Speak MCP with a caller until the request is answered or the host ends it."""
         limit = await self._loaded()
         from wopr.http.mcp_sessions import owner
 
+        principal = opened.principal
         async with anyio.create_task_group() as tasks:
+            opened.scope = tasks.cancel_scope
 
             async def until_stopping() -> None:
                 await self._shared.stopping.wait()
@@ -119,7 +137,8 @@ class McpEndpoint(Endpoint):
             # Whoever opened a session is the only one who can go on with it.
             await limit.serve(principal, {**scope, "user": owner(principal)}, receive, sent)
             tasks.cancel_scope.cancel()
-        await sent.finish()
+        with anyio.move_on_after(FAREWELL_SECONDS if opened.reason else None):
+            await sent.finish(opened.reason or Unavailable("the host is stopping"))
 
     async def _loaded(self) -> SessionLimit:
         """What speaks MCP, loaded when it is first needed: that takes a while, and most need it never."""
@@ -155,9 +174,9 @@ class _Sent:
             self._is_whole = not message.get("more_body", False)
         await self._send(message)
 
-    async def finish(self) -> None:
-        """End an answer that was cut short because the host stops."""
+    async def finish(self, reason: WoprError) -> None:
+        """End an answer that the host has cut short."""
         if not self.status:
-            await send_answer(self, error_answer(Unavailable("the host is stopping")))
+            await send_answer(self, error_answer(reason))
         elif not self._is_whole:
             await self._send({"type": "http.response.body", "body": b""})

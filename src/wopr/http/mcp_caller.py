@@ -6,7 +6,8 @@ revoked meanwhile ends the call, and nothing is allowed here that the API would 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Final, TypeVar
 from urllib.parse import urlencode
 
@@ -18,8 +19,9 @@ from wopr.http.asgi import Message, Scope
 from wopr.http.endpoint import Endpoint, Shared, authenticate
 from wopr.http.exchange import Exchange
 from wopr.http.runs import TRANSPORT
+from wopr.http.streams import OpenStream
 from wopr.protocol.documents import JsonObject, encode
-from wopr.protocol.errors import ErrorEnvelope, Unavailable
+from wopr.protocol.errors import ErrorEnvelope, Unavailable, WoprError
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
 from wopr.security.redact import Redactor
@@ -55,11 +57,22 @@ class Caller(Endpoint):
             raise Unavailable("the host is stopping")
         return self._shared.host
 
-    @property
-    def redactor(self) -> Redactor:
-        """What keeps credentials out of answers; shapes alone while there is no host."""
+    async def redactor(self) -> Redactor:
+        """What keeps secrets out of answers to this caller; shapes alone while there is no host."""
         host = self._shared.host
-        return Redactor() if host is None else host.advancer.journal.redactor
+        if host is None:
+            return Redactor()
+        try:
+            tenant = (await self.principal()).tenant
+        except WoprError:
+            tenant = ""
+        return host.advancer.journal.redactors.of(tenant)
+
+    @contextmanager
+    def streaming(self, exchange: Exchange) -> Generator[OpenStream, None, None]:
+        """Count no stream: the MCP request that waits is counted as one already."""
+        exchange.leave()
+        yield OpenStream(exchange.caller, self.credential(exchange), self.principal)
 
     async def principal(self) -> Principal:
         """Who calls, as the key stands now."""
@@ -80,7 +93,10 @@ class Caller(Endpoint):
         exchange = self._exchange(operation.method, query or {}, headers or {})
         exchange.path = dict(path or {})
         exchange.give_back(b"" if body is None else encode(body))
-        answer = await self._answer(exchange, operation)
+        try:
+            answer = await self._answer(exchange, operation)
+        finally:
+            exchange.close()
         if isinstance(answer, Stream):
             raise TypeError(f"{name} answers with a stream")
         if answer.status >= 400:
@@ -100,7 +116,7 @@ class Caller(Endpoint):
             "headers": [*kept, *given],
             TRANSPORT: "mcp",
         }
-        return Exchange(self.host, scope, _nothing_more)
+        return Exchange(self.host, scope, _nothing_more, self._shared.throttle)
 
 
 async def _nothing_more() -> Message:

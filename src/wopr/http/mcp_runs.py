@@ -14,9 +14,10 @@ import msgspec
 
 from wopr.http.mcp_caller import Caller
 from wopr.http.mcp_forms import Form, form_of
-from wopr.protocol.documents import Document, JsonObject, Unset
+from wopr.protocol.documents import Document, Json, JsonObject, Unset
 from wopr.protocol.errors import Refused
 from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
+from wopr.protocol.references import references_in, resolved
 from wopr.protocol.runs import TERMINAL, CreateRun, RunAccepted, RunSnapshot
 from wopr.runtime.entitled import may_answer
 from wopr.runtime.inbox import InboxItem
@@ -142,7 +143,7 @@ class Call:
     async def _found(self, place: Place) -> Ended | Waits | Asks | None:
         snapshot = await self._snapshot(place.run_id)
         if snapshot.status in TERMINAL:
-            return Ended(snapshot=snapshot)
+            return Ended(snapshot=await self._whole(snapshot))
         if not snapshot.status.startswith("waiting-"):
             return None
         items = await self._waits(snapshot)
@@ -153,6 +154,16 @@ class Call:
 
     async def _snapshot(self, run_id: str) -> RunSnapshot:
         return await self._caller.call("getRun", RunSnapshot, path={"run_id": run_id})
+
+    async def _whole(self, snapshot: RunSnapshot) -> RunSnapshot:
+        """A snapshot with the values that its outputs refer to."""
+        values: dict[str, Json] = {}
+        for reference in references_in(snapshot.outputs):
+            name: str = reference["artifactId"]
+            if name not in values:
+                path = {"run_id": snapshot.run_id, "artifact_id": name}
+                values[name] = await self._caller.call("getArtifact", object, path=path)
+        return msgspec.structs.replace(snapshot, outputs=resolved(snapshot.outputs, values))
 
     async def _waits(self, snapshot: RunSnapshot) -> list[InboxItem]:
         """What the run waits for, and what its children wait for."""

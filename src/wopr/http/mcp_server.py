@@ -10,6 +10,7 @@ import msgspec
 from mcp import MCPError
 from mcp.server import Server, ServerRequestContext
 from mcp_types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     CallToolRequestParams,
@@ -28,14 +29,15 @@ from starlette.requests import Request
 
 from wopr import __version__
 from wopr.http.answers import error_envelope
-from wopr.http.endpoint import Shared
+from wopr.http.endpoint import Shared, internal_error
 from wopr.http.exchange import is_traceparent
+from wopr.http.mcp import PATH
 from wopr.http.mcp_caller import Caller, Told
 from wopr.http.mcp_rounds import can_be_asked, in_rounds
 from wopr.http.mcp_runs import Asks, Call, Ended, Place, Places, Waits
 from wopr.http.workflows import WorkflowItem
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.errors import ErrorEnvelope, WoprError
+from wopr.protocol.errors import ErrorEnvelope, Refused, WoprError
 from wopr.protocol.runs import RunSnapshot
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowVariable
 from wopr.runtime.inbox import InboxItem
@@ -44,6 +46,7 @@ from wopr.runtime.inbox import InboxItem
 IDEMPOTENCY_KEY: Final = "io.openwop/idempotencyKey"
 RUN_ID: Final = "io.openwop/runId"
 _ANSWER: Final = "answer"
+_CODES: Final = {"validation_error": INVALID_PARAMS, "internal_error": INTERNAL_ERROR}
 _INSTRUCTIONS: Final = (
     "Each tool is a workflow. Calling it starts a durable run and waits for its end. A run that waits "
     "for a person is told as such: nothing that a tool returns can answer it."
@@ -71,8 +74,8 @@ class McpHost:
             "wopr",
             version=__version__,
             instructions=_INSTRUCTIONS,
-            on_list_tools=self._telling(self.list_tools),
-            on_call_tool=self._telling(self.call_tool),
+            on_list_tools=self.telling(self.list_tools),
+            on_call_tool=self.telling(self.call_tool),
             # Arguments are in the body and nowhere else, so there are no headers to compare.
             get_tool_input_schema=lambda name: None,
         )
@@ -136,14 +139,14 @@ class McpHost:
             found = await call.follow(place)
         except Told as told:
             if place is None and told.envelope.error == "not_found":
-                name = caller.redactor.text(repr(params.name))
+                name = (await caller.redactor()).text(repr(params.name))
                 raise MCPError(INVALID_PARAMS, f"there is no tool {name}") from told
             return _failed(told, place)
         if isinstance(found, Asks):
             return _question(found, places.write(found.place, *bound_to))
         return _ended(found) if isinstance(found, Ended) else _waiting(found)
 
-    def _telling(
+    def telling(
         self, handler: Callable[[Context, P], Awaitable[R]]
     ) -> Callable[[Context, P], Awaitable[R]]:
         """The handler whose errors are those of MCP."""
@@ -154,8 +157,12 @@ class McpHost:
             except Told as told:
                 raise _refused(told.envelope) from told
             except WoprError as error:
-                envelope = error_envelope(error, self._caller(ctx).redactor)
+                envelope = error_envelope(error, await self._caller(ctx).redactor())
                 raise _refused(envelope) from error
+            except MCPError:
+                raise
+            except Exception as error:  # the outer edge of a request
+                raise _refused(internal_error("POST", PATH, error).envelope()) from error
 
         return handle
 
@@ -168,6 +175,8 @@ class McpHost:
 async def _started(call: Call, params: CallToolRequestParams) -> Place:
     meta: JsonObject = dict(params.meta or {})
     trace, key = str(meta.get("traceparent", "")), str(meta.get(IDEMPOTENCY_KEY, ""))
+    if any(char > "\xff" for char in key):
+        raise Refused("an idempotency key holds only characters of Latin-1", field=IDEMPOTENCY_KEY)
     return await call.start(
         params.arguments or {}, key=key, traceparent=trace if is_traceparent(trace) else ""
     )
@@ -284,9 +293,10 @@ def _failed(told: Told, place: Place | None) -> CallToolResult:
 
 
 def _refused(envelope: ErrorEnvelope) -> MCPError:
-    code = INVALID_PARAMS if envelope.error == "validation_error" else INVALID_REQUEST
     message = f"{envelope.error}: {envelope.message}"
-    return MCPError(code, message, msgspec.to_builtins(envelope))
+    return MCPError(
+        _CODES.get(envelope.error, INVALID_REQUEST), message, msgspec.to_builtins(envelope)
+    )
 
 
 def _result(run_id: str, value: JsonObject, text: str, *, is_error: bool = False) -> CallToolResult:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no stubs
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
-
 from wopr.http.answers import JSON, Answer, error_answer, error_envelope, ok
 from wopr.http.exchange import Exchange, WrongMediaType
 from wopr.http.operation import Operation
@@ -53,7 +50,8 @@ def _encoding(exchange: Exchange) -> Encoding:
 
 async def _take(exchange: Exchange, encoding: Encoding) -> Taken:
     fleet = exchange.host.fleet
-    fleet.buckets.spend(exchange.tenant)
+    fleet.pushes.spend(exchange.tenant)
+    exchange.host.quotas.check_push(exchange.tenant)
     body = await exchange.body()
     packing = (exchange.header(b"content-encoding") or "identity").strip().lower()
     if packing == "gzip":
@@ -100,6 +98,9 @@ def _taken(taken: Taken, encoding: Encoding) -> Answer:
     if not taken.rejected:
         # A message without fields has no bytes, and a type all the same.
         return Answer(200, headers={"content-type": PROTOBUF})
+    # Imported when it is needed: the library is slow to import.
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
     response = ExportTraceServiceResponse()
     response.partial_success.rejected_spans = taken.rejected
     response.partial_success.error_message = taken.message
@@ -108,6 +109,8 @@ def _taken(taken: Taken, encoding: Encoding) -> Answer:
 
 def _refusal(exchange: Exchange, error: WoprError) -> Answer:
     """The refusal as a `google.rpc.Status`, with the status and headers that it always has."""
+    from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # it has no stubs
+
     plain = error_answer(error, exchange.redactor)
     code = _CODES.get(error.status, _INTERNAL)
     message = error_envelope(error, exchange.redactor).message

@@ -40,7 +40,7 @@ async def list_processes(exchange: Exchange) -> Answer:
 def _item(known: KnownProcess) -> ProcessItem:
     process = known.process
     return ProcessItem(
-        process_id=process.name,
+        process_id=process.shown_id,
         kind=process.kind,
         code_version=process.code_version,
         executes=process.executes,

@@ -22,6 +22,11 @@ RUN_FILTERS = (
         schema={"type": "boolean"},
     ),
     Parameter(
+        name="quarantined",
+        description="Runs that are in quarantine, or with `false` those that are not.",
+        schema={"type": "string", "enum": ["true", "false"]},
+    ),
+    Parameter(
         name="since",
         description="Created at or after this time.",
         schema={"type": "string", "format": "date-time"},
@@ -63,6 +68,7 @@ def run_filter(exchange: Exchange) -> RunFilter:
         corrected=exchange.truth("corrected"),
         label=_label(exchange),
         waits_for_code=_waits_for_code(query.get("waitingForCode")),
+        quarantined=exchange.truth("quarantined"),
     )
 
 

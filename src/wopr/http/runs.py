@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
-from wopr.http.answers import Answer, Stream, ok, redacted
+from wopr.http.answers import Answer, ok, redacted
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
 from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write_cursor
@@ -28,8 +29,9 @@ from wopr.protocol.runs import (
     RunSnapshot,
 )
 from wopr.protocol.times import to_iso
+from wopr.runtime.heavy_reads import NEAR_BYTES, off_loop
 from wopr.runtime.observing import origin
-from wopr.runtime.readers import missing_code
+from wopr.runtime.readers import missing_code, quarantine
 from wopr.runtime.requests import check_request
 from wopr.store.port import RunRow
 from wopr.store.port.feedback import FeedbackCount
@@ -67,16 +69,21 @@ async def create_run(exchange: Exchange) -> Answer:
 async def get_run(exchange: Exchange) -> Answer:
     """Read a run's snapshot; with `If-None-Match` only when it has changed."""
     keys = exchange.host.token_keys if exchange.caller.may("approvals:respond") else ()
-    found = await exchange.host.readers.snapshot(
+    found = await exchange.host.readers.snapshot_in_turn(
         exchange.tenant, run_id(exchange), token_key=keys[0] if keys else None
     )
+    body = found.body
+    if len(body) < NEAR_BYTES:
+        digest = hashlib.sha256(body)
+    else:
+        digest = await off_loop(len(body), partial(hashlib.sha256, body))
     # The sequence alone is not enough: a snapshot also shows where the run's children stand.
-    tag = f'"{found.sequence}-{hashlib.sha256(found.body).hexdigest()[:16]}"'
+    tag = f'"{found.sequence}-{digest.hexdigest()[:16]}"'
     if exchange.already_has(tag):
         return Answer(304, headers={"etag": tag})
     # A token is a credential: what holds one is kept nowhere on the way.
     kept = "no-store" if found.has_token else "no-cache"
-    return Answer(200, found.body, headers={"etag": tag, "cache-control": kept})
+    return Answer(200, body, headers={"etag": tag, "cache-control": kept})
 
 
 async def list_runs(exchange: Exchange) -> Answer:
@@ -111,6 +118,7 @@ def list_item(row: RunRow, said: FeedbackCount | None = None) -> RunListItem:
         metadata=origin(row.run_id) or UNSET,
         feedback=UNSET if said is None else _feedback(said),
         waiting_for_code=missing_code(row) or UNSET,
+        quarantine=quarantine(row),
     )
 
 
@@ -145,7 +153,7 @@ async def bulk_cancel(exchange: Exchange) -> Answer:
     await exchange.catch_up(*request.run_ids)
     by = exchange.caller.key_id
     answer = ok(await exchange.host.commands.bulk_cancel(exchange.tenant, request, by=by))
-    return redacted(answer, exchange.redactor)
+    return await redacted(answer, exchange.redactor)
 
 
 async def pause_run(exchange: Exchange) -> Answer:
@@ -167,7 +175,7 @@ async def resume_run(exchange: Exchange) -> Answer:
     return ok(await exchange.host.commands.resume(exchange.tenant, name, reason, by=by), 202)
 
 
-async def get_artifact(exchange: Exchange) -> Answer | Stream:
+async def get_artifact(exchange: Exchange) -> Answer:
     """Read a document that a run produced."""
     name = exchange.path["artifact_id"]
     found = await exchange.host.store.artifact(exchange.tenant, run_id(exchange), name)
@@ -304,5 +312,6 @@ OPERATIONS = (
         tag="runs",
         scope="artifacts:read",
         errors=RUN_ERRORS,
+        read="sensitive",
     ),
 )

@@ -9,36 +9,70 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeAlias
 
 import anyio
+import structlog
 import uvicorn
 
 from wopr import __version__
 from wopr.http.app import App, OpenHost, Pages
-from wopr.http.discovery import PROBES
+from wopr.http.asgi import ASGIApp
+from wopr.http.connections import Connection, Connections, LimitedConfig
+from wopr.http.discovery import METRICS, PROBES
+from wopr.http.unsent import PATIENCE_SECONDS, Unsent
 from wopr.runtime.host import Host, running_host
 from wopr.runtime.logs import configure_logs
 from wopr.runtime.settings import Settings
 
-KEEP_ALIVE_SECONDS = 75
 BACKLOG = 2048
+# What the system may keep of what was sent to one client. Linux doubles it for its own records.
+SEND_BUFFER_BYTES = 128 * 1024
+log = structlog.get_logger("wopr.http")
 YOUNG_OBJECTS = 20_000
 Beside: TypeAlias = Callable[[str], Awaitable[None]]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class MetricsServer(uvicorn.Server):
+    """Serves `/metrics` on a port of its own, beside the server that has the signals."""
+
+    def __init__(self, app: App, settings: Settings) -> None:
+        super().__init__(_config(app.only(METRICS), settings))
+        self._listening = _listen(settings.metrics_host or settings.host, settings.metrics_port)
+
+    @asynccontextmanager
+    async def served(self) -> AsyncGenerator[None, None]:
+        """Serve for as long as the block lasts."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.serve, [self._listening])
+            yield
+            self.should_exit = True
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals to the other server."""
+        yield
 
 
 class Server(uvicorn.Server):
     """Uvicorn that ends streams first when it stops, and says how to begin when it starts."""
 
     def __init__(
-        self, config: uvicorn.Config, app: App, settings: Settings, beside: Beside | None = None
+        self,
+        config: LimitedConfig,
+        app: App,
+        settings: Settings,
+        beside: Beside | None = None,
+        metrics: MetricsServer | None = None,
     ) -> None:
         super().__init__(config)
+        self._metrics = metrics
         self._app = app
+        self._connections = config.connections
         self._settings = settings
         self._beside = beside
         # What ended whatever ran beside.
@@ -52,11 +86,58 @@ class Server(uvicorn.Server):
         It is not left to a lifespan, which would tell of a host that cannot be opened in its own way.
         """
         with self.capture_signals():
-            async with self._app.opened():
+            async with (
+                self._app.opened(),
+                nullcontext() if self._metrics is None else self._metrics.served(),
+                anyio.create_task_group() as tasks,
+            ):
+                tasks.start_soon(self._close_unread)
                 if self._beside is None:
                     await super().serve(sockets)
                 else:
                     await self._serve_beside(self._beside, sockets)
+                tasks.cancel_scope.cancel()
+
+    async def _close_unread(self) -> None:
+        """Close connections whose client reads nothing, or too slowly, or that hold too much.
+
+        What waits to be sent is dropped with the connection, so that it takes no memory.
+        """
+        seconds, rate = self._settings.send_timeout_seconds, self._settings.min_read_rate
+        unsent = self._app.shared.unsent
+        while True:
+            await anyio.sleep(min(1.0, seconds / 4))
+            now = anyio.current_time()
+            waiting: list[Connection] = []
+            for connection in tuple(self.server_state.connections):
+                if not isinstance(connection, Connection):
+                    continue
+                size = connection.transport.get_write_buffer_size()
+                if not size and not connection.unread.size:
+                    continue
+                connection.unread.check(size, now)
+                if connection.unread.is_late(now, seconds, rate):
+                    log.warning("connection closed: its client does not read", bytes=size)
+                    connection.transport.abort()
+                elif size:
+                    waiting.append(connection)
+            self._close_longest_waiting(waiting, now, unsent)
+
+    def _close_longest_waiting(self, waiting: list[Connection], now: float, unsent: Unsent) -> None:
+        """Close connections while their buffers and unsent answers hold more than the budget."""
+        total = sum(connection.unread.size for connection in waiting)
+        if total + unsent.size > unsent.most_bytes:
+            for connection in sorted(waiting, key=lambda each: each.unread.read_at):
+                is_patient = now - connection.unread.read_at < PATIENCE_SECONDS
+                if is_patient or total + unsent.size <= unsent.most_bytes:
+                    break
+                total -= connection.unread.size
+                log.warning(
+                    "connection closed: its client does not read, and others need the memory",
+                    bytes=connection.unread.size,
+                )
+                connection.transport.abort()
+        unsent.other_bytes = total
 
     async def _serve_beside(self, beside: Beside, sockets: list[socket.socket] | None) -> None:
         async def run() -> None:
@@ -81,6 +162,8 @@ class Server(uvicorn.Server):
         port = self.servers[0].sockets[0].getsockname()[1]
         url = f"http://{_shown(self._settings.host)}:{port}"
         host = self._app.host
+        host.metrics.connections.set_function(lambda: self._connections.open)
+        self._connections.note_refused = host.metrics.connection_refused
         if not self._settings.serves:
             print(f"\n  WOPR {__version__} works; its health is on {url}/readyz\n", flush=True)
             return
@@ -121,20 +204,10 @@ def serve(
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     operations = None if settings.serves else PROBES
     app = App(open_host or (lambda: running_host(settings)), pages, operations)
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        access_log=False,
-        server_header=False,
-        log_config=None,
-        lifespan="off",
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=int(settings.drain_seconds),
-    )
     # Before the host is opened: an address that is taken must not cost a recovery.
     listening = _listen(settings.host, settings.port)
-    server = Server(config, app, settings, beside)
+    metrics = MetricsServer(app, settings) if settings.metrics_port else None
+    server = Server(_config(app, settings), app, settings, beside, metrics)
     server.run([listening])
     if server.failure is not None:
         raise server.failure
@@ -142,11 +215,28 @@ def serve(
         sys.exit(1)
 
 
+def _config(app: ASGIApp, settings: Settings) -> LimitedConfig:
+    return LimitedConfig(
+        app,
+        Connections(settings),
+        access_log=False,
+        server_header=False,
+        log_config=None,
+        lifespan="off",
+        timeout_keep_alive=settings.keep_alive_seconds,
+        timeout_graceful_shutdown=int(settings.drain_seconds),
+    )
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Take the address, or say in one line why it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        # Connections inherit it. Without it the system keeps megabytes for a client that does not
+        # read, and a few hundred of those take the memory of all connections.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        return listening
     except OSError as fault:
         raise OSError(
             f"cannot listen on {host} port {port}: {os.strerror(fault.errno or 0)}"
@@ -207,6 +297,9 @@ def greet(settings: Settings, host: Host, url: str, credentials: Path | None) ->
         ]
     elif credentials is not None:
         lines.append(f"  API key  in {credentials}")
+    if settings.metrics_port:
+        address = _shown(settings.metrics_host or settings.host)
+        lines.append(f"  Metrics  http://{address}:{settings.metrics_port}/metrics")
     there = _finding(settings.data_dir)
     lines += [
         "",

@@ -33,5 +33,6 @@ OPERATIONS = (
         content_type=NDJSON,
         errors=RUN_ERRORS,
         is_extension=True,
+        read="sensitive",
     ),
 )

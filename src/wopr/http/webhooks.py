@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from wopr.http.answers import Answer, ok
 from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation, Parameter
@@ -20,6 +22,7 @@ from wopr.protocol.webhooks import (
     WebhookSecret,
 )
 from wopr.runtime.subscriptions import GRACE_MS, REDELIVERED_AT_ONCE
+from wopr.security.redact import Redactor
 from wopr.store.port.webhooks import WebhookRow
 
 NO_STORE = {"cache_control": "no-store"}
@@ -39,7 +42,8 @@ async def register_webhook(exchange: Exchange) -> Answer:
     request = await exchange.document(RegisterWebhook)
     made = await exchange.host.subscriptions.register(exchange.tenant, request, exchange.remember)
     await _record(exchange, "webhook.create", made.webhook_id, events=list(request.events))
-    return ok(made, 201, **NO_STORE)
+    shown = replace(made, url=exchange.redactor.text(made.url))
+    return ok(shown, 201, **NO_STORE)
 
 
 async def list_webhooks(exchange: Exchange) -> Answer:
@@ -51,19 +55,19 @@ async def list_webhooks(exchange: Exchange) -> Answer:
     last = rows[limit - 1] if len(rows) > limit else None
     return ok(
         Page(
-            items=[webhook_item(row, now) for row in rows[:limit]],
+            items=[webhook_item(row, now, exchange.redactor) for row in rows[:limit]],
             next_cursor=UNSET if last is None else write_cursor((last.created_at, last.webhook_id)),
         )
     )
 
 
-def webhook_item(row: WebhookRow, now: int) -> WebhookItem:
-    """Describe a webhook without its secret."""
+def webhook_item(row: WebhookRow, now: int, redactor: Redactor) -> WebhookItem:
+    """Describe a webhook without its secret, and without credentials in its URL."""
     health = row.health
     until = row.old_secret_until
     return WebhookItem(
         webhook_id=row.webhook_id,
-        url=row.url,
+        url=redactor.text(row.url),
         events=list(row.events),
         tags=list(row.tags),
         secret_fingerprint=row.fingerprint,
@@ -163,6 +167,7 @@ OPERATIONS = (
         errors=(400, 401, 403),
         parameters=PAGING,
         is_extension=True,
+        read="sensitive",
     ),
     Operation(
         name="deleteWebhook",
@@ -217,6 +222,7 @@ OPERATIONS = (
         errors=(400, *_ERRORS),
         parameters=PAGING,
         is_extension=True,
+        read="sensitive",
     ),
     Operation(
         name="redeliverDeadLetters",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from wopr.http.answers import Answer, ok, redacted
@@ -15,6 +17,23 @@ from wopr.protocol.runs import Page
 from wopr.protocol.times import to_iso
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowId
 from wopr.store.port import SHARED, WorkflowRow, Workflows
+
+# The most characters of a description in a list.
+LISTED_CHARACTERS: Final = 500
+# A page of a list ends with the definition that brings those read to so many bytes.
+PAGE_BYTES: Final = 4 * 1024 * 1024
+# Definitions that are read at once.
+_BATCH: Final = 20
+
+
+class _Head(msgspec.Struct):
+    """The members of a definition that a list shows."""
+
+    name: str
+    description: str = ""
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 class WorkflowItem(Document, frozen=True, kw_only=True):
@@ -63,22 +82,42 @@ async def list_workflows(exchange: Exchange) -> Answer:
     """List the newest version of every definition the tenant can run."""
     limit = exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
     after = _cursor(exchange.query.get("cursor"))
-    items = await newest_workflows(exchange.host.store, exchange.tenant, after, limit + 1)
-    more = len(items) > limit
-    page = Page(items=items[:limit], next_cursor=items[limit - 1].id if more else UNSET)
-    return ok(page)
+    items, more = await newest_workflows(exchange.host.store, exchange.tenant, after, limit)
+    return ok(Page(items=items, next_cursor=items[-1].id if more else UNSET))
 
 
 async def newest_workflows(
     store: Workflows, tenant: str, after: str | None, limit: int
-) -> list[WorkflowItem]:
-    """The newest version of every definition the tenant can run, by id, its own before the shared."""
+) -> tuple[list[WorkflowItem], bool]:
+    """The newest version of the definitions the tenant can run, by id, and whether there are more.
+
+    Its own definitions come before shared ones of the same id. A page of large definitions has
+    fewer than `limit`: it ends with the one that brings those read to `PAGE_BYTES`.
+    """
+    items: list[WorkflowItem] = []
+    room = PAGE_BYTES
+    while True:
+        rows = await _newest_rows(store, tenant, after, _BATCH)
+        for row, is_shared in rows:
+            if len(items) == limit or room <= 0:
+                return items, True
+            items.append(_item(row, is_shared=is_shared))
+            room -= len(row.body)
+        if len(rows) < _BATCH:
+            return items, False
+        after = items[-1].id
+
+
+async def _newest_rows(
+    store: Workflows, tenant: str, after: str | None, limit: int
+) -> list[tuple[WorkflowRow, bool]]:
+    """The next definitions by id, each with whether it is shared."""
     own = await store.workflows(tenant, after, limit)
     names = {row.workflow_id for row in own}
     shared = await store.workflows(SHARED, after, limit)
-    items = [_item(row, is_shared=False) for row in own]
-    items += [_item(row, is_shared=True) for row in shared if row.workflow_id not in names]
-    return sorted(items, key=lambda item: item.id)[:limit]
+    rows = [(row, False) for row in own]
+    rows += [(row, True) for row in shared if row.workflow_id not in names]
+    return sorted(rows, key=lambda each: each[0].workflow_id)[:limit]
 
 
 def _cursor(raw: str | None) -> str | None:
@@ -97,22 +136,37 @@ async def list_versions(exchange: Exchange) -> Answer:
 
 
 async def workflow_versions(store: Workflows, tenant: str, name: str) -> list[WorkflowItem]:
-    """All versions of a definition, newest first: the tenant's own, or else the shared ones."""
-    own = await store.workflow_versions(tenant, name)
-    rows = own or await store.workflow_versions(SHARED, name)
-    return [_item(row, is_shared=not own) for row in rows]
+    """All versions of a definition, newest first: the tenant's own, or else the shared ones.
+
+    A few are read at a time, since each is a whole definition.
+    """
+    for owner in (tenant, SHARED):
+        items: list[WorkflowItem] = []
+        while rows := await store.workflow_versions(owner, name, _BATCH, len(items)):
+            items += [_item(row, is_shared=owner == SHARED) for row in rows]
+            if len(rows) < _BATCH:
+                break
+        if items:
+            return items
+    return []
 
 
 def _item(row: WorkflowRow, *, is_shared: bool) -> WorkflowItem:
-    definition: JsonObject = msgspec.json.decode(row.body)
+    definition = _HEAD.decode(row.body)
     return WorkflowItem(
         id=row.workflow_id,
-        name=definition["name"],
+        name=definition.name,
         version=row.version,
         registered_at=to_iso(row.registered_at),
         is_shared=is_shared,
-        description=definition.get("description") or UNSET,
+        description=_cut(definition.description) or UNSET,
     )
+
+
+def _cut(description: str) -> str:
+    """A description in a list; the definition has it whole."""
+    is_long = len(description) > LISTED_CHARACTERS
+    return description[: LISTED_CHARACTERS - 1] + "…" if is_long else description
 
 
 async def register_workflow(exchange: Exchange) -> Answer:
@@ -129,7 +183,7 @@ async def register_workflow(exchange: Exchange) -> Answer:
     if not warnings:
         return Answer(status, row.body)
     answer = ok({**document, "warnings": warnings}, status)
-    return redacted(answer, exchange.redactor)
+    return await redacted(answer, exchange.redactor)
 
 
 async def validate_workflow(exchange: Exchange) -> Answer:
@@ -147,10 +201,10 @@ async def validate_workflow(exchange: Exchange) -> Answer:
         found = msgspec.convert(errors, list[Fault]) if errors else []
         fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
         verdict = ok(Verdict(valid=False, errors=found or [fallback]))
-        return redacted(verdict, exchange.redactor)
+        return await redacted(verdict, exchange.redactor)
     warnings = await exchange.host.library.warnings(exchange.tenant, document)
     verdict = ok(Verdict(valid=True, warnings=warnings))
-    return redacted(verdict, exchange.redactor)
+    return await redacted(verdict, exchange.redactor)
 
 
 def _alongside(exchange: Exchange) -> list[str]:
@@ -226,7 +280,7 @@ OPERATIONS = (
         handler=validate_workflow,
         summary="Check a definition without registering it",
         tag="workflows",
-        scope="manifest:read",
+        scope="workflows:write",
         body=WorkflowDefinition,
         answer=Verdict,
         errors=(*_ERRORS, 409),

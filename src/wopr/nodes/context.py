@@ -13,6 +13,7 @@ from wopr.engine.state import ChainLink
 from wopr.nodes.llm_context import LlmContext
 from wopr.nodes.tools import Transport
 from wopr.protocol.agents import AgentRef
+from wopr.protocol.checking import UserSchema, Violation
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.interrupts import is_vendor_kind
 from wopr.protocol.runs import RunError, RunStatus
@@ -118,7 +119,6 @@ class NodeContext(Protocol):
     chunks: int
     configurable: Mapping[str, Json]
     children: tuple[ChildView, ...]
-    http: httpx.AsyncClient
     # The agent that this node is pinned to.
     agent: AgentRef | None
     run_orchestrator: str | None
@@ -138,6 +138,11 @@ class NodeContext(Protocol):
     is_conformance: bool
     memory: NodeMemory
     llm: LlmContext
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """The client for requests to destinations that the tenant named."""
+        ...
 
     @property
     def variables(self) -> Mapping[str, Json]:
@@ -231,6 +236,13 @@ class NodeContext(Protocol):
 
     async def entry_agent(self, workflow_id: str) -> str | None:
         """The agent that a workflow's first node is pinned to."""
+        ...
+
+    async def violations(self, schema: UserSchema, value: Json) -> Sequence[Violation]:
+        """Find what a value breaks of a user's schema; empty when it fits.
+
+        A check that takes too long is stopped, and the violation says so.
+        """
         ...
 
     async def flush(self) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
 
 from wopr.engine.outcome import Completed, Outcome, Suspended
 from wopr.nodes.context import NodeContext
+from wopr.nodes.gates import answer_schema, answer_schema_faults
 from wopr.nodes.registry import node
-from wopr.protocol.checking import compile_schema
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
 
 HOST_SPEAKER = "host:conversation"
@@ -34,9 +35,10 @@ class ConversationGateConfig(Closed, frozen=True, kw_only=True):
         """The inputs that the node reads."""
         return ("prompt",)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.turn_schema, Unset):
-            compile_schema(self.turn_schema)
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name what keeps the schema of turns from being used."""
+        yield from answer_schema_faults("turnSchema", config.get("turnSchema"))
 
 
 @node("core.conversationGate")
@@ -49,7 +51,7 @@ def conversation_gate(
     if not isinstance(answer, Unset):
         return Completed({"outcome": answer.get("outcome")})
     script = _script(config.turn_count) if config.mock_auto_resume else ()
-    schema = None if isinstance(config.turn_schema, Unset) else config.turn_schema
+    schema = answer_schema("turnSchema", config.turn_schema)
     prompt = str(inputs.get("prompt", config.prompt))
     return open_conversation(
         ctx, key, prompt, schema=schema, timeout_ms=config.timeout_ms, script=script

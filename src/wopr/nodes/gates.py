@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import msgspec
@@ -9,8 +10,8 @@ import msgspec
 from wopr.engine.expression_tokens import is_object
 from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
 from wopr.nodes.context import NodeContext
-from wopr.nodes.registry import node
-from wopr.protocol.checking import compile_schema
+from wopr.nodes.registry import members_of, node
+from wopr.protocol.checking import schema_faults
 from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
 from wopr.protocol.interrupts import (
     ApprovalAction,
@@ -21,8 +22,29 @@ from wopr.protocol.interrupts import (
     InterruptPayload,
     Question,
 )
+from wopr.protocol.schema_size import fixed_faults, measure
 
 TimeoutMs = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def answer_schema_faults(path: str, schema: Json) -> Iterator[tuple[str, str]]:
+    """Find what keeps a schema of answers from being registered.
+
+    The config types do not check it when they are decoded: a definition that an earlier version
+    registered must decode, so that its runs can go on or fail with a reason.
+    """
+    if is_object(schema):
+        for fault in schema_faults(path, schema):
+            yield fault.path, fault.message
+
+
+def answer_schema(path: str, schema: JsonObject | Unset) -> JsonObject | None:
+    """Return the schema of answers, if any. Fail the node if no answer could be checked by it."""
+    if isinstance(schema, Unset):
+        return None
+    for fault in fixed_faults(measure(schema)):
+        raise NodeFailure(f"config.{path}: {fault}", code="validation_error", retryable=False)
+    return schema
 
 
 class ApprovalGateConfig(Document, frozen=True, kw_only=True):
@@ -112,17 +134,24 @@ class ClarificationGateConfig(Closed, frozen=True, kw_only=True):
     context_type: str | Unset = UNSET
     timeout_ms: TimeoutMs = 0
 
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name every question whose schema cannot be used."""
+        yield from _question_faults("questions", config)
+
     def __post_init__(self) -> None:
         _check_questions(self.questions)
 
 
+def _question_faults(path: str, holder: JsonObject) -> Iterator[tuple[str, str]]:
+    for index, question in enumerate(members_of(holder, "questions")):
+        yield from answer_schema_faults(f"{path}.{index}.schema", question.get("schema"))
+
+
 def _check_questions(questions: list[Question]) -> None:
-    """Refuse questions that nobody could answer."""
+    """Refuse questions that cannot be told apart."""
     if len({question.id for question in questions}) != len(questions):
         raise ValueError("two questions have the same id")
-    for question in questions:
-        if not isinstance(question.schema, Unset):
-            compile_schema(question.schema)
 
 
 @node("core.clarificationGate")
@@ -134,6 +163,8 @@ def clarification_gate(
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
         return Completed({"answers": answer["answers"]})
+    for index, question in enumerate(config.questions):
+        answer_schema(f"questions.{index}.schema", question.schema)
     data: JsonObject = {"questions": msgspec.to_builtins(config.questions)}
     if not isinstance(config.context_type, Unset):
         data["contextType"] = config.context_type
@@ -148,13 +179,19 @@ class InterruptConfig(Closed, frozen=True, kw_only=True):
     timeout_ms: TimeoutMs = 0
     resume_schema: JsonObject | Unset = UNSET
 
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name every schema of answers that cannot be used."""
+        yield from answer_schema_faults("resumeSchema", config.get("resumeSchema"))
+        data = config.get("data")
+        if config.get("kind") == "clarification" and is_object(data):
+            yield from _question_faults("data.questions", data)
+
     def __post_init__(self) -> None:
         if self.kind == "low-confidence":
             raise ValueError("the host itself asks this when an agent is not sure enough")
         if self.kind.startswith("conversation."):
             raise ValueError("conversations are held by core.conversationGate")
-        if not isinstance(self.resume_schema, Unset):
-            compile_schema(self.resume_schema)
         data = InterruptPayload(kind=self.kind, key="checked", data=self.data).typed_data()
         if isinstance(data, ClarificationData):
             _check_questions(data.questions)
@@ -175,11 +212,13 @@ def interrupt(ctx: NodeContext, config: InterruptConfig, inputs: JsonObject) -> 
     answer: Json = ctx.answer(key)
     if not isinstance(answer, Unset):
         return Completed(answer if is_object(answer) else {"value": answer})
-    schema = config.resume_schema
+    if config.kind == "clarification":
+        for index, question in enumerate(members_of(config.data, "questions")):
+            answer_schema(f"data.questions.{index}.schema", question.get("schema", UNSET))
     return Suspended(
         kind=config.kind,
         key=key,
         data=config.data,
         timeout_ms=config.timeout_ms,
-        resume_schema=None if isinstance(schema, Unset) else schema,
+        resume_schema=answer_schema("resumeSchema", config.resume_schema),
     )

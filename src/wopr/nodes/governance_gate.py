@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -9,8 +10,8 @@ import msgspec
 from wopr.engine.interrupts import GOVERNANCE, GovernanceRule
 from wopr.engine.outcome import Completed, Outcome, Suspended
 from wopr.nodes.context import NodeContext
+from wopr.nodes.gates import answer_schema, answer_schema_faults
 from wopr.nodes.registry import node
-from wopr.protocol.checking import compile_schema
 from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
 
 
@@ -38,11 +39,14 @@ class GovernanceGateConfig(Closed, frozen=True, kw_only=True):
         """The inputs that the node reads."""
         return ("artifact",)
 
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Name what keeps the schema of answers from being used."""
+        yield from answer_schema_faults("resumeSchema", config.get("resumeSchema"))
+
     def __post_init__(self) -> None:
         if self.required_role is UNSET and self.required_scope is UNSET:
             raise ValueError("requiredRole or requiredScope is needed")
-        if not isinstance(self.resume_schema, Unset):
-            compile_schema(self.resume_schema)
 
 
 @node("core.openwop.governance.approvalGate")
@@ -79,5 +83,5 @@ def _ask(config: GovernanceGateConfig, inputs: JsonObject, key: str) -> Suspende
         key=key,
         data=data,
         timeout_ms=config.timeout_sec * 1000,
-        resume_schema=None if isinstance(config.resume_schema, Unset) else config.resume_schema,
+        resume_schema=answer_schema("resumeSchema", config.resume_schema),
     )

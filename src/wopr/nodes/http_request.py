@@ -117,6 +117,8 @@ async def _send(
         raise NodeFailure(str(denied), code="egress_denied", retryable=False) from denied
     except httpx.InvalidURL as fault:
         raise NodeFailure(f"url: {fault}", code="validation_error", retryable=False) from fault
+    except httpx.PoolTimeout as busy:
+        raise NodeFailure(f"{httpx.URL(url).host}: {busy}", code="http_error") from busy
     except httpx.HTTPError as fault:
         host = httpx.URL(url).host
         raise NodeFailure(f"{host}: {type(fault).__name__}", code="http_error") from fault

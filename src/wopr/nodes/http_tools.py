@@ -64,6 +64,8 @@ class HttpTool(Closed, frozen=True, kw_only=True):
             )
         except DestinationDenied as denied:
             raise ToolFault(str(denied), code="egress_denied") from denied
+        except httpx.PoolTimeout as busy:
+            raise ToolFault(str(busy), code="http_error") from busy
         except (httpx.HTTPError, httpx.InvalidURL) as fault:
             raise ToolFault(type(fault).__name__, code="http_error") from fault
         if response.status_code >= 300:

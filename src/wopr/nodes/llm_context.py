@@ -98,6 +98,17 @@ class LlmContext(Protocol):
         """What the run has on its log as used."""
         ...
 
+    async def check_model_tokens(self) -> None:
+        """Raise `ModelFault` when the tenant has used its model tokens of this day.
+
+        `models` check and count by themselves.
+        """
+        ...
+
+    async def add_model_tokens(self, tokens: int) -> None:
+        """Count tokens of a model that the host did not ask itself."""
+        ...
+
     @property
     def history(self) -> Sequence[ContextMessage]:
         """What was said in the node's shared context before this execution started, in order."""
@@ -141,7 +152,7 @@ class LlmContext(Protocol):
         """Whether this host may put events of this type on a log."""
         ...
 
-    def redact(self, value: Json) -> Json:
+    async def redact(self, value: Json) -> Json:
         """The value without secrets."""
         ...
 

@@ -91,7 +91,7 @@ class Talk:
 
         async def effect() -> Json:
             answer = await self._insist(request, broadcast)
-            said: Json = self.ctx.llm.redact(msgspec.to_builtins(answer))
+            said: Json = await self.ctx.llm.redact(msgspec.to_builtins(answer))
             return {REQUEST_KEY: key, "answer": said}
 
         recorded = await self.ctx.once(f"llm:{request.provider}:{request.model}", effect)

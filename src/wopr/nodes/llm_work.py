@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import jsonschema_rs
 import msgspec
 
 from wopr.engine.expression_tokens import is_object
@@ -18,7 +17,7 @@ from wopr.nodes.llm_plan import HAND_OVER, Plan
 from wopr.nodes.llm_talk import Talk
 from wopr.nodes.models import Message, ModelAnswer, Models, ToolCallPart
 from wopr.nodes.tools import Tool
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.security.untrusted import untrusted
 
@@ -44,8 +43,8 @@ class Work:
         self.talk = Talk(ctx, plan, models)
         self._ctx = ctx
         self._plan = plan
-        self._schema = None if plan.schema is None else compile_schema(plan.schema, mask=_VALUE)
-        self._checks: dict[str, jsonschema_rs.Draft202012Validator] = {}
+        self._schema = None if plan.schema is None else UserSchema(plan.schema, mask=_VALUE)
+        self._checks: dict[str, UserSchema] = {}
         self._said: list[Message] = []
         self._repairs = 0
         self._wrong_calls = 0
@@ -64,7 +63,7 @@ class Work:
             if self._schema is None:
                 return Finding(answer=answer, value=answer.text)
             was_cut = answer.finish_reason == "length"
-            found = read_document(answer.text, self._schema, was_cut=was_cut)
+            found = await read_document(self._ctx, answer.text, self._schema, was_cut=was_cut)
             if isinstance(found, Document):
                 self._note_fence(found, is_new)
                 return Finding(answer=answer, value=found.value)
@@ -140,7 +139,7 @@ class Work:
 
     async def _use_tool(self, call: ToolCallPart) -> Message:
         tool = self._plan.tools.get(call.name)
-        fault = self._fault(call, tool)
+        fault = await self._fault(call, tool)
         if tool is None or fault:
             return self._wrong(call, fault)
         self.talk.require(ONE_TOOL_CALL)
@@ -150,7 +149,7 @@ class Work:
         self.talk.used_tool()
         return _returned(call, untrusted(result, tool=tool.name))
 
-    def _fault(self, call: ToolCallPart, tool: Tool | None) -> str:
+    async def _fault(self, call: ToolCallPart, tool: Tool | None) -> str:
         """What is wrong with a call before it is made."""
         if tool is None:
             return f"there is no tool {call.name!r} for you"
@@ -158,12 +157,10 @@ class Work:
             return "the arguments are not a JSON object"
         check = self._checks.get(call.name)
         if check is None:
-            check = self._checks[call.name] = compile_schema(tool.parameters, mask=_VALUE)
-        error = next(iter(check.iter_errors(call.arguments)), None)
-        if error is None:
-            return ""
-        place = ".".join(str(step) for step in error.instance_path) or "the arguments"
-        return f"{place}: {error.message}"
+            check = self._checks[call.name] = UserSchema(tool.parameters, mask=_VALUE)
+        for violation in await self._ctx.violations(check, call.arguments):
+            return f"{violation.place() or 'the arguments'}: {violation.message}"
+        return ""
 
     def _wrong(self, call: ToolCallPart, fault: str) -> Message:
         """Tell the model that its call was wrong, as often as the config allows.

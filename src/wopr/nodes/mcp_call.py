@@ -10,7 +10,7 @@ from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext, ToolUse
 from wopr.nodes.registry import node
 from wopr.nodes.tools import Tool, ToolFault
-from wopr.protocol.checking import compile_schema
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Closed, Json, JsonObject, NonEmpty
 from wopr.security.digest import canonical_digest
 
@@ -48,7 +48,7 @@ async def mcp_call(ctx: NodeContext, config: McpCallConfig, inputs: JsonObject) 
     """
     arguments = config.arguments | inputs
     tool = await _tool(ctx, config)
-    _check(tool, arguments)
+    await _check(ctx, tool, arguments)
 
     async def call() -> Json:
         try:
@@ -81,12 +81,11 @@ async def _tool(ctx: NodeContext, config: McpCallConfig) -> Tool:
     return tool
 
 
-def _check(tool: Tool, arguments: JsonObject) -> None:
-    check = compile_schema(tool.parameters, mask=_VALUE)
-    fault = next(iter(check.iter_errors(arguments)), None)
-    if fault is not None:
-        place = ".".join(["arguments", *(str(step) for step in fault.instance_path)])
-        raise NodeFailure(f"{place}: {fault.message}", code="validation_error", retryable=False)
+async def _check(ctx: NodeContext, tool: Tool, arguments: JsonObject) -> None:
+    schema = UserSchema(tool.parameters, mask=_VALUE)
+    for violation in await ctx.violations(schema, arguments):
+        message = f"{violation.place('arguments')}: {violation.message}"
+        raise NodeFailure(message, code=violation.code, retryable=False)
 
 
 def _failure(name: str, fault: ToolFault) -> NodeFailure:

@@ -8,12 +8,15 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from wopr.protocol.documents import UNSET, Closed, NonEmpty, Unset
+from wopr.protocol.errors import Refused
 
 SignalKind: TypeAlias = Literal["rating", "correction", "label", "flag"]
 SIGNAL_KINDS: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label", "flag")
 TARGETS: Final[tuple[Literal["run", "event", "node"], ...]] = ("run", "event", "node")
 # The kinds that carry a value, each in the field of its own name.
 VALUED: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label")
+# The longest label, correction and note of a new annotation.
+MAX_TEXT_BYTES: Final = 64 * 1024
 
 # JSON Schema counts 4.0 among the integers, so it is read, and kept as 4.
 Rating: TypeAlias = (
@@ -59,6 +62,25 @@ class AnnotationCreate(Closed, frozen=True, kw_only=True):
     signal: Signal
     target: Anchor = Anchor()
     note: str | Unset = UNSET
+
+
+def check_texts(request: AnnotationCreate) -> None:
+    """Raise `Refused` for a text that is longer than `MAX_TEXT_BYTES`.
+
+    Stored annotations are not checked: redaction can make a text longer.
+    """
+    texts = {
+        "signal.label": request.signal.label,
+        "signal.correction": request.signal.correction,
+        "note": request.note,
+    }
+    for field, text in texts.items():
+        size = 0 if isinstance(text, Unset) else len(text.encode("utf-8", "replace"))
+        if size > MAX_TEXT_BYTES:
+            raise Refused(
+                f"{field} may have at most {MAX_TEXT_BYTES} bytes as UTF-8, not {size}",
+                field=field,
+            )
 
 
 class Actor(Closed, frozen=True, kw_only=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import jsonschema_rs
 import msgspec
@@ -12,7 +13,21 @@ import msgspec
 from wopr.protocol.documents import Closed, Json, JsonObject, is_list, is_object
 from wopr.protocol.errors import Refused
 from wopr.protocol.names import unknown_key
+from wopr.protocol.offloading import WorkFailed, offload
+from wopr.protocol.schema_size import MAX_DEPTH, MAX_STATES, fixed_faults, measure, weight_of
 
+# The code of a value that a schema could not be applied to in time.
+SCHEMA_CHECK_FAILED: Final = "schema_check_failed"
+# Subschemas times values that are checked within this process: at most some 10 ms, and at most
+# 0.2 s where each pair is an error to explain.
+_CHECKED_HERE: Final = 200_000
+_EXPLAINED_HERE: Final = 4_000
+# Memory of a compiled schema: for each byte of its JSON, each pattern and each state of a pattern.
+_BYTES_PER_BYTE: Final = 100
+_BYTES_PER_PATTERN: Final = 12_000
+_BYTES_PER_STATE: Final = 60
+_MOST_VIOLATIONS: Final = 20
+_LONGEST_MESSAGE: Final = 2_000
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
@@ -171,13 +186,8 @@ def _depth(error: jsonschema_rs.ValidationError) -> int:
     return len(error.instance_path)
 
 
-def compile_schema(
-    schema: JsonObject, *, mask: str | None = None
-) -> jsonschema_rs.Draft202012Validator:
-    """Compile a user's schema; it can never make the host fetch another document.
-
-    With a mask, faults name a value by it and never show what it was.
-    """
+def _compile(schema: JsonObject, mask: str | None = None) -> jsonschema_rs.Draft202012Validator:
+    """Compile a user's schema; it can never make the host fetch another document."""
 
     def refuse(uri: str) -> Json:
         raise ValueError(f"references to other documents are not followed: {uri}")
@@ -185,9 +195,132 @@ def compile_schema(
     return jsonschema_rs.Draft202012Validator(schema, retriever=refuse, mask=mask)
 
 
+def check_schema(schema: JsonObject) -> None:
+    """Refuse, with a `ValueError`, a schema that cannot be compiled or not in time."""
+    for fault in fixed_faults(measure(schema)):
+        raise ValueError(fault)
+    _compile(schema)
+
+
 def schema_faults(path: str, schema: JsonObject) -> Iterator[Fault]:
     """Find what keeps a user's schema from being one."""
     try:
-        compile_schema(schema)
+        check_schema(schema)
     except ValueError as fault:
         yield Fault(path=path, message=f"not a JSON Schema (draft 2020-12): {fault}")
+
+
+class Violation(NamedTuple):
+    """What a value breaks of a user's schema: its place inside the value, and what is wrong there.
+
+    The code is another than `validation_error` when the value could not be checked.
+    """
+
+    path: tuple[str | int, ...]
+    message: str
+    code: str = "validation_error"
+
+    def place(self, *within: str) -> str:
+        """Return the path parted by dots; empty for the whole value."""
+        return ".".join([*within, *map(str, self.path)])
+
+
+class UserSchema:
+    """A user's JSON Schema, for values that come later.
+
+    Applying such a schema can take very long, and cannot be stopped within this process. So a value
+    is checked here only if the sizes of schema and value prove that it takes a few milliseconds.
+    Everything else is offloaded to a subprocess. The schema is not compiled before it is needed:
+    one that is too large to compile, stored by an earlier version, is refused by the subprocess.
+    With a mask, messages name a value by it and never show what it was.
+    """
+
+    __slots__ = ("_mask", "_schema", "_size", "_validator")
+
+    def __init__(self, schema: JsonObject, *, mask: str | None = None) -> None:
+        self._schema = schema
+        self._mask = mask
+        self._size = measure(schema)
+        self._validator: jsonschema_rs.Draft202012Validator | None = None
+
+    def violations(self, value: Json) -> Sequence[Violation]:
+        """Find what a value breaks; an empty answer means that it fits.
+
+        Raises `WorkNeeded` while a subprocess has yet to find out.
+        """
+        weight = self._weight(value)
+        try:
+            if weight is not None:
+                validator = self._compiled()
+                if validator.is_valid(value):
+                    return ()
+                # An error copies the value that it is about, for each alternative form of it.
+                if self._size.subschemas * weight <= _EXPLAINED_HERE:
+                    return _violations(validator, value)
+            found: list[tuple[list[str | int], str]] = offload(
+                violations_of, self._schema, self._mask, value
+            )
+        except ValueError as fault:
+            return (Violation((), f"the schema cannot be used: {fault}"),)
+        except WorkFailed as failed:
+            return (Violation((), f"could not be checked: {failed}", SCHEMA_CHECK_FAILED),)
+        return [Violation(tuple(path), message) for path, message in found]
+
+    @property
+    def compiled_bytes(self) -> int:
+        """How much memory it takes at most once it is compiled in this process."""
+        if not self._is_applied_here:
+            return 0
+        return (
+            _BYTES_PER_BYTE * len(msgspec.json.encode(self._schema))
+            + _BYTES_PER_PATTERN * self._size.patterns
+            + _BYTES_PER_STATE * self._size.states
+        )
+
+    def fits_at_once(self, value: Json) -> bool:
+        """Tell whether a value fits, as far as that can be told without a subprocess."""
+        try:
+            return self._weight(value) is not None and self._compiled().is_valid(value)
+        except ValueError:
+            return False
+
+    @property
+    def _is_applied_here(self) -> bool:
+        """Whether this process applies the schema to small values."""
+        size = self._size
+        return size.is_bounded and size.states <= MAX_STATES and size.depth <= MAX_DEPTH
+
+    def _weight(self, value: Json) -> int | None:
+        """Return the weight of a value that can be checked here, else None."""
+        size = self._size
+        if not self._is_applied_here:
+            return None
+        most = _CHECKED_HERE // (size.subschemas + size.fractions + size.states // 4)
+        weight = weight_of(value, most)
+        return weight if weight <= most else None
+
+    def _compiled(self) -> jsonschema_rs.Draft202012Validator:
+        if self._validator is None:
+            self._validator = _compile(self._schema, self._mask)
+        return self._validator
+
+
+def violations_of(schema: JsonObject, mask: str | None, value: Json) -> Json:
+    """Find what a value breaks of a schema, as JSON. For a process that can be killed."""
+    try:
+        validator = _compile(schema, mask)
+    except ValueError as fault:
+        return [[[], f"the schema cannot be used: {fault}"]]
+    if validator.is_valid(value):
+        return []
+    return [[list(each.path), each.message] for each in _violations(validator, value)]
+
+
+def _violations(validator: jsonschema_rs.Draft202012Validator, value: Json) -> Sequence[Violation]:
+    found: list[Violation] = []
+    for error in islice(validator.iter_errors(value), _MOST_VIOLATIONS):
+        message = fault_of(error).message
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[:_LONGEST_MESSAGE]}…"
+        found.append(Violation(tuple(nearest_error(error).instance_path), message))
+    return found

@@ -12,17 +12,19 @@ WoprError
 ├── Gone                    410  it was there; retention removed it
 ├── Conflict                409  the state of the thing forbids it
 │   ├── SequenceTaken       409  a lost race for a run's log; retried inside the host
-│   └── HoldLost            409  another process executes the run's nodes now
+│   ├── HoldLost            409  another process executes the run's nodes now
+│   └── DescendantLimit     409  a root run has as many descendants as the host allows
 ├── TooLarge                413  a body over the limit
 ├── Unprocessable           422  well-formed, but this host cannot do it
-├── RateLimited             429  come back later
+├── RateLimited             429  too many requests in a time; names when to come back
+│   └── QuotaExceeded       429  a quota is used up; names it, its limit and its use
 ├── NotProvided             501  a capability that is switched off
 └── Unavailable             503  draining or over capacity
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from wopr.protocol.documents import Closed, JsonObject, NonEmpty
 
@@ -56,6 +58,7 @@ CATALOGUE: dict[str, int] = {
     "subscription_not_found": 404,
     "method_not_allowed": 405,
     "not_acceptable": 406,
+    "request_timeout": 408,
     "run_already_active": 409,
     "run_state_conflict": 409,
     "workflow_exists": 409,
@@ -68,6 +71,7 @@ CATALOGUE: dict[str, int] = {
     "workspace_conflict": 409,
     "would_rewrite": 409,
     "review_conflict": 409,
+    "descendant_limit_exceeded": 409,
     "interrupt_expired": 410,
     "interrupt_gone": 410,
     "run_expired": 410,
@@ -81,6 +85,8 @@ CATALOGUE: dict[str, int] = {
     "invalid_from_seq": 422,
     "upgrade_required": 426,
     "rate_limited": 429,
+    "quota_exceeded": 429,
+    "header_too_large": 431,
     "internal_error": 500,
     "capability_not_provided": 501,
     "service_unavailable": 503,
@@ -90,10 +96,15 @@ CATALOGUE: dict[str, int] = {
 RUN_CODES: frozenset[str] = frozenset(
     {
         "recursion_limit_exceeded",
+        "descendant_limit_exceeded",
+        "value_too_large",
+        "event_too_large",
+        "run_data_limit_exceeded",
         "run_timeout",
         "loop_limit_exceeded",
         "budget_exhausted",
         "token_budget_exceeded",
+        "quota_exceeded",
         "capability_not_provided",
         "engine_version_mismatch",
         "version_out_of_range",
@@ -127,6 +138,7 @@ RUN_CODES: frozenset[str] = frozenset(
         "residency_unavailable",
         "unsupported_node_type",
         "validation_error",
+        "schema_check_failed",
         "expression_error",
         "node_error",
         "node_timeout",
@@ -238,6 +250,21 @@ class HoldLost(Conflict):
     default_code = "hold_lost"
 
 
+class DescendantLimit(Conflict):
+    """The root run has as many descendants (children and forks, at any depth) as the host allows."""
+
+    default_code = "descendant_limit_exceeded"
+
+    def __init__(self, root_run_id: str, *, limit: int, current: int) -> None:
+        super().__init__(
+            f"run {root_run_id} has {current} descendants, and the limit is {limit}: start a new "
+            "run instead of one more child or fork of this one",
+            limit=limit,
+            current=current,
+            rootRunId=root_run_id,
+        )
+
+
 class Gone(WoprError):
     """It was there, and retention removed it."""
 
@@ -270,6 +297,37 @@ class RateLimited(WoprError):
         super().__init__(message)
         self.details = {"retryAfterMs": retry_after * 1000, **details}
         self.retry_after = retry_after
+
+
+class QuotaExceeded(RateLimited):
+    """A quota is used up. The answer names the quota, its limit, its use and when to come back.
+
+    `way_out` is the sentence that says how to free some of the quota.
+    """
+
+    default_code = "quota_exceeded"
+
+    def __init__(
+        self,
+        quota: str,
+        *,
+        limit: int,
+        current: int,
+        way_out: str,
+        scope: Literal["tenant", "key"] = "tenant",
+        retry_after: int = 5,
+        **details: object,
+    ) -> None:
+        super().__init__(
+            f'Quota "{quota}" of this {scope} is used up: {current} of {limit}. {way_out} '
+            "Or ask the operator for a higher quota.",
+            retry_after=retry_after,
+            quota=quota,
+            limit=limit,
+            current=current,
+            scope=scope,
+            **details,
+        )
 
 
 class NotProvided(WoprError):

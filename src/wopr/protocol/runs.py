@@ -162,6 +162,13 @@ class MissingCode(Document, frozen=True, kw_only=True):
         return f"{self.node_id} ({', '.join([self.type_id, *tools])})"
 
 
+class Quarantine(Document, frozen=True, kw_only=True):
+    """A run that no process executes, because processes died with it; resume it to let it go on."""
+
+    since: str
+    crashes: int
+
+
 class RunSnapshot(Document, frozen=True, kw_only=True):
     """A run as it stands now: the fold of its log."""
 
@@ -197,6 +204,7 @@ class RunSnapshot(Document, frozen=True, kw_only=True):
     fork: JsonObject | Unset = UNSET
     last_sequence: int | Unset = UNSET
     waiting_for_code: list[MissingCode] | Unset = UNSET
+    quarantine: Quarantine | Unset = UNSET
 
 
 class CancelRun(Closed, frozen=True, kw_only=True):
@@ -310,6 +318,7 @@ class RunListItem(Document, frozen=True, kw_only=True):
     # Absent while nothing was said of the run.
     feedback: RunFeedback | Unset = UNSET
     waiting_for_code: list[MissingCode] | Unset = UNSET
+    quarantine: Quarantine | Unset = UNSET
 
 
 class Page(Document, frozen=True, kw_only=True):

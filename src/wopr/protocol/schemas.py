@@ -63,12 +63,17 @@ _DOCUMENTS: Final[dict[str, type[msgspec.Struct]]] = {
 
 def export() -> dict[str, Schema]:
     """Generate every published schema, by its stable name."""
-    documents = {name: _named(name, _schema(struct)) for name, struct in _DOCUMENTS.items()}
+    documents = {name: document_schema(name) for name in _DOCUMENTS}
     for name in ("annotation", "annotation-create"):
         limit_signal(documents[name]["$defs"]["Signal"])
     documents["event-page"] = _named("event-page", _event_page())
     documents["run-event-payloads"] = _named("run-event-payloads", _payloads())
     return documents
+
+
+def document_schema(name: str) -> Schema:
+    """Generate the published schema of a document that has a type of its own."""
+    return _named(name, _schema(_DOCUMENTS[name]))
 
 
 def _named(name: str, schema: Schema) -> Schema:

@@ -6,6 +6,7 @@ import anyio
 
 from wopr.engine.state import RunState
 from wopr.runtime.library import Compiled
+from wopr.runtime.spilling import Spilled
 from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish
 from wopr.store.port import RunRow
@@ -27,17 +28,21 @@ class ActiveRun:
         "agents",
         "compiled",
         "due_in",
+        "has_crashes",
         "heard",
         "in_flight",
         "is_held",
         "lacking_tools",
         "launch",
         "lock",
+        "log_bytes",
+        "memory",
         "missed",
         "missing_types",
         "parked",
         "pausing",
         "row",
+        "spilled",
         "state",
         "vault",
     )
@@ -49,6 +54,11 @@ class ActiveRun:
         self.compiled = compiled
         self.vault = vault
         self.row = row
+        # Bytes of the run's events, and of the values that they refer to.
+        self.log_bytes = 0
+        # Bytes that the state takes in memory, estimated, without the values in `spilled`.
+        self.memory = 0
+        self.spilled = Spilled()
         self.lock = anyio.Lock(fast_acquire=True)
         self.in_flight: dict[str, anyio.CancelScope] = {}
         self.parked: dict[str, int | None] = {}
@@ -62,6 +72,8 @@ class ActiveRun:
         # many milliseconds somebody must look at it whatever its timers say.
         self.is_held = False
         self.due_in: int | None = None
+        # Whether a process died with it, and this one has not yet shown that it does no harm.
+        self.has_crashes = False
         # Agents that the store knows as taking part in the run.
         self.agents: set[str] = set()
         # Nodes that are due and that this process has no code for: node id to the code.
@@ -71,6 +83,11 @@ class ActiveRun:
         self.lacking_tools: dict[str, list[str]] | None = None
         # Up to which wake-up its nodes were called: whoever only reads the row has heard of none.
         self.heard = 0 if row is None else HEARD_NONE
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that the run takes in memory, estimated."""
+        return self.memory + self.spilled.memory
 
     @property
     def is_idle(self) -> bool:

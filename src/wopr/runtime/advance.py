@@ -9,28 +9,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import TypeVar
 
-import httpx
+import anyio
 
 from wopr.agents.memory import Memory
+from wopr.protocol.documents import Json
 from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError
+from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Burst
+from wopr.runtime.egress import Egress
 from wopr.runtime.executing import Executing
 from wopr.runtime.forks import Forks
-from wopr.runtime.holding import Holding
+from wopr.runtime.holding import PUT_OFF_MS, Holding
 from wopr.runtime.journal import MOST_RACES, Journal
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.stepping import Stepping
 from wopr.runtime.steps import cancel_run
 from wopr.runtime.tracing import Tracing
-from wopr.runtime.wakeups import Wakeups, WakeupSource
+from wopr.runtime.wakeups import WATCH_SECONDS, Wakeups, WakeupSource
 from wopr.runtime.wishes import CancelWish, read_wish
-from wopr.store.port import RememberedAnswer, RunRow, StoredRun
+from wopr.store.port import Batch, RememberedAnswer, RunRow, StoredRun
 
 T = TypeVar("T")
+# How often it is looked whether a run that is watched is idle.
+LOOKS = 240
 
 
 class Advancer:
@@ -40,7 +47,7 @@ class Advancer:
         self,
         journal: Journal,
         *,
-        http: httpx.AsyncClient,
+        egress: Egress,
         metrics: Metrics,
         tracing: Tracing,
         provides: frozenset[str],
@@ -50,12 +57,15 @@ class Advancer:
         holding: Holding | None = None,
     ) -> None:
         self.journal = journal
-        self.http = http
+        self.egress = egress
         self.services = services
         self.memory = memory
         self.holding = holding or Holding()
-        self.wakeups = Wakeups(journal, self.advance, source)
         self.runs: dict[str, ActiveRun] = {}
+        self.wakeups = Wakeups(journal, self.advance, source, self.runs.__contains__)
+        self.holding.memory.wake = self.wakeups.soon
+        self._suspects = anyio.Lock()
+        self._began = time.monotonic()
         self._metrics = metrics
         self._tracing = tracing
         self.stepping = Stepping(self, provides)
@@ -110,17 +120,31 @@ class Advancer:
     async def _append_or_reload(
         self, run: ActiveRun, change: Callable[[Burst], T], *, is_fence: bool = False
     ) -> tuple[T, bool]:
-        for _ in range(MOST_RACES):
+        races = 0
+        results: dict[bytes, Json | WorkFailed] = {}
+        while races < MOST_RACES:
             burst = self.journal.burst(run)
             try:
-                result = change(burst)
-                return result, await self._append(run, burst, is_fence=is_fence)
+                with known_results(results) if results else nullcontext():
+                    result = change(burst)
+                    return result, await self._append(run, burst, is_fence=is_fence)
+            except WorkNeeded as needed:
+                self.journal.undo(run)
+                await self.add_result(run, needed, results)
             except SequenceTaken:
+                races += 1
                 await self.reload(run)
             except BaseException:
                 self.journal.undo(run)
                 raise
         raise Unavailable("the run is being written elsewhere; try again")
+
+    async def add_result(
+        self, run: ActiveRun, needed: WorkNeeded, results: dict[bytes, Json | WorkFailed]
+    ) -> None:
+        """Have a subprocess do what the next attempt at a batch of events needs."""
+        with self.wakeups.turns.paused():
+            await self.journal.library.subprocesses.add(run.state.identity.tenant, needed, results)
 
     async def _append(
         self,
@@ -179,6 +203,7 @@ class Advancer:
             self.wakeups.source.woke(identity.tenant, child.run.run_id)
         if run.state.is_terminal:
             self.runs.pop(identity.run_id, None)
+            self.holding.memory.forget(identity.tenant, identity.run_id)
             run.launch.clear()
             run.parked.clear()
             self.executing.interrupt(run)
@@ -199,17 +224,70 @@ class Advancer:
     def release(self, run: ActiveRun) -> None:
         """Let go of a run that has ended or waits: the store knows all there is to know."""
         if run.state.is_terminal or (run.is_idle and not run.lock.statistics().tasks_waiting):
-            self.runs.pop(run.state.identity.run_id, None)
+            identity = run.state.identity
+            self.runs.pop(identity.run_id, None)
+            self.holding.memory.let_go(identity.tenant, identity.run_id)
+            if run.has_crashes and self.wakeups.tasks is not None:
+                # It did not end this process.
+                self.wakeups.tasks.start_soon(self._clear_crashes, run)
 
     async def advance(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Carry out what was wished, call what is due, and plan."""
+        try:
+            await self._advance(tenant, run_id, stored)
+        finally:
+            if run_id not in self.runs:
+                # A run that was woken because there was memory for it may have needed none.
+                self.holding.memory.let_go(tenant, run_id)
+
+    async def _advance(self, tenant: str, run_id: str, stored: StoredRun | None) -> None:
         run = await self.load(tenant, run_id, stored)
         self.wakeups.begun(run_id)
         if run is None or run.state.is_terminal:
             return
         is_just_read = run_id not in self.runs
-        self.runs[run_id] = run
-        async with run.lock:
+        if is_just_read and run.row is not None and run.row.crashes:
+            await self._advance_after_crash(run, run.row)
+        else:
+            await self._advance_loaded(run, is_just_read=is_just_read)
+
+    async def _advance_after_crash(self, run: ActiveRun, row: RunRow) -> None:
+        """Advance a run that a process died with, and forget the crash once it is idle.
+
+        Where processes share the store, after several crashes this process works on no other such
+        run meanwhile, so that the next crash is counted for the run that causes it. The others wait
+        for a limited time.
+        """
+        run.has_crashes = row.quarantined_at is None and row.holder is None
+        most = self.journal.store.most_crashes
+        if not (self.holding.is_shared and run.has_crashes and row.crashes >= most - 1):
+            await self._advance_loaded(run, is_just_read=True)
+            return
+        tenant, run_id = run.state.identity.tenant, row.run_id
+        # A process that is killed from outside shortly after its start ends without such a run.
+        if self._suspects.locked() or time.monotonic() < self._began + WATCH_SECONDS:
+            later = await self.journal.put_off(tenant, run_id, self.journal.now() + PUT_OFF_MS)
+            if later is not None:
+                self.wakeups.source.noted(later)
+            return
+        async with self._suspects:
+            await self._advance_loaded(run, is_just_read=True)
+            for _ in range(LOOKS):
+                if run_id not in self.runs:
+                    return
+                await anyio.sleep(WATCH_SECONDS / LOOKS)
+            await self._clear_crashes(run)
+
+    async def _clear_crashes(self, run: ActiveRun) -> None:
+        run.has_crashes = False
+        with suppress(WoprError):
+            await self.journal.store.clear_crashes(
+                run.state.identity.tenant, run.state.identity.run_id
+            )
+
+    async def _advance_loaded(self, run: ActiveRun, *, is_just_read: bool) -> None:
+        self.runs[run.state.identity.run_id] = run
+        async with self.wakeups.turns.locked(run.lock):
             try:
                 if not (is_just_read and self._is_fenced(run)):
                     await self.catch_up(run)
@@ -235,6 +313,9 @@ class Advancer:
         row = await self._ours(run)
         if row is None:
             return
+        if row.quarantined_at is not None and not isinstance(read_wish(row.wish), CancelWish):
+            await self._rest(run, row)
+            return
         heard, run.heard = run.heard, row.wakes
         try:
             await self._act(run, row)
@@ -242,6 +323,15 @@ class Advancer:
             # For all that is known nothing was called: what woke the run is still to be acted on.
             run.heard = heard
             raise
+
+    async def _rest(self, run: ActiveRun, row: RunRow) -> None:
+        """Leave a run in quarantine alone: it is due again when it is released."""
+        if row.wake_at is not None:
+            tenant, resting = run.state.identity.tenant, replace(row, wake_at=None)
+            await self.journal.store.append(
+                tenant, [Batch(run=resting, first=row.last_sequence + 1)]
+            )
+            run.row = resting
 
     async def _act(self, run: ActiveRun, row: RunRow) -> None:
         wish = read_wish(row.wish)

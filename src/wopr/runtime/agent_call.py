@@ -95,7 +95,6 @@ class AgentCall(NodeCall):
         self.floor = self._services.floor
         self.is_conformance = self.workflow_id.startswith(CONFORMANCE_PREFIX)
         self.verbosity: str = verbosity(state.configurable, self._services.verbosity)
-        self.redactor = advancer.journal.redactor
         self.memory: NodeMemory = RunMemory(advancer.memory, self)
         self.tool_calls = ToolCalls(self, self._services.tools)
         self.llm: LlmContext = RunLlm(self, run, self._services)
@@ -194,7 +193,7 @@ class AgentCall(NodeCall):
     def record(self, event_type: str, payload: JsonObject, causation_id: str = "") -> str:
         """Put an event of the host's own on the log, where it advertises events of that type."""
         event_id = self._advancer.journal.new_id()
-        payload = as_json(payload)
+        payload = self.json_of(payload)
         cause = causation_id or self.started_event
 
         def draft(burst: Burst) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ from wopr.protocol.errors import WoprError
 from wopr.protocol.times import to_iso
 from wopr.runtime.host_secret import private_file
 from wopr.security.audit_chain import CheckpointKey, Tree, linked
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.port.audit import AuditDraft, AuditLog, CheckpointRow
 
 FILE_NAME: Final = "audit.key"
@@ -50,10 +51,10 @@ def local_operator() -> str:
 class Entries:
     """`AuditTrail` on a store: entries that follow on each other."""
 
-    def __init__(self, store: AuditLog, now: Callable[[], int], redactor: Redactor) -> None:
+    def __init__(self, store: AuditLog, now: Callable[[], int], redactors: Redactors) -> None:
         self._store = store
         self._now = now
-        self._redactor = redactor
+        self._redactors = redactors
 
     def draft(
         self,
@@ -76,7 +77,7 @@ class Entries:
         }
         if correlation.get():
             entry["correlationId"] = correlation.get()
-        kept: JsonObject = self._redactor.json(entry) | {"tenant": tenant}
+        kept: JsonObject = self._redactors.of(tenant).json(entry) | {"tenant": tenant}
 
         def link(sequence: int, previous: bytes | None) -> bytes:
             return linked(kept | {"sequence": sequence}, previous)
@@ -93,18 +94,71 @@ class Entries:
         **facts: Json,
     ) -> None:
         """Append one entry durably."""
-        await self._store.append_audit(
-            self.draft(tenant, principal, action, resource, outcome, **facts)
-        )
+        await self.append(self.draft(tenant, principal, action, resource, outcome, **facts))
+
+    async def append(self, *drafts: AuditDraft) -> None:
+        """Append entries of one tenant durably and together."""
+        await self._store.append_audit(*drafts)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Entries that are written together, and whether they were."""
+
+    drafts: list[AuditDraft] = field(default_factory=list[AuditDraft])
+    written: anyio.Event = field(default_factory=anyio.Event)
+    fault: WoprError | None = None
+
+
+class AuditBatches:
+    """`AuditTrail` for frequent entries: those that come during a write share the next one."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+        self._open: dict[str, _Batch] = {}
+        self._writing = anyio.Lock()
+
+    async def record(
+        self,
+        tenant: str,
+        principal: str,
+        action: str,
+        resource: str,
+        outcome: str = "allowed",
+        **facts: Json,
+    ) -> None:
+        """Append one entry durably, together with others of its tenant."""
+        draft = self._entries.draft(tenant, principal, action, resource, outcome, **facts)
+        batch = self._open.get(tenant)
+        if batch is None:
+            batch = self._open[tenant] = _Batch([draft])
+            # The others of the batch depend on this task, also when its own caller has left.
+            with anyio.CancelScope(shield=True):
+                await self._write(tenant, batch)
+        else:
+            batch.drafts.append(draft)
+            await batch.written.wait()
+        if batch.fault is not None:
+            raise batch.fault
+
+    async def _write(self, tenant: str, batch: _Batch) -> None:
+        try:
+            async with self._writing:
+                del self._open[tenant]
+                await self._entries.append(*batch.drafts)
+        except WoprError as fault:
+            batch.fault = fault
+        finally:
+            batch.written.set()
 
 
 class Audit(Entries):
     """A host's own trail: its entries, and signed checkpoints over them."""
 
     def __init__(
-        self, store: AuditLog, key: CheckpointKey, now: Callable[[], int], redactor: Redactor
+        self, store: AuditLog, key: CheckpointKey, now: Callable[[], int], redactors: Redactors
     ) -> None:
-        super().__init__(store, now, redactor)
+        super().__init__(store, now, redactors)
         self.public_key = key.public_key
         self._key = key
 

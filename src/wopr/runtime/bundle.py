@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from wopr import __version__
 from wopr.protocol.documents import JsonObject, encode
 from wopr.protocol.times import to_iso
+from wopr.runtime.heavy_reads import off_loop
 from wopr.runtime.readers import Readers
 from wopr.store.port.feedback import Annotations
 
@@ -61,20 +63,23 @@ async def bundle(
 ) -> bytes:
     """The run's snapshot, log, spans, metrics and annotations, all as redacted as they are stored."""
     found = await readers.snapshot(tenant, run_id)
-    run: JsonObject = msgspec.json.decode(found.body)
+    size = len(found.body)
+    run: JsonObject = await off_loop(size, partial(msgspec.json.decode, found.body))
     # What a run was given may be somebody's data; the bundle is made to be passed on.
     has_inputs = bool(run.pop("inputs", None))
     reasons: list[str] = []
     spans = _spans(run)
-    if len(encode(run)) > LARGEST_RUN_BYTES:
+    encoded = await off_loop(size, partial(encode, run))
+    if len(encoded) > LARGEST_RUN_BYTES:
         run = {name: value for name, value in run.items() if name not in _LARGE_MEMBERS}
+        encoded = encode(run)
         reasons.append("run_values_omitted_to_size_cap")
     notes = _Parts(LARGEST_ANNOTATIONS_BYTES)
     async for body in _all_annotations(annotations, tenant, run_id):
         if not notes.take(body):
             reasons.append("annotations_truncated_to_size_cap")
             break
-    head = encode(run), encode(spans), notes.encoded()
+    head = encoded, encode(spans), notes.encoded()
     room = LARGEST_BYTES - sum(map(len, head)) - _FRAME_BYTES
     total = found.sequence + 1
     events = _Parts(room, most_events)

@@ -1,7 +1,8 @@
 """The bus: tells readers in this process that a run's log has grown.
 
-It carries the last few events of each run that somebody reads, as a shortcut; a reader that
-fell behind takes the rest from the store, so nothing is lost and nothing queues up per reader.
+It keeps the last few events of each run that has readers. A reader that fell behind takes the
+rest from the store, so nothing is lost and nothing queues up per reader. Readers of one run share
+the bytes of its large events and of its snapshot.
 
 Beside them it carries notices, which are on no log: who reads now hears of them, and nobody later.
 """
@@ -13,6 +14,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -20,10 +22,23 @@ from wopr.protocol.errors import RateLimited
 from wopr.store.port import StoredEvent
 
 RECENT = 256
+# The bytes of the recent events of one run. Readers take larger events from the store.
+RECENT_BYTES = 128 * 1024
+# Events from this size on are shared between the readers that took them from the store.
+LARGE_BYTES = 16 * 1024
 # So many notices wait for a reader that is busy with earlier ones; of more it hears the last.
 NOTICES = 64
 # So many are known again when this process hears of them once more.
 NAMES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotBody:
+    """An encoded snapshot and the sequence that it is the fold of."""
+
+    body: bytes
+    sequence: int
+    has_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +54,15 @@ class Topic:
 
     def __init__(self) -> None:
         self.readers = 0
-        self.recent: deque[StoredEvent] = deque(maxlen=RECENT)
+        # Recent events without a gap, the last of which is the one before `next_sequence`.
+        self.recent: deque[StoredEvent] = deque()
+        # The sequence after the last event that readers were offered; 0 when there is none.
+        self.next_sequence = 0
+        self._recent_bytes = 0
+        # Large events that at least one reader holds, by their sequence.
+        self._large: WeakValueDictionary[int, StoredEvent] = WeakValueDictionary()
+        # The newest encoded snapshot that a reader was sent.
+        self.snapshot: SnapshotBody | None = None
         # How many notices there have been: a reader hears those that come after it did.
         self.noticed = 0
         self._notices: deque[Notice] = deque(maxlen=NOTICES)
@@ -48,13 +71,34 @@ class Topic:
     def publish(self, events: Sequence[StoredEvent]) -> None:
         """Offer committed events and wake every reader; without any, let them look at the store."""
         if not events:
-            self.recent.clear()
+            self._forget()
         new = [event for event in events if event.sequence >= self.next_sequence]
-        if self.recent and new and new[0].sequence > self.next_sequence:
+        if self.next_sequence and new and new[0].sequence > self.next_sequence:
             # Another writer's events are in between: readers take those from the store.
-            self.recent.clear()
-        self.recent.extend(new)
+            self._forget()
+        for event in new:
+            self.recent.append(event)
+            self._recent_bytes += len(event.body)
+        if new:
+            self.next_sequence = new[-1].sequence + 1
+        while len(self.recent) > RECENT or self._recent_bytes > RECENT_BYTES:
+            self._recent_bytes -= len(self.recent.popleft().body)
         self._wake()
+
+    def _forget(self) -> None:
+        self.recent.clear()
+        self._recent_bytes = self.next_sequence = 0
+
+    def shared(self, events: list[StoredEvent]) -> list[StoredEvent]:
+        """The same events, the large ones as the objects that other readers hold already."""
+        return [self._shared(e) if len(e.body) >= LARGE_BYTES else e for e in events]
+
+    def _shared(self, event: StoredEvent) -> StoredEvent:
+        known = self._large.get(event.sequence)
+        if known is not None and known == event:
+            return known
+        self._large[event.sequence] = event
+        return event
 
     def notify(self, notice: Notice) -> None:
         """Tell every reader something that is not on the log."""
@@ -78,11 +122,6 @@ class Topic:
         # that keeps up wants one or two, and asks after every event.
         newest = islice(reversed(self.recent), max(self.next_sequence - start, 0))
         return list(newest)[::-1]
-
-    @property
-    def next_sequence(self) -> int:
-        """Where the events go on that readers were offered last; 0 when there are none."""
-        return self.recent[-1].sequence + 1 if self.recent else 0
 
     @property
     def news(self) -> anyio.Event:
@@ -125,6 +164,10 @@ class Bus:
         """Let every reader look at the store: news of what it waits for may have been lost."""
         for topic in self._topics.values():
             topic.publish(())
+
+    def topic(self, run_id: str) -> Topic | None:
+        """What the readers of this run share; None when it has no readers."""
+        return self._topics.get(run_id)
 
     def has_readers(self, run_id: str) -> bool:
         """Whether anybody reads this run now."""

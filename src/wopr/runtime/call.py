@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+import httpx
 import msgspec
 
 from wopr.engine.channels import allows, as_written, check_write, reduce, wrap
@@ -15,17 +16,22 @@ from wopr.engine.snapshot import visible_variables
 from wopr.engine.state import NodeState, RunState
 from wopr.engine.triggers import scope
 from wopr.nodes.context import ChildView, LogLevel
+from wopr.protocol.checking import UserSchema, Violation
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.errors import DescendantLimit, QuotaExceeded, Unavailable
+from wopr.protocol.offloading import WorkFailed
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
-from wopr.runtime.appender import Burst, as_json
-from wopr.runtime.children import child_batch
+from wopr.runtime.appender import Burst, encoded_value
+from wopr.runtime.children import child_batch, no_room
 from wopr.security.invocation import logical_invocation_id
+from wopr.security.redact import LARGE_BYTES
 from wopr.store.port import Artifact, Invocation
 
 if TYPE_CHECKING:
     from wopr.runtime.advance import Advancer
 
+T = TypeVar("T")
 Draft = Callable[[Burst], None]
 LARGEST_ARTIFACT_BYTES = 8 * 1024 * 1024
 # Effects are numbered within one visit of a node; none performs a million of them in one.
@@ -54,7 +60,10 @@ class NodeCall:
         self._drafts: list[Draft] = []
         self._effects = 0
         self._artifacts = 0
+        # Bytes of the values that are not on the log yet.
+        self._size = 0
         self.tenant = state.identity.tenant
+        self.redactor = advancer.journal.redactors.of(self.tenant)
         self.run_id = state.identity.run_id
         self.origin_run_id = state.identity.origin_run_id
         self.workflow_id = state.identity.workflow_id
@@ -68,9 +77,13 @@ class NodeCall:
         self.chunks = self._node.chunks
         self.configurable: Mapping[str, Json] = state.configurable
         self.children = children
-        self.http = advancer.http
         # Whether outputs of this node are marked sensitive: what leads to them is, too.
         self.is_private = any(state.graph.nodes[node_id].output_sensitivity.values())
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """The client for requests to destinations that the tenant named."""
+        return self._advancer.egress.client(self.tenant)
 
     @property
     def variables(self) -> Mapping[str, Json]:
@@ -94,12 +107,24 @@ class NodeCall:
 
     def forget(self, count: int) -> None:
         """Let go of what is on the log."""
+        self._size = 0
         del self._drafts[:count]
+
+    def json_of(self, value: Json) -> Json:
+        """A value of this node as the log will have it.
+
+        Raises `NodeFailure` when the value is too large, or all that the run would then have.
+        """
+        limits = self._advancer.journal.data_limits
+        body = encoded_value(value, limits)
+        self._size += len(body)
+        limits.check_run(self._run.log_bytes + self._size)
+        return msgspec.json.decode(body)
 
     def emit(self, event_type: str, payload: JsonObject, *, causation_id: str = "") -> str:
         """Put an event on the run's log, if this node's type may emit it."""
         event_id = self._advancer.journal.new_id()
-        payload = as_json(payload)
+        payload = self.json_of(payload)
         cause = causation_id or self.started_event
 
         def draft(burst: Burst) -> None:
@@ -122,7 +147,7 @@ class NodeCall:
                 code="validation_error",
                 retryable=False,
             )
-        value = as_json(value)
+        value = self.json_of(value)
         self._written[name] = value
 
         def draft(burst: Burst) -> None:
@@ -143,7 +168,7 @@ class NodeCall:
         self._check_access(name, "writers")
         declared = self.state.graph.channels.get(name)
         how = reducer or "replace" if declared is None else declared.reducer
-        value = as_written(as_json(value), reducer=how)
+        value = as_written(self.json_of(value), reducer=how)
         ttl_ms, max_size = channel_limits(self.state, name, self.node_id)
         group = group_of(context_channel(self.state.graph.nodes[self.node_id].config) or "")
         fault = check_write(value, reducer=how, max_size=max_size, group=group)
@@ -194,17 +219,16 @@ class NodeCall:
             return
         current = burst.state.channels.get(name, UNSET)
         folded = reduce(current, entry, reducer=how, at=burst.now, ttl_ms=ttl, max_size=size)
-        fault = next(iter(schema.iter_errors(folded)), None)
-        if fault is not None:
+        for violation in schema.violations(folded):
             raise NodeFailure(
-                f"channel {name}: {fault.message}", code="validation_error", retryable=False
+                f"channel {name}: {violation.message}", code=violation.code, retryable=False
             )
 
     def log(self, level: LogLevel, message: str, **fields: Json) -> None:
         """Put a line on the run's log."""
         payload: JsonObject = {"level": level, "message": message, "nodeId": self.node_id}
         if fields:
-            payload["fields"] = as_json(fields)
+            payload["fields"] = self.json_of(fields)
         self._drafts.append(lambda burst: self._append(burst, "log.appended", payload))
 
     def version(self, change_id: str, minimum: int, maximum: int) -> int:
@@ -224,13 +248,14 @@ class NodeCall:
 
     def add_artifact(self, artifact_type: str, content: Json, *, summary: str = "") -> str:
         """Keep a document with the run and return its id."""
-        body = msgspec.json.encode(self._advancer.journal.redactor.json(as_json(content)))
-        if len(body) > LARGEST_ARTIFACT_BYTES:
+        encoded = encoded_value(content)
+        if len(encoded) > LARGEST_ARTIFACT_BYTES:
             raise NodeFailure(
-                f"an artifact may have at most {LARGEST_ARTIFACT_BYTES} bytes, not {len(body)}",
+                f"an artifact may have at most {LARGEST_ARTIFACT_BYTES} bytes, not {len(encoded)}",
                 code="validation_error",
                 retryable=False,
             )
+        document: Json = msgspec.json.decode(encoded)
         # Derived, not random: a replay names its artifacts alike.
         artifact_id = f"{self.node_id}-{self.visit}-{self._artifacts}"
         self._artifacts += 1
@@ -242,7 +267,7 @@ class NodeCall:
                     node_id=self.node_id,
                     artifact_type=artifact_type,
                     created_at=burst.now,
-                    body=body,
+                    body=msgspec.json.encode(burst.redacted(document)),
                 )
             )
             payload = {
@@ -256,9 +281,25 @@ class NodeCall:
         self._drafts.append(draft)
         return artifact_id
 
+    async def violations(self, schema: UserSchema, value: Json) -> Sequence[Violation]:
+        """Find what a value breaks of a user's schema."""
+        return await self.offloading(lambda: schema.violations(value))
+
+    async def offloading(self, work: Callable[[], T]) -> T:
+        """Call synchronous code, and have a subprocess do what it offloads."""
+        return await self._advancer.journal.library.subprocesses.run(self.tenant, work)
+
     async def flush(self) -> None:
-        """Append what has been emitted so far."""
-        await self._advancer.executing.flush(self._run, self)
+        """Append what has been emitted so far.
+
+        A child that is refused because of a limit fails the node, and is not tried again with
+        what the node emits later.
+        """
+        try:
+            await self._advancer.executing.flush(self._run, self)
+        except (DescendantLimit, QuotaExceeded) as refusal:
+            self._drafts.clear()
+            raise no_room(refusal) from refusal
 
     async def spawn(
         self, workflow_id: str, inputs: JsonObject, *, causation_id: str = "", flush: bool = True
@@ -304,22 +345,35 @@ class NodeCall:
         if record.state == "failed" and record.outcome is not None:
             raise _recorded(self._opened(record.outcome, invocation_id))
         try:
-            result = as_json(await effect())
+            result = self.json_of(await effect())
         except NodeFailure as failure:
             # A failure worth another try leaves the claim open for the next attempt.
             if failure.error.retryable is False:
-                body = msgspec.json.encode(
-                    self._advancer.journal.redactor.json(_plain(failure.error))
-                )
+                body = msgspec.json.encode(await self.redacted(_plain(failure.error)))
                 await store.settle(
                     self.tenant, invocation_id, "failed", self._kept(body, invocation_id)
                 )
             raise
-        body = msgspec.json.encode(self._advancer.journal.redactor.json(result))
+        body = msgspec.json.encode(await self.redacted(result))
         kept = self._kept(body, invocation_id)
         await store.settle(self.tenant, invocation_id, "succeeded", kept)
         self._effects += 1
         return result
+
+    async def redacted(self, value: Json) -> Json:
+        """A value without secrets. A large one is examined by a thread; the tenants take turns."""
+        redactor = self.redactor
+        body = msgspec.json.encode(value)
+        if len(body) <= LARGE_BYTES:
+            return redactor.json(value)
+        subprocesses = self._advancer.journal.library.subprocesses
+        try:
+            return await subprocesses.in_thread(
+                self.tenant,
+                lambda: redactor.json(value) if redactor.may_hold_secret(body) else value,
+            )
+        except WorkFailed as failed:
+            raise Unavailable(f"a value is too large to be redacted now: {failed}") from failed
 
     def _kept(self, outcome: bytes, invocation_id: str) -> bytes:
         """An outcome as it is stored: sealed where it may hold what the run hides, or is to hide."""

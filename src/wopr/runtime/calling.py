@@ -17,6 +17,7 @@ from wopr.engine.triggers import scope
 from wopr.nodes.registry import NodeType, as_outcome
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import HoldLost, Unavailable, WoprError
+from wopr.protocol.offloading import WorkNeeded
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall
@@ -33,6 +34,8 @@ def call_now(run: ActiveRun, call: AgentCall, node_type: NodeType) -> Outcome:
         return expired
     try:
         return as_outcome(node_type.execute(call, *_arguments(run, call, node_type)))
+    except WorkNeeded:
+        raise
     except Exception as error:  # the outer edge of a node's own code
         return _failed(call, *_causes(error))
 
@@ -49,7 +52,7 @@ async def call_and_wait(run: ActiveRun, call: AgentCall, node_type: NodeType, no
     deadline = node_deadline(call.state, call.node_id)
     with anyio.move_on_after(None if deadline is None else (deadline - now) / 1000):
         try:
-            arguments = _arguments(run, call, node_type)
+            arguments = await call.offloading(lambda: _arguments(run, call, node_type))
             return await node_type.call(call, *arguments)
         except Exception as error:  # the outer edge of a node's own code
             causes = list(_causes(error))

@@ -7,13 +7,21 @@ from wopr.engine.snapshot import visible_variables
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.nodes.context import ChildView
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.errors import CapabilityRequired, NotFound, WoprError
+from wopr.protocol.errors import (
+    CapabilityRequired,
+    DescendantLimit,
+    NotFound,
+    QuotaExceeded,
+    WoprError,
+)
 from wopr.protocol.runs import Owner
 from wopr.runtime.active import ActiveRun
+from wopr.runtime.appender import Burst
 from wopr.runtime.journal import Journal
 from wopr.runtime.library import Compiled
 from wopr.runtime.starting import check_inputs, check_test_hooks, started_payload
 from wopr.store.port import Batch
+from wopr.store.port.runs import too_many_active
 
 # A workflow that calls itself must end somewhere.
 DEEPEST = 16
@@ -26,7 +34,9 @@ async def child_batch(
 ) -> Batch:
     """The first event of a child run, to be appended together with its parent's dispatch."""
     identity = parent.state.identity
+    root = identity.root_run_id or identity.run_id
     await _check_depth(journal, identity)
+    await _check_room(journal, identity.tenant, root)
     try:
         compiled = await journal.library.newest(identity.tenant, workflow_id)
         check_test_hooks(compiled)
@@ -44,19 +54,30 @@ async def child_batch(
         workflow_version=compiled.version,
         parent_run_id=identity.run_id,
         parent_node_id=node_id,
+        root_run_id=root,
     )
     vault = parent.vault.handed_down()
     run = ActiveRun(initial(child, compiled.graph), compiled, vault, None)
     if journal.is_shared:
         # Whoever is free takes it up.
         run.due_in = 0
-    burst = journal.burst(run)
     owner = parent.state.owner or Owner(tenant=identity.tenant)
     options = _inherited(parent.state, compiled)
-    burst.add(
-        "run.started", started_payload(compiled, inputs=inputs, owner=owner, configurable=options)
+    payload = started_payload(compiled, inputs=inputs, owner=owner, configurable=options)
+
+    def begin() -> Burst:
+        burst = journal.burst(run)
+        burst.add("run.started", payload)
+        return burst
+
+    burst = await journal.library.subprocesses.run(identity.tenant, begin)
+    return Batch(
+        run=journal.row(run, burst),
+        first=0,
+        events=tuple(burst.events),
+        artifacts=tuple(burst.artifacts),
+        limits=journal.quotas.creation_limits(identity.tenant),
     )
-    return Batch(run=journal.row(run, burst), first=0, events=tuple(burst.events))
 
 
 async def _check_depth(journal: Journal, identity: RunIdentity) -> None:
@@ -71,6 +92,34 @@ async def _check_depth(journal: Journal, identity: RunIdentity) -> None:
             code="recursion_limit_exceeded",
             retryable=False,
         )
+
+
+async def _check_room(journal: Journal, tenant: str, root_run_id: str) -> None:
+    """Fail a node whose next child goes beyond a limit. The append that creates it checks again."""
+    limits = journal.quotas.creation_limits(tenant)
+    root = await journal.store.run(tenant, root_run_id)
+    if limits.descendants and root is not None and root.descendants >= limits.descendants:
+        raise no_room(
+            DescendantLimit(root_run_id, limit=limits.descendants, current=root.descendants)
+        )
+    if limits.active_runs:
+        current = await journal.store.active_runs(tenant)
+        if current >= limits.active_runs:
+            raise no_room(too_many_active(limits.active_runs, current))
+    try:
+        await journal.quotas.check_write(tenant, "artifactBytes")
+    except QuotaExceeded as refusal:
+        raise no_room(refusal) from refusal
+
+
+def no_room(refusal: DescendantLimit | QuotaExceeded) -> NodeFailure:
+    """The failure of a node whose child was refused. A quota becomes free, so it may be tried again."""
+    return NodeFailure(
+        refusal.message,
+        code=refusal.code,
+        retryable=isinstance(refusal, QuotaExceeded),
+        details=dict(refusal.details),
+    )
 
 
 def _inherited(state: RunState, compiled: Compiled) -> JsonObject:

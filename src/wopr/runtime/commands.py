@@ -28,9 +28,9 @@ from wopr.protocol.runs import (
 from wopr.protocol.times import to_iso
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.advance import Advancer
-from wopr.runtime.appender import Burst
+from wopr.runtime.appender import Burst, encoded_value
 from wopr.runtime.audit import Audit
-from wopr.runtime.creating import Creator, Remember
+from wopr.runtime.creating import Creator, Remember, refusing_large_data
 from wopr.runtime.forking import accepted, begin_fork, fork_of, preview_of, source_of
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.requests import NewRun
@@ -106,6 +106,7 @@ class Commands:
                 supported=list(DRAIN_POLICIES),
             )
         async with self._held(tenant, run_id) as run:
+            _require_released(run)
             if run.pausing is not None and run.pausing.is_settled(run.state):
                 # What is over makes room for this one.
                 await self._advancer.transact(run, lambda _: None)
@@ -134,7 +135,7 @@ class Commands:
         body = msgspec.json.encode(wish)
         if not await self._journal.store.set_wish(identity.tenant, identity.run_id, body, now):
             # Ended elsewhere, or about to be cancelled with its parent.
-            raise _conflict(await self._journal.catch_up(run.state), "paused", "running")
+            raise _conflict((await self._journal.catch_up(run))[0], "paused", "running")
         run.pausing = wish
 
         def change(burst: Burst) -> None:
@@ -146,8 +147,10 @@ class Commands:
     async def resume(
         self, tenant: str, run_id: str, reason: str = "", *, by: str = "host"
     ) -> ResumeAnswer:
-        """Let a paused run go on."""
+        """Let a run go on that is paused or in quarantine."""
         async with self._held(tenant, run_id) as run:
+            if _is_quarantined(run):
+                return await self._release(run, by)
 
             def change(burst: Burst) -> None:
                 if burst.state.status != "paused":
@@ -162,6 +165,17 @@ class Commands:
                 run_id=run_id, status="running", resumed_at=to_iso(run.state.updated_at)
             )
 
+    async def _release(self, run: ActiveRun, by: str) -> ResumeAnswer:
+        """Take a run out of quarantine; the audit log has it even if the run ends the process."""
+        identity, now = run.state.identity, self._journal.now()
+        await self._audit.record(identity.tenant, by, "run.release", identity.run_id)
+        await self._journal.store.release(identity.tenant, identity.run_id, now)
+        run.row = await self._journal.store.run(identity.tenant, identity.run_id)
+        if run.row is not None:
+            self._advancer.wakeups.source.noted(run.row)
+            self._advancer.wakeups.source.woke(identity.tenant, identity.run_id)
+        return ResumeAnswer(run_id=identity.run_id, status="running", resumed_at=to_iso(now))
+
     async def set_variables(
         self, tenant: str, run_id: str, variables: JsonObject, *, by: str
     ) -> JsonObject:
@@ -169,13 +183,16 @@ class Commands:
         async with self._held(tenant, run_id) as run:
 
             def change(burst: Burst) -> None:
+                _require_released(run)
                 if burst.state.is_terminal:
                     raise Conflict(f"the run is {burst.state.status}", runStatus=burst.state.status)
                 for name, value in variables.items():
                     payload: JsonObject = {"name": name, "next": value}
                     if name in burst.state.variables:
                         payload["previous"] = burst.state.variables[name]
-                    burst.add("variable.changed", payload)
+                    with refusing_large_data():
+                        encoded_value(value, burst.limits)
+                        burst.add("variable.changed", payload)
                 self._note(burst, by, "run.set-variables", names=sorted(variables))
 
             await self._advancer.transact(run, change)
@@ -191,10 +208,12 @@ class Commands:
         by: str = "host",
     ) -> bytes:
         """Fork a run and return the encoded 201 answer; history and replay follow by themselves."""
+        self._journal.quotas.check_new_run(tenant)
         source = await source_of(self._journal, tenant, run_id, request)
         fork = await fork_of(self._journal, tenant, source, request)
         inputs = request.run_options_overlay.inputs
-        run, burst = await begin_fork(self._journal, tenant, source, fork, inputs)
+        with refusing_large_data():
+            run, burst = await begin_fork(self._journal, tenant, source, fork, inputs)
         self._note(burst, by, "run.fork", sourceRunId=run_id, mode=fork.mode, fromSeq=fork.from_seq)
         answer = encode(accepted(run.state.identity, fork))
         if self._journal.is_shared:
@@ -224,10 +243,13 @@ class Commands:
         async with self._held(tenant, run_id) as run:
 
             def change(burst: Burst) -> WoprError | None:
+                _require_released(run)
                 interrupt = pending(
                     burst.state, node_id, interrupt_id, value=value, by_token=by.by_token
                 )
-                refusal = resolve(burst, node_id, interrupt, value, by)
+                with refusing_large_data():
+                    encoded_value(value, burst.limits)
+                    refusal = resolve(burst, node_id, interrupt, value, by)
                 burst.is_urgent = True
                 self._note(
                     burst,
@@ -266,6 +288,20 @@ class Commands:
                 yield run
             finally:
                 self._advancer.release(run)
+
+
+def _is_quarantined(run: ActiveRun) -> bool:
+    return run.row is not None and run.row.quarantined_at is not None and not run.state.is_terminal
+
+
+def _require_released(run: ActiveRun) -> None:
+    """Refuse a command that would execute nodes of a run in quarantine."""
+    if _is_quarantined(run):
+        raise Conflict(
+            "the run is in quarantine because it ended the host's process: resume it first, or "
+            "cancel it",
+            runStatus=run.state.status,
+        )
 
 
 def _conflict(state: RunState, wanted: str, needed: RunStatus) -> Conflict:

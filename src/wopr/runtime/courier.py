@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 
 import anyio
@@ -9,6 +10,7 @@ import httpx
 
 from wopr import __version__
 from wopr.protocol.documents import encode
+from wopr.runtime.egress import Egress
 from wopr.runtime.subscriptions import Subscription
 from wopr.security.ssrf import DestinationDenied
 from wopr.security.webhook_signature import ALGORITHM, signature
@@ -24,27 +26,39 @@ _PREFIXES = ("X-openwop-", "OpenWOP-")
 class Courier:
     """Sends deliveries."""
 
-    def __init__(self, http: httpx.AsyncClient, timeout_seconds: float) -> None:
-        self._http = http
+    def __init__(self, egress: Egress, timeout_seconds: float) -> None:
+        self._egress = egress
         self._timeout = timeout_seconds
 
     async def deliver(self, subscription: Subscription, delivery: Delivery, now: int) -> str | None:
         """Deliver an event; None when the receiver took it, else why it did not."""
         body = body_of(subscription.tenant, delivery.body)
         headers = headers_of(subscription, delivery.type, body, now)
+        return await self.post(subscription.tenant, subscription.row.url, headers, body)
+
+    async def post(self, tenant: str, url: str, headers: dict[str, str], body: bytes) -> str | None:
+        """Send a body once; None when the receiver took it, else why it did not.
+
+        An empty tenant is the operator.
+        """
         try:
             with anyio.fail_after(self._timeout):
-                return await self._post(subscription.row.url, headers, body)
+                return await self._post(tenant, url, headers, body)
         except TimeoutError:
             return f"no answer within {self._timeout:g} seconds"
         except DestinationDenied as denied:
             return f"the destination is not allowed: {denied.reason}"
+        except httpx.PoolTimeout as busy:
+            return f"the request failed: {busy}"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return f"the request failed: {type(error).__name__}"
 
-    async def _post(self, url: str, headers: dict[str, str], body: bytes) -> str | None:
-        request = self._http.build_request("POST", url, headers=headers, content=body)
-        response = await self._http.send(request, stream=True)
+    async def _post(
+        self, tenant: str, url: str, headers: dict[str, str], body: bytes
+    ) -> str | None:
+        http = self._egress.client(tenant)
+        request = http.build_request("POST", url, headers=headers, content=body)
+        response = await http.send(request, stream=True)
         try:
             if not response.is_success:
                 # A redirect is one of these: the URL that was registered is the one that is told.
@@ -80,5 +94,10 @@ def headers_of(
         # A receiver that has not heard of the rotation yet goes on as before.
         values["Signature-Next"] = values["Signature"]
         values["Signature"] = signature(subscription.old_secret, timestamp, body)
+    return {"Content-Type": "application/json", **named_headers(values)}
+
+
+def named_headers(values: Mapping[str, str]) -> dict[str, str]:
+    """Headers with each of these values under both names that receivers look for."""
     named = {f"{prefix}{name}": v for prefix in _PREFIXES for name, v in values.items()}
-    return {"Content-Type": "application/json", "User-Agent": USER_AGENT, **named}
+    return {"User-Agent": USER_AGENT, **named}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
 import anyio
 
+from wopr.engine.outcome import NodeFailure
 from wopr.engine.state import RunIdentity, initial
-from wopr.protocol.documents import Unset, encode
-from wopr.protocol.errors import Conflict, SequenceTaken, Unavailable
+from wopr.protocol.documents import Json, Unset, encode
+from wopr.protocol.errors import Conflict, QuotaExceeded, SequenceTaken, TooLarge, Unavailable
+from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.advance import Advancer
 from wopr.runtime.requests import NewRun
@@ -30,6 +32,17 @@ UNFINISHED: tuple[str, ...] = (
     "cancelling",
 )
 DEDUP_RETRY_SECONDS = 5
+# How long a tenant that had no room for a run is refused further runs at once.
+FULL_MS = 250
+
+
+@contextmanager
+def refusing_large_data() -> Generator[None, None, None]:
+    """Answer 413 where what a client sent is too large for the log."""
+    try:
+        yield
+    except NodeFailure as failure:
+        raise TooLarge(failure.error.message) from failure
 
 
 class Creator:
@@ -39,6 +52,9 @@ class Creator:
         self._advancer = advancer
         self._journal = advancer.journal
         self._deduplicating = anyio.Lock()
+        # Tenants that have as many active runs as they may have: until when that is taken for
+        # granted, and the refusal.
+        self._full: dict[str, tuple[int, QuotaExceeded]] = {}
 
     async def create(self, new: NewRun, remember: Remember | None = None) -> bytes:
         """Start a run and return the encoded 201 answer.
@@ -46,6 +62,25 @@ class Creator:
         Every step that needs no waiting is taken at once, so a short run is created and
         completed by one append.
         """
+        self._journal.quotas.check_new_run(new.owner.tenant)
+        self._refuse_while_full(new.owner.tenant)
+        try:
+            return await self._create_alone(new, remember)
+        except QuotaExceeded as refusal:
+            self._full[new.owner.tenant] = (self._journal.now() + FULL_MS, refusal)
+            raise
+
+    def _refuse_while_full(self, tenant: str) -> None:
+        """Refuse a run of a tenant that was refused one a moment ago, without asking the store."""
+        full = self._full.get(tenant)
+        if full is None:
+            return
+        until, refusal = full
+        if self._journal.now() < until:
+            raise refusal.with_traceback(None)
+        del self._full[tenant]
+
+    async def _create_alone(self, new: NewRun, remember: Remember | None) -> bytes:
         if not new.dedup:
             return await self._create(new, remember)
         async with self._deduplicating, self._alone(new):
@@ -60,6 +95,16 @@ class Creator:
         return peers.alone(f"{new.owner.tenant}/{new.compiled.workflow_id}")
 
     async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
+        results: dict[bytes, Json | WorkFailed] = {}
+        while True:
+            try:
+                with known_results(results) if results else nullcontext():
+                    return await self._try_to_create(new, remember)
+            except WorkNeeded as needed:
+                subprocesses = self._journal.library.subprocesses
+                await subprocesses.add(new.owner.tenant, needed, results)
+
+    async def _try_to_create(self, new: NewRun, remember: Remember | None) -> bytes:
         compiled = new.compiled
         identity = RunIdentity(
             run_id=new.run_id or self._journal.new_id(),
@@ -81,7 +126,8 @@ class Creator:
             traceparent=new.traceparent,
             transport=new.transport,
         )
-        burst.add("run.started", payload)
+        with refusing_large_data():
+            burst.add("run.started", payload)
         answer = encode(run_accepted(identity, burst.iso))
         try:
             await self._advancer.begin(run, burst, remember(answer) if remember else None)

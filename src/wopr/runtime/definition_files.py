@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, Final, cast
-
-import yaml
+from typing import Final, cast
 
 from wopr.protocol.documents import JsonObject, encode
 
@@ -105,38 +102,14 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not a JSON number")
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML whose mappings have unique text keys and whose dates are text."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a mapping after checking its keys, before merge keys are folded in."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag not in (_TEXT_TAG, _MERGE_TAG):
-                raise _at(key, f"a key must be text; quote {str(key.value)!r}")
-            if key.value in seen:
-                raise _at(key, f"the key {key.value!r} comes twice")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
-
-
-_TEXT_TAG: Final = "tag:yaml.org,2002:str"
-_MERGE_TAG: Final = "tag:yaml.org,2002:merge"
-_TIME_TAG: Final = "tag:yaml.org,2002:timestamp"
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIME_TAG]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _at(node: yaml.Node, reason: str) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=reason, problem_mark=node.start_mark)
-
-
 def _load_yaml(path: Path, text: str) -> object:
+    # Imported for YAML only: the library is slow to import.
+    import yaml
+
+    from wopr.runtime.yaml_loader import StrictLoader
+
     try:
-        return cast("object", yaml.load(text, Loader=_Loader))
+        return cast("object", yaml.load(text, Loader=StrictLoader))
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         line = None if mark is None else mark.line + 1

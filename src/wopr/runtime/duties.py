@@ -27,7 +27,9 @@ log = structlog.get_logger("wopr.host")
 
 def duties_of(host: Host) -> tuple[Duty, ...]:
     """Tasks that go on until they are cancelled; where processes share a store, one has them."""
+    sink = () if host.audit_sink is None else (host.audit_sink.run_forever,)
     return (
+        *sink,
         partial(_keep_house, host),
         host.dispatcher.run_forever,
         host.audit.keep_checkpoints,
@@ -51,6 +53,7 @@ async def _keep_house(host: Host) -> None:
                 now - ANSWERS_KEPT_SECONDS * 1000, now - INVOCATIONS_KEPT_SECONDS * 1000
             )
             await host.store.forget_memories(now)
+            await host.store.correct_counters()
         except WoprError as error:
             log.error("housekeeping failed", code=error.code, message=str(error))
         await anyio.sleep(HOUSEKEEPING_SECONDS)

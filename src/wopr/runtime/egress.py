@@ -1,19 +1,24 @@
-"""Outgoing HTTP to destinations that somebody else named: resolve, check, dial what was checked."""
+"""Outgoing HTTP to destinations that users name: resolve, check, and dial what was checked."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import math
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Final, TypeAlias, cast
+from typing import Final, Self, TypeAlias, cast
 
 import anyio
 import httpcore
 import httpx
 
+from wopr.runtime.shares import Shares
 from wopr.security.ssrf import DestinationDenied, check_url, is_blocked_address
 
 Resolver: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -24,6 +29,8 @@ _PORTABLE_HEADERS: Final = frozenset(
     "accept accept-language user-agent traceparent tracestate "
     "content-type content-length content-encoding transfer-encoding".split()
 )
+# The tenant whose request this task sends: a connection pool tells its backend only the address.
+_tenant: ContextVar[str] = ContextVar("wopr.egress.tenant", default="")
 
 
 class ResponseTooLarge(httpx.TransportError):
@@ -31,9 +38,81 @@ class ResponseTooLarge(httpx.TransportError):
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
-    """Ask the system for every address of a name."""
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+    """Ask the system for every address of a name.
+
+    A thread of its own asks. The system may take long for a name, and a thread cannot be stopped:
+    a thread of a pool would be missing for other work. The thread does not keep the process alive.
+    """
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[Sequence[str]] = loop.create_future()
+
+    def settle(addresses: Sequence[str], fault: Exception | None) -> None:
+        if found.done():
+            return
+        if fault is None:
+            found.set_result(addresses)
+        else:
+            found.set_exception(fault)
+
+    def ask() -> None:
+        addresses: Sequence[str] = ()
+        fault: Exception | None = None
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos))
+        except Exception as failure:
+            fault = failure
+        # The loop is closed when the process stops before the system answers.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, addresses, fault)
+
+    threading.Thread(target=ask, name="wopr-lookup", daemon=True).start()
+    return await found
+
+
+class Lookups:
+    """Resolves names, a few for each tenant at once.
+
+    A request that ends before its lookup does not wait for it. The lookup keeps its place until it
+    ends, so the threads of a tenant are never more than its share.
+    """
+
+    def __init__(self, resolver: Resolver, each: int) -> None:
+        self._resolver = resolver
+        self._shares = Shares(each)
+        # The event loop itself keeps no task from being collected.
+        self._tasks: set[asyncio.Task[Sequence[str]]] = set()
+
+    async def begin(
+        self, tenant: str, host: str, port: int, deadline: float
+    ) -> asyncio.Task[Sequence[str]]:
+        """Begin to resolve a name, in the place of a tenant.
+
+        Raises `httpcore.PoolTimeout` when the tenant has no place free until the deadline.
+        """
+        try:
+            with anyio.fail_after(deadline - anyio.current_time()):
+                await self._shares.take(tenant)
+        except TimeoutError as late:
+            raise httpcore.PoolTimeout(
+                f"{self._shares.each} names are being resolved for this tenant, which is the limit "
+                "(WOPR_MAX_LOOKUPS_PER_TENANT), and none was done before the timeout"
+            ) from late
+
+        def end(task: asyncio.Task[Sequence[str]]) -> None:
+            self._tasks.discard(task)
+            self._shares.give_back(tenant)
+            if not task.cancelled():
+                # Marks the error as seen: the request may have ended before.
+                task.exception()
+
+        task = asyncio.create_task(self._resolve(host, port))
+        self._tasks.add(task)
+        task.add_done_callback(end)
+        return task
+
+    async def _resolve(self, host: str, port: int) -> Sequence[str]:
+        return await self._resolver(host, port)
 
 
 class PinnedBackend(httpcore.AsyncNetworkBackend):
@@ -46,12 +125,12 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
 
     def __init__(
         self,
-        resolver: Resolver,
+        lookups: Lookups,
         *,
         allow_private: bool,
         dialler: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
-        self._resolver = resolver
+        self._lookups = lookups
         self._allow_private = allow_private
         # httpcore types its own as a stand-in for when anyio is missing.
         own = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
@@ -66,28 +145,19 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
         """Connect to the first address of the host that answers."""
+        deadline = anyio.current_time() + (math.inf if timeout is None else timeout)
+        lookup = None
+        if not _is_address(host):
+            lookup = await self._lookups.begin(_tenant.get(), host, port, deadline)
         try:
-            with anyio.fail_after(timeout):
-                addresses = await self._checked(host, port)
+            with anyio.fail_after(deadline - anyio.current_time()):
+                addresses = [host] if lookup is None else await _resolved(lookup)
+                # One private address among public ones is refused too: the resolver picks the order.
+                if not self._allow_private and any(map(is_blocked_address, addresses)):
+                    raise DestinationDenied("the name leads to an address that is not public")
                 return await self._first(addresses, port, local_address, socket_options)
         except TimeoutError as late:
             raise httpcore.ConnectTimeout(f"no connection within {timeout} s") from late
-
-    async def _checked(self, host: str, port: int) -> Sequence[str]:
-        addresses = [host] if _is_address(host) else await self._resolved(host, port)
-        # One private address among public ones is refused too: the resolver picks the order.
-        if not self._allow_private and any(map(is_blocked_address, addresses)):
-            raise DestinationDenied("the name leads to an address that is not public")
-        return addresses
-
-    async def _resolved(self, host: str, port: int) -> Sequence[str]:
-        try:
-            addresses = await self._resolver(host, port)
-        except (OSError, UnicodeError) as unknown:
-            raise httpcore.ConnectError("the name does not resolve") from unknown
-        if not addresses:
-            raise httpcore.ConnectError("the name has no address")
-        return addresses
 
     async def _first(
         self,
@@ -107,10 +177,11 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         raise failure or httpcore.ConnectError("no address to dial")
 
 
-class GuardedTransport(httpx.AsyncBaseTransport):
-    """An httpx transport that checks every request and caps every answer.
+class Egress:
+    """The outgoing connections of a host, with a share for each tenant.
 
-    Each hop of a redirect is a request of its own and passes here again.
+    The number of all connections has no limit of its own: requests of one tenant that hang could
+    use it up for the others.
     """
 
     def __init__(
@@ -118,59 +189,125 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         *,
         allow_private: bool,
         max_response_bytes: int,
+        timeout: float | httpx.Timeout,
+        requests_each: int = 50,
+        lookups_each: int = 4,
         resolver: Resolver = resolve,
         ssl_context: ssl.SSLContext | None = None,
         dialler: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
-        self._allow_private = allow_private
-        self._max_response_bytes = max_response_bytes
-        backend = PinnedBackend(resolver, allow_private=allow_private, dialler=dialler)
-        self._pool = httpcore.AsyncConnectionPool(
+        self.allow_private = allow_private
+        self.max_response_bytes = max_response_bytes
+        self.requests = Shares(requests_each)
+        self._timeout = timeout
+        self.pool = httpcore.AsyncConnectionPool(
             ssl_context=ssl_context or httpx.create_ssl_context(),
-            max_connections=100,
+            max_connections=None,
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
-            network_backend=backend,
+            network_backend=PinnedBackend(
+                Lookups(resolver, lookups_each), allow_private=allow_private, dialler=dialler
+            ),
         )
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close every connection."""
+        await self.pool.aclose()
+
+    def client(self, tenant: str) -> httpx.AsyncClient:
+        """The client for destinations that a tenant named.
+
+        It follows no redirect by itself (use `follow`), reads no proxy from the environment and
+        keeps no cookies.
+        """
+        found = self._clients.get(tenant)
+        # A node may have closed it.
+        if found is None or found.is_closed:
+            found = self._clients[tenant] = httpx.AsyncClient(
+                transport=GuardedTransport(self, tenant),
+                timeout=self._timeout,
+                trust_env=False,
+                follow_redirects=False,
+                cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
+            )
+        return found
+
+
+class GuardedTransport(httpx.AsyncBaseTransport):
+    """An httpx transport that checks every request of a tenant and caps every answer.
+
+    Each hop of a redirect is a request of its own and passes here again. A request has a place of
+    its tenant until its answer is closed.
+    """
+
+    def __init__(self, egress: Egress, tenant: str) -> None:
+        self._egress = egress
+        self._tenant = tenant
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request. Raises `DestinationDenied` before anything is dialled."""
-        check_url(str(request.url), allow_private=self._allow_private)
+        egress = self._egress
+        check_url(str(request.url), allow_private=egress.allow_private)
         request.headers["Host"] = request.url.netloc.decode("ascii")
         # The cap counts bytes on the wire; a small compressed body could unpack to a huge one.
         request.headers["Accept-Encoding"] = "identity"
-        with _as_httpx_errors():
-            answer = await self._pool.handle_async_request(_core_request(request))
+        await self._take_place(request)
+        place = ExitStack()
+        place.callback(egress.requests.give_back, self._tenant)
+        try:
+            # The connection is opened by this task, so the backend sees this value.
+            _tenant.set(self._tenant)
+            with _as_httpx_errors():
+                answer = await egress.pool.handle_async_request(_core_request(request))
+        except BaseException:
+            place.close()
+            raise
         response = httpx.Response(
             status_code=answer.status,
             headers=answer.headers,
-            stream=_CappedStream(answer, self._max_response_bytes),
+            stream=_CappedStream(answer, egress.max_response_bytes, place),
             extensions=cast("dict[str, object]", answer.extensions),
         )
         await self._require_fitting(response)
         return response
 
+    async def _take_place(self, request: httpx.Request) -> None:
+        """Wait for a place of the tenant, as long as the request's own timeout allows."""
+        timeout = cast("dict[str, float | None]", request.extensions.get("timeout", {}))
+        requests = self._egress.requests
+        try:
+            with anyio.fail_after(timeout.get("pool")):
+                await requests.take(self._tenant)
+        except TimeoutError as late:
+            raise httpx.PoolTimeout(
+                f"{requests.each} requests of this tenant are under way, which is the limit "
+                "(WOPR_MAX_OUTGOING_PER_TENANT), and none ended before the timeout"
+            ) from late
+
     async def _require_fitting(self, response: httpx.Response) -> None:
         """Refuse by the headers alone what could only fail later."""
         length = response.headers.get("Content-Length", "")
-        if len(length) > 19 or (length.isdecimal() and int(length) > self._max_response_bytes):
+        if len(length) > 19 or (
+            length.isdecimal() and int(length) > self._egress.max_response_bytes
+        ):
             await response.aclose()
-            raise ResponseTooLarge(f"the answer is over {self._max_response_bytes} bytes")
+            raise ResponseTooLarge(f"the answer is over {self._egress.max_response_bytes} bytes")
         if response.headers.get("Content-Encoding", "identity") != "identity":
             await response.aclose()
             raise httpx.RemoteProtocolError("the answer is compressed though none was asked for")
 
-    async def aclose(self) -> None:
-        """Close every connection."""
-        await self._pool.aclose()
-
 
 class _CappedStream(httpx.AsyncByteStream):
-    """The body of an answer, up to a limit."""
+    """The body of an answer, up to a limit. Closing it gives the place of the request back."""
 
-    def __init__(self, answer: httpcore.Response, limit: int) -> None:
+    def __init__(self, answer: httpcore.Response, limit: int, place: ExitStack) -> None:
         self._answer = answer
         self._limit = limit
+        self._place = place
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         received = 0
@@ -182,35 +319,8 @@ class _CappedStream(httpx.AsyncByteStream):
                 yield part
 
     async def aclose(self) -> None:
-        await self._answer.aclose()
-
-
-def guarded_client(
-    *,
-    allow_private: bool,
-    max_response_bytes: int,
-    timeout: float | httpx.Timeout,
-    resolver: Resolver = resolve,
-    ssl_context: ssl.SSLContext | None = None,
-) -> httpx.AsyncClient:
-    """Build the client for destinations that somebody else named.
-
-    It follows no redirect by itself (use `follow`), reads no proxy from the environment and
-    keeps no cookies: tenants share it.
-    """
-    transport = GuardedTransport(
-        allow_private=allow_private,
-        max_response_bytes=max_response_bytes,
-        resolver=resolver,
-        ssl_context=ssl_context,
-    )
-    return httpx.AsyncClient(
-        transport=transport,
-        timeout=timeout,
-        trust_env=False,
-        follow_redirects=False,
-        cookies=CookieJar(policy=DefaultCookiePolicy(allowed_domains=[])),
-    )
+        with self._place:
+            await self._answer.aclose()
 
 
 async def follow(
@@ -240,6 +350,17 @@ def _next_hop(before: httpx.Request, after: httpx.Request) -> httpx.Request:
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
+
+
+async def _resolved(lookup: asyncio.Task[Sequence[str]]) -> Sequence[str]:
+    """The addresses that a lookup finds. It continues when the caller is cancelled."""
+    try:
+        addresses = await asyncio.shield(lookup)
+    except (OSError, UnicodeError) as unknown:
+        raise httpcore.ConnectError("the name does not resolve") from unknown
+    if not addresses:
+        raise httpcore.ConnectError("the name has no address")
+    return addresses
 
 
 def _is_address(host: str) -> bool:

@@ -49,7 +49,8 @@ class Executing:
         try:
             with scope:
                 outcome = await self._call(run, call)
-            async with run.lock:
+            turns = self._advancer.wakeups.turns
+            async with turns.turn(call.tenant), turns.locked(run.lock):
                 try:
                     await self._finish(run, call, outcome, scope)
                 finally:

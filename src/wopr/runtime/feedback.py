@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import msgspec
 
 from wopr.feedback.annotations import Annotator
 from wopr.feedback.annotations import Author as Author
@@ -12,17 +16,23 @@ from wopr.feedback.queues import Queues
 from wopr.feedback.summary import Summaries
 from wopr.protocol.annotations import Annotation
 from wopr.protocol.documents import JsonObject, Unset, encode
+from wopr.protocol.errors import Unavailable
+from wopr.protocol.references import MARK, referred_bytes
 from wopr.runtime.audit import Entries
 from wopr.runtime.bus import Bus, Notice
 from wopr.runtime.commands import Commands
+from wopr.runtime.heavy_reads import off_loop
 from wopr.runtime.journal import Journal
 from wopr.runtime.judging import JudgeRuns, JudgeWork
 from wopr.runtime.readers import Readers
+from wopr.runtime.spilling import Spilled
 from wopr.store.port import RunRow
 from wopr.store.port.audit import AuditDraft
 
 ANNOTATED = "run.annotated"
 ANNOTATE = "run.annotate"
+# A run with more bytes, those of its large values included, keeps its references in exports.
+MOST_WHOLE_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,14 +100,31 @@ def feedback_of(
     async def snapshot(tenant: str, run: RunRow) -> bytes:
         if run.snapshot is not None:
             return run.snapshot
-        return encode(await readers.fold(tenant, run))
+        return (await readers.snapshot_in_turn(tenant, run.run_id, must=True)).body
+
+    async def whole_snapshot(tenant: str, run: RunRow) -> bytes:
+        body = await snapshot(tenant, run)
+        if MARK not in body:
+            return body
+        async with readers.heavy_reads.turn(tenant, must=True):
+            found: JsonObject = await off_loop(len(body), partial(msgspec.json.decode, body))
+            size = len(body) + referred_bytes(found)
+            if size > MOST_WHOLE_BYTES:
+                return body
+            try:
+                whole = await Spilled().resolve(journal.store, tenant, run.run_id, found)
+            except Unavailable:
+                # Data of an observed run is not escaped: it may look like a reference.
+                return body
+            return await off_loop(size, partial(encode, whole))
 
     store, now, new_id = journal.store, journal.now, journal.new_id
     annotator = Annotator(
         store,
-        redactor=journal.redactor,
+        redactors=journal.redactors,
         snapshot=snapshot,
         listener=Announcer(audit, bus, journal),
+        check_quota=journal.quotas.check_write,
         now=now,
         new_id=new_id,
     )
@@ -105,15 +132,15 @@ def feedback_of(
         store,
         annotator,
         start=JudgeRuns(commands, journal.library),
-        snapshot=snapshot,
+        snapshot=whole_snapshot,
         now=now,
         new_id=new_id,
     )
     return Feedback(
         annotator=annotator,
         summaries=Summaries(store, now),
-        queues=Queues(store, annotator, redactor=journal.redactor, now=now, new_id=new_id),
+        queues=Queues(store, annotator, redactors=journal.redactors, now=now, new_id=new_id),
         judges=judges,
         judge_work=JudgeWork(judges),
-        exports=Exports(store, snapshot),
+        exports=Exports(store, whole_snapshot),
     )

@@ -12,7 +12,6 @@ from wopr.fleet.keeping import Keeping, KeepRule
 from wopr.fleet.views import Views
 from wopr.runtime.advertise_fleet import push_limit
 from wopr.runtime.audit import Audit
-from wopr.runtime.buckets import TokenBuckets
 from wopr.runtime.bus import Bus
 from wopr.runtime.feedback import annotation_audit
 from wopr.runtime.fleet_debts import SHARED_SWEEP_SECONDS, SWEEP_SECONDS, Debts
@@ -23,6 +22,7 @@ from wopr.runtime.observed_run import LogRules
 from wopr.runtime.observing import Observers
 from wopr.runtime.otlp import OtlpIntake, TraceTeller
 from wopr.runtime.projecting import Projection
+from wopr.runtime.quotas import PushLimit
 from wopr.runtime.settings import Settings
 from wopr.runtime.transitions import Projectors, Transitions
 
@@ -33,7 +33,7 @@ class Fleet:
 
     ingest: Ingest
     views: Views
-    buckets: TokenBuckets
+    pushes: PushLimit
     keeper: Keeper
     demo: Demo
     transitions: Transitions
@@ -55,11 +55,14 @@ def fleet_of(
     agents: Agents,
 ) -> Fleet:
     """Put the parts together."""
-    store, now, redactor = journal.store, journal.now, journal.redactor
-    rules = LogRules(guard=journal.guard, redactor=redactor, audit=partial(annotation_audit, audit))
-    observers = Observers(store, bus, rules, now=now, new_id=journal.new_id)
+    store, now, redactors = journal.store, journal.now, journal.redactors
+    rules = LogRules(
+        guard=journal.guard, redactors=redactors, audit=partial(annotation_audit, audit)
+    )
+    appended = journal.quotas.appended
+    observers = Observers(store, bus, rules, now=now, new_id=journal.new_id, appended=appended)
     rule = KeepRule.of_days(settings.fleet_keep_days)
-    ingest = Ingest(store, now, observers, redact=redactor.text, rule=rule)
+    ingest = Ingest(store, now, observers, redact=redactors.text, rule=rule)
     projectors = Projectors(agents, settings.confidence_floor)
     projection = Projection(store, ingest.put_own, projectors.new)
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
@@ -69,7 +72,7 @@ def fleet_of(
     otlp = OtlpIntake(
         store,
         now,
-        redactor.text,
+        redactors.text,
         settle_ms=settle_ms,
         keeps_content=settings.otel_content,
     )
@@ -84,7 +87,7 @@ def fleet_of(
     return Fleet(
         ingest=ingest,
         views=Views(store, now),
-        buckets=TokenBuckets(settings.ingest_rate_limit, time.monotonic),
+        pushes=PushLimit(settings.ingest_rate_limit, time.monotonic),
         keeper=Keeper(Keeping(store, now, rule), audit),
         demo=Demo(store, ingest, now),
         transitions=Transitions(store, observers.catch_up, projectors),

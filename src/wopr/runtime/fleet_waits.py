@@ -43,10 +43,12 @@ async def with_interrupts(
 
 async def _interrupt_of(inbox: Suspensions, tenant: str, agent: AgentInRun) -> str | None:
     where = SuspensionFilter(run_id=agent.run_id)
-    found = (await inbox.pending(tenant, where, None, _MOST)).suspensions
+    page = await inbox.pending(tenant, where, None, _MOST)
+    found = page.suspensions
     own = [each for each in found if _asker(each) == agent.agent_id]
     # A question that names no agent can only be this one's where it is the only one.
-    return (own or found)[0].interrupt_id if own or len(found) == 1 else None
+    is_only = len(found) == 1 and page.next_after is None
+    return (own or found)[0].interrupt_id if own or is_only else None
 
 
 def _asker(suspension: Suspension) -> str | None:

@@ -25,9 +25,10 @@ from wopr.runtime.journal import Journal
 from wopr.runtime.library import Compiled
 from wopr.runtime.requests import check_overlay
 from wopr.runtime.settings import Settings
+from wopr.runtime.spilling import Spilled
 from wopr.runtime.vault import Vault
 from wopr.security.keys import Principal
-from wopr.store.port import RunRow
+from wopr.store.port import RunRow, StoredEvent
 
 # Events copied by one append: a long prefix is copied in several, and lets others in between.
 COPIED_AT_ONCE = 200
@@ -55,7 +56,14 @@ async def check_fork(
         return
     [started] = await read_events(journal, principal.tenant, run_id, 1)
     compiled = await compiled_of(journal, principal.tenant, source)
-    check_overlay(request, started.payload, compiled, principal=principal, settings=settings)
+    await check_overlay(
+        request,
+        started.payload,
+        compiled,
+        principal=principal,
+        library=journal.library,
+        settings=settings,
+    )
 
 
 async def source_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> RunRow:
@@ -95,13 +103,19 @@ def start_of(request: ForkRun) -> int:
 
 
 async def read_events(journal: Journal, tenant: str, run_id: str, end: int) -> list[RunEvent]:
-    """A run's events below `end`."""
-    events: list[RunEvent] = []
+    """A run's events below `end`, with the values that they refer to."""
+    stored = await read_log(journal, tenant, run_id, end)
+    return await journal.whole(tenant, run_id, stored, Spilled())
+
+
+async def read_log(journal: Journal, tenant: str, run_id: str, end: int) -> list[StoredEvent]:
+    """A run's events below `end`, as they are stored."""
+    events: list[StoredEvent] = []
     while len(events) < end:
         page = await journal.store.read(tenant, run_id, len(events), min(end - len(events), 1000))
         if not page:
             break
-        events += [_EVENTS.decode(event.body) for event in page]
+        events += page
     return events
 
 
@@ -118,6 +132,7 @@ async def open_fork(journal: Journal, tenant: str, source: RunRow, fork: Fork) -
         tenant=tenant,
         workflow_id=source.workflow_id,
         workflow_version=source.workflow_version,
+        root_run_id=source.root_run_id or source.run_id,
         fork=fork,
     )
     return ActiveRun(initial(identity, compiled.graph), compiled, Vault(), None)
@@ -131,7 +146,7 @@ async def fork_of(journal: Journal, tenant: str, source: RunRow, request: ForkRu
     before = _fork_before(source)
     # What the first event says is said there; what is kept beside the log is kept as clean.
     options = msgspec.to_builtins(replace(request.run_options_overlay, inputs={}))
-    overlay = msgspec.convert(journal.redactor.json(options), OptionsOverlay)
+    overlay = msgspec.convert(journal.redactors.of(tenant).json(options), OptionsOverlay)
     shifts = [] if before is None else before.shifts
     start = start_of(request)
     if request.mode == "branch":
@@ -197,12 +212,16 @@ async def begin_fork(
     """A fork with its first event, to be committed; the rest of its history follows."""
     run = await open_fork(journal, tenant, source, fork)
     first = await read_events(journal, tenant, fork.source_run_id, 1)
-    burst = journal.burst(run)
-    if fork.from_seq or fork.mode == "replay":
-        copy_events(burst, first, {})
-    else:
-        burst.add("run.started", first_payload(first[0], fork, inputs))
-    return run, burst
+
+    def begin() -> Burst:
+        burst = journal.burst(run)
+        if fork.from_seq or fork.mode == "replay":
+            copy_events(burst, first, {})
+        else:
+            burst.add("run.started", first_payload(first[0], fork, inputs))
+        return burst
+
+    return run, await journal.library.subprocesses.run(tenant, begin)
 
 
 async def preview_of(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
@@ -219,7 +238,9 @@ async def preview_of(journal: Journal, tenant: str, run_id: str, request: ForkRu
         inputs = request.run_options_overlay.inputs
         events[0] = replace(events[0], payload=first_payload(events[0], fork, inputs))
     effectful = {node_id for node_id in run.compiled.types if run.compiled.may_have_effect(node_id)}
-    return preview(events, run.state, fork, effectful, journal.limits)
+    return await journal.library.subprocesses.run(
+        tenant, lambda: preview(events, run.state, fork, effectful, journal.limits)
+    )
 
 
 def copy_events(burst: Burst, events: list[RunEvent], ids: dict[str, str]) -> None:

@@ -11,10 +11,11 @@ from wopr.engine.plan import plan
 from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
 from wopr.engine.steps import Resume, Skip, Start, Step
-from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
+from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
 from wopr.protocol.runs import RunError
 from wopr.protocol.times import to_millis
 from wopr.runtime.active import ActiveRun
@@ -23,7 +24,6 @@ from wopr.runtime.forking import COPIED_AT_ONCE, copy_events, read_events
 from wopr.runtime.holding import SAFETY_MS
 from wopr.runtime.journal import MOST_RACES
 from wopr.runtime.replay_burst import ReplayBurst, Script
-from wopr.runtime.stepping import LARGEST_BURST
 from wopr.runtime.steps import error_json, fail_node, stop_nodes, take
 
 if TYPE_CHECKING:
@@ -64,15 +64,22 @@ class Forks:
         self, run: ActiveRun, work: Callable[[ActiveRun, Fork], Awaitable[None]]
     ) -> bool:
         """Do a part of the work; once more from where the log ends if another process wrote too."""
-        for _ in range(MOST_RACES):
+        races = 0
+        results: dict[bytes, Json | WorkFailed] = {}
+        while races < MOST_RACES:
             fork = run.state.identity.fork
             if fork is None or run.state.is_terminal:
                 return True
             # A crash between two commits leaves a wake-up behind, where others can answer it.
             run.due_in = SAFETY_MS if self._journal.is_shared else None
             try:
-                await work(run, fork)
+                with known_results(results):
+                    await work(run, fork)
+            except WorkNeeded as needed:
+                self._journal.undo(run)
+                await self._advancer.add_result(run, needed, results)
             except SequenceTaken:
+                races += 1
                 await self._advancer.reload(run)
             else:
                 return True
@@ -211,7 +218,7 @@ class Forks:
 
     def _fill(self, run: ActiveRun, burst: ReplayBurst) -> None:
         """Work out events until the burst is full, the run ends, or nothing more can happen."""
-        while not burst.state.is_terminal and len(burst.events) < LARGEST_BURST:
+        while not burst.state.is_terminal and not burst.is_full:
             if burst.script.has_diverged and _holds_masked_values(run):
                 _end(run, burst, "the source run's sensitive values are on record only masked")
                 return

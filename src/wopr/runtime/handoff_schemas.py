@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import jsonschema_rs
-
 from wopr.engine.outcome import Completed, Failed, NodeFailure
 from wopr.engine.state import RunState
+from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.runs import RunError
 
@@ -79,10 +78,8 @@ def _makes_outputs(state: RunState, node_id: str) -> bool:
     return not state.graph.outgoing[node_id] if primary is None else primary == node_id
 
 
-def _fault(schema: jsonschema_rs.Draft202012Validator | None, value: Json) -> str | None:
-    """The first thing that a schema has against a value."""
-    error = None if schema is None else next(iter(schema.iter_errors(value)), None)
-    if error is None:
-        return None
-    place = ".".join(str(step) for step in error.instance_path) or "the whole"
-    return f"{place}: {error.message}"
+def _fault(schema: UserSchema | None, value: Json) -> str | None:
+    """Say what is wrong with a value, if anything is."""
+    for violation in () if schema is None else schema.violations(value):
+        return f"{violation.place() or 'the whole'}: {violation.message}"
+    return None

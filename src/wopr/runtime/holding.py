@@ -14,20 +14,35 @@ import anyio
 
 from wopr.engine.state import RunState
 from wopr.runtime.active import ActiveRun
+from wopr.runtime.held_bytes import HeldBytes
 from wopr.store.port import Claim
 
 # A run that goes on at once has a wake-up some seconds out, in case its process does not live on.
 SAFETY_MS = 3000
 # When a run is looked at again that nobody had room for.
 PUT_OFF_MS = 500
+# When another process looks at a run that this one has no memory for.
+NO_MEMORY_MS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldingLimits:
-    """How many runs with nodes in flight one process has at once; 0 is no limit for a tenant."""
+    """How many runs with nodes in flight one process has at once, in all and of one tenant.
+
+    `memory_bytes` bounds the memory of the large ones among them.
+
+    With 0 for a tenant, one tenant has at most four fifths of all, so that there is always room for
+    the runs of another one.
+    """
 
     runs: int = 1000
     runs_per_tenant: int = 0
+    memory_bytes: int = 512 * 1024 * 1024
+
+    @property
+    def of_one_tenant(self) -> int:
+        """The most runs of one tenant."""
+        return self.runs_per_tenant or max(1, self.runs * 4 // 5)
 
 
 class Holding:
@@ -39,6 +54,7 @@ class Holding:
         self.process = process
         self.executes = executes
         self._limits = limits or HoldingLimits()
+        self.memory = HeldBytes(self._limits.memory_bytes)
         self._held: defaultdict[str, set[str]] = defaultdict(set)
         self._changed = anyio.Event()
 
@@ -53,13 +69,12 @@ class Holding:
         return sum(len(runs) for runs in self._held.values())
 
     def may_take(self, tenant: str) -> bool:
-        """Whether there is room for one more run of this tenant."""
+        """Whether there is room for one more run of this tenant, if there is memory for it."""
         if not self.is_shared:
             return True
         if not self.has_room:
             return False
-        most = self._limits.runs_per_tenant
-        return not most or len(self._held.get(tenant, ())) < most
+        return len(self._held.get(tenant, ())) < self._limits.of_one_tenant
 
     @property
     def has_room(self) -> bool:
@@ -97,6 +112,9 @@ class Holding:
         """When somebody must look at a run after its append; None when only its timers say so."""
         if not self.is_shared:
             return None
+        identity = state.identity
+        if self.memory.is_waiting(identity.tenant, identity.run_id):
+            return NO_MEMORY_MS
         if run.launch and (claim is None or not claim.keeps):
             # Another process must execute these nodes.
             return PUT_OFF_MS if self.executes else 0
@@ -112,9 +130,10 @@ class Holding:
 
     def note(self, run: ActiveRun) -> None:
         """Hear whether this process has a run, after it was written or given up."""
+        identity = run.state.identity
+        self.memory.update(identity.tenant, identity.run_id, run.held_bytes)
         if not self.is_shared:
             return
-        identity = run.state.identity
         if run.is_held:
             self._held[identity.tenant].add(identity.run_id)
         elif identity.tenant in self._held:

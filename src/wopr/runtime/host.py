@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import anyio
-import httpx
 import msgspec
+import structlog
 
 from wopr.agents.memory import Memory
 from wopr.agents.registry import Agents
@@ -27,17 +29,20 @@ from wopr.runtime.advance import Advancer
 from wopr.runtime.advertise import MAX_RESPONSE_BODY_BYTES, capabilities
 from wopr.runtime.advertise_agents import floor_of
 from wopr.runtime.agent_call import AgentServices
-from wopr.runtime.appender import Guard
+from wopr.runtime.appender import DataLimits, Guard
 from wopr.runtime.audit import Audit, audit_key
+from wopr.runtime.audit_sink import AuditSink, audit_sink
 from wopr.runtime.bus import Bus
 from wopr.runtime.commands import Commands
 from wopr.runtime.courier import MAX_RESPONSE_BYTES as MAX_RECEIPT_BYTES
 from wopr.runtime.courier import Courier
 from wopr.runtime.duties import duties_of
-from wopr.runtime.egress import guarded_client
+from wopr.runtime.egress import Egress
+from wopr.runtime.encryption_keys import content_cipher
 from wopr.runtime.feedback import Feedback, feedback_of
 from wopr.runtime.fleet import Fleet, fleet_of
-from wopr.runtime.host_secret import host_secret
+from wopr.runtime.heavy_reads import HeavyReads
+from wopr.runtime.host_secret import TENANT_KEY, host_secret
 from wopr.runtime.installing import install_agents, register_workflows
 from wopr.runtime.journal import Journal
 from wopr.runtime.keyring import Keyring
@@ -45,6 +50,7 @@ from wopr.runtime.library import Library
 from wopr.runtime.logs import redact_logs
 from wopr.runtime.metrics import Metrics
 from wopr.runtime.models import Offered, llm_services, model_fault_of, offered, providers_of
+from wopr.runtime.quotas import Quotas
 from wopr.runtime.readers import Readers
 from wopr.runtime.settings import Settings
 from wopr.runtime.sharing import (
@@ -56,6 +62,7 @@ from wopr.runtime.sharing import (
     source_of,
 )
 from wopr.runtime.sources import Sources
+from wopr.runtime.subprocess_pool import SubprocessPool
 from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.tool_calls import ToolPolicy
 from wopr.runtime.tracing import Tracing
@@ -63,7 +70,7 @@ from wopr.runtime.watchdog import Watchdog
 from wopr.runtime.webhooks import Dispatcher
 from wopr.security.audit_chain import CheckpointKey
 from wopr.security.keys import parse_env_keys
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import Seal, derive
 from wopr.store.open import serving_store
 from wopr.store.port import Store
@@ -90,9 +97,13 @@ class Host:
     sources: Sources
     feedback: Feedback
     audit: Audit
+    # Copies the audit log elsewhere; None where no sink is set.
+    audit_sink: AuditSink | None
     subscriptions: Subscriptions
     dispatcher: Dispatcher
     fleet: Fleet
+    quotas: Quotas
+    heavy_reads: HeavyReads
     discovery: bytes
     discovery_etag: str
     first_key: str | None
@@ -106,6 +117,14 @@ class Host:
     )
     # This process among the others; None where it has the store to itself.
     sharing: Sharing | None = None
+
+
+_WEAK_LOGIN = (
+    "the database login owns the tables: SQL with this login can read every tenant; serve with a "
+    "login that is only a member of wopr_service"
+)
+
+log = structlog.get_logger("wopr.host")
 
 
 @asynccontextmanager
@@ -126,15 +145,28 @@ async def running_host(
     sources = sources or Sources()
     registry = registry or builtin_registry(with_conformance=settings.conformance)
     tracing = Tracing.from_environment(with_content=settings.otel_content)
-    http = _client(settings, sources, MAX_RESPONSE_BODY_BYTES, 30)
-    # Receivers of webhooks have connections of their own, so that they are in no node's way.
-    hooks = _client(settings, sources, MAX_RECEIPT_BYTES, 5)
-    llm = offered(settings, models, toolbox)
-    stored = serving_store(settings.database_url, settings.store_options)
-    async with stored as store, http, hooks, llm as parts:
+    egress = _egress(
+        settings, sources, MAX_RESPONSE_BODY_BYTES, 30, settings.max_outgoing_per_tenant
+    )
+    # Webhooks have connections and lookups of their own, so that they do not delay nodes.
+    hooks = _egress(settings, sources, MAX_RECEIPT_BYTES, 5, settings.max_deliveries_per_tenant)
+    pool = SubprocessPool(settings.pool_limits)
+    llm = offered(settings, models, toolbox, pool)
+    secret = host_secret(settings.data_dir, os.environ)
+    options = replace(
+        settings.store_options,
+        tenant_key=derive(secret, TENANT_KEY),
+        cipher=content_cipher(os.environ),
+    )
+    stored = serving_store(settings.database_url, options)
+    async with stored as store, egress, hooks, llm as parts, aclosing(pool):
         # Outside of the task group, so that what fails here is raised as it is.
-        host = await _assemble(settings, sources, registry, store, http, hooks, tracing, parts)
+        host = await _assemble(
+            settings, sources, registry, store, egress, hooks, tracing, parts, pool, secret
+        )
         if store.peers is not None:
+            if store.peers.owns_tables:
+                log.warning(_WEAK_LOGIN)
             sharing = sharing_of(host, store.peers)
             await sharing.membership.join()
             host = replace(host, sharing=sharing)
@@ -142,7 +174,14 @@ async def running_host(
             async with anyio.create_task_group() as tasks:
                 host.advancer.wakeups.start(tasks)
                 tasks.start_soon(tracing.run_forever)
-                watchdog = Watchdog(host.metrics, settings.blocked_loop_seconds)
+                tasks.start_soon(host.quotas.run_forever)
+                watchdog = Watchdog(
+                    host.metrics,
+                    settings.blocked_loop_seconds,
+                    lambda tenant, run_id, change: store.count_freeze(
+                        tenant, run_id, change, sources.now()
+                    ),
+                )
                 tasks.start_soon(watchdog.run_forever)
                 if host.sharing is None:
                     for duty in duties_of(host):
@@ -152,8 +191,10 @@ async def running_host(
                 try:
                     yield host
                 finally:
-                    if host.sharing is not None:
-                        with anyio.CancelScope(shield=True):
+                    with anyio.CancelScope(shield=True):
+                        if host.sharing is None:
+                            await host.advancer.wakeups.source.stop()
+                        else:
                             await host.sharing.membership.leave(settings.drain_seconds)
                 tasks.cancel_scope.cancel()
         finally:
@@ -168,37 +209,51 @@ async def _assemble(
     sources: Sources,
     registry: NodeRegistry,
     store: Store,
-    http: httpx.AsyncClient,
-    hooks: httpx.AsyncClient,
+    egress: Egress,
+    hooks: Egress,
     tracing: Tracing,
     parts: Offered,
+    subprocesses: SubprocessPool,
+    secret: bytes,
 ) -> Host:
-    redactor = Redactor()
-    redact_logs(redactor)
-    tracing.read_from(store, redactor)
-    secret = host_secret(settings.data_dir, os.environ)
+    redactors = Redactors()
+    # Logs and traces go to the operator: they mask the values of all tenants.
+    redact_logs(redactors.process)
+    tracing.read_from(store, redactors.process)
     if store.peers is not None:
         await agree_on_key(store.peers, secret)
     if settings.conformance:
-        redactor.register(PROBE_SECRET_ID, PROBE_SECRET)
+        redactors.register_operator(PROBE_SECRET, PROBE_SECRET_ID)
+    for password in settings.database_passwords:
+        redactors.process.register("", password)
     configured = parse_env_keys(settings.api_keys)
     for key in configured:
-        redactor.register("api-key", key.key)
+        # For its own tenant only: another tenant could otherwise test guesses without signing in.
+        redactors.register(key.tenant, "api-key", key.key)
+    if settings.audit_sink_secret:
+        redactors.register_operator(settings.audit_sink_secret)
     process = process_of(settings, registry, parts.toolbox)
-    library = Library(store, registry, sources.now, model_fault_of(settings, parts))
+    library = Library(
+        store,
+        registry,
+        sources.now,
+        model_fault_of(settings, parts),
+        limits=settings.definition_limits,
+        subprocesses=subprocesses,
+    )
     fixtures = await register_workflows(settings, library)
     signing = (
         audit_key(settings.data_dir)
         if store.peers is None
         else CheckpointKey(derive(secret, "audit-checkpoint"))
     )
-    audit = Audit(store, signing, sources.now, redactor)
+    audit = Audit(store, signing, sources.now, redactors)
     discovery = document(
         capabilities(settings, registry, fixtures, audit.public_key, providers_of(settings, parts))
     )
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
-    agents = Agents(store, sources.now, advertised)
+    agents = Agents(store, sources.now, advertised, settings.schema_limits)
     library.agents = agents
     if settings.conformance:
         await install_agents(agents)
@@ -213,14 +268,26 @@ async def _assemble(
     )
     await subscriptions.load()
     policy = settings.delivery_policy
+    courier = Courier(hooks, policy.timeout_seconds)
+    quotas = Quotas(store, settings, sources.now, time.monotonic)
+    await quotas.read()
+    library.check_quota = partial(quotas.check_write, counted="workflowVersions")
+    agents.check_quota = partial(quotas.check_write, counted="agents")
     journal = Journal(
         store=store,
         library=library,
         bus=bus,
         guard=guard,
-        redactor=redactor,
+        redactors=redactors,
         seal=Seal(derive(secret, "run-vault")),
         limits=settings.limits,
+        quotas=quotas,
+        data_limits=DataLimits(
+            value_bytes=settings.max_value_bytes,
+            event_bytes=settings.max_event_bytes,
+            run_bytes=settings.max_run_bytes,
+            inline_bytes=settings.inline_value_bytes,
+        ),
         code_version=process.code_version,
         sources=sources,
         subscriptions=subscriptions,
@@ -230,7 +297,7 @@ async def _assemble(
         journal,
         source=source_of(settings, store, holding, sources.now),
         holding=holding,
-        http=http,
+        egress=egress,
         metrics=metrics,
         tracing=tracing,
         provides=frozenset(),
@@ -242,13 +309,14 @@ async def _assemble(
             token_limit=settings.reasoning_token_limit,
             streams_reasoning=guard.advertises("agent.reasoning.delta"),
             suppresses_escalation=settings.suppress_escalation,
-            llm=llm_services(settings, parts, store, secret, audit, redactor),
+            llm=llm_services(settings, parts, store, secret, audit, redactors, quotas),
         ),
-        memory=Memory(store, sources.now),
+        memory=Memory(store, sources.now, quotas.check_write),
     )
     commands = Commands(advancer, metrics, audit)
     fleet = fleet_of(journal, bus, settings, audit, agents)
-    readers = Readers(advancer, bus, fleet.observers.catch_up)
+    heavy_reads = HeavyReads(settings.max_heavy_reads)
+    readers = Readers(advancer, bus, fleet.observers.catch_up, heavy_reads)
     first_key = await _first_key(settings, store, keyring)
     if first_key is not None:
         await audit.record("default", "host", "key.create", "first key", role="admin")
@@ -269,16 +337,20 @@ async def _assemble(
         sources=sources,
         feedback=feedback_of(journal, readers, commands, bus, audit),
         audit=audit,
+        audit_sink=audit_sink(settings, store, courier, metrics, sources.now),
         subscriptions=subscriptions,
         dispatcher=Dispatcher(
             store,
             subscriptions,
-            Courier(hooks, policy.timeout_seconds),
+            courier,
             policy=policy,
+            deliveries_each=settings.max_deliveries_per_tenant,
             metrics=metrics,
             now=sources.now,
         ),
         fleet=fleet,
+        quotas=quotas,
+        heavy_reads=heavy_reads,
         discovery=discovery,
         discovery_etag=etag(discovery),
         first_key=first_key,
@@ -297,19 +369,19 @@ async def _first_key(settings: Settings, store: Store, keyring: Keyring) -> str 
         return await keyring.first_key()
 
 
-def _client(
-    settings: Settings, sources: Sources, max_response_bytes: int, seconds: float
-) -> httpx.AsyncClient:
-    return guarded_client(
+def _egress(
+    settings: Settings, sources: Sources, max_response_bytes: int, seconds: float, each: int
+) -> Egress:
+    return Egress(
         allow_private=settings.allow_private_destinations,
         max_response_bytes=max_response_bytes,
         timeout=seconds,
+        requests_each=each,
+        lookups_each=settings.max_lookups_per_tenant,
         resolver=sources.resolver,
     )
 
 
 def _tool_limits(settings: Settings, sources: Sources) -> ToolLimits:
     rate = settings.tool_rate_limit
-    return ToolLimits(
-        per_second=rate, burst=max(1, math.ceil(rate)), clock=lambda: sources.now() / 1000
-    )
+    return ToolLimits(rate, lambda: sources.now() / 1000, burst=max(1, math.ceil(rate)))

@@ -15,6 +15,8 @@ from wopr.security.seal import KEY_BYTES
 
 VARIABLE: Final = "WOPR_HOST_KEY"
 FILE_NAME: Final = "host.key"
+# What the key that signs tenants for a database server is derived for.
+TENANT_KEY: Final = "postgres-tenant-token"
 
 
 class UnusableHostKey(ValueError):
@@ -31,6 +33,13 @@ def host_secret(data_dir: Path, environ: Mapping[str, str]) -> bytes:
     if given:
         return _decoded(given)
     return private_file(data_dir / FILE_NAME)
+
+
+def known_host_secret(data_dir: Path, environ: Mapping[str, str]) -> bytes | None:
+    """Return the host secret like `host_secret`, but None where it would have to be created."""
+    if not environ.get(VARIABLE) and not (data_dir / FILE_NAME).exists():
+        return None
+    return host_secret(data_dir, environ)
 
 
 def private_file(path: Path) -> bytes:

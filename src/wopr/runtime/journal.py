@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
-from wopr.engine.fold import fold_all
+from wopr.engine.fold import fold_all, keeps_payload
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import plan
 from wopr.engine.snapshot import snapshot
@@ -17,17 +18,21 @@ from wopr.fleet.observed_ids import require_own
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
+from wopr.protocol.references import MARK
 from wopr.runtime import inbox
 from wopr.runtime.active import ActiveRun
-from wopr.runtime.appender import Burst, Guard
+from wopr.runtime.appender import Burst, DataLimits, Guard
 from wopr.runtime.bus import Bus
+from wopr.runtime.heavy_reads import off_loop
 from wopr.runtime.library import Library
+from wopr.runtime.quotas import Quotas
 from wopr.runtime.replay_burst import ReplayBurst, Script
 from wopr.runtime.sources import Sources
+from wopr.runtime.spilling import Spilled, memory_of
 from wopr.runtime.subscriptions import Subscriptions
 from wopr.runtime.vault import Vault
 from wopr.runtime.wishes import PauseWish, read_wish
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import NONCE_BYTES, Seal, is_sealed_value
 from wopr.store.port import Batch, Claim, RememberedAnswer, RunRow, Store, StoredEvent, StoredRun
 
@@ -49,17 +54,21 @@ class Journal:
         library: Library,
         bus: Bus,
         guard: Guard,
-        redactor: Redactor,
+        redactors: Redactors,
         seal: Seal,
         limits: HostLimits,
+        quotas: Quotas,
+        data_limits: DataLimits,
         code_version: str,
         sources: Sources,
         subscriptions: Subscriptions,
     ) -> None:
         self.store = store
         self.library = library
-        self.redactor = redactor
+        self.redactors = redactors
         self.limits = limits
+        self.quotas = quotas
+        self.data_limits = data_limits
         self._code_version = code_version
         self.now = sources.now
         self.new_id = sources.new_id
@@ -85,27 +94,66 @@ class Journal:
         row = stored.row
         require_own(row.run_id)
         compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
-        state = _fold(initial(_identity(tenant, row), compiled.graph), stored.events)
-        if len(stored.events) == FIRST_EVENTS:
-            state = await self.catch_up(state)
+        state = initial(_identity(tenant, row), compiled.graph)
         run = ActiveRun(state, compiled, self._vault(row), row)
+        await self._take_in(run, stored.events)
+        if len(stored.events) == FIRST_EVENTS:
+            await self._read_on(run)
         wish = read_wish(row.wish)
         run.pausing = wish if isinstance(wish, PauseWish) else None
         return run
 
-    async def catch_up(self, state: RunState) -> RunState:
-        """Fold what the log holds beyond this state."""
-        tenant, run_id = state.identity.tenant, state.identity.run_id
-        while page := await self.store.read(tenant, run_id, state.next_sequence, PAGE):
-            state = _fold(state, page)
+    async def catch_up(self, run: ActiveRun) -> tuple[RunState, Spilled]:
+        """Fold what the log holds beyond the state of a run, and leave the run as it is."""
+        state, spilled = run.state, run.spilled.copy()
+        async for page in self._pages(state):
+            events = await self.whole(state.identity.tenant, state.identity.run_id, page, spilled)
+            state = await off_loop(_size(page), partial(fold_all, state, events))
+        return state, spilled
+
+    async def _read_on(self, run: ActiveRun) -> None:
+        """Fold what the log of a run in memory holds beyond its state."""
+        async for page in self._pages(run.state):
+            await self._take_in(run, page)
+
+    async def _take_in(self, run: ActiveRun, page: Sequence[StoredEvent]) -> None:
+        """Fold events that follow the state of a run in memory."""
+        identity, before = run.state.identity, run.spilled.size
+        events = await self.whole(identity.tenant, identity.run_id, page, run.spilled)
+        size = _size(page) + run.spilled.size - before
+        run.state = await off_loop(size, partial(fold_all, run.state, events))
+        run.log_bytes += size
+        run.memory += await off_loop(size, partial(_memory_of, page))
+
+    async def whole(
+        self, tenant: str, run_id: str, page: Sequence[StoredEvent], spilled: Spilled
+    ) -> list[RunEvent]:
+        """Decode events of a run with the values that they refer to; `spilled` learns these."""
+        events = await off_loop(_size(page), partial(_decoded, page))
+        for place, stored in enumerate(page):
+            if MARK in stored.body:
+                event = events[place]
+                # References stand in the members of a payload; the payload itself is never one.
+                payload = {
+                    name: await spilled.resolve(self.store, tenant, run_id, value)
+                    for name, value in event.payload.items()
+                }
+                events[place] = msgspec.structs.replace(event, payload=payload)
+        return events
+
+    async def _pages(self, state: RunState) -> AsyncGenerator[list[StoredEvent], None]:
+        """Read what the log holds beyond a state."""
+        tenant, run_id, start = state.identity.tenant, state.identity.run_id, state.next_sequence
+        while page := await self.store.read(tenant, run_id, start, PAGE):
+            yield page
+            start += len(page)
             if len(page) < PAGE:
                 break
-        return state
 
     async def reload(self, run: ActiveRun) -> None:
         """Take in what another writer appended, and let readers know of it."""
         identity = run.state.identity
-        run.state = await self.catch_up(run.state)
+        await self._read_on(run)
         run.row = await self.store.run(identity.tenant, identity.run_id)
         self.undo(run)
         self._bus.publish(identity.run_id, ())
@@ -144,11 +192,14 @@ class Journal:
         return Burst(
             run.state,
             vault=run.vault,
-            redactor=self.redactor,
+            redactor=self.redactors.of(run.state.identity.tenant),
             guard=self.guard,
             now=self.now(),
             new_id=self.new_id,
             code_version=self._code_version,
+            limits=self.data_limits,
+            log_bytes=run.log_bytes,
+            spilled=run.spilled,
         )
 
     def replay_burst(self, run: ActiveRun, script: Script) -> ReplayBurst:
@@ -156,10 +207,13 @@ class Journal:
         return ReplayBurst(
             run.state,
             vault=run.vault,
-            redactor=self.redactor,
+            redactor=self.redactors.of(run.state.identity.tenant),
             guard=self.guard,
             new_id=self.new_id,
             script=script,
+            limits=self.data_limits,
+            log_bytes=run.log_bytes,
+            spilled=run.spilled,
         )
 
     async def commit(
@@ -201,13 +255,17 @@ class Journal:
             is_intervention=burst.is_intervention,
             projects=_has_lines(run, burst),
             missing_types=missing_types,
+            limits=self.quotas.creation_limits(identity.tenant) if burst.first == 0 else None,
         )
         batches: Sequence[Batch] = [batch, *burst.children]
         # A replay tells nobody; that is decided by the run, whatever its events are.
         if identity.fork is None or identity.fork.mode != "replay":
             batches = self._subscriptions.address(identity.tenant, batches)
         is_held = await self.store.append(identity.tenant, batches)
-        run.state, run.row = burst.state, row
+        self.quotas.appended(identity.tenant, sum(len(each.events) for each in batches))
+        run.state, run.row, run.log_bytes = burst.state, row, burst.size
+        run.spilled = burst.spilled
+        run.memory += burst.memory
         run.agents |= agents
         run.is_held = is_held and claim is not None and claim.keeps and not run.state.is_terminal
         if grants:
@@ -240,9 +298,12 @@ class Journal:
             parent_run_id=identity.parent_run_id,
             parent_node_id=identity.parent_node_id,
             tags=state.tags,
+            root_run_id=identity.root_run_id,
+            crashes=0 if run.row is None else run.row.crashes,
+            quarantined_at=None if run.row is None else run.row.quarantined_at,
             wish=None if run.pausing is None else msgspec.json.encode(run.pausing),
             sealed=None if ended else run.vault.sealed(self._seal, identity.run_id),
-            snapshot=encode(snapshot(state)) if keep else None,
+            snapshot=encode(burst.spilled.shown(snapshot(state))) if keep else None,
             source_run_id=None if identity.fork is None else identity.fork.source_run_id,
             fork=None if identity.fork is None else encode(identity.fork),
             wakes=run.heard,
@@ -278,12 +339,22 @@ def _identity(tenant: str, row: RunRow) -> RunIdentity:
         workflow_version=row.workflow_version,
         parent_run_id=row.parent_run_id,
         parent_node_id=row.parent_node_id,
+        root_run_id=row.root_run_id,
         fork=None if row.fork is None else msgspec.json.decode(row.fork, type=Fork),
     )
 
 
-def _fold(state: RunState, events: Iterable[StoredEvent]) -> RunState:
-    return fold_all(state, (_EVENTS.decode(event.body) for event in events))
+def _size(page: Sequence[StoredEvent]) -> int:
+    return sum(len(event.body) for event in page)
+
+
+def _memory_of(page: Sequence[StoredEvent]) -> int:
+    """The bytes that events add to a state in memory, estimated."""
+    return sum(memory_of(event.body) for event in page if keeps_payload(event.type))
+
+
+def _decoded(page: Sequence[StoredEvent]) -> list[RunEvent]:
+    return [_EVENTS.decode(event.body) for event in page]
 
 
 def _agents(burst: Burst) -> set[str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import jsonschema_rs
+import anyio.to_thread
 import msgspec
 
 from wopr.agents.registry import Agents
@@ -21,11 +21,12 @@ from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
 from wopr.nodes.model_supervisor import model_supervisor
 from wopr.nodes.registry import NodeRegistry, NodeType, declared_as
 from wopr.nodes.supervisor import asks_model
-from wopr.protocol.checking import Fault, compile_schema, refused
+from wopr.protocol.checking import Fault, UserSchema, refused
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import granted
-from wopr.protocol.errors import NotFound
+from wopr.protocol.errors import NotFound, Unavailable
 from wopr.protocol.names import nearest
+from wopr.protocol.offloading import WorkFailed
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.runtime.child_workflows import (
     child_inputs,
@@ -36,15 +37,24 @@ from wopr.runtime.child_workflows import (
 from wopr.runtime.registration import (
     CONFORMANCE_PREFIX,
     MOCK_AGENT,
+    DefinitionLimits,
     ModelFault,
     check_definition,
     definition_warnings,
     hook_of,
+    is_small,
 )
+from wopr.runtime.subprocess_pool import SubprocessPool, Turns
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
 
+# Compiled definitions in memory: how many, and the bytes of their JSON and their compiled schemas.
 COMPILED_KEPT = 512
+COMPILED_BYTES = 64 * 1024 * 1024
+# A definition of this size is compiled in a thread.
+LARGE_BYTES = 64 * 1024
+# How long the check of a large definition waits for those of others.
+CHECK_WAIT_SECONDS = 30
 # After so long the newest version is read again, behind the caller that finds it so old. A new
 # version is heard of at once: from this process when it registers one, else by a notification.
 NEWEST_KEPT_MS = 60_000
@@ -63,12 +73,14 @@ class Compiled:
     graph: Graph
     types: dict[str, NodeType | None]
     configs: dict[str, Any]
-    configurable_schema: jsonschema_rs.Draft202012Validator | None
-    channel_schemas: dict[str, jsonschema_rs.Draft202012Validator]
+    configurable_schema: UserSchema | None
+    channel_schemas: dict[str, UserSchema]
     # Whether an agent can act in its runs.
     has_agents: bool
     # The test hooks that its nodes use and that this host does not honour, by node.
     test_hooks: dict[str, str]
+    # The size of its JSON, and of its schemas once they are compiled.
+    held_bytes: int = 0
 
     @property
     def definition(self) -> WorkflowDefinition:
@@ -93,12 +105,23 @@ class Library:
         registry: NodeRegistry,
         now: Callable[[], int],
         model_fault: ModelFault | None = None,
+        *,
+        limits: DefinitionLimits,
+        subprocesses: SubprocessPool,
     ) -> None:
+        # Where schemas of definitions are applied to values, when that may take long.
+        self.subprocesses = subprocesses
+        self._limits = limits
+        self._checking = Turns(1)
         self._store = store
         self._registry = registry
         self._now = now
         self._model_fault = model_fault
         self._compiled: OrderedDict[tuple[str, str, str], Compiled] = OrderedDict()
+        self._compiled_bytes = 0
+        # Raises `QuotaExceeded` for a tenant that may register no more. Set once the host has
+        # registered the definitions that it was started with.
+        self.check_quota: Callable[[str], Awaitable[None]] | None = None
         # Set once the host knows its agents; their manifests are loaded with the workflows.
         self.agents: Agents | None = None
         # The newest version of each workflow with the time it was read, and reads under way.
@@ -117,12 +140,24 @@ class Library:
 
         `alongside` names workflows that are registered in the same batch.
         """
-        definition = check_definition(
+        check = partial(
+            check_definition,
             document,
             self._registry,
             may_author_conformance=may_author_conformance,
             model_fault=self._model_fault,
+            limits=self._limits,
         )
+        if is_small(document):
+            definition = check()
+        else:
+            # Some seconds at most, by its limits, and one at a time: the event loop goes on.
+            try:
+                async with self._checking.turn(tenant, CHECK_WAIT_SECONDS):
+                    definition = await anyio.to_thread.run_sync(check)
+            except WorkFailed as busy:
+                message = "The host checks other large definitions. Try again in 10 seconds."
+                raise Unavailable(message, retry_after=10) from busy
         known = {definition.id, *alongside}
         unknown = [
             Fault(path=path, message=f"there is no workflow {child!r}; register it first")
@@ -163,6 +198,10 @@ class Library:
             body=body,
             registered_at=self._now(),
         )
+        if self.check_quota is not None:
+            held = await self._store.workflow(tenant, row.workflow_id, row.version)
+            if held is None:
+                await self.check_quota(tenant)
         is_new = await self._store.put_workflow(tenant, row)
         self.forget_newest()
         return row, is_new
@@ -256,11 +295,25 @@ class Library:
         key = (tenant, row.workflow_id, row.version)
         kept = self._compiled.get(key)
         if kept is None:
-            definition = msgspec.json.decode(row.body, type=WorkflowDefinition)
-            kept = self._compiled[key] = _compiled(definition, self._registry)
-            while len(self._compiled) > COMPILED_KEPT:
-                self._compiled.popitem(last=False)
+            compile_row = partial(_compiled_row, row, self._registry)
+            is_large = len(row.body) > LARGE_BYTES
+            made = await anyio.to_thread.run_sync(compile_row) if is_large else compile_row()
+            # Another caller may have compiled it while this one waited.
+            kept = self._compiled.setdefault(key, made)
+            if kept is made:
+                self._compiled_bytes += made.held_bytes
+                self._forget_compiled()
         return kept
+
+    def _forget_compiled(self) -> None:
+        """Drop what was compiled first, until the rest fits into the limits of the cache."""
+        while len(self._compiled) > COMPILED_KEPT or (
+            self._compiled_bytes > COMPILED_BYTES and len(self._compiled) > 1
+        ):
+            (tenant, workflow_id, _), dropped = self._compiled.popitem(last=False)
+            self._compiled_bytes -= dropped.held_bytes
+            if self._newest.get((tenant, workflow_id), (0, None))[1] is dropped:
+                del self._newest[tenant, workflow_id]
 
 
 def _type_of(
@@ -281,6 +334,16 @@ def _type_of(
     return hooks if hooks is not None or is_scripted else known
 
 
+def _compiled_row(row: WorkflowRow, registry: NodeRegistry) -> Compiled:
+    definition = msgspec.json.decode(row.body, type=WorkflowDefinition)
+    compiled = _compiled(definition, registry)
+    schemas = [*compiled.channel_schemas.values()]
+    if compiled.configurable_schema is not None:
+        schemas.append(compiled.configurable_schema)
+    held_bytes = len(row.body) + sum(schema.compiled_bytes for schema in schemas)
+    return replace(compiled, held_bytes=held_bytes)
+
+
 def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compiled:
     types: dict[str, NodeType | None] = {}
     configs: dict[str, Any] = {}
@@ -299,9 +362,9 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
         graph=compile_graph(definition, registry.reentrant, mask_members),
         types=types,
         configs=configs,
-        configurable_schema=None if isinstance(schema, Unset) else compile_schema(schema),
+        configurable_schema=None if isinstance(schema, Unset) else UserSchema(schema),
         channel_schemas={
-            name: compile_schema(channel.schema)
+            name: UserSchema(channel.schema)
             for name, channel in definition.channels.items()
             if not isinstance(channel.schema, Unset)
         },

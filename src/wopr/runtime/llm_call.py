@@ -25,6 +25,7 @@ from wopr.protocol.errors import WoprError
 from wopr.protocol.manifests import AgentManifest
 from wopr.protocol.runs import RunBudget
 from wopr.runtime.active import ActiveRun
+from wopr.runtime.quotas import Quotas
 from wopr.security.redact import StreamRedactor
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class LlmServices:
     """What a host has for its agents: models, tools, credentials, and caps of every run."""
 
     models: Models | None = None
+    # Counts the tokens of models that are not among `models`.
+    quotas: Quotas | None = None
     toolbox: Toolbox = field(default_factory=Toolbox)
     credentials: Credentials | None = None
     default_model: str = ""
@@ -91,6 +94,16 @@ class RunLlm:
             tool_calls=state.tool_calls,
         )
 
+    async def check_model_tokens(self) -> None:
+        """Raise `ModelFault` when the tenant has used its model tokens of this day."""
+        if self._services.quotas is not None:
+            await self._services.quotas.check_model_tokens(self._call.tenant)
+
+    async def add_model_tokens(self, tokens: int) -> None:
+        """Count tokens of a model that the host did not ask itself."""
+        if self._services.quotas is not None:
+            await self._services.quotas.add_model_tokens(self._call.tenant, tokens)
+
     @property
     def history(self) -> Sequence[ContextMessage]:
         """What was said in the node's shared context before this execution started, in order."""
@@ -138,9 +151,9 @@ class RunLlm:
         """Whether this host may put events of this type on a log."""
         return self._call.advertises(event_type)
 
-    def redact(self, value: Json) -> Json:
+    async def redact(self, value: Json) -> Json:
         """The value without secrets."""
-        return self._call.redactor.json(value)
+        return await self._call.redacted(value)
 
     def text_stream(self) -> TextStream:
         """A fresh stream; what the run hides is hidden too, however it is cut into pieces."""

@@ -15,6 +15,7 @@ from wopr.agents.toolbox import Toolbox
 from wopr.protocol.errors import Refused
 from wopr.runtime.definition_files import DefinitionUnreadable, load_definition
 from wopr.runtime.settings import Settings
+from wopr.runtime.subprocess_pool import SubprocessPool
 
 LISTINGS = "mcp"
 
@@ -30,7 +31,9 @@ def serves_mcp(settings: Settings) -> bool:
 
 
 @asynccontextmanager
-async def with_mcp_tools(settings: Settings, toolbox: Toolbox) -> AsyncGenerator[Toolbox, None]:
+async def with_mcp_tools(
+    settings: Settings, toolbox: Toolbox, subprocesses: SubprocessPool
+) -> AsyncGenerator[Toolbox, None]:
     """Have a toolbox hold the tools of all declared servers, for as long as the host runs."""
     servers = [*toolbox.servers, *await anyio.to_thread.run_sync(_declared, settings.mcp_servers)]
     if not servers:
@@ -45,7 +48,7 @@ async def with_mcp_tools(settings: Settings, toolbox: Toolbox) -> AsyncGenerator
     listings = Listings(settings.data_dir / LISTINGS)
     failed: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        toolbox.add_source(McpTools(servers, McpSessions(tasks), listings))
+        toolbox.add_source(McpTools(servers, McpSessions(tasks), listings, subprocesses.run))
         try:
             yield toolbox
         except Exception as failure:

@@ -30,11 +30,36 @@ class Metrics:
             "wopr_runs_in_memory", "Runs that this process works on.", registry=self.registry
         )
         self.readers = Gauge("wopr_stream_readers", "Open event streams.", registry=self.registry)
-        self.in_flight = Gauge("wopr_http_in_flight", "Requests under way.", registry=self.registry)
+        self.in_flight = Gauge(
+            "wopr_http_in_flight", "Authenticated requests in progress.", registry=self.registry
+        )
+        self.connections = Gauge(
+            "wopr_http_connections", "Open connections.", registry=self.registry
+        )
+        self._connections_refused = Counter(
+            "wopr_http_connections_refused",
+            "Connections that the host refused or closed, by the limit that they met.",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.streams = Gauge(
+            "wopr_http_streams",
+            "Open streams of all kinds, waiting polls and live pages among them.",
+            registry=self.registry,
+        )
         opened = Gauge(
             "wopr_runs_open", "Runs that have not ended.", ["status"], registry=self.registry
         )
         self._open = {s: opened.labels(s) for s in RUN_STATUSES if s not in TERMINAL}
+        # Sums over all tenants: no label names a tenant.
+        self._quotas = tuple(
+            Gauge(f"wopr_quota_{name}", meaning, ["quota"], registry=self.registry)
+            for name, meaning in (
+                ("used", "Use of a quota, all tenants together."),
+                ("limit", "Sum of the limits of tenants that use a quota; +Inf without a limit."),
+                ("tenants_full", "Tenants that have used up a quota."),
+            )
+        )
         self.waiting_for_code = Gauge(
             "wopr_runs_waiting_for_code",
             "Runs that wait for a process with the code of a node.",
@@ -45,6 +70,17 @@ class Metrics:
             "wopr_webhook_deliveries", "Deliveries tried.", ["outcome"], registry=self.registry
         )
         self._sent = {True: sent.labels("delivered"), False: sent.labels("failed")}
+
+        self.audit_sink_behind = Gauge(
+            "wopr_audit_sink_behind",
+            "Audit entries that the sink has not taken, in the process that delivers.",
+            registry=self.registry,
+        )
+        self._sink_failures = Counter(
+            "wopr_audit_sink_failures",
+            "Failed attempts to copy audit entries to the sink.",
+            registry=self.registry,
+        )
 
         self._rescued = Counter(
             "wopr_runs_rescued", "Runs taken up from dead processes.", registry=self.registry
@@ -86,6 +122,15 @@ class Metrics:
         for status, gauge in self._open.items():
             gauge.set(counts.get(status, 0))
 
+    def quota_use(self, quota: str, used: int, limit: float, full: int) -> None:
+        """Set the use of a quota by all tenants, their limits, and how many have no room left."""
+        for gauge, value in zip(self._quotas, (used, limit, full), strict=True):
+            gauge.labels(quota).set(value)
+
+    def audit_sink_failed(self) -> None:
+        """Count a failed attempt to copy audit entries."""
+        self._sink_failures.inc()
+
     def rescued(self, count: int) -> None:
         """Count runs taken up from a process that died."""
         self._rescued.inc(count)
@@ -93,6 +138,10 @@ class Metrics:
     def loop_blocked(self, node_type: str) -> None:
         """Count a blocked event loop. Safe to call from any thread."""
         self._blocked.labels(node_type).inc()
+
+    def connection_refused(self, reason: str) -> None:
+        """Count a connection that met a limit."""
+        self._connections_refused.labels(reason).inc()
 
     def append_took(self, seconds: float) -> None:
         """Record how long an append took."""

@@ -26,10 +26,12 @@ from wopr.nodes.models import Models
 from wopr.runtime.audit import Audit
 from wopr.runtime.llm_call import LlmServices
 from wopr.runtime.mcp_servers import with_mcp_tools
+from wopr.runtime.quotas import CountedModels, Quotas
 from wopr.runtime.registration import ModelFault
 from wopr.runtime.settings import Settings
+from wopr.runtime.subprocess_pool import SubprocessPool
 from wopr.security.credential_names import SEAL_PURPOSE
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.security.seal import Seal, derive
 from wopr.store.port import Store
 
@@ -116,11 +118,14 @@ def _words(text: str) -> list[str]:
 
 @asynccontextmanager
 async def offered(
-    settings: Settings, models: Models | None, toolbox: Toolbox | None
+    settings: Settings,
+    models: Models | None,
+    toolbox: Toolbox | None,
+    subprocesses: SubprocessPool,
 ) -> AsyncGenerator[Offered, None]:
     """Open what dials the configured providers, for as long as the host runs."""
     async with (
-        with_mcp_tools(settings, toolbox or Toolbox()) as tools,
+        with_mcp_tools(settings, toolbox or Toolbox(), subprocesses) as tools,
         _dialled(settings, models, tools) as parts,
     ):
         yield parts
@@ -155,7 +160,8 @@ def llm_services(
     store: Store,
     secret: bytes,
     audit: Audit,
-    redactor: Redactor,
+    redactors: Redactors,
+    quotas: Quotas,
 ) -> LlmServices:
     """Put together what the nodes that ask models get."""
 
@@ -165,16 +171,17 @@ def llm_services(
     credentials = Credentials(
         store,
         Seal(derive(secret, SEAL_PURPOSE)),
-        redactor,
+        redactors,
         environment=os.environ,
         directory=Path(settings.secrets_dir) if settings.secrets_dir else None,
         noted=noted,
     )
     models = parts.models
     if models is None and parts.client is not None:
-        models = ProviderModels(provider_settings(settings), credentials, redactor, parts.client)
+        models = ProviderModels(provider_settings(settings), credentials, redactors, parts.client)
     return LlmServices(
-        models=models,
+        models=None if models is None else CountedModels(models, quotas),
+        quotas=quotas,
         toolbox=parts.toolbox,
         credentials=credentials,
         default_model=settings.default_model,

@@ -27,7 +27,7 @@ from wopr.protocol.documents import UNSET, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.times import to_millis
 from wopr.runtime.appender import Appender, Guard
-from wopr.security.redact import Redactor
+from wopr.security.redact import Redactors
 from wopr.store.port import Batch, RunRow
 from wopr.store.port.audit import AuditDraft
 from wopr.store.port.feedback import AnnotationRow
@@ -43,7 +43,7 @@ class LogRules:
     """What the host applies to every event and every annotation of an observed run."""
 
     guard: Guard
-    redactor: Redactor
+    redactors: Redactors
     # The audit entry of an annotation of that tenant.
     audit: Callable[[str, Annotation], AuditDraft]
 
@@ -60,7 +60,8 @@ class ObservedRun:
         self.last_event_id = ""
         self._tenant = tenant
         self._rules = rules
-        self._observer = Observer(rules.guard.advertises, rules.redactor.json)
+        self.redactor = rules.redactors.of(tenant)
+        self._observer = Observer(rules.guard.advertises, self.redactor.json)
         self._view = View(tenant, self.run_id)
         self._agents: set[str] = set()
         # Number of lines before the run's end, once it has ended.
@@ -151,7 +152,7 @@ class ObservedRun:
         )
 
     def _annotation(self, draft: AnnotationDraft, annotation_id: str) -> AnnotationRow:
-        redacted = self._rules.redactor.text
+        redacted = self.redactor.text
         label = draft.signal.get("label")
         annotation = Annotation(
             annotation_id=annotation_id,
@@ -179,7 +180,7 @@ class _ObservedBatch(Appender):
     """Events and annotations that one batch adds to an observed run."""
 
     def __init__(self, run: ObservedRun, rules: LogRules, new_id: Callable[[], str]) -> None:
-        super().__init__(redactor=rules.redactor, guard=rules.guard, new_id=new_id)
+        super().__init__(redactor=run.redactor, guard=rules.guard, new_id=new_id)
         self.annotations: list[AnnotationDraft] = []
         self._run = run
 

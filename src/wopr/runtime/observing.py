@@ -74,6 +74,7 @@ class Observers:
         *,
         now: Callable[[], int],
         new_id: Callable[[], str],
+        appended: Callable[[str, int], None],
     ) -> None:
         self.project: Callable[[Sequence[tuple[str, str]]], Awaitable[None]] | None = None
         self.wake: Callable[[], None] = _nobody
@@ -82,6 +83,8 @@ class Observers:
         self._rules = rules
         self._now = now
         self._new_id = new_id
+        # Counts the events that were appended for a tenant.
+        self._appended = appended
         self._one_at_a_time = anyio.Lock()
         self._kept: OrderedDict[str, ObservedRun] = OrderedDict()
         self._pushes = 0
@@ -207,6 +210,7 @@ class Observers:
         size = sum(len(body) for bodies in news.values() for body in bodies)
         batches = take() if size < NEAR_BYTES else await anyio.to_thread.run_sync(take)
         await self._store.append(tenant, batches)
+        self._appended(tenant, sum(len(batch.events) for batch in batches))
         begun = {batch.run.run_id for batch in batches if batch.first == 0}
         await self._drop_orphans(tenant, [each for each in news if followed[each].run_id in begun])
         for batch in batches:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 import anyio
+import anyio.lowlevel
 from msgspec.structs import replace
 
 from wopr.engine.snapshot import snapshot
@@ -13,24 +15,22 @@ from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, JsonObject, Unset, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RUN_TERMINAL_TYPES
-from wopr.protocol.runs import TERMINAL, ChildRun, MissingCode, RunSnapshot, RunStatus
+from wopr.protocol.runs import TERMINAL, ChildRun, MissingCode, Quarantine, RunSnapshot, RunStatus
+from wopr.protocol.times import to_iso
 from wopr.runtime.advance import Advancer
-from wopr.runtime.bus import Bus, Notice
+from wopr.runtime.bus import Bus, Notice, SnapshotBody
+from wopr.runtime.heavy_reads import LARGE_BYTES, NEAR_BYTES, HeavyReads, off_loop
 from wopr.runtime.inbox import may_use_token, mint, request
+from wopr.runtime.spilling import Spilled
 from wopr.store.port import RunFilter, RunRow, StoredEvent
 from wopr.store.port.runs import split_code
 
 PAGE = 500
+# A page of a stream ends with the event that brings it to this size.
+PAGE_BYTES = 64 * 1024
 CHILDREN_SHOWN = 200
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotBody:
-    """An encoded snapshot and the sequence that it is the fold of."""
-
-    body: bytes
-    sequence: int
-    has_token: bool = False
+# Runs that are remembered as large.
+MOST_LARGE = 10_000
 
 
 def missing_code(row: RunRow) -> list[MissingCode]:
@@ -42,16 +42,32 @@ def missing_code(row: RunRow) -> list[MissingCode]:
     ]
 
 
+def quarantine(row: RunRow) -> Quarantine | Unset:
+    """Since when a run is in quarantine; `UNSET` when it is in none."""
+    if row.quarantined_at is None or row.ended_at is not None:
+        return UNSET
+    return Quarantine(since=to_iso(row.quarantined_at), crashes=row.crashes)
+
+
 class Readers:
     """Everything that reads runs and writes nothing.
 
-    `catch_up` makes a run that was observed ready to be read.
+    `catch_up` makes a run that was observed ready to be read. Requests for snapshots of large runs
+    take turns of `heavy_reads`.
     """
 
     def __init__(
-        self, advancer: Advancer, bus: Bus, catch_up: Callable[[str, str], Awaitable[None]]
+        self,
+        advancer: Advancer,
+        bus: Bus,
+        catch_up: Callable[[str, str], Awaitable[None]],
+        heavy_reads: HeavyReads,
     ) -> None:
         self._catch_up = catch_up
+        self.heavy_reads = heavy_reads
+        # Runs with much data, the one that was read last at the end. What is not here is read
+        # without a turn, once.
+        self._large: OrderedDict[str, None] = OrderedDict()
         self._advancer = advancer
         self._store = advancer.journal.store
         self._bus = bus
@@ -69,11 +85,48 @@ class Readers:
         """The run as it stands, encoded; with a token for its wait where a key is given."""
         row = await self.row(tenant, run_id)
         if row.snapshot is not None:
+            self._note_size(run_id, len(row.snapshot))
             return SnapshotBody(row.snapshot, row.last_sequence)
-        view = await self.fold(tenant, row, token_key=token_key)
+        view, size = await self._fold(tenant, row, token_key=token_key)
         waits = view.interrupt
         has_token = not isinstance(waits, Unset) and "interruptToken" in waits
-        return SnapshotBody(encode(view), int(view.last_sequence or 0), has_token)
+        body = encode(view) if size < NEAR_BYTES else await off_loop(size, partial(encode, view))
+        return SnapshotBody(body, int(view.last_sequence or 0), has_token)
+
+    async def snapshot_in_turn(
+        self, tenant: str, run_id: str, *, token_key: bytes | None = None, must: bool = False
+    ) -> SnapshotBody:
+        """The same, for a request that has no turn yet: large runs take one.
+
+        Raises `Unavailable` when too many requests of the tenant wait, unless it `must` be read.
+        """
+        if run_id not in self._large:
+            found = await self.snapshot(tenant, run_id, token_key=token_key)
+            if len(found.body) < LARGE_BYTES:
+                return found
+            # Its bytes are given up, so that requests that wait for a turn hold none.
+            del found
+        async with self.heavy_reads.turn(tenant, must=must):
+            return await self.snapshot(tenant, run_id, token_key=token_key)
+
+    def _note_size(self, run_id: str, size: int) -> None:
+        if size < LARGE_BYTES:
+            return
+        self._large[run_id] = None
+        self._large.move_to_end(run_id)
+        if len(self._large) > MOST_LARGE:
+            self._large.popitem(last=False)
+
+    async def shared_snapshot(self, tenant: str, run_id: str, sequence: int) -> SnapshotBody:
+        """The run as it stood at that sequence or later; the readers of a stream share its bytes."""
+        topic = self._bus.topic(run_id)
+        known = None if topic is None else topic.snapshot
+        if known is not None and known.sequence >= sequence:
+            return known
+        found = await self.snapshot(tenant, run_id)
+        if topic is not None:
+            topic.snapshot = found
+        return found
 
     async def fold(
         self,
@@ -88,24 +141,52 @@ class Readers:
         With `may_lag` the events of an append that this process has under way may be missing.
         Readers of the bus are told when the append is done.
         """
+        return (await self._fold(tenant, row, token_key=token_key, may_lag=may_lag))[0]
+
+    async def _fold(
+        self,
+        tenant: str,
+        row: RunRow,
+        *,
+        token_key: bytes | None = None,
+        may_lag: bool = False,
+    ) -> tuple[RunSnapshot, int]:
+        """The run as it stands, and the bytes of its log and of its large values."""
         run_id = row.run_id
         run = await self._advancer.load(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
-        state = run.state
+        state, spilled = run.state, run.spilled
         if state.next_sequence <= row.last_sequence and not (may_lag and run.lock.locked()):
             # What this process holds is behind a commit that the reader may have seen already.
-            state = await self._advancer.journal.catch_up(state)
-        waits, missing = self._wait(state, token_key), missing_code(row) or UNSET
-        if not state.children:
-            return replace(snapshot(state), interrupt=waits, waiting_for_code=missing)
-        children = await self._children(tenant, run_id)
-        view = replace(snapshot(state, children), interrupt=waits, waiting_for_code=missing)
+            state, spilled = await self._advancer.journal.catch_up(run)
+        children = await self._children(tenant, run_id) if state.children else ()
+        size = run.log_bytes
+        self._note_size(run_id, size)
+        make = partial(self._view, row, state, spilled, children, token_key)
+        view = make() if size < NEAR_BYTES else await off_loop(size, make)
         waiting = next((c for c in children if c.status.startswith("waiting-")), None)
         if waiting is None or view.status != "running":
-            return view
+            return view, size
         # While it is blocked on a child that waits, a run shows that it waits too.
-        return replace(view, status=waiting.status, current_node_id=waiting.node_id)
+        return replace(view, status=waiting.status, current_node_id=waiting.node_id), size
+
+    def _view(
+        self,
+        row: RunRow,
+        state: RunState,
+        spilled: Spilled,
+        children: Sequence[ChildRun],
+        token_key: bytes | None,
+    ) -> RunSnapshot:
+        return spilled.shown(
+            replace(
+                snapshot(state, children),
+                interrupt=self._wait(state, token_key),
+                waiting_for_code=missing_code(row) or UNSET,
+                quarantine=quarantine(row),
+            )
+        )
 
     def _wait(self, state: RunState, token_key: bytes | None) -> JsonObject | Unset:
         """What the run waits for; the token only for those who may answer."""
@@ -160,11 +241,51 @@ class Readers:
                 yield event
             start = page[-1].sequence + 1
 
+    async def log_so_far(
+        self, tenant: str, run_id: str, start: int, wanted: Callable[[StoredEvent], bool]
+    ) -> bytes:
+        """The wanted events of the log from `start` on, as one document. Large logs take a turn.
+
+        Raises `Unavailable` when too many requests of the tenant wait.
+        """
+        if run_id not in self._large:
+            found = await self._bodies(tenant, run_id, start, wanted, LARGE_BYTES)
+            if found is not None:
+                return _joined(found)
+            self._note_size(run_id, LARGE_BYTES)
+        async with self.heavy_reads.turn(tenant):
+            bodies = await self._bodies(tenant, run_id, start, wanted, None) or []
+            return await off_loop(sum(map(len, bodies)), partial(_joined, bodies))
+
+    async def _bodies(
+        self,
+        tenant: str,
+        run_id: str,
+        start: int,
+        wanted: Callable[[StoredEvent], bool],
+        most_bytes: int | None,
+    ) -> list[bytes] | None:
+        """The wanted events from `start` on; None when the log from there on is too large."""
+        bodies: list[bytes] = []
+        size = 0
+        while page := await self._store.read(tenant, run_id, start, PAGE, most_bytes=NEAR_BYTES):
+            bodies += [event.body for event in page if wanted(event)]
+            start = page[-1].sequence + 1
+            size += sum(len(event.body) for event in page)
+            if most_bytes is not None and size >= most_bytes:
+                return None
+            if size >= NEAR_BYTES:
+                # The read of a long log keeps no other task waiting.
+                await anyio.lowlevel.checkpoint()
+        return bodies
+
     async def wait_for_events(
-        self, tenant: str, run_id: str, start: int, seconds: float
+        self, tenant: str, run_id: str, start: int, seconds: float, newest: int = -1
     ) -> list[StoredEvent]:
         """Events from `start` on; waits for the first one unless the run ends or the host stops.
 
+        There are no more than 500, and the last is the one that brings them to 256 KiB. `newest` is
+        the last sequence that the caller has seen: up to there the store is asked again for more.
         Only the waiting is limited: what is on the log is read however long the store takes.
         """
         deadline = anyio.current_time() + seconds
@@ -172,13 +293,28 @@ class Readers:
             while True:
                 news = topic.news
                 await self._catch_up(tenant, run_id)
-                events = await self._store.read(tenant, run_id, start, PAGE)
+                events = await self._some(tenant, run_id, start, newest)
                 if events or self._bus.is_closed or anyio.current_time() >= deadline:
                     return events
-                if (await self.row(tenant, run_id)).status in TERMINAL:
-                    return events
+                row = await self.row(tenant, run_id)
+                if row.status in TERMINAL:
+                    # It may have ended since its events were read.
+                    return await self._some(tenant, run_id, start, row.last_sequence)
                 with anyio.CancelScope(deadline=deadline):
                     await news.wait()
+
+    async def _some(self, tenant: str, run_id: str, start: int, newest: int) -> list[StoredEvent]:
+        events = await self._store.read(tenant, run_id, start, PAGE, most_bytes=NEAR_BYTES)
+        while events and events[-1].sequence < newest:
+            start, count = events[-1].sequence + 1, PAGE - len(events)
+            left = NEAR_BYTES - sum(len(event.body) for event in events)
+            if left <= 0 or count <= 0:
+                break
+            page = await self._store.read(tenant, run_id, start, count, most_bytes=left)
+            if not page:
+                break
+            events += page
+        return events
 
     async def follow(
         self, tenant: str, run_id: str, start: int, heartbeat: float
@@ -197,8 +333,10 @@ class Readers:
                 await self._catch_up(tenant, run_id)
                 events = topic.since(start)
                 is_sure = is_sure and events is not None
-                if not events:
-                    events = [] if is_sure else await self._store.read(tenant, run_id, start, PAGE)
+                if not events and is_sure:
+                    events = []
+                elif not events:
+                    events = topic.shared(await self._page(tenant, run_id, start))
                 notices, heard = topic.notices(heard), topic.noticed
                 for piece in _in_order(events, notices):
                     yield piece
@@ -220,9 +358,21 @@ class Readers:
                     yield []
                     quiet_at = anyio.current_time() + heartbeat
 
+    async def _page(self, tenant: str, run_id: str, start: int) -> list[StoredEvent]:
+        """A page for a stream, of a bounded size however large the events are."""
+        page = await self._store.read(tenant, run_id, start, PAGE, most_bytes=PAGE_BYTES)
+        if page:
+            # A fast reader of a long log, or one that has left, keeps no other task waiting.
+            await anyio.lowlevel.checkpoint()
+        return page
+
     async def _is_over(self, tenant: str, run_id: str, start: int) -> bool:
         row = await self._store.run(tenant, run_id)
         return row is None or (row.status in TERMINAL and start > row.last_sequence)
+
+
+def _joined(bodies: Sequence[bytes]) -> bytes:
+    return b'{"events":[%b]}' % b",".join(bodies)
 
 
 def _in_order(events: list[StoredEvent], notices: list[Notice]) -> list[list[StoredEvent] | Notice]:

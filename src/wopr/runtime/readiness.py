@@ -36,6 +36,8 @@ async def measure(host: Host) -> None:
     metrics.readers.set(host.bus.readers)
     metrics.abandoned_threads.set(abandoned_threads())
     metrics.opened(await host.store.open_counts())
+    for quota, total in (await host.quotas.totals()).items():
+        metrics.quota_use(quota, total.used, total.limit, total.full)
     metrics.waiting_for_code.set(await host.store.waiting_for_code())
     peers = host.store.peers
     if peers is None:

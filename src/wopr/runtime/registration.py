@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Final, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -25,7 +26,14 @@ from wopr.protocol.checking import Fault, Shape, closed, refused, schema_faults,
 from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object
 from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.names import nearest, not_there, unknown_key
-from wopr.protocol.schemas import export
+from wopr.protocol.schema_size import (
+    MAX_DEFINITION_STATES,
+    SchemaLimits,
+    measure,
+    size_faults,
+    weight_of,
+)
+from wopr.protocol.schemas import document_schema
 from wopr.protocol.workflow import (
     NodeSettings,
     WorkflowDefinition,
@@ -78,12 +86,35 @@ NEEDED = {
     "wopr.http.request": (("url",), "url"),
 }
 CONFORMANCE_TYPES = conformance_types()
+# The longest description of a workflow.
+DESCRIPTION_BYTES: Final = 8192
+# Values of a definition that is checked within some 10 ms, long texts counted as several.
+_SMALL: Final = 1000
+# States of the patterns of such a definition, which are compiled within a millisecond.
+_SMALL_STATES: Final = 5000
+# The config keys that hold a JSON Schema: schema, resumeSchema, parameters of a tool and so on.
+_SCHEMA_KEY: Final = re.compile(r"schema$|Schema$|^parameters$")
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
     SUPERVISOR: HOOKS,
     "core.conversationGate": ("mockAutoResume",),
     "core.identity": ("memoryAction", "emitDuplicateMessageId"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefinitionLimits:
+    """How large a definition may be. Each limit bounds the time that a check of it takes."""
+
+    max_bytes: int = 1024 * 1024
+    max_nodes: int = 1000
+    max_edges: int = 5000
+    max_expressions: int = 500
+    max_expression_bytes: int = 64 * 1024
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
+
+
+_DEFAULT_LIMITS: Final = DefinitionLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +141,13 @@ def check_definition(
     *,
     may_author_conformance: bool = False,
     model_fault: ModelFault | None = None,
+    limits: DefinitionLimits = _DEFAULT_LIMITS,
 ) -> WorkflowDefinition:
     """Return the definition, or refuse it with every fault in `details.errors`.
 
     `model_fault` says why this host can ask no model of a name, such as `openai:gpt-4o`.
     """
+    _check_sizes(document, registry, limits)
     shape = list(shape_faults(document, _shape(), WorkflowDefinition))
     if shape:
         raise refused([*shape, *_other_faults(document, registry)], "definition")
@@ -134,6 +167,96 @@ def check_definition(
     return definition
 
 
+def _check_sizes(document: Json, registry: NodeRegistry, limits: DefinitionLimits) -> None:
+    """Refuse what would take too long to check any further."""
+    faults = list(_count_faults(document, registry, limits))
+    if not faults:
+        faults = [
+            Fault(path=path, message=fault)
+            for path, schema in schemas_in(document)
+            for fault in size_faults(schema, limits.schemas)
+        ]
+    if not faults and (states := _states(document)) > MAX_DEFINITION_STATES:
+        message = (
+            f"the patterns of all schemas of the definition have {states} states, "
+            f"and at most {MAX_DEFINITION_STATES} are allowed"
+        )
+        faults = [Fault(path="", message=message)]
+    if faults:
+        raise refused(faults, "definition")
+
+
+def is_small(document: Json) -> bool:
+    """Tell whether a definition is checked within a few milliseconds."""
+    return weight_of(document, _SMALL) <= _SMALL and _states(document) <= _SMALL_STATES
+
+
+def _states(document: Json) -> int:
+    """Count the states of the patterns of all schemas."""
+    return sum(measure(schema).states for _, schema in schemas_in(document))
+
+
+def _count_faults(
+    document: Json, registry: NodeRegistry, limits: DefinitionLimits
+) -> Iterator[Fault]:
+    definition: JsonObject = document if is_object(document) else {}
+    nodes, edges = definition.get("nodes"), definition.get("edges")
+    description: Json = definition.get("description")
+    described = len(description.encode("utf-8", "replace")) if isinstance(description, str) else 0
+    sources = list(_expressions(definition, registry))
+    for path, count, most, unit in (
+        ("", len(msgspec.json.encode(document)), limits.max_bytes, "bytes"),
+        ("nodes", len(nodes) if is_list(nodes) else 0, limits.max_nodes, "nodes"),
+        ("edges", len(edges) if is_list(edges) else 0, limits.max_edges, "edges"),
+        ("description", described, DESCRIPTION_BYTES, "bytes of description"),
+        ("", len(sources), limits.max_expressions, "expressions"),
+        ("", sum(map(len, sources)), limits.max_expression_bytes, "characters of expressions"),
+    ):
+        if count > most:
+            message = f"the definition has {count} {unit}, and at most {most} are allowed"
+            yield Fault(path=path, message=message)
+
+
+def _expressions(definition: JsonObject, registry: NodeRegistry) -> Iterator[str]:
+    """Find the expressions and patterns of a definition, as far as it can be read."""
+    for edge in members_of(definition, "edges"):
+        condition: Json = edge.get("condition")
+        for key in ("expression", "right") if is_object(condition) else ():
+            if isinstance(source := condition.get(key), str):
+                yield source
+    for node in members_of(definition, "nodes"):
+        ports: Json = node.get("inputs")
+        for port in ports.values() if is_object(ports) else ():
+            if is_object(port) and isinstance(source := port.get("expression"), str):
+                yield source
+        node_type, config = registry.get(str(node.get("typeId"))), node.get("config")
+        found: ConfigExpressions | None = getattr(
+            None if node_type is None else node_type.config_type, "expressions_in", None
+        )
+        if found is not None and is_object(config):
+            yield from (use.source for use in found(config))
+
+
+def schemas_in(document: Json) -> Iterator[tuple[str, JsonObject]]:
+    """Find the JSON Schemas of a definition, each with its path."""
+    definition: JsonObject = document if is_object(document) else {}
+    for name in ("configurableSchema", "channels"):
+        yield from _schemas_below(name, name, definition.get(name))
+    for index, node in enumerate(members_of(definition, "nodes")):
+        yield from _schemas_below(f"nodes.{index}.config", "config", node.get("config"))
+
+
+def _schemas_below(path: str, key: str, value: Json) -> Iterator[tuple[str, JsonObject]]:
+    if is_object(value) and _SCHEMA_KEY.search(key):
+        yield path, value
+    elif is_object(value):
+        for name, inner in value.items():
+            yield from _schemas_below(f"{path}.{name}", name, inner)
+    elif is_list(value):
+        for index, inner in enumerate(value):
+            yield from _schemas_below(f"{path}.{index}", "", inner)
+
+
 def definition_warnings(document: Json) -> list[Fault]:
     """Name the settings of an accepted definition that this host ignores."""
     return [
@@ -145,7 +268,7 @@ def definition_warnings(document: Json) -> list[Fault]:
 
 @cache
 def _shape() -> Shape:
-    return Shape(export()["workflow-definition"])
+    return Shape(document_schema("workflow-definition"))
 
 
 def _other_faults(document: Json, registry: NodeRegistry) -> Iterator[Fault]:
@@ -175,7 +298,7 @@ def _readable_parts(document: Json) -> _Parts:
 def _readable(parts: Json, kind: type[T]) -> dict[int, T]:
     """Convert the parts of a list that can be converted; keys that are unknown do not matter."""
     found: dict[int, T] = {}
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    known = set(_field_names(kind))
     for index, part in enumerate(parts if is_list(parts) else []):
         if is_object(part):
             with suppress(msgspec.ValidationError):
@@ -195,17 +318,22 @@ def _setting_faults(document: Json) -> Iterator[Fault]:
 def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
     """Find unknown keys of settings: their path, their name, and the setting that is meant."""
     definition: JsonObject = document if is_object(document) else {}
-    holders: list[tuple[str, Json, type[msgspec.Struct]]] = [
+    holders: list[tuple[str, Json, type[WorkflowSettings | NodeSettings]]] = [
         ("settings", definition.get("settings"), WorkflowSettings)
     ]
     for index, node in enumerate(members_of(definition, "nodes")):
         holders.append((f"nodes.{index}.settings", node.get("settings"), NodeSettings))
+    names = {kind: _field_names(kind) for kind in (WorkflowSettings, NodeSettings)}
     for path, settings, kind in holders:
-        known = [field.encode_name for field in msgspec.structs.fields(kind)]
+        known = names[kind]
         for name in settings if is_object(settings) else ():
             if name not in known:
                 alias = SETTING_ALIASES.get(name)
                 yield f"{path}.{name}", name, alias if alias in known else nearest(name, known)
+
+
+def _field_names(kind: type[msgspec.Struct]) -> list[str]:
+    return [each.encode_name for each in msgspec.structs.fields(kind)]
 
 
 def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
@@ -335,10 +463,20 @@ def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterat
 
 def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
     try:
-        shape = Shape(closed(schema_of(node_type.config_type)))
+        shape = _config_shape(cast("Hashable", node_type.config_type))
     except (TypeError, ValueError):
         return
     yield from shape.faults(node.config, f"{path}.config")
+
+
+@lru_cache(maxsize=512)
+def _config_shape(kind: Hashable) -> Shape:
+    return Shape(closed(schema_of(kind)))
+
+
+@lru_cache(maxsize=512)
+def _input_schema(kind: Hashable) -> JsonObject:
+    return inlined(schema_of(kind))
 
 
 def _input_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
@@ -361,7 +499,7 @@ def _known_inputs(node: WorkflowNode, node_type: NodeType) -> Collection[str] | 
     if by_config is not None:
         return by_config(node.config)
     try:
-        schema = inlined(schema_of(node_type.inputs_type))
+        schema = _input_schema(cast("Hashable", node_type.inputs_type))
     except (TypeError, ValueError):
         return None
     is_open = schema.get("additionalProperties", False) is not False

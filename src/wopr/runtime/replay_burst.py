@@ -12,7 +12,8 @@ from wopr.engine.state import RunState
 from wopr.engine.steps import Step
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_iso
-from wopr.runtime.appender import Burst, Guard
+from wopr.runtime.appender import Burst, DataLimits, Guard
+from wopr.runtime.spilling import Spilled
 from wopr.runtime.vault import Vault
 from wopr.security.redact import Redactor
 
@@ -43,6 +44,9 @@ class Script:
 class ReplayBurst(Burst):
     """Events of a replay, each compared with the record as it is appended."""
 
+    # Another attempt reads the record again.
+    offloaded_bytes = 1024 * 1024
+
     def __init__(
         self,
         state: RunState,
@@ -52,10 +56,23 @@ class ReplayBurst(Burst):
         guard: Guard,
         new_id: Callable[[], str],
         script: Script,
+        limits: DataLimits,
+        log_bytes: int,
+        spilled: Spilled,
     ) -> None:
         # The record's time, not the host's: two replays of a run are alike, whenever they run.
         now = state.updated_at
-        super().__init__(state, vault=vault, redactor=redactor, guard=guard, now=now, new_id=new_id)
+        super().__init__(
+            state,
+            vault=vault,
+            redactor=redactor,
+            guard=guard,
+            now=now,
+            new_id=new_id,
+            limits=limits,
+            log_bytes=log_bytes,
+            spilled=spilled,
+        )
         self.script = script
         self._is_repeating = False
         self._stands_still = False

@@ -65,7 +65,7 @@ async def check_request(
     if request.configurable:
         _check_options(request.configurable, principal)
     if compiled.configurable_schema is not None:
-        _check_schema(request.configurable, compiled)
+        await _check_schema(request.configurable, compiled, library, principal.tenant)
     if request.metadata:
         _check_metadata(request.metadata, settings.max_metadata_bytes)
     check_inputs(compiled, request.inputs, given=request.inputs)
@@ -110,12 +110,13 @@ def _engine_version(forced: str | None, principal: Principal) -> int:
     return known[forced]
 
 
-def check_overlay(
+async def check_overlay(
     request: ForkRun,
     started: JsonObject,
     compiled: Compiled,
     *,
     principal: Principal,
+    library: Library,
     settings: Settings,
 ) -> None:
     """Check what a branch changes of its source, whose `run.started` says what that was."""
@@ -123,7 +124,8 @@ def check_overlay(
     overlay = request.run_options_overlay
     if overlay.configurable:
         _check_options(overlay.configurable, principal)
-        _check_schema(started.get("configurable", {}) | overlay.configurable, compiled)
+        changed = started.get("configurable", {}) | overlay.configurable
+        await _check_schema(changed, compiled, library, principal.tenant)
     if overlay.metadata:
         _check_metadata(overlay.metadata, settings.max_metadata_bytes)
     if request.mode == "branch":
@@ -168,16 +170,14 @@ def _check_options(configurable: JsonObject, principal: Principal) -> None:
         script(options.mock_provider)
 
 
-def _check_schema(configurable: JsonObject, compiled: Compiled) -> None:
-    if compiled.configurable_schema is None:
+async def _check_schema(
+    configurable: JsonObject, compiled: Compiled, library: Library, tenant: str
+) -> None:
+    schema = compiled.configurable_schema
+    if schema is None:
         return
-    faults = [
-        {
-            "path": ".".join(["configurable", *(str(step) for step in error.instance_path)]),
-            "message": error.message,
-        }
-        for error in compiled.configurable_schema.iter_errors(configurable)
-    ]
+    found = await library.subprocesses.run(tenant, lambda: schema.violations(configurable))
+    faults = [{"path": each.place("configurable"), "message": each.message} for each in found]
     if faults:
         raise Refused(
             f"{faults[0]['path']}: {faults[0]['message']}", field=faults[0]["path"], errors=faults

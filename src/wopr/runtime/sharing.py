@@ -89,11 +89,13 @@ def process_of(settings: Settings, registry: NodeRegistry, toolbox: Toolbox) -> 
 
 def holding_of(settings: Settings, peers: Peers | None, name: str) -> Holding:
     """Which runs this process may have; all, where it has the store to itself."""
-    if peers is None:
-        return Holding()
     limits = HoldingLimits(
-        runs=settings.max_held_runs, runs_per_tenant=settings.max_held_runs_per_tenant
+        runs=settings.max_held_runs,
+        runs_per_tenant=settings.max_held_runs_per_tenant,
+        memory_bytes=settings.max_held_bytes,
     )
+    if peers is None:
+        return Holding(limits=limits)
     return Holding(name, executes=settings.executes, limits=limits)
 
 

@@ -23,16 +23,13 @@ from wopr.runtime.calling import call_now, keys_of
 from wopr.runtime.handoff_schemas import check_return
 from wopr.runtime.handoffs import hand_over
 from wopr.runtime.resolving import continue_answer, play_script, settle_held
-from wopr.runtime.steps import complete, fail_node, take
+from wopr.runtime.steps import complete, error_json, fail_node, stop_nodes, take
 from wopr.runtime.steps import settle as settle_node
 from wopr.runtime.suspending import hold
 from wopr.runtime.wishes import PauseWish
 
 if TYPE_CHECKING:
     from wopr.runtime.advance import Advancer
-
-# Events of one append: enough for any ordinary advance, small enough to let others commit.
-LARGEST_BURST = 200
 
 
 class Stepping:
@@ -46,8 +43,10 @@ class Stepping:
         """Take every step that needs no waiting; True when the burst is full and more are left."""
         self.look_for_tools(run, burst.state.started_at)
         while not burst.state.is_terminal:
-            if len(burst.events) >= LARGEST_BURST:
+            if burst.is_full:
                 return True
+            if _has_too_much_data(run, burst):
+                break
             steps = plan(
                 run.vault.reveal(burst.state), burst.now, self._advancer.journal.limits
             ).steps
@@ -55,7 +54,11 @@ class Stepping:
                 steps = tuple(step for step in steps if isinstance(step, Breach))
                 if not steps:
                     _pause_when_drained(run.pausing, burst)
-            possible = tuple(step for step in steps if not _lacks_code(run, step))
+            possible = tuple(
+                step
+                for step in steps
+                if not (_lacks_code(run, step) or self._lacks_memory(run, burst, step))
+            )
             if not possible:
                 run.missing_types = _missing_types(run, burst.state, steps)
                 return False
@@ -68,6 +71,19 @@ class Stepping:
                     take(run, burst, step)
         run.missing_types = {}
         return False
+
+    def _lacks_memory(self, run: ActiveRun, burst: Burst, step: Step) -> bool:
+        """Whether a step starts a node that waits until there is memory for its run."""
+        if not isinstance(step, Start):
+            return False
+        node_type = run.compiled.types[step.node_id]
+        return node_type is not None and node_type.is_async and not self._admit(run, burst)
+
+    def _admit(self, run: ActiveRun, burst: Burst) -> bool:
+        """Whether the run may be in memory while a node is executed; else it is woken later."""
+        identity = run.state.identity
+        size = run.memory + burst.memory + burst.spilled.memory
+        return self._advancer.holding.memory.admit(identity.tenant, identity.run_id, size)
 
     def look_for_tools(self, run: ActiveRun, started_at: int) -> None:
         """Find the nodes whose agents need tools that this process has not.
@@ -146,13 +162,20 @@ class Stepping:
             complete(burst, node_id, {"decision": decision})
             return
         if node_type.is_async:
-            run.launch.append(node_id)
+            if self._admit(run, burst):
+                run.launch.append(node_id)
             return
         call = AgentCall(self._advancer, run, node_id, burst.state, now=burst.now)
         self.settle(run, burst, call, call_now(run, call, node_type))
 
     def settle(self, run: ActiveRun, burst: Burst, call: AgentCall, outcome: Outcome) -> None:
-        """Append what a node emitted and what came of its call."""
+        """Append what a node emitted and what came of its call; a node with too much data fails."""
+        try:
+            self._settle(run, burst, call, outcome)
+        except NodeFailure as failure:
+            fail_node(burst, call.node_id, failure.error)
+
+    def _settle(self, run: ActiveRun, burst: Burst, call: AgentCall, outcome: Outcome) -> None:
         try:
             call.write(burst)
         except NodeFailure as failure:
@@ -194,6 +217,18 @@ class Stepping:
         node_type = run.compiled.types[node_id] if run.has_code(node_id) else None
         if node_type is not None and (until is None or until <= burst.now):
             self._call_or_launch(run, burst, node_id, node_type)
+
+
+def _has_too_much_data(run: ActiveRun, burst: Burst) -> bool:
+    """Fail a run whose events are larger than the host allows; whether it was."""
+    if burst.limits is None or burst.size <= burst.limits.run_bytes:
+        return False
+    try:
+        burst.limits.check_run(burst.size)
+    except NodeFailure as failure:
+        stop_nodes(run, burst, failure.error.code)
+        burst.add("run.failed", {"error": error_json(failure.error)})
+    return True
 
 
 def _lacks_code(run: ActiveRun, step: Step) -> bool:

@@ -40,11 +40,19 @@ from wopr.runtime.wishes import CancelWish
 from wopr.store.port import Wish
 
 NODE_TIMEOUT = "node_timeout"
+# An error beyond this is cut to its code and the beginning of its message.
+LARGEST_ERROR_BYTES = 256 * 1024
+LONGEST_MESSAGE = 4000
 
 
 def error_json(error: RunError) -> JsonObject:
     """An error as a payload member."""
     plain: JsonObject = msgspec.to_builtins(error)
+    if len(msgspec.json.encode(plain)) > LARGEST_ERROR_BYTES:
+        # The error of a node may repeat all of its data.
+        plain = {"code": error.code, "message": f"{error.message[:LONGEST_MESSAGE]}…"}
+        if not isinstance(error.retryable, Unset):
+            plain["retryable"] = error.retryable
     return plain
 
 
@@ -69,7 +77,10 @@ def take(run: ActiveRun, burst: Burst, step: Step) -> None:
             fail_node(burst, node_id, expired(burst, node_id))
         case Finish():
             # From the masked state: what the log hides, the run's outputs hide.
-            burst.add("run.completed", {"outputs": outputs(burst.state)})
+            try:
+                burst.add("run.completed", {"outputs": outputs(burst.state)})
+            except NodeFailure as failure:
+                burst.add("run.failed", {"error": error_json(failure.error)})
         case FailRun(node_id, error):
             stop_nodes(run, burst, "run-failed")
             burst.add("run.failed", {"error": error_json(error), "failedNodeId": node_id})
@@ -148,16 +159,16 @@ def settle(run: ActiveRun, burst: Burst, node_id: str, outcome: Outcome) -> None
 
 def complete(burst: Burst, node_id: str, result: JsonObject, cause: str = "") -> None:
     """Append a node's completion, with the agent that it is pinned to."""
-    try:
-        payload: JsonObject = {"nodeId": node_id, "outputs": as_json(result) if result else {}}
-    except NodeFailure as failure:
-        return _fail_or_retry(burst, node_id, failure.error)
     agent = burst.state.graph.nodes[node_id].agent
-    if not isinstance(agent, Unset):
-        payload["agent"] = msgspec.to_builtins(agent)
     cause = cause or burst.state.nodes[node_id].started_event
-    burst.add("node.completed", payload, node_id=node_id, causation_id=cause)
-    return None
+    try:
+        shown: Json = as_json(result, burst.limits) if result else {}
+        payload: JsonObject = {"nodeId": node_id, "outputs": shown}
+        if not isinstance(agent, Unset):
+            payload["agent"] = msgspec.to_builtins(agent)
+        burst.add("node.completed", payload, node_id=node_id, causation_id=cause)
+    except NodeFailure as failure:
+        _fail_or_retry(burst, node_id, failure.error)
 
 
 def _fail_or_retry(burst: Burst, node_id: str, error: RunError) -> None:

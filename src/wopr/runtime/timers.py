@@ -14,6 +14,10 @@ AT_ONCE = 200
 LONGEST_SLEEP_MS = 30_000
 # Time for runs that were woken to commit, so that those behind them come into view.
 SHORTEST_SLEEP_MS = 5
+BACKLOG_SLEEP_MS = 20
+# While more runs are due than are woken at once, so many of each tenant are woken as well: the
+# earliest runs can all be of one tenant.
+OF_EACH_TENANT = 20
 
 log = structlog.get_logger("wopr.timers")
 
@@ -57,10 +61,13 @@ class Timers:
         self._sooner = anyio.Event()
         self._next = now + LONGEST_SLEEP_MS
         due = await self._store.due(now, AT_ONCE)
+        is_backlog = len(due) == AT_ONCE
+        if is_backlog:
+            due += await self._store.due_of_each(now, OF_EACH_TENANT)
         for tenant, run_id in due:
             self._wake(tenant, run_id)
         upcoming = await self._store.next_due(now)
-        if len(due) == AT_ONCE:
-            self._next = now
+        if is_backlog:
+            self._next = now + BACKLOG_SLEEP_MS
         elif upcoming is not None:
             self._next = min(self._next, upcoming)

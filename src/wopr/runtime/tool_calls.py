@@ -20,6 +20,7 @@ from wopr.nodes.tools import ToolFault, Transport
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import WoprError
 from wopr.runtime.appender import as_json
+from wopr.security.buckets import whole_seconds
 from wopr.security.shapes import MASK
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class ToolCalls:
             result = {"status": "error", "error": {"code": fault.code, "message": str(fault)}}
         ended: JsonObject = result | {"durationMs": self._call.clock() - began}
         # What is recorded is what the model gets, now and after a restart.
-        redacted: JsonObject = self._redacted(ended)
+        redacted: JsonObject = await self._call.redacted(as_json(ended))
         return redacted
 
     def _next_id(self) -> str:
@@ -211,8 +212,8 @@ class ToolCalls:
 
     def _too_soon(self, tool_name: str) -> WoprError | None:
         who = f"{self._call.tenant}/{self._owner()}"
-        seconds = self._policy.limits.take(who, tool_name)
-        return exhausted_tool(tool_name, seconds) if seconds else None
+        wait = self._policy.limits.take((who, tool_name))
+        return exhausted_tool(tool_name, whole_seconds(wait)) if wait else None
 
     async def _refusal(self, use: ToolUse) -> WoprError | None:
         if use.required_scopes:

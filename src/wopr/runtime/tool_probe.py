@@ -61,6 +61,6 @@ async def _returned(policy: ToolPolicy, tenant: str, wanted: ToolProbe) -> Probe
         if decide(scopes, wanted.required_scopes) == "forbidden":
             return ProbedReturn(status="forbidden")
     who = f"{tenant}/{wanted.principal}"
-    if wanted.simulate_rate_limit_exhausted or policy.limits.take(who, wanted.tool_name):
+    if wanted.simulate_rate_limit_exhausted or policy.limits.take((who, wanted.tool_name)):
         return ProbedReturn(status="rate_limited")
     return ProbedReturn(status="ok", duration_ms=0)

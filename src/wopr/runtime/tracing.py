@@ -9,17 +9,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
 import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -30,6 +26,9 @@ from wopr.runtime.genai_attributes import ERROR_TYPE, EVALUATION, OPERATION, Att
 from wopr.runtime.genai_spans import TOLD_TYPES, SpanDraft, SpanLog
 from wopr.security.redact import Redactor
 from wopr.store.port import RunLog
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 NANOS_PER_MILLI = 1_000_000
 PAGE: Final = 500
@@ -58,6 +57,10 @@ class Tracing:
         self._waiting: deque[RunState] = deque()
         self._news = anyio.Event()
         if processor is not None:
+            # The SDK is imported only by a host that exports: it is slow to import.
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+
             resource = Resource.create({"service.name": "wopr"})
             self._provider = TracerProvider(resource=resource)
             self._provider.add_span_processor(processor)
@@ -69,6 +72,9 @@ class Tracing:
         names = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
         if not any(os.environ.get(name) for name in names):
             return cls()
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
         return cls(BatchSpanProcessor(OTLPSpanExporter()), with_content=with_content)
 
     def read_from(self, store: RunLog, redactor: Redactor) -> None:

@@ -21,7 +21,7 @@ class Resolver:
     name: str
     role: str = ""
     scopes: frozenset[str] = frozenset()
-    # Only test keys may speak for several voters.
+    # Whether a vote counts under the name that it gives, and not under the key: for tests only.
     may_name_voter: bool = False
     # A signed token says who may answer, not who does.
     by_token: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -12,11 +13,14 @@ import structlog
 
 from wopr.protocol.errors import Unavailable, WoprError
 from wopr.runtime.journal import Journal
+from wopr.runtime.turns import Turns
 from wopr.store.port import RunRow, StoredRun
 
 # When to try again after the store was away, and after an advance that failed for another reason.
 STORE_AWAY_SECONDS = 1.0
 FAILED_MS = 60_000
+# How long runs that a process died with are watched without other such runs before those begin.
+WATCH_SECONDS = 12.0
 
 log = structlog.get_logger("wopr.advance")
 
@@ -38,6 +42,14 @@ class Waker(Protocol):
 
         `stored` is the run as the caller has just read it from the store.
         """
+        ...
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether this process executes nodes of a run, or advances it."""
+        ...
+
+    def must_wait(self, tenant: str) -> bool:
+        """Whether the next run of a tenant waits for the tenant's rate or its other runs."""
         ...
 
 
@@ -73,18 +85,23 @@ class WakeupSource(Protocol):
 
 
 class Wakeups:
-    """Calls `advance` for runs, each once however often it is asked for."""
+    """Calls `advance` for runs, each once however often it is asked for, tenants in rotation."""
 
     def __init__(
         self,
         journal: Journal,
         advance: Callable[[str, str, StoredRun | None], Awaitable[None]],
         source: WakeupSource,
+        is_busy: Callable[[str], bool],
     ) -> None:
         self.tasks: anyio.abc.TaskGroup | None = None
         self.source = source
+        self.turns = Turns(journal.quotas.delay)
+        journal.quotas.waiting_runs = self.turns.waiting_of
         self._journal = journal
-        self._advance = advance
+        # Advances one run. A test that wants runs to stay where they are replaces it.
+        self.advance = advance
+        self._is_busy = is_busy
         self._waking: set[str] = set()
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -93,10 +110,18 @@ class Wakeups:
         self.source.start(tasks, self)
 
     def soon(self, tenant: str, run_id: str) -> None:
-        """Advance a run in the background."""
+        """Advance a run in the background, when it is its tenant's turn."""
         if self.tasks is not None and run_id not in self._waking:
             self._waking.add(run_id)
-            self.tasks.start_soon(self.now, tenant, run_id)
+            self.turns.take(tenant, partial(self._begin, self.tasks, tenant, run_id))
+
+    def is_busy(self, run_id: str) -> bool:
+        """Whether this process executes nodes of a run, or advances it."""
+        return self._is_busy(run_id)
+
+    def must_wait(self, tenant: str) -> bool:
+        """Whether the next run of a tenant waits for the tenant's rate or its other runs."""
+        return self.turns.must_wait(tenant)
 
     def begun(self, run_id: str) -> None:
         """Hear that a run's advance has begun: whatever happens from now on needs another one."""
@@ -104,8 +129,19 @@ class Wakeups:
 
     async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Advance a run, and see to it that it is advanced later if that fails."""
+        async with self.turns.turn(tenant):
+            await self._in_turn(tenant, run_id, stored)
+
+    def _begin(self, tasks: anyio.abc.TaskGroup, tenant: str, run_id: str) -> None:
+        tasks.start_soon(self._with_turn, tenant, run_id)
+
+    async def _with_turn(self, tenant: str, run_id: str) -> None:
+        with self.turns.held(tenant):
+            await self._in_turn(tenant, run_id)
+
+    async def _in_turn(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         try:
-            await self._advance(tenant, run_id, stored)
+            await self.advance(tenant, run_id, stored)
         except Exception as error:  # the outer edge of a task
             await self.later(tenant, run_id, error)
 

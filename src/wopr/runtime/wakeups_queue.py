@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
@@ -13,7 +15,7 @@ import anyio.abc
 import structlog
 
 from wopr.protocol.errors import WoprError
-from wopr.runtime.holding import PUT_OFF_MS, Holding
+from wopr.runtime.holding import NO_MEMORY_MS, PUT_OFF_MS, Holding
 from wopr.runtime.journal import FIRST_EVENTS
 from wopr.runtime.wakeups import STORE_AWAY_SECONDS, Waker, warn_of_missing_code
 from wopr.store.port import RunRow, Store, StoredRun
@@ -22,9 +24,16 @@ from wopr.store.port.peers import JobWorker, Peers
 # Wake-ups that are further off than this are found in time by whoever looks.
 NEAR_MS = 20_000
 # Runs that are due are taken so many at a time; how often they are looked for, and how seldom.
-MOST_DUE = 200
+MOST_DUE = 60
+# While there are more of them, so many of each tenant are taken as well: the earliest can all be of
+# one tenant.
+OF_EACH_TENANT = 20
 LOOK_SECONDS = 0.5
 SHORTEST_SECONDS = 0.005
+# Advances that take longer than this go on in the background, and those behind them begin.
+PATIENCE_SECONDS = 0.1
+# How long a process that stops waits for advances.
+GRACE_SECONDS = 5.0
 
 log = structlog.get_logger("wopr.queue")
 
@@ -42,6 +51,7 @@ class QueueSource:
         self._at_once = at_once
         self._worker: JobWorker | None = None
         self._waker: Waker | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._is_stopping = False
         self._stopped = anyio.Event()
         self._look_now = anyio.Event()
@@ -87,12 +97,13 @@ class QueueSource:
             log.warning("runs are handed over", run_id=run_id, needs=[n.split() for n in needs])
 
     async def stop(self) -> None:
-        """Take no more from the queue, and wait for what was begun."""
+        """Take no more from the queue, and wait for what was begun, for some seconds at most."""
         self._is_stopping = True
         self._look_now.set()
         if self._worker is not None:
             self._worker.stop()
-        await self._stopped.wait()
+        with anyio.move_on_after(GRACE_SECONDS):
+            await self._stopped.wait()
 
     def _look(self) -> None:
         self._look_now.set()
@@ -100,6 +111,7 @@ class QueueSource:
     async def _serve(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 tasks.start_soon(self._work_forever)
                 tasks.start_soon(self._take_due_forever)
         finally:
@@ -109,7 +121,7 @@ class QueueSource:
         """Take single wake-ups from the queue."""
         try:
             while not self._is_stopping:
-                self._worker = self._peers.worker(self._advance, self._at_once)
+                self._worker = self._peers.worker(self._advance_job, self._at_once)
                 try:
                     await self._worker.run()
                 except WoprError as error:
@@ -142,25 +154,61 @@ class QueueSource:
         return min(LOOK_SECONDS, max((upcoming - self._now()) / 1000, SHORTEST_SECONDS))
 
     async def _take_due(self) -> bool:
-        """Advance a batch of runs that are due; whether there may be more of them."""
+        """Advance a batch of runs that are due; whether more of them should be taken at once."""
         if not self._holding.has_room:
             return False
-        due = await self._peers.take_due(self._now(), MOST_DUE)
-        due.sort(key=itemgetter(0))
+        now = self._now()
+        due = await self._peers.take_due(now, MOST_DUE)
+        is_more = len(due) == MOST_DUE
+        if is_more:
+            others = await self._store.due_of_each(now, OF_EACH_TENANT)
+            due += await self._peers.take(now, [run_id for _, run_id in others])
+            is_more = not all(self._must_wait(tenant) for tenant, _ in due)
         # No more at once than jobs, in two parts: one is read while the other is written.
         size = max(self._at_once // 2, 1)
         limiter = anyio.CapacityLimiter(min(self._at_once, 2))
         async with anyio.create_task_group() as tasks:
+            rotation = _in_rotation(due)
             for start in range(0, len(due), size):
-                tasks.start_soon(self._advance_part, limiter, due[start : start + size])
-        return len(due) == MOST_DUE
+                tasks.start_soon(self._advance_part, limiter, rotation[start : start + size])
+        return is_more
 
     async def _advance_part(
         self, limiter: anyio.CapacityLimiter, part: Sequence[tuple[str, str]]
     ) -> None:
-        async with limiter, anyio.create_task_group() as tasks:
-            for tenant, runs in groupby(part, key=itemgetter(0)):
+        async with limiter:
+            await self._patiently(partial(self._advance_all, part))
+
+    async def _advance_all(self, part: Sequence[tuple[str, str]]) -> None:
+        by_tenant = groupby(sorted(part, key=itemgetter(0)), key=itemgetter(0))
+        async with anyio.create_task_group() as tasks:
+            for tenant, runs in by_tenant:
                 tasks.start_soon(self._advance_runs, tenant, [run_id for _, run_id in runs])
+
+    async def _advance_job(self, tenant: str, run_id: str) -> None:
+        await self._patiently(partial(self._advance, tenant, run_id))
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Begin something, and wait for its end for a moment; then it goes on in the background.
+
+        The row of a run is due until its advance is written, so no wake-up is lost with the process.
+        """
+        if self._tasks is not None:
+            done = anyio.Event()
+            self._tasks.start_soon(self._do, work, done)
+            with anyio.move_on_after(PATIENCE_SECONDS):
+                await done.wait()
+
+    async def _do(self, work: Callable[[], Awaitable[None]], done: anyio.Event) -> None:
+        try:
+            await work()
+        except Exception as error:  # the outer edge of a task
+            log.error("wake-ups wait for the store", exc_info=error)
+        finally:
+            done.set()
+
+    def _must_wait(self, tenant: str) -> bool:
+        return self._waker is not None and self._waker.must_wait(tenant)
 
     async def _advance_runs(self, tenant: str, run_ids: Sequence[str]) -> None:
         """Advance runs of a tenant that are read with one statement."""
@@ -181,4 +229,25 @@ class QueueSource:
             # Others may have room; and those who wait in the queue behind it should not wait too.
             await self._peers.queue(tenant, run_id, PUT_OFF_MS)
             return
-        await self._waker.now(tenant, run_id, stored)
+        if self._holding.memory.is_waiting(tenant, run_id):
+            row = await self._store.run(tenant, run_id) if stored is None else stored.row
+            if row is not None and row.wish is None:
+                # It is woken here when there is memory; another process may have some before.
+                await self._peers.queue(tenant, run_id, NO_MEMORY_MS)
+                return
+        if self._waker.must_wait(tenant):
+            # Until its turn comes nothing waits for it here. Its row is due again if none comes.
+            self._waker.soon(tenant, run_id)
+        else:
+            await self._waker.now(tenant, run_id, stored)
+
+
+def _in_rotation(due: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Order runs so that their tenants take turns."""
+    places: Counter[str] = Counter()
+    ranked: list[tuple[int, tuple[str, str]]] = []
+    for run in due:
+        ranked.append((places[run[0]], run))
+        places[run[0]] += 1
+    ranked.sort(key=itemgetter(0))
+    return [run for _, run in ranked]

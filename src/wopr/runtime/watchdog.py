@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
@@ -22,6 +22,8 @@ import anyio
 import structlog
 
 from wopr.nodes.registry import NodeType
+from wopr.protocol.errors import WoprError
+from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall
 from wopr.runtime.calling import call_and_wait
 from wopr.runtime.llm_call import call_tool
@@ -29,6 +31,8 @@ from wopr.runtime.metrics import Metrics
 
 CHECKS_PER_LIMIT: Final = 4
 UNKNOWN: Final = "unknown"
+# A process that is frozen for longer than this may be killed for it.
+FREEZE_SECONDS: Final = 3.0
 # Where this package, its libraries and Python's own modules are: code that no user wrote.
 _LIBRARY_PATHS: Final = (
     str(Path(__file__).parents[1]),
@@ -53,8 +57,16 @@ class Blocker:
 class Watchdog:
     """Logs and counts every time that the event loop is blocked for longer than a limit."""
 
-    def __init__(self, metrics: Metrics, limit_seconds: float) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        limit_seconds: float,
+        count_freeze: Callable[[str, str, int], None] | None = None,
+    ) -> None:
         self._metrics = metrics
+        # Told the tenant and id of a run that freezes the process and 1, and -1 when it is over.
+        self._count_freeze = count_freeze
+        self._frozen: tuple[str, str] | None = None
         self._limit = limit_seconds
         self._interval = limit_seconds / CHECKS_PER_LIMIT
         self._beat = 0.0
@@ -80,6 +92,7 @@ class Watchdog:
         reported = 0.0
         while not self._stopped.wait(self._interval):
             beat = self._beat
+            self._look_for_freeze(watched, time.monotonic() - beat)
             if beat == reported or time.monotonic() - beat <= self._limit + self._interval:
                 continue
             if self._look(watched, beat):
@@ -97,6 +110,24 @@ class Watchdog:
             return False
         self._report(blocker)
         return True
+
+    def _look_for_freeze(self, watched: int, seconds: float) -> None:
+        """Put the run that freezes the process on record, in case the process is killed now."""
+        if self._count_freeze is None:
+            return
+        is_frozen = seconds > max(self._limit, FREEZE_SECONDS)
+        try:
+            if is_frozen and self._frozen is None:
+                frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+                self._frozen = _run_in(frames.get(watched))
+                if self._frozen is not None:
+                    self._count_freeze(*self._frozen, 1)
+                    log.warning("a run freezes the process", run_id=self._frozen[1])
+            elif not is_frozen and self._frozen is not None:
+                self._count_freeze(*self._frozen, -1)
+                self._frozen = None
+        except WoprError as error:
+            log.error("a frozen run is not on record", code=error.code, message=str(error))
 
     def _report(self, blocker: Blocker) -> None:
         type_id = UNKNOWN if blocker.node_type is None else blocker.node_type.type_id
@@ -139,6 +170,15 @@ def find_blocker(innermost: FrameType | None) -> Blocker | None:
     tools = [frame for frame in inner if frame.f_code is call_tool.__code__]
     tool = tools[0].f_locals["tool"].name if tools else ""
     return _blocker(blocking, call, node_type, tool)
+
+
+def _run_in(innermost: FrameType | None) -> tuple[str, str] | None:
+    """The tenant and id of the run that a stack works on."""
+    for frame in _outwards(innermost):
+        run = frame.f_locals.get("run")
+        if isinstance(run, ActiveRun):
+            return run.state.identity.tenant, run.state.identity.run_id
+    return None
 
 
 def _is_users(code: CodeType) -> bool:

@@ -1,7 +1,7 @@
 """The dispatcher: takes queued events to their receivers, in each run's own order.
 
-Each webhook that has something to be told has one worker, so that a receiver that hangs keeps
-nobody else waiting. What is queued lies in the store: a host that stops or is killed goes on
+Each webhook with queued events has one worker, and each tenant has a share of the requests that are
+under way, so a receiver that hangs delays no other tenant. What is queued lies in the store: a host that stops or is killed goes on
 where it was, and may then repeat the few events whose taking it could not note down.
 """
 
@@ -19,12 +19,12 @@ from wopr.protocol.errors import WoprError
 from wopr.runtime.breaker import DeliveryPolicy, after_failure, after_success
 from wopr.runtime.courier import Courier
 from wopr.runtime.metrics import Metrics
+from wopr.runtime.shares import Shares
 from wopr.runtime.subscriptions import Subscription, Subscriptions
 from wopr.store.port.webhooks import DeadLetter, Delivery, Lane, Outbox, Settlement
 
-# Runs that one receiver is told of at the same time, and requests under way over all receivers.
+# Runs that one receiver is told of at the same time.
 LANES_AT_ONCE: Final = 8
-REQUESTS_AT_ONCE: Final = 64
 # Events of a lane between two notes of how far it has come.
 DELIVERED_AT_ONCE: Final = 32
 NOTED_AFTER_MS: Final = 500
@@ -55,6 +55,7 @@ class Dispatcher:
         courier: Courier,
         *,
         policy: DeliveryPolicy,
+        deliveries_each: int,
         metrics: Metrics,
         now: Callable[[], int],
     ) -> None:
@@ -66,7 +67,7 @@ class Dispatcher:
         self._now = now
         self._tasks: anyio.abc.TaskGroup | None = None
         self._news: dict[tuple[str, str], anyio.Event] = {}
-        self._requests = anyio.CapacityLimiter(REQUESTS_AT_ONCE)
+        self._deliveries = Shares(deliveries_each)
         subscriptions.has_news = self.wake
 
     async def run_forever(self) -> None:
@@ -168,7 +169,8 @@ class Dispatcher:
         subscription = self._subscriptions.find(tenant, webhook_id)
         if subscription is None:
             return False
-        async with self._requests:
+        # The wait is not part of the receiver's time to answer.
+        async with self._deliveries.place(tenant):
             reason = await self._courier.deliver(subscription, delivery, self._now())
         self._metrics.delivered(reason is None)
         if reason is None:

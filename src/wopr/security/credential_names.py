@@ -13,6 +13,7 @@ _REF: Final = re.compile(
     rf"(?:(?P<source>{'|'.join(SOURCES)}):)?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,127}})"
 )
 _ODD: Final = re.compile(r"[^A-Za-z0-9]")
+_BYTE: Final = re.compile(rb"_([0-9A-F]{2})")
 
 
 class CredentialRef(NamedTuple):
@@ -42,6 +43,23 @@ def seal_context(tenant: str, name: str) -> bytes:
 def variable_of(tenant: str, name: str) -> str:
     """The environment variable of a credential; no two credentials share one."""
     return f"{VARIABLE_PREFIX}{_spelled(tenant)}__{_spelled(name)}"
+
+
+def owner_of(variable: str) -> tuple[str, str] | None:
+    """The tenant and the name of the credential in a variable; None for one that holds none."""
+    tenant, separator, name = variable.removeprefix(VARIABLE_PREFIX).partition("__")
+    if not variable.startswith(VARIABLE_PREFIX) or not separator:
+        return None
+    found = (_read(tenant), _read(name))
+    return found if variable_of(*found) == variable else None
+
+
+def _read(spelled: str) -> str:
+    """Undo `_spelled`; of what it did not write, anything may come out."""
+    raw = _BYTE.sub(
+        lambda found: bytes.fromhex(found[1].decode()), spelled.encode("utf-8", "replace")
+    )
+    return raw.decode("utf-8", "replace")
 
 
 def _spelled(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The spellings under which a secret can stand in text: JSON-escaped, URL-encoded, base64."""
+"""The spellings of a secret in text: JSON-escaped, URL-encoded, base64, escaped for HTML."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 _PERCENT: Final = re.compile(r"%[0-9A-F]{2}")
+# Templates and libraries write quotation marks in two ways.
+_MARKUP: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ENTITIES: Final = tuple(
+    str.maketrans(_MARKUP | quotes)
+    for quotes in ({'"': "&#34;", "'": "&#39;"}, {'"': "&quot;", "'": "&#x27;"})
+)
 
 
 def spellings(value: str) -> frozenset[str]:
     """Return the value as it is and in every encoding that redaction looks for."""
-    return frozenset((value, *escaped(value), *_url_forms(value), *_base64_forms(value)))
+    plain = (value, *escaped(value))
+    pages = (form.translate(entities) for form in plain for entities in _ENTITIES)
+    return frozenset((*plain, *pages, *_url_forms(value), *_base64_forms(value)))
 
 
 def escaped(value: str) -> tuple[str, str]:

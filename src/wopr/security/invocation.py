@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -35,16 +36,19 @@ def answer_key_hash(tenant: str, endpoint: str, key: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def request_digest(body: bytes) -> bytes:
-    """Return what two requests under one key are compared by.
+def request_digest(body: bytes, query: Mapping[str, str] | None = None) -> bytes:
+    """Return what two requests under one key are compared by: the body and the query parameters.
 
     JSON is compared as a value, so key order and white space do not matter; anything else is
-    compared byte for byte.
+    compared byte for byte. The order of query parameters does not matter either.
     """
     try:
-        return json_digest(msgspec.json.decode(body))
+        digest = json_digest(msgspec.json.decode(body))
     except (ValueError, RecursionError):
-        return hashlib.sha256(body).digest()
+        digest = hashlib.sha256(body).digest()
+    if not query:
+        return digest
+    return hashlib.sha256(digest + msgspec.json.encode(query, order="sorted")).digest()
 
 
 def _without_colons(text: str) -> str:

@@ -11,14 +11,16 @@ from typing import Final
 LIVE_KEY_PREFIX: Final = "wopr_live_"
 TEST_KEY_PREFIX: Final = "wopr_test_"
 MIN_KEY_BYTES: Final = 32
+# Of a key that the operator chose.
+MIN_KEY_LENGTH: Final = 16
 
 _TEST_PREFIXES: Final = (TEST_KEY_PREFIX, "test_", "test-")
 
 _READS: Final = frozenset({"manifest:read", "runs:read", "artifacts:read", "fleet:read"})
 _WORKS: Final = _READS | {"runs:create", "runs:cancel", "runs:annotate", "webhooks:manage"}
 
-# No scope implies another. `conformance:author` and `annotations:actor` are in no role: an operator
-# grants them by name.
+# No scope implies another. `conformance:author`, `annotations:actor` and `quotas:manage` are in no
+# role: an operator grants them by name.
 ROLES: Final[dict[str, frozenset[str]]] = {
     "admin": _WORKS
     | {
@@ -35,6 +37,9 @@ ROLES: Final[dict[str, frozenset[str]]] = {
     "reviewer": _READS | {"runs:annotate", "approvals:respond"},
     "viewer": _READS,
     "ingest": frozenset({"fleet:ingest"}),
+    # For the operator's monitoring: metrics are sums over all tenants. No role of a tenant has the
+    # scope, so that no tenant's admin can make such a key.
+    "metrics": frozenset({"metrics:read"}),
 }
 DEFAULT_ROLE: Final = "admin"
 
@@ -99,6 +104,8 @@ def is_test_key(key: str) -> bool:
 def parse_env_keys(text: str) -> tuple[ConfiguredKey, ...]:
     """Read `key:tenant[:role],...`, the form of `WOPR_API_KEYS`; the default role is admin.
 
+    A key has at least `MIN_KEY_LENGTH` characters.
+
     Raises `ValueError` that counts the entries from 1 and repeats no part of any: a field in
     the wrong place may be the key.
     """
@@ -124,4 +131,9 @@ def _parse_entry(entry: str, number: int) -> ConfiguredKey:
     key, tenant, role = (*fields, DEFAULT_ROLE)[:3]
     if role not in ROLES:
         raise ValueError(f"{where} names an unknown role; the roles are {', '.join(ROLES)}")
+    if len(key) < MIN_KEY_LENGTH:
+        raise ValueError(
+            f"{where} has a key shorter than {MIN_KEY_LENGTH} characters, which can be guessed; "
+            "make one with: openssl rand -hex 24"
+        )
     return ConfiguredKey(key=key, tenant=tenant, role=role, is_test=is_test_key(key))

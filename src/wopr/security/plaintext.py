@@ -22,7 +22,15 @@ def credentials_in(document: Json, path: str = "") -> Iterator[str]:
             if holds_shape(name):
                 yield path
             elif name not in REFERENCES:
-                yield from credentials_in(member, f"{path}.{name}" if path else name)
+                yield from _in_member(name, member, f"{path}.{name}" if path else name)
     elif isinstance(document, list):
         for index, item in enumerate(cast("list[object]", document)):
             yield from credentials_in(item, f"{path}.{index}" if path else str(index))
+
+
+def _in_member(name: str, member: Json, place: str) -> Iterator[str]:
+    if not isinstance(member, str):
+        yield from credentials_in(member, place)
+    # The name may say that the value is a secret, as in `x-api-key: abc123`.
+    elif holds_shape(f"{name}: {member}"):
+        yield place

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, cast
 
 from wopr.protocol.documents import Json, JsonObject
 from wopr.security.encodings import escaped, spellings
-from wopr.security.shapes import MASK, holds_shape, known_shapes
+from wopr.security.shapes import MASK, holds_shape, names_secret, shapes_in
 
 MIN_SECRET: Final = 8
+# No secret is shorter; the password in `://:x@` is recognized by all six characters.
+_SHORTEST: Final = 6
 
 _MARK: Final = re.compile(r"\[REDACTED(?::[^\[\]]*)?\]")
-# A replacement can lay bare the edge of a neighbour, which the next round then takes. Two rounds
-# settle ordinary text; the bound is for text that was made to fight it.
-_ROUNDS: Final = 8
+# A replacement can uncover the edge of another secret, which the next round finds. Two rounds are
+# enough for ordinary text. The bound keeps the work linear for text that is made to need more.
+_ROUNDS: Final = 2
+# Larger texts and documents are redacted by a thread, so that the event loop goes on.
+LARGE_BYTES: Final = 128 * 1024
+# A text with so many secrets is masked whole: it is made to be slow to redact.
+_MOST_SPANS: Final = 10_000
+# The beginning of a secret-shaped text is recognized when it is longer than this.
+_LONGEST_LEAD: Final = 256
 
 
 class Span(NamedTuple):
@@ -28,36 +38,60 @@ class Span(NamedTuple):
 
 
 class Redactor:
-    """Replaces registered secrets and secret-shaped text; one per run, dropped with it.
+    """Replaces registered secrets and secret-shaped text.
 
     Redacting twice gives what redacting once gave, and nothing here raises: text that cannot
     be examined is masked whole.
     """
 
     def __init__(self) -> None:
-        self._shapes = known_shapes()
         self._ids: dict[str, str] = {}
+        # Each form of a registered value, with the id of its secret.
+        self._forms: dict[str, str] = {}
+        # The mark of each id.
         self._marks: dict[str, str] = {}
-        self._needles: tuple[str, ...] = ()
+        # The forms as they stand in encoded JSON.
+        self._needles: list[str] = []
         self._has_digits = False
+        # The length of the longest form of a registered value.
+        self.longest = 0
 
     def register(self, secret_id: str, value: str) -> None:
         """Have this value replaced by `[REDACTED:<secretId>]` from now on, in every encoding.
 
-        A value under eight characters is left alone: it would match ordinary words.
+        An empty id leaves the mark without a name. A value under eight characters is left alone:
+        it would match ordinary words.
         """
         if len(value) < MIN_SECRET or value in self._ids:
             return
         self._ids[value] = secret_id
         self._has_digits = self._has_digits or value.isdigit()
-        forms = {form: sid for secret, sid in self._ids.items() for form in spellings(secret)}
-        longest_first = sorted(forms, key=len, reverse=True)
-        self._marks = {form: self._mark(forms[form], longest_first) for form in longest_first}
-        self._needles = tuple({text for form in longest_first for text in escaped(form)})
+        forms = spellings(value)
+        self._forms |= dict.fromkeys(forms, secret_id)
+        self._needles.extend({text for form in forms for text in escaped(form)})
+        self.longest = max(self.longest, *map(len, forms))
+        if secret_id not in self._marks:
+            self._marks[secret_id] = self._mark(secret_id, self._forms)
+        # An earlier id may hold the new value.
+        telling = [each for each in self._marks if any(form in each for form in forms)]
+        self._marks |= dict.fromkeys(telling, MASK)
+
+    def copy(self) -> Redactor:
+        """Return a redactor that knows the same values, and learns others by itself."""
+        made = Redactor()
+        made._ids = self._ids.copy()
+        made._forms = self._forms.copy()
+        made._marks = self._marks.copy()
+        made._needles = self._needles.copy()
+        made._has_digits = self._has_digits
+        made.longest = self.longest
+        return made
 
     @staticmethod
-    def _mark(secret_id: str, forms: Sequence[str]) -> str:
+    def _mark(secret_id: str, forms: Iterable[str]) -> str:
         """Name the secret, unless its id would itself give one away."""
+        if not secret_id:
+            return MASK
         named = f"[REDACTED:{secret_id}]"
         tells = holds_shape(named) or any(form in secret_id for form in forms)
         return named if not tells and _MARK.fullmatch(named) else MASK
@@ -71,13 +105,36 @@ class Redactor:
         return holds_shape(text)
 
     def text(self, text: str) -> str:
-        """Return the text without its secrets; the very same object when it held none."""
+        """Return the text without its secrets; the very same object when it held none.
+
+        Where secrets are still found after the last round, one mask replaces everything from the
+        first of them to the last. If that uncovers another one, a mask replaces the whole text.
+        """
+        if len(text) < _SHORTEST:
+            return text
         for _ in range(_ROUNDS):
             spans = self.spans(text)
             if not spans:
-                break
+                return text
             text = _replaced(text, spans)
-        return text
+        spans = self.spans(text)
+        if not spans:
+            return text
+        text = f"{text[: spans[0].start]}{MASK}{text[spans[-1].end :]}"
+        return MASK if self.spans(text) else text
+
+    def excerpt(self, text: str, most: int) -> str:
+        """Return the text without its secrets, and only its beginning if it is longer than `most`.
+
+        The work does not depend on the length of the text. A secret that is cut off is not
+        recognized, so the end of what was examined is shown only as far as its last mark.
+        """
+        if len(text) <= most:
+            return self.text(text)
+        unsure = max(self.longest, _LONGEST_LEAD)
+        clean = self.text(text[: most + unsure])
+        marked = max((match.end() for match in _MARK.finditer(clean)), default=0)
+        return clean[: min(most - 1, max(marked, len(clean) - unsure))] + "…"
 
     def json(self, value: Json) -> Json:
         """Return the value without secrets in keys or values, sharing whatever is unchanged."""
@@ -87,19 +144,19 @@ class Redactor:
             return MASK
 
     def spans(self, text: str) -> list[Span]:
-        """Find every secret in the text, in order; secrets that overlap are one span."""
-        found = list(self._registered(text))
-        if holds_shape(text):
-            found += (Span(*at, 0, MASK) for shape in self._shapes for at in shape.spans(text))
-        return _merged(found)
+        """Find every secret in the text, in order; secrets that overlap are one span.
 
-    @property
-    def longest(self) -> int:
-        """The length of the longest form of a registered value."""
-        return max(map(len, self._marks), default=0)
+        A text with too many of them is one secret as a whole.
+        """
+        found = list(islice(self._registered(text), _MOST_SPANS))
+        found += (Span(*at, 0, MASK) for at in islice(shapes_in(text), _MOST_SPANS))
+        if len(found) >= _MOST_SPANS:
+            return [Span(0, len(text), 0, MASK)]
+        return _merged(found) if found else found
 
     def _registered(self, text: str) -> Iterator[Span]:
-        present = [form for form in self._marks if form in text]
+        # A copy, because this may run in a thread while another value is registered.
+        present = [form for form in list(self._forms) if form in text]
         if not present:
             return
         # What an earlier pass wrote is not text to search: a value such as `REDACTED` is in it.
@@ -108,8 +165,10 @@ class Redactor:
         for form in present:
             for start in _occurrences(form, text):
                 end = start + len(form)
-                if not any(first <= start and end <= last for first, last in done):
-                    yield Span(start, end, len(form), self._marks[form])
+                # Marks do not overlap, so only the last one that begins here or before can hold it.
+                before = bisect_right(done, (start, len(text))) - 1
+                if before < 0 or done[before][1] < end:
+                    yield Span(start, end, len(form), self._marks[self._forms[form]])
 
     def _walk(self, value: Json) -> Json:
         if isinstance(value, str):
@@ -131,8 +190,9 @@ class Redactor:
         clean: JsonObject = {}
         changed = False
         for name, value in members.items():
-            new_name = self._walk(name)
-            new_value = self._walk(value)
+            new_name = self.text(name)
+            is_secret = isinstance(value, str) and names_secret(name, value)
+            new_value = MASK if is_secret else self._walk(value)
             changed = changed or new_name is not name or new_value is not value
             clean[new_name] = new_value
         return clean if changed else members
@@ -142,6 +202,46 @@ class Redactor:
         digits = str(value) if value.bit_length() <= 1024 else ""
         clean = self.text(digits)
         return value if clean is digits else clean
+
+
+class Redactors:
+    """What is kept out of the answers to each tenant, and out of the logs of the process.
+
+    A tenant's own values are masked under their names, for that tenant only: a mark in another
+    tenant's text would confirm a guess of this value. The operator's values are
+    masked for every tenant, under no name.
+    """
+
+    def __init__(self) -> None:
+        # Shapes and the operator's values.
+        self.operator = Redactor()
+        # The values of all tenants, under no name. Only the operator reads what passes it.
+        self.process = Redactor()
+        self._tenants: dict[str, Redactor] = {}
+
+    def of(self, tenant: str) -> Redactor:
+        """Return what masks secrets in everything that this tenant can read.
+
+        It is the same object every time: values that are registered later are masked by it too.
+        """
+        found = self._tenants.get(tenant)
+        if found is None:
+            found = self._tenants[tenant] = self.operator.copy()
+        return found
+
+    def text(self, tenant: str, text: str) -> str:
+        """Return a text of this tenant without its secrets."""
+        return self.of(tenant).text(text)
+
+    def register(self, tenant: str, secret_id: str, value: str) -> None:
+        """Have a tenant's value masked under its name, in everything that this tenant can read."""
+        self.process.register("", value)
+        self.of(tenant).register(secret_id, value)
+
+    def register_operator(self, value: str, secret_id: str = "") -> None:
+        """Have a value of the operator masked for everyone; only a test value has a name."""
+        for each in (self.operator, self.process, *self._tenants.values()):
+            each.register(secret_id, value)
 
 
 class StreamRedactor:
@@ -154,23 +254,34 @@ class StreamRedactor:
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._held = ""
+        self._held: list[str] = []
+        self._length = 0
+        # The length from which the held text is examined.
+        self._due = 0
 
     def feed(self, chunk: str) -> str:
         """Take the next piece and return what is now safe to pass on, perhaps nothing."""
-        self._held += chunk
-        cut = self._safe_end()
-        out, self._held = self._held[:cut], self._held[cut:]
-        return self._redactor.text(out)
+        self._held.append(chunk)
+        self._length += len(chunk)
+        if self._length < self._due:
+            return ""
+        text = "".join(self._held)
+        cut = self._safe_end(text)
+        rest = text[cut:]
+        self._held, self._length = [rest], len(rest)
+        # Text that cannot be passed on is examined again when there is a quarter more of it: that
+        # keeps the work linear, however small the pieces are.
+        self._due = 0 if cut else len(rest) + len(rest) // 4
+        return self._redactor.text(text[:cut])
 
     def close(self) -> str:
         """Return what was held back. The stream is then empty and may be used again."""
-        out, self._held = self._held, ""
+        out = "".join(self._held)
+        self._held, self._length, self._due = [], 0, 0
         return self._redactor.text(out)
 
-    def _safe_end(self) -> int:
+    def _safe_end(self, held: str) -> int:
         """Say how much of the held text no secret can reach into, whatever follows."""
-        held = self._held
         cut = len(held) - max(self._LEAD, self._redactor.longest - 1)
         if cut <= 0:
             return 0

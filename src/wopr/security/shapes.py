@@ -1,208 +1,437 @@
-"""Secret-shaped text: what a credential looks like even when nobody registered it.
+"""Secret-shaped text: what a credential looks like even when it was never registered.
 
 The formats of the protocol's own list are written here; those of other vendors come from the
-detectors of `detect-secrets`. Only detectors of a known format are taken: the entropy and
-keyword ones would mask ordinary ids and hashes.
+detectors of `detect-secrets`. Only detectors of a known format are taken: the entropy detectors
+would mask ordinary ids and hashes.
+
+Almost all text holds no secret, and every appended event is examined. So a search has three
+steps, and the first ones are cheap: a rare character, a probe for all shapes that contain it,
+and the full pattern of a shape. Every repeat is bounded, or stands last, or cannot begin again
+inside its own run: that keeps every search linear in the length of the text.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import importlib
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import Final, NamedTuple, TypeAlias
 
 MASK: Final = "[REDACTED]"
-_Search: TypeAlias = Callable[[str], re.Match[str] | None]
+_Search: TypeAlias = Callable[..., re.Match[str] | None]
+# Longer texts are searched in windows of so many characters, or of `FAR_WINDOW` for the shapes that
+# are `is_far`. A match is recognized from its first `REACH` characters; one that is far, from its
+# first `LONGEST`. A longer match is masked to the end of the text.
+WINDOW: Final = 16_384
+REACH: Final = 1_024
+FAR_WINDOW: Final = 262_144
+LONGEST: Final = 65_536
 CANARY: Final = "CANARY-openwop-CONFORMANCE-NEVER-SECRET"
 
 
-class Shape(NamedTuple):
-    """One credential format, with two cheap tests in front of its full pattern.
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """One credential format.
 
-    `rare` is a literal that every match contains and `probe` a pattern that begins with a
-    literal. Both are there because almost all text holds no secret and should pay next to
-    nothing. A probe's length is bounded, so that hostile text cannot make it slow.
+    Every match holds one of the `probes`. A probe has a bounded length and begins with a literal
+    character; where `is_folded` is set, with two, and it is searched in the lower-case text.
+    `source` returns the pattern, which is compiled when a probe is found for the first time.
+    `accepts` examines what the pattern alone cannot tell.
     """
 
-    rare: str
-    probe: _Search
-    pattern: re.Pattern[str]
+    probes: tuple[str, ...]
+    source: Callable[[], str]
+    is_folded: bool = False
+    accepts: Callable[[str], bool] | None = None
+    # Whether its first 1,024 characters may not tell a match.
+    is_far: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The pattern of the whole format."""
+        return re.compile(self.source(), re.ASCII)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where the shape stands; only the group `secret` where the pattern has one."""
-        if self.rare not in text or self.probe(text) is None:
+        if len(text) > WINDOW:
+            yield from self._spans_in_windows(text)
             return
-        group = "secret" if "secret" in self.pattern.groupindex else 0
         for match in self.pattern.finditer(text):
-            yield match.span(group)
+            if self.accepts is None or self.accepts(match[self._group]):
+                yield match.span(self._group)
+
+    @property
+    def _group(self) -> str | int:
+        return "secret" if "secret" in self.pattern.groupindex else 0
+
+    def _spans_in_windows(self, text: str) -> Iterator[tuple[int, int]]:
+        """Find the same in a long text, by calls that examine a part of it each.
+
+        A call holds the interpreter; between two calls other threads have their turn. A match that
+        begins in a window is recognized from the window and the `reach` behind it.
+        """
+        window, reach = (FAR_WINDOW, LONGEST) if self.is_far else (WINDOW, REACH)
+        position, edge = 0, window
+        while position < len(text):
+            match = self.pattern.search(text, position, edge + reach)
+            if match is None or match.start() >= edge:
+                position, edge = edge, edge + window
+                continue
+            position = match.start() + 1
+            if match.end() >= edge:
+                match = self.pattern.match(text, match.start(), match.start() + LONGEST)
+            if match is not None:
+                start, end = match.span(self._group)
+                position = match.end()
+                if position > match.start() + LONGEST - REACH:
+                    end = position = len(text)
+                if self.accepts is None or self.accepts(match[self._group]):
+                    yield start, end
+            edge = max(edge, position)
 
 
-def _left(also: str = "") -> str:
+def _is_in(search: _Search, text: str) -> bool:
+    """Tell whether a probe is found in a long text, by calls that examine a part of it each."""
+    return any(search(text, at, at + WINDOW + REACH) for at in range(0, len(text), WINDOW))
+
+
+def _left(prefix: str = "", also: str = "") -> str:
     """Match where a token may begin: not inside a word, unless the letter ends an escape.
 
     In JSON text a line break before a token reads as the letter `n`, and in a URL a space
-    reads as the digits `20`; a plain word boundary would miss the token behind it.
+    reads as the digits `20`; a plain word boundary would miss the token behind it. A hyphen or
+    an underscore before a token does not hide it. The test may stand behind a `prefix` of fixed
+    width: a search for a literal is faster than one for a boundary.
     """
-    return rf"(?:(?<![A-Za-z0-9{also}])|(?<=\\[bfnrt])|(?<=\\u[0-9A-Fa-f]{{4}})|(?<=%[0-9A-Fa-f]{{2}}))"
+    return (
+        rf"(?:(?<![A-Za-z0-9{also}]{prefix})|(?<=\\[bfnrt]{prefix})"
+        rf"|(?<=\\u[0-9A-Fa-f]{{4}}{prefix})|(?<=%[0-9A-Fa-f]{{2}}{prefix}))"
+    )
+
+
+def _token(prefix: str, rest: str) -> str:
+    """Match a prefix of fixed width where a token may begin, and the rest of the token."""
+    return prefix + _left(prefix) + rest
+
+
+def _behind(*prefixes: str) -> str:
+    """Match where one of these prefixes ends. A probe begins with their last character."""
+    return f"(?:{'|'.join(f'(?<={prefix})' for prefix in prefixes)})"
 
 
 _WORD: Final = _left()
-_RUN: Final = _left("_-")
-_HYPHENLESS: Final = _left("-")
+_RUN: Final = _left(also="_-")
 
+# What may stand between the name of an authentication scheme and its credential.
+_GAP: Final = r"(?:[\s:=+]|\\[nrt]|%20){1,8}"
 # A character of a bearer token. A slash may be one, so a token in a path ends where the next
 # bearer begins.
-_BEARER: Final = r"(?:(?![Bb]earer[\s:=+\\%])[A-Za-z0-9._~+/=-])"
+_BEARER: Final = r"(?:(?!(?i:bearer)[\s:=+\\%])[A-Za-z0-9._~+/=-])"
 
-# A repeat without an upper bound stands last, or cannot begin again inside its own run: that
-# keeps every search linear in the text.
-_OWN: Final[tuple[tuple[str, str, str], ...]] = (
-    (
-        "-",
+# Names whose value is a secret; longer names may end with one (`db_password`, `PGPASSWORD`). The
+# first letter stands apart: a search for one of a few characters is fast.
+_SECRET_NAME: Final = (
+    r"[acprsACPRS](?i:ass(?:word|wd|phrase)"
+    r"|pi[-_]?(?:key|token|secret)|ecret[-_]?(?:access[-_]?)?key|rivate[-_]?key"
+    r"|lient[-_]?secret|(?:ccess|uth|efresh)[-_]?token)"
+)
+# The literals that these names end with: no other name can be one of them.
+_NAME_ENDS: Final = ("password", "passwd", "passphrase", "key", "token", "secret")
+# A value that is a mark already, or that says where the value comes from. A placeholder is the whole
+# value: a password may begin like one. In angle brackets it has words of one case and no digits.
+_MARKED: Final = r"\[REDACTED(?::[^\[\]]{0,256})?\]"
+_PLACEHOLDER: Final = (
+    r"(?:\$?\{\{\s{0,4}[A-Za-z_][A-Za-z0-9_.-]{0,127}\s{0,4}\}\}|\$\{[A-Za-z_][A-Za-z0-9_.]{0,127}\}"
+    r"|\$[A-Z_]{2,64}|<(?:[a-z]{1,32}(?:[ _.-][a-z]{1,32}){0,7}|[A-Z]{1,32}(?:[ _.-][A-Z]{1,32}){0,7})>"
+    r"|\*{3,64}|\.{3,64}|(?i:none|null|true|false|undefined|str|string))"
+)
+# Where a value without quotation marks ends: before a space, or before the next pair of a list.
+_VALUE_END: Final = (
+    r"(?:[,;})\]]{0,4}(?:[\s\"'&<>\\]|\Z)|[,;]\s{0,1}[A-Za-z_][A-Za-z0-9_. -]{0,63}[=:])"
+)
+_MARK_END: Final = r"(?:[\s\"'&<>\\,;})\]]|\Z)"
+# A quotation mark: plain, behind the escapes of JSON text in JSON text, or as HTML has it.
+_QUOTE: Final = r"\\{0,15}[\"']|&(?:\#34|\#39|quot);"
+_UNQUOTED: Final = r"[^\s\"'&<>\\]"
+_ASSIGNED: Final = (
+    rf"{_SECRET_NAME}(?P<named>{_QUOTE})?\s{{0,4}}(?:(?P<colon>:|%3[Aa])|=>?|%3[Dd]|\\{{1,8}}u003[Dd])\s{{0,4}}"
+    # A text may end with a name and a colon: its closing quotation mark begins no value. Behind a
+    # colon and without quotation marks stand words of prose too: `password: required`.
+    rf"(?P<quote>(?:{_QUOTE})(?(named)|(?!\s{{0,4}}[],:}}])))?(?P<secret>"
+    rf"(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}(?(quote)(?:(?P=quote)|\Z)|{_VALUE_END}))"
+    rf"(?(quote)(?:(?!(?P=quote))(?:\\.|[^\r\n]))+"
+    rf"|(?(colon)(?=<?{_UNQUOTED}{{0,64}}[0-9!@\#$^*+=~]))<?{_UNQUOTED}{{4,}}))"
+)
+_IS_SECRET_NAME: Final = re.compile(rf"{_SECRET_NAME}\Z", re.ASCII)
+_IS_PLACEHOLDER: Final = re.compile(f"{_MARKED}|{_PLACEHOLDER}", re.ASCII)
+
+
+def names_secret(name: str, value: str) -> bool:
+    """Tell whether a member of a document holds a secret because of its name."""
+    return (
+        bool(value)
+        and name.lower().endswith(_NAME_ENDS)
+        and _IS_SECRET_NAME.search(name) is not None
+        and _IS_PLACEHOLDER.fullmatch(value) is None
+    )
+
+
+def _is_basic(token: str) -> bool:
+    """Tell whether the text behind `Basic` is a credential, and not a word of a sentence.
+
+    A credential is the base64 of `user:password`. One that was cut off, or that holds bytes of
+    another encoding, is told by its length and its mixture of letters and digits.
+    """
+    raw = token[:4096].rstrip("=").replace("-", "+").replace("_", "/")
+    # One character more than a multiple of four holds no whole byte.
+    whole = raw[:-1] if len(raw) % 4 == 1 else raw
+    with suppress(binascii.Error, UnicodeDecodeError):
+        decoded = base64.b64decode(whole + "=" * (-len(whole) % 4))
+        if b":" in decoded and decoded.decode().isprintable():
+            return True
+    kinds = (str.islower, str.isupper, str.isdigit)
+    return len(raw) >= 20 and all(any(map(is_kind, raw)) for is_kind in kinds)
+
+
+def _shape(
+    probes: str | tuple[str, ...],
+    pattern: str,
+    *,
+    is_folded: bool = False,
+    accepts: Callable[[str], bool] | None = None,
+    is_far: bool = False,
+) -> Shape:
+    probes = (probes,) if isinstance(probes, str) else probes
+    return Shape(probes, lambda: pattern, is_folded, accepts, is_far)
+
+
+# Behind these prefixes stand letters and digits of both cases; a word of a name has one case.
+# A run of lower-case letters is a token where it is longer than any word.
+_MIXED: Final = r"(?:(?=[a-z]{0,40}[0-9A-Z])[A-Za-z0-9]{16,}|[a-z]{30,})"
+
+
+def _own_shapes() -> Iterator[Shape]:
+    """Yield the formats that this module knows by itself."""
+    yield _shape(
         r"sk-[A-Za-z0-9_-]{12}",
-        _HYPHENLESS + r"sk-(?:(?=[a-z_-]{0,20}[0-9A-Z])[A-Za-z0-9_-]{12,}|[A-Za-z0-9_-]{20,})",
-    ),
-    (
-        "A",
+        _token("sk-", r"(?:(?=[a-z_-]{0,20}[0-9A-Z])[A-Za-z0-9_-]{12,}|[A-Za-z0-9_-]{20,})"),
+    )
+    yield _shape(
         r"A(?:KIA|SIA)[0-9A-Z]{12}",
-        _WORD + r"A(?:KIA|SIA)(?=[A-Z]{0,16}[0-9])[0-9A-Z]{12,}[A-Za-z0-9]*",
-    ),
-    ("A", r"AIza[A-Za-z0-9_-]{16}", _WORD + r"AIza[A-Za-z0-9_-]{16,}"),
-    ("A", r":AA[A-Za-z0-9_-]{33}", _WORD + r"\d{8,10}:AA[A-Za-z0-9_-]{33,}"),
-    ("x", r"xox[abeoprs]-", _WORD + r"xox[abeoprs]-[A-Za-z0-9-]{8,}"),
-    ("_", r"gh(?:[pousr]|ithub_pat)_", _WORD + r"gh[pousr]_[A-Za-z0-9_]{16,}"),
-    ("_", r"github_pat_", _WORD + r"github_pat_[A-Za-z0-9_]{20,}"),
-    ("_", r"npm_[A-Za-z0-9]{36}", _WORD + r"npm_[A-Za-z0-9]{36,}"),
-    ("_", r"k_(?:live|test)_", _WORD + r"[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
-    ("_", r"kahn_live_sk_", _WORD + r"kahn_live_sk_[A-Za-z0-9_-]{12,}"),
-    ("_", r"hf_[A-Za-z0-9]{34}", _WORD + r"hf_[A-Za-z0-9]{34,}"),
-    ("_", r"wopr_(?:live|test)_", _WORD + r"wopr_(?:live|test)_[A-Za-z0-9_-]{20,}"),
-    (
-        "_",
-        r"cred_[A-Za-z0-9_-]{6}",
+        _token("A(?:KIA|SIA)", r"(?=[A-Z]{0,16}[0-9])[0-9A-Z]{12,}[A-Za-z0-9]*"),
+    )
+    yield _shape(r"AIza[A-Za-z0-9_-]{16}", _token("AIza", r"[A-Za-z0-9_-]{16,}"))
+    yield _shape(r"AA[A-Za-z0-9_-]{33}", _token(r"\d", r"\d{7,9}:AA[A-Za-z0-9_-]{33,}"))
+    yield _shape(r"xox[abeoprs]-", _token("xox[abeoprs]-", r"[A-Za-z0-9-]{8,}"))
+    yield _shape("_" + _behind("gh[pousr]_"), _token("gh[pousr]_", r"[A-Za-z0-9_]{16,}"))
+    yield _shape("_" + _behind("github_pat_"), _token("github_pat_", r"[A-Za-z0-9_]{20,}"))
+    yield _shape("_" + _behind("npm_"), _token("npm_", r"[A-Za-z0-9]{36,}"))
+    for prefix in ("hf_", "gsk_", "r8_"):
+        yield _shape("_" + _behind(prefix), _token(prefix, _MIXED))
+    yield _shape(
+        "_" + _behind("k_live_", "k_test_"),
+        _token("[rs]k_(?:live|test)_", r"[A-Za-z0-9]{16,}"),
+    )
+    yield _shape("_" + _behind("kahn_live_sk_"), _token("kahn_live_sk_", r"[A-Za-z0-9_-]{12,}"))
+    yield _shape(
+        "_" + _behind("wopr_live_", "wopr_test_"),
+        _token("wopr_(?:live|test)_", r"[A-Za-z0-9_-]{20,}"),
+    )
+    yield _shape(
+        "_" + _behind("cred_"),
         # A credential reference inside a mark names the secret and is not one.
-        r"(?<!\[REDACTED:)"
-        + _WORD
-        + r"cred_(?:(?=[a-z_]{0,32}[0-9A-Z-])[A-Za-z0-9_-]{6,}|[a-z]{16,})",
-    ),
-    (
-        "J",
-        r"eyJ[A-Za-z0-9_-]{8}",
+        _token("cred_", r"(?<!\[REDACTED:cred_)")
+        + r"(?:(?=[a-z_]{0,32}[0-9A-Z-])[A-Za-z0-9_-]{6,}|[a-z]{16,})",
+    )
+    yield _shape(
+        "J" + _behind("eyJ") + r"[A-Za-z0-9_-]{8}",
         # Two parts are the beginning of a signed token that was cut off. The token may end a longer
         # name (`job-eyJ...`). The lookahead reads each name once, which keeps the search linear.
         _RUN
         + r"(?=[A-Za-z0-9_-]*+\.(?:[A-Za-z0-9_-]*+\.|eyJ))(?:[A-Za-z0-9_-]*?[_-])??"
         + r"(?P<secret>eyJ[A-Za-z0-9_-]{8,}+(?:(?:\.[A-Za-z0-9_-]*){2,4}|\.eyJ[A-Za-z0-9_-]*))",
-    ),
-    (
-        "earer",
-        r"earer",
-        _WORD
-        + r"[Bb]earer(?:[\s:=+]|\\[nrt]|%20){1,8}"
-        + rf"(?:(?=[A-Za-z.]{{0,40}}[0-9_+/=~-]|[A-Za-z]{{0,40}}[a-z][A-Z]){_BEARER}{{8,}}"
-        + rf"|{_BEARER}{{20,}})",
-    ),
-    ("Y", re.escape(CANARY), re.escape(CANARY) + r"[A-Za-z0-9_-]*"),
-    (
-        "Y",
-        r"PRIVATE KEY",
+        is_far=True,
+    )
+    yield _shape("Y" + _behind("CANARY"), re.escape(CANARY) + r"[A-Za-z0-9_-]*")
+    yield _shape(
+        "Y" + _behind("PRIVATE KEY"),
         # Without its end line the rest of the text is taken: half a key is still a key.
         r"(?:-----|---- )BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[\s\S]*?"
         r"(?:END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,8}-{2,5}|\Z)",
-    ),
-    ("Y", r"PuTTY-User-Key-File-", r"PuTTY-User-Key-File-[\s\S]*"),
-    (
-        "/",
-        r"://",
-        r"""://[^\s/?\#@:\[\]"'<>{},\\]+:(?P<secret>[^\s/?\#@\[\]"'<>{},\\]+)@""",
-    ),
-)
+    )
+    yield _shape("Y" + _behind("PuTTY"), r"PuTTY-User-Key-File-[\s\S]*")
+    yield _shape(
+        "/" + _behind(":/") + "/",
+        r"""://[^\s/?\#@:\[\]"'<>{},\\]*:(?P<secret>[^\s/?\#@\[\]"'<>{},\\]+)@""",
+        is_far=True,
+    )
+    bearer = (
+        rf"{_GAP}(?:\\{{0,7}}[\"']|&(?:\#34|\#39|\#x27|quot);)?(?:(?=[A-Za-z.]{{0,40}}[0-9_+/=~-]|[A-Za-z]{{0,40}}[a-z][A-Z]){_BEARER}{{8,}}"
+        rf"|{_BEARER}{{20,}})"
+    )
+    yield _shape(
+        r"rer" + _behind("bearer"),
+        # Bearer tokens without anything between them are one secret.
+        _token("[Bb](?i:earer)", bearer) + f"(?:[Bb](?i:earer){bearer})*+",
+        is_folded=True,
+    )
+    yield _shape(
+        r"asic" + _behind("basic"),
+        _token("[Bb](?i:asic)", _GAP) + r"(?P<secret>[A-Za-z0-9+/_-]{6,}(?:=|%3[Dd]){0,2})",
+        is_folded=True,
+        accepts=_is_basic,
+    )
+    yield _shape(
+        (
+            r"ass(?:word|wd|phrase)(?![a-z])",
+            r"key" + _behind("[eist_-]key") + r"(?![a-z])",
+            r"ret" + _behind("[it_-]secret") + r"(?![a-z])",
+            r"ken" + _behind("[ish_-]token") + r"(?![a-z])",
+        ),
+        _ASSIGNED,
+        is_folded=True,
+    )
+    yield _shape(
+        r"key" + _behind("x-api-key"),
+        # Behind the name of this header stands a key, also one of letters only.
+        rf"[xX]-(?i:api-key):\s{{0,4}}(?P<secret>(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}{_VALUE_END})"
+        rf"<?{_UNQUOTED}{{10,}})",
+        is_folded=True,
+    )
 
 
 class _Detector(NamedTuple):
-    """A detector of the library: its module, its class, which of its patterns, and the gate."""
+    """A detector of the library: its module, its class, which of its patterns, and the probe.
+
+    `start` has a fixed width. Every match begins with it.
+    """
 
     module: str
     name: str
     holding: str
-    rare: str
     probe: str
+    start: str
 
 
 _LIFTED: Final[tuple[_Detector, ...]] = (
-    _Detector("aws", "AWSKeyDetector", "AKIA", "A", r"A(?:3T[A-Z0-9]|BIA|CCA|KIA|SIA)[0-9A-Z]{16}"),
-    _Detector("azure_storage_key", "AzureStorageKeyDetector", "", "A", r"AccountKey="),
-    _Detector("discord", "DiscordBotTokenDetector", "", "M", r"M[A-Za-z\d_-]{23,25}\."),
-    _Detector("discord", "DiscordBotTokenDetector", "", "N", r"N[A-Za-z\d_-]{23,25}\."),
-    _Detector("discord", "DiscordBotTokenDetector", "", "O", r"O[A-Za-z\d_-]{23,25}\."),
-    _Detector("gitlab_token", "GitLabTokenDetector", "gl", "-", r"gl[a-z]{2,5}-"),
-    _Detector("gitlab_token", "GitLabTokenDetector", "GR1348941", "R", r"GR1348941"),
-    _Detector("mailchimp", "MailchimpDetector", "", "-", r"-us[0-9]"),
-    _Detector("pypi_token", "PypiTokenDetector", "", "A", r"pypi-AgE"),
-    _Detector("sendgrid", "SendGridDetector", "", "S", r"SG\."),
-    _Detector("slack", "SlackDetector", "hooks", "/", r"hooks\.slack\.com/"),
-    _Detector("square_oauth", "SquareOAuthDetector", "", "q", r"sq0csp-"),
-    _Detector("twilio", "TwilioKeyDetector", "AC", "A", r"AC[a-z0-9]{32}"),
-    _Detector("twilio", "TwilioKeyDetector", "SK", "S", r"SK[a-z0-9]{32}"),
+    _Detector("aws", "AWSKeyDetector", "AKIA", r"A(?:3T[A-Z0-9]|BIA|CCA|KIA|SIA)[0-9A-Z]{16}", "A"),
+    _Detector("azure_storage_key", "AzureStorageKeyDetector", "", r"AccountKey=", "AccountKey="),
+    _Detector("discord", "DiscordBotTokenDetector", "", r"M[A-Za-z\d_-]{23,25}\.", "[MNO]"),
+    _Detector("discord", "DiscordBotTokenDetector", "", r"N[A-Za-z\d_-]{23,25}\.", "[MNO]"),
+    _Detector("discord", "DiscordBotTokenDetector", "", r"O[A-Za-z\d_-]{23,25}\.", "[MNO]"),
+    _Detector("gitlab_token", "GitLabTokenDetector", "gl", r"gl[a-z]{2,5}-", "gl"),
+    _Detector("gitlab_token", "GitLabTokenDetector", "GR1348941", r"R1348941", "GR1348941"),
+    _Detector("mailchimp", "MailchimpDetector", "", r"-us[0-9]", "[0-9a-z]"),
+    _Detector("pypi_token", "PypiTokenDetector", "", r"AgE", "pypi-AgE"),
+    _Detector("sendgrid", "SendGridDetector", "", r"SG\.", r"SG\."),
+    _Detector("slack", "SlackDetector", "hooks", "/" + _behind(r"hooks\.slack\.com/"), "[Hh]"),
+    _Detector("square_oauth", "SquareOAuthDetector", "", r"q0csp-", "sq0csp-"),
+    _Detector("twilio", "TwilioKeyDetector", "AC", r"AC[a-z0-9]{32}", "AC"),
+    _Detector("twilio", "TwilioKeyDetector", "SK", r"SK[a-z0-9]{32}", "SK"),
 )
 
 
 @cache
 def known_shapes() -> tuple[Shape, ...]:
-    """Return every shape.
-
-    The library is imported at the first call and not with this module: it brings an HTTP client
-    and some 340 modules with it, an eighth of a second that a short command need not spend.
-    """
-    own = tuple(
-        Shape(rare, re.compile(probe).search, re.compile(pattern)) for rare, probe, pattern in _OWN
-    )
-    return own + tuple(_lift(detector) for detector in _LIFTED)
+    """Return every shape."""
+    lifted = (Shape((each.probe,), partial(_lift, each)) for each in _LIFTED)
+    return (*_own_shapes(), *lifted)
 
 
 def holds_shape(text: str) -> bool:
     """Tell whether the text, plain or encoded as JSON, holds any shape."""
-    for rare, tests in _gates():
+    return next(shapes_in(text), None) is not None
+
+
+def shapes_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the place of every shape in the text."""
+    for shape in _possible(text):
+        yield from shape.spans(text)
+
+
+def _possible(text: str) -> Collection[Shape]:
+    """Name the shapes that the text may hold, by the cheap tests alone."""
+    plain, folded = _gates()
+    is_long = len(text) > WINDOW
+    found: list[Shape] = []
+    for rare, searches in plain:
         if rare in text:
-            for probe, search in tests:
-                if probe(text) is not None and search(text) is not None:
-                    return True
-    return False
+            for search, shapes in searches:
+                if _is_in(search, text) if is_long else search(text):
+                    found += shapes
+    lower = text.lower()
+    for search, shapes in folded:
+        if _is_in(search, lower) if is_long else search(lower):
+            found += shapes
+    return dict.fromkeys(found) if found else ()
+
+
+_Gate: TypeAlias = tuple[_Search, tuple[Shape, ...]]
 
 
 @cache
-def _gates() -> tuple[tuple[str, tuple[tuple[_Search, _Search], ...]], ...]:
-    """Order the shapes by their rare literal, so that its absence clears all of them at once."""
-    gates: dict[str, list[tuple[_Search, _Search]]] = {}
+def _gates() -> tuple[tuple[tuple[str, tuple[_Gate, ...]], ...], tuple[_Gate, ...]]:
+    """Join the probes that begin with the same literal into one search, with all their shapes.
+
+    A search of plain text is not needed where its literal is absent. The searches of lower-case
+    text begin with two letters: each letter occurs in almost every text.
+    """
+    plain: dict[str, list[_Gate]] = {}
+    for literal, gate in _joined(1, is_folded=False):
+        plain.setdefault(literal, []).append(gate)
+    return (
+        tuple((rare, tuple(gates)) for rare, gates in plain.items()),
+        tuple(gate for _, gate in _joined(2, is_folded=True)),
+    )
+
+
+def _joined(width: int, *, is_folded: bool) -> Iterator[tuple[str, _Gate]]:
+    joined: dict[str, list[tuple[str, Shape]]] = {}
     for shape in known_shapes():
-        gates.setdefault(shape.rare, []).append((shape.probe, shape.pattern.search))
-    return tuple((rare, tuple(tests)) for rare, tests in gates.items())
+        for probe in shape.probes if shape.is_folded is is_folded else ():
+            joined.setdefault(probe[:width], []).append((probe[width:], shape))
+    for literal, probes in joined.items():
+        # A text may consist of underscores: most are passed by one look at the character before.
+        guard = r"(?<=[8d-fkmopr-u]_)" if literal == "_" else ""
+        search = re.compile(f"{literal}{guard}(?:{'|'.join(rest for rest, _ in probes)})").search
+        yield literal, (search, tuple(shape for _, shape in probes))
 
 
-def _lift(detector: _Detector) -> Shape:
-    """Build a shape from the library's patterns, from a token's beginning to its very end.
+def _lift(detector: _Detector) -> str:
+    """Build a pattern from the library's patterns, from a token's beginning to its very end.
 
-    The library only reports, so its patterns may stop inside a token or start in one.
+    The library only reports, so its patterns may stop inside a token or start in one. A search for
+    the start of a format is faster than one for a place where a token may begin. The library is
+    imported here, when a probe is found: it brings some 340 modules with it, which most processes
+    never need.
     """
     module = importlib.import_module(f"detect_secrets.plugins.{detector.module}")
     denylist: Sequence[re.Pattern[str]] = getattr(module, detector.name).denylist
     formats = [_inline(each) for each in denylist if detector.holding in each.pattern]
     if not formats:
         raise LookupError(f"{detector.name} of detect-secrets has no format {detector.holding!r}")
-    whole = re.compile(f"{_WORD}(?:{'|'.join(formats)})[A-Za-z0-9_-]*")
-    return Shape(detector.rare, re.compile(detector.probe).search, whole)
+    lead = f"(?:{detector.start}"
+    if all(each.startswith(lead) and each[len(lead)] != "{" for each in formats):
+        rest = "|".join(f"(?:{each.removeprefix(lead)}" for each in formats)
+        return _token(detector.start, f"(?:{rest})[A-Za-z0-9_-]*")
+    return f"(?={detector.start}){_WORD}(?:{'|'.join(formats)})[A-Za-z0-9_-]*"
 
 
 def _inline(pattern: re.Pattern[str]) -> str:
-    """Write a pattern with its flags inside, so that it can stand beside others."""
+    """Write a pattern with its flags inside, so that it can stand beside others.
+
+    A test for the end of the token is dropped: what is glued to a token must not hide it.
+    """
     letters = "".join(
         letter
         for letter, flag in (("i", re.IGNORECASE), ("x", re.VERBOSE), ("s", re.DOTALL))
         if pattern.flags & flag
     )
+    format_ = pattern.pattern.replace(r"(?!\w)", "")
     # The line break ends a comment that a verbose pattern may close with.
-    return (
-        f"(?{letters}:{pattern.pattern}\n)" if "x" in letters else f"(?{letters}:{pattern.pattern})"
-    )
+    return f"(?{letters}:{format_}\n)" if "x" in letters else f"(?{letters}:{format_})"

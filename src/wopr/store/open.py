@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 
 from wopr.protocol.errors import Refused
+from wopr.store.encrypted import with_encryption
 from wopr.store.options import StoreOptions
 from wopr.store.port import Store
 from wopr.store.port.audit import AuditReading
@@ -26,10 +27,22 @@ def is_shared(url: str) -> bool:
 
 
 async def open_store(url: str, options: StoreOptions | None = None) -> Store:
-    """Open the store at `url`. Raises `Refused` for a form that no adapter knows."""
+    """Open the store at `url`.
+
+    Raises `Refused` for a form that no adapter knows, and when content is encrypted with a key that
+    the options do not have.
+    """
+    opened: Store
     if is_shared(url):
-        return await _open_postgres(url, options)
-    return await SqliteStore.open(sqlite_path(url))
+        opened = await _open_postgres(url, options)
+    else:
+        opened = await SqliteStore.open(sqlite_path(url))
+    try:
+        return await with_encryption(opened, None if options is None else options.cipher)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await opened.close()
+        raise
 
 
 @asynccontextmanager
@@ -51,10 +64,12 @@ async def serving_store(
 
 
 @asynccontextmanager
-async def open_audit(url: str) -> AsyncGenerator[AuditReading, None]:
+async def open_audit(
+    url: str, options: StoreOptions | None = None
+) -> AsyncGenerator[AuditReading, None]:
     """Open the audit log of the store at `url`, for reading only and without changing it."""
     if is_shared(url):
-        store = await _open_postgres(url, None)
+        store = await _open_postgres(url, options)
         try:
             yield store
         finally:

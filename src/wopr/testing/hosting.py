@@ -25,7 +25,7 @@ from wopr.runtime.wakeups_alone import AloneSource
 from wopr.testing.clock import Clock
 from wopr.testing.transport import InProcess
 
-KEY = "in-memory-admin"
+KEY = "in-memory-admin-key"
 URL = "http://in-memory"
 
 

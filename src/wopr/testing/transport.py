@@ -55,7 +55,8 @@ class _Body(httpx.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for message in self._received:
             if message["type"] == _BODY:
-                yield message.get("body", b"")
+                # A large body is sent in slices, which are views of it.
+                yield bytes(message.get("body", b""))
                 if not message.get("more_body", False):
                     return
 

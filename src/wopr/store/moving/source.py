@@ -15,8 +15,9 @@ from wopr.store.sql.dialect import SQLITE, Row
 from wopr.store.sqlite.connect import open_reader, open_writer
 from wopr.store.sqlite.serving import served_alone
 
-# Counts how often a file was asked whether it takes a write; PostgreSQL counts for itself.
-_LEFT_BEHIND: Final = ("meta",)
+# `meta` counts how often a file was asked whether it takes a write, and `recovering` names the runs
+# that a process recovers. PostgreSQL has neither.
+_LEFT_BEHIND: Final = ("meta", "recovering")
 _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
 _COLUMNS: Final = "SELECT name, pk FROM pragma_table_info(?) ORDER BY cid"
 _LAST_PLACES: Final = "SELECT name, seq FROM sqlite_sequence"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 # Makes an entry's bytes from its sequence and the bytes of the entry before; None at the beginning.
 Link: TypeAlias = Callable[[int, bytes | None], bytes]
@@ -47,6 +47,13 @@ class CheckpointRow:
     peaks: bytes
 
 
+class SinkPosition(NamedTuple):
+    """The last entry and the last checkpoint that an audit sink has taken; -1 before the first."""
+
+    sequence: int = -1
+    checkpoint: int = -1
+
+
 class AuditReading(Protocol):
     """What verifying needs; a copy of the database has it too."""
 
@@ -74,8 +81,11 @@ class AuditReading(Protocol):
 class AuditLog(AuditReading, Protocol):
     """The append-only audit log. Nothing is ever taken away or changed."""
 
-    async def append_audit(self, draft: AuditDraft) -> int:
-        """Give the entry the next sequence and write it; answers with the sequence."""
+    async def append_audit(self, *drafts: AuditDraft) -> int:
+        """Give entries of one tenant the next sequences and write all or none of them.
+
+        Answers with the last one's sequence.
+        """
         ...
 
     async def audit_page(self, tenant: str, before: int | None, limit: int) -> list[AuditRow]:
@@ -84,4 +94,12 @@ class AuditLog(AuditReading, Protocol):
 
     async def put_checkpoint(self, row: CheckpointRow) -> bool:
         """Keep a checkpoint; False when there is one at this sequence already."""
+        ...
+
+    async def sink_position(self, sink: str) -> SinkPosition:
+        """How far a sink of this name has come."""
+        ...
+
+    async def put_sink_position(self, sink: str, position: SinkPosition) -> None:
+        """Keep how far a sink has come. It never goes back."""
         ...

@@ -12,6 +12,13 @@ class Clockwork(Protocol):
         """`(tenant, run_id)` of unfinished runs whose `wake_at` has come, earliest first."""
         ...
 
+    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """`(tenant, run_id)` of up to `limit` due runs of each tenant, earliest first.
+
+        Runs that a process holds are not among them. It costs the tenants that have a timer.
+        """
+        ...
+
     async def next_due(self, after: int) -> int | None:
         """The earliest `wake_at` of all unfinished runs that comes after this instant."""
         ...
@@ -40,6 +47,10 @@ class Clockwork(Protocol):
 
         It costs what is open, however many runs have ended.
         """
+        ...
+
+    async def correct_counters(self) -> None:
+        """Recount the active runs of every tenant, and merge counters kept in several rows."""
         ...
 
     async def waiting_for_code(self) -> int:

@@ -37,8 +37,10 @@ class Workflows(Protocol):
         """The newest version of each definition, by id, after the given id."""
         ...
 
-    async def workflow_versions(self, tenant: str, workflow_id: str) -> list[WorkflowRow]:
-        """All versions of one definition, newest first."""
+    async def workflow_versions(
+        self, tenant: str, workflow_id: str, limit: int, offset: int
+    ) -> list[WorkflowRow]:
+        """The versions of one definition, newest first: at most `limit`, after `offset` others."""
         ...
 
 

@@ -94,6 +94,11 @@ class Process:
     executes: bool = True
 
     @property
+    def shown_id(self) -> str:
+        """The id that clients see. The name holds the name of the machine too."""
+        return self.name.rpartition("-")[2]
+
+    @property
     def code(self) -> list[str]:
         """Its node types and tools, as the code that a node needs is written."""
         return [*self.node_types, *(f"{TOOL_PREFIX}{name}" for name in self.tools)]
@@ -137,6 +142,11 @@ class JobWorker(Protocol):
 class Peers(Protocol):
     """The processes that share a database."""
 
+    @property
+    def owns_tables(self) -> bool:
+        """Whether the login of this process owns the tables, so that its SQL can read all tenants."""
+        ...
+
     def news(self) -> AsyncGenerator[News, None]:
         """Hear of what any process writes, for as long as it is iterated."""
         ...
@@ -161,6 +171,10 @@ class Peers(Protocol):
 
         No other caller gets them for some seconds. A run that was not advanced by then is due again.
         """
+        ...
+
+    async def take(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Take those of these runs that are due and that no process holds, as `take_due` does."""
         ...
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:

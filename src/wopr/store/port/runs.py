@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from wopr.protocol.errors import QuotaExceeded
 from wopr.store.port.answers import RememberedAnswer
 from wopr.store.port.audit import AuditDraft
 from wopr.store.port.feedback import AnnotationRow
@@ -18,7 +19,7 @@ from wopr.store.port.webhooks import Notice
 OBSERVED_PREFIX: Final = "kahn-"
 
 
-class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """One line of a run's log as it lies on disk; `body` is what every reader gets."""
 
     sequence: int
@@ -71,6 +72,14 @@ class RunRow:
     # Encrypted values that the log holds only in masked form; dropped when the run ends.
     sealed: bytes | None = None
     snapshot: bytes | None = None
+    # The run that this one descends from, through parents and fork sources; None for a root. Fixed
+    # at creation. `descendants` is what the store has counted for a root; no writer changes it.
+    root_run_id: str | None = None
+    descendants: int = 0
+    # How often a process died while it recovered this run, and since when the run is in quarantine.
+    # `Recovery` changes both; no writer does.
+    crashes: int = 0
+    quarantined_at: int | None = None
     # For a forked run: where it comes from, and the document that says how.
     source_run_id: str | None = None
     fork: bytes | None = None
@@ -125,6 +134,28 @@ class Claim:
     is_fence: bool = False
 
 
+def too_many_active(limit: int, current: int) -> QuotaExceeded:
+    """The refusal of one more active run."""
+    return QuotaExceeded(
+        "activeRuns",
+        limit=limit,
+        current=current,
+        way_out="Wait until runs have ended, or cancel runs.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreationLimits:
+    """What a new run must fit into; 0 is no limit.
+
+    `active_runs` are the runs of the tenant that have not ended, this one included unless it ends
+    with its first batch. `descendants` are the runs that have the same root.
+    """
+
+    active_runs: int = 0
+    descendants: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """All that one step of one run writes.
@@ -155,6 +186,9 @@ class Batch:
     which wake-up of others its writer has acted: after a later one `wake_at` is kept as for a wish.
     `is_urgent` lets its wake-ups overtake others.
 
+    `limits` are checked when the batch creates the run. A run beyond them is refused with
+    `QuotaExceeded` or `DescendantLimit`, and so is the whole call.
+
     `missing_types` replaces what the row says of them; None leaves it as it is. A run that another
     process holds has none: that process calls its nodes.
     """
@@ -178,6 +212,7 @@ class Batch:
     is_intervention: bool = False
     projects: bool = False
     missing_types: Mapping[str, str] | None = None
+    limits: CreationLimits | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +234,15 @@ class RunFilter:
     corrected: bool | None = None
     label: str | None = None
     waits_for_code: bool = False
+    quarantined: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """Newest first. `next_after` is the `(created_at, run_id)` to go on from, or None at the end."""
+    """Newest first. `next_after` is the `(created_at, run_id)` to go on from, or None at the end.
+
+    The rows have no `snapshot`: each can have megabytes.
+    """
 
     runs: tuple[RunRow, ...]
     next_after: tuple[int, str] | None
@@ -216,14 +255,24 @@ class RunLog(Protocol):
         """Write every batch or none, durably; False when another process has a run that is claimed.
 
         Raises `SequenceTaken` when a log has moved on, and `Conflict` with code
-        `idempotency_in_flight` when an answer is already remembered under the same key.
+        `idempotency_in_flight` when an answer is already remembered under the same key. Raises
+        `QuotaExceeded` and `DescendantLimit` for a new run beyond the limits of its batch.
         """
         ...
 
     async def read(
-        self, tenant: str, run_id: str, start: int = 0, limit: int = 100
+        self,
+        tenant: str,
+        run_id: str,
+        start: int = 0,
+        limit: int = 100,
+        *,
+        most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Events from `start` on, in order; empty for an unknown or a foreign run."""
+        """Events from `start` on, in order; empty for an unknown or a foreign run.
+
+        With `most_bytes` the last event is the one that brings the bodies to that size.
+        """
         ...
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
@@ -251,6 +300,13 @@ class RunLog(Protocol):
         """Leave a wish on an unfinished run and wake it.
 
         False when there is no such run, or another wish waits on it already.
+        """
+        ...
+
+    async def active_runs(self, tenant: str) -> int:
+        """How many runs of the tenant have not ended, observed runs not included.
+
+        The number is kept with the runs and costs the same however many there are.
         """
         ...
 

@@ -16,10 +16,12 @@ from wopr.store.port.keys import Keys
 from wopr.store.port.memories import Memories
 from wopr.store.port.peers import Peers
 from wopr.store.port.projections import Projections
+from wopr.store.port.recovery import Recovery
 from wopr.store.port.runs import RunLog
 from wopr.store.port.secrets import Secrets
 from wopr.store.port.suspensions import Suspensions
 from wopr.store.port.traces import Traces
+from wopr.store.port.usage import Usage
 from wopr.store.port.webhooks import Outbox, Webhooks
 
 
@@ -39,6 +41,7 @@ class StoreFacts:
 class Store(
     RunLog,
     Clockwork,
+    Recovery,
     Suspensions,
     Workflows,
     AgentManifests,
@@ -57,6 +60,7 @@ class Store(
     Fleet,
     FleetClockwork,
     Traces,
+    Usage,
     Protocol,
 ):
     """One store: all of the above on one database."""
@@ -72,6 +76,14 @@ class Store(
 
     async def ready(self) -> None:
         """Raise `Unavailable` unless a write would be taken now."""
+        ...
+
+    async def encryption_keys(self) -> list[str]:
+        """Ids of the keys that stored content may be encrypted with."""
+        ...
+
+    async def add_encryption_key(self, key_id: str) -> None:
+        """Record that content is encrypted with a key from now on."""
         ...
 
     async def facts(self) -> StoreFacts:

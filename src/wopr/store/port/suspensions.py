@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+# Bytes of the bodies of one page.
+PENDING_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,10 @@ class SuspensionFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspensionPage:
-    """Newest first. `next_after` is the place to go on from, or None at the end."""
+    """Newest first. `next_after` is the place to go on from, or None at the end.
+
+    The page ends with the interrupt that brings the bodies to `PENDING_BYTES`.
+    """
 
     suspensions: tuple[Suspension, ...]
     next_after: tuple[int, str] | None

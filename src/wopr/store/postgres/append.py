@@ -15,8 +15,8 @@ from wopr.store.postgres.texts import escaped_json
 from wopr.store.sql.batches import in_flight
 from wopr.store.sql.rows import encoded, suspension_place
 
-APPEND = "SELECT append(%s, %s::jsonb, %b::bytea[], %b::text[])"
-APPEND_EACH = "SELECT append_each(%b::text[], %b::text[], %b::bytea[], %b::bigint[])"
+APPEND = "SELECT signed_append(%s, %s::jsonb, %b::bytea[], %b::text[])"
+APPEND_EACH = "SELECT signed_append_each(%b::text[], %b::text[], %b::bytea[], %b::bigint[])"
 
 # People's answers overtake what nobody waits for.
 URGENT = 10
@@ -34,6 +34,7 @@ _RUN_TEXTS = (
     "parent_run_id",
     "parent_node_id",
     "source_run_id",
+    "root_run_id",
     "wakes",
 )
 # How JSON spells the characters that `texts` is about.
@@ -51,10 +52,9 @@ class Appending:
     locks: list[str] | None
     run_id: str
 
-    @property
-    def values(self) -> tuple[str, str, list[bytes], list[str] | None]:
-        """The parameters of `APPEND`."""
-        return (self.tenant, self.document, self.blobs, self.locks)
+    def values(self, token: str) -> tuple[str, str, list[bytes], list[str] | None]:
+        """The parameters of `APPEND`, with the tenant's token for the connection that is used."""
+        return (token, self.document, self.blobs, self.locks)
 
 
 class _Blobs(list[bytes]):
@@ -73,6 +73,8 @@ def appending(tenant: str, batches: Sequence[Batch]) -> Appending:
     runs = {batch.run.run_id for batch in batches}
     for batch in batches:
         runs.update(batch.wakes, (wish.run_id for wish in batch.wishes))
+        if batch.first == 0 and batch.run.root_run_id is not None:
+            runs.add(batch.run.root_run_id)
     return Appending(
         tenant=tenant,
         document=_document(steps),
@@ -106,6 +108,10 @@ def _step(batch: Batch, blobs: _Blobs) -> JsonObject:
     step: JsonObject = {"run": _run(batch.run, blobs), "first": batch.first}
     if batch.first == 0 and batch.run.tags:
         step["tag_names"] = list(batch.run.tags)
+    if batch.limits is not None and batch.limits.active_runs:
+        step["most_active"] = batch.limits.active_runs
+    if batch.limits is not None and batch.limits.descendants:
+        step["most_descendants"] = batch.limits.descendants
     if batch.grants:
         step["grants"] = True
     if batch.claim is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow
+from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow, SinkPosition
 from wopr.store.postgres.audit_chain import append_entries
 from wopr.store.postgres.part import Part
 from wopr.store.sql.side_rows import (
@@ -37,6 +37,9 @@ INSERT INTO audit_checkpoints ({CHECKPOINT_COLUMNS}) VALUES (%s, %s, %s, %s, %s)
 ON CONFLICT (at_sequence) DO NOTHING RETURNING 1
 """
 
+_SINK = "SELECT sequence, checkpoint FROM host_sink_position(%s)"
+_PUT_SINK = "SELECT host_put_sink_position(%s, %s, %s)"
+
 
 class PostgresAudit(Part):
     """`AuditLog` on PostgreSQL."""
@@ -56,9 +59,9 @@ class PostgresAudit(Part):
         rows = await self._db.read(tenant, _PAGE, (tenant, bound, limit))
         return [entry_row(row) for row in rows]
 
-    async def append_audit(self, draft: AuditDraft) -> int:
-        """Give the entry the next sequence and write it."""
-        return await self._db.run(draft.tenant, partial(append_entries, drafts=(draft,)))
+    async def append_audit(self, *drafts: AuditDraft) -> int:
+        """Give entries of one tenant the next sequences and write them."""
+        return await self._db.run(drafts[0].tenant, partial(append_entries, drafts=drafts))
 
     async def signed_head(self) -> int:
         """The sequence of the last checkpoint; -1 when there is none."""
@@ -77,3 +80,12 @@ class PostgresAudit(Part):
     async def put_checkpoint(self, row: CheckpointRow) -> bool:
         """Keep a checkpoint; False when there is one at this sequence already."""
         return bool(await self._db.tell(_PUT_CHECKPOINT, checkpoint_values(row)))
+
+    async def sink_position(self, sink: str) -> SinkPosition:
+        """How far a sink of this name has come."""
+        rows = await self._db.ask(_SINK, (sink,))
+        return SinkPosition(int(rows[0][0]), int(rows[0][1])) if rows else SinkPosition()
+
+    async def put_sink_position(self, sink: str, position: SinkPosition) -> None:
+        """Keep how far a sink has come. It never goes back."""
+        await self._db.tell(_PUT_SINK, (sink, *position))

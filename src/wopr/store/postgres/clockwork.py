@@ -13,9 +13,15 @@ from wopr.store.postgres.deleting import delete_run
 from wopr.store.postgres.part import Part
 
 _DUE = "SELECT tenant, id FROM host_due(%s, %s)"
+_DUE_OF_EACH = "SELECT tenant, id FROM host_due_of_each(%s, %s)"
 _NEXT_DUE = "SELECT host_next_due(%s)"
 _UNFINISHED = "SELECT tenant, id FROM host_unfinished(%s, %s, %s)"
 _OPEN_COUNTS = "SELECT status, runs FROM host_counts()"
+_CORRECT = (
+    "SELECT host_add_up_active_runs()",
+    "SELECT host_recount_active_runs()",
+    "SELECT host_add_up_stored_bytes()",
+)
 _WAITING_FOR_CODE = "SELECT host_count_waiting_for_code()"
 _EXPIRABLE = "SELECT tenant, id FROM host_expirable(%s, %s)"
 _FORGET = ("SELECT host_forget_answers(%s, %s)", "SELECT host_forget_invocations(%s, %s)")
@@ -41,6 +47,10 @@ class PostgresClockwork(Part):
     async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
         """Runs whose `wake_at` has come, earliest first."""
         return [(row[0], row[1]) for row in await self._db.ask(_DUE, (now, limit))]
+
+    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Up to `limit` due runs of each tenant that no process holds."""
+        return [(row[0], row[1]) for row in await self._db.ask(_DUE_OF_EACH, (now, limit))]
 
     async def next_due(self, after: int) -> int | None:
         """The earliest `wake_at` of all unfinished runs that comes after this instant."""
@@ -77,6 +87,11 @@ class PostgresClockwork(Part):
     async def open_counts(self) -> dict[str, int]:
         """How many runs have not ended, by status."""
         return {row[0]: row[1] for row in await self._db.ask(_OPEN_COUNTS)}
+
+    async def correct_counters(self) -> None:
+        """Merge the rows of each counter, and correct the number of active runs."""
+        for sql in _CORRECT:
+            await self._db.tell(sql, ())
 
     async def waiting_for_code(self) -> int:
         """How many runs wait for a process that has the code of a node."""

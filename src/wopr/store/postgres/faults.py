@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
 from psycopg import errors
 from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
-from wopr.protocol.errors import HoldLost, SequenceTaken, Unavailable, WoprError
+from wopr.protocol.errors import (
+    DescendantLimit,
+    HoldLost,
+    SequenceTaken,
+    Unavailable,
+    WoprError,
+)
+from wopr.store.port.runs import too_many_active
 from wopr.store.postgres.schema_append import ANSWERED, HOLD_LOST, SEQUENCE_TAKEN
+from wopr.store.postgres.schema_limits import TOO_MANY_ACTIVE, TOO_MANY_DESCENDANTS
+from wopr.store.postgres.schema_tokens import TOKEN_REFUSED
 from wopr.store.sql.batches import in_flight
 
 # The causes an operator can act on. The message never repeats the driver's text: it may name hosts
@@ -42,12 +52,27 @@ def translated(error: psycopg.Error) -> WoprError:
         return HoldLost("another process has the run")
     if error.sqlstate == ANSWERED or _broke(error, "answers_pkey"):
         return in_flight()
+    if error.sqlstate in (TOO_MANY_ACTIVE, TOO_MANY_DESCENDANTS):
+        return _beyond_limit(error)
+    if error.sqlstate == TOKEN_REFUSED:
+        return Unavailable(
+            "the store is not available: the database refuses the token of this process"
+        )
     for kind, cause in _CAUSES:
         if isinstance(error, kind):
             return Unavailable(f"the store is not available: {cause}")
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         return Unavailable("the store is not available: the database cannot be reached")
     return Unavailable(f"the store is not available: {error.sqlstate or type(error).__name__}")
+
+
+def _beyond_limit(error: psycopg.Error) -> WoprError:
+    """What a new run goes beyond; the detail is the root or the tenant, the limit and the use."""
+    detail = error.diag.message_detail or ""
+    root, limit, current = msgspec.json.decode(detail, type=tuple[str, int, int])
+    if error.sqlstate == TOO_MANY_ACTIVE:
+        return too_many_active(limit, current)
+    return DescendantLimit(root, limit=limit, current=current)
 
 
 def may_pass(error: psycopg.Error) -> bool:

@@ -17,7 +17,7 @@ from wopr.store.sql.rows import (
     invocation_values,
 )
 
-_ANSWER = f"SELECT {ANSWER_COLUMNS} FROM tenant_answer(%s, %s)"
+_ANSWER = f"SELECT {ANSWER_COLUMNS} FROM signed_answer(%s, %s)"
 
 _REMEMBER = f"""
 INSERT INTO answers (tenant, {ANSWER_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)
@@ -56,7 +56,7 @@ class PostgresAnswers(Part):
 
     async def answer(self, tenant: str, key_hash: bytes) -> RememberedAnswer | None:
         """The remembered answer."""
-        rows = await self._db.ask(_ANSWER, (tenant, key_hash))
+        rows = await self._db.call(tenant, _ANSWER, (key_hash,))
         return answer_row(rows[0]) if rows else None
 
     async def remember(self, tenant: str, answer: RememberedAnswer) -> None:

@@ -88,32 +88,37 @@ class Lanes:
     async def _commit(self, jobs: Sequence[_Job]) -> None:
         async with self._db.connection("append") as connection:
             if len(jobs) == 1:
-                answers = [await _answer(await execute(connection, APPEND, jobs[0].call.values))]
+                call = jobs[0].call
+                values = call.values(self._db.token(connection, call.tenant))
+                answers = [await _answer(await execute(connection, APPEND, values))]
             else:
-                answers = await _write(connection, [job.call for job in jobs])
+                answers = await self._write(connection, [job.call for job in jobs])
         for job, answer in zip(jobs, answers, strict=True):
             _resolve(job, answer)
 
     async def _alone(self, call: Appending, batches: Sequence[Batch]) -> bool:
         async def write(transaction: Transaction) -> bool:
-            cursor = await execute(transaction.connection, APPEND, call.values)
+            cursor = await execute(transaction.connection, APPEND, call.values(transaction.token))
             is_held = is_held_here(await _answer(cursor), call.run_id)
             await write_more(transaction, batches)
             return is_held
 
         return await self._db.run(call.tenant, write)
 
-
-async def _write(connection: Connection, calls: Sequence[Appending]) -> list[str]:
-    """Make several calls in one statement, which is one transaction."""
-    values = (
-        [call.tenant for call in calls],
-        [call.document for call in calls],
-        [blob for call in calls for blob in call.blobs],
-        [len(call.blobs) for call in calls],
-    )
-    cursor = await execute(connection, APPEND_EACH, values)
-    return [str(answer) for (answer,) in await cursor.fetchall()]
+    async def _write(self, connection: Connection, calls: Sequence[Appending]) -> list[str]:
+        """Make several calls in one statement, which is one transaction."""
+        tokens: dict[str, str] = {}
+        for call in calls:
+            if call.tenant not in tokens:
+                tokens[call.tenant] = self._db.token(connection, call.tenant)
+        values = (
+            [tokens[call.tenant] for call in calls],
+            [call.document for call in calls],
+            [blob for call in calls for blob in call.blobs],
+            [len(call.blobs) for call in calls],
+        )
+        cursor = await execute(connection, APPEND_EACH, values)
+        return [str(answer) for (answer,) in await cursor.fetchall()]
 
 
 def _is_in_doubt(error: Exception) -> bool:

@@ -41,6 +41,7 @@ _RESCUE = "SELECT host_rescue(%s)"
 _DROP_STALLED = "SELECT host_drop_stalled()"
 _QUEUE_DUE = "SELECT host_queue_due(%s, %s)"
 _TAKE_DUE = "SELECT tenant, id FROM host_take_due(%s, %s)"
+_TAKE = "SELECT tenant, id FROM host_take(%s, %s::text[])"
 _QUEUE = "SELECT queue_wake(%s, %s, %s, 0)"
 _TELL = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
 _OWE = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
@@ -77,8 +78,9 @@ _QUEUED_AT_ONCE = 500
 class PostgresPeers:
     """`Peers` on PostgreSQL."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, *, owns_tables: bool) -> None:
         self._db = db
+        self.owns_tables = owns_tables
 
     def news(self) -> AsyncGenerator[News, None]:
         """Hear of what any process writes, on a connection of its own."""
@@ -105,6 +107,11 @@ class PostgresPeers:
     async def take_due(self, now: int, limit: int) -> list[tuple[str, str]]:
         """Take runs that are due and that no process holds, each for one caller."""
         rows = await self._db.tell(_TAKE_DUE, (now, limit))
+        return [(row[0], row[1]) for row in rows]
+
+    async def take(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Take those of these runs that are due and that no process holds."""
+        rows = await self._db.tell(_TAKE, (now, list(run_ids)))
         return [(row[0], row[1]) for row in rows]
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:

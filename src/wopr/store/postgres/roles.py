@@ -8,6 +8,7 @@ from psycopg import AsyncConnection, errors, sql
 
 from wopr.protocol.errors import Refused
 from wopr.store.postgres.schema_host import CLOCKWORK, SERVICE
+from wopr.store.postgres.schema_tokens import CHECKED
 from wopr.store.sql.dialect import Row
 
 _MAY_BECOME = """
@@ -16,11 +17,11 @@ SELECT rolname FROM pg_roles WHERE rolname = ANY (%s) AND pg_has_role(current_us
 
 
 async def ensure_roles(connection: AsyncConnection[Row]) -> None:
-    """Make the service's and the clockwork's role where they are missing, and join them.
+    """Make the roles of the service and of the functions where they are missing, and join them.
 
     Raises `Refused` with the words for an administrator when this login may not.
     """
-    for role in (SERVICE, CLOCKWORK):
+    for role in (SERVICE, CLOCKWORK, CHECKED):
         if await _may_become(connection, role):
             continue
         try:

@@ -16,13 +16,23 @@ from wopr.store.sql.listing import listing, run_page
 from wopr.store.sql.mentions import event_of
 from wopr.store.sql.rows import ARTIFACT_COLUMNS, RUN_COLUMNS, artifact_row, run_row
 
-_RUN = f"SELECT {RUN_COLUMNS}, r.holder, r.wakes FROM tenant_run(%s, %s) r"
+_RUN = f"SELECT {RUN_COLUMNS}, r.holder, r.wakes FROM signed_run(%s, %s) r"
 
-_EVENTS = "SELECT sequence, type, body FROM tenant_events(%s, %s, %s, %s)"
+_EVENTS = "SELECT sequence, type, body FROM signed_events(%s, %s, %s, %s)"
+# The length of a body is known without reading it.
+_EVENTS_OF_SIZE = """
+SELECT sequence, type, body
+FROM (
+    SELECT *, sum(length(body)) OVER (ORDER BY sequence) - length(body) AS before
+    FROM signed_events(%s, %s, %s, %s)
+) sized
+WHERE before < %s
+ORDER BY sequence
+"""
 
 _LOAD = f"""
 SELECT {RUN_COLUMNS}, r.holder, r.wakes, l.types, l.bodies
-FROM tenant_logs(%s, %s::text[], %s) l CROSS JOIN LATERAL (SELECT (l.run).*) r
+FROM signed_logs(%s, %s::text[], %s) l CROSS JOIN LATERAL (SELECT (l.run).*) r
 """
 
 # Whatever mentions the id, found by its bytes: the event itself, and perhaps others that point at
@@ -46,6 +56,8 @@ SELECT {ARTIFACT_COLUMNS} FROM artifacts a
 WHERE a.run_id = %s AND a.tenant = %s AND a.artifact_id = %s
 """
 
+_ACTIVE_RUNS = "SELECT coalesce(sum(runs), 0)::bigint FROM active_runs WHERE tenant = %s"
+
 _EXPIRED = "SELECT 1 FROM expired_runs WHERE tenant = %s AND run_id = %s"
 
 _MENTIONS_AT_ONCE = 20
@@ -61,10 +73,20 @@ class PostgresRunLog(Part):
         return await self._lanes.append(tenant, batches) if batches else True
 
     async def read(
-        self, tenant: str, run_id: str, start: int = 0, limit: int = 100
+        self,
+        tenant: str,
+        run_id: str,
+        start: int = 0,
+        limit: int = 100,
+        *,
+        most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Events from `start` on, in order."""
-        rows = await self._db.ask(_EVENTS, (tenant, run_id, start, limit))
+        """Events from `start` on, in order, up to a number or a size."""
+        if most_bytes is None:
+            rows = await self._db.call(tenant, _EVENTS, (run_id, start, limit))
+        else:
+            wanted = (run_id, start, limit, most_bytes)
+            rows = await self._db.call(tenant, _EVENTS_OF_SIZE, wanted)
         return [StoredEvent(sequence=s, type=t, body=b) for s, t, b in rows]
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
@@ -80,15 +102,15 @@ class PostgresRunLog(Part):
 
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
         """The run's row."""
-        rows = await self._db.ask(_RUN, (tenant, run_id))
+        rows = await self._db.call(tenant, _RUN, (run_id,))
         return _held(rows[0]) if rows else None
 
     async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
         """Runs of the tenant, each with up to `most_events` events, in one statement."""
         return [
             StoredRun(row=_held(tuple(row)), events=_events(types, bodies))
-            for *row, types, bodies in await self._db.ask(
-                _LOAD, (tenant, list(run_ids), most_events)
+            for *row, types, bodies in await self._db.call(
+                tenant, _LOAD, (list(run_ids), most_events)
             )
         ]
 
@@ -103,6 +125,10 @@ class PostgresRunLog(Part):
     async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
         """Leave a wish on an unfinished run that has none, and wake it."""
         return await self._db.change(tenant, _SET_WISH, (body, now, run_id, tenant)) > 0
+
+    async def active_runs(self, tenant: str) -> int:
+        """How many runs of the tenant have not ended."""
+        return int((await self._db.read(tenant, _ACTIVE_RUNS, (tenant,)))[0][0])
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
         """An artifact of the run, or None."""

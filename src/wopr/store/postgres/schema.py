@@ -20,16 +20,28 @@ from wopr.store.postgres.roles import ensure_roles
 from wopr.store.postgres.schema_append import APPEND, APPEND_EACH
 from wopr.store.postgres.schema_code import CODE, CODE_INDEX
 from wopr.store.postgres.schema_counts import COUNTS
+from wopr.store.postgres.schema_encryption import ENCRYPTION
 from wopr.store.postgres.schema_fleet import FLEET, FLEET_PUSHES, FLEET_PUSHES_INDEXES
 from wopr.store.postgres.schema_host import SERVICE
+from wopr.store.postgres.schema_limits import RUN_COUNTS
 from wopr.store.postgres.schema_peers import PEERS
 from wopr.store.postgres.schema_reads import LOG_READS, READS
+from wopr.store.postgres.schema_recovery import QUARANTINE, QUARANTINE_INDEX
 from wopr.store.postgres.schema_runs import DEFINITIONS, RUNS
 from wopr.store.postgres.schema_secrets import SECRETS
 from wopr.store.postgres.schema_side import AUDIT, FEEDBACK, WEBHOOKS
 from wopr.store.postgres.schema_signals import SIGNALS, SIGNALS_INDEX
-from wopr.store.postgres.schema_timers import TIMERS
+from wopr.store.postgres.schema_sinks import AUDIT_SINKS
+from wopr.store.postgres.schema_timers import FAIR_TIMERS, FAIR_TIMERS_INDEX, TIMERS
+from wopr.store.postgres.schema_tokens import (
+    IS_UNSIGNED,
+    SIGN_FUNCTIONS,
+    TOKENS,
+    UNSIGNED_TABLES,
+    sign_table,
+)
 from wopr.store.postgres.schema_traces import TRACES
+from wopr.store.postgres.schema_usage import COUNT_OTHER_USAGE, OTHER_USAGE, USAGE
 from wopr.store.postgres.security import SECURITY
 from wopr.store.sql.dialect import Row
 
@@ -97,6 +109,17 @@ MIGRATIONS: tuple[Migration, ...] = (
     Migration(statements=CODE_INDEX, online=True),
     Migration(statements=TIMERS),
     Migration(statements=(*LOG_READS, *APPEND_EACH)),
+    Migration(statements=RUN_COUNTS),
+    Migration(statements=FAIR_TIMERS),
+    Migration(statements=FAIR_TIMERS_INDEX, online=True),
+    Migration(statements=TOKENS),
+    Migration(statements=QUARANTINE),
+    Migration(statements=AUDIT_SINKS),
+    Migration(statements=USAGE),
+    Migration(statements=ENCRYPTION),
+    Migration(statements=OTHER_USAGE),
+    Migration(statements=COUNT_OTHER_USAGE, online=True),
+    Migration(statements=QUARANTINE_INDEX, online=True),
 )
 
 
@@ -118,7 +141,8 @@ async def migrate(
     program's, and for a login that may not migrate.
     """
     version = await schema_version(connection)
-    if version == len(migrations):
+    [(is_unsigned,)] = await _rows(connection, IS_UNSIGNED)
+    if version == len(migrations) and not is_unsigned:
         return
     _refuse_newer(version, migrations)
     await _require_rights(connection)
@@ -165,8 +189,8 @@ async def _apply(connection: AsyncConnection[Row], migrations: Sequence[Migratio
     await connection.execute(_LOCK_TIMEOUT)
     # Read again under the lock: another process may have migrated in between.
     done = await schema_version(connection)
+    await ensure_roles(connection)
     if done == 0:
-        await ensure_roles(connection)
         for statement in _FIRST:
             await _execute(connection, statement)
     await connection.execute("SET search_path = wopr")
@@ -177,6 +201,20 @@ async def _apply(connection: AsyncConnection[Row], migrations: Sequence[Migratio
             for statement in migration.statements:
                 await _execute(connection, statement)
             await connection.execute(_APPLIED, (version,))
+    [(is_unsigned,)] = await _rows(connection, IS_UNSIGNED)
+    if is_unsigned:
+        await _sign(connection)
+
+
+async def _sign(connection: AsyncConnection[Row]) -> None:
+    """Make every policy, and every function that crosses tenants, check a token."""
+    for statement in SIGN_FUNCTIONS:
+        await _execute(connection, statement)
+    for (table,) in await _rows(connection, UNSIGNED_TABLES):
+        # Each table by itself: all of them at once would be locked for too long.
+        async with connection.transaction():
+            for statement in sign_table(table):
+                await _execute(connection, statement)
 
 
 async def _drop_half_built(connection: AsyncConnection[Row]) -> None:

@@ -1,7 +1,9 @@
 """The reads that every request makes, as functions that name their tenant themselves.
 
-A call of one is one statement instead of two, which is what a read costs the caller's process.
-They run with the rights of their caller, so row-level security holds inside them as outside.
+A call of one is one statement instead of two, which is what a read costs the caller's process. Each
+exists twice. The form that takes a tenant's name runs with the rights of its caller; only processes
+of an older version call it. The form that takes a signed token (`schema_tokens`) runs as the role
+of the checked functions. Row-level security holds inside both.
 """
 
 from __future__ import annotations
@@ -26,6 +28,20 @@ class TenantRead:
             f"CREATE FUNCTION {self.name} (text, {', '.join(self.takes)}) RETURNS {self.gives} "
             f"LANGUAGE plpgsql {self.settings} AS $$ BEGIN PERFORM set_config('wopr.tenant', $1, true); "
             f"RETURN QUERY {self.body}; END $$"
+        )
+
+    @property
+    def signed_signature(self) -> str:
+        """The name and the arguments of the function that takes a token in place of the tenant."""
+        return f"{self.name.replace('tenant_', 'signed_')} (text, {', '.join(self.takes)})"
+
+    def signed_statement(self, settings: str) -> str:
+        """What makes the function that takes a token in place of the tenant."""
+        return (
+            f"CREATE FUNCTION {self.signed_signature} RETURNS {self.gives} LANGUAGE plpgsql "
+            f"{settings} {self.settings} AS $$ DECLARE owner text := token_tenant($1); "
+            f"BEGIN PERFORM set_config('wopr.tenant', owner, true); "
+            f"RETURN QUERY {self.body.replace('$1', 'owner')}; END $$"
         )
 
 

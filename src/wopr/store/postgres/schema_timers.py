@@ -14,20 +14,20 @@ from wopr.store.postgres.security import host_functions
 # process dies before that, another process takes the run after this time.
 TAKEN_MS = 10_000
 
-# The run is locked before its job, as an append does. The rows are found by their ids: a join would
-# be planned for a tenth of the table, and read all of it.
-TAKE_DUE = HostFunction(
-    name="host_take_due",
-    takes=("bigint", "bigint"),
-    gives="TABLE (tenant text, id text)",
-    changes=True,
-    body=f"""
+
+def _taking(which: str, order: str = "") -> str:
+    """Take the due runs that a condition names, and drop their jobs of the queue.
+
+    The run is locked before its job, as an append does. The rows are found by their ids: a join
+    would be planned for a tenth of the table, and read all of it.
+    """
+    return f"""
         WITH due AS (
             SELECT r.run_id FROM runs r
-            WHERE r.wake_at <= $1 AND r.holder IS NULL AND NOT EXISTS (
+            WHERE {which} AND r.holder IS NULL AND NOT EXISTS (
                 SELECT 1 FROM procrastinate_jobs j
                 WHERE j.lock = {SAME_RUN} AND j.status = 'doing'
-            ) ORDER BY r.wake_at, r.run_id LIMIT $2 FOR UPDATE OF r SKIP LOCKED
+            ) {order} FOR UPDATE OF r SKIP LOCKED
         ), taken AS (
             UPDATE runs r SET wake_at = $1 + {TAKEN_MS}
             WHERE r.run_id = ANY (ARRAY (SELECT run_id FROM due)) RETURNING r.tenant, r.run_id
@@ -36,7 +36,15 @@ TAKE_DUE = HostFunction(
             WHERE j.queueing_lock = ANY (ARRAY (SELECT {SAME_RUN} FROM taken r))
             AND j.status = 'todo' RETURNING 1
         ) SELECT tenant, run_id FROM taken
-    """,
+    """
+
+
+TAKE_DUE = HostFunction(
+    name="host_take_due",
+    takes=("bigint", "bigint"),
+    gives="TABLE (tenant text, id text)",
+    changes=True,
+    body=_taking("r.wake_at <= $1", "ORDER BY r.wake_at, r.run_id LIMIT $2"),
 )
 
 # How long after its time a run that no process holds gets a job: then no process has taken it.
@@ -73,4 +81,47 @@ _QUEUE_DUE = HostFunction(
     """,
 )
 
+# From one tenant with a timer to the next one, so that it costs the tenants and not their runs.
+DUE_OF_EACH = HostFunction(
+    name="host_due_of_each",
+    takes=("bigint", "bigint"),
+    gives="TABLE (tenant text, id text)",
+    body="""
+        WITH RECURSIVE owners (tenant) AS (
+            (
+                SELECT r.tenant FROM runs r WHERE r.wake_at IS NOT NULL AND r.holder IS NULL
+                ORDER BY r.tenant LIMIT 1
+            )
+            UNION ALL
+            SELECT (
+                SELECT r.tenant FROM runs r
+                WHERE r.tenant > o.tenant AND r.wake_at IS NOT NULL AND r.holder IS NULL
+                ORDER BY r.tenant LIMIT 1
+            ) FROM owners o WHERE o.tenant IS NOT NULL
+        )
+        SELECT o.tenant, d.run_id FROM owners o CROSS JOIN LATERAL (
+            SELECT r.run_id FROM runs r
+            WHERE r.tenant = o.tenant AND r.wake_at <= $1 AND r.wake_at IS NOT NULL
+                AND r.holder IS NULL
+            ORDER BY r.wake_at, r.run_id LIMIT $2
+        ) d
+    """,
+)
+
+TAKE = HostFunction(
+    name="host_take",
+    takes=("bigint", "text[]"),
+    gives="TABLE (tenant text, id text)",
+    changes=True,
+    body=_taking("r.run_id = ANY ($2) AND r.wake_at <= $1"),
+)
+
 TIMERS = (*host_functions((TAKE_DUE,)), _QUEUE_DUE.replacement)
+
+FAIR_TIMERS = host_functions((DUE_OF_EACH, TAKE))
+FAIR_TIMERS_INDEX = (
+    """
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS runs_due_by_tenant ON runs (tenant, wake_at, run_id)
+    WHERE wake_at IS NOT NULL AND holder IS NULL
+    """,
+)

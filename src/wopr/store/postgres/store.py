@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import anyio
 import psycopg
 from psycopg import AsyncConnection
@@ -29,11 +31,15 @@ from wopr.store.postgres.outbox import PostgresOutbox
 from wopr.store.postgres.peers import PostgresPeers
 from wopr.store.postgres.projections import PostgresProjections
 from wopr.store.postgres.queues import PostgresQueues
+from wopr.store.postgres.recovery import PostgresRecovery
 from wopr.store.postgres.runs import PostgresRunLog
 from wopr.store.postgres.schema import MIGRATIONS, migrate
+from wopr.store.postgres.schema_tokens import TOKEN_REFUSED
 from wopr.store.postgres.secrets import PostgresSecrets
 from wopr.store.postgres.suspensions import PostgresSuspensions
+from wopr.store.postgres.tokens import TokenKey, token_key, unknown_key
 from wopr.store.postgres.traces import PostgresTraces
+from wopr.store.postgres.usage import PostgresUsage
 from wopr.store.postgres.webhooks import PostgresWebhooks
 from wopr.store.postgres.workflows import PostgresWorkflows
 from wopr.store.sql.dialect import Row
@@ -58,18 +64,31 @@ WHERE name IN ('server_version', 'synchronous_commit', 'fsync', 'statement_timeo
 ORDER BY name
 """
 _ROLE = "SELECT current_user::text"
+_ENCRYPTION_KEYS = "SELECT key_id FROM encryption_keys ORDER BY added_at, key_id"
+_ADD_ENCRYPTION_KEY = """
+INSERT INTO encryption_keys (key_id, added_at) VALUES (%s, %s)
+ON CONFLICT (key_id) DO NOTHING RETURNING 1
+"""
+_KEY_PROBE = "SELECT host_held()"
+_SIGNED = "signed"
+_WEAKER = (
+    "signed, but SQL with this login can read every tenant: serve with a login that is only a "
+    "member of wopr_service"
+)
 _IS_FILLING = "SELECT to_regclass('wopr.moving') IS NOT NULL"
 
 
 class PostgresStore(
     PostgresRunLog,
     PostgresClockwork,
+    PostgresRecovery,
     PostgresSuspensions,
     PostgresWorkflows,
     PostgresAgents,
     PostgresMemories,
     PostgresSecrets,
     PostgresTraces,
+    PostgresUsage,
     PostgresKeys,
     PostgresAnswers,
     PostgresInvocations,
@@ -87,23 +106,28 @@ class PostgresStore(
 ):
     """`Store` on one PostgreSQL database."""
 
+    # Whether the login can read the key that signs tenants.
+    _owns_tables: bool
+
     @classmethod
     async def open(
         cls, url: str, options: StoreOptions | None = None, *, is_filling: bool = False
     ) -> PostgresStore:
         """Connect to the database at `url`, migrating it first where that is needed.
 
-        Raises `Refused` when the schema is newer than this program's, or when another database is
-        just being moved into this one by anybody else; and `Unavailable` when the server cannot be
-        reached.
+        Raises `Refused` when the schema is newer than this program's, when another process is
+        moving a database into this one, or when the database does not know the tenant
+        key; and `Unavailable` when the server cannot be reached.
         """
-        address = address_of(url)
-        await _migrate(address, is_filling=is_filling)
-        db = Database(address, options or StoreOptions())
+        address, options = address_of(url), options or StoreOptions()
+        key, owns_tables = await _migrate(address, options.tenant_key, is_filling=is_filling)
+        db = Database(address, options, key)
         await db.open()
         store = cls(db, Lanes(db))
+        store._owns_tables = owns_tables
         try:
             await store._require_bound_role()
+            await store._require_known_key()
         except BaseException:
             await store.close()
             raise
@@ -131,7 +155,15 @@ class PostgresStore(
     @property
     def peers(self) -> PostgresPeers:
         """The processes that share the database."""
-        return PostgresPeers(self._db)
+        return PostgresPeers(self._db, owns_tables=self._owns_tables)
+
+    async def encryption_keys(self) -> list[str]:
+        """Ids of the keys that stored content may be encrypted with."""
+        return [key_id for (key_id,) in await self._db.ask(_ENCRYPTION_KEYS)]
+
+    async def add_encryption_key(self, key_id: str) -> None:
+        """Record that content is encrypted with a key from now on."""
+        await self._db.tell(_ADD_ENCRYPTION_KEY, (key_id, round(time.time() * 1000)))
 
     async def facts(self) -> StoreFacts:
         """What `wopr doctor` prints."""
@@ -146,7 +178,11 @@ class PostgresStore(
             runs=runs,
             events=events,
             bytes_on_disk=size,
-            settings={"role": role, **dict(await self._db.ask(_SETTINGS))},
+            settings={
+                "role": role,
+                "tenants": _WEAKER if self._owns_tables else _SIGNED,
+                **dict(await self._db.ask(_SETTINGS)),
+            },
         )
 
     async def _require_bound_role(self) -> None:
@@ -158,8 +194,19 @@ class PostgresStore(
                 field="db",
             )
 
+    async def _require_known_key(self) -> None:
+        try:
+            await self._db.ask(_KEY_PROBE)
+        except Unavailable as error:
+            if getattr(error.__cause__, "sqlstate", None) != TOKEN_REFUSED:
+                raise
+            raise unknown_key() from error
 
-async def _migrate(address: Address, *, is_filling: bool) -> None:
+
+async def _migrate(
+    address: Address, tenant_key: bytes | None, *, is_filling: bool
+) -> tuple[TokenKey, bool]:
+    """Migrate; answers with the key that signs tenants, and whether the login owns the tables."""
     try:
         connection: AsyncConnection[Row]
         async with await AsyncConnection.connect(
@@ -168,6 +215,7 @@ async def _migrate(address: Address, *, is_filling: bool) -> None:
             await migrate(connection)
             if not is_filling:
                 await _require_whole(connection)
+            return await token_key(connection, tenant_key)
     except psycopg.Error as error:
         raise translated(error) from error
 

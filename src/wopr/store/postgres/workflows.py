@@ -17,13 +17,13 @@ VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (tenant, workflow_id, version) DO NO
 
 _DIGEST = "SELECT digest FROM workflows WHERE tenant = %s AND workflow_id = %s AND version = %s"
 
-_VERSION = f"SELECT {WORKFLOW_COLUMNS} FROM tenant_workflow(%s, %s, %s) w"
-_NEWEST = f"SELECT {WORKFLOW_COLUMNS} FROM tenant_newest_workflow(%s, %s) w"
+_VERSION = f"SELECT {WORKFLOW_COLUMNS} FROM signed_workflow(%s, %s, %s) w"
+_NEWEST = f"SELECT {WORKFLOW_COLUMNS} FROM signed_newest_workflow(%s, %s) w"
 
 # Two versions of the same millisecond: the one that was stored later is the newer.
 _VERSIONS = f"""
 SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = %s AND w.workflow_id = %s
-ORDER BY w.registered_at DESC, w.place DESC
+ORDER BY w.registered_at DESC, w.place DESC LIMIT %s OFFSET %s
 """
 
 # From one id to the next, so that a page costs its length and not all versions.
@@ -56,9 +56,9 @@ class PostgresWorkflows(Part):
     ) -> WorkflowRow | None:
         """The definition of that version, or the newest."""
         if version is None:
-            rows = await self._db.ask(_NEWEST, (tenant, workflow_id))
+            rows = await self._db.call(tenant, _NEWEST, (workflow_id,))
         else:
-            rows = await self._db.ask(_VERSION, (tenant, workflow_id, version))
+            rows = await self._db.call(tenant, _VERSION, (workflow_id, version))
         return workflow_row(rows[0]) if rows else None
 
     async def workflows(self, tenant: str, after: str | None, limit: int) -> list[WorkflowRow]:
@@ -67,9 +67,11 @@ class PostgresWorkflows(Part):
         rows = await self._db.read(tenant, _NEWEST_OF_EACH, values) if limit > 0 else []
         return [workflow_row(row) for row in rows]
 
-    async def workflow_versions(self, tenant: str, workflow_id: str) -> list[WorkflowRow]:
-        """All versions of one definition, newest first."""
-        rows = await self._db.read(tenant, _VERSIONS, (tenant, workflow_id))
+    async def workflow_versions(
+        self, tenant: str, workflow_id: str, limit: int, offset: int
+    ) -> list[WorkflowRow]:
+        """A page of the versions of one definition, newest first."""
+        rows = await self._db.read(tenant, _VERSIONS, (tenant, workflow_id, limit, offset))
         return [workflow_row(row) for row in rows]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from wopr.protocol.errors import Conflict
 from wopr.store.port import Batch
+from wopr.store.port.runs import OBSERVED_PREFIX
 
 
 def check_batch(batch: Batch) -> None:
@@ -17,6 +18,12 @@ def check_batch(batch: Batch) -> None:
         raise ValueError("a run begins with at least one event")
     if any(suspension.run_id != batch.run.run_id for suspension in batch.suspends):
         raise ValueError("a batch suspends its own run only")
+
+
+def counts_as_active(batch: Batch) -> bool:
+    """Whether a batch creates a run that its tenant's active runs include."""
+    run = batch.run
+    return batch.first == 0 and run.ended_at is None and not run.run_id.startswith(OBSERVED_PREFIX)
 
 
 def in_flight() -> Conflict:

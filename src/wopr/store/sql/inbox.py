@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from wopr.store.port import SuspensionFilter, SuspensionPage
+from wopr.store.port.suspensions import PENDING_BYTES
 from wopr.store.sql.dialect import Dialect, Parameter, Row
 from wopr.store.sql.rows import SUSPENSION_COLUMNS, suspension_row
 
 # After every suspension, for a page without a bound of its own.
 _END_OF_TIME = (2**63 - 1, "")
+# The place of the body among `SUSPENSION_COLUMNS`.
+BODY = 7
 
 
 def pending_page(rows: list[Row], limit: int) -> SuspensionPage:
-    """A page of the rows of `pending_listing`, which are one more where there is a next page."""
+    """A page of the rows of `pending_listing`, which are one more where there is a next page.
+
+    Where the rows end with the one that brings them to `PENDING_BYTES`, there may be a next page.
+    """
     page = rows[:limit]
-    more = len(rows) > limit and page
+    is_cut = sum(len(row[BODY]) for row in page) >= PENDING_BYTES
+    more = page and (len(rows) > limit or is_cut)
     return SuspensionPage(
         suspensions=tuple(suspension_row(row) for row in page),
         next_after=(page[-1][5], page[-1][8]) if more else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from wopr.store.port import RunFilter, RunPage
 from wopr.store.port.feedback import ALL_SIGNALS, CORRECTED, FLAGGED, RATED
 from wopr.store.sql.dialect import Dialect, Parameter, Row
-from wopr.store.sql.rows import RUN_COLUMNS, run_row
+from wopr.store.sql.rows import LISTED_COLUMNS, run_row
 from wopr.store.sql.signals import label_key
 
 # Before and after every run, for a page without bounds of its own.
@@ -91,6 +91,8 @@ def _index(where: RunFilter) -> str:
     """The index to walk: that of the filter that leaves the fewest runs, as a rule."""
     if where.waits_for_code:
         return "runs_waiting_for_code"
+    if where.quarantined:
+        return "runs_in_quarantine"
     if where.parent_run_id is not None:
         return "runs_by_parent"
     if where.source_run_id is not None:
@@ -146,6 +148,13 @@ def _walk(
             values.append(value)
     if where.waits_for_code:
         conditions.append("r.missing_types IS NOT NULL")
+    if where.quarantined is not None:
+        # A run that has ended is not in quarantine.
+        conditions.append(
+            "r.quarantined_at IS NOT NULL AND r.ended_at IS NULL"
+            if where.quarantined
+            else "(r.quarantined_at IS NULL OR r.ended_at IS NOT NULL)"
+        )
     if statuses:
         conditions.append(f"r.status IN ({dialect.marks(len(statuses))})")
         values += statuses
@@ -155,7 +164,7 @@ def _walk(
     conditions.append(f"({key}.created_at, {key}.run_id) < ({mark}, {mark})")
     conditions.append(f"{key}.created_at >= {mark}")
     sql = (
-        f"SELECT {RUN_COLUMNS} FROM {source} WHERE {' AND '.join(conditions)} "
+        f"SELECT {LISTED_COLUMNS} FROM {source} WHERE {' AND '.join(conditions)} "
         f"ORDER BY {key}.created_at DESC, {key}.run_id DESC LIMIT {mark}"
     )
     return sql, values

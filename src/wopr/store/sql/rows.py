@@ -25,8 +25,11 @@ _types = msgspec.json.Decoder(dict[str, str])
 RUN_COLUMNS = (
     "r.run_id, r.workflow_id, r.workflow_version, r.status, r.created_at, r.updated_at, "
     "r.last_sequence, r.ended_at, r.wake_at, r.parent_run_id, r.parent_node_id, r.tags, "
-    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork, r.missing_types"
+    "r.wish, r.sealed, r.snapshot, r.source_run_id, r.fork, r.missing_types, "
+    "r.root_run_id, r.descendants, r.crashes, r.quarantined_at"
 )
+# The same for lists, which show no snapshots: each can have megabytes.
+LISTED_COLUMNS = RUN_COLUMNS.replace("r.snapshot", "NULL AS snapshot")
 
 
 def run_row(row: Row) -> RunRow:
@@ -50,6 +53,10 @@ def run_row(row: Row) -> RunRow:
         source_run_id=row[15],
         fork=row[16],
         missing_types={} if row[17] is None else _types.decode(row[17]),
+        root_run_id=row[18],
+        descendants=row[19],
+        crashes=row[20],
+        quarantined_at=row[21],
     )
 
 

@@ -6,9 +6,10 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wopr.protocol.errors import SequenceTaken
+from wopr.protocol.errors import DescendantLimit, SequenceTaken
 from wopr.store.port import Batch, RunRow
-from wopr.store.sql.batches import in_flight
+from wopr.store.port.runs import OBSERVED_PREFIX, CreationLimits, too_many_active
+from wopr.store.sql.batches import counts_as_active, in_flight
 from wopr.store.sql.rows import answer_values, encoded
 from wopr.store.sql.signals import record_agents, record_intervention
 from wopr.store.sqlite.annotation_rows import execute_all, write_annotation
@@ -16,6 +17,7 @@ from wopr.store.sqlite.audit import append_entry
 from wopr.store.sqlite.outbox import queue_notices
 from wopr.store.sqlite.projections import put_projections
 from wopr.store.sqlite.suspensions import resume, suspend
+from wopr.store.sqlite.usage import count_bytes, growth
 
 _HEAD = """
 SELECT last_sequence, status, ended_at, wake_at, wish, has_suspended
@@ -26,8 +28,8 @@ _INSERT_RUN = """
 INSERT INTO runs (
     run_id, tenant, workflow_id, workflow_version, status, created_at, updated_at, last_sequence,
     ended_at, wake_at, parent_run_id, parent_node_id, tags, wish, sealed, snapshot, source_run_id,
-    fork
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    fork, root_run_id
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id) DO NOTHING
 """
 
@@ -71,6 +73,20 @@ UPDATE runs SET wish = ?, wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_
 """
 
 
+ACTIVE_RUNS = "SELECT runs FROM active_runs WHERE tenant = ?"
+
+_COUNT_ACTIVE = """
+INSERT INTO active_runs (tenant, shard, runs) VALUES (?, 0, ?)
+ON CONFLICT (tenant, shard) DO UPDATE SET runs = runs + excluded.runs
+"""
+
+_DESCENDANTS = "SELECT descendants FROM runs WHERE run_id = ? AND tenant = ?"
+
+_COUNT_DESCENDANT = """
+UPDATE runs SET descendants = descendants + 1 WHERE run_id = ? AND tenant = ?
+"""
+
+
 class _Head(NamedTuple):
     """What a run's row says before a batch."""
 
@@ -88,6 +104,9 @@ def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequenc
     for batch in batches:
         if batch.remember is not None:
             check_unanswered(connection, tenant, batch.remember.key_hash)
+    for place, batch in enumerate(batches):
+        if batch.limits is not None:
+            _check_limits(connection, tenant, batch, batch.limits, batches[:place])
     for batch in batches:
         _write_batch(connection, tenant, batch, heads)
     # Last, so that no row of this call overwrites a wake-up of this call.
@@ -131,6 +150,28 @@ def check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: byte
         raise in_flight()
 
 
+def _check_limits(
+    connection: sqlite3.Connection,
+    tenant: str,
+    batch: Batch,
+    limits: CreationLimits,
+    before: Sequence[Batch],
+) -> None:
+    """Refuse a new run beyond its limits, with the new runs of the same call that come before it."""
+    if limits.active_runs and counts_as_active(batch):
+        row = connection.execute(ACTIVE_RUNS, (tenant,)).fetchone()
+        current = (0 if row is None else row[0]) + sum(map(counts_as_active, before))
+        if current >= limits.active_runs:
+            raise too_many_active(limits.active_runs, current)
+    root = batch.run.root_run_id
+    if limits.descendants and root is not None:
+        row = connection.execute(_DESCENDANTS, (root, tenant)).fetchone()
+        created = sum(each.first == 0 and each.run.root_run_id == root for each in before)
+        current = (0 if row is None else row[0]) + created
+        if current >= limits.descendants:
+            raise DescendantLimit(root, limit=limits.descendants, current=current)
+
+
 def _write_batch(
     connection: sqlite3.Connection, tenant: str, batch: Batch, heads: dict[str, _Head]
 ) -> None:
@@ -138,13 +179,19 @@ def _write_batch(
     head = heads.get(run.run_id)
     if head is None:
         after = _insert_run(connection, tenant, run)
+        change = int(counts_as_active(batch))
     else:
         after = _update_run(connection, tenant, batch, head)
+        change = -int(head.ended_at is None and run.ended_at is not None)
+    if change and not run.run_id.startswith(OBSERVED_PREFIX):
+        connection.execute(_COUNT_ACTIVE, (tenant, change))
     if batch.events:
         connection.executemany(
             _INSERT_EVENT, [(run.run_id, e.sequence, e.type, e.body) for e in batch.events]
         )
+        count_bytes(connection, tenant, sum([len(e.body) for e in batch.events]))
     if batch.artifacts:
+        count_bytes(connection, tenant, 0, growth(connection, run.run_id, batch.artifacts))
         connection.executemany(
             _PUT_ARTIFACT,
             [
@@ -215,11 +262,14 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
             run.snapshot,
             run.source_run_id,
             run.fork,
+            run.root_run_id,
         ),
     )
     if not inserted.rowcount:
         # Should earlier batches of this call be written already, the writer undoes them.
         raise SequenceTaken("the run exists already", runId=run.run_id)
+    if run.root_run_id is not None:
+        connection.execute(_COUNT_DESCENDANT, (run.root_run_id, tenant))
     if run.tags:
         connection.executemany(
             _INSERT_TAG, [(tenant, tag, run.created_at, run.run_id) for tag in run.tags]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow
+from wopr.store.port.audit import AuditDraft, AuditRow, CheckpointRow, SinkPosition
 from wopr.store.sql.side_rows import (
     CHECKPOINT_COLUMNS,
     ENTRY_COLUMNS,
@@ -47,6 +48,13 @@ _PUT_CHECKPOINT = f"""
 INSERT OR IGNORE INTO audit_checkpoints ({CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?)
 """
 
+_SINK = "SELECT sequence, checkpoint FROM audit_sinks WHERE sink = ?"
+_PUT_SINK = """
+INSERT INTO audit_sinks (sink, sequence, checkpoint) VALUES (?, ?, ?)
+ON CONFLICT (sink) DO UPDATE SET
+    sequence = max(sequence, excluded.sequence), checkpoint = max(checkpoint, excluded.checkpoint)
+"""
+
 
 def append_entry(connection: sqlite3.Connection, draft: AuditDraft) -> int:
     """Write the next entry of the chain inside the caller's transaction."""
@@ -56,6 +64,10 @@ def append_entry(connection: sqlite3.Connection, draft: AuditDraft) -> int:
     digest = hashlib.sha256(body).digest()
     connection.execute(_INSERT, (sequence, draft.tenant, body, digest))
     return sequence
+
+
+def _append_entries(connection: sqlite3.Connection, drafts: Sequence[AuditDraft]) -> int:
+    return [append_entry(connection, draft) for draft in drafts][-1]
 
 
 class AuditReader:
@@ -101,14 +113,23 @@ class AuditCopy(AuditReader):
 class SqliteAudit(Part, AuditReader):
     """`AuditLog` on SQLite."""
 
-    async def append_audit(self, draft: AuditDraft) -> int:
-        """Give the entry the next sequence and write it."""
-        return await self._writer.submit(partial(append_entry, draft=draft))
+    async def append_audit(self, *drafts: AuditDraft) -> int:
+        """Give entries of one tenant the next sequences and write them."""
+        return await self._writer.submit(partial(_append_entries, drafts=drafts))
 
     async def audit_page(self, tenant: str, before: int | None, limit: int) -> list[AuditRow]:
         """A tenant's entries below a sequence, newest first."""
         bound = _END_OF_LOG if before is None else before
         return [entry_row(row) for row in await self._reader.far(_PAGE, (tenant, bound, limit))]
+
+    async def sink_position(self, sink: str) -> SinkPosition:
+        """How far a sink of this name has come."""
+        rows = self._reader.near(_SINK, (sink,))
+        return SinkPosition(*rows[0]) if rows else SinkPosition()
+
+    async def put_sink_position(self, sink: str, position: SinkPosition) -> None:
+        """Keep how far a sink has come. It never goes back."""
+        await self._change(_PUT_SINK, (sink, *position))
 
     async def put_checkpoint(self, row: CheckpointRow) -> bool:
         """Keep a checkpoint; False when there is one at this sequence already."""

@@ -11,6 +11,22 @@ from wopr.store.sqlite.part import Part
 
 _DUE = "SELECT tenant, run_id FROM runs WHERE wake_at <= ? ORDER BY wake_at, run_id LIMIT ?"
 
+# From one tenant with a timer to the next one, so that it costs the tenants and not their runs.
+_DUE_OF_EACH = """
+WITH RECURSIVE owners (tenant) AS (
+    SELECT min(tenant) FROM runs INDEXED BY runs_due_by_tenant WHERE wake_at IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(r.tenant) FROM runs r INDEXED BY runs_due_by_tenant
+        WHERE r.tenant > owners.tenant AND r.wake_at IS NOT NULL
+    ) FROM owners WHERE owners.tenant IS NOT NULL
+)
+SELECT r.tenant, r.run_id FROM owners JOIN runs r ON r.run_id IN (
+    SELECT d.run_id FROM runs d INDEXED BY runs_due_by_tenant
+    WHERE d.tenant = owners.tenant AND d.wake_at <= ? ORDER BY d.wake_at, d.run_id LIMIT ?
+)
+"""
+
 _NEXT_DUE = "SELECT wake_at FROM runs WHERE wake_at > ? ORDER BY wake_at LIMIT 1"
 
 _UNFINISHED = """
@@ -21,6 +37,12 @@ ORDER BY tenant, run_id LIMIT ?
 
 _OPEN_COUNTS = """
 SELECT status, count(*) FROM runs INDEXED BY runs_unfinished WHERE ended_at IS NULL GROUP BY status
+"""
+
+_COUNT_ALL_ACTIVE = f"""
+INSERT INTO active_runs (tenant, shard, runs)
+SELECT tenant, 0, count(*) FROM runs INDEXED BY runs_unfinished
+WHERE ended_at IS NULL AND run_id NOT GLOB '{OBSERVED_PREFIX}*' GROUP BY tenant
 """
 
 _WAITING_FOR_CODE = """
@@ -64,6 +86,10 @@ class SqliteClockwork(Part):
         """Runs whose `wake_at` has come, earliest first."""
         return [(row[0], row[1]) for row in self._reader.near(_DUE, (now, limit))]
 
+    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+        """Up to `limit` due runs of each tenant."""
+        return [(row[0], row[1]) for row in self._reader.near(_DUE_OF_EACH, (now, limit))]
+
     async def next_due(self, after: int) -> int | None:
         """The earliest `wake_at` of all unfinished runs that comes after this instant."""
         rows = self._reader.near(_NEXT_DUE, (after,))
@@ -100,6 +126,10 @@ class SqliteClockwork(Part):
         """How many runs have not ended, by status."""
         return {row[0]: row[1] for row in await self._reader.far(_OPEN_COUNTS)}
 
+    async def correct_counters(self) -> None:
+        """Recount the active runs of every tenant."""
+        await self._writer.submit(_recount)
+
     async def waiting_for_code(self) -> int:
         """How many runs wait for a process that has the code of a node."""
         return int(self._reader.near(_WAITING_FOR_CODE, ())[0][0])
@@ -118,6 +148,11 @@ def _expire(connection: sqlite3.Connection, ended_before: int, limit: int) -> in
         delete_run(connection, tenant, run_id)
         count += 1
     return count
+
+
+def _recount(connection: sqlite3.Connection) -> None:
+    connection.execute("DELETE FROM active_runs")
+    connection.execute(_COUNT_ALL_ACTIVE)
 
 
 def _forget(connection: sqlite3.Connection, sql: str, before: int) -> bool:

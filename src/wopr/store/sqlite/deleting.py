@@ -9,6 +9,7 @@ from wopr.store.sqlite.annotation_rows import forget_annotations
 from wopr.store.sqlite.judges import forget_judgments
 from wopr.store.sqlite.outbox import forget_deliveries
 from wopr.store.sqlite.queues import forget_reviews
+from wopr.store.sqlite.usage import uncount_run
 
 _TAGS = "SELECT created_at, tags FROM runs WHERE run_id = ? AND tenant = ?"
 
@@ -32,5 +33,6 @@ def delete_run(connection: sqlite3.Connection, tenant: str, run_id: str) -> None
     for forget in (forget_annotations, forget_reviews, forget_judgments):
         forget(connection, tenant, run_id)
     forget_deliveries(connection, run_id)
+    uncount_run(connection, tenant, run_id)
     for sql in _DELETE_OF_RUN:
         connection.execute(sql, (run_id,))

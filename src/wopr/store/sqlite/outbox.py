@@ -66,22 +66,27 @@ UPDATE webhooks SET state = ?, failures = ?, recent = ?, open_until = ?
 WHERE webhook_id = ? AND tenant = ?
 """
 
-_BURY = """
-INSERT OR REPLACE INTO dead_letters
+# An update, not a replacement: a row that is replaced is not taken off the tenant's stored bytes.
+_AGAIN = """
+ON CONFLICT (run_id, webhook_id, sequence) DO UPDATE SET
+    attempts = excluded.attempts, reason = excluded.reason, died_at = excluded.died_at
+"""
+_BURY = f"""
+INSERT INTO dead_letters
     (run_id, webhook_id, sequence, tenant, type, attempts, reason, died_at, place)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) {_AGAIN}
 """
 _GIVEN_UP = "the subscription has failed too often"
 _PLACE = "printf('%s:%020d', {table}.run_id, {table}.sequence)"
 _BURY_ALL = f"""
-INSERT OR REPLACE INTO dead_letters
+INSERT INTO dead_letters
     (run_id, webhook_id, sequence, tenant, type, attempts, reason, died_at, place)
 SELECT d.run_id, d.webhook_id, d.sequence, l.tenant, e.type, l.attempts, ?, ?,
     {_PLACE.format(table="d")}
 FROM delivery_lanes l
     CROSS JOIN deliveries d ON d.run_id = l.run_id AND d.webhook_id = l.webhook_id
     CROSS JOIN events e ON e.run_id = d.run_id AND e.sequence = d.sequence
-WHERE l.webhook_id = ?
+WHERE l.webhook_id = ? {_AGAIN}
 """
 _EMPTY_LANES = (
     """

@@ -38,10 +38,25 @@ class Reader:
         """Read a few rows by key, on the caller's thread."""
         return _rows(self._near, sql, parameters)
 
+    def near_bytes(self, sql: str, parameters: Sequence[Parameter], most_bytes: int) -> list[Row]:
+        """Read rows on the caller's thread until their last columns come to so many bytes."""
+        try:
+            return _rows_within(self._near, sql, parameters, most_bytes, -1)
+        except sqlite3.Error as error:
+            raise unavailable(error) from error
+
     async def far(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[Row]:
         """Read rows on a thread, so that the event loop goes on meanwhile."""
         return await anyio.to_thread.run_sync(
             partial(self._read_far, sql, parameters), limiter=self._turns
+        )
+
+    async def far_bytes(
+        self, sql: str, parameters: Sequence[Parameter], *, most_bytes: int, column: int
+    ) -> list[Row]:
+        """Read rows on a thread until this column of them comes to so many bytes."""
+        return await self.together(
+            lambda connection: _rows_within(connection, sql, parameters, most_bytes, column)
         )
 
     async def together(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -67,6 +82,24 @@ class Reader:
             return _snapshot(connection, work)
         finally:
             self._far.append(connection)
+
+
+def _rows_within(
+    connection: sqlite3.Connection,
+    sql: str,
+    parameters: Sequence[Parameter],
+    most_bytes: int,
+    column: int,
+) -> list[Row]:
+    """Rows up to the one that brings a column to so many bytes."""
+    rows: list[Row] = []
+    size = 0
+    cursor = connection.execute(sql, parameters)
+    while size < most_bytes and (row := cursor.fetchone()) is not None:
+        rows.append(row)
+        size += len(row[column])
+    cursor.close()
+    return rows
 
 
 def _snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

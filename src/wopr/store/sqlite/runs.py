@@ -13,7 +13,7 @@ from wopr.store.sql.dialect import SQLITE
 from wopr.store.sql.listing import listing, run_page
 from wopr.store.sql.mentions import event_of
 from wopr.store.sql.rows import ARTIFACT_COLUMNS, RUN_COLUMNS, artifact_row, run_row
-from wopr.store.sqlite.append import append_batches
+from wopr.store.sqlite.append import ACTIVE_RUNS, append_batches
 from wopr.store.sqlite.part import Part
 
 _RUN = f"SELECT {RUN_COLUMNS} FROM runs r WHERE r.run_id = ? AND r.tenant = ?"
@@ -64,9 +64,19 @@ class SqliteRunLog(Part):
         return True
 
     async def read(
-        self, tenant: str, run_id: str, start: int = 0, limit: int = 100
+        self,
+        tenant: str,
+        run_id: str,
+        start: int = 0,
+        limit: int = 100,
+        *,
+        most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Events from `start` on, in order."""
+        """Events from `start` on, in order, up to a number or a size."""
+        if most_bytes is not None:
+            wanted = (run_id, tenant, start, min(limit, _NEAR_EVENTS))
+            rows = self._reader.near_bytes(_EVENTS, wanted, most_bytes)
+            return [StoredEvent(sequence=s, type=t, body=b) for s, t, b in rows]
         rows = self._reader.near(_EVENTS, (run_id, tenant, start, min(limit, _NEAR_EVENTS)))
         if len(rows) == _NEAR_EVENTS < limit:
             rest = limit - _NEAR_EVENTS
@@ -108,6 +118,11 @@ class SqliteRunLog(Part):
     async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
         """Leave a wish on an unfinished run that has none, and wake it."""
         return await self._change(_SET_WISH, (body, now, run_id, tenant))
+
+    async def active_runs(self, tenant: str) -> int:
+        """How many runs of the tenant have not ended."""
+        rows = self._reader.near(ACTIVE_RUNS, (tenant,))
+        return int(rows[0][0]) if rows else 0
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
         """An artifact of the run, or None."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import sqlite3
 
 from wopr.protocol.errors import Refused
-from wopr.store.sqlite.schema_audit import AUDIT
+from wopr.store.port.runs import OBSERVED_PREFIX
+from wopr.store.sqlite.schema_audit import AUDIT, AUDIT_SINKS
 from wopr.store.sqlite.schema_feedback import FEEDBACK, SIGNALS
 from wopr.store.sqlite.schema_fleet import FLEET, FLEET_PUSHES, FLEET_WAITS
 from wopr.store.sqlite.schema_projections import OBSERVED_PROJECTIONS, PROJECTIONS
 from wopr.store.sqlite.schema_secrets import SECRETS
 from wopr.store.sqlite.schema_traces import TRACES
+from wopr.store.sqlite.schema_usage import OTHER_USAGE, USAGE_TABLES
 from wopr.store.sqlite.schema_webhooks import WEBHOOKS
 
 # Every index on `runs` is paid for at each new run, so there is one per way to list and the rest
@@ -229,6 +231,60 @@ _MISSING_TYPES = (
     """,
 )
 
+# The number of active runs of each tenant is one row. The column `shard` is always 0: on PostgreSQL
+# a tenant has several rows.
+_RUN_COUNTS = (
+    "ALTER TABLE runs ADD COLUMN root_run_id TEXT",
+    "ALTER TABLE runs ADD COLUMN descendants INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE TABLE active_runs (
+        tenant TEXT NOT NULL,
+        shard  INTEGER NOT NULL,
+        runs   INTEGER NOT NULL,
+        PRIMARY KEY (tenant, shard)
+    ) WITHOUT ROWID
+    """,
+    f"""
+    INSERT INTO active_runs (tenant, shard, runs)
+    SELECT tenant, 0, count(*) FROM runs
+    WHERE ended_at IS NULL AND run_id NOT GLOB '{OBSERVED_PREFIX}*' GROUP BY tenant
+    """,
+)
+
+_DUE_BY_TENANT = (
+    """
+    CREATE INDEX runs_due_by_tenant ON runs (tenant, wake_at, run_id)
+    WHERE wake_at IS NOT NULL
+    """,
+)
+
+# `recovering` has at most two rows: the runs that are being recovered now, and those that were
+# suspects when the process started.
+_QUARANTINE = (
+    "ALTER TABLE runs ADD COLUMN crashes INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE runs ADD COLUMN quarantined_at INTEGER",
+    """
+    CREATE INDEX runs_with_crashes ON runs (tenant, run_id) WHERE crashes > 0
+    """,
+    "CREATE TABLE recovering (place INTEGER PRIMARY KEY, runs BLOB NOT NULL)",
+)
+
+_ENCRYPTION = (
+    """
+    CREATE TABLE encryption_keys (
+        key_id   TEXT NOT NULL PRIMARY KEY,
+        added_at INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+)
+
+_QUARANTINE_LIST = (
+    """
+    CREATE INDEX runs_in_quarantine ON runs (tenant, created_at, run_id)
+    WHERE quarantined_at IS NOT NULL AND ended_at IS NULL
+    """,
+)
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _AGENTS,
@@ -245,6 +301,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     SIGNALS,
     FLEET_PUSHES,
     _MISSING_TYPES,
+    _RUN_COUNTS,
+    _DUE_BY_TENANT,
+    _QUARANTINE,
+    AUDIT_SINKS,
+    USAGE_TABLES,
+    _ENCRYPTION,
+    OTHER_USAGE,
+    _QUARANTINE_LIST,
 )
 
 

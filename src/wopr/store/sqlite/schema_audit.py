@@ -22,3 +22,13 @@ AUDIT = (
     )
     """,
 )
+
+AUDIT_SINKS = (
+    """
+    CREATE TABLE audit_sinks (
+        sink       TEXT NOT NULL PRIMARY KEY,
+        sequence   INTEGER NOT NULL,
+        checkpoint INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 
 import anyio
@@ -28,11 +29,13 @@ from wopr.store.sqlite.outbox import SqliteOutbox
 from wopr.store.sqlite.projections import SqliteProjections
 from wopr.store.sqlite.queues import SqliteQueues
 from wopr.store.sqlite.reader import Reader
+from wopr.store.sqlite.recovery import SqliteRecovery
 from wopr.store.sqlite.runs import SqliteRunLog
 from wopr.store.sqlite.schema import schema_version
 from wopr.store.sqlite.secrets import SqliteSecrets
 from wopr.store.sqlite.suspensions import SqliteSuspensions
 from wopr.store.sqlite.traces import SqliteTraces
+from wopr.store.sqlite.usage import SqliteUsage
 from wopr.store.sqlite.webhooks import SqliteWebhooks
 from wopr.store.sqlite.workflows import SqliteWorkflows
 from wopr.store.sqlite.writer import Writer
@@ -46,12 +49,16 @@ _PROBE_SECONDS = 5.0
 
 _TOTALS = "SELECT count(*), coalesce(sum(last_sequence + 1), 0) FROM runs"
 
+_ENCRYPTION_KEYS = "SELECT key_id FROM encryption_keys ORDER BY added_at, key_id"
+_ADD_ENCRYPTION_KEY = "INSERT OR IGNORE INTO encryption_keys (key_id, added_at) VALUES (?, ?)"
+
 _SETTINGS = ("journal_mode", "synchronous", "page_size", "wal_autocheckpoint")
 
 
 class SqliteStore(
     SqliteRunLog,
     SqliteClockwork,
+    SqliteRecovery,
     SqliteSuspensions,
     SqliteWorkflows,
     SqliteAgents,
@@ -72,6 +79,7 @@ class SqliteStore(
     SqliteFleetReads,
     SqliteFleetClockwork,
     SqliteTraces,
+    SqliteUsage,
 ):
     """`Store` on one SQLite file."""
 
@@ -110,6 +118,14 @@ class SqliteStore(
             await self._change(_PROBE)
             return
         raise Unavailable(f"the store has not written for {_PROBE_SECONDS:.0f} seconds")
+
+    async def encryption_keys(self) -> list[str]:
+        """Ids of the keys that stored content may be encrypted with."""
+        return [key_id for (key_id,) in await self._reader.far(_ENCRYPTION_KEYS)]
+
+    async def add_encryption_key(self, key_id: str) -> None:
+        """Record that content is encrypted with a key from now on."""
+        await self._change(_ADD_ENCRYPTION_KEY, (key_id, round(time.time() * 1000)))
 
     async def facts(self) -> StoreFacts:
         """What `wopr doctor` prints."""

@@ -6,8 +6,9 @@ import sqlite3
 from collections.abc import Sequence
 
 from wopr.store.port import Suspension, SuspensionFilter, SuspensionPage
+from wopr.store.port.suspensions import PENDING_BYTES
 from wopr.store.sql.dialect import SQLITE
-from wopr.store.sql.inbox import pending_listing, pending_page
+from wopr.store.sql.inbox import BODY, pending_listing, pending_page
 from wopr.store.sql.rows import suspension_place
 from wopr.store.sqlite.part import Part
 
@@ -67,7 +68,8 @@ class SqliteSuspensions(Part):
     ) -> SuspensionPage:
         """A page of pending interrupts, newest first, by keyset."""
         # One more than asked for tells whether there is a next page.
-        rows = await self._reader.far(*pending_listing(SQLITE, tenant, where, after, limit + 1))
+        listing = pending_listing(SQLITE, tenant, where, after, limit + 1)
+        rows = await self._reader.far_bytes(*listing, most_bytes=PENDING_BYTES, column=BODY)
         return pending_page(rows, limit)
 
     async def pending_count(self, tenant: str) -> int:

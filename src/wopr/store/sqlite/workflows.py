@@ -24,10 +24,13 @@ SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id 
 # Two versions of the same millisecond: the one that was stored later is the newer.
 _VERSIONS = f"""
 SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ?
-ORDER BY w.registered_at DESC, w.place DESC
+ORDER BY w.registered_at DESC, w.place DESC LIMIT ? OFFSET ?
 """
 
-_NEWEST = f"{_VERSIONS} LIMIT 1"
+_NEWEST = f"""
+SELECT {WORKFLOW_COLUMNS} FROM workflows w WHERE w.tenant = ? AND w.workflow_id = ?
+ORDER BY w.registered_at DESC, w.place DESC LIMIT 1
+"""
 
 _NEWEST_OF_EACH = f"""
 SELECT {WORKFLOW_COLUMNS}
@@ -64,9 +67,11 @@ class SqliteWorkflows(Part):
         rows = await self._reader.far(_NEWEST_OF_EACH, (tenant, after or "", limit, tenant))
         return [workflow_row(row) for row in rows]
 
-    async def workflow_versions(self, tenant: str, workflow_id: str) -> list[WorkflowRow]:
-        """All versions of one definition, newest first."""
-        rows = await self._reader.far(_VERSIONS, (tenant, workflow_id))
+    async def workflow_versions(
+        self, tenant: str, workflow_id: str, limit: int, offset: int
+    ) -> list[WorkflowRow]:
+        """A page of the versions of one definition, newest first."""
+        rows = await self._reader.far(_VERSIONS, (tenant, workflow_id, limit, offset))
         return [workflow_row(row) for row in rows]
 
 

@@ -70,6 +70,11 @@ class Writer:
         self._queue.put(cast("_Job[object]", _Job(work, future)))
         return future
 
+    def post(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Queue `work` from any thread, also while the event loop is blocked."""
+        if not self._closed:
+            self._queue.put(cast("_Job[object]", _Job(work, self._loop.create_future())))
+
     def refuse(self) -> None:
         """Take no more jobs; those that are queued still run."""
         if not self._closed:

@@ -1,0 +1,454 @@
+"""`python -m bench.soak`: mixed load with hostile clients for a long time, judged at its end.
+
+Honest clients of two tenants start runs, follow them, answer and annotate them. One client in
+twenty is hostile and replays the attacks of `bench.attacks` with keys of other tenants. The exit
+code is 1 when an honest client got an error other than 503 with `Retry-After`, when 503 was more
+than one answer in a hundred, when the slowest of a hundred requests took more than two seconds,
+when a connection of an honest client failed, when a stream ended before its run, when an accepted
+run was lost, or when memory grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import httpx
+import psutil  # type: ignore[import-untyped]  # the package carries no types
+
+from bench.attacks import ATTACKS, Attacker
+from bench.server import scratch
+
+HONEST_KEYS: Final = ("test_soak_alice_0123456789abcdef", "test_soak_bob_0123456789abcdef")
+HOSTILE_KEYS: Final = ("test_soak_mallory_0123456789abcdef", "test_soak_trudy_0123456789abcdef")
+# Another loopback address than the attackers', so that limits per address tell them apart.
+HONEST_ADDRESS: Final = "127.0.0.2"
+MIB: Final = 1024 * 1024
+TERMINAL: Final = ("completed", "failed", "cancelled")
+# Memory is flat when the median of the last third is at most this far above that of the first.
+MOST_GROWTH_MIB: Final = 48
+MOST_GROWTH_SHARE: Final = 0.15
+# Honest clients are served when at most this share of their requests is answered 503, and at most
+# one request in a hundred takes longer than this.
+MOST_BUSY_SHARE: Final = 0.01
+MOST_SECONDS: Final = 2.0
+# How long after the load a run may take to end.
+SETTLE_SECONDS: Final = 180
+_LISTENING: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
+_SERVE: Final = "from wopr.cli.main import main; main()"
+
+
+@dataclass
+class Findings:
+    """What honest clients saw, what attackers were told, and how much memory the host had."""
+
+    requests: int = 0
+    statuses: Counter[str] = field(default_factory=Counter[str])
+    faults: list[str] = field(default_factory=list[str])
+    # Accepted runs of honest clients by id, with the key that started them.
+    runs: dict[str, str] = field(default_factory=dict[str, str])
+    lost: list[str] = field(default_factory=list[str])
+    ended: Counter[str] = field(default_factory=Counter[str])
+    told: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    memory_mib: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    # How long each request took that does not wait for an event.
+    seconds: list[float] = field(default_factory=list[float])
+
+    def judge(self, request: str, response: httpx.Response, text: str) -> None:
+        """Count an answer to an honest client. Raises `Refused` for one that is no success."""
+        status = response.status_code
+        self.requests += 1
+        self.statuses[str(status)] += 1
+        if status < 400:
+            return
+        if status != 503 or "retry-after" not in response.headers:
+            self.faults.append(f"{request}: {status} {text[:300]}")
+        raise Refused(text)
+
+
+class SoakedHost:
+    """A host process that can be killed and started again on its data and its port."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self.is_up = False
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process and wait until it listens."""
+        tenants = ("alice", "bob", "mallory", "trudy")
+        keys = zip((*HONEST_KEYS, *HOSTILE_KEYS), tenants, strict=True)
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
+        environment = kept | {
+            "WOPR_DATA_DIR": str(self._directory / "data"),
+            "WOPR_API_KEYS": ",".join(f"{key}:{tenant}:admin" for key, tenant in keys),
+            "WOPR_LOG_LEVEL": "error",
+        }
+        command = ("-c", _SERVE, "serve", "--port", str(self.port), "--conformance")
+        with (self._directory / "stderr.log").open("a") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        for line in self._process.stdout or ():
+            if _LISTENING.search(line):
+                self.is_up = True
+                return
+        raise RuntimeError(f"the host did not start: {self.errors()}")
+
+    def kill(self) -> None:
+        """End the process as a power cut would."""
+        self.is_up = False
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def stop(self) -> None:
+        """Stop the process."""
+        self.is_up = False
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def memory_mib(self) -> float:
+        """Resident memory of the process and its children."""
+        if self._process is None:
+            return 0.0
+        main = psutil.Process(self._process.pid)
+        family = [main, *main.children(recursive=True)]
+        return float(sum(each.memory_info().rss for each in family)) / MIB
+
+    def errors(self) -> str:
+        """The last lines that the host has logged."""
+        return (self._directory / "stderr.log").read_text()[-2000:]
+
+
+class Refused(Exception):
+    """An answer that ends what an honest client was doing."""
+
+
+class HonestClient:
+    """A client that does what users do, one thing after the other."""
+
+    def __init__(self, host: SoakedHost, key: str, findings: Findings) -> None:
+        self._host = host
+        self._key = key
+        self._findings = findings
+        self._http = honest_http(host.port, key)
+        self._own: list[str] = []
+
+    async def work_until(self, is_over: Callable[[], bool]) -> None:
+        """Do one thing after the other, with pauses."""
+        while not is_over():
+            work = random.choice(WORK)
+            was_up = self._host.is_up
+            try:
+                await work(self)
+            except httpx.HTTPError as error:
+                # A host that was killed answers nothing until it is back.
+                if was_up and self._host.is_up:
+                    self._findings.faults.append(f"{work.__name__}: {error!r}")
+                await asyncio.sleep(1)
+            except Refused:
+                await asyncio.sleep(1)
+            await asyncio.sleep(random.uniform(0.2, 1.5))
+        await self._http.aclose()
+
+    async def call(self, method: str, path: str, **options: Any) -> Any:
+        """Make a request. Raises `Refused` for an answer that is no success."""
+        began = time.monotonic()
+        response = await self._http.request(method, path, **options)
+        if not path.endswith("/poll"):
+            self._findings.seconds.append(time.monotonic() - began)
+        self._findings.judge(f"{method} {path}", response, response.text)
+        return response.json()
+
+    async def start(self, workflow_id: str, **body: Any) -> str:
+        """Start a run and remember that it was accepted."""
+        request = {"workflowId": workflow_id, **body}
+        accepted = await self.call("POST", "/v1/runs", json=request)
+        return self._accepted(str(accepted["runId"]))
+
+    def _accepted(self, run_id: str) -> str:
+        self._findings.runs[run_id] = self._key
+        self._own = [*self._own[-20:], run_id]
+        return run_id
+
+    async def poll(self, run_id: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Poll a run until a page is as wanted."""
+        last = -1
+        while True:
+            params = {"lastSequence": last, "timeout": 5}
+            page: dict[str, Any] = await self.call(
+                "GET", f"/v1/runs/{run_id}/events/poll", params=params
+            )
+            if wanted(page):
+                return page
+            last = page["lastEventSeq"]
+
+    # What users do
+
+    async def run(self) -> None:
+        """Start a run and wait for its end."""
+        names = ("hello", "conformance-noop", "conformance-multi-node", "conformance-failure")
+        run_id = await self.start(random.choice(names))
+        await self.poll(run_id, _is_over)
+        await self.call("GET", f"/v1/runs/{run_id}")
+
+    async def run_agent(self) -> None:
+        """Run an agent with a scripted model."""
+        names = ("conformance-agent-reasoning", "conformance-agent-identity")
+        await self.poll(await self.start(random.choice(names)), _is_over)
+
+    async def follow(self) -> None:
+        """Follow a run over its event stream and miss no event."""
+        run_id = await self.start("conformance-delay", inputs={"delayMs": 300})
+        path = f"/v1/runs/{run_id}/events?streamMode=debug"
+        async with self._http.stream("GET", path) as response:
+            self._findings.judge(f"GET {path}", response, "")
+            lines = [line async for line in response.aiter_lines()]
+        ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
+        is_whole = ids == list(range(len(ids))) and "event: run.completed" in lines
+        if self._host.is_up and not is_whole:
+            self._findings.faults.append(f"the stream of {run_id} is not whole: {ids}")
+
+    async def approve(self) -> None:
+        """Answer what a run waits for; leave some runs waiting."""
+        run_id = await self.start("conformance-approval")
+        await self.poll(run_id, lambda page: page["runStatus"] == "waiting-approval")
+        if random.random() < 0.05:
+            return
+        waits = (await self.call("GET", f"/v1/runs/{run_id}"))["interrupt"]
+        answer = {"resumeValue": {"action": "accept"}}
+        await self.call("POST", f"/v1/runs/{run_id}/interrupts/{waits['nodeId']}", json=answer)
+        await self.poll(run_id, _is_over)
+
+    async def fork(self) -> None:
+        """Fork a run that has ended."""
+        run_id = await self.start("conformance-multi-node")
+        await self.poll(run_id, _is_over)
+        body = {"mode": "replay"}
+        forked = await self.call("POST", f"/v1/runs/{run_id}:fork", json=body)
+        await self.poll(self._accepted(str(forked["runId"])), _is_over)
+
+    async def annotate(self) -> None:
+        """Rate a run."""
+        if not self._own:
+            return
+        path = f"/v1/runs/{random.choice(self._own)}/annotations"
+        signal = {"kind": "rating", "rating": random.randint(1, 5)}
+        await self.call("POST", path, json={"signal": signal})
+        await self.call("GET", path)
+
+    async def look_around(self) -> None:
+        """Read lists and the health."""
+        await self.call("GET", "/v1/runs", params={"limit": 20})
+        await self.call("GET", "/v1/interrupts")
+        await self.call("GET", "/healthz")
+
+
+Work: TypeAlias = Callable[[HonestClient], Awaitable[None]]
+WORK: Final[tuple[Work, ...]] = (
+    HonestClient.run,
+    HonestClient.run,
+    HonestClient.run_agent,
+    HonestClient.follow,
+    HonestClient.approve,
+    HonestClient.fork,
+    HonestClient.annotate,
+    HonestClient.look_around,
+)
+
+
+def _is_over(page: dict[str, Any]) -> bool:
+    return bool(page["isComplete"])
+
+
+def honest_http(port: int, key: str) -> httpx.AsyncClient:
+    """Make an HTTP client of an honest tenant, from its own address."""
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}",
+        headers={"Authorization": f"Bearer {key}"},
+        transport=httpx.AsyncHTTPTransport(local_address=HONEST_ADDRESS),
+        timeout=60,
+    )
+
+
+async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
+    """Load the host for so many minutes, then look for every accepted run."""
+    findings = Findings()
+    began = time.monotonic()
+    seconds = arguments.minutes * 60
+
+    def is_over() -> bool:
+        return bool(time.monotonic() - began >= seconds)
+
+    hostile = max(1, arguments.clients // 20)
+    honest = [
+        HonestClient(host, HONEST_KEYS[number % 2], findings)
+        for number in range(arguments.clients - hostile)
+    ]
+    attackers = [
+        Attacker(host.port, HOSTILE_KEYS[number % 2], findings.told, arguments.attack)
+        for number in range(hostile)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(_sample(host, findings, began, is_over))
+        if arguments.kill:
+            tasks.create_task(_kill_in_the_middle(host, seconds / 2))
+        for client in honest:
+            tasks.create_task(client.work_until(is_over))
+        for attacker in attackers:
+            tasks.create_task(attacker.attack_until(is_over))
+    await _look_for_runs(host, findings)
+    return findings
+
+
+async def _sample(
+    host: SoakedHost, findings: Findings, began: float, is_over: Callable[[], bool]
+) -> None:
+    while not is_over():
+        await asyncio.sleep(1)
+        if host.is_up:
+            with suppress(psutil.Error):
+                findings.memory_mib.append((time.monotonic() - began, host.memory_mib()))
+
+
+async def _kill_in_the_middle(host: SoakedHost, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    host.kill()
+    await asyncio.to_thread(host.start)
+
+
+async def _look_for_runs(host: SoakedHost, findings: Findings) -> None:
+    """Find every accepted run with a complete log, ended or waiting for a person."""
+    waiting = list(findings.runs.items())
+
+    async def look() -> None:
+        clients = {key: honest_http(host.port, key) for key in HONEST_KEYS}
+        while waiting:
+            run_id, key = waiting.pop()
+            fault = await _fault_of(clients[key], run_id, findings)
+            if fault:
+                findings.lost.append(f"{run_id}: {fault}")
+        for client in clients.values():
+            await client.aclose()
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(8):
+            tasks.create_task(look())
+
+
+async def _fault_of(http: httpx.AsyncClient, run_id: str, findings: Findings) -> str:
+    status = ""
+    for _ in range(SETTLE_SECONDS * 2):
+        answer = await http.get(f"/v1/runs/{run_id}")
+        if answer.status_code != 200:
+            return f"answered {answer.status_code}"
+        status = answer.json()["status"]
+        if status in TERMINAL or status.startswith("waiting-"):
+            break
+        await asyncio.sleep(0.5)
+    findings.ended[status] += 1
+    headers = {"Accept": "application/json"}
+    events = (await http.get(f"/v1/runs/{run_id}/events", headers=headers)).json()["events"]
+    if [event["sequence"] for event in events] != list(range(len(events))):
+        return "its log has a gap"
+    is_settled = status in TERMINAL or status.startswith("waiting-")
+    return "" if is_settled else f"is still {status}"
+
+
+def growth(samples: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """The medians of the first and the last third of memory, and MiB per minute between them."""
+    third = max(1, len(samples) // 3)
+    first = statistics.median(mib for _, mib in samples[:third])
+    last = statistics.median(mib for _, mib in samples[-third:])
+    minutes = max(samples[-1][0] - samples[0][0], 1) * 2 / 3 / 60
+    return first, last, (last - first) / minutes
+
+
+def report(findings: Findings) -> bool:
+    """Print the table, and tell whether every condition is kept."""
+    first, last, slope = growth(findings.memory_mib)
+    is_flat = last - first <= max(MOST_GROWTH_MIB, MOST_GROWTH_SHARE * first)
+    slow, slowest = statistics.quantiles(findings.seconds, n=100)[-1], max(findings.seconds)
+    busy = findings.statuses["503"] / max(1, findings.requests)
+    is_served = busy <= MOST_BUSY_SHARE and slow <= MOST_SECONDS
+    is_kept = is_served and not findings.faults and not findings.lost and is_flat
+    rows = [
+        ("honest requests", str(findings.requests), ""),
+        ("  by status", _counted(findings.statuses), ""),
+        ("  answered 503", f"{busy:.2%}", f"must be at most {MOST_BUSY_SHARE:.0%}"),
+        ("  slowest of a hundred", f"{slow:.2f} s", f"must be at most {MOST_SECONDS:.0f} s"),
+        ("  slowest", f"{slowest:.1f} s", ""),
+        ("  faults: errors, broken connections, gaps", str(len(findings.faults)), "must be 0"),
+        ("accepted runs", str(len(findings.runs)), ""),
+        ("  at the end", _counted(findings.ended), ""),
+        ("  lost", str(len(findings.lost)), "must be 0"),
+        ("memory, median of the first third", f"{first:.0f} MiB", ""),
+        ("memory, median of the last third", f"{last:.0f} MiB", "flat" if is_flat else "GROWS"),
+        ("memory, growth", f"{slope:+.2f} MiB/min", ""),
+    ]
+    for attack in sorted({attack for attack, _ in findings.told}):
+        told = Counter({what: n for (name, what), n in findings.told.items() if name == attack})
+        rows.append((f"attackers: {attack}", _counted(told), ""))
+    width = max(len(name) for name, _, _ in rows)
+    for name, value, remark in rows:
+        print(f"{name:<{width}}  {value}  {remark}".rstrip())
+    for fault in (*findings.faults[:20], *findings.lost[:20]):
+        print(f"  ! {fault}")
+    print("kept" if is_kept else "BROKEN")
+    return is_kept
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} x{count}" for name, count in sorted(counts.items())) or "none"
+
+
+def main() -> None:
+    """Soak a host, and leave with 1 when a condition is broken."""
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30, help="how long; 30 by default")
+    parser.add_argument("--clients", type=int, default=40, help="one in twenty is hostile")
+    parser.add_argument("--kill", action="store_true", help="kill -9 and restart in the middle")
+    parser.add_argument(
+        "--attack", action="append", choices=sorted(ATTACKS), help="only this attack; repeatable"
+    )
+    arguments = parser.parse_args()
+    with scratch() as directory:
+        (directory / "data").mkdir()
+        host = SoakedHost(directory)
+        host.start()
+        try:
+            is_kept = report(asyncio.run(soak(host, arguments)))
+            if not is_kept:
+                print(host.errors())
+        finally:
+            host.stop()
+    sys.exit(0 if is_kept else 1)
+
+
+if __name__ == "__main__":
+    main()

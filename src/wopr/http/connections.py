@@ -1,0 +1,735 @@
+"""Limits of connections: how many are open, and how large and how slow a request may be.
+
+Uvicorn reads and parses requests. This module bounds what a client can hold on to before a handler
+has seen its request: the head of a request has a size and a deadline, a body has a minimum rate,
+and connections without an authenticated request have a budget of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import httptools
+import uvicorn
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.server import ServerState
+
+from wopr.http.answers import Answer, error_answer
+from wopr.http.asgi import ABORT, AUTHENTICATED, ASGIApp, Receive, Scope, Send
+from wopr.http.endpoint import send_answer
+from wopr.protocol.errors import RateLimited, Refused, Unavailable, WoprError
+from wopr.runtime.settings import Settings
+from wopr.security.proxies import TrustedProxies, network_of
+
+MOST_PIPELINED: Final = 16
+# How much is read and dropped after a response, so that a client that still sends can read it.
+MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
+# Chunk sizes, chunk extensions and trailers: a base, and so many bytes per byte of the body.
+FRAMING_BYTES: Final = 1024 * 1024
+FRAMING_PER_BYTE: Final = 8
+# A refused client has so long to read why. Beyond so many of them, connections are closed at once.
+LINGER_SECONDS: Final = 2.0
+MOST_LINGERING: Final = 100
+RETRY_SECONDS: Final = 1
+# A client with so few bytes to read needs to read, and needs no minimum rate.
+FEW_BYTES: Final = 4 * 1024
+# One connection of so many is kept for clients without a valid key so far.
+KEPT_PART: Final = 10
+# Files that the process needs beside its connections.
+OTHER_FILES: Final = 256
+
+
+class _StopParsing(Exception):
+    """Ends the parser's work on bytes of a connection that was refused."""
+
+
+class _Pool:
+    """Connections by their holder: an address, or a tenant. The one added first is the first."""
+
+    def __init__(self) -> None:
+        self._by_holder: dict[str, dict[Connection, None]] = {}
+
+    def add(self, connection: Connection) -> None:
+        """Put a connection last."""
+        of_holder = self._by_holder.setdefault(connection.holder, {})
+        of_holder.pop(connection, None)
+        of_holder[connection] = None
+
+    def discard(self, connection: Connection) -> None:
+        """Take a connection out, if it is in."""
+        of_holder = self._by_holder.get(connection.holder)
+        if of_holder is not None:
+            of_holder.pop(connection, None)
+            if not of_holder:
+                del self._by_holder[connection.holder]
+
+    def pop(self, most: int = 0) -> Connection | None:
+        """Take out the first connection of the holder that has the most, if it has more than so many."""
+        if not self._by_holder:
+            return None
+        largest = max(self._by_holder, key=self.count)
+        if self.count(largest) <= most:
+            return None
+        connection = next(iter(self._by_holder[largest]))
+        self.discard(connection)
+        return connection
+
+    def count(self, holder: str) -> int:
+        """The connections of a holder."""
+        return len(self._by_holder.get(holder, ()))
+
+
+class Connections:
+    """The open connections of one process, and the limits of all and of each.
+
+    Every connection begins without a valid key. A part of all connections is kept for those, so
+    that a client always gets as far as its first request, which may be a health check.
+
+    A connection waits while its client has to act: to send a request or the rest of it, or to read
+    an answer. To make room, the host closes the connection that has waited longest, of the holder
+    (address or tenant) with the most waiting connections.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.max_header_bytes = settings.max_header_bytes
+        self.header_seconds = settings.header_seconds
+        self.body_grace_seconds = settings.body_grace_seconds
+        self.min_body_rate = settings.min_body_rate
+        self.proxies = TrustedProxies(settings.trusted_proxies)
+        self.open = 0
+        self.unauthenticated = 0
+        self.lingering = 0
+        self.note_refused: Callable[[str], None] = lambda reason: None
+        self._most = min(settings.max_connections, _files(settings.max_connections))
+        self._most_unauthenticated = min(settings.max_unauthenticated_connections, self._most)
+        self._most_authenticated = max(1, self._most - max(1, self._most // KEPT_PART))
+        self._most_of_address = min(settings.max_connections_per_address, max(1, self._most // 2))
+        self._of_address: dict[str, int] = {}
+        # Connections without an authenticated request so far, by address: those that wait, and
+        # those with a whole request under way.
+        self._unknown = _Pool()
+        self._unknown_busy = _Pool()
+        # Connections with an authenticated request that wait, by tenant.
+        self._known = _Pool()
+
+    def admit(self, connection: Connection) -> WoprError | None:
+        """Count a new connection, or return why it is refused.
+
+        A budget that is used up closes another connection, before a new one is refused.
+        """
+        refusal = None if connection.is_proxy else self.enter(connection.network)
+        if refusal is not None:
+            return refusal
+        most = max(1, min(self._most_unauthenticated, self._most - self._authenticated))
+        if self.unauthenticated >= most and not self._replace_unknown(connection, most):
+            if not connection.is_proxy:
+                self.leave(connection.network)
+            return self._refused(_full(most, "without"))
+        self.open += 1
+        self.unauthenticated += 1
+        self._unknown.add(connection)
+        return None
+
+    @property
+    def _authenticated(self) -> int:
+        return self.open - self.unauthenticated
+
+    def _replace_unknown(self, connection: Connection, limit: int) -> bool:
+        """Close a connection without a valid key: one that waits, or one of an address with more."""
+        of_address = self._unknown_busy.count(connection.network)
+        found = self._unknown.pop() or self._unknown_busy.pop(of_address)
+        return self._replace(found, _full(limit, "without"))
+
+    def _make_room(self) -> None:
+        """Make room for one more connection with a valid key."""
+        if self._authenticated < self._most_authenticated:
+            return
+        error = _full(self._most_authenticated, "with")
+        if not self._replace(self._known.pop(), error):
+            raise self._refused(error)
+
+    def _replace(self, connection: Connection | None, error: WoprError) -> bool:
+        if connection is None:
+            return False
+        self.note_refused("replaced")
+        connection.replace(error)
+        return True
+
+    def _refused(self, error: WoprError) -> WoprError:
+        self.note_refused("full")
+        return error
+
+    def release(self, connection: Connection) -> None:
+        """Count a connection no longer."""
+        self.open -= 1
+        if not connection.is_authenticated:
+            self.unauthenticated -= 1
+        if not connection.is_proxy:
+            self.leave(connection.network)
+        self.discard(connection)
+
+    def discard(self, connection: Connection) -> None:
+        """Take a connection out of the pools."""
+        if connection.is_authenticated:
+            self._known.discard(connection)
+        else:
+            self._unknown.discard(connection)
+            self._unknown_busy.discard(connection)
+
+    def set_waiting(self, connection: Connection) -> None:
+        """Note that a connection waits for its client."""
+        if connection.is_authenticated:
+            self._known.add(connection)
+        else:
+            self._unknown_busy.discard(connection)
+            self._unknown.add(connection)
+
+    def set_busy(self, connection: Connection) -> None:
+        """Note that a connection has a whole request under way, and a client that reads."""
+        if connection.is_authenticated:
+            self._known.discard(connection)
+        else:
+            self._unknown.discard(connection)
+            self._unknown_busy.add(connection)
+
+    def set_authenticated(self, connection: Connection, tenant: str) -> None:
+        """Note whose connection this is. Raises `Unavailable` when there is no room for it."""
+        if not connection.is_authenticated:
+            self._make_room()
+            self.unauthenticated -= 1
+        self.discard(connection)
+        connection.is_authenticated = True
+        connection.holder = tenant
+
+    def enter(self, address: str) -> WoprError | None:
+        """Count a connection of an address, or a proxied request, or return why it is refused."""
+        count = self._of_address.get(address, 0)
+        if count >= self._most_of_address:
+            self.note_refused("address")
+            return RateLimited(
+                f"this address has {count} connections, which is the limit; close some of them",
+                retry_after=RETRY_SECONDS,
+                scope="address",
+                limit=self._most_of_address,
+            )
+        self._of_address[address] = count + 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """Count one less of an address."""
+        count = self._of_address.get(address, 0) - 1
+        if count > 0:
+            self._of_address[address] = count
+        else:
+            self._of_address.pop(address, None)
+
+
+class Unread:
+    """What waits in the buffer of a connection for its client to read, and how fast it reads."""
+
+    __slots__ = ("_began", "_read_bytes", "read_at", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        # When the client last read something, or has had nothing to read.
+        self.read_at = 0.0
+        # Since when every check found something to read, and how much was read since.
+        self._began: float | None = None
+        self._read_bytes = 0
+
+    def note(self, size: int, now: float) -> None:
+        """Note how many bytes are in the buffer."""
+        if self._began is None:
+            self._began = self.read_at = now
+            self._read_bytes = 0
+        elif size < self.size:
+            self._read_bytes += self.size - size
+            self.read_at = now
+        self.size = size
+
+    def check(self, size: int, now: float) -> None:
+        """Note how many bytes are in the buffer, from time to time.
+
+        A client that has few of them to read has no minimum rate: it is a little behind a stream.
+        """
+        is_read = size < self.size
+        self.note(size, now)
+        if not size or (is_read and size <= FEW_BYTES):
+            self._began = None
+
+    def is_late(self, now: float, seconds: float, rate: int) -> bool:
+        """Whether the client has read nothing for so long, or less than so many bytes per second."""
+        if self._began is None:
+            return False
+        due = self._began + seconds + self._read_bytes / rate
+        return now - self.read_at >= seconds or now >= due
+
+
+class LimitedConfig(uvicorn.Config):
+    """Uvicorn's configuration, with the limits of connections."""
+
+    def __init__(self, app: ASGIApp, connections: Connections, **options: Any) -> None:
+        super().__init__(
+            app,
+            http=Connection,
+            # Requests to open a WebSocket are refused; proxies are read as this module does.
+            ws="none",
+            proxy_headers=False,
+            headers=[("x-content-type-options", "nosniff")],
+            **options,
+        )
+        self.connections = connections
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. Its deadline is that of the phase it is in: a head, or a body."""
+
+    def __init__(
+        self,
+        config: LimitedConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.limits = config.connections
+        self.peer = ""
+        # What limits per address count, and whose connection this is: the same, or a tenant.
+        self.network = ""
+        self.holder = ""
+        self.is_proxy = False
+        self.is_authenticated = False
+        self._is_counted = False
+        self._is_refused = False
+        self._in_head = True
+        # Bytes since the request began, and among them those of its body.
+        self._sent_bytes = 0
+        self._body_bytes = 0
+        self._chunk_bytes = 0
+        self._dropped_bytes = 0
+        self._body_began = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._is_lingering = False
+        # The request that is being answered; `cycle` is the last one that came.
+        self._answering: RequestResponseCycle | None = None
+        # The addresses of clients behind a proxy whose requests are not answered yet.
+        self._clients: deque[str] = deque()
+        self.unread = Unread()
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, or refuse it."""
+        super().connection_made(transport)
+        self.peer = self.client[0] if self.client else ""
+        self.network = self.holder = network_of(self.peer)
+        self.is_proxy = self.limits.proxies.trust(self.peer)
+        refusal = self.limits.admit(self)
+        if refusal is not None:
+            self.refuse(refusal)
+            return
+        self._is_counted = True
+        self._set_deadline(self.limits.header_seconds, self._head_is_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the connection's place to others."""
+        self._end()
+        if self._is_lingering:
+            self._is_lingering = False
+            self.limits.lingering -= 1
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Write no more until the client has read."""
+        super().pause_writing()
+        self.unread.note(self.transport.get_write_buffer_size(), self.loop.time())
+        self._note_turn()
+
+    def resume_writing(self) -> None:
+        """Write on: the client has read most of what was written."""
+        self.unread.note(self.transport.get_write_buffer_size(), self.loop.time())
+        super().resume_writing()
+        self._note_turn()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came; refuse what is too much."""
+        if self._is_refused:
+            self._drop(len(data))
+            return
+        self._unset_keepalive_if_required()
+        self._chunk_bytes = len(data)
+        self._sent_bytes += self._chunk_bytes
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # The request is answered like any other. What follows it is not HTTP.
+            self.cycle.keep_alive = False
+            return
+        except httptools.HttpParserError:
+            self.refuse(Refused("the request is not valid HTTP/1.1"))
+            return
+        if self._sent_bytes:
+            self._check_arrived()
+
+    @property
+    def _parser(self) -> httptools.HttpRequestParser:
+        # Uvicorn unsets it with the connection, after which nothing arrives.
+        assert self.parser is not None
+        return self.parser
+
+    @property
+    def _last(self) -> RequestResponseCycle | None:
+        """The last request that came; None before the first."""
+        return self.cycle
+
+    def _check_arrived(self) -> None:
+        """Bound what has arrived of a request that is not whole."""
+        if self._is_refused:
+            return
+        if self._in_head:
+            self._continue_head()
+        else:
+            self._continue_body()
+
+    def _continue_head(self) -> None:
+        if self._sent_bytes > self.limits.max_header_bytes:
+            self._head_is_large()
+        elif self._deadline is None:
+            self._set_deadline(self.limits.header_seconds, self._head_is_late)
+            self._note_turn()
+
+    def _continue_body(self) -> None:
+        framing = self._sent_bytes - (1 + FRAMING_PER_BYTE) * self._body_bytes
+        if framing > self.limits.max_header_bytes + FRAMING_BYTES:
+            self.refuse(Refused("the body has too many bytes of chunk extensions or trailers"))
+        elif self._deadline is None:
+            self._body_began = self.loop.time()
+            self._set_deadline(self.limits.body_grace_seconds, self._check_body)
+            self._note_turn()
+
+    # The parser's callbacks
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self.scope[AUTHENTICATED] = self.set_authenticated  # type: ignore[typeddict-unknown-key]
+        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        # At most: the chunk may have begun with the end of another request.
+        self._sent_bytes = self._chunk_bytes
+        self._body_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; trailers are dropped."""
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request, unless it is refused."""
+        self._clear_deadline()
+        self._in_head = False
+        if self._sent_bytes > self.limits.max_header_bytes and self._head_size() > (
+            self.limits.max_header_bytes
+        ):
+            self._head_is_large()
+        elif len(self.pipeline) >= MOST_PIPELINED:
+            self.refuse(Refused(f"at most {MOST_PIPELINED} requests may be sent ahead"))
+        if self._is_refused:
+            raise _StopParsing
+        refusal = self._refused_request()
+        if refusal is None:
+            super().on_headers_complete()
+            return
+        served: Any = self.app
+        self.app = _refusing(refusal)
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app = served
+
+    def _refused_request(self) -> WoprError | None:
+        """Return why a request is refused before a handler sees it."""
+        if self.is_proxy:
+            client = self._forwarded_client()
+            self.scope["client"] = (client, 0)
+            network = network_of(client)
+            refusal = self.limits.enter(network)
+            if refusal is not None:
+                # It has no place to give back; the empty address keeps the order of answers.
+                self._clients.append("")
+                return refusal
+            self._clients.append(network)
+        if self._parser.should_upgrade() and self._get_upgrade() == b"websocket":
+            return Refused(
+                "this host does not speak WebSocket; read events as text/event-stream",
+                field="Upgrade",
+            )
+        return None
+
+    def _forwarded_client(self) -> str:
+        values = [value for name, value in self.headers if name == b"x-forwarded-for"]
+        return self.limits.proxies.client(self.peer, b",".join(values).decode("latin-1"))
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; drop it once the request is answered."""
+        if self._is_refused:
+            return
+        self._body_bytes += len(body)
+        if self.cycle.response_complete:
+            self._drop(len(body))
+        else:
+            super().on_body(body)
+
+    def _drop(self, size: int) -> None:
+        """Drop bytes of a client that has its response, up to a limit."""
+        self._dropped_bytes += size
+        if self._dropped_bytes > MOST_DROPPED_BYTES:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        """End a request; its answer may be long in coming."""
+        self._clear_deadline()
+        self._in_head = True
+        self._sent_bytes = self._dropped_bytes = 0
+        if self._is_refused:
+            return
+        super().on_message_complete()
+        self._note_turn()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        if self._clients:
+            self._leave(self._clients.popleft())
+        super().on_response_complete()
+        self._note_turn()
+
+    def set_authenticated(self, tenant: str) -> None:
+        """Note that a request had a valid key of a tenant. Raises `Unavailable` without room for it."""
+        is_known = self.is_authenticated and self.holder == tenant
+        if self._is_counted and not is_known:
+            self.limits.set_authenticated(self, tenant)
+            self._note_turn()
+
+    def _note_turn(self) -> None:
+        """Note whose turn it is: the client's, to send or to read, or the host's."""
+        if not self._is_counted:
+            return
+        cycle = self._answering
+        has_request = cycle is not None and not (cycle.response_complete or cycle.more_body)
+        if has_request and not self.flow.write_paused:
+            self.limits.set_busy(self)
+        else:
+            self.limits.set_waiting(self)
+
+    # Deadlines
+
+    def _set_deadline(self, seconds: float, callback: Callable[[], None]) -> None:
+        self._deadline = self.loop.call_later(seconds, callback)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _head_is_late(self) -> None:
+        self._deadline = None
+        if self.flow.read_paused:
+            # Requests before this one are being served, and nothing is read meanwhile.
+            self._set_deadline(self.limits.header_seconds, self._head_is_late)
+        elif not self._sent_bytes:
+            self._close()
+        else:
+            self.limits.note_refused("head_time")
+            seconds = self.limits.header_seconds
+            self.refuse(
+                WoprError(
+                    f"the request line and headers took longer than {seconds:g} s to arrive",
+                    code="request_timeout",
+                )
+            )
+
+    def _check_body(self) -> None:
+        """Close the connection unless its body has kept the minimum rate, or wait on."""
+        self._deadline = None
+        if self.cycle.response_complete:
+            self._close()
+            return
+        if self.flow.read_paused:
+            # The host does not read, because the handler is busy.
+            self._body_began = self.loop.time()
+        limits = self.limits
+        due = self._body_began + limits.body_grace_seconds + self._body_bytes / limits.min_body_rate
+        left = due - self.loop.time()
+        if left > 0:
+            self._set_deadline(left, self._check_body)
+            return
+        limits.note_refused("body_time")
+        self.refuse(
+            WoprError(
+                f"the body arrived at less than {limits.min_body_rate} bytes per second",
+                code="request_timeout",
+            )
+        )
+
+    def _head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+
+    def _head_is_large(self) -> None:
+        limit = self.limits.max_header_bytes
+        self.limits.note_refused("head_size")
+        self.refuse(
+            WoprError(
+                f"the request line and headers may have at most {limit} bytes",
+                code="header_too_large",
+                limit=limit,
+            )
+        )
+
+    # The end
+
+    def refuse(self, error: WoprError) -> None:
+        """Answer with an error and close the connection, or only close it in the middle of a response."""
+        if self._is_refused:
+            return
+        may_answer = self._may_answer()
+        self._end()
+        if self.transport.is_closing():
+            return
+        if not may_answer:
+            self._hang_up()
+            return
+        is_read = not self.transport.get_write_buffer_size()
+        self.transport.write(self._written(error_answer(error)))
+        if self.limits.lingering < MOST_LINGERING:
+            # Closed at once, the system would drop the response when the client still sends.
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self._linger()
+        elif is_read:
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def replace(self, error: WoprError) -> None:
+        """Make room for another connection. Between requests a client expects no response."""
+        has_answered = self._last is not None and self._last.response_complete
+        is_between = has_answered and not (self._in_head and self._sent_bytes)
+        if is_between or self.flow.write_paused:
+            self._close()
+        else:
+            self.refuse(error)
+
+    def _linger(self) -> None:
+        self._is_lingering = True
+        self.limits.lingering += 1
+        self._set_deadline(LINGER_SECONDS, self._stop_lingering)
+
+    def _stop_lingering(self) -> None:
+        self._deadline = None
+        self.transport.abort()
+
+    def _may_answer(self) -> bool:
+        """Whether no byte of a response would stand before the refusal."""
+        cycle = self._last
+        if cycle is None or cycle.response_complete:
+            return True
+        # The request whose body is late, and no request that was sent ahead.
+        return not (self._in_head or self.pipeline or cycle.response_started)
+
+    def _close(self) -> None:
+        self._end()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close the connection. What its client has not read is kept for a moment, or not at all."""
+        if not self.transport.get_write_buffer_size():
+            self.transport.close()
+        elif self.flow.write_paused or self.limits.lingering >= MOST_LINGERING:
+            self.transport.abort()
+        else:
+            self.transport.close()
+            self._linger()
+
+    def _end(self) -> None:
+        """Serve this connection no more."""
+        self._is_refused = True
+        self._clear_deadline()
+        self._unset_keepalive_if_required()
+        self._release()
+        self.pipeline.clear()
+        for cycle in (self._answering, self._last):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.waiting_for_100_continue = False
+                cycle.message_event.set()
+
+    def _release(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self.limits.release(self)
+        while self._clients:
+            self._leave(self._clients.popleft())
+
+    def _leave(self, client: str) -> None:
+        if client:
+            self.limits.leave(client)
+
+    def _written(self, answer: Answer) -> bytes:
+        headers = {
+            **answer.headers,
+            "content-type": answer.content_type,
+            "content-length": str(len(answer.body)),
+            "connection": "close",
+        }
+        lines = [
+            *self.server_state.default_headers,
+            *((name.encode(), value.encode("latin-1")) for name, value in headers.items()),
+        ]
+        return b"".join(
+            [
+                STATUS_LINE[answer.status],
+                *(b"%b: %b\r\n" % line for line in lines),
+                b"\r\n",
+                answer.body,
+            ]
+        )
+
+
+def _full(limit: int, which: str) -> WoprError:
+    return Unavailable(
+        f"the host has {limit} connections {which} a valid key, which is its limit; try again",
+        retry_after=RETRY_SECONDS,
+        limit=limit,
+    )
+
+
+def _refusing(error: WoprError) -> ASGIApp:
+    """Serve one request with a refusal, and close the connection after it."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_answer(send, error_answer(error), {"connection": "close"})
+
+    return refuse
+
+
+def _files(connections: int) -> int:
+    """Raise the limit of open files for so many connections; return for how many there is room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return max(1, wanted - OTHER_FILES)

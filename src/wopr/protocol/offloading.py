@@ -1,0 +1,80 @@
+"""Work that may take long, handed from synchronous code to a subprocess or a thread.
+
+Synchronous code calls `offload` or `offload_to_thread`. The first time it raises `WorkNeeded`,
+because the result is not known yet. The caller at the edge has the work done, and calls the
+synchronous code again with the result: see `wopr.runtime.subprocess_pool`.
+
+A subprocess can be killed. A thread is for work whose duration its input bounds, and that shares
+the interpreter with other threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeAlias
+
+import msgspec
+
+from wopr.protocol.documents import Json
+
+
+class WorkNeeded(Exception):
+    """Synchronous code needs the result of a call in a subprocess, or of a function in a thread."""
+
+    def __init__(self, key: bytes, work: bytes | Callable[[], Json]) -> None:
+        super().__init__("the result of offloaded work is needed")
+        self.key = key
+        self.work = work
+
+
+class WorkFailed(Exception):
+    """The work was stopped at its deadline, ran out of memory, or could not be started in time."""
+
+
+Results: TypeAlias = Mapping[bytes, "Json | WorkFailed"]
+_results: ContextVar[Results | None] = ContextVar("results of offloaded work", default=None)
+
+
+def offload(function: Callable[..., Json], *arguments: Json) -> Json:
+    """Return what a function of a module returns for JSON arguments, computed by a subprocess.
+
+    Raises `WorkNeeded` while the result is not known, and `WorkFailed` when there is none.
+    """
+    body = encode_call(function, *arguments)
+    return _result(hashlib.sha256(body).digest(), body)
+
+
+def offload_to_thread(function: Callable[[], Json], key: bytes) -> Json:
+    """Return what a function returns, called by a thread.
+
+    The key is equal for equal work. Raises like `offload`.
+    """
+    return _result(hashlib.sha256(key).digest(), function)
+
+
+def _result(key: bytes, work: bytes | Callable[[], Json]) -> Json:
+    results = _results.get()
+    if results is None or key not in results:
+        raise WorkNeeded(key, work)
+    result = results[key]
+    if isinstance(result, WorkFailed):
+        raise result
+    return result
+
+
+def encode_call(function: Callable[..., Json], *arguments: Json) -> bytes:
+    """Encode a call of a function by its name, as a subprocess reads it."""
+    return msgspec.json.encode([function.__module__, function.__qualname__, arguments])
+
+
+@contextmanager
+def known_results(results: Results) -> Generator[None, None, None]:
+    """Let `offload` find these results within the block."""
+    token = _results.set(results)
+    try:
+        yield
+    finally:
+        _results.reset(token)

@@ -1,0 +1,327 @@
+"""How much work a user's JSON Schema can cause, measured without compiling or applying it.
+
+A short schema can describe a very large one: each of n definitions that refers twice to the next
+doubles the work, up to 2^n. The expanded size is the number of subschemas after every `$ref` is
+replaced by its target. It is computed in linear time: each subschema is measured once. A reference
+back to a schema that is being measured counts as one subschema and marks the schema as recursive.
+
+The library resolves references by rules of its own. Only a reference whose target is certain to be
+the same there keeps a schema bounded: a plain pointer, in a document that is one resource.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+import msgspec
+
+from wopr.protocol.documents import Json, JsonObject, is_list, is_object
+
+MAX_DEPTH: Final = 100
+# States of all patterns of a schema: the length of a pattern times its largest counted repetition,
+# or the product of all if some are inside others. Classes of Unicode characters count as many.
+MAX_STATES: Final = 20_000
+# The same of all schemas of a definition.
+MAX_DEFINITION_STATES: Final = 100_000
+
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+# Keywords that hold data and no subschemas; those that hold subschemas by name; and those that hold
+# one subschema or a list of them. What a validator does with other lists and objects is not known.
+_DATA: Final = frozenset(
+    {
+        *("const", "default", "examples", "required", "type", "$vocabulary"),
+        # An annotation of OpenAPI.
+        "discriminator",
+    }
+)
+# Keywords that hold data with a cost for each member.
+_COUNTED: Final = frozenset({"enum", "dependentRequired"})
+_DEFINITIONS: Final = frozenset({"$defs", "definitions"})
+_BY_NAME: Final = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies"})
+_SUBSCHEMAS: Final = frozenset(
+    {
+        *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+        *("items", "prefixItems", "additionalItems", "contains", "unevaluatedItems"),
+        *("additionalProperties", "propertyNames", "unevaluatedProperties", "contentSchema"),
+    }
+)
+# Keywords that make a subschema apply more than once to the same value.
+_REPEATED: Final = frozenset(
+    {"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"}
+)
+_COUNT: Final = re.compile(r"\{([\d,\s]*)\}", re.ASCII)
+# A counted repetition of a group or of another repetition, or a group that may change the syntax.
+_REPEATED_PART: Final = re.compile(r"[)}][*+?\s]*\{|\(\?(?!:)")
+# Patterns without these are matched in linear time. Everything else may be matched by trying:
+# groups with `(?` other than `(?:`, possessive quantifiers, and escapes such as `\1`, `\k` and `\G`.
+_BACKTRACKING: Final = re.compile(r"\(\?(?!:)|[*+?}]\s*\+|\\(?![nrtfvdDwWsSpPxubB])[A-Za-z0-9]")
+# Applying `multipleOf` with a fraction costs as much as so many other subschemas.
+_FRACTION_COST: Final = 1500
+# Classes of characters compile to many states. One by a Unicode property takes some 140 µs and 54 KiB,
+# a thousand times as much as a letter.
+_CLASSES: Final = re.compile(r"\[\^|\.|\\[wWsSdD]")
+_PROPERTY: Final = re.compile(r"\\[pP]")
+_PROPERTY_STATES: Final = 1000
+# A pointer whose steps are names or indices without escapes, signs and leading zeros.
+_PLAIN_POINTER: Final = re.compile(r"#(?:/(?:0|[1-9]\d{0,8}|[A-Za-z_$.-][\w$.-]*))*", re.ASCII)
+_INDEX: Final = re.compile(r"\+?\d{1,19}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaLimits:
+    """How large a user's schema may be: its JSON, and its subschemas when references are expanded."""
+
+    max_bytes: int = 256 * 1024
+    max_subschemas: int = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSize:
+    """What a schema can cost.
+
+    `is_bounded` tells that applying it takes at most `subschemas` and `fractions` steps for each
+    value inside the checked value.
+    """
+
+    subschemas: int
+    depth: int
+    states: int
+    patterns: int = 0
+    # Steps of arithmetic with fractions.
+    fractions: int = 0
+    is_bounded: bool
+    # A reference that does not begin with `#` or that names nothing.
+    unresolved: str | None = None
+
+
+def pattern_states(pattern: str) -> int:
+    """Bound the size of a compiled pattern by its length and all its counted repetitions."""
+    return (len(pattern) + 1) * _repetitions(pattern)
+
+
+def _repetitions(pattern: str) -> int:
+    """Bound how often a part of a pattern is repeated; repetitions inside each other multiply."""
+    counts = [_largest(counted) for counted in _COUNT.findall(pattern)]
+    is_nested = _REPEATED_PART.search(pattern) is not None
+    return math.prod(counts) if is_nested else max(counts, default=1)
+
+
+def _largest(counted: str) -> int:
+    # More digits than any library takes would only slow the arithmetic here.
+    return max((int(digits[:9]) for digits in re.findall(r"\d+", counted)), default=1) or 1
+
+
+def measure(schema: JsonObject) -> SchemaSize:
+    """Measure a schema. One that is nested too deeply has a depth above `MAX_DEPTH`."""
+    walk = _Walk(schema)
+    try:
+        subschemas, depth = walk.expanded(schema, 1)
+    except _TooDeep:
+        return SchemaSize(subschemas=0, depth=MAX_DEPTH + 1, states=0, is_bounded=False)
+    return SchemaSize(
+        subschemas=subschemas,
+        depth=depth,
+        states=walk.states,
+        patterns=walk.patterns,
+        fractions=walk.fractions,
+        is_bounded=walk.is_bounded,
+        unresolved=walk.unresolved,
+    )
+
+
+def size_faults(schema: JsonObject, limits: SchemaLimits) -> Iterator[str]:
+    """Say which limits a schema exceeds, each with its number."""
+    size = len(msgspec.json.encode(schema))
+    if size > limits.max_bytes:
+        yield f"the schema has {size} bytes, and at most {limits.max_bytes} are allowed"
+        return
+    found = measure(schema)
+    yield from fixed_faults(found)
+    if found.unresolved is not None:
+        yield (
+            f"the reference {found.unresolved[:200]!r} names no part of the schema: write it as "
+            "'#/$defs/name'; references to other documents are not followed"
+        )
+    if found.subschemas > limits.max_subschemas:
+        count = found.subschemas if found.subschemas < 10**9 else "more than 10^9"
+        yield (
+            f"the schema expands to {count} subschemas through its references, "
+            f"and at most {limits.max_subschemas} are allowed"
+        )
+
+
+def fixed_faults(size: SchemaSize) -> Iterator[str]:
+    """Say which limits that no setting changes a schema exceeds."""
+    if size.depth > MAX_DEPTH:
+        yield f"the schema is nested more than {MAX_DEPTH} deep, references included"
+    if size.states > MAX_STATES:
+        yield (
+            f"the patterns of the schema have {size.states} states (their length times their "
+            f"counted repetitions, {_PROPERTY_STATES} for a class such as \\p{{L}}), and at most "
+            f"{MAX_STATES} are allowed; use + and maxLength instead of a counted repetition"
+        )
+
+
+class _TooDeep(Exception):
+    """Stops the walk."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One pass over a schema. Each subschema is measured once, by its identity."""
+
+    root: JsonObject
+    states: int = 0
+    patterns: int = 0
+    fractions: int = 0
+    is_bounded: bool = True
+    unresolved: str | None = None
+    _sizes: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    _open: set[int] = field(default_factory=set[int])
+    _anchors: dict[str, Json] | None = None
+    _is_divided: bool | None = None
+
+    def expanded(self, part: Json, depth: int) -> tuple[int, int]:
+        """Count a subschema and all inside it, and how deep they are nested below it."""
+        if depth > MAX_DEPTH:
+            raise _TooDeep
+        if not is_object(part) and not is_list(part):
+            return 1, 0
+        known = self._sizes.get(id(part))
+        if known is not None:
+            if depth + known[1] > MAX_DEPTH:
+                raise _TooDeep
+            return known
+        if id(part) in self._open:
+            self.is_bounded = False
+            return 1, 0
+        self._open.add(id(part))
+        count, height = 1, 0
+        for inner in self._inside(part):
+            size, below = self.expanded(inner, depth + 1)
+            count, height = count + size, max(height, below + 1)
+        self._open.discard(id(part))
+        self._sizes[id(part)] = count, height
+        return count, height
+
+    def _inside(self, part: JsonObject | list[Json]) -> Iterator[Json]:
+        """Yield the subschemas that apply where this one does, or to a part of the value."""
+        if not is_object(part):
+            yield from part
+            return
+        for keyword, value in part.items():
+            yield from self._of_keyword(keyword, value)
+
+    def _of_keyword(self, keyword: str, value: Json) -> Iterator[Json]:
+        if keyword in _REPEATED:
+            self.is_bounded = False
+        if keyword in _REFERENCES:
+            yield self._target(value)
+        elif keyword == "pattern":
+            self._add_pattern(value)
+        elif keyword == "multipleOf" and isinstance(value, float):
+            self.fractions += _FRACTION_COST
+        elif keyword in _COUNTED:
+            yield from [None] * len(value) if is_object(value) or is_list(value) else ()
+        elif keyword in _BY_NAME and is_object(value):
+            for name, inner in value.items():
+                if keyword == "patternProperties":
+                    self._add_pattern(name)
+                yield inner
+        elif (
+            keyword not in _DATA and keyword not in _DEFINITIONS and isinstance(value, dict | list)
+        ):
+            self.is_bounded = self.is_bounded and keyword in _SUBSCHEMAS
+            yield value
+
+    def _add_pattern(self, pattern: Json) -> None:
+        if isinstance(pattern, str):
+            self.patterns += 1
+            factor = 4 if _CLASSES.search(pattern) else 1
+            properties = _PROPERTY_STATES * len(_PROPERTY.findall(pattern))
+            self.states += pattern_states(pattern) * factor + properties * _repetitions(pattern)
+            if _BACKTRACKING.search(pattern) is not None:
+                self.is_bounded = False
+
+    def _target(self, reference: Json) -> Json:
+        """Find what a reference within the document names; None for all others."""
+        if not isinstance(reference, str):
+            self.is_bounded = False
+            return None
+        found = self._named(reference) if reference.startswith("#") else None
+        if found is None:
+            self.unresolved = reference
+        is_plain = _PLAIN_POINTER.fullmatch(reference) is not None
+        if found is None or not is_plain or not self._is_one_resource():
+            self.is_bounded = False
+        return found
+
+    def _named(self, reference: str) -> Json:
+        pointer = unquote(reference[1:])
+        if pointer and not pointer.startswith("/"):
+            return self._anchored().get(pointer)
+        found: Json = self.root
+        for step in pointer.split("/")[1:]:
+            found = _member(found, step.replace("~1", "/").replace("~0", "~"))
+        return found
+
+    def _anchored(self) -> dict[str, Json]:
+        if self._anchors is None:
+            self._anchors = {
+                name: part
+                for part in _objects_in(self.root)
+                for keyword in ("$anchor", "$dynamicAnchor")
+                if isinstance(name := part.get(keyword), str)
+            }
+        return self._anchors
+
+    def _is_one_resource(self) -> bool:
+        """Tell whether no part has a base for references or a dialect of its own."""
+        if self._is_divided is None:
+            self._is_divided = any(
+                part is not self.root and isinstance(part.get(keyword), str)
+                for part in _objects_in(self.root)
+                for keyword in ("$id", "$schema")
+            )
+        return not self._is_divided
+
+
+def _objects_in(schema: JsonObject) -> Iterator[JsonObject]:
+    parts: list[Json] = [schema]
+    while parts:
+        part = parts.pop()
+        if is_object(part):
+            yield part
+            parts.extend(part.values())
+        elif is_list(part):
+            parts.extend(part)
+
+
+def _member(value: Json, step: str) -> Json:
+    if is_object(value):
+        return value.get(step)
+    if is_list(value) and _INDEX.fullmatch(step) and int(step) < len(value):
+        return value[int(step)]
+    return None
+
+
+def weight_of(value: Json, most: int) -> int:
+    """Count the values inside a value, long texts as several; stop counting beyond `most`."""
+    weight = 0
+    parts: list[Json] = [value]
+    while parts and weight <= most:
+        part = parts.pop()
+        weight += 1
+        if isinstance(part, str):
+            weight += len(part) // 16
+        elif is_object(part):
+            parts.extend(part.values())
+            weight += sum(map(len, part)) // 16
+        elif is_list(part):
+            parts.extend(part)
+    return weight

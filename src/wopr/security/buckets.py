@@ -1,0 +1,122 @@
+"""Token buckets: how often one key, tenant, address or tool may do something in this process."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+# Seconds for which a refusal is counted as recent.
+RECENT_SECONDS: Final = 300
+BUCKETS_KEPT: Final = 10_000
+# Refusals that are kept of one bucket. More than these are not counted.
+MAX_REFUSALS: Final = 10_000
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Bucket:
+    __slots__ = ("at", "refused", "tokens")
+
+    def __init__(self, tokens: float, at: float) -> None:
+        self.tokens = tokens
+        self.at = at
+        self.refused: deque[float] | None = None
+
+
+class TokenBuckets(Generic[K]):
+    """One bucket per key. It is refilled at `rate` tokens a second up to `burst`.
+
+    A rate of 0 is no limit. Without `burst` a bucket holds the tokens of two seconds. The buckets
+    that were used last are kept, up to `BUCKETS_KEPT`; a bucket that was dropped is full again.
+
+    Example:
+        wait = buckets.take(address)
+        if wait:
+            raise RateLimited("...", retry_after=whole_seconds(wait))
+    """
+
+    __slots__ = ("_buckets", "_burst", "_clock", "_rate")
+
+    def __init__(
+        self, rate: float, clock: Callable[[], float], *, burst: float | None = None
+    ) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._burst = burst
+        self._buckets: OrderedDict[K, _Bucket] = OrderedDict()
+
+    def take(self, key: K, *, tokens: float = 1.0, rate: float | None = None) -> float:
+        """Take tokens: 0.0 when they were there, else the seconds until they are.
+
+        `rate` replaces the rate of all keys for this one. A request for more tokens than a bucket
+        holds is granted by a full bucket, which then owes the rest.
+        """
+        per_second = self._rate if rate is None else rate
+        if not per_second:
+            return 0.0
+        bucket = self._filled(key, per_second)
+        missing = min(tokens, self._capacity(per_second)) - bucket.tokens
+        if missing > 0:
+            if bucket.refused is None:
+                bucket.refused = deque(maxlen=MAX_REFUSALS)
+            bucket.refused.append(bucket.at)
+            return missing / per_second
+        bucket.tokens -= tokens
+        return 0.0
+
+    def charge(self, key: K, tokens: float, *, rate: float | None = None) -> None:
+        """Take tokens for what has happened already, also those that are not there."""
+        per_second = self._rate if rate is None else rate
+        if per_second:
+            self._filled(key, per_second).tokens -= tokens
+
+    def wait(self, key: K, *, rate: float | None = None) -> float:
+        """Return the seconds until there is a token, without taking it: 0.0 when there is one."""
+        per_second = self._rate if rate is None else rate
+        if not per_second:
+            return 0.0
+        return max(0.0, (1.0 - self._filled(key, per_second).tokens) / per_second)
+
+    def remaining(self, key: K, *, rate: float | None = None) -> float:
+        """Return how many tokens a key has now. Without a limit: infinity."""
+        per_second = self._rate if rate is None else rate
+        return self._filled(key, per_second).tokens if per_second else math.inf
+
+    def recent_refusals(self, key: K) -> int:
+        """Count the refusals of the last `RECENT_SECONDS`."""
+        bucket = self._buckets.get(key)
+        if bucket is None or bucket.refused is None:
+            return 0
+        earliest = self._clock() - RECENT_SECONDS
+        while bucket.refused and bucket.refused[0] < earliest:
+            bucket.refused.popleft()
+        return len(bucket.refused)
+
+    @property
+    def rate(self) -> float:
+        """The tokens a second of a key without a rate of its own."""
+        return self._rate
+
+    def _capacity(self, rate: float) -> float:
+        return 2.0 * rate if self._burst is None else self._burst
+
+    def _filled(self, key: K, rate: float) -> _Bucket:
+        now = self._clock()
+        buckets = self._buckets
+        bucket = buckets.get(key)
+        if bucket is None:
+            bucket = buckets[key] = _Bucket(self._capacity(rate), now)
+            if len(buckets) > BUCKETS_KEPT:
+                buckets.popitem(last=False)
+            return bucket
+        buckets.move_to_end(key)
+        bucket.tokens = min(self._capacity(rate), bucket.tokens + (now - bucket.at) * rate)
+        bucket.at = now
+        return bucket
+
+
+def whole_seconds(wait: float) -> int:
+    """Return a wait as the `Retry-After` header has it: whole seconds, at least one."""
+    return max(1, math.ceil(wait))

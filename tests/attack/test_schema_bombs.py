@@ -1,0 +1,157 @@
+"""A JSON Schema of 2 kB whose expansion is 2^30: where it comes in, and where it is stored already.
+
+The stored ones stand for definitions of earlier versions: the limits are raised for them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import httpx
+
+from tests.attack.attacked import MALLORY, AttackedHost, HonestClient, attacked
+from tests.fault.hosts import eventually
+from tests.wire.client import Wire
+from tests.wire.definitions import node, workflow
+from tests.wire.schemas import bomb, disguised_bombs
+from wopr.protocol.documents import JsonObject
+
+UNLIMITED = {"WOPR_MAX_SCHEMA_SUBSCHEMAS": str(10**15)}
+REQUESTS = 12
+GROWTH_MIB = 200
+
+
+def interrupt(schema: JsonObject) -> JsonObject:
+    data = {"customKind": "mallory.ask"}
+    config: JsonObject = {"kind": "custom", "data": data, "resumeSchema": schema}
+    return workflow([node("ask", "core.interrupt", config=config)])
+
+
+def channel_write(schema: JsonObject) -> JsonObject:
+    config: JsonObject = {"channelName": "notes", "value": {}}
+    return workflow(
+        [node("write", "core.channelWrite", config=config)],
+        channels={"notes": {"reducer": "replace", "schema": schema}},
+    )
+
+
+def test_a_schema_that_expands_without_bound_is_refused_while_others_are_served(
+    tmp_path: Path,
+) -> None:
+    definition = workflow([node("a")], configurableSchema=bomb(keyword="anyOf"))
+
+    with attacked(tmp_path) as host, HonestClient(host) as honest:
+        answers = at_once(host, "/v1/workflows:validate", [definition] * REQUESTS)
+        refused = at_once(host, "/v1/workflows", [definition] * REQUESTS)
+        honest.wait_for_round()
+
+    assert all(not answer.json()["valid"] for answer in answers)
+    assert {answer.status_code for answer in refused} == {400}
+    assert "expands to more than 10^9 subschemas" in refused[0].json()["message"]
+    assert honest.growth_mib < GROWTH_MIB
+
+
+def test_a_disguised_bomb_is_refused_or_stopped_while_others_are_served(tmp_path: Path) -> None:
+    bombs = [
+        workflow([node("a")], configurableSchema=schema) for schema in disguised_bombs().values()
+    ]
+
+    with attacked(tmp_path) as host, HonestClient(host) as honest:
+        registered = at_once(host, "/v1/workflows", bombs)
+        begun = at_once(host, "/v1/runs", [{"workflowId": each["id"]} for each in bombs])
+        honest.wait_for_round()
+
+    for at_registration, at_start in zip(registered, begun, strict=True):
+        if at_registration.status_code == 201:
+            assert at_start.status_code == 400
+            assert "could not be checked: " in at_start.json()["message"]
+        else:
+            assert at_registration.status_code == 400
+            assert re.search("expands to|names no part", at_registration.json()["message"])
+    assert honest.growth_mib < GROWTH_MIB
+
+
+def test_stored_bombs_are_stopped_at_a_deadline_and_survive_a_kill(tmp_path: Path) -> None:
+    with attacked(tmp_path, **UNLIMITED) as host:
+        with host.client() as mallory:
+            starts = mallory.register(workflow([node("a")], configurableSchema=bomb()))
+            writes = mallory.register(channel_write(bomb()))
+            asking = mallory.create(mallory.register(interrupt(bomb())))
+            mallory.events_until(asking, "interrupt.requested")
+
+        with HonestClient(host) as honest:
+            answers = attack(host, starts, writes, asking)
+            honest.wait_for_round()
+        judge(answers)
+        assert honest.growth_mib < GROWTH_MIB
+
+        # Killed while a bomb is being checked: no subprocess is left over, and the run goes on.
+        workers = subprocesses_of(host)
+        with ThreadPoolExecutor() as senders:
+            doomed = senders.submit(create, host.url, writes)
+            eventually(lambda: bool(subprocesses_of(host) - workers) or doomed.done())
+            workers |= subprocesses_of(host)
+            host.kill_and_recover()
+        eventually(lambda: not any(map(exists, workers)))
+
+        with HonestClient(host) as honest:
+            judge(attack(host, starts, writes, asking))
+            honest.wait_for_round()
+
+
+def attack(host: AttackedHost, starts: str, writes: str, asking: str) -> list[httpx.Response]:
+    """Start runs that check bombs, and answer one, all at once."""
+    begun = at_once(host, "/v1/runs", [{"workflowId": starts}] * 2 + [{"workflowId": writes}] * 2)
+    path = f"/v1/runs/{asking}/interrupts/ask"
+    return [*begun, *at_once(host, path, [{"resumeValue": {}}] * 2)]
+
+
+def judge(answers: list[httpx.Response]) -> None:
+    """Check that the attacker was told why, for each request and each run."""
+    refused = [answer for answer in answers if answer.status_code != 201]
+    assert {answer.status_code for answer in refused} == {400}
+    assert all("could not be checked: " in answer.json()["message"] for answer in refused)
+    url = str(answers[0].url.copy_with(path="/"))
+    with Wire(url, MALLORY) as mallory:
+        for answer in answers:
+            if answer.status_code == 201:
+                ended = mallory.finished(answer.json()["runId"])
+                assert (ended["status"], ended["error"]["code"]) == (
+                    "failed",
+                    "schema_check_failed",
+                )
+
+
+def at_once(host: AttackedHost, path: str, bodies: list[JsonObject]) -> list[httpx.Response]:
+    with ThreadPoolExecutor(max_workers=len(bodies)) as senders:
+        return list(senders.map(partial(post, host.url, path), bodies))
+
+
+def post(url: str, path: str, body: JsonObject) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {MALLORY}"}
+    return httpx.post(f"{url}{path}", json=body, headers=headers, timeout=60)
+
+
+def create(url: str, workflow_id: str) -> None:
+    """Start a run on a host that may be killed before it answers."""
+    try:
+        post(url, "/v1/runs", {"workflowId": workflow_id})
+    except httpx.HTTPError:
+        return
+
+
+def subprocesses_of(host: AttackedHost) -> set[int]:
+    pid = host.running.pid
+    return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

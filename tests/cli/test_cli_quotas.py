@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Wopr
+
+
+@pytest.mark.parametrize("limit", [2**53, 2**63])
+def test_a_quota_that_is_too_large_is_wrong_usage(local: Wopr, limit: int) -> None:
+    result = local("quotas", "set", "activeRuns", str(limit))
+
+    assert result.exit_code == 2
+    assert "9007199254740991" in result.stderr
+    assert "activeRuns" not in local("quotas", "show").stdout

@@ -1,0 +1,99 @@
+"""Every event that is appended for a tenant counts in its rate of events, however it came to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import pytest
+
+from tests.fault.inprocess import TENANT, Bench, eventually
+from tests.fleet.builders import line
+from tests.wire.definitions import delay, node
+from wopr.fleet.observed_ids import observed_run_id
+from wopr.protocol.forks import ForkRun
+from wopr.store.port.usage import QuotaRow
+
+pytestmark = pytest.mark.anyio
+
+RATE = 5
+CHILDREN = 20
+
+
+class Counted:
+    """The events that count in the rate of a tenant, from when its quota is set."""
+
+    def __init__(self, ours: Bench) -> None:
+        self._ours = ours
+        self._began = 0.0
+
+    async def begin(self) -> None:
+        quota = QuotaRow(tenant=TENANT, quota="eventsPerSecond", amount=RATE)
+        await self._ours.host.store.set_quota(quota)
+        await self._ours.host.quotas.read()
+        self._began = time.monotonic()
+
+    async def most(self) -> float:
+        """What is counted now, and what the passing of time may have taken from it."""
+        report = await self._ours.host.quotas.report(TENANT, "")
+        [used] = [
+            use.current
+            for use in report.quotas
+            if (use.quota, use.scope) == ("eventsPerSecond", "tenant")
+        ]
+        return used + RATE * (time.monotonic() - self._began) + 1
+
+
+async def appended(ours: Bench, run_ids: Sequence[str]) -> int:
+    return sum([len(await ours.log(run_id)) for run_id in run_ids])
+
+
+@pytest.mark.parametrize("mode", ["replay", "branch"])
+async def test_the_events_of_forks_count(ours: Bench, mode: Literal["replay", "branch"]) -> None:
+    counted = Counted(ours)
+    source = await ours.create(await ours.register(node(f"step-{n}") for n in range(100)))
+    await ours.until(source, "completed")
+    await counted.begin()
+
+    request = ForkRun(mode=mode, from_seq=len(await ours.log(source)) - 1)
+    answer = await ours.host.commands.fork(TENANT, source, request)
+    fork = str(msgspec.json.decode(answer)["runId"])
+    await ours.until(fork, "completed")
+
+    total = await appended(ours, [fork])
+    assert total > 200
+    assert await counted.most() >= total
+
+
+async def test_the_first_events_of_children_count(ours: Bench) -> None:
+    counted = Counted(ours)
+    child = await ours.register([delay("sleep", 60_000)])
+    config = {"workflowId": child}
+    calls = [node(f"call-{n}", "core.subWorkflow", config=config) for n in range(CHILDREN)]
+    workflow_id = await ours.register(calls, edges=[])
+    await counted.begin()
+
+    await ours.create(workflow_id)
+
+    async def have_begun() -> bool:
+        return sum((await ours.host.store.open_counts()).values()) == CHILDREN + 1
+
+    await eventually(have_begun)
+    runs = await ours.host.store.unfinished(None, 100)
+    total = await appended(ours, [run_id for _, run_id in runs])
+    assert await counted.most() >= total
+
+
+async def test_the_events_of_observed_runs_count(ours: Bench) -> None:
+    counted = Counted(ours)
+    lines = [line("agent_run_start", run_id="r-1", agent_id=f"agent-{n}") for n in range(200)]
+    await counted.begin()
+
+    await ours.host.fleet.ingest.push(TENANT, b"\n".join([*lines, b""]))
+    await ours.host.fleet.observers.catch_up(TENANT, observed_run_id(TENANT, "r-1"))
+
+    total = await appended(ours, [observed_run_id(TENANT, "r-1")])
+    assert total >= 200
+    assert await counted.most() >= total

@@ -1,0 +1,37 @@
+"""Large values that one process has stored, and another goes on with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.cluster import cluster
+from tests.fault.hosts import eventually
+from tests.postgres.databases import Databases
+from tests.wire.definitions import delay
+from tests.wire.test_spilled_values import LIMIT, TEXT, passing, whole
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def test_a_run_whose_values_one_process_stored_goes_on_at_another(
+    databases: Databases, tmp_path: Path
+) -> None:
+    with (
+        databases.new() as url,
+        cluster(url, tmp_path, apis=2, workers=0, WOPR_INLINE_VALUE_BYTES=LIMIT) as running,
+    ):
+        dying, heir = running.apis
+        name = dying.wire.register(passing(delay("wait", 2000)))
+        run_id = dying.wire.create(name, {"text": TEXT})
+        eventually(lambda: "$artifact" in str(dying.wire.snapshot(run_id).get("variables")))
+        assert dying.wire.snapshot(run_id)["status"] == "running"
+
+        dying.kill()
+
+        found = heir.wire.finished(run_id)
+        assert found["status"] == "completed", found
+        assert list(found["outputs"]["said"]) == ["$artifact"]
+        assert whole(heir.wire, run_id, found["outputs"]) == {"said": TEXT}
+        running.check()

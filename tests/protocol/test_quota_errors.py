@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from wopr.http.answers import error_answer
+from wopr.protocol.errors import QuotaExceeded
+
+
+def test_a_used_up_quota_is_answered_with_its_name_its_limit_its_use_and_when_to_come_back() -> (
+    None
+):
+    error = QuotaExceeded(
+        "activeRuns", limit=10, current=10, way_out="Wait for a run to end.", retry_after=7
+    )
+
+    answer = error_answer(error)
+
+    assert (answer.status, error.code) == (429, "quota_exceeded")
+    assert answer.headers["retry-after"] == "7"
+    assert error.details == {
+        "retryAfterMs": 7000,
+        "quota": "activeRuns",
+        "limit": 10,
+        "current": 10,
+        "scope": "tenant",
+    }
+    assert error.message == (
+        'Quota "activeRuns" of this tenant is used up: 10 of 10. Wait for a run to end. '
+        "Or ask the operator for a higher quota."
+    )

@@ -1,0 +1,106 @@
+"""Work in subprocesses: deadlines, turns, memory, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+
+import anyio
+import anyio.lowlevel
+import pytest
+from tests.runtime.subprocess_calls import environment, fill, process_id, sleep
+from tests.wire.schemas import tree
+
+from wopr.protocol.checking import UserSchema
+from wopr.protocol.documents import Json
+from wopr.protocol.offloading import WorkFailed
+from wopr.runtime.subprocess_pool import PoolLimits, SubprocessPool
+
+pytestmark = pytest.mark.anyio
+LONG = 600
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[SubprocessPool]:
+    pool = SubprocessPool(PoolLimits(size=2, deadline_seconds=2, wait_seconds=30, memory_mib=512))
+    yield pool
+    await pool.aclose()
+
+
+async def test_a_subprocess_is_kept_for_the_next_call(pool: SubprocessPool) -> None:
+    assert await pool.call("a", process_id) == await pool.call("a", process_id) != os.getpid()
+
+
+async def test_work_is_stopped_at_its_deadline_and_the_next_call_is_answered(
+    pool: SubprocessPool,
+) -> None:
+    first = await pool.call("a", process_id)
+
+    with pytest.raises(WorkFailed, match="takes longer than 2 s"):
+        await pool.call("a", sleep, LONG)
+
+    assert await pool.call("a", process_id) != first
+
+
+async def test_work_that_needs_too_much_memory_fails(pool: SubprocessPool) -> None:
+    with pytest.raises(WorkFailed, match="too much memory"):
+        await pool.call("a", fill, 2000)
+
+
+async def test_a_subprocess_gets_nothing_of_the_environment(
+    pool: SubprocessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WOPR_API_KEYS", "secret")
+
+    found = await pool.call("a", environment)
+
+    assert found.keys() <= {"PYTHONPATH", "LC_ALL", "LC_CTYPE"}
+
+
+async def test_a_tenant_with_long_work_leaves_a_subprocess_to_others(pool: SubprocessPool) -> None:
+    answered: list[str] = []
+
+    async def long_work() -> None:
+        with pytest.raises(WorkFailed):
+            await pool.call("mallory", sleep, LONG)
+        answered.append("mallory")
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(3):
+            tasks.start_soon(long_work)
+        await anyio.lowlevel.checkpoint()
+        await pool.call("alice", process_id)
+        answered.append("alice")
+
+    assert answered.index("alice") < 2
+    assert answered.count("mallory") == 3
+
+
+async def test_a_caller_that_stops_waiting_frees_its_place(pool: SubprocessPool) -> None:
+    await pool.call("a", process_id)
+
+    for _ in range(3):
+        with anyio.move_on_after(0.05):
+            await pool.call("a", sleep, LONG)
+
+    assert await pool.call("a", process_id)
+
+
+async def test_offloaded_checks_are_made_before_the_code_goes_on(pool: SubprocessPool) -> None:
+    schema = UserSchema(tree())
+
+    def work() -> list[int]:
+        values: list[Json] = [{"size": 1}, {"size": "x"}, {"parts": [{"size": "y"}]}]
+        return [len(schema.violations(value)) for value in values]
+
+    assert await pool.run("a", work) == [0, 1, 1]
+
+
+async def test_subprocesses_end_with_the_pool() -> None:
+    pool = SubprocessPool(PoolLimits())
+    pid = await pool.call("a", process_id)
+
+    await pool.aclose()
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from wopr.security import buckets
+from wopr.security.buckets import TokenBuckets, whole_seconds
+
+
+class Clock:
+    """Time that moves only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_twice_the_rate_is_granted_at_once_and_the_rate_from_then_on() -> None:
+    clock = Clock()
+    limit = TokenBuckets[str](5, clock)
+
+    assert [limit.take("acme") > 0 for _ in range(11)] == [False] * 10 + [True]
+    clock.now += 1
+    assert [limit.take("acme") > 0 for _ in range(6)] == [False] * 5 + [True]
+
+
+def test_a_burst_can_be_chosen() -> None:
+    clock = Clock()
+    limit = TokenBuckets[str](2, clock, burst=3)
+
+    assert [limit.take("key") for _ in range(4)] == [0, 0, 0, 0.5]
+    clock.now += 0.5
+    assert [limit.take("key") for _ in range(2)] == [0, 0.5]
+    clock.now += 60
+    assert [limit.take("key") for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_each_key_has_a_bucket_of_its_own() -> None:
+    limit = TokenBuckets[str](1, Clock(), burst=1)
+
+    assert [limit.take(key) for key in ("acme", "umbrella", "acme")] == [0, 0, 1]
+
+
+def test_the_wait_is_the_time_until_the_token_is_there() -> None:
+    clock = Clock()
+    limit = TokenBuckets[str](0.1, clock, burst=1)
+    limit.take("key")
+
+    wait = limit.take("key")
+    clock.now += wait
+
+    assert wait == pytest.approx(10)
+    assert limit.take("key") == 0
+
+
+def test_looking_at_the_wait_takes_nothing() -> None:
+    limit = TokenBuckets[str](1, Clock(), burst=1)
+
+    assert [limit.wait("key") for _ in range(3)] == [0, 0, 0]
+    limit.take("key")
+    assert [limit.wait("key") for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_key_can_have_a_rate_of_its_own() -> None:
+    limit = TokenBuckets[str](1, Clock())
+
+    assert [limit.take("big", rate=2) for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert [limit.take("free", rate=0) for _ in range(100)] == [0] * 100
+    assert limit.take("small") == 0
+
+
+def test_more_tokens_than_a_bucket_holds_are_granted_by_a_full_one_that_then_owes_them() -> None:
+    clock = Clock()
+    limit = TokenBuckets[str](10, clock)
+
+    assert limit.take("acme", tokens=50) == 0
+    assert limit.take("acme") == pytest.approx(3.1)
+    clock.now += 3.1
+    assert limit.take("acme") == 0
+
+
+def test_a_rate_of_zero_is_no_limit() -> None:
+    limit = TokenBuckets[str](0, Clock())
+
+    assert [limit.take("acme") for _ in range(1000)] == [0] * 1000
+    assert limit.remaining("acme") == math.inf
+
+
+def test_recent_refusals_are_counted_and_old_ones_are_not() -> None:
+    clock = Clock()
+    limit = TokenBuckets[str](1, clock, burst=1)
+    for _ in range(3):
+        limit.take("acme")
+
+    before = limit.recent_refusals("acme")
+    clock.now += buckets.RECENT_SECONDS + 1
+
+    assert (before, limit.recent_refusals("acme")) == (2, 0)
+
+
+def test_the_bucket_that_was_used_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "BUCKETS_KEPT", 2)
+    limit = TokenBuckets[str](1, Clock(), burst=1)
+    for key in ("a", "b", "a", "c"):
+        limit.take(key)
+
+    assert limit.take("a") == 1
+    assert limit.take("b") == 0
+
+
+@pytest.mark.parametrize(("wait", "told"), [(0.01, 1), (1, 1), (1.2, 2), (60, 60)])
+def test_a_wait_is_told_in_whole_seconds_and_never_too_short(wait: float, told: int) -> None:
+    assert whole_seconds(wait) == told
