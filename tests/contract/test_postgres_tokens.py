@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from tests.contract.builders import OTHER, TENANT, batch, key, log
+from tests.contract.builders import OTHER, TENANT, batch, key, log, memory
 from tests.postgres.databases import Databases
 from tests.postgres.tokens import expiry, host_token, stored_key, tenant_token
 from wopr.protocol.errors import Unavailable
@@ -350,3 +350,68 @@ async def test_a_login_can_neither_read_nor_move_the_position_of_an_audit_sink(
         attacker.execute("INSERT INTO audit_sinks VALUES ('a', 999, 999)")
     with pytest.raises(psycopg.Error, match="this needs a token of the host"):
         attacker.execute("SELECT host_put_sink_position('a', 999, 999)")
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("run_tags", "tag"), ("events", "body"), ("memories", "content")],
+)
+async def test_estimates_of_the_planner_tell_nothing_of_content(
+    host: PostgresStore, attacker: Connection, admin: Connection, table: str, column: str
+) -> None:
+    for number in range(20):
+        await host.append(TENANT, [batch(f"tagged-{number}", tags=("merger with Initech",))])
+        await host.put_memory(TENANT, memory(f"m-{number}", content="Initech is bought in May"))
+    admin.execute(f"ANALYZE wopr.{table}".encode())
+
+    def estimate(guess: bytes) -> int:
+        # The join shows the estimated share of the rows, of which the policy shows none.
+        [(plan,)] = attacker.execute(
+            sql.SQL(
+                "EXPLAIN (FORMAT JSON) SELECT 1 FROM {} t JOIN generate_series(1, 1000000) g"
+                " ON (t.{} < {} OR g = -1)"
+            ).format(
+                sql.Identifier(table),
+                sql.Identifier(column),
+                guess if table == "events" else guess.decode(),
+            )
+        ).fetchall()
+        return int(plan[0]["Plan"]["Plan Rows"])
+
+    assert estimate(b" ") == estimate(b"~")
+    # With statistics the estimates differ, so the planner would tell.
+    collect = f"ALTER TABLE wopr.{table} ALTER COLUMN {column} SET STATISTICS"
+    admin.execute(f"{collect} 100".encode())
+    admin.execute(f"ANALYZE wopr.{table}".encode())
+    assert estimate(b" ") < estimate(b"~")
+    admin.execute(f"{collect} 0".encode())
+
+
+async def test_content_of_tenants_has_no_statistics_after_a_migration_from_any_version(
+    admin: Connection, postgres_url: str
+) -> None:
+    admin.execute("ALTER TABLE wopr.run_tags ALTER COLUMN tag SET STATISTICS 100")
+
+    await (await PostgresStore.open(postgres_url, StoreOptions(tenant_key=KEY))).close()
+
+    found = admin.execute(
+        "SELECT attstattarget FROM pg_attribute"
+        " WHERE attrelid = 'wopr.run_tags'::regclass AND attname = 'tag'"
+    ).fetchone()
+    assert found == (0,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO encryption_keys VALUES ('deadbeef', 1)",
+        "SELECT host_add_encryption_key('deadbeef', 1)",
+        "INSERT INTO audit_checkpoints VALUES (99, '00', 'AAAA', 'AAAA', '')",
+        "SELECT host_put_checkpoint(99, '00', 'AAAA', 'AAAA', '')",
+    ],
+)
+async def test_a_login_adds_neither_a_key_that_no_host_has_nor_a_checkpoint(
+    attacker: Connection, statement: str
+) -> None:
+    with pytest.raises(psycopg.Error, match=r"permission denied|a token of the host"):
+        attacker.execute(statement)

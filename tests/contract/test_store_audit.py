@@ -8,8 +8,11 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from tests.contract.builders import OTHER, TENANT, batch
+from tests.contract.builders import OTHER, T0, TENANT, batch
 from wopr.protocol.errors import SequenceTaken
+from wopr.runtime.audit import Audit
+from wopr.security.audit_chain import CheckpointKey, Tree
+from wopr.security.redact import Redactors
 from wopr.store.port import Batch, Store
 from wopr.store.port.audit import AuditDraft, CheckpointRow, SinkPosition
 
@@ -95,6 +98,35 @@ async def test_checkpoints_are_kept_once_and_found_by_where_they_stand(store: St
     assert await store.last_checkpoint(9) == checkpoint(4)
     assert await store.last_checkpoint(10) == checkpoint(9)
     assert await store.signed_head() == 14
+
+
+async def test_a_checkpoint_that_the_host_did_not_sign_is_not_continued(store: Store) -> None:
+    key = CheckpointKey(b"k" * 32)
+    audit = Audit(store, key, lambda: T0, Redactors())
+    for number in range(3):
+        await audit.record(TENANT, "ada", "run.cancel", f"run-{number}")
+    forged = Tree()
+    for _ in range(3):
+        forged.add(b"another history")
+    await store.put_checkpoint(
+        CheckpointRow(
+            at_sequence=2,
+            merkle_root=forged.root().hex(),
+            signature="AAAA",
+            public_key=key.public_key,
+            peaks=forged.peaks,
+        )
+    )
+    await audit.record(TENANT, "ada", "run.cancel", "run-3")
+
+    await audit.sign()
+
+    history = Tree()
+    for row in await store.audit_entries(0, 10):
+        history.add(row.body)
+    last = await store.last_checkpoint(10)
+    assert last is not None
+    assert (last.at_sequence, last.merkle_root) == (3, history.root().hex())
 
 
 async def test_entries_that_are_appended_together_follow_on_each_other(store: Store) -> None:

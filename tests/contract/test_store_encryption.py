@@ -255,6 +255,37 @@ async def test_a_change_of_the_key_that_lacks_the_old_key_says_which(store_url: 
     with pytest.raises(WoprError, match=f"{cipher(OLD).key_ids[0]} is not configured"):
         reencrypt(store_url, cipher(NEW), lambda _: None)
 
+    # Nothing was changed, so the old key alone still opens the store.
+    await (await opened(store_url, OLD)).close()
+
+
+async def test_a_store_that_was_encrypted_while_no_host_ran_does_not_open_without_the_key(
+    store_url: str,
+) -> None:
+    store = await opened(store_url)
+    await fill(store)
+    await store.close()
+    reencrypt(store_url, cipher(NEW), lambda _: None)
+
+    with pytest.raises(Refused, match=cipher(NEW).key_ids[0]):
+        await opened(store_url)
+
+
+async def test_a_memory_that_only_begins_like_an_encrypted_text_is_encrypted_as_it_is(
+    store_url: str,
+) -> None:
+    looks_encrypted = "\x02wopr:not base64: \u00e9"
+    store = await opened(store_url)
+    await store.put_memory(TENANT, memory(content=looks_encrypted))
+    await store.close()
+
+    reencrypt(store_url, cipher(NEW), lambda _: None)
+
+    store = await opened(store_url, NEW)
+    [found] = await store.memories(TENANT, "notes", now=T0)
+    await store.close()
+    assert found.content == looks_encrypted
+
 
 @pytest.mark.parametrize("changes", [{"content": "\ud800"}, {"ref": "\ud800"}])
 async def test_a_memory_that_could_not_be_read_again_is_refused_as_without_encryption(

@@ -16,7 +16,7 @@ from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.times import to_iso
 from wopr.runtime.host_secret import private_file
-from wopr.security.audit_chain import CheckpointKey, Tree, linked
+from wopr.security.audit_chain import CheckpointKey, Tree, is_signed, linked
 from wopr.security.redact import Redactors
 from wopr.store.port.audit import AuditDraft, AuditLog, CheckpointRow
 
@@ -196,10 +196,14 @@ class Audit(Entries):
             await self._store.put_checkpoint(self._checkpoint(tree))
 
     async def _tree(self, last: CheckpointRow | None) -> Tree:
-        """The tree of the last checkpoint, or one grown from the beginning if that is damaged."""
+        """The tree of the last checkpoint, or one grown from the beginning.
+
+        A checkpoint that is damaged, or that this key did not sign, is not continued.
+        """
         if last is None:
             return Tree()
-        tree = Tree.restored(last.at_sequence + 1, last.peaks)
+        is_own = is_signed(last.merkle_root, last.signature, self.public_key)
+        tree = Tree.restored(last.at_sequence + 1, last.peaks) if is_own else None
         if tree is None or tree.root().hex() != last.merkle_root:
             tree = Tree()
             await self._grow(tree, last.at_sequence + 1)

@@ -101,7 +101,11 @@ class Cipher:
         """Decrypt a text; one that was stored before encryption was on is returned as it is."""
         if not stored.startswith(TEXT_MARK):
             return stored
-        sealed = base64.b64decode(stored.removeprefix(TEXT_MARK))
+        try:
+            sealed = base64.b64decode(stored.removeprefix(TEXT_MARK), validate=True)
+        except (binascii.Error, ValueError):
+            # It only begins like an encrypted text.
+            return stored
         return self.decrypt(sealed, *context).decode("utf-8", "surrogatepass")
 
     @property

@@ -7,6 +7,7 @@ repeated. A value is replaced only where it is still what was read.
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ Row: TypeAlias = tuple[Any, ...]
 _RUNS_AT_ONCE: Final = 200
 _ROWS_AT_ONCE: Final = 500
 _BUSY_SECONDS: Final = 60.0
+
+_KEYS: Final = "SELECT key_id FROM encryption_keys ORDER BY added_at, key_id"
+_ADD_KEY: Final = """
+INSERT INTO encryption_keys (key_id, added_at) VALUES (?, ?) ON CONFLICT (key_id) DO NOTHING
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +89,8 @@ class _Database(Protocol):
     def runs(self, after: str, limit: int) -> list[tuple[str, str]]: ...
     def rows(self, tenant: str, sql: str, values: Sequence[object]) -> list[Row]: ...
     def change(self, tenant: str, changes: Sequence[tuple[str, Sequence[object]]]) -> None: ...
+    def key_ids(self) -> list[str]: ...
+    def add_key(self, newest: str, now: int) -> None: ...
     def forget_keys(self, newest: str) -> None: ...
     def recount(self) -> None: ...
     def any_of(self, column: str) -> str: ...
@@ -91,11 +99,20 @@ class _Database(Protocol):
 def reencrypt(url: str, cipher: ContentCipher, done: Callable[[int], None]) -> int:
     """Encrypt all content of the database with the newest key; answers how many values changed.
 
-    `done` is called with the number of values of each batch. At the end the database forgets the
-    older keys, and recounts stored bytes: encryption makes content longer. Raises `Refused` when the login does not own the tables of a PostgreSQL database.
+    `done` is called with the number of values of each batch. The id of the newest key is recorded
+    first: from then on no host starts without that key. At the end the database forgets the older
+    keys, and recounts stored bytes: encryption makes content longer. Raises `Refused` when the
+    login does not own the tables of a PostgreSQL database.
     """
     total = 0
     with _opened(url) as database:
+        if missing := [key for key in database.key_ids() if key not in cipher.key_ids]:
+            raise Refused(
+                f"the encryption key {', '.join(missing)} is not configured, and the database holds "
+                "content that is encrypted with it",
+                field="encryption_key",
+            )
+        database.add_key(cipher.key_ids[0], round(time.time() * 1000))
         for count in _batches(database, cipher):
             total += count
             done(count)
@@ -219,6 +236,12 @@ class _Sqlite:
             for sql, values in changes:
                 self._connection.execute(sql, [_parameter(value) for value in values])
 
+    def key_ids(self) -> list[str]:
+        return [key_id for (key_id,) in self._connection.execute(_KEYS)]
+
+    def add_key(self, newest: str, now: int) -> None:
+        self._connection.execute(_ADD_KEY, (newest, now))
+
     def forget_keys(self, newest: str) -> None:
         self._connection.execute("DELETE FROM encryption_keys WHERE key_id <> ?", (newest,))
 
@@ -280,6 +303,12 @@ class _Postgres:
         with self._as_tenant(tenant):
             for sql, values in changes:
                 self._connection.execute(_marked(sql), values)
+
+    def key_ids(self) -> list[str]:
+        return [key_id for (key_id,) in self._connection.execute(_KEYS.encode())]
+
+    def add_key(self, newest: str, now: int) -> None:
+        self._connection.execute(_marked(_ADD_KEY), (newest, now))
 
     def forget_keys(self, newest: str) -> None:
         self._connection.execute("DELETE FROM encryption_keys WHERE key_id <> %s", (newest,))

@@ -32,10 +32,7 @@ _LAST_CHECKPOINT = f"""
 SELECT {CHECKPOINT_COLUMNS} FROM audit_checkpoints
 WHERE at_sequence < %s ORDER BY at_sequence DESC LIMIT 1
 """
-_PUT_CHECKPOINT = f"""
-INSERT INTO audit_checkpoints ({CHECKPOINT_COLUMNS}) VALUES (%s, %s, %s, %s, %s)
-ON CONFLICT (at_sequence) DO NOTHING RETURNING 1
-"""
+_PUT_CHECKPOINT = "SELECT host_put_checkpoint(%s, %s, %s, %s, %s)"
 
 _SINK = "SELECT sequence, checkpoint FROM host_sink_position(%s)"
 _PUT_SINK = "SELECT host_put_sink_position(%s, %s, %s)"

@@ -34,6 +34,7 @@ from wopr.store.postgres.schema_signals import SIGNALS, SIGNALS_INDEX
 from wopr.store.postgres.schema_sinks import AUDIT_SINKS
 from wopr.store.postgres.schema_timers import FAIR_TIMERS, FAIR_TIMERS_INDEX, TIMERS
 from wopr.store.postgres.schema_tokens import (
+    CONTENT_WITH_STATISTICS,
     IS_UNSIGNED,
     SIGN_FUNCTIONS,
     TOKENS,
@@ -207,7 +208,10 @@ async def _apply(connection: AsyncConnection[Row], migrations: Sequence[Migratio
 
 
 async def _sign(connection: AsyncConnection[Row]) -> None:
-    """Make every policy, and every function that crosses tenants, check a token."""
+    """Make every policy, and every function that crosses tenants, check a token.
+
+    The planner's statistics of content, which no policy hides, are deleted and not made again.
+    """
     for statement in SIGN_FUNCTIONS:
         await _execute(connection, statement)
     for (table,) in await _rows(connection, UNSIGNED_TABLES):
@@ -215,6 +219,8 @@ async def _sign(connection: AsyncConnection[Row]) -> None:
         async with connection.transaction():
             for statement in sign_table(table):
                 await _execute(connection, statement)
+    for (statement,) in await _rows(connection, CONTENT_WITH_STATISTICS):
+        await _execute(connection, statement)
 
 
 async def _drop_half_built(connection: AsyncConnection[Row]) -> None:

@@ -176,9 +176,36 @@ UNSIGNED_TABLES = """
 SELECT tablename FROM pg_policies
 WHERE schemaname = 'wopr' AND policyname = 'own_rows' AND roles = '{public}' ORDER BY 1
 """
+# Columns whose content the planner must not collect statistics of. Every login can read estimates
+# from `EXPLAIN`, and row-level security does not hide the statistics of the rows that it hides:
+# comparisons of the estimates for many values give the values. No condition needs these columns'
+# statistics. A change of the type to the same type deletes the statistics that are there. It is not
+# possible for a column that a trigger names; the only one is the sealed secret of a webhook.
+_TEXTS_OF_TENANTS = """
+('run_tags', 'tag'), ('run_labels', 'label'), ('memory_tags', 'tag'), ('secrets', 'name'),
+('api_keys', 'name')
+"""
+CONTENT_WITH_STATISTICS = f"""
+SELECT format('ALTER TABLE %s ', c.oid::regclass) || string_agg(format(
+    'ALTER COLUMN %1$I TYPE %2$s, ALTER COLUMN %1$I SET STATISTICS 0',
+    a.attname, format_type(a.atttypid, a.atttypmod)
+), ', ' ORDER BY a.attnum)
+FROM pg_policies p
+JOIN pg_class c ON c.relname = p.tablename AND c.relnamespace = to_regnamespace('wopr')
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE p.schemaname = 'wopr' AND p.policyname = 'own_rows' AND a.attstattarget IS DISTINCT FROM 0
+    AND (a.atttypid IN ('bytea'::regtype, 'text'::regtype)
+        OR (c.relname, a.attname) IN ({_TEXTS_OF_TENANTS}))
+    AND NOT EXISTS (
+        SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_trigger'::regclass
+        AND d.refobjid = c.oid AND d.refobjsubid = a.attnum
+    )
+GROUP BY c.oid ORDER BY c.oid
+"""
 IS_UNSIGNED = f"""
 SELECT to_regprocedure('wopr.signed_tenant()') IS NOT NULL AND (
     EXISTS ({UNSIGNED_TABLES}) OR EXISTS (SELECT 1 FROM pg_proc p WHERE {_UNGUARDED})
+    OR EXISTS ({CONTENT_WITH_STATISTICS})
 )
 """
 _BY_TOKEN = "tenant = (SELECT signed_tenant())"

@@ -65,10 +65,7 @@ ORDER BY name
 """
 _ROLE = "SELECT current_user::text"
 _ENCRYPTION_KEYS = "SELECT key_id FROM encryption_keys ORDER BY added_at, key_id"
-_ADD_ENCRYPTION_KEY = """
-INSERT INTO encryption_keys (key_id, added_at) VALUES (%s, %s)
-ON CONFLICT (key_id) DO NOTHING RETURNING 1
-"""
+_ADD_ENCRYPTION_KEY = "SELECT host_add_encryption_key(%s, %s)"
 _KEY_PROBE = "SELECT host_held()"
 _SIGNED = "signed"
 _WEAKER = (
