@@ -193,3 +193,17 @@ def test_a_database_address_is_masked_wherever_it_is_repeated(text: str) -> None
     assert "hunter2" not in Redactor().text(text)
     assert "hunter2" not in repr(Settings(db=text, model_servers=f"x={text}"))
     assert "hunter2" not in Settings(db=text).database_shown
+
+
+@pytest.mark.parametrize(
+    "text", ['password="abc', "-----BEGIN PRIVATE KEY", "PuTTY-User-Key-File-x"]
+)
+def test_a_secret_without_an_end_is_masked_and_the_markup_behind_it_is_not(
+    acme: Person, text: str
+) -> None:
+    page = acme.get("/runs", params={"tag": text}).text
+
+    assert html.escape(text).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") not in page
+    assert "[REDACTED]" in page
+    assert page.rstrip().endswith("</html>")
+    assert acme.get("/runs").text.count("<input") == page.count("<input")

@@ -5,6 +5,7 @@ Text that is not markup of the console's own is escaped, and a name that is miss
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -37,6 +38,7 @@ def environment() -> Environment:
 
 
 _ENVIRONMENT: Final = environment()
+_MARKUP: Final = re.compile('([<>"])')
 
 
 def macro(template: str, name: str, values: Mapping[str, object]) -> Callable[..., str]:
@@ -67,8 +69,25 @@ def _redacted(answer: Answer, redactor: Redactor, shown_once: str) -> Answer:
         return answers.redacted_now(answer, redactor)
     text = answer.body.decode("utf-8", "replace")
     pieces = text.split(shown_once) if shown_once else [text]
-    clean = shown_once.join(map(redactor.text, pieces))
+    is_page = answer.content_type.startswith("text/html")
+    clean = shown_once.join(
+        _redacted_markup(piece, redactor) if is_page else redactor.text(piece) for piece in pieces
+    )
     return answer if clean == text else replace(answer, body=clean.encode("utf-8", "replace"))
+
+
+def _redacted_markup(text: str, redactor: Redactor) -> str:
+    """Mask the secrets in a page and leave its markup whole.
+
+    A secret that has no end of its own, such as half a private key, would be masked with the markup
+    behind it. Escaped text has none of the characters that end it here. What is not found between
+    these characters is masked in the page as a whole.
+    """
+    whole = redactor.text(text)
+    if whole == text:
+        return text
+    parts = "".join(map(redactor.text, _MARKUP.split(text)))
+    return parts if redactor.text(parts) == parts else whole
 
 
 def redacted_frame(event: str, document: JsonObject, redactor: Redactor) -> bytes:

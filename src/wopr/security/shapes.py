@@ -150,9 +150,14 @@ _PLACEHOLDER: Final = (
     r"|\$[A-Z_]{2,64}|<(?:[a-z]{1,32}(?:[ _.-][a-z]{1,32}){0,7}|[A-Z]{1,32}(?:[ _.-][A-Z]{1,32}){0,7})>"
     r"|\*{3,64}|\.{3,64}|(?i:none|null|true|false|undefined|str|string))"
 )
+# What code assigns, in place of a value: a variable with the name of a secret, or a call.
+_CODE: Final = (
+    rf"(?:(?:[A-Za-z_]{{1,32}}\.){{0,3}}{_SECRET_NAME}"
+    r"|[A-Za-z_][A-Za-z_.]{1,63}\([A-Za-z_., ]{0,64}\))"
+)
 # Where a value without quotation marks ends: before a space, or before the next pair of a list.
 _VALUE_END: Final = (
-    r"(?:[,;})\]]{0,4}(?:[\s\"'&<>\\]|\Z)|[,;]\s{0,1}[A-Za-z_][A-Za-z0-9_. -]{0,63}[=:])"
+    r"(?:[,;:})\]]{0,4}(?:[\s\"'&<>\\]|\Z)|[,;]\s{0,1}[A-Za-z_][A-Za-z0-9_. -]{0,63}[=:])"
 )
 _MARK_END: Final = r"(?:[\s\"'&<>\\,;})\]]|\Z)"
 # A quotation mark: plain, behind the escapes of JSON text in JSON text, or as HTML has it.
@@ -163,7 +168,8 @@ _ASSIGNED: Final = (
     # A text may end with a name and a colon: its closing quotation mark begins no value. Behind a
     # colon and without quotation marks stand words of prose too: `password: required`.
     rf"(?P<quote>(?:{_QUOTE})(?(named)|(?!\s{{0,4}}[],:}}])))?(?P<secret>"
-    rf"(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}(?(quote)(?:(?P=quote)|\Z)|{_VALUE_END}))"
+    rf"(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}(?(quote)(?:(?P=quote)|\Z)|{_VALUE_END})"
+    rf"|(?(quote)(?!)|{_CODE}{_VALUE_END}))"
     rf"(?(quote)(?:(?!(?P=quote))(?:\\.|[^\r\n]))+"
     rf"|(?(colon)(?=<?{_UNQUOTED}{{0,64}}[0-9!@\#$^*+=~]))<?{_UNQUOTED}{{4,}}))"
 )
@@ -271,7 +277,7 @@ def _own_shapes() -> Iterator[Shape]:
         is_far=True,
     )
     bearer = (
-        rf"{_GAP}(?:\\{{0,7}}[\"']|&(?:\#34|\#39|\#x27|quot);)?(?:(?=[A-Za-z.]{{0,40}}[0-9_+/=~-]|[A-Za-z]{{0,40}}[a-z][A-Z]){_BEARER}{{8,}}"
+        rf"{_GAP}(?:\\{{0,7}}[\"']|&(?:\#34|\#39|\#x27|quot);)?(?:(?=[A-Za-z./-]{{0,40}}(?:[0-9_+=~]|[a-z][A-Z])){_BEARER}{{8,}}"
         rf"|{_BEARER}{{20,}})"
     )
     yield _shape(
