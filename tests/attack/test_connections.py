@@ -88,6 +88,17 @@ def _endless_body(host: AttackedHost) -> None:
         connection.send(head, *(b"10000\r\n" + b"x" * 64 * KIB + b"\r\n" for _ in range(64)))
 
 
+def _many_headers(host: AttackedHost) -> None:
+    with RawConnection(host) as connection:
+        connection.send(request("/healthz", *["a:"] * 16_000) * 20)
+
+
+def _small_chunks(host: AttackedHost) -> None:
+    with RawConnection(host) as connection:
+        head = request("/v1/runs", "Transfer-Encoding: chunked", method="POST")
+        connection.send(head, *(b"1\r\nx\r\n" * 64 * KIB for _ in range(16)))
+
+
 def _endless_pipeline(host: AttackedHost) -> None:
     with RawConnection(host) as connection:
         connection.send(request("/readyz") * 5000)
@@ -98,7 +109,10 @@ def _churn(host: AttackedHost) -> None:
         connection.send("GET")
 
 
-@pytest.mark.parametrize("attack", [_endless_head, _endless_body, _endless_pipeline, _churn])
+ATTACKS = [_endless_head, _endless_body, _many_headers, _small_chunks, _endless_pipeline, _churn]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_clients_that_send_without_end_take_nothing_from_others(
     tmp_path: Path, attack: Callable[[AttackedHost], None]
 ) -> None:

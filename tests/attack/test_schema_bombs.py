@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,26 @@ def test_a_schema_that_expands_without_bound_is_refused_while_others_are_served(
     assert {answer.status_code for answer in refused} == {400}
     assert "expands to more than 10^9 subschemas" in refused[0].json()["message"]
     assert honest.growth_mib < GROWTH_MIB
+
+
+def test_requests_that_wait_for_long_checks_leave_places_to_other_tenants(tmp_path: Path) -> None:
+    definition = workflow([node("a")], configurableSchema=disguised_bombs()["a base"])
+    body = {"workflowId": definition["id"]}
+    header = {"Idempotency-Key": "the same"}
+
+    with attacked(tmp_path, WOPR_MAX_IN_FLIGHT="16", WOPR_CHECK_SECONDS="0.3") as host:
+        with host.client() as mallory:
+            assert mallory.post("/v1/workflows", definition).status_code == 201
+        with HonestClient(host) as honest, ThreadPoolExecutor(24) as threads:
+            make = partial(httpx.post, f"{host.url}/v1/runs", json=body, timeout=60)
+            headers = {"Authorization": f"Bearer {MALLORY}", **header}
+            answers = [threads.submit(make, headers=headers) for _ in range(24)]
+            honest.wait_for_round()
+
+    statuses = Counter(answer.result().status_code for answer in answers)
+    # Each of the others had its own check, one after the other.
+    assert statuses.keys() == {400, 503}
+    assert statuses[400] <= 8
 
 
 def test_a_disguised_bomb_is_refused_or_stopped_while_others_are_served(tmp_path: Path) -> None:

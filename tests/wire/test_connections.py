@@ -79,6 +79,35 @@ def test_a_head_that_does_not_end_is_cut_off(host: ServedHost, start: str, part:
         assert send_until_closed(connection, lambda _: part, most=10_000)
 
 
+@pytest.mark.parametrize("key", [ACME, None])
+def test_a_request_of_very_many_headers_is_refused_with_the_limit(
+    host: ServedHost, key: str | None
+) -> None:
+    with RawConnection(host) as connection:
+        answer = connection.send(request("/v1/runs", *["a:"] * 257, key=key)).answer()
+
+    assert answer.status == 431
+    assert answer.json["error"] == "header_too_large"
+    assert answer.json["details"] == {"limit": 256}
+
+
+def test_a_body_of_very_many_small_chunks_is_cut_off(host: ServedHost) -> None:
+    with RawConnection(host) as connection:
+        connection.send("POST /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+
+        assert send_until_closed(connection, lambda _: b"1\r\nx\r\n" * KIB, most=10_000)
+
+
+def test_a_body_of_some_small_chunks_is_taken(host: ServedHost) -> None:
+    body = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"workflowId":"hello"}') + b"0\r\n\r\n"
+    head = request(
+        "/v1/runs", "Transfer-Encoding: chunked", "Connection: close", method="POST", key=ACME
+    )
+
+    with RawConnection(host) as connection:
+        assert connection.send(head, body).answer().status == 201
+
+
 def test_a_head_within_the_limit_is_served(host: ServedHost) -> None:
     with RawConnection(host) as connection:
         connection.send(request("/healthz", f"X-Filler: {'x' * 60 * KIB}", "Connection: close"))
@@ -383,6 +412,18 @@ def test_an_offer_of_http_2_is_not_taken_and_the_request_is_served(host: ServedH
         answer = connection.send(request("/healthz", *offer)).answer()
 
     assert answer.status == 200
+
+
+def test_a_request_with_a_body_and_an_offer_of_http_2_is_refused_by_name(host: ServedHost) -> None:
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
+    body = '{"workflowId":"hello"}'
+    head = request("/v1/runs", *offer, f"Content-Length: {len(body)}", method="POST", key=ACME)
+
+    with RawConnection(host) as connection:
+        answer = connection.send(head, body).answer()
+
+    assert answer.status == 400
+    assert answer.json["details"]["field"] == "Upgrade"
 
 
 # Content types

@@ -131,6 +131,8 @@ def _print(report: JsonObject) -> None:
     print_line(f"entries: {report['entries']}, checkpoints: {report['checkpoints']}")
     if report["checkpoints"]:
         print_line(f"signed up to entry {report['signedUpTo']}")
+    elif report["entries"]:
+        print_line("no checkpoint: the entries are chained, and none of them is signed")
     for key in report["publicKeys"]:
         print_line(f"signed by {key}")
     for finding in report["findings"]:

@@ -33,9 +33,11 @@ from wopr.security.proxies import TrustedProxies, network_of
 MOST_PIPELINED: Final = 16
 # How much is read and dropped after a response, so that a client that still sends can read it.
 MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
+# Header fields and trailers of one request. Each costs time, however short it is.
+MOST_FIELDS: Final = 256
 # Chunk sizes, chunk extensions and trailers: a base, and so many bytes per byte of the body.
-FRAMING_BYTES: Final = 1024 * 1024
-FRAMING_PER_BYTE: Final = 8
+FRAMING_BYTES: Final = 64 * 1024
+FRAMING_PER_BYTE: Final = 1
 # A refused client has so long to read why. Beyond so many of them, connections are closed at once.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 100
@@ -315,6 +317,7 @@ class Connection(HttpToolsProtocol):
         self._sent_bytes = 0
         self._body_bytes = 0
         self._chunk_bytes = 0
+        self._fields = 0
         self._dropped_bytes = 0
         self._body_began = 0.0
         self._deadline: asyncio.TimerHandle | None = None
@@ -402,7 +405,7 @@ class Connection(HttpToolsProtocol):
 
     def _continue_head(self) -> None:
         if self._sent_bytes > self.limits.max_header_bytes:
-            self._head_is_large()
+            self._head_has_many_bytes()
         elif self._deadline is None:
             self._set_deadline(self.limits.header_seconds, self._head_is_late)
             self._note_turn()
@@ -426,9 +429,14 @@ class Connection(HttpToolsProtocol):
         # At most: the chunk may have begun with the end of another request.
         self._sent_bytes = self._chunk_bytes
         self._body_bytes = 0
+        self._fields = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers are dropped."""
+        self._fields += 1
+        if self._fields > MOST_FIELDS:
+            self._head_is_large(f"a request may have at most {MOST_FIELDS} headers", MOST_FIELDS)
+            raise _StopParsing
         if self._in_head:
             super().on_header(name, value)
 
@@ -439,7 +447,7 @@ class Connection(HttpToolsProtocol):
         if self._sent_bytes > self.limits.max_header_bytes and self._head_size() > (
             self.limits.max_header_bytes
         ):
-            self._head_is_large()
+            self._head_has_many_bytes()
         elif len(self.pipeline) >= MOST_PIPELINED:
             self.refuse(Refused(f"at most {MOST_PIPELINED} requests may be sent ahead"))
         if self._is_refused:
@@ -467,9 +475,18 @@ class Connection(HttpToolsProtocol):
                 self._clients.append("")
                 return refusal
             self._clients.append(network)
-        if self._parser.should_upgrade() and self._get_upgrade() == b"websocket":
+        if not self._parser.should_upgrade():
+            return None
+        if self._get_upgrade() == b"websocket":
             return Refused(
                 "this host does not speak WebSocket; read events as text/event-stream",
+                field="Upgrade",
+            )
+        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
+            # The parser takes the body for what follows an upgrade.
+            return Refused(
+                "this host does not change the protocol of a connection; send a request with a "
+                "body without the header Upgrade",
                 field="Upgrade",
             )
         return None
@@ -586,16 +603,13 @@ class Connection(HttpToolsProtocol):
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
-    def _head_is_large(self) -> None:
+    def _head_has_many_bytes(self) -> None:
         limit = self.limits.max_header_bytes
+        self._head_is_large(f"the request line and headers may have at most {limit} bytes", limit)
+
+    def _head_is_large(self, message: str, limit: int) -> None:
         self.limits.note_refused("head_size")
-        self.refuse(
-            WoprError(
-                f"the request line and headers may have at most {limit} bytes",
-                code="header_too_large",
-                limit=limit,
-            )
-        )
+        self.refuse(WoprError(message, code="header_too_large", limit=limit))
 
     # The end
 

@@ -90,14 +90,14 @@ class Exchange:
 
     def enter(self) -> None:
         """Take a place among the requests in progress. Raises `Unavailable` when there is none."""
-        self._throttle.enter()
+        self._throttle.enter(self.tenant)
         self._has_place = True
 
     def leave(self) -> None:
         """Give the place back, if the request has one."""
         if self._has_place:
             self._has_place = False
-            self._throttle.leave()
+            self._throttle.leave(self.tenant)
 
     def close(self) -> None:
         """Give the place back, and count the body no longer: the request is answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -17,6 +18,9 @@ from wopr.store.port import RememberedAnswer
 LONGEST_KEY = 255
 IN_FLIGHT = "idempotency_in_flight"
 REPLAY_HEADER = "openwop-idempotent-replay"
+# Requests with one key that wait for each other. A first answer that is not kept is followed by the
+# next request, so that many of them could wait for a long time.
+MOST_WAITING = 100
 # Answers that a second try may change.
 NEVER_KEPT = frozenset({400, 401, 403, 413, 415, 429, 500, 501, 502, 503, 504})
 
@@ -26,6 +30,7 @@ class Idempotency:
 
     def __init__(self) -> None:
         self._under_way: dict[bytes, anyio.Event] = {}
+        self._waiting: Counter[bytes] = Counter()
 
     async def answer(
         self, exchange: Exchange, operation: Operation, key: str
@@ -42,7 +47,7 @@ class Idempotency:
         endpoint = _endpoint(exchange, operation)
         key_hash = answer_key_hash(exchange.tenant, endpoint, key)
         digest = request_digest(body, exchange.query)
-        async with self._alone(key_hash):
+        async with self.alone(key_hash):
             kept = await exchange.host.store.answer(exchange.tenant, key_hash)
             if kept is not None:
                 return _replay(kept, digest)
@@ -56,15 +61,32 @@ class Idempotency:
                 return _replay(kept, digest)
 
     @asynccontextmanager
-    async def _alone(self, key_hash: bytes) -> AsyncGenerator[None, None]:
-        while (other := self._under_way.get(key_hash)) is not None:
-            await other.wait()
+    async def alone(self, key_hash: bytes) -> AsyncGenerator[None, None]:
+        """Carry out one request with a key at a time. Raises `Conflict` when too many wait."""
+        if key_hash in self._under_way:
+            await self._wait(key_hash)
         done = self._under_way[key_hash] = anyio.Event()
         try:
             yield
         finally:
             del self._under_way[key_hash]
             done.set()
+
+    async def _wait(self, key_hash: bytes) -> None:
+        """Wait until no other request with this key is under way."""
+        if self._waiting[key_hash] >= MOST_WAITING:
+            raise Conflict(
+                f"{MOST_WAITING} requests with this Idempotency-Key wait for their answer",
+                code=IN_FLIGHT,
+            )
+        self._waiting[key_hash] += 1
+        try:
+            while (other := self._under_way.get(key_hash)) is not None:
+                await other.wait()
+        finally:
+            self._waiting[key_hash] -= 1
+            if not self._waiting[key_hash]:
+                del self._waiting[key_hash]
 
     async def _first(
         self, exchange: Exchange, operation: Operation, key_hash: bytes, digest: bytes

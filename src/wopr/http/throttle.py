@@ -16,13 +16,14 @@ from wopr.security.proxies import network_of
 MINUTE_SECONDS: Final = 60
 OPEN_BURST_SECONDS: Final = 4
 # One tenant, or one address without a key, may hold this part of the bytes of bodies: a quarter.
+# A tenant that has this part of the requests in progress gets more only while half are free.
 HOLDER_SHARE: Final = 4
 
 
 class Throttle:
     """Counts authenticated requests in progress, and the bytes of bodies of requests.
 
-    It refuses more than `max_in_flight` requests. Bodies that arrive, or whose requests are not
+    It refuses more than `max_in_flight` requests, of which one tenant may have half. Bodies that arrive, or whose requests are not
     answered yet, may have `max_incoming_bytes` in all, and those of one holder a quarter of it.
     """
 
@@ -32,16 +33,30 @@ class Throttle:
         self._max_in_flight = max_in_flight
         self._max_incoming_bytes = max_incoming_bytes
         self._incoming_of: dict[str, int] = {}
+        self._in_flight_of: dict[str, int] = {}
 
-    def enter(self) -> None:
+    def enter(self, tenant: str) -> None:
         """Count a request in progress. Raises `Unavailable` when there are too many."""
-        if self.in_flight >= self._max_in_flight:
-            raise Unavailable(f"{self._max_in_flight} requests are in progress; try again")
+        most = self._max_in_flight
+        of_tenant = self._in_flight_of.get(tenant, 0)
+        if self.in_flight >= most:
+            raise Unavailable(f"{most} requests are in progress; try again", limit=most)
+        if of_tenant >= max(1, most // HOLDER_SHARE) and 2 * self.in_flight >= most:
+            raise Unavailable(
+                f"this tenant has {of_tenant} requests in progress, and the host is busy; try again",
+                limit=of_tenant,
+            )
         self.in_flight += 1
+        self._in_flight_of[tenant] = of_tenant + 1
 
-    def leave(self) -> None:
+    def leave(self, tenant: str) -> None:
         """Count a request no longer."""
         self.in_flight -= 1
+        left = self._in_flight_of[tenant] - 1
+        if left:
+            self._in_flight_of[tenant] = left
+        else:
+            del self._in_flight_of[tenant]
 
     def receive(self, holder: str, size: int) -> None:
         """Count bytes of a body. Raises `Unavailable` when there are too many."""

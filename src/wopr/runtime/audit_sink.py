@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -37,6 +37,8 @@ WEBHOOK_ID: Final = "audit-sink"
 # How often the log's length is looked at, and the longest pause after failures.
 LOOK_SECONDS: Final = 0.5
 LONGEST_PAUSE_SECONDS: Final = 60.0
+# How long a process that stops goes on copying.
+FINISH_SECONDS: Final = 5.0
 BATCH_ENTRIES: Final = 500
 BATCH_BYTES: Final = 256 * 1024
 # The last line of an entry is looked for in so many bytes at the end of the file.
@@ -215,6 +217,13 @@ class AuditSink:
                 await anyio.sleep(pause)
         finally:
             self._metrics.audit_sink_behind.set(0)
+
+    async def finish(self) -> None:
+        """Copy what is left before the process stops. What cannot be copied is left for the next."""
+        self._position = None
+        with anyio.move_on_after(FINISH_SECONDS), suppress(SinkFault, WoprError):
+            while await self._copy():
+                pass
 
     async def _copy(self) -> bool:
         """Copy one batch; False when the sink has everything."""

@@ -200,6 +200,8 @@ async def running_host(
         finally:
             with anyio.CancelScope(shield=True), suppress(WoprError):
                 await host.audit.sign()
+                if host.audit_sink is not None:
+                    await host.audit_sink.finish()
             with anyio.CancelScope(shield=True):
                 await tracing.close()
 
