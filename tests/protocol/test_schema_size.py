@@ -264,3 +264,14 @@ def test_a_compiled_schema_counts_with_the_memory_of_its_patterns() -> None:
 
 def test_a_schema_that_is_never_compiled_here_holds_no_memory() -> None:
     assert UserSchema(tree()).compiled_bytes == 0
+
+
+@pytest.mark.parametrize("count", [1, 600])
+def test_the_states_of_a_pattern_are_not_counted_beyond_a_billion(count: int) -> None:
+    schema: JsonObject = {"pattern": "(" * count + "a" + "){999999999}" * count}
+
+    faults = list(size_faults(schema, SchemaLimits()))
+
+    assert measure(schema).states == 10**9
+    assert len(faults) == 1
+    assert faults[0].startswith("the patterns of the schema have more than 10^9 states")

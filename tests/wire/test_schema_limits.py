@@ -70,11 +70,12 @@ def test_a_manifest_with_a_schema_that_expands_without_bound_is_refused(
     [
         ({"pattern": "((a{1,100}){1,100}){1,100}"}, "patterns of the schema have"),
         ({"anyOf": [{"pattern": "(a{1,90}){1,90}" * 3}] * 90}, "patterns of the schema have"),
+        ({"pattern": "(" * 600 + "a" + "){999999999}" * 600}, "have more than 10^9 states"),
         ({"enum": ["x" * 40] * 8000}, "bytes, and at most 262144 are allowed"),
         (bomb(60), "nested more than 100 deep"),
         ({"$ref": "https://example.com/schema"}, "references to other documents"),
     ],
-    ids=["pattern", "patterns", "bytes", "depth", "remote"],
+    ids=["pattern", "patterns", "states", "bytes", "depth", "remote"],
 )
 def test_a_schema_that_would_take_long_to_compile_is_refused(
     acme: Wire, schema: JsonObject, why: str

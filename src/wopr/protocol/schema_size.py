@@ -11,7 +11,6 @@ the same there keeps a schema bounded: a plain pointer, in a document that is on
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,6 +27,8 @@ MAX_DEPTH: Final = 100
 MAX_STATES: Final = 20_000
 # The same of all schemas of a definition.
 MAX_DEFINITION_STATES: Final = 100_000
+# Subschemas and states are not counted further.
+_MOST_COUNTED: Final = 10**9
 
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 # Keywords that hold data and no subschemas; those that hold subschemas by name; and those that hold
@@ -101,14 +102,18 @@ class SchemaSize:
 
 def pattern_states(pattern: str) -> int:
     """Bound the size of a compiled pattern by its length and all its counted repetitions."""
-    return (len(pattern) + 1) * _repetitions(pattern)
+    return min((len(pattern) + 1) * _repetitions(pattern), _MOST_COUNTED)
 
 
 def _repetitions(pattern: str) -> int:
     """Bound how often a part of a pattern is repeated; repetitions inside each other multiply."""
     counts = [_largest(counted) for counted in _COUNT.findall(pattern)]
-    is_nested = _REPEATED_PART.search(pattern) is not None
-    return math.prod(counts) if is_nested else max(counts, default=1)
+    if _REPEATED_PART.search(pattern) is None:
+        return max(counts, default=1)
+    product = 1
+    for count in counts:
+        product = min(product * count, _MOST_COUNTED)
+    return product
 
 
 def _largest(counted: str) -> int:
@@ -148,9 +153,8 @@ def size_faults(schema: JsonObject, limits: SchemaLimits) -> Iterator[str]:
             "'#/$defs/name'; references to other documents are not followed"
         )
     if found.subschemas > limits.max_subschemas:
-        count = found.subschemas if found.subschemas < 10**9 else "more than 10^9"
         yield (
-            f"the schema expands to {count} subschemas through its references, "
+            f"the schema expands to {written_count(found.subschemas)} subschemas through its references, "
             f"and at most {limits.max_subschemas} are allowed"
         )
 
@@ -161,10 +165,15 @@ def fixed_faults(size: SchemaSize) -> Iterator[str]:
         yield f"the schema is nested more than {MAX_DEPTH} deep, references included"
     if size.states > MAX_STATES:
         yield (
-            f"the patterns of the schema have {size.states} states (their length times their "
+            f"the patterns of the schema have {written_count(size.states)} states (their length times their "
             f"counted repetitions, {_PROPERTY_STATES} for a class such as \\p{{L}}), and at most "
             f"{MAX_STATES} are allowed; use + and maxLength instead of a counted repetition"
         )
+
+
+def written_count(number: int) -> str:
+    """Write a number of subschemas or states. A very large one is not written out."""
+    return str(number) if number < _MOST_COUNTED else "more than 10^9"
 
 
 class _TooDeep(Exception):
@@ -244,7 +253,8 @@ class _Walk:
             self.patterns += 1
             factor = 4 if _CLASSES.search(pattern) else 1
             properties = _PROPERTY_STATES * len(_PROPERTY.findall(pattern))
-            self.states += pattern_states(pattern) * factor + properties * _repetitions(pattern)
+            states = pattern_states(pattern) * factor + properties * _repetitions(pattern)
+            self.states = min(self.states + states, _MOST_COUNTED)
             if _BACKTRACKING.search(pattern) is not None:
                 self.is_bounded = False
 

@@ -32,6 +32,7 @@ from wopr.protocol.schema_size import (
     measure,
     size_faults,
     weight_of,
+    written_count,
 )
 from wopr.protocol.schemas import document_schema
 from wopr.protocol.workflow import (
@@ -178,7 +179,7 @@ def _check_sizes(document: Json, registry: NodeRegistry, limits: DefinitionLimit
         ]
     if not faults and (states := _states(document)) > MAX_DEFINITION_STATES:
         message = (
-            f"the patterns of all schemas of the definition have {states} states, "
+            f"the patterns of all schemas of the definition have {written_count(states)} states, "
             f"and at most {MAX_DEFINITION_STATES} are allowed"
         )
         faults = [Fault(path="", message=message)]
