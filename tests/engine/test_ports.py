@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from wopr.engine import ports
 from wopr.engine.ports import PortFault, port_faults, resolve
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.workflow import (
@@ -118,3 +119,13 @@ def test_registration_accepts_a_variable_that_is_not_declared() -> None:
     ports = {"a": VariablePort(variable_name="later")}
 
     assert port_faults(ports, node_ids=set(), variable_names={"other"}) == []
+
+
+def test_no_suggestion_is_looked_for_when_an_output_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(ports, "not_there")
+    present = ConnectionPort(node_id="fetch", output_key="rows")
+    optional = ConnectionPort(node_id="fetch", output_key="other", optional=True)
+
+    assert resolve({"a": present, "b": optional}, SCOPE) == {"a": [{"id": 7}]}

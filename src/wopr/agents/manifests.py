@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cache
+from itertools import chain
 from typing import cast
 
 import msgspec
 
-from wopr.protocol.checking import Fault, Shape, refused, schema_faults, shape_faults
+from wopr.protocol.checking import Fault, Shape, first_faults, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject, is_object
 from wopr.protocol.errors import Refused
 from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
-from wopr.protocol.schema_size import SchemaLimits, size_faults
+from wopr.protocol.schema_size import (
+    SMALL_STATES,
+    SMALL_WEIGHT,
+    SchemaLimits,
+    measure,
+    size_faults,
+    weight_of,
+)
 from wopr.protocol.schemas import document_schema
 
 _DEFAULT_LIMITS = SchemaLimits()
@@ -34,16 +42,26 @@ def check_manifest(
     A manifest whose model class is not among those advertised is refused with
     `unsupported_model_class`; None advertises no list, and then every class will do.
     """
-    meaning = list(_meaning_faults(document, limits))
+    meaning = first_faults(_meaning_faults(document, limits))
     # Where a fault is explained, the schema's own words for the same place add nothing.
     explained = {fault.path for fault in meaning}
     shape = shape_faults(document, _shape(), AgentManifest)
-    faults = [*meaning, *(fault for fault in shape if fault.path not in explained)]
+    other = (fault for fault in shape if fault.path not in explained)
+    faults = first_faults(chain(meaning, other))
     if faults:
         raise refused(faults, "manifest")
     manifest = msgspec.convert(document, AgentManifest)
     _check_model_class(manifest, model_classes)
     return manifest
+
+
+def is_small(document: Json) -> bool:
+    """Tell whether a manifest is checked within a few milliseconds."""
+    if weight_of(document, SMALL_WEIGHT) > SMALL_WEIGHT:
+        return False
+    handoff: Json = document.get("handoff") if is_object(document) else None
+    schemas: list[Json] = list(handoff.values()) if is_object(handoff) else []
+    return sum(measure(each).states for each in schemas if is_object(each)) <= SMALL_STATES
 
 
 @cache

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Final, TypeAlias
 
 import msgspec
 
 from wopr.agents.inventory import inventory_entry
-from wopr.agents.manifests import check_manifest
+from wopr.agents.manifests import check_manifest, is_small
 from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import look_up
@@ -22,6 +22,8 @@ from wopr.store.port import SHARED, AgentManifests, AgentRow
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _PAGE: Final = 100
+# Does the check of a large manifest where it does not stop the event loop, in the tenant's turn.
+CheckLarge: TypeAlias = Callable[[str, Callable[[], AgentManifest]], Awaitable[AgentManifest]]
 # Tasks and returns may hold what the log masks, so a fault speaks of them without showing any.
 _MASK: Final = "the value"
 
@@ -88,8 +90,10 @@ class Agents:
         now: Callable[[], int],
         advertised: JsonObject,
         limits: SchemaLimits = _DEFAULT_LIMITS,
+        check_large: CheckLarge | None = None,
     ) -> None:
         self._limits = limits
+        self._check_large = check_large
         self._store = store
         self._now = now
         self._advertised = advertised
@@ -101,7 +105,11 @@ class Agents:
 
     async def register(self, tenant: str, document: Json) -> tuple[Installed, bool]:
         """Check and install a manifest; the flag says whether it is new."""
-        manifest = check_manifest(document, self._model_classes, self._limits)
+        check = partial(check_manifest, document, self._model_classes, self._limits)
+        if self._check_large is None or is_small(document):
+            manifest = check()
+        else:
+            manifest = await self._check_large(tenant, check)
         row = AgentRow(
             agent_id=manifest.agent_id,
             version=manifest.version,

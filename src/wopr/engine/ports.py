@@ -13,7 +13,7 @@ from wopr.engine.expressions import (
     use_fault,
 )
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
-from wopr.protocol.names import not_there
+from wopr.protocol.names import not_there, shown
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,
@@ -71,13 +71,17 @@ def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
             return _expression(name, port, scope)
         case ConnectionPort():
             outputs = _named(scope.get("nodes"), port.node_id)
-            missing = f"needs output {port.output_key!r} of node {port.node_id!r}, "
-            missing += _without(outputs, port.output_key)
-            return _required(name, _named(outputs, port.output_key), port.optional, missing)
+            found = _named(outputs, port.output_key)
+            if isinstance(found, Unset) and not port.optional:
+                missing = f"needs output {shown(port.output_key)!r} of node {port.node_id!r}, "
+                raise PortFault(name, missing + _without(outputs, port.output_key))
+            return found
         case VariablePort():
             found = _named(scope.get("variables"), port.variable_name)
-            missing = f"needs variable {port.variable_name!r}, which is not set"
-            return _required(name, found, port.optional, missing)
+            if isinstance(found, Unset) and not port.optional:
+                missing = f"needs variable {shown(port.variable_name)!r}, which is not set"
+                raise PortFault(name, missing)
+            return found
 
 
 def _without(outputs: Json, key: str) -> str:
@@ -106,9 +110,3 @@ def _named(holder: Json, name: str) -> Json:
         return UNSET
     entries = cast("Mapping[str, Json]", holder)
     return entries[name] if name in entries else lookup(entries, name)
-
-
-def _required(name: str, found: Json, optional: bool, missing: str) -> Json:
-    if isinstance(found, Unset) and not optional:
-        raise PortFault(name, missing)
-    return found

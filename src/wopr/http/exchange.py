@@ -14,7 +14,7 @@ from wopr.http.asgi import AUTHENTICATED, Message, Receive, Scope
 from wopr.http.throttle import Throttle
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
-from wopr.protocol.names import unknown_key
+from wopr.protocol.names import shown, unknown_key
 from wopr.runtime.host import Host
 from wopr.security.keys import Principal
 from wopr.security.proxies import network_of
@@ -300,14 +300,14 @@ def _explained(message: str, field: str, kind: type[T]) -> str:
     name = message.split("`")[1]
     if field == "body" and issubclass(kind, msgspec.Struct):
         return unknown_key(name, [each.encode_name for each in msgspec.structs.fields(kind)])
-    return f"unknown key {name!r}"
+    return f"unknown key {shown(name)!r}"
 
 
 def _named(message: str, field: str) -> str:
     """The field at fault: unknown and missing members are named in the message, not in the path."""
     quoted = message.split("`")
     if "unknown field" in message or "missing required field" in message:
-        return quoted[1] if field == "body" else f"{field}.{quoted[1]}"
+        return shown(quoted[1] if field == "body" else f"{field}.{quoted[1]}")
     return field
 
 

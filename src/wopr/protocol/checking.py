@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -27,6 +27,9 @@ _BYTES_PER_BYTE: Final = 100
 _BYTES_PER_PATTERN: Final = 12_000
 _BYTES_PER_STATE: Final = 60
 _MOST_VIOLATIONS: Final = 20
+# Faults of one document that are collected.
+MOST_FAULTS: Final = 100
+_LONGEST_PATH: Final = 500
 _LONGEST_MESSAGE: Final = 2_000
 _INDEX: Final = re.compile(r"\[(\d+)\]")
 
@@ -36,6 +39,22 @@ class Fault(Closed, frozen=True, kw_only=True):
 
     path: str
     message: str
+
+
+def first_faults(found: Iterable[Fault]) -> list[Fault]:
+    """Take the first hundred faults and say whether there are more. Long texts are cut."""
+    faults = [
+        Fault(path=_cut(each.path, _LONGEST_PATH), message=_cut(each.message, _LONGEST_MESSAGE))
+        for each in islice(found, MOST_FAULTS + 1)
+    ]
+    if len(faults) > MOST_FAULTS:
+        message = f"there are more faults; only the first {MOST_FAULTS} are listed"
+        faults[MOST_FAULTS] = Fault(path="", message=message)
+    return faults
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def refused(faults: Sequence[Fault], document: str, *, code: str = "validation_error") -> Refused:
@@ -91,7 +110,7 @@ class Shape:
         found: JsonObject = holder
         return found
 
-    def _keys_beside(self, error: jsonschema_rs.ValidationError) -> Iterable[str]:
+    def _keys_beside(self, error: jsonschema_rs.ValidationError) -> Collection[str]:
         """Find the keys of the object schema that a failed keyword belongs to."""
         keys: JsonObject = self._holder(error).get("properties", {})
         return keys
@@ -102,9 +121,11 @@ def shape_faults(document: Json, shape: Shape, kind: type[msgspec.Struct]) -> It
 
     The schema names every fault. The type has rules that its schema cannot express.
     """
-    found = list(shape.faults(document))
-    yield from found
-    if not found:
+    has_fault = False
+    for fault in shape.faults(document):
+        has_fault = True
+        yield fault
+    if not has_fault:
         try:
             msgspec.convert(document, kind)
         except msgspec.ValidationError as fault:
@@ -319,8 +340,6 @@ def violations_of(schema: JsonObject, mask: str | None, value: Json) -> Json:
 def _violations(validator: jsonschema_rs.Draft202012Validator, value: Json) -> Sequence[Violation]:
     found: list[Violation] = []
     for error in islice(validator.iter_errors(value), _MOST_VIOLATIONS):
-        message = fault_of(error).message
-        if len(message) > _LONGEST_MESSAGE:
-            message = f"{message[:_LONGEST_MESSAGE]}…"
+        message = _cut(fault_of(error).message, _LONGEST_MESSAGE)
         found.append(Violation(tuple(nearest_error(error).instance_path), message))
     return found

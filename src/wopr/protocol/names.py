@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Collection, Iterable
+from difflib import SequenceMatcher
+from heapq import nlargest
+from typing import Final
 
-# A longer list of names is not printed.
-_MOST_NAMES = 40
+# A longer list of names is not printed, and a longer name is cut.
+_MOST_NAMES: Final = 40
+_LONGEST_SHOWN: Final = 200
+# Names are compared up to this length, and with so many others. Comparing takes a few milliseconds.
+_LONGEST_COMPARED: Final = 100
+_MOST_COMPARED: Final = 500
+# The names with the most letters in common are compared letter by letter.
+_MOST_COMPARED_CLOSELY: Final = 5
+_LEAST_LIKENESS: Final = 0.6
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like this one, or None when none is close.
 
-    Upper and lower case, `_` and `-` do not count.
+    Upper and lower case, `_` and `-` do not count. There is none for a very long name or among
+    very many names.
     """
-    by_fold = {_fold(each): each for each in sorted(known, reverse=True)}
-    found = get_close_matches(_fold(name), by_fold, 1)
-    return by_fold[found[0]] if found else None
+    names = known if isinstance(known, Collection) else list(known)
+    if len(name) > _LONGEST_COMPARED or len(names) > _MOST_COMPARED:
+        return None
+    by_fold = {_fold(each): each for each in sorted(names, reverse=True)}
+    matcher = SequenceMatcher[str](b=_fold(name))
+
+    def common(folded: str) -> float:
+        matcher.set_seq1(folded)
+        # The first is a bound of the second that the lengths give.
+        return matcher.real_quick_ratio() >= _LEAST_LIKENESS and matcher.quick_ratio()
+
+    def likeness(folded: str) -> tuple[float, str]:
+        matcher.set_seq1(folded)
+        return matcher.ratio(), folded
+
+    short = (each for each in by_fold if len(each) <= _LONGEST_COMPARED)
+    closest = nlargest(_MOST_COMPARED_CLOSELY, short, key=common)
+    ratio, found = max(map(likeness, closest), default=(0.0, ""))
+    return by_fold[found] if ratio >= _LEAST_LIKENESS else None
 
 
 def not_there(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest known name, or list all of them."""
-    names = sorted(known)
+    names = known if isinstance(known, Collection) else list(known)
     near = nearest(name, names)
     if near is not None:
         return f"did you mean {near!r}?"
@@ -29,15 +55,19 @@ def not_there(name: str, known: Iterable[str]) -> str:
         return "none is defined"
     if len(names) > _MOST_NAMES:
         return f"none of the {len(names)} known names is like it"
-    return f"expected one of {', '.join(names)}"
+    return f"expected one of {', '.join(map(shown, sorted(names)))}"
 
 
-def unknown_key(name: str, known: Iterable[str]) -> str:
+def unknown_key(name: str, known: Collection[str]) -> str:
     """Say that an object has no such key, with a suggestion."""
-    names = sorted(known)
-    if not names:
-        return f"unknown key {name!r}: no keys are allowed here"
-    return f"unknown key {name!r}: {not_there(name, names)}"
+    if not known:
+        return f"unknown key {shown(name)!r}: no keys are allowed here"
+    return f"unknown key {shown(name)!r}: {not_there(name, known)}"
+
+
+def shown(name: str) -> str:
+    """Return a name as messages have it: a very long one is cut."""
+    return name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}…"
 
 
 def _fold(name: str) -> str:

@@ -27,6 +27,10 @@ MAX_DEPTH: Final = 100
 MAX_STATES: Final = 20_000
 # The same of all schemas of a definition.
 MAX_DEFINITION_STATES: Final = 100_000
+# Values of a document that is checked within some 10 ms, long texts counted as several, and states
+# of its patterns, which are compiled within a millisecond.
+SMALL_WEIGHT: Final = 1000
+SMALL_STATES: Final = 5000
 # Subschemas and states are not counted further.
 _MOST_COUNTED: Final = 10**9
 

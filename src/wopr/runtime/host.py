@@ -255,7 +255,7 @@ async def _assemble(
     )
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
-    agents = Agents(store, sources.now, advertised, settings.schema_limits)
+    agents = Agents(store, sources.now, advertised, settings.schema_limits, library.check_large)
     library.agents = agents
     if settings.conformance:
         await install_agents(agents)

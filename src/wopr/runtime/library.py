@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -21,17 +22,20 @@ from wopr.nodes.identity_hooks import TYPE_ID as IDENTITY_HOOKS
 from wopr.nodes.model_supervisor import model_supervisor
 from wopr.nodes.registry import NodeRegistry, NodeType, declared_as
 from wopr.nodes.supervisor import asks_model
-from wopr.protocol.checking import Fault, UserSchema, refused
+from wopr.protocol.checking import MOST_FAULTS, Fault, UserSchema, first_faults, refused
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound, Unavailable
-from wopr.protocol.names import nearest
+from wopr.protocol.names import nearest, shown
 from wopr.protocol.offloading import WorkFailed
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.runtime.child_workflows import (
+    Interface,
+    OutputMapping,
     child_inputs,
     child_workflows,
     input_warnings,
+    interface_of,
     output_mappings,
 )
 from wopr.runtime.registration import (
@@ -47,6 +51,8 @@ from wopr.runtime.registration import (
 from wopr.runtime.subprocess_pool import SubprocessPool, Turns
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
+
+T = TypeVar("T")
 
 # Compiled definitions in memory: how many, and the bytes of their JSON and their compiled schemas.
 COMPILED_KEPT = 512
@@ -79,6 +85,8 @@ class Compiled:
     has_agents: bool
     # The test hooks that its nodes use and that this host does not honour, by node.
     test_hooks: dict[str, str]
+    # The inputs that it reads and the variables that it sets.
+    interface: Interface
     # The size of its JSON, and of its schemas once they are compiled.
     held_bytes: int = 0
 
@@ -148,32 +156,40 @@ class Library:
             model_fault=self._model_fault,
             limits=self._limits,
         )
-        if is_small(document):
-            definition = check()
-        else:
-            # Some seconds at most, by its limits, and one at a time: the event loop goes on.
-            try:
-                async with self._checking.turn(tenant, CHECK_WAIT_SECONDS):
-                    definition = await anyio.to_thread.run_sync(check)
-            except WorkFailed as busy:
-                message = "The host checks other large definitions. Try again in 10 seconds."
-                raise Unavailable(message, retry_after=10) from busy
+        definition = check() if is_small(document) else await self.check_large(tenant, check)
+        unknown: list[Fault] = []
         known = {definition.id, *alongside}
-        unknown = [
-            Fault(path=path, message=f"there is no workflow {child!r}; register it first")
-            for path, child in child_workflows(document)
-            if child not in known and not await self._has(tenant, child)
-        ]
+        for path, child in child_workflows(document):
+            if child in known:
+                continue
+            if await self._has(tenant, child):
+                known.add(child)
+                continue
+            message = f"there is no workflow {shown(child)!r}; register it first"
+            unknown.append(Fault(path=path, message=message))
+            if len(unknown) > MOST_FAULTS:
+                break
         if unknown:
-            raise refused(unknown, "definition", code="unknown_child_workflow")
+            raise refused(first_faults(unknown), "definition", code="unknown_child_workflow")
         return definition
 
-    async def _has(self, tenant: str, workflow_id: str) -> bool:
+    async def check_large(self, tenant: str, check: Callable[[], T]) -> T:
+        """Check a large definition or manifest in a thread, one at a time: the event loop goes on.
+
+        A check takes some seconds at most, by the limits of what is checked.
+        """
         try:
-            await self.row(tenant, workflow_id)
-        except NotFound:
-            return False
-        return True
+            async with self._checking.turn(tenant, CHECK_WAIT_SECONDS):
+                return await anyio.to_thread.run_sync(check)
+        except WorkFailed as busy:
+            message = "The host checks other large definitions. Try again in 10 seconds."
+            raise Unavailable(message, retry_after=10) from busy
+
+    async def _has(self, tenant: str, workflow_id: str) -> bool:
+        for owner in (tenant, SHARED):
+            if await self._store.workflow(owner, workflow_id, None) is not None:
+                return True
+        return False
 
     async def register(
         self,
@@ -208,19 +224,41 @@ class Library:
 
     async def warnings(self, tenant: str, document: JsonObject) -> list[Fault]:
         """Name what is accepted in a checked definition although it has no effect."""
+        children: dict[str, Interface | None] = {}
+
+        async def interface(child: str) -> Interface | None:
+            if child not in children:
+                children[child] = await self._interface(tenant, child, document)
+            return children[child]
+
         found = definition_warnings(document)
+        unset: list[tuple[OutputMapping, Interface, str]] = []
         for mapping in output_mappings(document):
-            if mapping.child == document["id"]:
-                found += mapping.warnings(document)
-            elif mapping.names and await self._has(tenant, mapping.child):
-                row = await self.row(tenant, mapping.child)
-                found += mapping.warnings(msgspec.json.decode(row.body))
+            known = await interface(mapping.child) if mapping.names else None
+            if known is not None:
+                unset += [(mapping, known, parent) for parent in mapping.unset(known)]
+            if len(unset) > MOST_FAULTS:
+                break
+        # Each is compared with the names that the child knows, so there may not be too many.
+        for mapping, known, parent in unset[: MOST_FAULTS + 1]:
+            warning = mapping.warning(known, parent)
+            found += [] if warning is None else [warning]
         for path, child, given in child_inputs(document):
-            if given and child != document["id"] and await self._has(tenant, child):
-                row = await self.row(tenant, child)
-                child_definition = msgspec.json.decode(row.body, type=WorkflowDefinition)
-                found += input_warnings(path, child_definition, given)
-        return found
+            is_other = bool(given) and child != document["id"]
+            known = await interface(child) if is_other and len(found) <= MOST_FAULTS else None
+            if known is not None:
+                found += islice(input_warnings(path, child, known, given), MOST_FAULTS + 1)
+        return first_faults(found)
+
+    async def _interface(self, tenant: str, child: str, document: JsonObject) -> Interface | None:
+        """What a workflow takes and sets: the one of this document, or another if it is there."""
+        if child == document["id"]:
+            definition = msgspec.convert(document, WorkflowDefinition)
+            return await anyio.to_thread.run_sync(interface_of, definition)
+        try:
+            return (await self.newest(tenant, child)).interface
+        except NotFound:
+            return None
 
     def forget_newest(self) -> None:
         """Hear that something was registered: what is read from now on is the newest."""
@@ -241,11 +279,11 @@ class Library:
         names: set[str] = set()
         for owner in (tenant, SHARED):
             if version is not None and await self._store.workflow(owner, workflow_id, None):
-                return f"there is no version {version!r} of workflow {workflow_id!r}"
+                return f"there is no version {shown(version)!r} of workflow {shown(workflow_id)!r}"
             rows = await self._store.workflows(owner, None, MOST_SUGGESTED)
             names |= {row.workflow_id for row in rows}
         near = nearest(workflow_id, names)
-        return f"there is no workflow {workflow_id!r}" + (
+        return f"there is no workflow {shown(workflow_id)!r}" + (
             "" if near is None else f": did you mean {near!r}?"
         )
 
@@ -370,6 +408,7 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
         },
         has_agents=any(_is_for_agents(node) for node in definition.nodes),
         test_hooks={} if registry.get(MOCK_AGENT) else dict(_test_hooks(definition)),
+        interface=interface_of(definition),
     )
 
 

@@ -16,6 +16,7 @@ from wopr.protocol.workflow import (
     WorkflowNode,
     WorkflowSettings,
 )
+from wopr.runtime.child_workflows import interface_of
 from wopr.runtime.library import Compiled, Library
 from wopr.store.port import RunRow
 
@@ -53,6 +54,7 @@ def observed_workflow(snapshot: RunSnapshot) -> Compiled:
         channel_schemas={},
         has_agents=True,
         test_hooks={},
+        interface=interface_of(definition),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Final, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -22,12 +23,23 @@ from wopr.nodes.llm_config import ChatConfig
 from wopr.nodes.registry import NodeRegistry, NodeType, members_of
 from wopr.nodes.supervisor import HOOKS, is_undirected
 from wopr.nodes.typed import inlined, schema_of
-from wopr.protocol.checking import Fault, Shape, closed, refused, schema_faults, shape_faults
+from wopr.protocol.checking import (
+    MOST_FAULTS,
+    Fault,
+    Shape,
+    closed,
+    first_faults,
+    refused,
+    schema_faults,
+    shape_faults,
+)
 from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object
 from wopr.protocol.errors import CapabilityRequired, Refused
-from wopr.protocol.names import nearest, not_there, unknown_key
+from wopr.protocol.names import nearest, not_there, shown, unknown_key
 from wopr.protocol.schema_size import (
     MAX_DEFINITION_STATES,
+    SMALL_STATES,
+    SMALL_WEIGHT,
     SchemaLimits,
     measure,
     size_faults,
@@ -89,10 +101,6 @@ NEEDED = {
 CONFORMANCE_TYPES = conformance_types()
 # The longest description of a workflow.
 DESCRIPTION_BYTES: Final = 8192
-# Values of a definition that is checked within some 10 ms, long texts counted as several.
-_SMALL: Final = 1000
-# States of the patterns of such a definition, which are compiled within a millisecond.
-_SMALL_STATES: Final = 5000
 # The config keys that hold a JSON Schema: schema, resumeSchema, parameters of a tool and so on.
 _SCHEMA_KEY: Final = re.compile(r"schema$|Schema$|^parameters$")
 # Config keys that script a node, by type: the test hooks.
@@ -149,34 +157,43 @@ def check_definition(
     `model_fault` says why this host can ask no model of a name, such as `openai:gpt-4o`.
     """
     _check_sizes(document, registry, limits)
-    shape = list(shape_faults(document, _shape(), WorkflowDefinition))
+    shape = first_faults(shape_faults(document, _shape(), WorkflowDefinition))
     if shape:
-        raise refused([*shape, *_other_faults(document, registry)], "definition")
+        faults = first_faults(chain(shape, _other_faults(document, registry)))
+        raise refused(faults, "definition")
     definition = msgspec.convert(document, WorkflowDefinition)
     _check_capabilities(definition, registry)
     may_script = may_author_conformance or definition.id.startswith(CONFORMANCE_PREFIX)
     if not may_script or registry.get(MOCK_AGENT) is None:
         _refuse_conformance(definition, registry)
-    faults = [*_other_faults(document, registry), *_schema_faults(definition)]
-    if model_fault is not None:
-        faults += _model_faults(definition, registry, model_fault)
-    if definition.id == OBSERVED_WORKFLOW:
-        message = f"{OBSERVED_WORKFLOW!r} is reserved for runs that other systems executed"
-        faults.append(Fault(path="id", message=message))
+    faults = first_faults(
+        chain(
+            _other_faults(document, registry),
+            _schema_faults(definition),
+            () if model_fault is None else _model_faults(definition, registry, model_fault),
+            _id_faults(definition),
+        )
+    )
     if faults:
         raise refused(faults, "definition")
     return definition
+
+
+def _id_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
+    if definition.id == OBSERVED_WORKFLOW:
+        message = f"{OBSERVED_WORKFLOW!r} is reserved for runs that other systems executed"
+        yield Fault(path="id", message=message)
 
 
 def _check_sizes(document: Json, registry: NodeRegistry, limits: DefinitionLimits) -> None:
     """Refuse what would take too long to check any further."""
     faults = list(_count_faults(document, registry, limits))
     if not faults:
-        faults = [
+        faults = first_faults(
             Fault(path=path, message=fault)
             for path, schema in schemas_in(document)
             for fault in size_faults(schema, limits.schemas)
-        ]
+        )
     if not faults and (states := _states(document)) > MAX_DEFINITION_STATES:
         message = (
             f"the patterns of all schemas of the definition have {written_count(states)} states, "
@@ -189,7 +206,8 @@ def _check_sizes(document: Json, registry: NodeRegistry, limits: DefinitionLimit
 
 def is_small(document: Json) -> bool:
     """Tell whether a definition is checked within a few milliseconds."""
-    return weight_of(document, _SMALL) <= _SMALL and _states(document) <= _SMALL_STATES
+    is_light = weight_of(document, SMALL_WEIGHT) <= SMALL_WEIGHT
+    return is_light and _states(document) <= SMALL_STATES
 
 
 def _states(document: Json) -> int:
@@ -260,11 +278,14 @@ def _schemas_below(path: str, key: str, value: Json) -> Iterator[tuple[str, Json
 
 def definition_warnings(document: Json) -> list[Fault]:
     """Name the settings of an accepted definition that this host ignores."""
-    return [
-        Fault(path=path, message=f"unknown key {name!r} is kept and has no effect on this host")
+    return first_faults(
+        Fault(
+            path=path,
+            message=f"unknown key {shown(name)!r} is kept and has no effect on this host",
+        )
         for path, name, right in _unknown_settings(document)
         if right is None
-    ]
+    )
 
 
 @cache
@@ -312,12 +333,15 @@ def _setting_faults(document: Json) -> Iterator[Fault]:
     for path, name, right in _unknown_settings(document):
         if right is not None:
             unit = " (milliseconds)" if right == "timeout" else ""
-            message = f"unknown key {name!r}: did you mean {right!r}{unit}?"
+            message = f"unknown key {shown(name)!r}: did you mean {right!r}{unit}?"
             yield Fault(path=path, message=message)
 
 
 def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
-    """Find unknown keys of settings: their path, their name, and the setting that is meant."""
+    """Find unknown keys of settings: their path, their name, and the setting that is meant.
+
+    Only the first ones are compared with settings.
+    """
     definition: JsonObject = document if is_object(document) else {}
     holders: list[tuple[str, Json, type[WorkflowSettings | NodeSettings]]] = [
         ("settings", definition.get("settings"), WorkflowSettings)
@@ -325,12 +349,16 @@ def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
     for index, node in enumerate(members_of(definition, "nodes")):
         holders.append((f"nodes.{index}.settings", node.get("settings"), NodeSettings))
     names = {kind: _field_names(kind) for kind in (WorkflowSettings, NodeSettings)}
+    compared = 0
     for path, settings, kind in holders:
         known = names[kind]
         for name in settings if is_object(settings) else ():
             if name not in known:
-                alias = SETTING_ALIASES.get(name)
-                yield f"{path}.{name}", name, alias if alias in known else nearest(name, known)
+                compared += 1
+                right = SETTING_ALIASES.get(name)
+                if right not in known:
+                    right = nearest(name, known) if compared <= MOST_FAULTS else None
+                yield f"{path}.{name}", name, right
 
 
 def _field_names(kind: type[msgspec.Struct]) -> list[str]:
@@ -414,9 +442,11 @@ def _meaning_faults(parts: _Parts, registry: NodeRegistry) -> Iterator[Fault]:
             yield Fault(path=f"nodes.{index}.inputs.{port}", message=message)
     yield from _agent_faults(parts)
     yield from _trigger_faults(parts)
-    edge_faults = list(_edge_faults(parts))
-    yield from edge_faults
-    if not edge_faults:
+    has_edge_fault = False
+    for fault in _edge_faults(parts):
+        has_edge_fault = True
+        yield fault
+    if not has_edge_fault:
         yield from _cycle_faults(parts, registry)
 
 
@@ -424,7 +454,7 @@ def _duplicates(names: Mapping[int, str], path: str) -> Iterator[Fault]:
     seen: set[str] = set()
     for index, name in names.items():
         if name in seen:
-            yield Fault(path=f"{path}.{index}", message=f"{name!r} is there twice")
+            yield Fault(path=f"{path}.{index}", message=f"{shown(name)!r} is there twice")
         seen.add(name)
 
 
@@ -435,7 +465,7 @@ def _node_faults(
     if node_type is None:
         near = nearest(node.type_id, (each.type_id for each in registry))
         way_out = "see GET /v1/node-types" if near is None else f"did you mean {near!r}?"
-        message = f"this host has no node type {node.type_id!r}: {way_out}"
+        message = f"this host has no node type {shown(node.type_id)!r}: {way_out}"
         yield Fault(path=f"{path}.typeId", message=message)
         return
     yield from _config_faults(path, node, node_type)
@@ -448,14 +478,17 @@ def _node_faults(
 
 
 def _config_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
-    found = [*_config_shape_faults(path, node, node_type)]
+    has_fault = False
     # A config type may know rules that its schema cannot say; it names every breach of them.
     explain: ConfigFaults | None = getattr(node_type.config_type, "faults", None)
-    if explain is not None:
-        explained = explain(node.config)
-        found += [Fault(path=f"{path}.config.{where}", message=why) for where, why in explained]
-    yield from found
-    if not found:
+    explained = (
+        Fault(path=f"{path}.config.{where}", message=why)
+        for where, why in (() if explain is None else explain(node.config))
+    )
+    for fault in chain(_config_shape_faults(path, node, node_type), explained):
+        has_fault = True
+        yield fault
+    if not has_fault:
         try:
             node_type.decode_config(node.config)
         except (msgspec.ValidationError, ValueError) as fault:
@@ -485,8 +518,8 @@ def _input_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterato
     known = _known_inputs(node, node_type)
     for name in node.inputs:
         if known is not None and name not in known:
-            hint = not_there(name, known)
-            yield Fault(path=f"{path}.inputs.{name}", message=f"unknown input {name!r}: {hint}")
+            message = f"unknown input {shown(name)!r}: {not_there(name, known)}"
+            yield Fault(path=f"{path}.inputs.{name}", message=message)
     keys, port = NEEDED.get(node.type_id, ((), ""))
     if keys and port not in node.inputs and not any(key in node.config for key in keys):
         given = ", ".join(f"config.{key}" for key in keys)
@@ -562,7 +595,7 @@ def _edge_faults(parts: _Parts) -> Iterator[Fault]:
             ("targetNodeId", edge.target_node_id),
         ):
             if node_id not in ids:
-                message = f"there is no node {node_id!r}: {not_there(node_id, ids)}"
+                message = f"there is no node {shown(node_id)!r}: {not_there(node_id, ids)}"
                 yield Fault(path=f"edges.{index}.{end}", message=message)
         if not isinstance(edge.condition, Unset):
             for message in condition_faults(edge.condition, ids):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator
+from itertools import islice
+from typing import Final
 
 from wopr.engine.state import RunIdentity
+from wopr.protocol.checking import Fault, first_faults
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.errors import CapabilityRequired, Refused
 from wopr.protocol.events import ENGINE_VERSION
-from wopr.protocol.names import not_there
+from wopr.protocol.names import not_there, shown
 from wopr.protocol.runs import Owner, RunAccepted
 from wopr.protocol.workflow import VariableType, WorkflowVariable
-from wopr.runtime.child_workflows import unknown_inputs
 from wopr.runtime.library import Compiled
 
 _KINDS: dict[VariableType, tuple[type, ...]] = {
@@ -23,27 +25,40 @@ _KINDS: dict[VariableType, tuple[type, ...]] = {
 }
 
 
-def check_inputs(compiled: Compiled, inputs: JsonObject, given: Iterable[str] = ()) -> None:
-    """Refuse inputs that are missing, of the wrong type or unknown, naming every one of them.
+# Unknown inputs that an error names, each with a suggestion.
+_MOST_NAMED: Final = 10
+
+
+def check_inputs(compiled: Compiled, inputs: JsonObject, given: Collection[str] = ()) -> None:
+    """Refuse inputs that are missing, of the wrong type or unknown, naming the first of them.
 
     `given` are the names that a client chose. Names that the host itself passes to a run, such as
     those of a parent's mapping, are not checked.
     """
-    faults = [
-        {"path": f"inputs.{variable.name}", "message": fault}
-        for variable in compiled.definition.variables
-        if (fault := _fault(variable, inputs)) is not None
-    ]
-    known = [variable.name for variable in compiled.definition.variables]
-    for name in unknown_inputs(compiled.definition, given):
-        fault = f"is not an input of {compiled.workflow_id}: {not_there(name, known)}"
-        faults.append({"path": f"inputs.{name}", "message": fault})
+    faults = first_faults(_input_faults(compiled, inputs, given))
     if faults:
         raise Refused(
-            "; ".join(f"{fault['path']} {fault['message']}" for fault in faults),
-            field=faults[0]["path"],
-            errors=faults,
+            "; ".join(f"{fault.path} {fault.message}" for fault in faults),
+            field=faults[0].path,
+            errors=[{"path": fault.path, "message": fault.message} for fault in faults],
         )
+
+
+def _input_faults(
+    compiled: Compiled, inputs: JsonObject, given: Collection[str]
+) -> Iterator[Fault]:
+    for variable in compiled.definition.variables:
+        fault = _fault(variable, inputs)
+        if fault is not None:
+            yield Fault(path=f"inputs.{variable.name}", message=fault)
+    known = compiled.interface.declared
+    unknown = compiled.interface.unknown_inputs(given)
+    for name in islice(unknown, _MOST_NAMED):
+        message = f"is not an input of {compiled.workflow_id}: {not_there(name, known)}"
+        yield Fault(path=f"inputs.{shown(name)}", message=message)
+    more = sum(1 for _ in unknown)
+    if more:
+        yield Fault(path="inputs", message=f"has {more} more unknown names")
 
 
 def check_test_hooks(compiled: Compiled) -> None:
