@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.engine.simulation import EPOCH, Simulation, edge, failure, node, sketch
 
 from wopr.engine.limits import HostLimits, backoff_ms
-from wopr.engine.plan import plan
+from wopr.engine.plan import plan, wake_at
 from wopr.engine.steps import Breach, Finish, Plan, Start
 from wopr.protocol.documents import JsonObject
 
@@ -62,11 +62,8 @@ def test_nobody_is_woken_for_the_time_of_a_node_that_is_in_flight() -> None:
     run = Simulation(sketch(nodes, timeout=1000))
     run.take_steps()
 
-    def wake_at(*in_flight: str) -> int | None:
-        return plan(run.state, EPOCH, run.limits, in_flight=in_flight).wake_at
-
-    assert wake_at("b") == EPOCH + 501
-    assert wake_at("a", "b") == EPOCH + 1001
+    assert wake_at(run.state, EPOCH, run.limits, in_flight=["b"]) == EPOCH + 501
+    assert wake_at(run.state, EPOCH, run.limits, in_flight=["a", "b"]) == EPOCH + 1001
 
 
 def test_each_attempt_of_a_node_has_its_own_time() -> None:

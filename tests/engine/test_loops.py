@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.simulation import (
+    EPOCH,
     REENTRANT,
     Ending,
     Simulation,
@@ -14,12 +17,18 @@ from tests.engine.simulation import (
     node,
     obedient,
     sketch,
+    state_of,
 )
 
+from wopr.engine import triggers
+from wopr.engine.expressions import holds
 from wopr.engine.graph import compile_graph, cycle
-from wopr.engine.state import RunState
-from wopr.protocol.documents import JsonObject
-from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.engine.limits import HostLimits
+from wopr.engine.plan import plan
+from wopr.engine.state import NodeState, RunState
+from wopr.engine.steps import Start
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.workflow import EdgeCondition, WorkflowDefinition, WorkflowNode
 
 loop_settings = settings(max_examples=60, deadline=None)
 
@@ -225,3 +234,28 @@ def test_a_cycle_without_a_loop_node_is_named_in_order() -> None:
     found = cycle(definition.nodes, definition.edges, REENTRANT)
 
     assert "".join(found) in ("abc", "bca", "cab")
+
+
+def test_a_plan_decides_each_condition_once_however_deep_loops_are_nested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided: list[str] = []
+
+    def counted_holds(condition: EdgeCondition, known: Mapping[str, Json]) -> bool:
+        decided.append(str(condition.expression))
+        return holds(condition, known)
+
+    heads = [f"l{number}" for number in range(20)]
+    exits = [f"o{number}" for number in range(5)]
+    edges = [edge(one, other) for one, other in pairwise([*heads, "x"])]
+    edges += [edge("x", head, when=f"'{head}' == ''") for head in heads]
+    edges += [edge("x", name) for name in exits]
+    nodes = [*(loop(head, 1) for head in heads), *map(node, ["x", *exits])]
+    ended = {name: NodeState(status="completed") for name in [*heads, "x"]}
+    state = state_of(compile_graph(sketch(nodes, edges), REENTRANT), **ended)
+    monkeypatch.setattr(triggers, "holds", counted_holds)
+
+    steps = plan(state, EPOCH, HostLimits()).steps
+
+    assert steps == tuple(map(Start, exits))
+    assert len(decided) == len(set(decided)) == len(heads)

@@ -8,7 +8,7 @@ from tests.engine.trigger_table import RULES, expected
 
 from wopr.engine.graph import compile_graph
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.triggers import Verdict, carried, verdict
+from wopr.engine.triggers import Traffic, Verdict
 from wopr.protocol.runs import RunError
 
 STATES = {
@@ -33,7 +33,7 @@ def joined(rules: list[str], kinds: str, when: str = "") -> RunState:
 def test_a_rule_judges_every_combination_of_its_edges(rule: str, kinds: str) -> None:
     state = joined([rule] * len(kinds), kinds)
 
-    assert verdict(state, "join") is expected(rule, kinds)
+    assert Traffic(state).verdict("join") is expected(rule, kinds)
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "retrying", "suspended"])
@@ -43,7 +43,7 @@ def test_an_edge_carries_nothing_before_its_source_has_ended(status: str) -> Non
 
     state = state_of(state.graph, source0=source)
 
-    assert verdict(state, "join") is Verdict.WAIT
+    assert Traffic(state).verdict("join") is Verdict.WAIT
 
 
 def test_a_cancelled_source_counts_as_skipped() -> None:
@@ -51,20 +51,20 @@ def test_a_cancelled_source_counts_as_skipped() -> None:
 
     state = state_of(state.graph, source0=NodeState(status="cancelled"))
 
-    assert verdict(state, "join") is Verdict.DEAD
+    assert Traffic(state).verdict("join") is Verdict.DEAD
 
 
 def test_a_node_without_edges_is_ready() -> None:
-    assert verdict(joined([], ""), "join") is Verdict.READY
+    assert Traffic(joined([], "")).verdict("join") is Verdict.READY
 
 
 def test_groups_of_different_rules_must_all_agree() -> None:
     rules = ["any_failed", "all_success"]
 
-    assert verdict(joined(rules, "fs"), "join") is Verdict.READY
-    assert verdict(joined(rules, "fp"), "join") is Verdict.WAIT
-    assert verdict(joined(rules, "fk"), "join") is Verdict.DEAD
-    assert verdict(joined(rules, "ss"), "join") is Verdict.DEAD
+    assert Traffic(joined(rules, "fs")).verdict("join") is Verdict.READY
+    assert Traffic(joined(rules, "fp")).verdict("join") is Verdict.WAIT
+    assert Traffic(joined(rules, "fk")).verdict("join") is Verdict.DEAD
+    assert Traffic(joined(rules, "ss")).verdict("join") is Verdict.DEAD
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_a_condition_decides_whether_an_edge_carries(
 ) -> None:
     state = joined([rule], kind, when)
 
-    assert carried(state, state.graph.incoming["join"][0]) == expected_carry
+    assert Traffic(state).carried(state.graph.incoming["join"][0]) == expected_carry

@@ -33,6 +33,10 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
             workflow([node("a")], edges=[edge("a", "a", id=f"e{n}") for n in range(5001)]),
             "has 5001 edges, and at most 5000",
         ),
+        (
+            workflow([node(f"l{n}", "core.loop", config={"times": 1}) for n in range(101)]),
+            "has 101 nodes that can head a loop, and at most 100",
+        ),
         (conditions(501), "has 501 expressions, and at most 500"),
         (
             conditions(20, f"outputs.n == '{'x' * 4000}'"),
@@ -43,7 +47,7 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
             "bytes, and at most 1048576",
         ),
     ],
-    ids=["nodes", "edges", "expressions", "expression-bytes", "bytes"],
+    ids=["nodes", "edges", "loops", "expressions", "expression-bytes", "bytes"],
 )
 def test_a_definition_over_a_limit_is_refused_with_the_number_and_the_limit(
     acme: Wire, definition: JsonObject, why: str

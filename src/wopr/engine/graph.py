@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -38,6 +38,8 @@ class Graph:
     loops: Mapping[str, Loop]
     # For a node inside loops: the heads of those loops.
     enclosing: Mapping[str, tuple[str, ...]]
+    # For an edge that leaves loops, by its id: the head of the outermost of them.
+    leaves: Mapping[str, str]
     sensitive_variables: frozenset[str]
     sensitive_channels: frozenset[str]
     # What variables and channels begin with, as a reader may see it.
@@ -101,15 +103,18 @@ def compile_graph(
         if edge.id not in back:
             incoming[edge.target_node_id].append(edge)
             outgoing[edge.source_node_id].append(edge)
+    enclosing = {
+        node_id: tuple(head for head, loop in loops.items() if node_id in loop.members)
+        for node_id in nodes
+    }
     return Graph(
         definition=definition,
         nodes=nodes,
         incoming={node_id: tuple(edges) for node_id, edges in incoming.items()},
         outgoing={node_id: tuple(edges) for node_id, edges in outgoing.items()},
         loops=loops,
-        enclosing={
-            n: tuple(head for head, loop in loops.items() if n in loop.members) for n in nodes
-        },
+        enclosing=enclosing,
+        leaves=dict(_leaves(definition.edges, loops, enclosing)),
         sensitive_variables=variables,
         sensitive_channels=channels,
         shown_variables=mask(default_variables(definition), variables, masking),
@@ -138,7 +143,7 @@ def _loops(
         within, edges = parts.pop()
         for loop in _outermost([head for head in heads if head in within], within, edges):
             yield loop
-            rest = [e for e in edges if e not in loop.back and _joins(e, loop.members)]
+            rest = [e for e in edges if e.target_node_id != loop.head and _joins(e, loop.members)]
             parts.append((loop.members, rest))
 
 
@@ -167,6 +172,19 @@ def _outermost(
 def _loop(head: str, members: frozenset[str], edges: list[WorkflowEdge]) -> Loop:
     back = tuple(e for e in edges if e.target_node_id == head and e.source_node_id in members)
     return Loop(head, members, back)
+
+
+def _leaves(
+    edges: Iterable[WorkflowEdge],
+    loops: Mapping[str, Loop],
+    enclosing: Mapping[str, tuple[str, ...]],
+) -> Iterator[tuple[str, str]]:
+    """Name each edge that leaves loops, with the outermost of them. Outer loops come first."""
+    for edge in edges:
+        for head in enclosing[edge.source_node_id]:
+            if edge.target_node_id not in loops[head].members:
+                yield edge.id, head
+                break
 
 
 def _joins(edge: WorkflowEdge, members: Collection[str]) -> bool:

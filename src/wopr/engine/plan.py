@@ -21,7 +21,7 @@ from wopr.engine.steps import (
     Start,
     Step,
 )
-from wopr.engine.triggers import TOLERANT, Verdict, carried, goes_round, verdict
+from wopr.engine.triggers import TOLERANT, Traffic, Verdict
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
@@ -30,24 +30,39 @@ from wopr.protocol.workflow import WorkflowEdge
 COUNTS = frozenset({"items", "times"})
 
 
-def plan(state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()) -> Plan:
+def plan(state: RunState, now: int, host: HostLimits) -> Plan:
     """Name every step the run may take now, in the workflow's own order.
 
     The same state and time always give the same answer, so a worker that crashed and one that
     took over plan alike. No steps and no terminal status means that the run waits: for a node
-    in flight, a timer, a child, a person, or its resume. Nodes `in_flight` are being executed by
-    whoever asks, who stops them when their time is up, so that nobody is woken for it.
+    in flight, a timer, a child, a person, or its resume.
     """
     if state.is_terminal or not state.next_sequence:
         return Plan((), None)
     limits = run_limits(state, host)
-    # The breach must observe strictly more than the limit.
-    deadline = state.started_at + limits.duration_ms + 1
-    if now >= deadline:
+    wake = wake_at(state, now, host)
+    if wake is None:
         return Plan((_out_of_time(state, now, limits),), None)
+    return Plan(() if state.status == "paused" else _steps(state, now, limits), wake)
+
+
+def wake_at(
+    state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()
+) -> int | None:
+    """When time alone gives the run a step to take.
+
+    Nodes `in_flight` are being executed by whoever asks, who stops them when their time is up, so
+    that nobody is woken for it.
+    """
+    if state.is_terminal or not state.next_sequence:
+        return None
+    # The breach must observe strictly more than the limit.
+    deadline = state.started_at + run_limits(state, host).duration_ms + 1
+    if now >= deadline:
+        return None
     if state.status == "paused":
-        return Plan((), deadline)
-    return Plan(_steps(state, now, limits), min([deadline, *_timers(state, in_flight)]))
+        return deadline
+    return min([deadline, *_timers(state, in_flight)])
 
 
 def _timers(state: RunState, in_flight: Collection[str]) -> Iterator[int]:
@@ -76,8 +91,9 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     fatal = _unhandled_failure(state)
     if fatal is not None:
         return (fatal,)
-    steps: list[Step] = [*_refined_too_often(state, limits), *_moves(state, now)]
-    steps = steps or [*_next_rounds(state, limits)]
+    traffic = Traffic(state)
+    steps: list[Step] = [*_refined_too_often(state, limits), *_moves(state, now, traffic)]
+    steps = steps or [*_next_rounds(state, limits, traffic)]
     for step in steps:
         if isinstance(step, Breach | Loopback):
             # The run ends here: nothing may come beside it or after it.
@@ -88,7 +104,7 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
         return settled
     if steps:
         return _within_cap(state, steps, limits)
-    return () if state.active() else (_finish(state),)
+    return () if state.active() else (_finish(state, traffic),)
 
 
 def _unhandled_failure(state: RunState) -> FailRun | None:
@@ -106,7 +122,9 @@ def _fail_run(state: RunState, node_id: str) -> FailRun:
     return FailRun(node_id, error or RunError(code="node_error", message=f"{node_id} failed"))
 
 
-def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Resume | Expire]:
+def _moves(
+    state: RunState, now: int, traffic: Traffic
+) -> Iterator[Start | Skip | FailNode | Resume | Expire]:
     """Every node that can leave `pending`, try again, or go on after its wait."""
     for node_id, node in state.nodes.items():
         if node.status == "retrying" and node.retry_at <= now:
@@ -118,7 +136,7 @@ def _moves(state: RunState, now: int) -> Iterator[Start | Skip | FailNode | Resu
             if deadline is not None and deadline <= now:
                 yield Expire(node_id)
         elif node.status == "pending":
-            step = _first_move(state, node_id)
+            step = _first_move(state, node_id, traffic)
             if step is not None:
                 yield step
 
@@ -135,9 +153,9 @@ def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
             yield Loopback(node_id, node.refinements, limits.loopbacks, error)
 
 
-def _first_move(state: RunState, node_id: str) -> Start | Skip | FailNode | None:
+def _first_move(state: RunState, node_id: str, traffic: Traffic) -> Start | Skip | FailNode | None:
     try:
-        answer = verdict(state, node_id)
+        answer = traffic.verdict(node_id)
     except ExpressionFault as fault:
         return FailNode(node_id, _expression_error(node_id, fault))
     if answer is Verdict.WAIT:
@@ -160,11 +178,11 @@ def _why_skipped(state: RunState, node_id: str) -> str:
     return "upstream-skipped" if "skipped" in sources else "condition"
 
 
-def _next_rounds(state: RunState, limits: RunLimits) -> Iterator[Step]:
+def _next_rounds(state: RunState, limits: RunLimits, traffic: Traffic) -> Iterator[Step]:
     """Loops whose back edge carries, once nothing inside them is under way."""
     for head in state.graph.loops:
         try:
-            if goes_round(state, head):
+            if traffic.goes_round(head):
                 yield _round_or_limit(state, head, limits)
         except ExpressionFault as fault:
             if state.nodes[head].status != "failed":
@@ -223,29 +241,29 @@ def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple
     return (Breach("node-executions", limits.node_executions, observed, error, node_id),)
 
 
-def _finish(state: RunState) -> Step:
+def _finish(state: RunState, traffic: Traffic) -> Step:
     """Nothing is left to do: complete, unless a failure was listened to by nobody that ran."""
     for node_id, node in state.nodes.items():
-        if node.status == "failed" and not _was_handled(state, node_id):
+        if node.status == "failed" and not _was_handled(state, node_id, traffic):
             return _fail_run(state, node_id)
     return Finish(outputs(state))
 
 
-def _was_handled(state: RunState, node_id: str) -> bool:
+def _was_handled(state: RunState, node_id: str, traffic: Traffic) -> bool:
     return any(
         edge.trigger_rule in TOLERANT
         and state.nodes[edge.target_node_id].status == "completed"
-        and _was_listened_to(state, edge)
+        and _was_listened_to(edge, traffic)
         for edge in state.graph.outgoing[node_id]
     )
 
 
-def _was_listened_to(state: RunState, edge: WorkflowEdge) -> bool:
+def _was_listened_to(edge: WorkflowEdge, traffic: Traffic) -> bool:
     if edge.trigger_rule == "any_failed":
         # The target ran, so the edge carried then, whatever its condition would say by now.
         return True
     try:
-        return carried(state, edge) == "failed"
+        return traffic.carried(edge) == "failed"
     except ExpressionFault:
         return False
 

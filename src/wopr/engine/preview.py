@@ -14,7 +14,7 @@ from wopr.engine.limits import HostLimits
 from wopr.engine.plan import plan
 from wopr.engine.state import NodeStatus, RunState
 from wopr.engine.steps import Expire, FailNode, Resume, Skip, Start, Step
-from wopr.engine.triggers import Verdict, verdict
+from wopr.engine.triggers import Traffic, Verdict
 from wopr.protocol.documents import Json
 from wopr.protocol.events import RunEvent
 
@@ -157,16 +157,17 @@ class _Prediction:
         """Add the nodes that run once the nodes under way complete, unless a condition decides."""
         if self.state.is_terminal:
             return
+        traffic = Traffic(self.state)
         completing = set(self.state.active())
-        while found := {name for name in self.state.nodes if self._follows(name, completing)}:
+        while found := {n for n in self.state.nodes if self._follows(n, completing, traffic)}:
             self.executed |= found
             completing |= found.difference(self._fail_unrecorded)
 
-    def _follows(self, node_id: str, completing: Collection[str]) -> bool:
+    def _follows(self, node_id: str, completing: Collection[str], traffic: Traffic) -> bool:
         is_open = self.state.nodes[node_id].status == "pending" and node_id not in self.executed
         if not is_open or self.state.graph.nodes[node_id].disabled:
             return False
-        return verdict(self.state, node_id, completing) is Verdict.READY
+        return traffic.verdict(node_id, completing) is Verdict.READY
 
 
 def _may_run(start: RunState, executed: Collection[str]) -> set[str]:

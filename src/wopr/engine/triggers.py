@@ -12,7 +12,7 @@ from wopr.engine.expressions import ExpressionFault, holds
 from wopr.engine.fold_agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
-from wopr.protocol.workflow import TriggerRule, WorkflowEdge
+from wopr.protocol.workflow import EdgeCondition, TriggerRule, WorkflowEdge
 
 Carried: TypeAlias = Literal["pending", "success", "skipped", "failed"]
 _Rule: TypeAlias = Callable[[list[Carried]], "Verdict"]
@@ -38,119 +38,129 @@ def scope(state: RunState) -> dict[str, Json]:
     }
 
 
-def carried(state: RunState, edge: WorkflowEdge) -> Carried:
-    """What an edge carries now. Raises `ExpressionFault` when its condition cannot be told."""
-    return "pending" if _may_still_loop(state, edge) else _carried_this_round(state, edge)
+class Traffic:
+    """What the edges of a run carry in one state. What several nodes ask is worked out once."""
 
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._graph = state.graph
+        self._open = frozenset(n for n, node in state.nodes.items() if node.status not in ENDED)
+        self._scope: dict[str, Json] | None = None
+        self._conditions: dict[str, bool | ExpressionFault] = {}
+        self._returning: dict[str, bool] = {}
+        self._settled: dict[str, bool] = {}
 
-def _carried_this_round(state: RunState, edge: WorkflowEdge) -> Carried:
-    source = state.nodes[edge.source_node_id]
-    if source.status not in ENDED:
-        return "pending"
-    if source.status == "completed":
-        return "success" if _condition_holds(state, edge) else "skipped"
-    if source.status == "failed":
-        listens = edge.trigger_rule in TOLERANT
-        return "failed" if not listens or _condition_holds(state, edge) else "skipped"
-    return "skipped"
+    def verdict(self, node_id: str, completing: Collection[str] = ()) -> Verdict:
+        """Apply the trigger rules. Edges with the same rule form a group, and every group must agree.
 
-
-def _may_still_loop(state: RunState, edge: WorkflowEdge) -> bool:
-    """An edge that leaves a loop carries only once the loop has gone its last round."""
-    for head in state.graph.enclosing[edge.source_node_id]:
-        if edge.target_node_id not in state.graph.loops[head].members and not is_settled(
-            state, head
+        The nodes `completing` are taken as completed. What their edges carry is known only where no
+        condition and no loop decides it.
+        """
+        edges = self._graph.incoming[node_id]
+        if not edges:
+            return Verdict.READY
+        if all(
+            edge.source_node_id in self._open and edge.source_node_id not in completing
+            for edge in edges
         ):
+            # No rule decides on pending edges alone.
+            return Verdict.WAIT
+        groups: dict[TriggerRule, list[Carried]] = {}
+        for edge in edges:
+            carries = (
+                self._carried_at_least(edge)
+                if edge.source_node_id in completing
+                else self.carried(edge)
+            )
+            groups.setdefault(edge.trigger_rule, []).append(carries)
+        verdicts = [_RULES[rule](values) for rule, values in groups.items()]
+        if Verdict.DEAD in verdicts:
+            return Verdict.DEAD
+        return Verdict.WAIT if Verdict.WAIT in verdicts else Verdict.READY
+
+    def carried(self, edge: WorkflowEdge) -> Carried:
+        """What an edge carries now. Raises `ExpressionFault` when its condition cannot be told.
+
+        An edge that leaves a loop carries only once the loop has gone its last round. When an outer
+        loop has, so have the loops inside it.
+        """
+        left = self._graph.leaves.get(edge.id)
+        if left is not None and not self._is_settled(left):
+            return "pending"
+        return self._carried_this_round(edge)
+
+    def goes_round(self, head: str) -> bool:
+        """Tell whether the loop's round is over and a back edge asks for another."""
+        return self._round_ended(head) and self._goes_back(head)
+
+    def _is_settled(self, head: str) -> bool:
+        """Tell whether nothing in the loop is under way or about to be, and no back edge carries."""
+        if head not in self._settled:
+            self._settled[head] = self._round_ended(head) and not self._goes_back(head)
+        return self._settled[head]
+
+    def _round_ended(self, head: str) -> bool:
+        members = self._graph.loops[head].members
+        if not members.isdisjoint(self._open):
+            return False
+        inner = (other for other in self._graph.loops if other in members and other != head)
+        return not any(self._goes_back(other) for other in inner)
+
+    def _goes_back(self, head: str) -> bool:
+        if head not in self._returning:
+            self._returning[head] = any(
+                self._carried_this_round(edge) == "success" and not self._ends_loop(edge)
+                for edge in self._graph.loops[head].back
+            )
+        return self._returning[head]
+
+    def _ends_loop(self, edge: WorkflowEdge) -> bool:
+        """A dispatch that carried out `terminate` gives its supervisor no other turn."""
+        source = self._state.nodes[edge.source_node_id]
+        is_dispatch = self._graph.nodes[edge.source_node_id].type_id == DISPATCH
+        return is_dispatch and (source.outputs or {}).get("decision") == "terminate"
+
+    def _carried_at_least(self, edge: WorkflowEdge) -> Carried:
+        """What an edge carries independently of the outputs of its completed source."""
+        is_decided = isinstance(edge.condition, Unset) and edge.id not in self._graph.leaves
+        return "success" if is_decided else "pending"
+
+    def _carried_this_round(self, edge: WorkflowEdge) -> Carried:
+        source = self._state.nodes[edge.source_node_id]
+        if source.status not in ENDED:
+            return "pending"
+        if source.status == "completed":
+            return "success" if self._condition_holds(edge) else "skipped"
+        if source.status == "failed":
+            listens = edge.trigger_rule in TOLERANT
+            return "failed" if not listens or self._condition_holds(edge) else "skipped"
+        return "skipped"
+
+    def _condition_holds(self, edge: WorkflowEdge) -> bool:
+        if isinstance(edge.condition, Unset):
             return True
-    return False
+        if edge.id not in self._conditions:
+            self._conditions[edge.id] = self._decide(edge, edge.condition)
+        decided = self._conditions[edge.id]
+        if isinstance(decided, ExpressionFault):
+            raise ExpressionFault(f"the condition of edge {edge.id!r}: {decided}") from decided
+        return decided
 
-
-def is_settled(state: RunState, head: str) -> bool:
-    """Tell whether nothing in the loop is under way or about to be, and no back edge carries."""
-    return _round_ended(state, head) and not _goes_back(state, head)
-
-
-def goes_round(state: RunState, head: str) -> bool:
-    """Tell whether the loop's round is over and a back edge asks for another."""
-    return _round_ended(state, head) and _goes_back(state, head)
-
-
-def _round_ended(state: RunState, head: str) -> bool:
-    members = state.graph.loops[head].members
-    if any(state.nodes[member].status not in ENDED for member in members):
-        return False
-    inner = (other for other in state.graph.loops if other in members and other != head)
-    return not any(_goes_back(state, other) for other in inner)
-
-
-def _goes_back(state: RunState, head: str) -> bool:
-    back = state.graph.loops[head].back
-    return any(
-        _carried_this_round(state, edge) == "success" and not _ends_loop(state, edge)
-        for edge in back
-    )
-
-
-def _ends_loop(state: RunState, edge: WorkflowEdge) -> bool:
-    """A dispatch that carried out `terminate` gives its supervisor no other turn."""
-    source = state.nodes[edge.source_node_id]
-    is_dispatch = state.graph.nodes[edge.source_node_id].type_id == DISPATCH
-    return is_dispatch and (source.outputs or {}).get("decision") == "terminate"
-
-
-def _condition_holds(state: RunState, edge: WorkflowEdge) -> bool:
-    if isinstance(edge.condition, Unset):
-        return True
-    source = state.nodes[edge.source_node_id]
-    outputs = source.outputs or {}
-    known = scope(state) | {
-        "outputs": outputs,
-        "output": outputs,
-        "status": source.status,
-        "error": msgspec.to_builtins(source.error) if source.error else {},
-    }
-    try:
-        return holds(edge.condition, known)
-    except ExpressionFault as fault:
-        raise ExpressionFault(f"the condition of edge {edge.id!r}: {fault}") from fault
-
-
-def verdict(state: RunState, node_id: str, completing: Collection[str] = ()) -> Verdict:
-    """Apply the trigger rules. Edges with the same rule form a group, and every group must agree.
-
-    The nodes `completing` are taken as completed. What their edges carry is known only where no
-    condition and no loop decides it.
-    """
-    edges = state.graph.incoming[node_id]
-    if not edges:
-        return Verdict.READY
-    if not any(
-        edge.source_node_id in completing or state.nodes[edge.source_node_id].status in ENDED
-        for edge in edges
-    ):
-        # No rule decides on pending edges alone.
-        return Verdict.WAIT
-    groups: dict[TriggerRule, list[Carried]] = {}
-    for edge in edges:
-        carries = (
-            _carried_at_least(state, edge)
-            if edge.source_node_id in completing
-            else carried(state, edge)
-        )
-        groups.setdefault(edge.trigger_rule, []).append(carries)
-    verdicts = [_RULES[rule](values) for rule, values in groups.items()]
-    if Verdict.DEAD in verdicts:
-        return Verdict.DEAD
-    return Verdict.WAIT if Verdict.WAIT in verdicts else Verdict.READY
-
-
-def _carried_at_least(state: RunState, edge: WorkflowEdge) -> Carried:
-    """What an edge carries independently of the outputs of its completed source."""
-    is_decided = isinstance(edge.condition, Unset) and not any(
-        edge.target_node_id not in state.graph.loops[head].members
-        for head in state.graph.enclosing[edge.source_node_id]
-    )
-    return "success" if is_decided else "pending"
+    def _decide(self, edge: WorkflowEdge, condition: EdgeCondition) -> bool | ExpressionFault:
+        source = self._state.nodes[edge.source_node_id]
+        outputs = source.outputs or {}
+        if self._scope is None:
+            self._scope = scope(self._state)
+        known = self._scope | {
+            "outputs": outputs,
+            "output": outputs,
+            "status": source.status,
+            "error": msgspec.to_builtins(source.error) if source.error else {},
+        }
+        try:
+            return holds(condition, known)
+        except ExpressionFault as fault:
+            return fault
 
 
 def _all_success(values: list[Carried]) -> Verdict:

@@ -11,7 +11,7 @@ import msgspec
 
 from wopr.engine.fold import fold_all, keeps_payload
 from wopr.engine.limits import HostLimits
-from wopr.engine.plan import plan
+from wopr.engine.plan import wake_at
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
 from wopr.fleet.observed_ids import require_own
@@ -324,7 +324,7 @@ class Journal:
         if run.due_in is not None:
             return now + run.due_in
         in_flight = {*run.in_flight, *run.launch}
-        planned = plan(burst.state, burst.now, self.limits, in_flight=in_flight).wake_at
+        planned = wake_at(burst.state, burst.now, self.limits, in_flight=in_flight)
         due = [until for until in run.parked.values() if until is not None]
         if burst.state.status == "paused" or not due:
             return planned

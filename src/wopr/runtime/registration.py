@@ -124,6 +124,8 @@ class DefinitionLimits:
 
 
 _DEFAULT_LIMITS: Final = DefinitionLimits()
+# Nodes that can head a loop. Each step of a run looks at all loops.
+MAX_LOOPS: Final = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,7 @@ def _count_faults(
     for path, count, most, unit in (
         ("", len(msgspec.json.encode(document)), limits.max_bytes, "bytes"),
         ("nodes", len(nodes) if is_list(nodes) else 0, limits.max_nodes, "nodes"),
+        ("nodes", _loop_count(definition, registry), MAX_LOOPS, "nodes that can head a loop"),
         ("edges", len(edges) if is_list(edges) else 0, limits.max_edges, "edges"),
         ("description", described, DESCRIPTION_BYTES, "bytes of description"),
         ("", len(sources), limits.max_expressions, "expressions"),
@@ -234,6 +237,11 @@ def _count_faults(
         if count > most:
             message = f"the definition has {count} {unit}, and at most {most} are allowed"
             yield Fault(path=path, message=message)
+
+
+def _loop_count(definition: JsonObject, registry: NodeRegistry) -> int:
+    reentrant = registry.reentrant
+    return sum(str(node.get("typeId")) in reentrant for node in members_of(definition, "nodes"))
 
 
 def _expressions(definition: JsonObject, registry: NodeRegistry) -> Iterator[str]:
