@@ -95,6 +95,8 @@ async def test_a_foreign_workflow_is_unknown_and_its_name_is_free(shared: Store)
     assert await shared.workflow(OTHER, "greet", None) is None
     assert await shared.workflow(OTHER, "greet", "1") is None
     assert await shared.workflows(OTHER, None, 10) == []
+    assert await shared.workflow_ids(OTHER, 10) == []
+    assert await shared.known_workflows(OTHER, ["greet"]) == set()
     assert await shared.workflow_versions(OTHER, "greet", 10, 0) == []
 
     assert await shared.put_workflow(OTHER, workflow(body=b"theirs"))

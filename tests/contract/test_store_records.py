@@ -57,6 +57,23 @@ async def test_workflows_are_listed_by_id_in_their_newest_version(store: Store) 
     ]
 
 
+async def test_ids_of_workflows_are_listed_without_their_definitions(store: Store) -> None:
+    for name in ("c", "a", "b"):
+        await store.put_workflow(TENANT, workflow(name, "1"))
+        await store.put_workflow(TENANT, workflow(name, "2"))
+
+    assert await store.workflow_ids(TENANT, 2) == ["a", "b"]
+    assert await store.workflow_ids(TENANT, 9) == ["a", "b", "c"]
+
+
+async def test_workflows_are_known_by_their_ids_to_their_tenant(store: Store) -> None:
+    await store.put_workflow(TENANT, workflow("a"))
+    await store.put_workflow(OTHER, workflow("b"))
+
+    assert await store.known_workflows(TENANT, ["a", "b", "c", "a\0"]) == {"a"}
+    assert await store.known_workflows(TENANT, []) == set()
+
+
 async def test_a_key_is_found_by_its_hash(store: Store) -> None:
     row = replace(key(), is_test=True, expires_at=T0 + 9)
 

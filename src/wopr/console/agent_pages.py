@@ -15,10 +15,12 @@ from wopr.console.workflow_pages import TEXT, pretty_source
 from wopr.http.answers import Answer
 from wopr.protocol.documents import Unset, encode
 from wopr.protocol.workflow import WorkflowDefinition
-from wopr.store.port import SHARED
+from wopr.store.port import SHARED, Workflows
 
-# So many workflows are looked through for those that name an agent, and so many of them shown.
+# So many workflows are looked through for those that name an agent, so many at once, and so many
+# of them shown.
 _SEARCHED: Final = 1000
+_AT_ONCE: Final = 10
 _SHOWN: Final = 20
 _WORKFLOW: Final = msgspec.json.Decoder(WorkflowDefinition)
 # A manifest holds the agent's prompt, which the inventory keeps back: it is for those who write it.
@@ -45,8 +47,8 @@ async def show_agent(visit: Visit) -> Answer:
         versions=await agents.versions(visit.tenant, name),
         query="?" + urlencode({"version": installed.manifest.version}),
         source=pretty_source(encode(installed.manifest)) if visit.may(WRITE) else "",
-        workflows=workflows[:_SHOWN],
-        runs=await recent_runs(visit, workflows[:_SHOWN]),
+        workflows=workflows,
+        runs=await recent_runs(visit, workflows),
         feedback=await recent_feedback(visit, agent_id=name),
     )
 
@@ -61,14 +63,27 @@ async def show_manifest(visit: Visit) -> Answer:
 
 
 async def _workflows_with(visit: Visit, agent_id: str) -> list[str]:
-    """The workflows whose newest version names the agent, by id."""
-    written, found = encode(agent_id), set[str]()
-    for owner in (visit.tenant, SHARED):
-        for row in await visit.host.store.workflows(owner, None, _SEARCHED):
+    """The first workflows, by id, whose newest version names the agent."""
+    found = set[str]()
+    async with visit.host.heavy_reads.turn(visit.tenant):
+        for owner in (visit.tenant, SHARED):
+            found |= await workflows_naming(visit.host.store, owner, agent_id)
+    return sorted(found)[:_SHOWN]
+
+
+async def workflows_naming(store: Workflows, owner: str, agent_id: str) -> set[str]:
+    """The first workflows of one owner that name the agent; few definitions are held at once."""
+    written, found, after = encode(agent_id), set[str](), None
+    for _ in range(0, _SEARCHED, _AT_ONCE):
+        rows = await store.workflows(owner, after, _AT_ONCE)
+        for row in rows:
             # Most definitions are passed over without being decoded.
             if written in row.body and _names(_WORKFLOW.decode(row.body), agent_id):
                 found.add(row.workflow_id)
-    return sorted(found)
+        if len(rows) < _AT_ONCE or len(found) >= _SHOWN:
+            break
+        after = rows[-1].workflow_id
+    return found
 
 
 def _names(definition: WorkflowDefinition, agent_id: str) -> bool:

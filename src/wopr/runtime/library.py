@@ -64,8 +64,10 @@ CHECK_WAIT_SECONDS = 30
 # After so long the newest version is read again, behind the caller that finds it so old. A new
 # version is heard of at once: from this process when it registers one, else by a notification.
 NEWEST_KEPT_MS = 60_000
-# How many workflows of a tenant are looked at for a suggestion.
+# How many ids of a tenant are compared for a suggestion, and how long they may be: the time of a
+# comparison grows with the square of the length.
 MOST_SUGGESTED = 200
+LONGEST_SUGGESTED = 64
 MODEL_SUPERVISOR = declared_as(model_supervisor)
 _AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
@@ -157,18 +159,14 @@ class Library:
             limits=self._limits,
         )
         definition = check() if is_small(document) else await self.check_large(tenant, check)
-        unknown: list[Fault] = []
+        children = list(child_workflows(document))
         known = {definition.id, *alongside}
-        for path, child in child_workflows(document):
-            if child in known:
-                continue
-            if await self._has(tenant, child):
-                known.add(child)
-                continue
-            message = f"there is no workflow {shown(child)!r}; register it first"
-            unknown.append(Fault(path=path, message=message))
-            if len(unknown) > MOST_FAULTS:
-                break
+        known |= await self._known(tenant, {child for _, child in children} - known)
+        unknown = [
+            Fault(path=path, message=f"there is no workflow {shown(child)!r}; register it first")
+            for path, child in children
+            if child not in known
+        ]
         if unknown:
             raise refused(first_faults(unknown), "definition", code="unknown_child_workflow")
         return definition
@@ -185,11 +183,12 @@ class Library:
             message = "The host checks other large definitions. Try again in 10 seconds."
             raise Unavailable(message, retry_after=10) from busy
 
-    async def _has(self, tenant: str, workflow_id: str) -> bool:
-        for owner in (tenant, SHARED):
-            if await self._store.workflow(owner, workflow_id, None) is not None:
-                return True
-        return False
+    async def _known(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these workflows that the tenant can run."""
+        if not workflow_ids:
+            return set()
+        own = await self._store.known_workflows(tenant, workflow_ids)
+        return own | await self._store.known_workflows(SHARED, workflow_ids)
 
     async def register(
         self,
@@ -268,21 +267,29 @@ class Library:
 
     async def row(self, tenant: str, workflow_id: str, version: str | None = None) -> WorkflowRow:
         """The registered definition as it came."""
+        row = await self._find(tenant, workflow_id, version)
+        if row is None:
+            raise NotFound(await self._no_workflow(tenant, workflow_id, version))
+        return row
+
+    async def _find(
+        self, tenant: str, workflow_id: str, version: str | None = None
+    ) -> WorkflowRow | None:
         for owner in (tenant, SHARED):
             row = await self._store.workflow(owner, workflow_id, version)
             if row is not None:
                 return row
-        raise NotFound(await self._no_workflow(tenant, workflow_id, version))
+        return None
 
     async def _no_workflow(self, tenant: str, workflow_id: str, version: str | None) -> str:
         """Say what is missing, with the nearest id among the workflows that the tenant can run."""
+        if version is not None and await self._known(tenant, [workflow_id]):
+            return f"there is no version {shown(version)!r} of workflow {shown(workflow_id)!r}"
         names: set[str] = set()
-        for owner in (tenant, SHARED):
-            if version is not None and await self._store.workflow(owner, workflow_id, None):
-                return f"there is no version {shown(version)!r} of workflow {shown(workflow_id)!r}"
-            rows = await self._store.workflows(owner, None, MOST_SUGGESTED)
-            names |= {row.workflow_id for row in rows}
-        near = nearest(workflow_id, names)
+        if len(workflow_id) <= LONGEST_SUGGESTED:
+            for owner in (tenant, SHARED):
+                names.update(await self._store.workflow_ids(owner, MOST_SUGGESTED))
+        near = nearest(workflow_id, {name for name in names if len(name) <= LONGEST_SUGGESTED})
         return f"there is no workflow {shown(workflow_id)!r}" + (
             "" if near is None else f": did you mean {near!r}?"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -35,6 +36,14 @@ class Workflows(Protocol):
 
     async def workflows(self, tenant: str, after: str | None, limit: int) -> list[WorkflowRow]:
         """The newest version of each definition, by id, after the given id."""
+        ...
+
+    async def workflow_ids(self, tenant: str, limit: int) -> list[str]:
+        """The first ids of definitions, in order. No definition is read."""
+        ...
+
+    async def known_workflows(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these ids that have a definition. No definition is read."""
         ...
 
     async def workflow_versions(

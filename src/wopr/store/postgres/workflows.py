@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 
 from wopr.store.port import WorkflowRow
@@ -27,8 +28,8 @@ ORDER BY w.registered_at DESC, w.place DESC LIMIT %s OFFSET %s
 """
 
 # From one id to the next, so that a page costs its length and not all versions.
-_NEWEST_OF_EACH = f"""
-WITH RECURSIVE known (workflow_id, n) AS (
+_FROM_ID_TO_ID = """
+known (workflow_id, n) AS (
     (SELECT workflow_id, 1 FROM workflows
     WHERE tenant = %s AND workflow_id > %s ORDER BY workflow_id LIMIT 1)
     UNION ALL
@@ -37,10 +38,19 @@ WITH RECURSIVE known (workflow_id, n) AS (
         WHERE f.tenant = %s AND f.workflow_id > known.workflow_id ORDER BY f.workflow_id LIMIT 1
     ) following WHERE known.n < %s
 )
+"""
+_IDS = f"WITH RECURSIVE {_FROM_ID_TO_ID} SELECT workflow_id FROM known"
+_NEWEST_OF_EACH = f"""
+WITH RECURSIVE {_FROM_ID_TO_ID}
 SELECT {WORKFLOW_COLUMNS} FROM known, LATERAL (
     SELECT * FROM workflows n WHERE n.tenant = %s AND n.workflow_id = known.workflow_id
     ORDER BY n.registered_at DESC, n.place DESC LIMIT 1
 ) w ORDER BY known.n
+"""
+
+_KNOWN = """
+SELECT asked.id FROM unnest(%s::text[]) AS asked (id)
+WHERE EXISTS (SELECT 1 FROM workflows w WHERE w.tenant = %s AND w.workflow_id = asked.id)
 """
 
 
@@ -66,6 +76,16 @@ class PostgresWorkflows(Part):
         values = (tenant, after or "", tenant, limit, tenant)
         rows = await self._db.read(tenant, _NEWEST_OF_EACH, values) if limit > 0 else []
         return [workflow_row(row) for row in rows]
+
+    async def workflow_ids(self, tenant: str, limit: int) -> list[str]:
+        """The first ids of definitions, in order."""
+        rows = await self._db.read(tenant, _IDS, (tenant, "", tenant, limit))
+        return sorted(row[0] for row in rows)
+
+    async def known_workflows(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these ids that have a definition."""
+        rows = await self._db.read(tenant, _KNOWN, (list(workflow_ids), tenant))
+        return {row[0] for row in rows}
 
     async def workflow_versions(
         self, tenant: str, workflow_id: str, limit: int, offset: int

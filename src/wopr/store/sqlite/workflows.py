@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from functools import partial
 
 from wopr.store.port import WorkflowRow
 from wopr.store.sql.definitions import require_same_workflow
 from wopr.store.sql.rows import WORKFLOW_COLUMNS, workflow_row
+from wopr.store.sqlite.fleet_runs import as_array
 from wopr.store.sqlite.part import Part
 
 _DIGEST = "SELECT digest FROM workflows WHERE tenant = ? AND workflow_id = ? AND version = ?"
@@ -44,6 +46,15 @@ FROM (
 ORDER BY known.workflow_id
 """
 
+_IDS = """
+SELECT DISTINCT workflow_id FROM workflows WHERE tenant = ? ORDER BY workflow_id LIMIT ?
+"""
+
+_KNOWN = """
+SELECT value FROM json_each(?) AS known
+WHERE EXISTS (SELECT 1 FROM workflows w WHERE w.tenant = ? AND w.workflow_id = known.value)
+"""
+
 
 class SqliteWorkflows(Part):
     """`Workflows` on SQLite."""
@@ -66,6 +77,15 @@ class SqliteWorkflows(Part):
         """The newest version of each definition, by id."""
         rows = await self._reader.far(_NEWEST_OF_EACH, (tenant, after or "", limit, tenant))
         return [workflow_row(row) for row in rows]
+
+    async def workflow_ids(self, tenant: str, limit: int) -> list[str]:
+        """The first ids of definitions, in order."""
+        return [row[0] for row in await self._reader.far(_IDS, (tenant, limit))]
+
+    async def known_workflows(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
+        """Those of these ids that have a definition."""
+        rows = await self._reader.far(_KNOWN, (as_array(workflow_ids), tenant))
+        return {row[0] for row in rows}
 
     async def workflow_versions(
         self, tenant: str, workflow_id: str, limit: int, offset: int
