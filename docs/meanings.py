@@ -289,7 +289,7 @@ RUNS: Final[dict[str, str]] = {
     "loop_limit_exceeded": "A loop went round too often.",
     "budget_exhausted": "The run's budget is spent.",
     "token_budget_exceeded": "More tokens than the run may use.",
-    "quota_exceeded": "A quota of the tenant is used up, such as its active runs or the model tokens of a day.",
+    "quota_exceeded": "A quota of the tenant is used up, such as its active runs, its stored bytes or the model tokens of a day.",
     "capability_not_provided": "A node needs a runtime capability that this host does not provide.",
     "engine_version_mismatch": "The log is of an engine version that this host cannot continue.",
     "version_out_of_range": "A pinned version lies outside what the node's code still knows.",

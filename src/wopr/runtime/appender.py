@@ -17,12 +17,12 @@ import msgspec
 from msgspec.structs import replace
 
 from wopr.engine.fold import fold, keeps_payload
-from wopr.engine.outcome import NodeFailure
+from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
 from wopr.engine.state import RunState
 from wopr.protocol.agents import agent_of_payload
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import is_advertised, may_emit
-from wopr.protocol.errors import Unavailable
+from wopr.protocol.errors import QuotaExceeded, Unavailable
 from wopr.protocol.events import EVENT_TYPES, RunEvent, is_known_type
 from wopr.protocol.offloading import WorkFailed, offload_to_thread
 from wopr.protocol.payloads.check import faults
@@ -63,6 +63,8 @@ _EXECUTIONS = frozenset(
 )
 
 
+# Outputs of a node that are written beyond the quotas of its tenant. An error has as many bytes.
+SMALL_OUTPUTS_BYTES = 1024
 # What ends a node or a run is written however large the run's data is.
 _ENDS = frozenset({"node.failed", "node.cancelled", "run.failed", "run.cancelled"})
 
@@ -203,6 +205,7 @@ class Burst(Appender):
         limits: DataLimits,
         log_bytes: int,
         spilled: Spilled,
+        refusal: QuotaExceeded | None = None,
     ) -> None:
         super().__init__(redactor=redactor, guard=guard, new_id=new_id, limits=limits)
         # Bytes of the run's data, those of this batch included.
@@ -214,6 +217,8 @@ class Burst(Appender):
         self.state = state
         self.first = state.next_sequence
         self.now = now
+        # Why nodes write no more: their tenant is far beyond a quota of bytes.
+        self.refusal = refusal
         self.artifacts: list[Artifact] = []
         self.wishes: list[Wish] = []
         self.children: list[Batch] = []
@@ -265,6 +270,27 @@ class Burst(Appender):
         A value that is stored as an artifact counts whole: to encode it takes as long as ever.
         """
         return len(self.events) >= LARGEST_BURST or self.encoded_bytes > LARGEST_BURST_BYTES
+
+    def check_room(self) -> None:
+        """Fail the node that would write although its tenant is far beyond a quota of bytes."""
+        if self.refusal is not None:
+            raise NodeFailure(
+                self.refusal.message,
+                code=self.refusal.code,
+                retryable=False,
+                details=dict(self.refusal.details),
+            )
+
+    def check_outcome(self, outcome: Outcome) -> None:
+        """Fail the node that would ask, or end with more than small outputs, in the same case."""
+        if self.refusal is None:
+            return
+        is_large = (
+            isinstance(outcome, Completed)
+            and len(encoded_value(outcome.outputs)) > SMALL_OUTPUTS_BYTES
+        )
+        if is_large or isinstance(outcome, Suspended):
+            self.check_room()
 
     def copy(self, source: RunEvent, ids: dict[str, str]) -> None:
         """Take over an event of another run: everything stays but whose it is.

@@ -98,9 +98,12 @@ class NodeCall:
     def write(self, burst: Burst) -> int:
         """Add what was emitted so far to the burst, in order; answer how much that was.
 
-        A burst that loses a race is written again, so the drafts stay until `forget`.
+        A burst that loses a race is written again, so the drafts stay until `forget`. Raises
+        `NodeFailure` when the tenant is far beyond a quota of bytes.
         """
         drafts = tuple(self._drafts)
+        if drafts:
+            burst.check_room()
         for draft in drafts:
             draft(burst)
         return len(drafts)

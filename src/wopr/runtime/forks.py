@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wopr.engine.fold import INTERRUPTED_BY_FORK
 from wopr.engine.limits import node_deadline
+from wopr.engine.outcome import NodeFailure
 from wopr.engine.plan import plan
 from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
@@ -131,7 +132,7 @@ class Forks:
         if len(events) < fork.from_seq:
             return False
         ids = await self._known_ids(run, events)
-        while run.state.next_sequence < fork.from_seq:
+        while run.state.next_sequence < fork.from_seq and not await self._is_stopped(run):
             burst = self._journal.burst(run)
             end = min(run.state.next_sequence + COPIED_AT_ONCE, fork.from_seq)
             copy_events(burst, events[run.state.next_sequence : end], ids)
@@ -161,8 +162,19 @@ class Forks:
     async def _fail(self, run: ActiveRun, fork: Fork) -> None:
         """End a fork whose source was deleted before all of it was read."""
         burst = self._journal.burst(run)
-        _end(run, burst, f"the source run {fork.source_run_id} is gone")
+        _end(run, burst, _incomplete(f"the source run {fork.source_run_id} is gone"))
         await self._commit(run, burst)
+
+    async def _is_stopped(self, run: ActiveRun) -> bool:
+        """End a fork that would write far beyond a quota of its tenant; whether it was."""
+        burst = self._journal.burst(run)
+        try:
+            burst.check_room()
+        except NodeFailure as failure:
+            _end(run, burst, failure.error)
+            await self._commit(run, burst)
+            return True
+        return False
 
     async def _commit(self, run: ActiveRun, burst: Burst) -> None:
         if await self._journal.commit(run, burst):
@@ -182,6 +194,9 @@ class Forks:
         if script is None:
             return False
         while not run.state.is_terminal:
+            # One that is paused waits on, also beyond a quota.
+            if run.state.status != "paused" and await self._is_stopped(run):
+                break
             burst = self._journal.replay_burst(run, script)
             self._fill(run, burst)
             run.launch.clear()
@@ -220,7 +235,8 @@ class Forks:
         """Work out events until the burst is full, the run ends, or nothing more can happen."""
         while not burst.state.is_terminal and not burst.is_full:
             if burst.script.has_diverged and _holds_masked_values(run):
-                _end(run, burst, "the source run's sensitive values are on record only masked")
+                message = "the source run's sensitive values are on record only masked"
+                _end(run, burst, _incomplete(message))
                 return
             # The clock is that of what came next, also for what the engine makes of it.
             burst.look_up_time()
@@ -350,9 +366,13 @@ def _is_same_skip(step: Step, event: RunEvent) -> bool:
     return isinstance(step, Skip) and event.type == "node.skipped" and is_about(step, event)
 
 
-def _end(run: ActiveRun, burst: Burst, message: str) -> None:
-    """Fail a fork that lacks what it needs of its source."""
-    error = RunError(code="replay_source_missing", message=message, retryable=False)
+def _incomplete(message: str) -> RunError:
+    """The error of a fork that lacks what it needs of its source."""
+    return RunError(code="replay_source_missing", message=message, retryable=False)
+
+
+def _end(run: ActiveRun, burst: Burst, error: RunError) -> None:
+    """Fail a fork."""
     stop_nodes(run, burst, "run-failed")
     burst.add("run.failed", {"error": error_json(error)})
 

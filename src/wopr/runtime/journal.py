@@ -200,6 +200,7 @@ class Journal:
             limits=self.data_limits,
             log_bytes=run.log_bytes,
             spilled=run.spilled,
+            refusal=self.quotas.beyond(run.state.identity.tenant),
         )
 
     def replay_burst(self, run: ActiveRun, script: Script) -> ReplayBurst:
@@ -214,6 +215,7 @@ class Journal:
             limits=self.data_limits,
             log_bytes=run.log_bytes,
             spilled=run.spilled,
+            refusal=self.quotas.beyond(run.state.identity.tenant),
         )
 
     async def commit(

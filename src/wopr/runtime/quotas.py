@@ -33,6 +33,9 @@ REFRESH_SECONDS: Final = 1.0
 REREAD_ROUNDS: Final = 5
 # When to come back after a quota of stored data: it shrinks with retention.
 STORED_RETRY_SECONDS: Final = 60
+# How far beyond its quotas of bytes a tenant is when its runs that have begun write no more, in
+# percent of the quota.
+RUNS_STOP_PERCENT: Final = 110
 
 # Quotas whose use is kept in the store for each tenant, for metrics.
 STORED_QUOTAS: Final = ("activeRuns", "storedBytes", "artifactBytes", "workflowVersions", "agents")
@@ -125,6 +128,8 @@ class Quotas:
         # stored, by quota.
         self._seen: set[str] = set()
         self._full: dict[str, dict[str, QuotaExceeded]] = {}
+        # The refusals of tenants so far beyond a quota of bytes that their runs write no more.
+        self._beyond: dict[str, QuotaExceeded] = {}
         # Open streams of a tenant and of a key of it, as the stream limits count them.
         self.open_streams: Callable[[str, str], tuple[int, int]] | None = None
         # Runs of a tenant that wait for a turn in this process.
@@ -168,6 +173,7 @@ class Quotas:
 
     def appended(self, tenant: str, events: int) -> None:
         """Count events that were appended. A tenant that is over its rate is delayed."""
+        self._seen.add(tenant)
         rate = self.limit("eventsPerSecond", tenant)
         if rate:
             self._events.charge(tenant, events, rate=rate)
@@ -203,6 +209,13 @@ class Quotas:
         if full is not None and "storedBytes" in full:
             raise full["storedBytes"].with_traceback(None)
 
+    def beyond(self, tenant: str) -> QuotaExceeded | None:
+        """Return why the nodes of a tenant write no more, or None.
+
+        This is for every batch of events: it does not ask the store.
+        """
+        return self._beyond.get(tenant)
+
     async def check_write(self, tenant: str, counted: str = "storedBytes") -> None:
         """Raise `QuotaExceeded` for a tenant beyond its stored bytes or the quota `counted`."""
         use = _stored(await self._store.usage(tenant, self._now()))
@@ -235,11 +248,17 @@ class Quotas:
         """Find out which of the tenants that write are over a quota of what is stored."""
         seen, self._seen = self._seen, set()
         for tenant in seen | self._full.keys():
-            excess = self._excess(tenant, await self._store.usage(tenant, self._now()))
+            usage = await self._store.usage(tenant, self._now())
+            excess = self._excess(tenant, usage)
             if excess:
                 self._full[tenant] = excess
             else:
                 self._full.pop(tenant, None)
+            quota = self._stopping_quota(tenant, usage)
+            if quota:
+                self._beyond[tenant] = excess[quota]
+            else:
+                self._beyond.pop(tenant, None)
 
     def _excess(self, tenant: str, usage: StoredUsage) -> dict[str, QuotaExceeded]:
         counted = (
@@ -253,6 +272,15 @@ class Quotas:
             if limit and current >= limit:
                 found[quota] = _exceeded(quota, limit, current, retry_after)
         return found
+
+    def _stopping_quota(self, tenant: str, usage: StoredUsage) -> str:
+        """Name the quota that a tenant is so far beyond that its runs write no more, or ""."""
+        stored = _stored(usage)
+        for quota in ("storedBytes", "artifactBytes"):
+            limit = self.limit(quota, tenant)
+            if limit and stored[quota] * 100 > limit * RUNS_STOP_PERCENT:
+                return quota
+        return ""
 
     def _queued(self, tenant: str, usage: StoredUsage) -> int:
         """Runs that are due. Those that wait for a turn here may not be due in the store."""

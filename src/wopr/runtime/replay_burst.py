@@ -10,6 +10,7 @@ from wopr.engine.history import moved_by
 from wopr.engine.replay import CHANGED_PROMPT, Record, asked_key, divergence, is_about
 from wopr.engine.state import RunState
 from wopr.engine.steps import Step
+from wopr.protocol.errors import QuotaExceeded
 from wopr.protocol.events import RunEvent
 from wopr.protocol.times import to_iso
 from wopr.runtime.appender import Burst, DataLimits, Guard
@@ -59,6 +60,7 @@ class ReplayBurst(Burst):
         limits: DataLimits,
         log_bytes: int,
         spilled: Spilled,
+        refusal: QuotaExceeded | None = None,
     ) -> None:
         # The record's time, not the host's: two replays of a run are alike, whenever they run.
         now = state.updated_at
@@ -72,6 +74,7 @@ class ReplayBurst(Burst):
             limits=limits,
             log_bytes=log_bytes,
             spilled=spilled,
+            refusal=refusal,
         )
         self.script = script
         self._is_repeating = False

@@ -10,7 +10,7 @@ import msgspec
 from wopr.engine.outcome import Completed, Failed, NodeFailure, Outcome, Suspended
 from wopr.engine.plan import plan
 from wopr.engine.state import RunState
-from wopr.engine.steps import Breach, Resume, Start, Step
+from wopr.engine.steps import Breach, FailRun, Resume, Start, Step
 from wopr.nodes.llm_config import AgentConfig
 from wopr.nodes.llm_plan import needed_tools
 from wopr.nodes.registry import NodeType
@@ -62,15 +62,21 @@ class Stepping:
             if not possible:
                 run.missing_types = _missing_types(run, burst.state, steps)
                 return False
-            for step in possible:
-                if isinstance(step, Start):
-                    self.start_node(run, burst, step)
-                elif isinstance(step, Resume):
-                    self.resume_node(run, burst, step)
-                else:
-                    take(run, burst, step)
+            self._take(run, burst, possible)
         run.missing_types = {}
         return False
+
+    def _take(self, run: ActiveRun, burst: Burst, steps: Sequence[Step]) -> None:
+        """Take steps that were planned together: the starts of nodes, or other steps."""
+        if _lacks_room(run, burst, steps[0]):
+            return
+        for step in steps:
+            if isinstance(step, Start):
+                self.start_node(run, burst, step)
+            elif isinstance(step, Resume):
+                self.resume_node(run, burst, step)
+            else:
+                take(run, burst, step)
 
     def _lacks_memory(self, run: ActiveRun, burst: Burst, step: Step) -> bool:
         """Whether a step starts a node that waits until there is memory for its run."""
@@ -178,6 +184,7 @@ class Stepping:
     def _settle(self, run: ActiveRun, burst: Burst, call: AgentCall, outcome: Outcome) -> None:
         try:
             call.write(burst)
+            burst.check_outcome(outcome)
         except NodeFailure as failure:
             outcome = Failed(failure.error)
         if isinstance(outcome, Completed):
@@ -229,6 +236,22 @@ def _has_too_much_data(run: ActiveRun, burst: Burst) -> bool:
         stop_nodes(run, burst, failure.error.code)
         burst.add("run.failed", {"error": error_json(failure.error)})
     return True
+
+
+def _lacks_room(run: ActiveRun, burst: Burst, step: Step) -> bool:
+    """Fail a run that would start a node far beyond a quota of its tenant; whether it was.
+
+    The nodes that handle a failure are not started either.
+    """
+    if not isinstance(step, Start):
+        return False
+    try:
+        burst.check_room()
+    except NodeFailure as failure:
+        fail_node(burst, step.node_id, failure.error, max(1, step.attempt))
+        take(run, burst, FailRun(step.node_id, failure.error))
+        return True
+    return False
 
 
 def _lacks_code(run: ActiveRun, step: Step) -> bool:
