@@ -88,8 +88,9 @@ def test_a_disguised_bomb_is_refused_or_stopped_while_others_are_served(tmp_path
 
     for at_registration, at_start in zip(registered, begun, strict=True):
         if at_registration.status_code == 201:
-            assert at_start.status_code == 400
-            assert "could not be checked: " in at_start.json()["message"]
+            # The checks of one tenant wait for each other, and the last of them for too long.
+            assert at_start.status_code in (400, 503)
+            assert re.search("could not be checked: |for its turn", at_start.json()["message"])
         else:
             assert at_registration.status_code == 400
             assert re.search("expands to|names no part", at_registration.json()["message"])

@@ -13,8 +13,9 @@ from tests.wire.schemas import tree
 
 from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json
+from wopr.protocol.errors import Unavailable
 from wopr.protocol.offloading import WorkFailed
-from wopr.runtime.subprocess_pool import PoolLimits, SubprocessPool
+from wopr.runtime.subprocess_pool import PoolLimits, SubprocessPool, Turns
 
 pytestmark = pytest.mark.anyio
 LONG = 600
@@ -104,3 +105,40 @@ async def test_subprocesses_end_with_the_pool() -> None:
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_call_for_which_too_many_others_wait_is_told_to_come_back() -> None:
+    turns = Turns(1, most_waiting=1)
+
+    async with anyio.create_task_group() as tasks, turns.turn("a", 1):
+        tasks.start_soon(_wait_for_turn, turns)
+        await anyio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
+        with pytest.raises(Unavailable, match="1 other checks of this tenant wait") as refused:
+            await _wait_for_turn(turns)
+        assert refused.value.retry_after == 2
+        tasks.cancel_scope.cancel()
+
+
+async def _wait_for_turn(turns: Turns) -> None:
+    async with turns.turn("a", LONG):
+        pass
+
+
+async def test_a_call_for_which_no_place_gets_free_in_time_is_told_to_come_back() -> None:
+    turns = Turns(1)
+
+    async with turns.turn("a", 1):
+        with pytest.raises(Unavailable, match="waited 0 s for its turn"):
+            async with turns.turn("b", 0):
+                pass
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+async def test_a_call_for_which_no_subprocess_starts_is_told_to_come_back(
+    pool: SubprocessPool, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr("sys.executable", program)
+
+    with pytest.raises(Unavailable, match="could not start a subprocess"):
+        await pool.call("a", process_id)

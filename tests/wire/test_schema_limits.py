@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
+from tests.wire.definitions import edge, node, workflow
 from tests.wire.host import ACME, served
 from tests.wire.refusals import refusal
 from tests.wire.schemas import bomb, tree
@@ -142,3 +144,46 @@ def test_the_operator_sets_how_large_a_schema_may_be(tmp_path: Path) -> None:
 
     assert "expands to 37 subschemas" in told["message"]
     assert "at most 10 are allowed" in told["message"]
+
+
+def test_a_request_whose_check_cannot_begin_is_told_to_come_back(tmp_path: Path) -> None:
+    definition = workflow([node("a")], configurableSchema=tree())
+    body: JsonObject = {"workflowId": definition["id"], "configurable": {"size": 1}}
+
+    with (
+        served(tmp_path, WOPR_CHECK_WAIT_SECONDS="0.001") as host,
+        Wire(host.url, ACME) as acme,
+        ThreadPoolExecutor(max_workers=10) as senders,
+    ):
+        acme.register(definition)
+        answers = list(senders.map(partial(acme.post, "/v1/runs"), [body] * 10))
+
+    busy = [answer for answer in answers if answer.status_code != 201]
+    assert 1 <= len(busy) <= 9
+    assert {refusal(answer, 503)["error"] for answer in busy} == {"service_unavailable"}
+    assert {answer.headers["Retry-After"] for answer in busy} == {"2"}
+    assert "a check waited 0.001 s for its turn" in busy[0].text
+
+
+def test_a_node_whose_check_cannot_begin_is_called_again(tmp_path: Path) -> None:
+    write = {"channelName": "tree", "value": {"size": 1}}
+    definition = workflow(
+        [
+            node("wait", "core.delay", config={"delayMs": 300}),
+            node("write", "core.channelWrite", config=write),
+        ],
+        edges=[edge("wait", "write")],
+        channels={"tree": {"reducer": "replace", "schema": tree()}},
+    )
+
+    with (
+        served(tmp_path, WOPR_CHECK_WAIT_SECONDS="0.001") as host,
+        Wire(host.url, ACME) as acme,
+    ):
+        acme.register(definition)
+        runs = [acme.create(definition["id"]) for _ in range(5)]
+        ended = [acme.finished(run_id) for run_id in runs]
+        log = host.log()
+
+    assert {run["status"] for run in ended} == {"completed"}
+    assert "a check waited 0.001 s for its turn" in log

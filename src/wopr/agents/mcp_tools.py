@@ -23,6 +23,7 @@ from wopr.agents.mcp_sessions import McpSessions, reason_of
 from wopr.nodes.tools import SecretOf, Tool, ToolContext, ToolFault, Transport
 from wopr.protocol.checking import UserSchema, Violation
 from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.errors import Unavailable
 
 MOST_PAGES: Final = 20
 # The member of a call's `_meta` that is the same for every attempt at it.
@@ -102,7 +103,12 @@ class McpTool:
             return
         schema = UserSchema(self.tool.output, mask="a value")
         returned: Json = result.structured_content
-        for violation in await self.check(tenant, lambda: schema.violations(returned)):
+        try:
+            found = await self.check(tenant, lambda: schema.violations(returned))
+        except Unavailable as busy:
+            # The tool has done its work. A node that began anew would have it done twice.
+            raise ToolFault(f"the result could not be checked: {busy}") from busy
+        for violation in found:
             place = violation.place() or "the whole"
             raise ToolFault(f"the result does not fit its schema: {place}: {violation.message}")
 

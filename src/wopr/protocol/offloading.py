@@ -31,7 +31,10 @@ class WorkNeeded(Exception):
 
 
 class WorkFailed(Exception):
-    """The work was stopped at its deadline, ran out of memory, or could not be started in time."""
+    """The work was stopped at its deadline or ran out of memory. It would fail again.
+
+    Work that could not begin, because too much other work waits, raises `Unavailable` instead.
+    """
 
 
 Results: TypeAlias = Mapping[bytes, "Json | WorkFailed"]

@@ -18,8 +18,7 @@ from wopr.engine.triggers import scope
 from wopr.nodes.context import ChildView, LogLevel
 from wopr.protocol.checking import UserSchema, Violation
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
-from wopr.protocol.errors import DescendantLimit, QuotaExceeded, Unavailable
-from wopr.protocol.offloading import WorkFailed
+from wopr.protocol.errors import DescendantLimit, QuotaExceeded
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.appender import Burst, encoded_value
@@ -370,13 +369,10 @@ class NodeCall:
         if len(body) <= LARGE_BYTES:
             return redactor.json(value)
         subprocesses = self._advancer.journal.library.subprocesses
-        try:
-            return await subprocesses.in_thread(
-                self.tenant,
-                lambda: redactor.json(value) if redactor.may_hold_secret(body) else value,
-            )
-        except WorkFailed as failed:
-            raise Unavailable(f"a value is too large to be redacted now: {failed}") from failed
+        return await subprocesses.in_thread(
+            self.tenant,
+            lambda: redactor.json(value) if redactor.may_hold_secret(body) else value,
+        )
 
     def _kept(self, outcome: bytes, invocation_id: str) -> bytes:
         """An outcome as it is stored: sealed where it may hold what the run hides, or is to hide."""

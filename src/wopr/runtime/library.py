@@ -27,7 +27,6 @@ from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import granted
 from wopr.protocol.errors import NotFound, Unavailable
 from wopr.protocol.names import nearest, shown
-from wopr.protocol.offloading import WorkFailed
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 from wopr.runtime.child_workflows import (
     Interface,
@@ -179,7 +178,7 @@ class Library:
         try:
             async with self._checking.turn(tenant, CHECK_WAIT_SECONDS):
                 return await anyio.to_thread.run_sync(check)
-        except WorkFailed as busy:
+        except Unavailable as busy:
             message = "The host checks other large definitions. Try again in 10 seconds."
             raise Unavailable(message, retry_after=10) from busy
 

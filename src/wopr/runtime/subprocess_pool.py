@@ -26,6 +26,7 @@ import msgspec
 import structlog
 
 from wopr.protocol.documents import Json
+from wopr.protocol.errors import Unavailable
 from wopr.protocol.offloading import WorkFailed, WorkNeeded, encode_call, known_results
 from wopr.runtime.subprocess_worker import HEADER, READY, main
 
@@ -35,6 +36,8 @@ _START_SECONDS: Final = 30.0
 # Calls of one tenant that wait, and results that one operation may need.
 _MOST_WAITING: Final = 100
 _MOST_RESULTS: Final = 1000
+# When a client whose check could not begin is told to come back.
+_RETRY_SECONDS: Final = 2
 # Threads for redaction, and how long and how many calls of one tenant may wait for one.
 _THREADS: Final = 2
 _THREAD_WAIT_SECONDS: Final = 60.0
@@ -66,7 +69,10 @@ class SubprocessPool:
         self._is_closed = False
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
-        """Call synchronous code, and do what it offloads in between."""
+        """Call synchronous code, and do what it offloads in between.
+
+        Raises `Unavailable` when that could not begin.
+        """
         results: dict[bytes, Json | WorkFailed] = {}
         while True:
             try:
@@ -78,7 +84,10 @@ class SubprocessPool:
     async def add(
         self, tenant: str, needed: WorkNeeded, results: dict[bytes, Json | WorkFailed]
     ) -> None:
-        """Do the work that synchronous code needs, and add its result or its failure."""
+        """Do the work that synchronous code needs, and add its result or its failure.
+
+        Raises `Unavailable` when the work could not begin.
+        """
         if len(results) >= _MOST_RESULTS:
             results[needed.key] = WorkFailed(f"more than {_MOST_RESULTS} checks were needed")
             return
@@ -91,12 +100,12 @@ class SubprocessPool:
             results[needed.key] = failed
 
     async def in_thread(self, tenant: str, function: Callable[[], T]) -> T:
-        """Call a function in a thread. Raises `WorkFailed` when none is free for a long time."""
+        """Call a function in a thread. Raises `Unavailable` when none is free for a long time."""
         async with self._thread_turns.turn(tenant, _THREAD_WAIT_SECONDS):
             return await anyio.to_thread.run_sync(function, limiter=self._threads)
 
     async def call(self, tenant: str, function: Callable[..., Json], *arguments: Json) -> Json:
-        """Call a function of a module with JSON arguments. Raises `WorkFailed`."""
+        """Call a function of a module with JSON arguments. Raises `WorkFailed` or `Unavailable`."""
         return await self._answer(tenant, encode_call(function, *arguments))
 
     async def aclose(self) -> None:
@@ -131,16 +140,20 @@ class _Child:
 
     @classmethod
     async def start(cls, limits: PoolLimits) -> _Child:
-        """Start a subprocess and wait until it is ready."""
+        """Start a subprocess and wait until it is ready. Raises `Unavailable` when it does not."""
         # Its own deadline is for the case that the host is gone: the host kills it before that.
         arguments = (limits.deadline_seconds + 5, limits.memory_mib * _MIB)
-        process = await create_subprocess_exec(
-            *(sys.executable, "-c", f"from {main.__module__} import main; main{arguments}"),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env={"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"},
-        )
+        try:
+            process = await create_subprocess_exec(
+                *(sys.executable, "-c", f"from {main.__module__} import main; main{arguments}"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                env={"PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C.UTF-8"},
+            )
+        except OSError as fault:
+            log.error("subprocess did not start", reason=fault.strerror)
+            raise _not_started() from fault
         child = cls(process)
         try:
             with anyio.fail_after(_START_SECONDS):
@@ -150,7 +163,7 @@ class _Child:
                 await child.kill()
             if isinstance(fault, TimeoutError | IncompleteReadError):
                 log.error("subprocess did not start", seconds=_START_SECONDS)
-                raise WorkFailed("the host could not start a subprocess for it") from fault
+                raise _not_started() from fault
             raise
         return child
 
@@ -184,6 +197,10 @@ class _Child:
         await self._process.wait()
 
 
+def _not_started() -> Unavailable:
+    return Unavailable("the host could not start a subprocess for a check; try again")
+
+
 class Turns:
     """Hands out places to tenants in turn; one tenant has at most half of them, and at least one."""
 
@@ -196,7 +213,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, tenant: str, wait_seconds: float) -> AsyncGenerator[None, None]:
-        """Hold a place. Raises `WorkFailed` when none gets free in time."""
+        """Hold a place. Raises `Unavailable` when none gets free in time."""
         await self._wait(tenant, wait_seconds)
         try:
             yield
@@ -206,8 +223,10 @@ class Turns:
     async def _wait(self, tenant: str, seconds: float) -> None:
         queue = self._waiting.setdefault(tenant, deque())
         if len(queue) >= self._most_waiting:
-            raise WorkFailed(
-                f"{self._most_waiting} other checks of this tenant wait; try again later"
+            raise Unavailable(
+                f"{self._most_waiting} other checks of this tenant wait for their turn; "
+                f"try again in {_RETRY_SECONDS} seconds",
+                retry_after=_RETRY_SECONDS,
             )
         place = anyio.Event()
         queue.append(place)
@@ -223,7 +242,10 @@ class Turns:
             raise
         if not place.is_set():
             self._leave(tenant, place)
-            raise WorkFailed(f"no place was free for it within {seconds:g} s; try again later")
+            raise Unavailable(
+                f"a check waited {seconds:g} s for its turn; try again in {_RETRY_SECONDS} seconds",
+                retry_after=_RETRY_SECONDS,
+            )
 
     def _leave(self, tenant: str, place: anyio.Event) -> None:
         queue = self._waiting[tenant]
