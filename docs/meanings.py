@@ -27,6 +27,7 @@ SETTINGS: Final[dict[str, str]] = {
     "max_body_bytes": "The largest request body; a larger one is answered 413.",
     "max_metadata_bytes": "The largest `metadata` of a run.",
     "max_workflow_bytes": "The largest workflow definition, as JSON.",
+    "max_agent_bytes": "The largest agent manifest, as JSON.",
     "max_workflow_nodes": "The most nodes of a workflow.",
     "max_workflow_edges": "The most edges of a workflow.",
     "max_workflow_expressions": "The most expressions and patterns of a workflow.",

@@ -24,6 +24,8 @@ from wopr.protocol.schema_size import (
 from wopr.protocol.schemas import document_schema
 
 _DEFAULT_LIMITS = SchemaLimits()
+# The size of a manifest as JSON, unless the host has another limit.
+MAX_BYTES = 256 * 1024
 # References lead into the pack that a manifest comes in, and this host takes manifests alone.
 _REFERENCES = {"systemPromptRef": "give systemPrompt", "evalSuiteRef": "leave it out"}
 _HANDOFF_REFERENCES = {
@@ -36,12 +38,15 @@ def check_manifest(
     document: Json,
     model_classes: Collection[str] | None = None,
     limits: SchemaLimits = _DEFAULT_LIMITS,
+    max_bytes: int = MAX_BYTES,
 ) -> AgentManifest:
     """Return the manifest, or refuse it with every fault in `details.errors`.
 
     A manifest whose model class is not among those advertised is refused with
     `unsupported_model_class`; None advertises no list, and then every class will do.
     """
+    if too_large := list(_size_faults(document, max_bytes)):
+        raise refused(too_large, "manifest")
     meaning = first_faults(_meaning_faults(document, limits))
     # Where a fault is explained, the schema's own words for the same place add nothing.
     explained = {fault.path for fault in meaning}
@@ -79,6 +84,18 @@ def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] |
             field="modelClass",
             modelClass=needed,
             supported=sorted(model_classes),
+        )
+
+
+def _size_faults(document: Json, max_bytes: int) -> Iterator[Fault]:
+    """Name the largest field of a manifest that is too large."""
+    size = len(msgspec.json.encode(document))
+    if size > max_bytes:
+        fields: JsonObject = document if is_object(document) else {}
+        sizes = {name: len(msgspec.json.encode(value)) for name, value in fields.items()}
+        yield Fault(
+            path=max(sizes, key=sizes.__getitem__, default="")[:256],
+            message=f"the manifest has {size} bytes, and at most {max_bytes} are allowed",
         )
 
 

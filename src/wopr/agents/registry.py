@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from wopr.agents.inventory import inventory_entry
-from wopr.agents.manifests import check_manifest, is_small
+from wopr.agents.manifests import MAX_BYTES, check_manifest, is_small
 from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import look_up
@@ -90,9 +90,11 @@ class Agents:
         now: Callable[[], int],
         advertised: JsonObject,
         limits: SchemaLimits = _DEFAULT_LIMITS,
+        max_bytes: int = MAX_BYTES,
         check_large: CheckLarge | None = None,
     ) -> None:
         self._limits = limits
+        self._max_bytes = max_bytes
         self._check_large = check_large
         self._store = store
         self._now = now
@@ -105,7 +107,9 @@ class Agents:
 
     async def register(self, tenant: str, document: Json) -> tuple[Installed, bool]:
         """Check and install a manifest; the flag says whether it is new."""
-        check = partial(check_manifest, document, self._model_classes, self._limits)
+        check = partial(
+            check_manifest, document, self._model_classes, self._limits, self._max_bytes
+        )
         if self._check_large is None or is_small(document):
             manifest = check()
         else:

@@ -255,7 +255,14 @@ async def _assemble(
     )
     advertised: JsonObject = msgspec.json.decode(discovery)
     guard = Guard(advertised)
-    agents = Agents(store, sources.now, advertised, settings.schema_limits, library.check_large)
+    agents = Agents(
+        store,
+        sources.now,
+        advertised,
+        settings.schema_limits,
+        settings.max_agent_bytes,
+        library.check_large,
+    )
     library.agents = agents
     if settings.conformance:
         await install_agents(agents)

@@ -57,6 +57,8 @@ class Settings:
     max_workflow_edges: int = 5000
     max_workflow_expressions: int = 500
     max_workflow_expression_bytes: int = 64 * 1024
+    # How large an agent manifest may be.
+    max_agent_bytes: int = 256 * 1024
     # JSON Schemas of users: their JSON, and their subschemas once every reference is expanded.
     max_schema_bytes: int = 256 * 1024
     max_schema_subschemas: int = 20_000

@@ -75,6 +75,7 @@ RULES: Final = (
     _not_negative("fleet_keep_days"),
     _at_least("max_body_bytes", 1024),
     _at_least("max_workflow_bytes", 1024),
+    _at_least("max_agent_bytes", 1024),
     _at_least("max_workflow_nodes", 1),
     _at_least("max_workflow_edges", 1),
     _at_least("max_workflow_expressions", 1),

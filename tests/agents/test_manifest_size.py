@@ -1,0 +1,42 @@
+"""How large an agent manifest may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.agents.test_agent_registry import ADVERTISED, WRITER, Clock, manifest
+from wopr.agents.registry import Agents
+from wopr.protocol.errors import Refused
+from wopr.store.open import open_store
+
+pytestmark = pytest.mark.anyio
+
+LARGE = manifest(systemPrompt="x" * 300_000)
+
+
+async def test_a_manifest_that_is_too_large_is_refused_with_field_size_and_limit(
+    tmp_path: Path,
+) -> None:
+    store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
+    agents = Agents(store, Clock(), ADVERTISED)
+
+    with pytest.raises(Refused) as refused:
+        await agents.register("acme", LARGE)
+
+    size = len(msgspec.json.encode(LARGE))
+    message = f"the manifest has {size} bytes, and at most 262144 are allowed"
+    assert refused.value.details["errors"] == [{"path": "systemPrompt", "message": message}]
+    await store.close()
+
+
+async def test_a_larger_manifest_that_is_stored_stays_usable(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
+    await Agents(store, Clock(), ADVERTISED, max_bytes=400_000).register("acme", LARGE)
+
+    found = await Agents(store, Clock(), ADVERTISED).agent("acme", WRITER)
+
+    assert found.manifest.system_prompt == LARGE["systemPrompt"]
+    await store.close()
