@@ -384,3 +384,21 @@ def test_who_may_not_push_is_not_offered_the_demo(
     assert not [form for form in markup.all("form") if form["action"] == "/fleet/demo"]
     assert "fleet:ingest" in markup.text
     assert person.post("/fleet/demo", do="load").status_code == 403
+
+
+def test_a_page_shows_some_agents_of_a_large_fleet_and_leads_to_the_next(
+    new_host: Callable[..., ServedHost],
+) -> None:
+    host = new_host()
+    with Wire(host.url, ACME) as wire, Person(host.url) as person:
+        push(wire, *(Story(f"agent-{number}").start() for number in range(250)))
+        push(wire, *(Story().check(checkpoint_id=f"check:{n}") for n in range(250)))
+        person.sign_in(ACME)
+
+        pages = [rows(person, path) for path in ("/fleet", "/fleet?start=200")]
+        audits = [rows(person, path) for path in ("/fleet/audits", "/fleet/audits?start=200")]
+
+        assert [len(page) for page in pages] == [200, 50]
+        assert [len(page) for page in audits] == [200, 50]
+        assert "?start=200" in person.page("/fleet").links
+        assert "?start=400" not in person.page("/fleet?start=200").links

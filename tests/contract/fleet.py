@@ -31,7 +31,7 @@ from wopr.fleet.windows import since, start_of
 from wopr.protocol.documents import Unset
 from wopr.protocol.fleet import AgentAggregate, CheckpointAggregate, Outcomes, Sort, Window
 from wopr.store.port import Store
-from wopr.store.port.fleet import Growth, IngestBatch
+from wopr.store.port.fleet import Growth, IngestBatch, TotalsPage
 
 # A Wednesday.
 NOON = 1_772_625_600_000
@@ -129,7 +129,12 @@ async def aggregate(
     store: Store, tenant: str, window: Window = "all", now: int = NOON, sort: Sort = "runs"
 ) -> list[AgentAggregate]:
     totals = await store.fleet_totals(
-        tenant, window, since(now), quantiles=QUANTILES, scores=SERIES_LENGTH
+        tenant,
+        window,
+        since(now),
+        TotalsPage(limit=1000, sort=sort),
+        quantiles=QUANTILES,
+        scores=SERIES_LENGTH,
     )
     return agent_rows(totals, start=start_of(window, now), sort=sort)
 
@@ -137,7 +142,7 @@ async def aggregate(
 async def checkpoints(
     store: Store, tenant: str, window: Window = "all", now: int = NOON
 ) -> list[CheckpointAggregate]:
-    return checkpoint_rows(await store.fleet_checkpoints(tenant, window, since(now)))
+    return checkpoint_rows(await store.fleet_checkpoints(tenant, window, since(now), limit=1000))
 
 
 # From scratch

@@ -40,7 +40,15 @@ WALKS_WHAT_IS_OPEN = {
     "clockwork._COUNT_ALL_ACTIVE",
 }
 # Its page is cut before it is sorted.
-SORTS_ITS_PAGE = {"workflows._NEWEST_OF_EACH", "agents._NEWEST_OF_EACH"}
+SORTS_ITS_PAGE = {
+    "workflows._NEWEST_OF_EACH",
+    "agents._NEWEST_OF_EACH",
+    # One row of each agent or checkpoint of a tenant is sorted, and a page of them leaves the
+    # database.
+    "fleet_totals._BY_RUNS",
+    "fleet_totals._BY_FAILURES",
+    "fleet_totals._CHECKPOINTS",
+}
 
 
 def statements() -> dict[str, str]:

@@ -24,7 +24,7 @@ from wopr.fleet.ingest import Ingest
 from wopr.fleet.windows import since
 from wopr.protocol.errors import Conflict, Gone, Refused, SequenceTaken
 from wopr.store.port import Store
-from wopr.store.port.fleet import Touch
+from wopr.store.port.fleet import TotalsPage, Touch
 
 pytestmark = pytest.mark.anyio
 
@@ -345,3 +345,48 @@ async def test_a_tenant_without_lines_has_an_empty_fleet(store: Store) -> None:
     assert await store.fleet_held(TENANT, ["r-1"]) == {}
     assert await store.fleet_exported(TENANT, "", 9) == []
     await store.fleet_settle(since(NOON))
+
+
+# Pages of totals
+
+
+async def names(store: Store, page: TotalsPage) -> list[str]:
+    found = await store.fleet_totals(TENANT, "all", since(NOON), page, quantiles=(0.5,), scores=3)
+    return [each.agent_id for each in found]
+
+
+async def test_totals_are_read_page_by_page_the_busiest_agents_first(store: Store) -> None:
+    for place, agent_id in enumerate(["a", "b", "b", "c", "c", "c"]):
+        await push(store, TENANT, whole(f"r-{place}", agent_id))
+
+    assert await names(store, TotalsPage(limit=2)) == ["b", "c"]
+    assert await names(store, TotalsPage(limit=2, start=2)) == ["a"]
+    assert await names(store, TotalsPage(limit=2, start=4)) == []
+    assert await names(store, TotalsPage(limit=1, agent_id="a")) == ["a"]
+    assert await names(store, TotalsPage(limit=1, agent_id="d")) == []
+
+
+async def test_agents_that_failed_are_on_the_first_page_by_severity(store: Store) -> None:
+    await push(store, TENANT, [*whole("r-1", "busy"), *whole("r-2", "busy")])
+    await push(store, TENANT, [start("r-3", "fails"), end("r-3", "escaped", agent_id="fails")])
+
+    assert await names(store, TotalsPage(limit=1, sort="severity")) == ["fails"]
+
+
+async def test_checkpoints_are_read_page_by_page_the_most_undecided_first(store: Store) -> None:
+    for place, (name, result) in enumerate(
+        [("even", "pass"), ("even", "fail"), ("sure", "pass"), ("sure", "pass"), ("rare", "warn")]
+    ):
+        await push(store, TENANT, [start(f"r-{place}"), audit(f"r-{place}", name, result)])
+
+    pages = [
+        await store.fleet_checkpoints(TENANT, "all", since(NOON), limit=1, start=place)
+        for place in range(4)
+    ]
+
+    assert [[each.checkpoint_id for each in page] for page in pages] == [
+        ["even"],
+        ["sure"],
+        ["rare"],
+        [],
+    ]

@@ -388,3 +388,18 @@ def test_the_same_run_id_is_another_run_in_another_tenant(
     assert globex.document(f"/api/runs/{story.run_id}")["run"]["lines"] == 1
     mine, theirs = (each.document("/api/self/tenant") for each in (globex, wire))
     assert mine["agent_archived_runs"] < theirs["agent_archived_runs"]
+
+
+def test_an_answer_has_a_limited_number_of_rows_and_says_where_the_rest_begins(
+    new_host: Callable[..., ServedHost],
+) -> None:
+    with Wire(new_host().url, ACME) as wire:
+        push(wire, *(Story(f"agent-{number}").start() for number in range(2010)))
+        push(wire, *(Story().check(checkpoint_id=f"check:{n}") for n in range(2010)))
+
+        for path, rows in ((AGGREGATE, "agents"), (FLAKINESS, "checkpoints")):
+            first = wire.get(path).json()
+            last = wire.get(path, params={"start": first["next_start"]}).json()
+
+            assert (len(first[rows]), first["next_start"]) == (2000, 2000)
+            assert (len(last[rows]), "next_start" in last) == (10, False)

@@ -61,7 +61,7 @@ async def show_agent(visit: Visit) -> Answer:
     most = PAGE_RUNS + 1 if after else max(MOST_RUNS, PAGE_RUNS + 1)
     rows = await views.agent_runs(visit.tenant, name, window, after, most)
     lines = await _lines(visit, rows[:PAGE_RUNS])
-    totals = await _totals(visit, name)
+    totals = await views.agent_totals(visit.tenant, window, name)
     is_moving = any(line.wait is not None for line in lines)
     tag = list_tag(visit, (rows, totals, [line.marks for line in lines]), is_moving=is_moving)
     known = unchanged(visit, tag)
@@ -85,12 +85,6 @@ async def show_agent(visit: Visit) -> Answer:
         windows=windows(visit),
     )
     return tagged(answer, tag)
-
-
-async def _totals(visit: Visit, name: str) -> AgentAggregate | None:
-    """The agent's row in the window; None when it has no run there."""
-    found = await visit.host.fleet.views.aggregate(visit.tenant, window_of(visit), "runs")
-    return next((agent for agent in found.agents if agent.agent_id == name), None)
 
 
 def _bar(totals: AgentAggregate | None) -> StackedBar | None:

@@ -53,7 +53,11 @@ def windows(visit: Visit) -> list[Choice]:
 
 def with_query(visit: Visit, **changes: str) -> str:
     """This page from its beginning, with something else asked of it."""
-    kept = {name: value for name, value in visit.query.items() if name not in ("cursor", "done")}
+    kept = {
+        name: value
+        for name, value in visit.query.items()
+        if name not in ("cursor", "done", "start")
+    }
     return "?" + urlencode(kept | changes)
 
 

@@ -16,8 +16,10 @@ from wopr.console.visit import Visit
 from wopr.http.answers import Answer
 from wopr.http.fleet import fleet_cursor
 from wopr.http.paging import write_cursor
+from wopr.protocol.documents import Unset
 from wopr.protocol.errors import Refused
 from wopr.protocol.fleet import (
+    MOST_ROWS,
     AgentAggregate,
     AgentInRun,
     Bucket,
@@ -29,6 +31,7 @@ from wopr.protocol.times import to_millis
 from wopr.runtime.fleet_rules import convergence_bucket, is_demo
 
 PAGE_RUNS: Final = 50
+PAGE_ROWS: Final = 200
 OUTCOMES: Final = ("converged", "partial", "escaped", "aborted", "unknown")
 RESULTS: Final = ("pass", "fail", "warn")
 # What each order is called, what it means, and its key.
@@ -72,19 +75,25 @@ async def list_agents(visit: Visit) -> Answer:
     """Show one row per agent."""
     window, sort = window_of(visit), _sort(visit)
     views = visit.host.fleet.views
-    found = (await views.aggregate(visit.tenant, window, sort)).agents
+    start = visit.exchange.whole_number("start", 0)
+    block, place = _block(start)
+    read = await views.aggregate(visit.tenant, window, sort, block)
+    found = read.agents[place : place + PAGE_ROWS]
+    # In a larger fleet an agent that is not here may be on another page.
+    is_whole = not block and isinstance(read.next_start, Unset)
     waits = await waits_by_agent(visit)
     tag = list_tag(visit, (found, list(waits.values())), is_moving=bool(waits))
     known = unchanged(visit, tag)
     if known is not None:
         return known
-    most = max((agent.run_count for agent in found), default=0)
-    shown = {agent.agent_id for agent in found}
+    most = max((agent.run_count for agent in read.agents), default=0)
+    here = {agent.agent_id for agent in read.agents}
     answer = await fleet_page(
         visit,
         "fleet.html",
         lines=[_agent_line(agent, most, waits.get(agent.agent_id)) for agent in found],
-        elsewhere=[wait for wait in waits.values() if wait.agent_id not in shown],
+        elsewhere=[wait for wait in waits.values() if is_whole and wait.agent_id not in here],
+        next_page=_next(visit, start, len(read.agents), read.next_start),
         is_empty=not await visit.host.store.fleet_size(visit.tenant),
         span=SPANS[window][0],
         windows=windows(visit),
@@ -92,6 +101,18 @@ async def list_agents(visit: Visit) -> Answer:
         outcomes=OUTCOMES,
     )
     return tagged(answer, tag)
+
+
+def _block(start: int) -> tuple[int, int]:
+    """Where the answer of the store begins that has this row, and the row's place in it."""
+    place = start % MOST_ROWS
+    return start - place, place
+
+
+def _next(visit: Visit, start: int, rows: int, next_start: int | Unset) -> str:
+    """The link to the next page; empty on the last."""
+    has_more = start % MOST_ROWS + PAGE_ROWS < rows or not isinstance(next_start, Unset)
+    return with_query(visit, start=str(start + PAGE_ROWS)) if has_more else ""
 
 
 def _sort(visit: Visit) -> Sort:
@@ -144,16 +165,20 @@ def _why(agent: AgentAggregate) -> str:
 async def list_audits(visit: Visit) -> Answer:
     """Show one row per audit checkpoint."""
     window = window_of(visit)
-    found = (await visit.host.fleet.views.flakiness(visit.tenant, window)).checkpoints
+    start = visit.exchange.whole_number("start", 0)
+    block, place = _block(start)
+    read = await visit.host.fleet.views.flakiness(visit.tenant, window, block)
+    found = read.checkpoints[place : place + PAGE_ROWS]
     tag = list_tag(visit, found, is_moving=False)
     known = unchanged(visit, tag)
     if known is not None:
         return known
-    most = max((each.total for each in found), default=0)
+    most = max((each.total for each in read.checkpoints), default=0)
     answer = await fleet_page(
         visit,
         "fleet_audits.html",
         lines=[CheckpointLine(each, audit_bar(each, most)) for each in found],
+        next_page=_next(visit, start, len(read.checkpoints), read.next_start),
         is_empty=not await visit.host.store.fleet_size(visit.tenant),
         span=SPANS[window][0],
         windows=windows(visit),

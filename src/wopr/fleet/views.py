@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -18,9 +20,11 @@ from wopr.fleet.run_fold import REPORTED, counted
 from wopr.fleet.statistics import QUANTILES, SERIES_LENGTH, rounded
 from wopr.fleet.summary import UNKNOWN
 from wopr.fleet.windows import since, start_of
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import UNSET, JsonObject, Unset
 from wopr.protocol.errors import NotFound
 from wopr.protocol.fleet import (
+    MOST_ROWS,
+    AgentAggregate,
     AgentInRun,
     Aggregate,
     Audits,
@@ -31,7 +35,7 @@ from wopr.protocol.fleet import (
     Sort,
     Window,
 )
-from wopr.store.port.fleet import AgentRun, Fleet, FleetRun
+from wopr.store.port.fleet import AgentRun, Fleet, FleetRun, TotalsPage
 
 _FIELDS: Final = msgspec.json.Decoder(JsonObject)
 _PAGE: Final = 200
@@ -44,21 +48,49 @@ class Views:
         self._store = store
         self._now = now
 
-    async def aggregate(self, tenant: str, window: Window, sort: Sort) -> Aggregate:
-        """One row per agent."""
+    async def aggregate(self, tenant: str, window: Window, sort: Sort, start: int = 0) -> Aggregate:
+        """One row per agent, for at most `MOST_ROWS` agents."""
         now = self._now()
-        totals = await self._store.fleet_totals(
-            tenant, window, since(now), quantiles=QUANTILES, scores=SERIES_LENGTH
+        page = TotalsPage(limit=MOST_ROWS, start=start, sort=sort)
+        return Aggregate(
+            window=window,
+            generated_at=from_millis(now),
+            agents=await self._agents(tenant, window, now, page),
+            next_start=await self._next_start(tenant, window, now, page),
         )
-        rows = agent_rows(totals, start=start_of(window, now), sort=sort)
-        return Aggregate(window=window, generated_at=from_millis(now), agents=rows)
 
-    async def flakiness(self, tenant: str, window: Window) -> Flakiness:
-        """One row per checkpoint."""
+    async def agent_totals(
+        self, tenant: str, window: Window, agent_id: str
+    ) -> AgentAggregate | None:
+        """The row of one agent; None when it has no run in the window."""
+        page = TotalsPage(limit=1, agent_id=agent_id)
+        rows = await self._agents(tenant, window, self._now(), page)
+        return rows[0] if rows else None
+
+    async def _agents(
+        self, tenant: str, window: Window, now: int, page: TotalsPage
+    ) -> list[AgentAggregate]:
+        totals = await self._store.fleet_totals(
+            tenant, window, since(now), page, quantiles=QUANTILES, scores=SERIES_LENGTH
+        )
+        return agent_rows(totals, start=start_of(window, now), sort=page.sort)
+
+    async def _next_start(
+        self, tenant: str, window: Window, now: int, page: TotalsPage
+    ) -> int | Unset:
+        following = replace(page, limit=_PAGE, start=page.start + page.limit)
+        return following.start if await self._agents(tenant, window, now, following) else UNSET
+
+    async def flakiness(self, tenant: str, window: Window, start: int = 0) -> Flakiness:
+        """One row per checkpoint, for at most `MOST_ROWS` checkpoints."""
         now = self._now()
-        totals = await self._store.fleet_checkpoints(tenant, window, since(now))
+        read = partial(self._store.fleet_checkpoints, tenant, window, since(now))
+        following = await read(limit=_PAGE, start=start + MOST_ROWS)
         return Flakiness(
-            window=window, generated_at=from_millis(now), checkpoints=checkpoint_rows(totals)
+            window=window,
+            generated_at=from_millis(now),
+            checkpoints=checkpoint_rows(await read(limit=MOST_ROWS, start=start)),
+            next_start=start + MOST_ROWS if following else UNSET,
         )
 
     async def agent_runs(

@@ -14,6 +14,7 @@ from wopr.http.paging import PAGE_DEFAULT, PAGE_MOST, PAGING, read_cursor, write
 from wopr.http.runs import run_id
 from wopr.protocol.errors import Refused
 from wopr.protocol.fleet import (
+    MOST_ROWS,
     AgentRuns,
     Aggregate,
     Flakiness,
@@ -41,13 +42,13 @@ async def aggregate_agents(exchange: Exchange) -> Answer:
     if sort is None:
         raise Refused(f"sort must be one of {', '.join(_SORTS)}", field="sort")
     views = exchange.host.fleet.views
-    return ok(await views.aggregate(exchange.tenant, _window(exchange), sort))
+    return ok(await views.aggregate(exchange.tenant, _window(exchange), sort, _start(exchange)))
 
 
 async def audit_flakiness(exchange: Exchange) -> Answer:
     """Show one row per audit checkpoint, the most undecided first."""
     views = exchange.host.fleet.views
-    return ok(await views.flakiness(exchange.tenant, _window(exchange)))
+    return ok(await views.flakiness(exchange.tenant, _window(exchange), _start(exchange)))
 
 
 async def list_agent_runs(exchange: Exchange) -> Answer:
@@ -123,6 +124,10 @@ def _window(exchange: Exchange) -> Window:
     return read_window(exchange.query.get("window", DEFAULT_WINDOW))
 
 
+def _start(exchange: Exchange) -> int:
+    return exchange.whole_number("start", 0)
+
+
 def _limit(exchange: Exchange) -> int:
     return exchange.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
 
@@ -137,6 +142,11 @@ WINDOW = Parameter(
     name="window",
     description="One of 24h, 7d, all: runs whose last event is not older.",
     schema={"type": "string", "enum": list(WINDOWS), "default": DEFAULT_WINDOW},
+)
+START = Parameter(
+    name="start",
+    description=f"How many rows to skip. An answer has at most {MOST_ROWS}; `next_start` leads on.",
+    schema={"type": "integer", "minimum": 0, "default": 0},
 )
 
 OPERATIONS = (
@@ -157,6 +167,7 @@ OPERATIONS = (
                 description="`runs`, the busiest first, or `severity`.",
                 schema={"type": "string", "enum": list(_SORTS), "default": "runs"},
             ),
+            START,
         ),
         is_extension=True,
     ),
@@ -170,7 +181,7 @@ OPERATIONS = (
         scope="fleet:read",
         answer=Flakiness,
         errors=_READS,
-        parameters=(WINDOW,),
+        parameters=(WINDOW, START),
         is_extension=True,
     ),
     Operation(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import UNSET, JsonObject, Unset
 
 Window: TypeAlias = Literal["24h", "7d", "all"]
 Sort: TypeAlias = Literal["runs", "severity"]
 AgentOutcome: TypeAlias = Literal["converged", "partial", "escaped", "aborted"]
 Outcome: TypeAlias = AgentOutcome | Literal["unknown"]
 Bucket: TypeAlias = Literal["green", "amber", "red"]
+
+# The most agents or checkpoints of one answer.
+MOST_ROWS: Final = 2000
 
 
 class FleetDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +69,12 @@ class AgentAggregate(FleetDocument, frozen=True, kw_only=True):
 
 
 class Aggregate(FleetDocument, frozen=True, kw_only=True):
-    """All agents with a run in a window."""
+    """Agents with a run in a window. `next_start` is there when there are more."""
 
     window: Window
     generated_at: str
     agents: list[AgentAggregate]
+    next_start: int | Unset = UNSET
 
 
 class CheckpointAggregate(FleetDocument, frozen=True, kw_only=True):
@@ -87,11 +91,15 @@ class CheckpointAggregate(FleetDocument, frozen=True, kw_only=True):
 
 
 class Flakiness(FleetDocument, frozen=True, kw_only=True):
-    """All checkpoints with a result in a window, the most undecided first."""
+    """Checkpoints with a result in a window, the most undecided first.
+
+    `next_start` is there when there are more.
+    """
 
     window: Window
     generated_at: str
     checkpoints: list[CheckpointAggregate]
+    next_start: int | Unset = UNSET
 
 
 class Audits(FleetDocument, frozen=True, kw_only=True):

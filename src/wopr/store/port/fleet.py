@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
-from wopr.protocol.fleet import AgentOutcome
+from wopr.protocol.fleet import AgentOutcome, Sort
 
 Source: TypeAlias = Literal["push", "host"]
 Kind: TypeAlias = Literal["agent", "ci", "mixed"]
@@ -192,6 +192,20 @@ class AgentTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TotalsPage:
+    """Which agents of a span are read: `limit` of them after `start` others, or one.
+
+    `severity` orders them by the outcomes that are counted: a page does not know the regressions
+    of agents on other pages.
+    """
+
+    limit: int
+    start: int = 0
+    sort: Sort = "runs"
+    agent_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTotals:
     """The results of one checkpoint in a span, by the audits' own times."""
 
@@ -245,20 +259,24 @@ class Fleet(Protocol):
         tenant: str,
         span: str,
         since: Since,
+        page: TotalsPage,
         *,
         quantiles: Sequence[float],
         scores: int,
     ) -> list[AgentTotals]:
-        """Totals of every agent with a run in the span, by `agent_id`.
+        """Totals of a page of the agents with a run in the span, by `agent_id`.
 
         Exact for any `since`, and cheap when it is near the last `fleet_settle`.
         """
         ...
 
     async def fleet_checkpoints(
-        self, tenant: str, span: str, since: Since
+        self, tenant: str, span: str, since: Since, *, limit: int, start: int = 0
     ) -> list[CheckpointTotals]:
-        """Totals of every checkpoint with a result in the span, by `checkpoint_id`."""
+        """Totals of a page of the checkpoints with a result in the span, by `checkpoint_id`.
+
+        The pages are ordered as the checkpoints are shown: the most undecided first.
+        """
         ...
 
     async def fleet_agent_runs(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from wopr.store.port.fleet import AgentRun, AgentTotals, CheckpointTotals, FleetRun, Since
+from wopr.store.port.fleet import (
+    AgentRun,
+    AgentTotals,
+    CheckpointTotals,
+    FleetRun,
+    Since,
+    TotalsPage,
+)
 from wopr.store.sql.fleet_rows import AGENT_COLUMNS, RUN_COLUMNS, agent_run, fleet_run
 from wopr.store.sql.fleet_totals import read_checkpoints, read_totals
 from wopr.store.sql.reads import Reads
@@ -124,17 +131,18 @@ class FleetReads(Reads):
         tenant: str,
         span: str,
         since: Since,
+        page: TotalsPage,
         *,
         quantiles: Sequence[float],
         scores: int,
     ) -> list[AgentTotals]:
-        """Totals of every agent with a run in the span."""
-        asking = read_totals(tenant, span, since, quantiles, scores)
+        """Totals of a page of the agents with a run in the span."""
+        asking = read_totals(tenant, span, since, page, quantiles, scores)
         return await self._read_together(tenant, asking)
 
     async def fleet_checkpoints(
-        self, tenant: str, span: str, since: Since
+        self, tenant: str, span: str, since: Since, *, limit: int, start: int = 0
     ) -> list[CheckpointTotals]:
-        """Totals of every checkpoint with a result in the span."""
-        asking = read_checkpoints(tenant, span, since)
+        """Totals of a page of the checkpoints with a result in the span."""
+        asking = read_checkpoints(tenant, span, since, limit, start)
         return await self._read_together(tenant, asking)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from wopr.store.port.fleet import AgentTotals, CheckpointTotals, Ending, Since
+from wopr.protocol.fleet import Sort
+from wopr.store.port.fleet import AgentTotals, CheckpointTotals, Ending, Since, TotalsPage
 from wopr.store.sql.asking import Asking, Question
 from wopr.store.sql.dialect import Row
 from wopr.store.sql.fleet_counting import (
@@ -22,15 +23,34 @@ from wopr.store.sql.fleet_counting import (
 from wopr.store.sql.fleet_durations import Durations
 from wopr.store.sql.fleet_spans import MARKS, Span, span_of
 
-_AGENTS: Final = f"""
-SELECT agent_id, {", ".join(AGENTS.sums)} FROM fleet_agents WHERE tenant = ? AND span = ?
+_AGENT: Final = f"""
+SELECT agent_id, {", ".join(AGENTS.sums)} FROM fleet_agents
+WHERE tenant = ? AND span = ? AND agent_id = ?
 """
-_STRETCHES: Final = (
-    "SELECT agent_id, stretch, runs FROM fleet_stretches WHERE tenant = ? AND span = ?"
-)
+_BY_RUNS: Final = f"""
+SELECT agent_id, {", ".join(AGENTS.sums)} FROM fleet_agents WHERE tenant = ? AND span = ?
+ORDER BY runs DESC, agent_id LIMIT ? OFFSET ?
+"""
+# Those whose ended runs did not converge; a regression is looked up for each of a page.
+_BY_FAILURES: Final = f"""
+SELECT agent_id, {", ".join(AGENTS.sums)} FROM fleet_agents WHERE tenant = ? AND span = ?
+ORDER BY 10 * (escaped + aborted) + partial DESC, runs DESC, agent_id LIMIT ? OFFSET ?
+"""
+_ORDERS: Final[dict[Sort, str]] = {"runs": _BY_RUNS, "severity": _BY_FAILURES}
+_STRETCHES: Final = """
+SELECT stretch, runs FROM fleet_stretches WHERE tenant = ? AND span = ? AND agent_id = ?
+"""
 _CHECKPOINTS: Final = f"""
 SELECT checkpoint_id, {", ".join(CHECKPOINTS.sums)} FROM fleet_checkpoints
 WHERE tenant = ? AND span = ?
+ORDER BY
+    CASE
+        WHEN passed = 0 OR failed = 0 THEN 0.0
+        WHEN passed < failed THEN 2.0 * passed / (passed + failed)
+        ELSE 2.0 * failed / (passed + failed)
+    END DESC,
+    passed + failed + warned DESC, checkpoint_id
+LIMIT ? OFFSET ?
 """
 # What lies between the mark of a span and the reader's own clock.
 _AGENTS_BETWEEN: Final = """
@@ -79,30 +99,44 @@ WHERE tenant = ? AND agent_id = ? AND score IS NOT NULL AND last_event > ended_a
 
 
 def read_totals(
-    tenant: str, span: str, since: Since, quantiles: Sequence[float], scores: int
+    tenant: str, span: str, since: Since, page: TotalsPage, quantiles: Sequence[float], scores: int
 ) -> Asking[list[AgentTotals]]:
-    """Totals of every agent with a run in the span."""
+    """Totals of a page of the agents with a run in the span."""
     [[found]] = yield [Question(MARKS, [(tenant,)])]
     marks = with_all(found)
     view, recent = span_of(marks, span, since), span_of(marks, next(iter(since)), since)
-    agents, between, [stretches], [bins] = yield [
-        Question(_AGENTS, [(tenant, view.name), (tenant, recent.name)]),
+    [rows], between = yield [
+        _page_question(tenant, span, page),
         Question(_AGENTS_BETWEEN, [(tenant, *view.between), (tenant, *recent.between)]),
-        Question(_STRETCHES, [(tenant, view.name)]),
+    ]
+    is_whole = page.agent_id is None and page.start == 0 and len(rows) < page.limit
+    names = {row[0] for row in rows} if not is_whole else None
+    counts = _counts(rows, _of(names, between[0]), view)
+    shown = sorted(counts)
+    lately, stretches, [bins] = yield [
+        Question(_AGENT, [(tenant, recent.name, name) for name in shown]),
+        Question(_STRETCHES, [(tenant, view.name, name) for name in shown]),
         Question(_BINS_BETWEEN, [(tenant, *view.between)]),
     ]
-    counts, waiting = _counts(agents[0], between[0], view), _counts(agents[1], between[1], recent)
-    by_agent, corrections = _stretches(stretches), _bins_between(bins, view)
+    waiting = _counts((row for found in lately for row in found), between[1], recent)
+    corrections = _bins_between(_of(counts, bins), view)
     of_agents = {
-        agent_id: _OfAgent(
-            agent_id,
-            counts[agent_id],
-            Durations(by_agent[agent_id], corrections[agent_id], quantiles),
-        )
-        for agent_id in sorted(counts)
+        name: _OfAgent(name, counts[name], Durations(dict(of_agent), corrections[name], quantiles))
+        for name, of_agent in zip(shown, stretches, strict=True)
     }
     yield from _read_agents(tenant, view, of_agents, scores)
     return [each.totals(_waiting(waiting.get(name))) for name, each in of_agents.items()]
+
+
+def _page_question(tenant: str, span: str, page: TotalsPage) -> Question:
+    if page.agent_id is not None:
+        return Question(_AGENT, [(tenant, span, page.agent_id)])
+    return Question(_ORDERS[page.sort], [(tenant, span, page.limit, page.start)])
+
+
+def _of(names: Collection[str] | None, rows: Iterable[Row]) -> Iterable[Row]:
+    """The rows that begin with one of these names; None stands for all names."""
+    return rows if names is None else (row for row in rows if row[0] in names)
 
 
 class _OfAgent:
@@ -184,17 +218,20 @@ def _read_values(
         of_agents[name].scores = [*found, *_newest(rows)[: scores - len(found)]]
 
 
-def read_checkpoints(tenant: str, span: str, since: Since) -> Asking[list[CheckpointTotals]]:
-    """Totals of every checkpoint with a result in the span."""
+def read_checkpoints(
+    tenant: str, span: str, since: Since, limit: int, start: int
+) -> Asking[list[CheckpointTotals]]:
+    """Totals of a page of the checkpoints with a result in the span."""
     [[found]] = yield [Question(MARKS, [(tenant,)])]
     view = span_of(with_all(found), span, since)
     [rows], [between] = yield [
-        Question(_CHECKPOINTS, [(tenant, span)]),
+        Question(_CHECKPOINTS, [(tenant, span, limit, start)]),
         Question(_AUDITS_BETWEEN, [(tenant, *view.between)]),
     ]
     counts: dict[str, list[int]] = defaultdict(lambda: [0] * len(CHECKPOINTS.sums))
     counts.update((checkpoint_id, numbers) for checkpoint_id, *numbers in rows)
-    for checkpoint_id, result in between:
+    is_whole = start == 0 and len(rows) < limit
+    for checkpoint_id, result in _of(None if is_whole else {*counts}, between):
         add(counts[checkpoint_id], audit_counts(result), view.by)
     # Whichever failed audit is the latest of all is in the span if any is.
     failing = [name for name, (_, failed, _) in counts.items() if failed]
@@ -220,14 +257,6 @@ def _counts(rows: Iterable[Row], between: Iterable[Row], span: Span) -> dict[str
     for agent_id, outcome, units in between:
         add(counts[agent_id], agent_counts(outcome, units), span.by)
     return {agent_id: numbers for agent_id, numbers in counts.items() if numbers[0]}
-
-
-def _stretches(rows: Iterable[Row]) -> dict[str, dict[int, int]]:
-    """How many durations of each agent are in which stretch."""
-    found: dict[str, dict[int, int]] = defaultdict(dict)
-    for agent_id, stretch, runs in rows:
-        found[agent_id][stretch] = runs
-    return found
 
 
 def _bins_between(rows: Iterable[Row], span: Span) -> dict[str, Counter[int]]:
