@@ -5,7 +5,7 @@ import math
 import pytest
 
 from wopr.security import buckets
-from wopr.security.buckets import TokenBuckets, whole_seconds
+from wopr.security.buckets import BUCKETS_KEPT, SecondCounts, TokenBuckets, whole_seconds
 
 
 class Clock:
@@ -114,3 +114,12 @@ def test_the_bucket_that_was_used_longest_ago_is_dropped(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("wait", "told"), [(0.01, 1), (1, 1), (1.2, 2), (60, 60)])
 def test_a_wait_is_told_in_whole_seconds_and_never_too_short(wait: float, told: int) -> None:
     assert whole_seconds(wait) == told
+
+
+def test_the_keys_that_are_counted_per_second_are_bounded() -> None:
+    counts: SecondCounts[int] = SecondCounts(lambda: 5.0)
+
+    for key in range(BUCKETS_KEPT + 100):
+        counts.add(key)
+
+    assert len(counts) == BUCKETS_KEPT

@@ -23,7 +23,7 @@ from wopr.protocol.fleet import RateSnapshot
 from wopr.protocol.quotas import KEY_QUOTAS, TENANT_QUOTAS, QuotaScope, QuotaUse, UsageReport
 from wopr.protocol.times import to_iso
 from wopr.runtime.settings import DAY_MS, Settings
-from wopr.security.buckets import RECENT_SECONDS, TokenBuckets, whole_seconds
+from wopr.security.buckets import RECENT_SECONDS, SecondCounts, TokenBuckets, whole_seconds
 from wopr.store.port import SHARED, Store
 from wopr.store.port.runs import CreationLimits
 from wopr.store.port.usage import StoredUsage
@@ -124,6 +124,9 @@ class Quotas:
         )
         self._requests: TokenBuckets[tuple[str, str]] = TokenBuckets(0, clock)
         self._events: TokenBuckets[str] = TokenBuckets(0, clock)
+        # Requests that were admitted and events, as they are shown.
+        self._counted_requests: SecondCounts[tuple[str, str]] = SecondCounts(clock)
+        self._counted_events: SecondCounts[str] = SecondCounts(clock)
         # Tenants that wrote since the last look, and the refusals of those over a quota of what is
         # stored, by quota.
         self._seen: set[str] = set()
@@ -157,6 +160,8 @@ class Quotas:
         """Count a request. Raises `RateLimited` when its key or its tenant makes too many."""
         self._take_request(tenant, key_id, "key")
         self._take_request(tenant, "", "tenant")
+        self._counted_requests.add((tenant, key_id))
+        self._counted_requests.add((tenant, ""))
 
     def _take_request(self, tenant: str, key_id: str, scope: QuotaScope) -> None:
         rate = self.limit("requestsPerSecond", tenant, key_id)
@@ -174,6 +179,7 @@ class Quotas:
     def appended(self, tenant: str, events: int) -> None:
         """Count events that were appended. A tenant that is over its rate is delayed."""
         self._seen.add(tenant)
+        self._counted_events.add(tenant, events)
         rate = self.limit("eventsPerSecond", tenant)
         if rate:
             self._events.charge(tenant, events, rate=rate)
@@ -310,18 +316,21 @@ class Quotas:
     # -- what is shown
 
     async def report(self, tenant: str, key_id: str) -> UsageReport:
-        """Show the use of a tenant and of one of its keys."""
+        """Show the use of a tenant and of one of its keys. Rates are those of the last whole second."""
         usage = await self._store.usage(tenant, self._now())
         streams = (0, 0) if self.open_streams is None else self.open_streams(tenant, key_id)
         current = {
-            "requestsPerSecond": self._used_requests(tenant, ""),
+            "requestsPerSecond": self._counted_requests.last((tenant, "")),
             "queuedRuns": self._queued(tenant, usage),
             "streams": streams[0],
             **_stored(usage),
-            "eventsPerSecond": self._used_events(tenant),
+            "eventsPerSecond": self._counted_events.last(tenant),
             "modelTokensPerDay": await self._store.model_tokens(tenant, self._day()),
         }
-        of_key = {"requestsPerSecond": self._used_requests(tenant, key_id), "streams": streams[1]}
+        of_key = {
+            "requestsPerSecond": self._counted_requests.last((tenant, key_id)),
+            "streams": streams[1],
+        }
         tenants = [
             self._use(quota, "tenant", current[quota], self.limit(quota, tenant))
             for quota in TENANT_QUOTAS
@@ -355,14 +364,6 @@ class Quotas:
             resets_at=to_iso(tomorrow) if is_daily else UNSET,
         )
 
-    def _used_requests(self, tenant: str, key_id: str) -> int:
-        rate = self.limit("requestsPerSecond", tenant, key_id)
-        return _used(self._requests.remaining((tenant, key_id), rate=rate), rate)
-
-    def _used_events(self, tenant: str) -> int:
-        rate = self.limit("eventsPerSecond", tenant)
-        return _used(self._events.remaining(tenant, rate=rate), rate)
-
 
 def _stored(usage: StoredUsage) -> dict[str, int]:
     """Return the use of the quotas of `STORED_QUOTAS`."""
@@ -373,11 +374,6 @@ def _stored(usage: StoredUsage) -> dict[str, int]:
         "workflowVersions": usage.workflow_versions,
         "agents": usage.agents,
     }
-
-
-def _used(remaining: float, rate: int) -> int:
-    """Return the tokens of a bucket that were taken and are not refilled yet."""
-    return round(2 * rate - remaining) if rate else 0
 
 
 def _exceeded(quota: str, limit: int, current: int, retry_after: int) -> QuotaExceeded:

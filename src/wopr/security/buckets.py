@@ -1,4 +1,4 @@
-"""Token buckets: how often one key, tenant, address or tool may do something in this process."""
+"""How often one key, tenant, address or tool may do something in this process, and how often it did."""
 
 from __future__ import annotations
 
@@ -115,6 +115,59 @@ class TokenBuckets(Generic[K]):
         bucket.tokens = min(self._capacity(rate), bucket.tokens + (now - bucket.at) * rate)
         bucket.at = now
         return bucket
+
+
+class _Second:
+    __slots__ = ("at", "before", "count")
+
+    def __init__(self, at: int, before: int) -> None:
+        self.at = at
+        self.before = before
+        self.count = 0
+
+
+class SecondCounts(Generic[K]):
+    """What each key did in the last whole second. The keys that were counted last are kept.
+
+    Example:
+        counts.add(tenant)
+        counts.last(tenant)
+    """
+
+    __slots__ = ("_clock", "_counts")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[K, _Second] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of keys that are kept."""
+        return len(self._counts)
+
+    def add(self, key: K, amount: int = 1) -> None:
+        """Count something that a key has done now."""
+        second = int(self._clock())
+        counted = self._counts.get(key)
+        if counted is None or counted.at != second:
+            counted = self._begin(key, second)
+        counted.count += amount
+
+    def last(self, key: K) -> int:
+        """Return what was counted for a key in the last whole second."""
+        return self._before(key, int(self._clock()))
+
+    def _begin(self, key: K, second: int) -> _Second:
+        counted = self._counts[key] = _Second(second, self._before(key, second))
+        self._counts.move_to_end(key)
+        if len(self._counts) > BUCKETS_KEPT:
+            self._counts.popitem(last=False)
+        return counted
+
+    def _before(self, key: K, second: int) -> int:
+        counted = self._counts.get(key)
+        if counted is None or second > counted.at + 1:
+            return 0
+        return counted.before if counted.at == second else counted.count
 
 
 def whole_seconds(wait: float) -> int:
