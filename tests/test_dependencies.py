@@ -120,6 +120,8 @@ def test_what_is_installed_here_is_what_is_locked(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "only integrity was checked" in out
     assert "NOT looked for" in out
+    assert "checked that each locked package has a hash" in out
+    assert "files were not hashed" in out
 
 
 def test_a_package_without_a_hash_or_of_another_version_is_named(
@@ -184,6 +186,32 @@ def test_withdrawn_ignored_and_foreign_advisories_do_not_count(
 
     assert audit(installed(), ignoring, tmp_path) == []
     assert "OSV-1 is ignored: The host does not call it." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"[1, 2]", "expected a JSON object, an OSV document, not a list"),
+        (b'"text"', "expected a JSON object, an OSV document, not a str"),
+        (b"{broken", "expected a JSON object, an OSV document"),
+        (b'{"affected": [{"package": {"ecosystem": "PyPI", "name": "anyio"}}]}', "'id' is missing"),
+    ],
+)
+def test_a_file_that_is_no_advisory_is_named_with_what_was_expected(
+    tmp_path: Path, content: bytes, told: str
+) -> None:
+    (tmp_path / "osv.json").write_bytes(content)
+    (tmp_path / "archive").mkdir()
+    with zipfile.ZipFile(tmp_path / "archive" / "all.zip", "w") as archive:
+        archive.writestr("inner.json", content)
+
+    faults = audit(installed(), SETTINGS, tmp_path)
+
+    assert [fault.partition(": ")[0] for fault in faults] == [
+        f"{tmp_path}/archive/all.zip/inner.json",
+        f"{tmp_path}/osv.json",
+    ]
+    assert all(told in fault for fault in faults)
 
 
 def test_a_directory_without_advisories_is_not_taken_for_a_clean_audit(tmp_path: Path) -> None:

@@ -240,18 +240,43 @@ def _bound(text: str) -> Version:
         return Version("0")
 
 
-def read_advisories(directory: Path) -> list[Advisory]:
-    """Read OSV documents: JSON files, and zip archives of such, at any depth."""
+def read_advisories(directory: Path) -> tuple[list[Advisory], list[str]]:
+    """Read OSV documents: JSON files, and zip archives of such, at any depth.
+
+    The second list names the files that are not such documents.
+    """
     found: list[Advisory] = []
+    faults: list[str] = []
+    for name, content in _json_files(directory):
+        try:
+            found += _advisories(_document(content))
+        except KeyError as missing:
+            faults.append(f"{name}: this is not an OSV document, {missing} is missing")
+        except (AttributeError, TypeError, ValueError) as fault:
+            faults.append(f"{name}: {fault}")
+    return found, faults
+
+
+def _json_files(directory: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(directory.rglob("*")):
         if path.suffix == ".json":
-            found += _advisories(json.loads(path.read_bytes()))
+            yield str(path), path.read_bytes()
         elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 for name in archive.namelist():
                     if name.endswith(".json"):
-                        found += _advisories(json.loads(archive.read(name)))
-    return found
+                        yield f"{path}/{name}", archive.read(name)
+
+
+def _document(content: bytes) -> Mapping[str, Any]:
+    expected = "expected a JSON object, an OSV document"
+    try:
+        document: Any = json.loads(content)
+    except ValueError as fault:
+        raise ValueError(f"{expected}: {fault}") from fault
+    if not isinstance(document, dict):
+        raise TypeError(f"{expected}, not a {type(document).__name__}")
+    return cast("dict[str, Any]", document)
 
 
 def _advisories(document: Mapping[str, Any]) -> Iterator[Advisory]:
@@ -280,7 +305,11 @@ def audit(
     """Check the lock against what is installed and against advisories; return what is wrong."""
     faults = [fault for entry in entries for fault in _integrity(entry)]
     here = sum(entry.is_for_this_platform for entry in entries)
-    print(f"{len(entries)} locked packages, {here} for this platform: hashes and versions checked")
+    print(
+        f"{len(entries)} locked packages, {here} for this platform: checked that each locked "
+        "package has a hash and that the installed versions are the locked ones; installed files "
+        "were not hashed"
+    )
     if advisories is None:
         print(
             "No advisory data was given, so only integrity was checked: known vulnerabilities and "
@@ -288,8 +317,9 @@ def audit(
             "make audit ADVISORIES=directory"
         )
         return faults
-    known = read_advisories(advisories)
-    if not known:
+    known, unread = read_advisories(advisories)
+    faults += unread
+    if not known and not unread:
         return [*faults, f"{advisories} holds no advisories about PyPI packages"]
     yanked = _yanked(advisories)
     print(f"{len(known)} advisories and {len(yanked)} yanked releases looked through")
