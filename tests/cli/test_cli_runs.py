@@ -32,6 +32,20 @@ def test_runs_are_listed_as_a_table(host: FakeHost, wopr: Wopr) -> None:
     assert "a, b" in lines[1]
 
 
+def test_runs_in_quarantine_are_listed_and_shown_as_such(host: FakeHost, wopr: Wopr) -> None:
+    quarantine = {"since": "2026-01-02T03:04:05.000Z", "crashes": 3}
+    rows = [item("r2", status="running", quarantine=quarantine), item("r1", status="running")]
+    host.answer("GET /v1/runs", {"items": rows})
+    host.run(status="running", quarantine=quarantine)
+
+    listed = wopr("runs", "list", "--quarantined").stdout.splitlines()
+    shown = wopr("runs", "show", "r1").stdout
+
+    assert "running (quarantine)" in listed[1]
+    assert "quarantine" not in listed[2]
+    assert "  quarantine  since 2026-01-02T03:04:05.000Z" in shown
+
+
 def test_runs_are_listed_by_their_feedback(host: FakeHost, wopr: Wopr) -> None:
     said = {"annotations": 5, "ratings": 2, "corrections": 1, "labels": 0, "flags": 2}
     host.answer("GET /v1/runs", {"items": [item("r1", feedback={**said, "meanRating": 4.5})]})

@@ -22,7 +22,7 @@ def print_snapshot(snapshot: RunSnapshot) -> None:
     """Print a run as it stands: what it is, its nodes, its values."""
     print_line(_headline(snapshot))
     for name, value in _facts(snapshot):
-        print_line(Text.assemble((f"  {name:<10}", "dim"), plain(value)))
+        print_line(Text.assemble((f"  {name:<12}", "dim"), plain(value)))
     _print_error(snapshot)
     _print_nodes(snapshot.node_states or {})
     _print_children(snapshot)

@@ -241,7 +241,7 @@ def resume(
 def _row(run: RunListItem) -> Cells:
     return (
         run.run_id,
-        status_text(run.status),
+        status_text(run.status).append(" (quarantine)" if run.quarantine else ""),
         run.workflow_id,
         run.workflow_version,
         run.created_at,
