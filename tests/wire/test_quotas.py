@@ -227,3 +227,5 @@ def test_the_quota_of_streams_of_one_tenant_is_set_and_shown(
     assert second.status_code == 429
     details = second.json()["details"]
     assert (details["quota"], details["limit"], details["current"]) == ("streams", 1, 1)
+    assert 'the quota "streams" of this tenant is 1' in second.json()["message"]
+    assert "max_streams_per_tenant" not in second.json()["message"]

@@ -45,6 +45,7 @@ def test_a_key_with_enough_streams_is_told_so_and_its_colleague_is_not(
     assert refused.status_code == 429
     assert refused.json()["error"] == "rate_limited"
     assert "2 open streams" in refused.json()["message"]
+    assert 'the quota "streams" of this key is 2' in refused.json()["message"]
     assert (details["scope"], details["limit"]) == ("key", 2)
     assert int(refused.headers["retry-after"]) * 1000 == details["retryAfterMs"]
     wire.post(f"/v1/runs/{run_id}/cancel")

@@ -61,7 +61,7 @@ class OpenStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The largest numbers of open streams, and the settings that they come from."""
+    """The largest numbers of open streams, and the setting that the one of a key comes from."""
 
     per_key: int
     per_tenant: int
@@ -105,14 +105,18 @@ class StreamLimits:
         limits = self._limits
         tenant, key_id = principal.tenant, principal.key_id
         per_key, per_tenant = limits.per_key, limits.per_tenant
+        of_key, of_tenant = limits.key_setting, "max_streams_per_tenant"
         if self._quota_of is not None:
             # 0 is no limit.
             per_key = self._quota_of("streams", tenant, key_id) or sys.maxsize
             per_tenant = self._quota_of("streams", tenant, "") or sys.maxsize
+            of_key, of_tenant = (
+                f'the quota "streams" of this {each}' for each in ("key", "tenant")
+            )
         if (count := self._by_key[tenant, key_id]) >= per_key:
-            raise _refusal("key", "This key", per_key, count, limits.key_setting)
+            raise _refusal("key", "This key", per_key, count, of_key)
         if (count := self._by_tenant[tenant]) >= per_tenant:
-            raise _refusal("tenant", "This tenant", per_tenant, count, "max_streams_per_tenant")
+            raise _refusal("tenant", "This tenant", per_tenant, count, of_tenant)
         if (count := len(self._open)) >= limits.per_process:
             raise _refusal("global", "This host", limits.per_process, count, "max_streams")
 
@@ -163,7 +167,14 @@ class StreamLimits:
         for stream in sorted(blocked, key=lambda each: each.blocked_checks, reverse=True):
             if total <= most_bytes:
                 return
-            reason = _refusal("global", "Readers", most_bytes, total, "max_stream_buffer_bytes")
+            reason = RateLimited(
+                f"Readers hold {total} bytes, and max_stream_buffer_bytes is {most_bytes}. Read "
+                f"faster, or try again in {_RETRY_SECONDS} seconds.",
+                retry_after=_RETRY_SECONDS,
+                scope="global",
+                limit=most_bytes,
+                current=total,
+            )
             total -= held.pop(id(stream.writing), 0)
             log.warning("stream closed: its reader is too slow", key_id=stream.principal.key_id)
             stream.end(reason)
@@ -194,9 +205,9 @@ async def _end_unauthorised(
             return
 
 
-def _refusal(scope: str, subject: str, limit: int, current: int, setting: str) -> RateLimited:
+def _refusal(scope: str, subject: str, limit: int, current: int, limited_by: str) -> RateLimited:
     return RateLimited(
-        f"{subject} has {limit} open streams, as many as {setting} allows. "
+        f"{subject} has {current} open streams, and {limited_by} is {limit}. "
         f"Close one, or try again in {_RETRY_SECONDS} seconds.",
         retry_after=_RETRY_SECONDS,
         scope=scope,
