@@ -64,7 +64,7 @@ def test_variables_become_settings(local: Wopr, served: list[Settings]) -> None:
         WOPR_CONFORMANCE="1",
         WOPR_LOG_FORMAT="json",
         WOPR_LOG_LEVEL="error",
-        WOPR_API_KEYS="k:acme",
+        WOPR_API_KEYS="0123456789abcdef:acme",
         WOPR_RETENTION_DAYS="9",
     )
 
@@ -78,7 +78,7 @@ def test_variables_become_settings(local: Wopr, served: list[Settings]) -> None:
             conformance=True,
             log_format="json",
             log_level="error",
-            api_keys="k:acme",
+            api_keys="0123456789abcdef:acme",
             retention_days=9,
         )
     ]
@@ -99,6 +99,17 @@ def test_settings_that_cannot_work_are_wrong_usage(
 ) -> None:
     assert local("serve", *args, **variables).exit_code == 2
     assert served == []
+
+
+def test_a_key_that_is_too_short_is_told_in_one_line_without_the_key(
+    local: Wopr, served: list[Settings]
+) -> None:
+    done = local("serve", WOPR_API_KEYS="0123456789abcdef:acme,s3cr3t:globex")
+
+    assert (done.exit_code, served) == (2, [])
+    assert done.stderr.startswith("error: entry 2 of WOPR_API_KEYS has a key shorter than 16")
+    assert "Traceback" not in done.stderr
+    assert "s3cr3t" not in done.stderr
 
 
 def test_an_address_that_is_taken_is_named(local: Wopr) -> None:

@@ -15,6 +15,7 @@ from wopr.runtime.breaker import DeliveryPolicy
 from wopr.runtime.registration import DefinitionLimits
 from wopr.runtime.settings_rules import broken_rules
 from wopr.runtime.subprocess_pool import PoolLimits
+from wopr.security.keys import parse_env_keys
 from wopr.store.options import StoreOptions
 
 DAY_MS = 86_400_000
@@ -307,6 +308,10 @@ class Settings:
         faults = broken_rules(own | msgspec.structs.asdict(self.limits))
         if self.audit_sink.startswith("http") and len(self.audit_sink_secret) < MIN_SINK_SECRET:
             faults.append(f"audit_sink_secret must have at least {MIN_SINK_SECRET} characters")
+        try:
+            parse_env_keys(self.api_keys)
+        except ValueError as fault:
+            faults.append(str(fault))
         if faults:
             raise ValueError("; ".join(faults))
         return self
