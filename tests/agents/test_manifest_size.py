@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.agents.test_agent_registry import ADVERTISED, WRITER, Clock, manifest
-from wopr.agents.registry import Agents
+from wopr.agents.registry import MOST_BYTES_OF_TENANT, Agents
 from wopr.protocol.errors import Refused
 from wopr.store.open import open_store
 
@@ -39,4 +39,24 @@ async def test_a_larger_manifest_that_is_stored_stays_usable(tmp_path: Path) -> 
     found = await Agents(store, Clock(), ADVERTISED).agent("acme", WRITER)
 
     assert found.manifest.system_prompt == LARGE["systemPrompt"]
+    await store.close()
+
+
+async def test_all_manifests_of_a_tenant_together_have_a_limit_that_is_named(
+    tmp_path: Path,
+) -> None:
+    async def has_room(tenant: str) -> None:
+        """The quotas of the tenant are not used up."""
+
+    store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
+    agents = Agents(store, Clock(), ADVERTISED, max_bytes=MOST_BYTES_OF_TENANT)
+    agents.check_quota = has_room
+    half = "x" * (MOST_BYTES_OF_TENANT // 2)
+    await agents.register("acme", manifest(systemPrompt=half))
+
+    with pytest.raises(Refused, match=f"all together may have {MOST_BYTES_OF_TENANT}"):
+        await agents.register("acme", manifest(version="2", systemPrompt=half))
+
+    await agents.register("acme", manifest(version="2"))
+    await agents.register("globex", manifest(systemPrompt=half))
     await store.close()

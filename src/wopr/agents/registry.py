@@ -14,7 +14,7 @@ from wopr.agents.manifests import MAX_BYTES, check_manifest, is_small
 from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import look_up
-from wopr.protocol.errors import NotFound
+from wopr.protocol.errors import NotFound, Refused
 from wopr.protocol.manifests import AgentInventoryEntry, AgentInventoryResponse, AgentManifest
 from wopr.protocol.schema_size import SchemaLimits
 from wopr.security.digest import json_digest
@@ -22,6 +22,8 @@ from wopr.store.port import SHARED, AgentManifests, AgentRow
 
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _PAGE: Final = 100
+# The manifests of a tenant are all in memory once it runs an agent.
+MOST_BYTES_OF_TENANT: Final = 32 * 1024 * 1024
 # Does the check of a large manifest where it does not stop the event loop, in the tenant's turn.
 CheckLarge: TypeAlias = Callable[[str, Callable[[], AgentManifest]], Awaitable[AgentManifest]]
 # Tasks and returns may hold what the log masks, so a fault speaks of them without showing any.
@@ -58,6 +60,8 @@ class _Shelf:
     """All that one tenant installed, as far as it has been read."""
 
     place: int = 0
+    # Bytes of all its manifests.
+    size: int = 0
     versions: dict[str, list[Installed]] = field(default_factory=dict[str, list[Installed]])
 
     def add(self, row: AgentRow) -> None:
@@ -66,6 +70,7 @@ class _Shelf:
         versions.append(Installed(manifest, row.registered_at, row.place))
         versions.sort(key=lambda each: (each.registered_at, each.place))
         self.place = row.place
+        self.size += len(row.body)
 
     def find(self, agent_id: str, version: str | None, at: int | None) -> Installed | None:
         for installed in reversed(self.versions.get(agent_id, ())):
@@ -126,6 +131,13 @@ class Agents:
             shelf = self._shelves[tenant]
             if shelf.find(row.agent_id, row.version, None) is None:
                 await self.check_quota(tenant)
+                if shelf.size + len(row.body) > MOST_BYTES_OF_TENANT:
+                    raise Refused(
+                        f"the agent manifests of this tenant have {shelf.size} bytes, this one has "
+                        f"{len(row.body)}, and all together may have {MOST_BYTES_OF_TENANT}",
+                        field="manifest",
+                        limit=MOST_BYTES_OF_TENANT,
+                    )
         is_new = await self._store.put_agent(tenant, row)
         return await self.agent(tenant, manifest.agent_id, manifest.version), is_new
 
