@@ -30,7 +30,7 @@ SETTINGS: Final[dict[str, str]] = {
     "max_agent_bytes": "The largest agent manifest, as JSON.",
     "max_workflow_nodes": "The most nodes of a workflow.",
     "max_workflow_edges": "The most edges of a workflow.",
-    "max_workflow_expressions": "The most expressions and patterns of a workflow.",
+    "max_workflow_expressions": "The most expressions, patterns and conditions of edges of a workflow.",
     "max_workflow_expression_bytes": "The most characters of all expressions and patterns of a workflow.",
     "max_schema_bytes": "The largest JSON Schema in a workflow or an agent manifest.",
     "max_schema_subschemas": "The most subschemas that such a schema may have once every `$ref` is replaced by "

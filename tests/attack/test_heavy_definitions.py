@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -130,6 +131,57 @@ def test_definitions_at_the_limits_are_checked_drawn_and_run_while_others_are_se
     assert "too many to draw" in page
     assert ended["status"] in ("completed", "failed")
     assert honest.growth_mib < GROWTH_MIB
+
+
+def reading(conditions: list[JsonObject]) -> JsonObject:
+    """A node that puts out the list `v`, and edges with these conditions on it to another node."""
+    ends = [edge("a", "b", id=f"e{n}", condition=each) for n, each in enumerate(conditions)]
+    source = node("a", "core.identity", inputs={"v": {"type": "variable", "variableName": "v"}})
+    return workflow([source, node("b")], edges=ends, variables=[variable("v", "array")])
+
+
+def test_many_conditions_on_a_large_list_are_decided_while_others_are_served(
+    tmp_path: Path,
+) -> None:
+    searches = reading([{"type": "contains", "left": "v", "right": -n - 1} for n in range(300)])
+    sizes = reading(
+        [{"type": "expression", "expression": f"size(output.v) < {n}"} for n in range(90)]
+    )
+
+    with attacked(tmp_path) as host, HonestClient(host) as honest, host.client() as mallory:
+        started = [
+            mallory.create(mallory.register(searches), {"v": [1] * 1_000_000}),
+            mallory.create(mallory.register(sizes), {"v": [1] * 240_000}),
+        ]
+        ended = [mallory.finished(run_id) for run_id in started]
+        honest.wait_for_round()
+
+    assert [run["error"]["code"] for run in ended] == ["expression_error"] * 2
+    assert all("edges to node 'b' cost" in run["error"]["message"] for run in ended)
+    assert honest.growth_mib < GROWTH_MIB
+
+
+def nested_loops(count: int, exits: int) -> JsonObject:
+    """Loops inside each other that end together, and nodes that follow all of them."""
+    heads = [f"l{n}" for n in range(count)]
+    after = [f"o{n}" for n in range(exits)]
+    never = {"type": "equals", "left": "nothing", "right": 1}
+    nodes = [node(head, "core.loop", config={"times": 1}) for head in heads]
+    edges = [edge(one, other) for one, other in pairwise([*heads, "x"])]
+    edges += [edge("x", head, condition=never) for head in heads]
+    edges += [edge("x", name) for name in after]
+    return workflow([*nodes, node("x"), *map(node, after)], edges=edges)
+
+
+def test_nested_loops_at_the_limit_run_while_others_are_served(tmp_path: Path) -> None:
+    with attacked(tmp_path) as host, HonestClient(host) as honest, host.client() as mallory:
+        refused = post(host.url, MALLORY, "/v1/workflows", nested_loops(600, 10))
+        ended = mallory.finished(mallory.create(mallory.register(nested_loops(100, 800))))
+        honest.wait_for_round()
+
+    assert refused.status_code == 400
+    assert "has 600 nodes that can head a loop, and at most 100 are allowed" in refused.text
+    assert ended["status"] == "completed"
 
 
 def drawn(host: AttackedHost, workflow_id: str) -> str:

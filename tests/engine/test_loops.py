@@ -21,7 +21,7 @@ from tests.engine.simulation import (
 )
 
 from wopr.engine import triggers
-from wopr.engine.expressions import holds
+from wopr.engine.expressions import IsLarge, holds
 from wopr.engine.graph import compile_graph, cycle
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import plan
@@ -241,9 +241,11 @@ def test_a_plan_decides_each_condition_once_however_deep_loops_are_nested(
 ) -> None:
     decided: list[str] = []
 
-    def counted_holds(condition: EdgeCondition, known: Mapping[str, Json]) -> bool:
+    def counted_holds(
+        condition: EdgeCondition, known: Mapping[str, Json], is_large: IsLarge
+    ) -> bool:
         decided.append(str(condition.expression))
-        return holds(condition, known)
+        return holds(condition, known, is_large)
 
     heads = [f"l{number}" for number in range(20)]
     exits = [f"o{number}" for number in range(5)]

@@ -22,6 +22,15 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
     return workflow([node("a"), node("b")], edges=edges)
 
 
+def comparisons(count: int) -> JsonObject:
+    """Edges whose conditions look for numbers in a list."""
+    edges = [
+        edge("a", "b", id=f"e{n}", condition={"type": "contains", "left": "v", "right": -n})
+        for n in range(count)
+    ]
+    return workflow([node("a"), node("b")], edges=edges)
+
+
 @pytest.mark.parametrize(
     ("definition", "why"),
     [
@@ -38,6 +47,7 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
             "has 101 nodes that can head a loop, and at most 100",
         ),
         (conditions(501), "has 501 expressions, and at most 500"),
+        (comparisons(501), "has 501 expressions, and at most 500"),
         (
             conditions(20, f"outputs.n == '{'x' * 4000}'"),
             "characters of expressions, and at most 65536",
@@ -47,7 +57,7 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
             "bytes, and at most 1048576",
         ),
     ],
-    ids=["nodes", "edges", "loops", "expressions", "expression-bytes", "bytes"],
+    ids=["nodes", "edges", "loops", "expressions", "comparisons", "expression-bytes", "bytes"],
 )
 def test_a_definition_over_a_limit_is_refused_with_the_number_and_the_limit(
     acme: Wire, definition: JsonObject, why: str

@@ -23,6 +23,7 @@ from wopr.engine.expression_tokens import (
     step_at,
 )
 from wopr.protocol.documents import Json
+from wopr.protocol.offloading import once
 from wopr.protocol.schema_size import pattern_states
 
 BUDGET: Final = 10_000_000
@@ -38,6 +39,9 @@ _TEXT: Final = 256
 # A pattern's state: what it costs to compile, and how many bytes it reads per unit.
 _STATE: Final = 500
 _STATE_BYTES: Final = 25
+# Comparing one item of a list.
+_ITEM: Final = 5
+_NUMBERS: Final = frozenset({bool, int, float, type(None)})
 
 _REPEATING: Final = MACROS | {"matches", "+"}
 _SHORT: Final = 64
@@ -77,18 +81,49 @@ class Extent:
 
 
 def extent_of(value: Json) -> Extent:
-    """Measure a JSON value. Raises `ExpressionFault` when it is nested too deeply to convert."""
+    """Measure a JSON value.
+
+    Raises `ExpressionFault` when it is nested too deeply to convert or has too many values.
+    """
     items = _items(value)
     if items is None:
         return Extent(weight=_leaf(value))
-    measured = [_weigh(item) for item in items]
+    _check_length(items)
+    measured = [_weigh(item) for item in items if type(item) not in _NUMBERS]
+    numbers = len(items) - len(measured)
     return Extent(
         length=len(items),
-        weight=1 + len(items) + sum(weight for weight, _ in measured),
+        weight=1 + len(items) + numbers + sum(weight for weight, _ in measured),
         widest=max((widest for _, widest in measured), default=0),
-        heaviest=max((weight for weight, _ in measured), default=0),
+        heaviest=max((weight for weight, _ in measured), default=min(numbers, 1)),
         is_object=is_object(value),
     )
+
+
+def weight_of(value: Json) -> int:
+    """Count the values in a JSON value. Raises `ExpressionFault` like `extent_of`."""
+    return _extent_of(value).weight if isinstance(value, list | dict) else _leaf(value)
+
+
+def _extent_of(value: Json) -> Extent:
+    """Measure a value that several expressions may read."""
+    extent = once(_extent_or_fault, value)
+    if isinstance(extent, ExpressionFault):
+        raise ExpressionFault(str(extent))
+    return extent
+
+
+def _extent_or_fault(value: Json) -> Extent | ExpressionFault:
+    try:
+        return extent_of(value)
+    except ExpressionFault as fault:
+        return fault
+
+
+def _check_length(items: list[Json]) -> None:
+    # Each item counts twice: as a place and as a value.
+    if 2 * len(items) > MAX_WEIGHT:
+        raise ExpressionFault(_TOO_MUCH)
 
 
 def is_plain(tokens: tuple[Token, ...]) -> bool:
@@ -98,7 +133,15 @@ def is_plain(tokens: tuple[Token, ...]) -> bool:
 
 def check_scope(scope: Mapping[str, Json]) -> int:
     """Count the values of a scope; refuse data that could not be handed to the library in time."""
-    weight = sum(extent_of(value).weight for value in scope.values())
+    weight = 0
+    for value in scope.values():
+        if is_object(value):
+            # It may be made for one expression; its members are the run's own.
+            _check_length([*value])
+            weight += 1 + 2 * len(value)
+            weight += sum(_leaf(key) + weight_of(member) for key, member in value.items())
+        else:
+            weight += weight_of(value)
     if weight > MAX_WEIGHT:
         raise ExpressionFault(_TOO_MUCH)
     return weight
@@ -121,13 +164,24 @@ def _states(pattern: str) -> int:
     return pattern_states(pattern)
 
 
-def check_pattern(pattern: str, text: str) -> None:
-    """Refuse a pattern that could take too long on this text."""
-    if (
-        _states(pattern) * (_STATE + len(text.encode(errors="surrogatepass")) // _STATE_BYTES)
-        > BUDGET
-    ):
+def check_pattern(pattern: str, text: str) -> int:
+    """Return what a pattern can cost on a text; refuse one that could take too long."""
+    size = len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+    cost = _states(pattern) * (_STATE + size // _STATE_BYTES)
+    if cost > BUDGET:
         raise ExpressionFault("is refused: the pattern could take too long on this text")
+    return cost
+
+
+def containing_cost(holder: Json, wanted: Json) -> int:
+    """Return what it can cost to look for a value in a list or for a text in another."""
+    if isinstance(holder, str):
+        return len(holder) // _STATE_BYTES
+    if not is_list(holder):
+        return 1
+    if isinstance(wanted, list | dict):
+        return weight_of(holder) * _ITEM
+    return len(holder) * _ITEM
 
 
 def _items(value: Json) -> list[Json] | None:
@@ -152,11 +206,13 @@ def _weigh(value: Json) -> tuple[int, int]:
             if items is None:
                 weight += _leaf(each)
                 continue
-            weight += 1 + len(items)
+            _check_length(items)
+            others = [item for item in items if type(item) not in _NUMBERS]
+            weight += 1 + len(items) + len(items) - len(others)
             widest = max(widest, len(items))
-            inner.extend(items)
-        if weight > MAX_WEIGHT:
-            raise ExpressionFault(_TOO_MUCH)
+            inner.extend(others)
+            if weight > MAX_WEIGHT:
+                raise ExpressionFault(_TOO_MUCH)
         if not inner:
             return weight, widest
         level = inner
@@ -226,7 +282,7 @@ class _Walk:
         # The scope keeps every value alive during the walk, so an identity names one value.
         extent = self._measures.get(id(value))
         if extent is None:
-            extent = self._measures[id(value)] = extent_of(value)
+            extent = self._measures[id(value)] = _extent_of(value)
             self._measured += extent.weight * _MEASURED
             if self._measured > BUDGET:
                 raise ExpressionFault(_TOO_MUCH)

@@ -7,19 +7,23 @@ Whole numbers and fractions compare as numbers; arithmetic follows CEL and mixes
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Final, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
+
+import msgspec
 
 from wopr.engine.cel_library import cel
 from wopr.engine.expression_cost import (
     check_cost,
     check_pattern,
     check_scope,
+    containing_cost,
     is_plain,
 )
 from wopr.engine.expression_tokens import (
@@ -34,7 +38,7 @@ from wopr.engine.expression_tokens import (
 )
 from wopr.protocol.documents import UNSET, Json, Unset
 from wopr.protocol.names import not_there
-from wopr.protocol.offloading import WorkFailed, offload
+from wopr.protocol.offloading import WorkFailed, offload, once
 from wopr.protocol.workflow import EdgeCondition
 
 __all__ = [
@@ -52,7 +56,7 @@ __all__ = [
 MAX_SOURCE: Final = 4096
 # What is evaluated within this process: some 5 ms. Handing one value to the library costs as much
 # as 20 copies within it. A constant is evaluated at registration up to a tenth of a second.
-_EVALUATED_HERE: Final = 50_000
+EVALUATED_HERE: Final = 50_000
 _CONVERTED: Final = 10
 _CONSTANT_COST: Final = 50_000
 # The names that every expression of a workflow can read, and those that edges add.
@@ -73,7 +77,10 @@ _LOGIC: Final = frozenset({"=", "<", ">", "!", "&", "|", "?", "in"})
 _MAX_QUOTED: Final = 200
 _MAX_MESSAGE: Final = 200
 _INDEX: Final = re.compile(r"[0-9]{1,9}")
+_HASHED_TEXT: Final = 1024
 _Answer = TypeVar("_Answer")
+# Takes the cost of a condition, and tells whether a subprocess has to decide it.
+IsLarge: TypeAlias = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,43 +185,69 @@ def _is_built_in(name: str) -> bool:
     return True
 
 
-def evaluate(source: str, scope: Mapping[str, Json]) -> Json:
+def _is_large(cost: int) -> bool:
+    return cost > EVALUATED_HERE
+
+
+def evaluate(source: str, scope: Mapping[str, Json], is_large: IsLarge = _is_large) -> Json:
     """Give an expression's value as plain JSON. Raises `ExpressionFault` when it has none."""
     try:
-        return _value(source, scope)
+        return _value(source, scope, is_large)
     except ExpressionFault as fault:
         raise ExpressionFault(f"expression {_quoted(source)} {fault}") from fault
 
 
 def is_true(source: str, scope: Mapping[str, Json]) -> bool:
     """Tell whether a condition holds. Raises `ExpressionFault` when it gives no boolean."""
-    value = evaluate(source, scope)
+    return _is_true(source, scope, _is_large)
+
+
+def _is_true(source: str, scope: Mapping[str, Json], is_large: IsLarge) -> bool:
+    value = evaluate(source, scope, is_large)
     fault = _not_boolean(value)
     if fault is not None:
         raise ExpressionFault(f"expression {_quoted(source)} {fault}")
     return value is True
 
 
-def _value(source: str, scope: Mapping[str, Json]) -> Json:
+def _value(source: str, scope: Mapping[str, Json], is_large: IsLarge = _is_large) -> Json:
     compiled = _compiled(source)
     context = narrowed(scope, compiled.reads)
     cost = check_scope(context) * _CONVERTED
     if not compiled.is_plain:
         cost += check_cost(compiled.tokens, context)
-    if cost > _EVALUATED_HERE:
-        return _evaluated_elsewhere(source, context)
+    if is_large(cost):
+        return _done_elsewhere(evaluate_for_host, source, context)
     return _guarded(lambda: _plain(compiled.program.execute(context)))
 
 
-def _evaluated_elsewhere(source: str, scope: Mapping[str, Json]) -> Json:
-    """Evaluate in a subprocess. Raises `WorkNeeded` until that has given a result."""
+def _done_elsewhere(function: Callable[..., Json], *arguments: Json) -> Json:
+    """Call a function in a subprocess. Raises `WorkNeeded` until that has given a result."""
+    key = msgspec.json.encode([function.__name__, *(_named(each) for each in arguments)])
     try:
-        found: Json = offload(evaluate_for_host, source, dict(scope))
+        found: Json = offload(function, *arguments, key=key)
     except WorkFailed as failed:
         raise ExpressionFault(f"could not be evaluated: {failed}") from failed
+    return _told(found)
+
+
+def _told(found: Json) -> Json:
     if "fault" in found:
         raise ExpressionFault(found["fault"])
     return found["value"]
+
+
+def _named(argument: Json, levels: int = 2) -> Json:
+    """Put digests in the place of large values. Those of the run are two levels down in a scope."""
+    if is_object(argument) and levels:
+        return {key: _named(value, levels - 1) for key, value in argument.items()}
+    if isinstance(argument, str) and len(argument) <= _HASHED_TEXT:
+        return argument
+    return [once(_digest, argument)] if isinstance(argument, str | list | dict) else argument
+
+
+def _digest(value: Json) -> str:
+    return hashlib.sha256(msgspec.json.encode(value)).hexdigest()
 
 
 def evaluate_for_host(source: str, scope: dict[str, Json]) -> Json:
@@ -248,24 +281,27 @@ def _quoted(source: str) -> str:
     return repr(source if len(source) <= _MAX_QUOTED else f"{source[:_MAX_QUOTED]}…")
 
 
-def holds(condition: EdgeCondition, scope: Mapping[str, Json]) -> bool:
+def holds(
+    condition: EdgeCondition, scope: Mapping[str, Json], is_large: IsLarge = _is_large
+) -> bool:
     """Tell whether an edge's condition is met.
 
     A path that leads nowhere is absent: it differs from everything and contains nothing.
     Raises `ExpressionFault` when an expression has no value or not a boolean one.
     """
     if condition.type == "expression":
-        return _expression_holds(condition, scope)
+        return _expression_holds(condition, scope, is_large)
     left = UNSET if isinstance(condition.left, Unset) else _resolve(condition.left, scope)
-    match condition.type:
-        case "equals":
-            return _same(left, condition.right)
-        case "notEquals":
-            return not _same(left, condition.right)
-        case "contains":
-            return _contains(left, condition.right)
-        case "regex":
-            return _matches(left, condition.right)
+    if condition.type in ("equals", "notEquals"):
+        # What both have in common bounds it, and the right side is in the definition.
+        return _same(left, condition.right) is (condition.type == "equals")
+    if condition.type == "contains":
+        cost, compare = containing_cost(left, condition.right), contains_for_host
+    else:
+        cost, compare = _matching_cost(left, condition.right), matches_for_host
+    if is_large(cost):
+        return _done_elsewhere(compare, left, condition.right) is True
+    return _told(compare(left, condition.right)) is True
 
 
 def condition_faults(condition: EdgeCondition, node_ids: Collection[str]) -> list[str]:
@@ -363,10 +399,12 @@ def _key(key: object) -> str:
     return key
 
 
-def _expression_holds(condition: EdgeCondition, scope: Mapping[str, Json]) -> bool:
+def _expression_holds(
+    condition: EdgeCondition, scope: Mapping[str, Json], is_large: IsLarge
+) -> bool:
     if isinstance(condition.expression, Unset):
         raise ExpressionFault("an expression condition needs expression")
-    return is_true(condition.expression, scope)
+    return _is_true(condition.expression, scope, is_large)
 
 
 def _resolve(path: str, scope: Mapping[str, Json]) -> Json:
@@ -404,12 +442,32 @@ def _same_leaf(left: Json, right: Json) -> bool:
     return bool(left == right)
 
 
+def contains_for_host(left: Json, right: Json) -> Json:
+    """Tell whether a list, an object or a text contains a value. For a process that can be killed."""
+    return {"value": _contains(left, right)}
+
+
+def matches_for_host(left: Json, right: Json) -> Json:
+    """Tell whether a text matches a pattern. For a process that can be killed."""
+    try:
+        return {"value": _matches(left, right)}
+    except ExpressionFault as fault:
+        return {"fault": str(fault)}
+
+
 def _contains(left: Json, right: Json) -> bool:
     if is_list(left):
-        return any(_same(item, right) for item in left)
+        same = _same if isinstance(right, list | dict) else _same_leaf
+        return any(same(item, right) for item in left)
     if isinstance(left, str | dict) and isinstance(right, str):
         return right in left
     return False
+
+
+def _matching_cost(left: Json, right: Json) -> int:
+    if not isinstance(left, str) or not isinstance(right, str):
+        return 1
+    return check_pattern(right, left)
 
 
 def _matches(left: Json, right: Json) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.engine.expressions import ExpressionFault, holds
+from wopr.engine.expressions import EVALUATED_HERE, ExpressionFault, holds
 from wopr.engine.fold_agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
@@ -18,6 +19,11 @@ Carried: TypeAlias = Literal["pending", "success", "skipped", "failed"]
 _Rule: TypeAlias = Callable[[list[Carried]], "Verdict"]
 # A failure that one of these rules listens to is handled by the workflow itself.
 TOLERANT: frozenset[str] = frozenset({"any_failed", "all_complete", "any_success"})
+# What all conditions of one plan but the smallest may cost in this process: some 50 ms. The others
+# are decided by subprocesses, and those on the edges to one node may cost this much together.
+_SMALL: Final = 100
+_MOST_HERE: Final = 500_000
+MAX_CONDITION_COST: Final = 100_000_000
 
 
 class Verdict(Enum):
@@ -46,6 +52,8 @@ class Traffic:
         self._graph = state.graph
         self._open = frozenset(n for n, node in state.nodes.items() if node.status not in ENDED)
         self._scope: dict[str, Json] | None = None
+        self._cost_here = 0
+        self._cost_elsewhere: dict[str, int] = {}
         self._conditions: dict[str, bool | ExpressionFault] = {}
         self._returning: dict[str, bool] = {}
         self._settled: dict[str, bool] = {}
@@ -158,9 +166,23 @@ class Traffic:
             "error": msgspec.to_builtins(source.error) if source.error else {},
         }
         try:
-            return holds(condition, known)
+            return holds(condition, known, partial(self._is_large, edge.target_node_id))
         except ExpressionFault as fault:
             return fault
+
+    def _is_large(self, node_id: str, cost: int) -> bool:
+        """Charge the cost of a condition, and tell whether a subprocess has to decide it."""
+        if cost <= _SMALL or (cost <= EVALUATED_HERE and self._cost_here + cost <= _MOST_HERE):
+            self._cost_here += cost
+            return False
+        total = self._cost_elsewhere.get(node_id, 0) + cost
+        self._cost_elsewhere[node_id] = total
+        if total > MAX_CONDITION_COST:
+            raise ExpressionFault(
+                f"is refused: the large conditions on edges to node {node_id!r} cost {total} "
+                f"together, and at most {MAX_CONDITION_COST} is allowed"
+            )
+        return True
 
 
 def _all_success(values: list[Carried]) -> Verdict:

@@ -14,11 +14,13 @@ import hashlib
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import TypeVar, cast
 
 import msgspec
 
 from wopr.protocol.documents import Json
+
+T = TypeVar("T")
 
 
 class WorkNeeded(Exception):
@@ -37,17 +39,47 @@ class WorkFailed(Exception):
     """
 
 
-Results: TypeAlias = Mapping[bytes, "Json | WorkFailed"]
-_results: ContextVar[Results | None] = ContextVar("results of offloaded work", default=None)
+class Results(dict[bytes, "Json | WorkFailed"]):
+    """The results that an operation has so far, and what was found out about its values.
+
+    The values are kept, so that the identity of each names it for as long as the operation lasts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.examined: dict[tuple[Callable[[Json], object], int], tuple[Json, object]] = {}
 
 
-def offload(function: Callable[..., Json], *arguments: Json) -> Json:
+_results: ContextVar[Mapping[bytes, Json | WorkFailed] | None] = ContextVar(
+    "results of offloaded work", default=None
+)
+
+
+def offload(function: Callable[..., Json], *arguments: Json, key: bytes = b"") -> Json:
     """Return what a function of a module returns for JSON arguments, computed by a subprocess.
 
+    With a key that is equal for equal calls, a call whose result is known is not encoded again.
     Raises `WorkNeeded` while the result is not known, and `WorkFailed` when there is none.
     """
+    if key:
+        hashed = hashlib.sha256(key).digest()
+        results = _results.get()
+        if results is not None and hashed in results:
+            return _result(hashed, b"")
+        raise WorkNeeded(hashed, encode_call(function, *arguments))
     body = encode_call(function, *arguments)
     return _result(hashlib.sha256(body).digest(), body)
+
+
+def once(function: Callable[[Json], T], value: Json) -> T:
+    """Return what a function returns for a value, which is examined once in an operation."""
+    results = _results.get()
+    if not isinstance(results, Results):
+        return function(value)
+    name = (function, id(value))
+    if name not in results.examined:
+        results.examined[name] = (value, function(value))
+    return cast("T", results.examined[name][1])
 
 
 def offload_to_thread(function: Callable[[], Json], key: bytes) -> Json:
@@ -74,7 +106,7 @@ def encode_call(function: Callable[..., Json], *arguments: Json) -> bytes:
 
 
 @contextmanager
-def known_results(results: Results) -> Generator[None, None, None]:
+def known_results(results: Mapping[bytes, Json | WorkFailed]) -> Generator[None, None, None]:
     """Let `offload` find these results within the block."""
     token = _results.set(results)
     try:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 import anyio
 
 from wopr.agents.memory import Memory
-from wopr.protocol.documents import Json
 from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError
-from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
+from wopr.protocol.offloading import Results, WorkNeeded, known_results
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentServices
 from wopr.runtime.appender import Burst
@@ -121,11 +120,11 @@ class Advancer:
         self, run: ActiveRun, change: Callable[[Burst], T], *, is_fence: bool = False
     ) -> tuple[T, bool]:
         races = 0
-        results: dict[bytes, Json | WorkFailed] = {}
+        results = Results()
         while races < MOST_RACES:
             burst = self.journal.burst(run)
             try:
-                with known_results(results) if results else nullcontext():
+                with known_results(results):
                     result = change(burst)
                     return result, await self._append(run, burst, is_fence=is_fence)
             except WorkNeeded as needed:
@@ -139,9 +138,7 @@ class Advancer:
                 raise
         raise Unavailable("the run is being written elsewhere; try again")
 
-    async def add_result(
-        self, run: ActiveRun, needed: WorkNeeded, results: dict[bytes, Json | WorkFailed]
-    ) -> None:
+    async def add_result(self, run: ActiveRun, needed: WorkNeeded, results: Results) -> None:
         """Have a subprocess do what the next attempt at a batch of events needs."""
         with self.wakeups.turns.paused():
             await self.journal.library.subprocesses.add(run.state.identity.tenant, needed, results)

@@ -10,9 +10,9 @@ import anyio
 
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.state import RunIdentity, initial
-from wopr.protocol.documents import Json, Unset, encode
+from wopr.protocol.documents import Unset, encode
 from wopr.protocol.errors import Conflict, QuotaExceeded, SequenceTaken, TooLarge, Unavailable
-from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
+from wopr.protocol.offloading import Results, WorkNeeded, known_results
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.advance import Advancer
 from wopr.runtime.requests import NewRun
@@ -95,10 +95,10 @@ class Creator:
         return peers.alone(f"{new.owner.tenant}/{new.compiled.workflow_id}")
 
     async def _create(self, new: NewRun, remember: Remember | None) -> bytes:
-        results: dict[bytes, Json | WorkFailed] = {}
+        results = Results()
         while True:
             try:
-                with known_results(results) if results else nullcontext():
+                with known_results(results):
                     return await self._try_to_create(new, remember)
             except WorkNeeded as needed:
                 subprocesses = self._journal.library.subprocesses

@@ -12,11 +12,11 @@ from wopr.engine.plan import plan
 from wopr.engine.replay import Record, is_about, is_command, still_planned
 from wopr.engine.state import RunState, initial
 from wopr.engine.steps import Resume, Skip, Start, Step
-from wopr.protocol.documents import Json, JsonObject, Unset
+from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
-from wopr.protocol.offloading import WorkFailed, WorkNeeded, known_results
+from wopr.protocol.offloading import Results, WorkNeeded, known_results
 from wopr.protocol.runs import RunError
 from wopr.protocol.times import to_millis
 from wopr.runtime.active import ActiveRun
@@ -66,7 +66,7 @@ class Forks:
     ) -> bool:
         """Do a part of the work; once more from where the log ends if another process wrote too."""
         races = 0
-        results: dict[bytes, Json | WorkFailed] = {}
+        results = Results()
         while races < MOST_RACES:
             fork = run.state.identity.fork
             if fork is None or run.state.is_terminal:

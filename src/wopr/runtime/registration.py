@@ -248,9 +248,10 @@ def _expressions(definition: JsonObject, registry: NodeRegistry) -> Iterator[str
     """Find the expressions and patterns of a definition, as far as it can be read."""
     for edge in members_of(definition, "edges"):
         condition: Json = edge.get("condition")
-        for key in ("expression", "right") if is_object(condition) else ():
-            if isinstance(source := condition.get(key), str):
-                yield source
+        if is_object(condition):
+            sources = [condition.get(key) for key in ("expression", "right")]
+            # A condition without a text costs as much to decide.
+            yield from [source for source in sources if isinstance(source, str)] or [""]
     for node in members_of(definition, "nodes"):
         ports: Json = node.get("inputs")
         for port in ports.values() if is_object(ports) else ():

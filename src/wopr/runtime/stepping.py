@@ -15,6 +15,7 @@ from wopr.nodes.llm_config import AgentConfig
 from wopr.nodes.llm_plan import needed_tools
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject, Unset
+from wopr.protocol.offloading import WorkNeeded
 from wopr.protocol.runs import RunError
 from wopr.runtime.active import ActiveRun
 from wopr.runtime.agent_call import AgentCall
@@ -47,13 +48,13 @@ class Stepping:
                 return True
             if _has_too_much_data(run, burst):
                 break
-            steps = plan(
-                run.vault.reveal(burst.state), burst.now, self._advancer.journal.limits
-            ).steps
-            if run.pausing is not None and not run.pausing.is_settled(burst.state):
-                steps = tuple(step for step in steps if isinstance(step, Breach))
-                if not steps:
-                    _pause_when_drained(run.pausing, burst)
+            try:
+                steps = self._planned(run, burst)
+            except WorkNeeded:
+                if not burst.events:
+                    raise
+                # The work takes time, and an attempt with its result repeats only the plan.
+                return True
             possible = tuple(
                 step
                 for step in steps
@@ -65,6 +66,16 @@ class Stepping:
             self._take(run, burst, possible)
         run.missing_types = {}
         return False
+
+    def _planned(self, run: ActiveRun, burst: Burst) -> tuple[Step, ...]:
+        """The steps of the plan, as far as a wish to pause allows them."""
+        state = run.vault.reveal(burst.state)
+        steps = plan(state, burst.now, self._advancer.journal.limits).steps
+        if run.pausing is not None and not run.pausing.is_settled(burst.state):
+            steps = tuple(step for step in steps if isinstance(step, Breach))
+            if not steps:
+                _pause_when_drained(run.pausing, burst)
+        return steps
 
     def _take(self, run: ActiveRun, burst: Burst, steps: Sequence[Step]) -> None:
         """Take steps that were planned together: the starts of nodes, or other steps."""

@@ -27,7 +27,7 @@ import structlog
 
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Unavailable
-from wopr.protocol.offloading import WorkFailed, WorkNeeded, encode_call, known_results
+from wopr.protocol.offloading import Results, WorkFailed, WorkNeeded, encode_call, known_results
 from wopr.runtime.subprocess_worker import HEADER, READY, main
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class SubprocessPool:
 
         Raises `Unavailable` when that could not begin.
         """
-        results: dict[bytes, Json | WorkFailed] = {}
+        results = Results()
         while True:
             try:
                 with known_results(results):
@@ -81,9 +81,7 @@ class SubprocessPool:
             except WorkNeeded as needed:
                 await self.add(tenant, needed, results)
 
-    async def add(
-        self, tenant: str, needed: WorkNeeded, results: dict[bytes, Json | WorkFailed]
-    ) -> None:
+    async def add(self, tenant: str, needed: WorkNeeded, results: Results) -> None:
         """Do the work that synchronous code needs, and add its result or its failure.
 
         Raises `Unavailable` when the work could not begin.

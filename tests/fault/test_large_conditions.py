@@ -1,0 +1,40 @@
+"""Conditions that subprocesses decide, and what is repeated when their results are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.inprocess import bench, numbered
+from tests.wire.definitions import edge, node
+from wopr.engine.outcome import Completed
+from wopr.nodes.context import NodeContext
+from wopr.nodes.registry import NodeType
+from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_node_is_executed_once_however_many_large_conditions_follow(
+    tmp_path: Path,
+) -> None:
+    executed: list[str] = []
+
+    def numbers(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
+        executed.append(ctx.node_id)
+        return Completed({"v": [1] * 20_000})
+
+    never = [{"type": "expression", "expression": f"size(output.v) < {n}"} for n in range(1, 6)]
+    edges = [edge("a", "b", id=f"e{n}", condition=each) for n, each in enumerate(never)]
+
+    async with bench(
+        tmp_path, NodeType(type_id="test.numbers", execute=numbers), new_id=numbered()
+    ) as ours:
+        name = await ours.register([node("a", "test.numbers"), node("b")], edges=edges)
+        run_id = await ours.create(name)
+        await ours.until(run_id, "completed")
+        types = await ours.types(run_id)
+
+    assert "node.skipped" in types
+    assert executed == ["a"]
