@@ -37,7 +37,7 @@ def test_hostile_text_in_a_run_is_shown_as_text(host: FakeHost, wopr: Wopr) -> N
     result = wopr("runs", "show", "r1")
 
     assert f"c: {SHOWN}" in result.stdout
-    assert f"tags      {SHOWN}" in result.stdout
+    assert f"tags        {SHOWN}" in result.stdout
     assert not UNSAFE & set(result.stdout)
 
 
