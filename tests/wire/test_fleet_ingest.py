@@ -185,6 +185,7 @@ def test_a_push_of_a_mebibyte_is_taken_and_one_byte_more_is_not(acme: Wire) -> N
 
     assert refusal(refused, 413, "payload_too_large")["limit"] == MIB
     assert len(largest) == MIB
+    assert taken.status_code == 200, taken.text
     assert taken.json()["accepted"] == 1
     assert held(acme, story.run_id) == [largest]
 

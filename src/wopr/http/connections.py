@@ -36,8 +36,11 @@ MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
 # Header fields and trailers of one request. Each costs time, however short it is.
 MOST_FIELDS: Final = 256
 # Chunk sizes, chunk extensions and trailers: a base, and so many bytes per byte of the body.
-FRAMING_BYTES: Final = 64 * 1024
-FRAMING_PER_BYTE: Final = 1
+FRAMING_BYTES: Final = 1024 * 1024
+FRAMING_PER_BYTE: Final = 8
+# Chunks of a body: so many, and one more for so many bytes of the body. Each costs time too.
+MOST_CHUNKS: Final = 10_000
+BYTES_PER_CHUNK: Final = 16
 # A refused client has so long to read why. Beyond so many of them, connections are closed at once.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 100
@@ -318,6 +321,7 @@ class Connection(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunk_bytes = 0
         self._fields = 0
+        self._chunks = 0
         self._dropped_bytes = 0
         self._body_began = 0.0
         self._deadline: asyncio.TimerHandle | None = None
@@ -429,7 +433,7 @@ class Connection(HttpToolsProtocol):
         # At most: the chunk may have begun with the end of another request.
         self._sent_bytes = self._chunk_bytes
         self._body_bytes = 0
-        self._fields = 0
+        self._fields = self._chunks = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers are dropped."""
@@ -494,6 +498,13 @@ class Connection(HttpToolsProtocol):
     def _forwarded_client(self) -> str:
         values = [value for name, value in self.headers if name == b"x-forwarded-for"]
         return self.limits.proxies.client(self.peer, b",".join(values).decode("latin-1"))
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk of the body."""
+        self._chunks += 1
+        if self._chunks > MOST_CHUNKS + self._body_bytes // BYTES_PER_CHUNK:
+            self.refuse(Refused(f"a body may have at most {MOST_CHUNKS} small chunks"))
+            raise _StopParsing
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it once the request is answered."""
