@@ -116,8 +116,8 @@ def test_an_idempotency_key_of_another_query_is_not_answered_from_memory(
 
 
 def test_metrics_need_a_key_and_every_answer_forbids_guessing_its_type(host: AttackedHost) -> None:
-    with host.client(None) as nobody:
-        answers = [nobody.http.get(path) for path in ("/metrics", "/healthz", "/v1/runs", "/x")]
+    with host.client(None) as unkeyed:
+        answers = [unkeyed.http.get(path) for path in ("/metrics", "/healthz", "/v1/runs", "/x")]
 
     assert answers[0].status_code == 401
     assert {answer.headers["x-content-type-options"] for answer in answers} == {"nosniff"}

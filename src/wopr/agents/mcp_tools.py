@@ -106,7 +106,7 @@ class McpTool:
         try:
             found = await self.check(tenant, lambda: schema.violations(returned))
         except Unavailable as busy:
-            # The tool has done its work. A node that began anew would have it done twice.
+            # The tool has done its work. Executing the node again would call the tool twice.
             raise ToolFault(f"the result could not be checked: {busy}") from busy
         for violation in found:
             place = violation.place() or "the whole"

@@ -51,8 +51,8 @@ def wake_at(
 ) -> int | None:
     """When time alone gives the run a step to take.
 
-    Nodes `in_flight` are being executed by whoever asks, who stops them when their time is up, so
-    that nobody is woken for it.
+    The caller executes the nodes `in_flight` and stops them at their timeout, so their timeouts need
+    no wake-up.
     """
     if state.is_terminal or not state.next_sequence:
         return None

@@ -135,7 +135,7 @@ async def _may_name_voter(exchange: Exchange, run_id: str) -> bool:
     """Tell whether the caller may vote under several names: a test of the host, and nothing else.
 
     It takes a host that is started with `--conformance`, a test key, and a run that a test key
-    started. Any other key has one vote, whatever name it gives.
+    started. Any other key has one vote under its own name.
     """
     if not (exchange.host.settings.conformance and exchange.caller.is_test):
         return False

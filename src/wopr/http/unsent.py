@@ -19,7 +19,7 @@ from wopr.protocol.errors import Unavailable
 
 # The largest part of an answer that is written at once. A smaller answer is written whole.
 SLICE_BYTES: Final = 64 * 1024
-# An answer that its client has read nothing of for so long makes room for another answer.
+# An answer of which its client has read nothing for so long may be closed when another needs room.
 PATIENCE_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 2
 

@@ -23,7 +23,7 @@ from wopr.runtime.shares import Shares
 from wopr.runtime.subscriptions import Subscription, Subscriptions
 from wopr.store.port.webhooks import DeadLetter, Delivery, Lane, Outbox, Settlement
 
-# Runs that one receiver is told of at the same time.
+# Runs whose events are sent to one receiver at the same time.
 LANES_AT_ONCE: Final = 8
 # Events of a lane between two notes of how far it has come.
 DELIVERED_AT_ONCE: Final = 32

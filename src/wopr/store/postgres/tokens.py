@@ -20,8 +20,8 @@ from wopr.protocol.errors import Refused
 from wopr.store.postgres.texts import escaped
 from wopr.store.sql.dialect import Row
 
-# How long a token is valid. It is signed anew for each call, so this only has to cover the longest
-# wait in a queue of the server, and small changes of either clock.
+# How long a token is valid. A process uses a token again until half of this time has passed. The
+# other half covers the longest wait in a queue of the server, and small changes of either clock.
 LIFETIME_SECONDS: Final = 900
 
 # What the first character after the expiry says.
