@@ -1,47 +1,65 @@
-# Every target is one line to the real tool. Needed beforehand: Python 3.11 or newer, make, git.
+# Each target calls the real tool. Requirements: Python 3.11 or newer, make, git.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Many tests wait for other processes, so two per core; more than eight get in each other's way.
+# Two workers per core, because many tests wait for other processes. More than eight slow each other down.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
-# uv installs in seconds what pip installs in a minute or more. Both check the hashes of the lock.
+# uv installs in seconds, pip in a minute or more. Both check the hashes of the lock.
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)
 COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
 
-.PHONY: serve test coverage check browser docs screenshots bench soak sbom audit licences lock clean
+# The fast tests: none of them serves a host or opens a browser.
+UNIT := tests/engine tests/protocol tests/security tests/kahn tests/runs tests/feedback tests/agents tests/test_layers.py
 
-serve: $(VENV)/serve.stamp ## run the host; ARGS="--port 9000" hands options on
+.PHONY: serve test unit test-all-pythons coverage check browser docs docs-site dist screenshots bench soak sbom audit licences lock clean
+
+serve: $(VENV)/serve.stamp ## start the host; ARGS="--port 9000" passes options
 	$(BIN)/wopr serve $(ARGS)
 
-test: check browser ## format, lint, types, then every test
+test: check browser ## check format, lint and types, then run every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-coverage: check browser ## every test, and which branches none of them takes; half as long again
+unit: $(VENV)/dev.stamp ## run the fast tests, which serve no host
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(UNIT)
+
+test-all-pythons: ## `make test` with every Python from 3.11 to 3.14 that is installed
+	@set -e; for version in 3.11 3.12 3.13 3.14; do \
+	  if python$$version --version >/dev/null 2>&1; then \
+	    echo "== Python $$version"; $(MAKE) test PYTHON=python$$version VENV=.venv-$$version; \
+	  else echo "== Python $$version is not installed"; fi; done
+
+coverage: check browser ## run every test and report uncovered branches; takes half as long again
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
-check: $(VENV)/dev.stamp ## format, lint and types only
+check: $(VENV)/dev.stamp ## check format, lint and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 
-browser: ## have a Chromium for the tests of the console
+browser: ## find or install a Chromium for the console tests
 	tests/console/have_chromium.sh
 
-docs: $(VENV)/dev.stamp ## write docs/reference from the code
+docs: $(VENV)/dev.stamp ## generate docs/reference from the code
 	$(BIN)/python -m docs.generate
 
-screenshots: $(VENV)/dev.stamp browser ## take docs/images anew from demo data
+docs-site: $(VENV)/dev.stamp ## build the documents as a searchable site in build/site
+	$(BIN)/python -m docs.site
+
+dist: $(VENV)/dev.stamp ## build a wheel and an sdist in dist/
+	$(BIN)/python -m hatchling build --target wheel --target sdist
+
+screenshots: $(VENV)/dev.stamp browser ## create docs/images again from demo data
 	$(BIN)/python -m docs.screenshots
 
-bench: $(VENV)/dev.stamp ## measure
+bench: $(VENV)/dev.stamp ## run the benchmarks
 	$(BIN)/python -m bench
 
-soak: $(VENV)/dev.stamp ## 30 minutes of load with hostile clients; ARGS="--minutes 2" for a try
+soak: $(VENV)/dev.stamp ## 30 minutes of load with hostile clients; ARGS="--minutes 2" for a short one
 	$(BIN)/python -m bench.soak $(ARGS)
 
 sbom: $(VENV)/dev.stamp ## write a CycloneDX SBOM of the locked packages to dist/
@@ -53,14 +71,14 @@ audit: $(VENV)/dev.stamp ## check the locked packages; ADVISORIES=directory of O
 licences: $(VENV)/dev.stamp ## list the licences of the locked packages
 	$(BIN)/python -m tools.dependencies licences
 
-lock: $(VENV)/dev.stamp ## choose dependency versions anew
+lock: $(VENV)/dev.stamp ## resolve the dependency versions again
 	$(COMPILE) --upgrade --output-file requirements/serve.lock
 	$(COMPILE) --upgrade --group dev --constraints requirements/serve.lock --output-file requirements/dev.lock
 
-clean: ## remove what the other targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .coverage .coverage.* .bench-*
+clean: ## remove the files that the other targets made
+	rm -rf $(VENV) .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis .coverage .coverage.* .bench-*
 
-# Installs a lock, then the project itself, and shows what is under way.
+# Install a lock, then the project itself, and show the progress.
 define install
 	@echo "Setting up $(VENV) with $(if $(UV),uv: some seconds,pip: a minute or more. With uv installed it takes seconds)."
 	$(INSTALL) --require-hashes --no-deps --requirement requirements/$(1).lock
@@ -77,5 +95,5 @@ $(VENV)/dev.stamp: requirements/dev.lock pyproject.toml | $(BIN)/python
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "WOPR needs Python 3.11 or newer; $(PYTHON) is not. Name another: make PYTHON=python3.12 ..." >&2; exit 1; }
+	  echo "WOPR needs Python 3.11 or newer, but $(PYTHON) is older. Use another one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

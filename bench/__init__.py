@@ -1,3 +1,3 @@
-"""Benchmarks: every figure beside a floor that was measured in the same run."""
+"""Benchmarks. Each figure is compared with a floor, a lower bound measured in the same run."""
 
 from __future__ import annotations

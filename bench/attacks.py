@@ -1,4 +1,4 @@
-"""What hostile clients of the soak do: each attack replays one finding, is bounded, and ends."""
+"""The attacks of the hostile clients of the soak test. Each attack ends after a limited time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import uuid4
 import httpx
 
 KIB: Final = 1024
-# How many connections one attack opens, and how long it holds them.
+# The number of connections that one attack opens, and how long it keeps them open.
 CONNECTIONS: Final = 100
 STREAMS: Final = 350
 BODIES: Final = 30
@@ -24,19 +24,19 @@ _SLOW: Final = f"[{_NUMBERS}].exists(x, [{_NUMBERS}].exists(y, x + y < 0))"
 
 
 class Attacker:
-    """A hostile client: it notes what it was told, by attack, status and error code."""
+    """A hostile client. It counts the responses by attack, status and error code."""
 
     def __init__(
         self,
         port: int,
         key: str,
-        told: Counter[tuple[str, str]],
+        responses: Counter[tuple[str, str]],
         only: Sequence[str] | None = None,
     ) -> None:
         self._port = port
         self._attacks = sorted(only or ATTACKS)
         self._key = key
-        self._told = told
+        self._responses = responses
         self._attack = ""
         self._http = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}",
@@ -46,7 +46,7 @@ class Attacker:
         )
 
     async def attack_until(self, is_over: Callable[[], bool]) -> None:
-        """Make the attacks in a random order, again and again."""
+        """Run the attacks in random order until the soak is over."""
         while not is_over():
             for name in random.sample(self._attacks, len(self._attacks)):
                 if is_over():
@@ -59,12 +59,12 @@ class Attacker:
                 await asyncio.sleep(random.uniform(0.5, 3.0))
         await self._http.aclose()
 
-    def note(self, told: str) -> None:
-        """Count what the host did with a request."""
-        self._told[self._attack, told] += 1
+    def note(self, result: str) -> None:
+        """Count the result of a request."""
+        self._responses[self._attack, result] += 1
 
     async def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Make a request and count its answer."""
+        """Send a request and count its response."""
         response = await self._http.request(method, path, **options)
         code = ""
         if response.status_code >= 400:
@@ -74,7 +74,7 @@ class Attacker:
         return response
 
     async def start(self, definition: dict[str, Any], **body: Any) -> str | None:
-        """Register a definition and start a run of it; None when either is refused."""
+        """Register a definition and start a run; return None if one of them is refused."""
         registered = await self.call("POST", "/v1/workflows", json=definition)
         if registered.status_code not in (200, 201):
             return None
@@ -83,7 +83,7 @@ class Attacker:
         return str(accepted.json()["runId"]) if accepted.status_code == 201 else None
 
     async def end(self, run_id: str) -> None:
-        """Wait for the end of a run and count how it ended."""
+        """Wait for the end of a run and count its status."""
         found: dict[str, Any] = {"status": "unknown"}
         for _ in range(30):
             found = (await self._http.get(f"/v1/runs/{run_id}")).json()
@@ -95,7 +95,7 @@ class Attacker:
         self.note(f"run {found.get('status')} {code}".rstrip())
 
     async def hold(self, request: bytes, count: int) -> None:
-        """Open connections that send something, hold them, and count the first lines that came."""
+        """Open connections, send the same bytes, and count the first lines of the responses."""
         opened = [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(count)]
         for _, writer in opened:
             writer.write(request)
@@ -108,7 +108,7 @@ class Attacker:
             writer.transport.abort()
 
     def head(self, method: str, path: str, *lines: str) -> bytes:
-        """The head of a request with the attacker's key."""
+        """Return the head of a request with the attacker's key."""
         given = (f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self._key}")
         return "\r\n".join((*given, *lines, "", "")).encode()
 
@@ -117,7 +117,7 @@ class Attacker:
 
 
 def workflow(nodes: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    """A definition whose nodes run one after the other, unless `edges` says otherwise."""
+    """Return a definition whose nodes run in sequence, unless `edges` is given."""
     definition: dict[str, Any] = {
         "id": f"soak-{uuid4().hex[:12]}",
         "name": "Soak",
@@ -133,13 +133,13 @@ def workflow(nodes: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
 
 
 def node(node_id: str, type_id: str = "core.noop", **fields: Any) -> dict[str, Any]:
-    """A node without inputs."""
+    """Return a node without inputs."""
     place = {"name": node_id, "position": {"x": 0, "y": 0}}
     return {"id": node_id, "typeId": type_id, **place, "config": {}, "inputs": {}} | fields
 
 
 def edge(source: str, target: str, **fields: Any) -> dict[str, Any]:
-    """An edge from one node to another."""
+    """Return an edge from one node to another."""
     ends = {"sourceNodeId": source, "targetNodeId": target}
     return {"id": f"{source}-{target}", **ends} | fields
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL under measurement: durable, as it would be in earnest, and a database in it."""
+"""A PostgreSQL server with production durability settings, and a database in it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 import psycopg
-from tests.postgres.cluster import Cluster, running_cluster
+from tests.support.postgres.cluster import Cluster, running_cluster
 
 _SETTINGS = """
 max_connections = 200
@@ -19,14 +19,14 @@ checkpoint_timeout = 15min
 
 
 class Database:
-    """A database of a server that does nothing else."""
+    """A database on its own server."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.url = cluster.url.replace("/postgres?", f"/{name}?")
         self._server = psutil.Process(cluster.pid)
 
     def cpu_seconds(self) -> float:
-        """What all processes of the server have spent, those that are gone included."""
+        """Return the CPU seconds of all processes of the server, ended ones included."""
         own = self._server.cpu_times()
         spent = own.user + own.system + own.children_user + own.children_system
         for child in self._server.children(recursive=True):
@@ -34,16 +34,16 @@ class Database:
             spent += times.user + times.system
         return float(spent)
 
-    def value(self, question: str) -> object:
-        """The answer to a question that has one."""
+    def value(self, query: str) -> object:
+        """Return the single value of a query."""
         with psycopg.connect(self.url, options="-c search_path=wopr") as connection:
-            row = connection.execute(question.encode()).fetchone()
+            row = connection.execute(query.encode()).fetchone()
         return None if row is None else row[0]
 
 
 @contextmanager
 def running_database() -> Iterator[Database]:
-    """An empty database, on a server of its own that waits for its disk at each commit."""
+    """Start a server that syncs each commit to disk, and create an empty database on it."""
     with running_cluster(_SETTINGS) as cluster:
         name = f"bench_{uuid4().hex}"
         with psycopg.connect(cluster.url, autocommit=True) as connection:

@@ -1,7 +1,7 @@
-"""The bare server: the host's HTTP stack with nothing behind it.
+"""The bare server: the host's HTTP stack with an application that does no work.
 
-It decodes the body of a create request and encodes an answer of the same size. `/fan` is the floor
-of a stream with many readers: each waits for one event, and a POST sends it to all of them.
+It decodes the body of a create request and encodes a response of the same size. `/fan` is the floor
+of a stream with many readers: each waits for one event, and a POST sends the event to all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Echo:
     """A plain ASGI application."""
 
     def __init__(self) -> None:
-        self._news = asyncio.Event()
+        self._event = asyncio.Event()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -39,8 +39,8 @@ class Echo:
         elif scope["method"] == "GET":
             await self._follow(send)
         else:
-            news, self._news = self._news, asyncio.Event()
-            news.set()
+            event, self._event = self._event, asyncio.Event()
+            event.set()
             await self._echo(receive, send)
 
     async def _echo(self, receive: Receive, send: Send) -> None:
@@ -68,12 +68,12 @@ class Echo:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b": open\n\n", "more_body": True})
         while True:
-            await self._news.wait()
+            await self._event.wait()
             await send({"type": "http.response.body", "body": FRAME, "more_body": True})
 
 
 def main() -> None:
-    """Serve on a free port and print it, until terminated."""
+    """Serve on a free port and print its address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     config = uvicorn.Config(
         Echo(),

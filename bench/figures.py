@@ -1,4 +1,4 @@
-"""What a benchmark gives: figures, each with its floor and, where there is one, its aim."""
+"""The figures of a benchmark, with their floors and aims."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One figure. Ratios are to the floor, so they hold on another machine where rates do not."""
+    """One figure. Ratios to the floor hold on another machine; rates do not."""
 
     measure: str
     name: str
     value: float
     unit: str
-    # CPU of the served process per operation, and of the process that made the load.
+    # CPU per operation of the served process, and of the process that creates the load.
     cpu_us: float | None = None
     load_us: float | None = None
     floor: float | None = None
@@ -26,7 +26,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True):
-    """The least that an operation could cost here: how often a second, and CPU each time."""
+    """The lower bound of the cost of an operation: highest rate per second, lowest CPU."""
 
     rate: float
     cpu_us: float
@@ -34,7 +34,7 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Floors(msgspec.Struct, frozen=True, kw_only=True):
-    """The floors of one run of the benchmark, by number of clients."""
+    """The floors of one benchmark run, by number of clients."""
 
     echo: dict[int, Floor]
     append: dict[int, Floor]
@@ -42,17 +42,17 @@ class Floors(msgspec.Struct, frozen=True, kw_only=True):
     events: list[bytes]
 
     def run(self, clients: int) -> Floor:
-        """The floor of a run: one bare request and one bare append of its events."""
+        """Return the floor of a run: one bare request and one bare append of its events."""
         echo, append = self.echo[clients], self.append[clients]
         return Floor(rate=min(echo.rate, append.rate), cpu_us=echo.cpu_us + append.cpu_us)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much is measured: enough to read a trend, or enough to believe a figure.
+    """The amount of work: enough for a trend (`QUICK`) or for exact figures (`FULL`).
 
-    A host is filled up to each of `stored_runs` and compared there with a fresh one. The fleet is
-    read with each of `fleet_runs` in it, and gets `fleet_pushes` of a mebibyte each.
+    A host is filled up to each number in `stored_runs` and compared there with a new host. The fleet
+    is read with each number of `fleet_runs`, and gets `fleet_pushes` of 1 MiB each.
     """
 
     seconds: float
@@ -95,5 +95,5 @@ CLIENTS = (1, 16, 64)
 
 
 def clients_named(count: int) -> str:
-    """`1 client`, `16 clients`."""
+    """Return `1 client` or, for example, `16 clients`."""
     return "1 client" if count == 1 else f"{count} clients"

@@ -1,4 +1,4 @@
-"""Runs and annotations put straight into a store, so that there is much of them to read."""
+"""Write runs and annotations directly to a store, as data for reads."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import asyncio
 import msgspec
 
 from bench.server import TENANT
-from wopr.protocol.documents import encode
+from wopr.protocol.documents import encode, to_iso
+from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import RunSnapshot
-from wopr.protocol.times import to_iso
 from wopr.store.port import Batch, RunRow, Store, StoredEvent
 from wopr.store.port.feedback import AnnotationRow
 
 AT_ONCE = 500
 WORKFLOW = "bench-noop"
-_STARTED = StoredEvent(sequence=0, type="run.started", body=b"{}")
 
 
 def run_id(number: int) -> str:
-    """The id of a run that was put into the store."""
+    """Return the id of a run that was written to the store."""
     return f"00000000-0000-7000-8000-{number:012d}"
 
 
 async def put_runs(store: Store, count: int, newest_at: int) -> None:
-    """Keep so many runs that have ended, one a millisecond."""
+    """Write `count` ended runs, one per millisecond."""
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(first + AT_ONCE, count))
         await store.append(TENANT, [_run(number, newest_at - count + number) for number in numbers])
@@ -51,11 +50,24 @@ def _run(number: int, at: int) -> Batch:
         last_sequence=0,
         snapshot=encode(snapshot),
     )
-    return Batch(run=row, first=0, events=(_STARTED,))
+    return Batch(run=row, first=0, events=(_started(row.run_id, at),))
+
+
+def _started(run: str, at: int) -> StoredEvent:
+    """Return the first event of a run. The host decodes it when an annotation queues the run for the fleet."""
+    event = RunEvent(
+        event_id=f"{run}-0",
+        run_id=run,
+        type="run.started",
+        payload={"workflowId": WORKFLOW},
+        timestamp=to_iso(at),
+        sequence=0,
+    )
+    return StoredEvent(sequence=0, type=event.type, body=encode(event))
 
 
 async def put_annotations(store: Store, count: int, *, runs: int, since: int, until: int) -> None:
-    """Keep so many ratings of these runs, spread evenly over the time."""
+    """Write `count` ratings of these runs, distributed evenly over the time."""
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(first + AT_ONCE, count))
         rows = (_rating(n, n % runs, since + (until - since) * n // count) for n in numbers)

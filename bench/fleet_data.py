@@ -1,4 +1,4 @@
-"""KAHN lines and runs for the benchmark, as a fleet in use has them."""
+"""KAHN lines and runs for the benchmark, similar to those of a real fleet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from datetime import UTC, datetime
 from random import Random
 
 from bench.server import TENANT
-from wopr.fleet.demo import demo_runs
-from wopr.fleet.lines import encode_line
-from wopr.fleet.reading import read_line
-from wopr.fleet.windows import since
-from wopr.protocol.fleet import AgentOutcome
+from wopr.kahn.demo.generator import demo_runs
+from wopr.kahn.lines import encode_line, read_line
+from wopr.kahn.statistics import since
+from wopr.protocol.resources.fleet import AgentOutcome
 from wopr.store.port import Store
-from wopr.store.port.fleet import AgentRun, FleetRun, Growth, IngestBatch
+from wopr.store.port.fleet import AgentRun, FleetRun, IngestBatch, NewLines
 
 MIB = 1024 * 1024
 AGENTS = 50
@@ -24,13 +23,13 @@ AT_ONCE = 2_000
 
 
 def demo_lines() -> list[bytes]:
-    """The lines of a demo over some weeks."""
+    """Return the lines of a demo over 60 days."""
     runs = demo_runs(until=datetime(2026, 3, 1, tzinfo=UTC), days=60)
     return [line for run in runs for line in run.lines]
 
 
 def pushes(count: int) -> Iterator[bytes]:
-    """Bodies of a mebibyte, each of many runs that no other has."""
+    """Return bodies of 1 MiB. Each has many runs, and no two have the same run."""
     runs = [run.lines for run in demo_runs(until=datetime.now(UTC), days=60)]
     body: list[bytes] = []
     size = 0
@@ -54,20 +53,20 @@ def _of_run(line: bytes, number: int) -> bytes:
 
 
 async def put_fleet(store: Store, runs: int, now: int) -> None:
-    """Keep so many runs of fifty agents, over twelve weeks up to now."""
-    chance = Random(runs)
+    """Write `runs` runs of fifty agents over the last twelve weeks."""
+    random = Random(runs)
     for start in range(0, runs, AT_ONCE):
-        growths = tuple(
-            _growth(number, now, runs, chance)
+        new_lines = tuple(
+            _new_lines(number, now, runs, random)
             for number in range(start, min(start + AT_ONCE, runs))
         )
-        await store.fleet_ingest(TENANT, IngestBatch(growths=growths, since=since(now)))
+        await store.fleet_ingest(TENANT, IngestBatch(new_lines=new_lines, since=since(now)))
 
 
-def _growth(number: int, now: int, runs: int, chance: Random) -> Growth:
+def _new_lines(number: int, now: int, runs: int, random: Random) -> NewLines:
     at = now - (runs - number) * SPREAD_DAYS * DAY_MS // runs
     run_id = f"run-{number}"
-    outcome = chance.choices(OUTCOMES, (80, 14, 2, 4))[0]
+    outcome = random.choices(OUTCOMES, (80, 14, 2, 4))[0]
     agent = AgentRun(
         run_id=run_id,
         agent_id=f"agent-{number % AGENTS}",
@@ -77,10 +76,10 @@ def _growth(number: int, now: int, runs: int, chance: Random) -> Growth:
         task="bench",
         ended_at=at,
         outcome=outcome,
-        duration_s=chance.lognormvariate(4, 1),
-        score=1.0 if outcome == "converged" else round(chance.random(), 4),
+        duration_s=random.lognormvariate(4, 1),
+        score=1.0 if outcome == "converged" else round(random.random(), 4),
     )
     run = FleetRun(
         run_id=run_id, kind="agent", source="push", lines=1, started_at=at, last_event=at
     )
-    return Growth(run=run, before=None, body=b"{}\n", hashes=bytes(16), agents=((None, agent),))
+    return NewLines(run=run, before=None, body=b"{}\n", hashes=bytes(16), agents=((None, agent),))

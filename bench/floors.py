@@ -1,4 +1,4 @@
-"""The floors: the least that a request and an append could cost on this machine, now."""
+"""The floors: lower bounds of the cost of a request and an append on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MARK = FRAME.split(b"\n")[1]
 
 
 def measure_floors(size: Size) -> Floors:
-    """Measure every floor; the others are printed as ratios to these."""
+    """Measure every floor. Other figures are printed as ratios to them."""
     events = _events_of_a_run()
     seconds = size.seconds / 2
     with serving_echo() as served:
@@ -46,7 +46,7 @@ def measure_floors(size: Size) -> Floors:
 
 
 def _events_of_a_run() -> list[bytes]:
-    """The events of one run of the quiet workflow, byte for byte as a host stored them."""
+    """Return the events of one run of `bench-noop`, byte for byte as a host stored them."""
     with serving_host() as served:
         run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-noop"})
         page = wire.call(served.port, "GET", f"{run['eventsUrl']}/poll?lastSequence=-1")
@@ -54,7 +54,7 @@ def _events_of_a_run() -> list[bytes]:
 
 
 def _append_floor(path: Path, events: list[bytes], clients: int, seconds: float) -> Floor:
-    """Insert the events of as many runs as there are clients, commit, and again."""
+    """Insert the events of one run per client, commit, and repeat."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
@@ -86,7 +86,7 @@ def _fan_out_floor(size: Size) -> float:
 
 
 def floor_figures(floors: Floors) -> list[Figure]:
-    """The floors themselves, as the first rows of the table."""
+    """Return the floors as the first rows of the table."""
     echo = [
         Figure(
             measure="floor",

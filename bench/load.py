@@ -1,7 +1,7 @@
-"""The load: a process of its own that writes requests made before and counts the answers.
+"""The load: a separate process that sends prepared requests and counts the responses.
 
-Raw sockets, kept alive, one request under way per client. It reads a job as JSON on standard input
-and writes what it saw as JSON to standard output.
+It uses raw sockets with keep-alive and one active request per client. It reads a job as JSON from
+standard input and writes the result as JSON to standard output.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ LONGEST_WAIT = 30.0
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True, tag="requests"):
-    """Send these requests round and round until the count or the time is reached."""
+    """Send these requests in rotation until the count or the time is reached."""
 
     port: int
     clients: int
     requests: list[bytes]
     count: int = 1 << 60
     seconds: float = 1e9
-    # How many run ids to bring back.
+    # The number of run ids to return.
     keep: int = 0
-    # Other servers that the clients are spread over.
+    # Ports of other servers that also get clients.
     more_ports: list[int] = []
 
 
 class FanOut(msgspec.Struct, frozen=True, kw_only=True, tag="fan-out"):
-    """Open a stream many times, then send each trigger and wait until all readers have its mark."""
+    """Open a stream many times, then send each trigger and wait until all readers have its text."""
 
     port: int
     readers: int
     stream: bytes
-    # What a reader has seen once it is subscribed.
+    # The text that a reader gets when it is subscribed.
     opened: bytes
     triggers: list[bytes]
+    # The text that each trigger sends to the readers.
     marks: list[bytes]
-    # Where the triggers go, if not where the readers are.
+    # The server of the triggers, if it is not the server of the readers.
     trigger_port: int | None = None
 
 
 Job: TypeAlias = Requests | FanOut
 
 
-class Answers(msgspec.Struct, frozen=True, kw_only=True):
-    """What `Requests` gave."""
+class Responses(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `Requests`."""
 
-    answered: int
+    count: int
     refused: int
     seconds: float
     cpu_seconds: float
@@ -65,7 +66,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
-    """What `FanOut` gave, per trigger: milliseconds from its sending to a reader's receipt."""
+    """The result of `FanOut`: for each trigger, the milliseconds until a reader received it."""
 
     first_ms: list[float]
     last_ms: list[float]
@@ -73,7 +74,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generator:
-    """Shared by the clients of one job: what to send next, and what came back."""
+    """The state that the clients of one job share: the next request and the results."""
 
     def __init__(self, job: Requests) -> None:
         self.requests = job.requests
@@ -84,19 +85,19 @@ class Generator:
         self.refused = 0
         self.latencies: list[float] = []
         self.run_ids: list[str] = []
-        self.under_way = job.clients
+        self.active_clients = job.clients
         self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def take(self) -> bytes | None:
-        """The next request, or None when enough have been sent."""
+    def next_request(self) -> bytes | None:
+        """Return the next request; None when the job is done."""
         if self.left <= 0 or time.perf_counter() >= self.deadline:
             return None
         self.left -= 1
         self.next += 1
         return self.requests[self.next % len(self.requests)]
 
-    def answered(self, head: bytes, body: bytes, seconds: float) -> None:
-        """Count an answer."""
+    def add_response(self, head: bytes, body: bytes, seconds: float) -> None:
+        """Count a response."""
         self.latencies.append(seconds)
         if head[9:10] != b"2":
             self.refused += 1
@@ -105,15 +106,15 @@ class Generator:
             if found is not None:
                 self.run_ids.append(found.group(1).decode())
 
-    def leave(self) -> None:
-        """A client has nothing more to send."""
-        self.under_way -= 1
-        if not self.under_way and not self.is_over.done():
+    def remove_client(self) -> None:
+        """Count a client that has no more requests."""
+        self.active_clients -= 1
+        if not self.active_clients and not self.is_over.done():
             self.is_over.set_result(None)
 
 
 class Client(asyncio.Protocol):
-    """One connection that sends a request when the answer to the last one is complete."""
+    """One connection. It sends a request when the response to the last one is complete."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator
@@ -122,21 +123,21 @@ class Client(asyncio.Protocol):
         self._sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection; `send` begins."""
-        # The loop's own transports do not inherit from asyncio's.
+        """Store the connection."""
+        # The transports of uvloop do not inherit from asyncio's.
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self) -> None:
-        """Send the next request, or leave."""
-        request = self._generator.take()
+        """Send the next request, if there is one."""
+        request = self._generator.next_request()
         if request is None or self._transport is None:
-            self._generator.leave()
+            self._generator.remove_client()
             return
         self._sent = time.perf_counter()
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """Take in an answer."""
+        """Read a response."""
         self._buffer = self._buffer + data if self._buffer else data
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -147,17 +148,19 @@ class Client(asyncio.Protocol):
             return
         head, body = self._buffer[:end], self._buffer[end + 4 : whole]
         self._buffer = b""
-        self._generator.answered(head, body, time.perf_counter() - self._sent)
+        self._generator.add_response(head, body, time.perf_counter() - self._sent)
         self.send()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """A server that hangs up ends the job: its figure would be wrong."""
+        """End the job with an error, because its figure would be wrong."""
         if not self._generator.is_over.done():
-            self._generator.is_over.set_exception(RuntimeError(f"the server hung up: {error}"))
+            self._generator.is_over.set_exception(
+                RuntimeError(f"the server closed the connection: {error}")
+            )
 
 
 class Reader(asyncio.Protocol):
-    """One reader of a stream, which notes when each mark arrives."""
+    """One reader of a stream. It records when each mark arrives."""
 
     def __init__(self, fan: Fan, stream: bytes) -> None:
         self._fan = fan
@@ -165,19 +168,19 @@ class Reader(asyncio.Protocol):
         self._seen = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the stream."""
+        """Request the stream."""
         cast("asyncio.Transport", transport).write(self._stream)
 
     def data_received(self, data: bytes) -> None:
-        """Look for the mark that is due."""
+        """Search for the expected mark."""
         self._seen += data
         if self._fan.mark in self._seen:
             self._seen = b""
-            self._fan.arrived()
+            self._fan.add_arrival()
 
 
 class Fan:
-    """Counts the readers that have the mark of the present trigger."""
+    """Counts the readers that have the mark of the current trigger."""
 
     def __init__(self, readers: int) -> None:
         self._readers = readers
@@ -186,24 +189,24 @@ class Fan:
         self.all_there = asyncio.Event()
 
     def expect(self, mark: bytes) -> None:
-        """Wait for another mark."""
+        """Expect another mark."""
         self.mark, self.times = mark, []
         self.all_there = asyncio.Event()
 
-    def arrived(self) -> None:
-        """One more reader has it."""
+    def add_arrival(self) -> None:
+        """Count a reader that has the mark."""
         self.times.append(time.perf_counter())
         if len(self.times) == self._readers:
             self.all_there.set()
 
 
-def run_job(job: Requests) -> Answers:
-    """Run a job of requests in a process of its own."""
-    return msgspec.json.decode(_in_process(job), type=Answers)
+def run_job(job: Requests) -> Responses:
+    """Run a job of requests in a separate process."""
+    return msgspec.json.decode(_in_process(job), type=Responses)
 
 
 def run_fan_out(job: FanOut) -> Arrivals:
-    """Run a fan-out in a process of its own."""
+    """Run a fan-out in a separate process."""
     return msgspec.json.decode(_in_process(job), type=Arrivals)
 
 
@@ -217,7 +220,7 @@ def _in_process(job: Job) -> bytes:
     return done.stdout
 
 
-async def _requests(job: Requests) -> Answers:
+async def _requests(job: Requests) -> Responses:
     generator = Generator(job)
     loop = asyncio.get_running_loop()
     clients: list[Client] = []
@@ -233,8 +236,8 @@ async def _requests(job: Requests) -> Answers:
     await generator.is_over
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     ordered = sorted(generator.latencies)
-    return Answers(
-        answered=len(ordered),
+    return Responses(
+        count=len(ordered),
         refused=generator.refused,
         seconds=seconds,
         cpu_seconds=cpu,
@@ -257,7 +260,7 @@ async def _fan_out(job: FanOut) -> Arrivals:
     last: list[float] = []
     cpu = time.process_time()
     for trigger, mark in zip(job.triggers, job.marks, strict=True):
-        # The readers must be waiting again, not still being served, when the next one is sent.
+        # Before the next trigger is sent, all readers must be waiting again.
         await asyncio.sleep(0.05)
         fan.expect(mark)
         sent = time.perf_counter()
@@ -270,7 +273,7 @@ async def _fan_out(job: FanOut) -> Arrivals:
 
 
 def main() -> None:
-    """Carry out the job on standard input."""
+    """Run the job on standard input."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Requests | FanOut)
     work = _requests(job) if isinstance(job, Requests) else _fan_out(job)
     result = uvloop.run(work)

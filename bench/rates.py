@@ -1,4 +1,4 @@
-"""A rate and what it cost: a load job around two looks at the server's clock."""
+"""A rate and its cost: a load job, and the CPU time of the server before and after it."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bench.figures import Floor
-from bench.load import Answers, Requests, run_job
+from bench.load import Requests, Responses, run_job
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How a job went, and the CPU that the server spent on it."""
+    """The result of a job, and the CPU time of the server for it."""
 
-    answers: Answers
+    responses: Responses
     cpu_seconds: float
 
     @property
     def per_second(self) -> float:
-        """Answers a second."""
-        return self.answers.answered / self.answers.seconds
+        """Responses per second."""
+        return self.responses.count / self.responses.seconds
 
     @property
     def cpu_us(self) -> float:
-        """The server's CPU per answer."""
-        return 1e6 * self.cpu_seconds / self.answers.answered
+        """The server's CPU per response."""
+        return 1e6 * self.cpu_seconds / self.responses.count
 
     @property
     def load_us(self) -> float:
-        """The load process's own CPU per answer."""
-        return 1e6 * self.answers.cpu_seconds / self.answers.answered
+        """The load process's CPU per response."""
+        return 1e6 * self.responses.cpu_seconds / self.responses.count
 
     def floor(self) -> Floor:
-        """This rate as a floor for others."""
+        """Return this rate as a floor for other figures."""
         return Floor(rate=self.per_second, cpu_us=self.cpu_us, load_us=self.load_us)
 
 
 class Measurable(Protocol):
-    """One process or several, of which one wants to know what they cost."""
+    """One or more processes whose CPU time is measured."""
 
     def cpu_seconds(self) -> float:
-        """What was spent so far."""
+        """Return the CPU seconds so far."""
         ...
 
 
 def measured(served: Measurable, job: Requests) -> Rate:
-    """Run a job and take the server's CPU around it. An answer that is no success is a fault."""
+    """Run a job and measure the server's CPU. Raises an error if a request is refused."""
     before = served.cpu_seconds()
-    answers = run_job(job)
-    if answers.refused:
-        raise RuntimeError(f"{answers.refused} of {answers.answered} requests were refused")
-    return Rate(answers, served.cpu_seconds() - before)
+    responses = run_job(job)
+    if responses.refused:
+        raise RuntimeError(f"{responses.refused} of {responses.count} requests were refused")
+    return Rate(responses, served.cpu_seconds() - before)

@@ -11,7 +11,7 @@ _LEFT = frozenset({0, 2, 9})
 
 
 def table(figures: Iterable[Figure]) -> str:
-    """Lay out every figure on a line, with a blank line between measures."""
+    """Format each figure as one line, with a blank line between measures."""
     rows: list[tuple[str, ...]] = [_HEADS]
     measure = ""
     for figure in figures:

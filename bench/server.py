@@ -1,4 +1,4 @@
-"""Processes under measurement: a served host or a bare server, on this disk and this loopback."""
+"""The measured processes: a host or a bare server, on the local disk and the loopback interface."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import base64
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,6 +28,7 @@ KEY = "test_bench_0123456789"
 TENANT = "bench"
 OTHER_KEY = "test_bench_other_0123456789"
 STOP_SECONDS = 20
+LOOK_SECONDS = 0.05
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _SERVE = "from wopr.cli.main import main; main()"
 
@@ -34,7 +37,7 @@ Fill: TypeAlias = Callable[[Store], Awaitable[None]]
 
 
 class Served:
-    """A server process: its port, what it has cost so far, and a host's database."""
+    """A server process: its port, its CPU time so far, and the database of a host."""
 
     database: Path
 
@@ -44,22 +47,29 @@ class Served:
         self._process = psutil.Process(process.pid)
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its threads since it started."""
+        """Return user and system time of all its threads since its start."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
     def kill(self) -> None:
-        """End it without a chance to say so."""
+        """Kill the process."""
         self._process.kill()
 
     def rss_bytes(self) -> int:
-        """Resident memory now."""
+        """Return the current resident memory."""
         return int(self._process.memory_info().rss)
+
+    def wait_for_projections(self) -> None:
+        """Wait until the host has processed its queue of runs for the fleet."""
+        address = f"{self.database.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            while connection.execute("SELECT EXISTS (SELECT 1 FROM projections)").fetchone()[0]:
+                time.sleep(LOOK_SECONDS)
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory on the disk of the working directory, gone afterwards."""
+    """Create a directory on the disk of the working directory, and delete it at the end."""
     directory = Path(tempfile.mkdtemp(prefix=".bench-", dir=Path.cwd()))
     try:
         yield directory
@@ -69,9 +79,9 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
-    """A host as `wopr serve` starts it, with the benchmark's workflows and no rate limit.
+    """Start a host with `wopr serve`, the benchmark's workflows and no rate limit.
 
-    `fill` puts something into its store first.
+    `fill` writes data to its store first.
     """
     with scratch() as directory:
         if fill is not None:
@@ -86,7 +96,7 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
 
 @contextmanager
 def sharing(url: str, kind: str, count: int, *options: str) -> Iterator[list[Served]]:
-    """So many processes of a kind, `serve` or `worker`, that share the database at `url`."""
+    """Start `count` processes of a kind, `serve` or `worker`, that share the database at `url`."""
     with scratch() as directory, ExitStack() as started:
         environment, workflows = _prepared(directory)
         environment |= {"WOPR_HOST_KEY": base64.b64encode(b"b" * 32).decode(), "WOPR_DB": url}
@@ -95,7 +105,7 @@ def sharing(url: str, kind: str, count: int, *options: str) -> Iterator[list[Ser
 
 
 def _prepared(directory: Path) -> tuple[dict[str, str], str]:
-    """The variables of a host in a directory, and the folder of its workflows."""
+    """Write the workflows; return the environment of a host and the folder of its workflows."""
     workflows = directory / "workflows"
     workflows.mkdir()
     for definition in WORKFLOWS:
@@ -119,7 +129,7 @@ async def _fill(path: Path, fill: Fill) -> None:
 
 @contextmanager
 def serving_echo() -> Iterator[Served]:
-    """The bare server that the host is compared with."""
+    """Start the bare server."""
     with _process(("-m", "bench.echo"), dict(os.environ)) as served:
         yield served
 
@@ -145,4 +155,4 @@ def _port(process: subprocess.Popen[str]) -> int:
         found = _ADDRESS.search(line)
         if found is not None:
             return int(found.group(1))
-    raise RuntimeError(f"the server ended with {process.wait()} before it listened")
+    raise RuntimeError(f"the server exited with code {process.wait()} before it listened")

@@ -1,11 +1,11 @@
-"""`python -m bench.soak`: mixed load with hostile clients for a long time, judged at its end.
+"""`python -m bench.soak`: mixed load with hostile clients for a long time, evaluated at its end.
 
-Honest clients of two tenants start runs, follow them, answer and annotate them. One client in
+Normal clients of two tenants start runs, follow them, answer and annotate them. One client in
 twenty is hostile and replays the attacks of `bench.attacks` with keys of other tenants. The exit
-code is 1 when an honest client got an error other than 503 with `Retry-After`, when 503 was more
-than one answer in a hundred, when the slowest of a hundred requests took more than two seconds,
-when a connection of an honest client failed, when a stream ended before its run, when an accepted
-run was lost, or when memory grew.
+code is 1 if a normal client got an error other than 503 with `Retry-After`, if more than 1 % of the
+responses were 503, if more than 1 % of the requests took longer than two seconds, if a connection
+of a normal client failed, if a stream ended before its run, if an accepted run was lost, or if
+memory grew.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ import psutil  # type: ignore[import-untyped]  # the package carries no types
 from bench.attacks import ATTACKS, Attacker
 from bench.server import scratch
 
-HONEST_KEYS: Final = ("test_soak_alice_0123456789abcdef", "test_soak_bob_0123456789abcdef")
+NORMAL_KEYS: Final = ("test_soak_alice_0123456789abcdef", "test_soak_bob_0123456789abcdef")
 HOSTILE_KEYS: Final = ("test_soak_mallory_0123456789abcdef", "test_soak_trudy_0123456789abcdef")
-# Another loopback address than the attackers', so that limits per address tell them apart.
-HONEST_ADDRESS: Final = "127.0.0.2"
+# Not the address of the attackers, so that limits per address do not affect normal clients.
+NORMAL_ADDRESS: Final = "127.0.0.2"
 MIB: Final = 1024 * 1024
 TERMINAL: Final = ("completed", "failed", "cancelled")
-# Memory is flat when the median of the last third is at most this far above that of the first.
+# Memory does not grow if the median of the last third of the samples is at most this much above that
+# of the first third.
 MOST_GROWTH_MIB: Final = 48
 MOST_GROWTH_SHARE: Final = 0.15
-# Honest clients are served when at most this share of their requests is answered 503, and at most
-# one request in a hundred takes longer than this.
+# Normal clients are served if at most this share of their requests gets 503, and at most 1 % of
+# their requests take longer than this.
 MOST_BUSY_SHARE: Final = 0.01
 MOST_SECONDS: Final = 2.0
-# How long after the load a run may take to end.
+# The time that a run may take to end after the load.
 SETTLE_SECONDS: Final = 180
 _LISTENING: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 _SERVE: Final = "from wopr.cli.main import main; main()"
@@ -54,22 +55,22 @@ _SERVE: Final = "from wopr.cli.main import main; main()"
 
 @dataclass
 class Findings:
-    """What honest clients saw, what attackers were told, and how much memory the host had."""
+    """The results of normal clients, the responses to attackers, and the memory of the host."""
 
     requests: int = 0
     statuses: Counter[str] = field(default_factory=Counter[str])
     faults: list[str] = field(default_factory=list[str])
-    # Accepted runs of honest clients by id, with the key that started them.
+    # Accepted runs of normal clients by id, with the key that started them.
     runs: dict[str, str] = field(default_factory=dict[str, str])
     lost: list[str] = field(default_factory=list[str])
     ended: Counter[str] = field(default_factory=Counter[str])
-    told: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    attacks: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     memory_mib: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
-    # How long each request took that does not wait for an event.
+    # The durations of requests that do not wait for an event.
     seconds: list[float] = field(default_factory=list[float])
 
     def judge(self, request: str, response: httpx.Response, text: str) -> None:
-        """Count an answer to an honest client. Raises `Refused` for one that is no success."""
+        """Count a response to a normal client. Raises `Refused` if it is an error."""
         status = response.status_code
         self.requests += 1
         self.statuses[str(status)] += 1
@@ -93,9 +94,9 @@ class SoakedHost:
     def start(self) -> None:
         """Start the process and wait until it listens."""
         tenants = ("alice", "bob", "mallory", "trudy")
-        keys = zip((*HONEST_KEYS, *HOSTILE_KEYS), tenants, strict=True)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
-        environment = kept | {
+        keys = zip((*NORMAL_KEYS, *HOSTILE_KEYS), tenants, strict=True)
+        others = {k: v for k, v in os.environ.items() if not k.startswith(("WOPR_", "OTEL_"))}
+        environment = others | {
             "WOPR_DATA_DIR": str(self._directory / "data"),
             "WOPR_API_KEYS": ",".join(f"{key}:{tenant}:admin" for key, tenant in keys),
             "WOPR_LOG_LEVEL": "error",
@@ -116,7 +117,7 @@ class SoakedHost:
         raise RuntimeError(f"the host did not start: {self.errors()}")
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """Kill the process."""
         self.is_up = False
         if self._process is not None:
             self._process.kill()
@@ -133,41 +134,41 @@ class SoakedHost:
                 self.kill()
 
     def memory_mib(self) -> float:
-        """Resident memory of the process and its children."""
+        """Return the resident memory of the process and its children."""
         if self._process is None:
             return 0.0
         main = psutil.Process(self._process.pid)
-        family = [main, *main.children(recursive=True)]
-        return float(sum(each.memory_info().rss for each in family)) / MIB
+        processes = [main, *main.children(recursive=True)]
+        return float(sum(each.memory_info().rss for each in processes)) / MIB
 
     def errors(self) -> str:
-        """The last lines that the host has logged."""
+        """Return the end of the host's log."""
         return (self._directory / "stderr.log").read_text()[-2000:]
 
 
 class Refused(Exception):
-    """An answer that ends what an honest client was doing."""
+    """An error response. The normal client stops its current action."""
 
 
-class HonestClient:
-    """A client that does what users do, one thing after the other."""
+class NormalClient:
+    """A normal client. It does what users do, one action at a time."""
 
     def __init__(self, host: SoakedHost, key: str, findings: Findings) -> None:
         self._host = host
         self._key = key
         self._findings = findings
-        self._http = honest_http(host.port, key)
+        self._http = normal_http(host.port, key)
         self._own: list[str] = []
 
     async def work_until(self, is_over: Callable[[], bool]) -> None:
-        """Do one thing after the other, with pauses."""
+        """Do random actions with pauses."""
         while not is_over():
             work = random.choice(WORK)
             was_up = self._host.is_up
             try:
                 await work(self)
             except httpx.HTTPError as error:
-                # A host that was killed answers nothing until it is back.
+                # A killed host does not respond until it is started again.
                 if was_up and self._host.is_up:
                     self._findings.faults.append(f"{work.__name__}: {error!r}")
                 await asyncio.sleep(1)
@@ -177,7 +178,7 @@ class HonestClient:
         await self._http.aclose()
 
     async def call(self, method: str, path: str, **options: Any) -> Any:
-        """Make a request. Raises `Refused` for an answer that is no success."""
+        """Send a request. Raises `Refused` for an error response."""
         began = time.monotonic()
         response = await self._http.request(method, path, **options)
         if not path.endswith("/poll"):
@@ -186,7 +187,7 @@ class HonestClient:
         return response.json()
 
     async def start(self, workflow_id: str, **body: Any) -> str:
-        """Start a run and remember that it was accepted."""
+        """Start a run and record that it was accepted."""
         request = {"workflowId": workflow_id, **body}
         accepted = await self.call("POST", "/v1/runs", json=request)
         return self._accepted(str(accepted["runId"]))
@@ -197,7 +198,7 @@ class HonestClient:
         return run_id
 
     async def poll(self, run_id: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Poll a run until a page is as wanted."""
+        """Poll a run until a page matches."""
         last = -1
         while True:
             params = {"lastSequence": last, "timeout": 5}
@@ -208,7 +209,7 @@ class HonestClient:
                 return page
             last = page["lastEventSeq"]
 
-    # What users do
+    # Actions of users
 
     async def run(self) -> None:
         """Start a run and wait for its end."""
@@ -223,19 +224,19 @@ class HonestClient:
         await self.poll(await self.start(random.choice(names)), _is_over)
 
     async def follow(self) -> None:
-        """Follow a run over its event stream and miss no event."""
+        """Follow a run over its event stream and check that no event is missing."""
         run_id = await self.start("conformance-delay", inputs={"delayMs": 300})
         path = f"/v1/runs/{run_id}/events?streamMode=debug"
         async with self._http.stream("GET", path) as response:
             self._findings.judge(f"GET {path}", response, "")
             lines = [line async for line in response.aiter_lines()]
         ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
-        is_whole = ids == list(range(len(ids))) and "event: run.completed" in lines
-        if self._host.is_up and not is_whole:
-            self._findings.faults.append(f"the stream of {run_id} is not whole: {ids}")
+        is_complete = ids == list(range(len(ids))) and "event: run.completed" in lines
+        if self._host.is_up and not is_complete:
+            self._findings.faults.append(f"the stream of {run_id} is not complete: {ids}")
 
     async def approve(self) -> None:
-        """Answer what a run waits for; leave some runs waiting."""
+        """Answer the interrupt of a run; leave some runs waiting."""
         run_id = await self.start("conformance-approval")
         await self.poll(run_id, lambda page: page["runStatus"] == "waiting-approval")
         if random.random() < 0.05:
@@ -246,7 +247,7 @@ class HonestClient:
         await self.poll(run_id, _is_over)
 
     async def fork(self) -> None:
-        """Fork a run that has ended."""
+        """Fork an ended run."""
         run_id = await self.start("conformance-multi-node")
         await self.poll(run_id, _is_over)
         body = {"mode": "replay"}
@@ -269,16 +270,16 @@ class HonestClient:
         await self.call("GET", "/healthz")
 
 
-Work: TypeAlias = Callable[[HonestClient], Awaitable[None]]
+Work: TypeAlias = Callable[[NormalClient], Awaitable[None]]
 WORK: Final[tuple[Work, ...]] = (
-    HonestClient.run,
-    HonestClient.run,
-    HonestClient.run_agent,
-    HonestClient.follow,
-    HonestClient.approve,
-    HonestClient.fork,
-    HonestClient.annotate,
-    HonestClient.look_around,
+    NormalClient.run,
+    NormalClient.run,
+    NormalClient.run_agent,
+    NormalClient.follow,
+    NormalClient.approve,
+    NormalClient.fork,
+    NormalClient.annotate,
+    NormalClient.look_around,
 )
 
 
@@ -286,18 +287,18 @@ def _is_over(page: dict[str, Any]) -> bool:
     return bool(page["isComplete"])
 
 
-def honest_http(port: int, key: str) -> httpx.AsyncClient:
-    """Make an HTTP client of an honest tenant, from its own address."""
+def normal_http(port: int, key: str) -> httpx.AsyncClient:
+    """Return an HTTP client of a normal tenant, with its own address."""
     return httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
         headers={"Authorization": f"Bearer {key}"},
-        transport=httpx.AsyncHTTPTransport(local_address=HONEST_ADDRESS),
+        transport=httpx.AsyncHTTPTransport(local_address=NORMAL_ADDRESS),
         timeout=60,
     )
 
 
 async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
-    """Load the host for so many minutes, then look for every accepted run."""
+    """Load the host for the given time, then check every accepted run."""
     findings = Findings()
     began = time.monotonic()
     seconds = arguments.minutes * 60
@@ -306,23 +307,23 @@ async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
         return bool(time.monotonic() - began >= seconds)
 
     hostile = max(1, arguments.clients // 20)
-    honest = [
-        HonestClient(host, HONEST_KEYS[number % 2], findings)
+    normal = [
+        NormalClient(host, NORMAL_KEYS[number % 2], findings)
         for number in range(arguments.clients - hostile)
     ]
     attackers = [
-        Attacker(host.port, HOSTILE_KEYS[number % 2], findings.told, arguments.attack)
+        Attacker(host.port, HOSTILE_KEYS[number % 2], findings.attacks, arguments.attack)
         for number in range(hostile)
     ]
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_sample(host, findings, began, is_over))
         if arguments.kill:
             tasks.create_task(_kill_in_the_middle(host, seconds / 2))
-        for client in honest:
+        for client in normal:
             tasks.create_task(client.work_until(is_over))
         for attacker in attackers:
             tasks.create_task(attacker.attack_until(is_over))
-    await _look_for_runs(host, findings)
+    await _check_runs(host, findings)
     return findings
 
 
@@ -342,12 +343,12 @@ async def _kill_in_the_middle(host: SoakedHost, seconds: float) -> None:
     await asyncio.to_thread(host.start)
 
 
-async def _look_for_runs(host: SoakedHost, findings: Findings) -> None:
-    """Find every accepted run with a complete log, ended or waiting for a person."""
+async def _check_runs(host: SoakedHost, findings: Findings) -> None:
+    """Check that every accepted run has a complete log and has ended or waits for a person."""
     waiting = list(findings.runs.items())
 
-    async def look() -> None:
-        clients = {key: honest_http(host.port, key) for key in HONEST_KEYS}
+    async def check() -> None:
+        clients = {key: normal_http(host.port, key) for key in NORMAL_KEYS}
         while waiting:
             run_id, key = waiting.pop()
             fault = await _fault_of(clients[key], run_id, findings)
@@ -358,16 +359,16 @@ async def _look_for_runs(host: SoakedHost, findings: Findings) -> None:
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(8):
-            tasks.create_task(look())
+            tasks.create_task(check())
 
 
 async def _fault_of(http: httpx.AsyncClient, run_id: str, findings: Findings) -> str:
     status = ""
     for _ in range(SETTLE_SECONDS * 2):
-        answer = await http.get(f"/v1/runs/{run_id}")
-        if answer.status_code != 200:
-            return f"answered {answer.status_code}"
-        status = answer.json()["status"]
+        response = await http.get(f"/v1/runs/{run_id}")
+        if response.status_code != 200:
+            return f"status code {response.status_code}"
+        status = response.json()["status"]
         if status in TERMINAL or status.startswith("waiting-"):
             break
         await asyncio.sleep(0.5)
@@ -375,13 +376,13 @@ async def _fault_of(http: httpx.AsyncClient, run_id: str, findings: Findings) ->
     headers = {"Accept": "application/json"}
     events = (await http.get(f"/v1/runs/{run_id}/events", headers=headers)).json()["events"]
     if [event["sequence"] for event in events] != list(range(len(events))):
-        return "its log has a gap"
+        return "the log has a gap"
     is_settled = status in TERMINAL or status.startswith("waiting-")
-    return "" if is_settled else f"is still {status}"
+    return "" if is_settled else f"still {status}"
 
 
 def growth(samples: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """The medians of the first and the last third of memory, and MiB per minute between them."""
+    """Return the median memory of the first and last third, and the growth in MiB per minute."""
     third = max(1, len(samples) // 3)
     first = statistics.median(mib for _, mib in samples[:third])
     last = statistics.median(mib for _, mib in samples[-third:])
@@ -390,37 +391,43 @@ def growth(samples: list[tuple[float, float]]) -> tuple[float, float, float]:
 
 
 def report(findings: Findings) -> bool:
-    """Print the table, and tell whether every condition is kept."""
+    """Print the table and return whether all conditions are met."""
     first, last, slope = growth(findings.memory_mib)
     is_flat = last - first <= max(MOST_GROWTH_MIB, MOST_GROWTH_SHARE * first)
     slow, slowest = statistics.quantiles(findings.seconds, n=100)[-1], max(findings.seconds)
     busy = findings.statuses["503"] / max(1, findings.requests)
     is_served = busy <= MOST_BUSY_SHARE and slow <= MOST_SECONDS
-    is_kept = is_served and not findings.faults and not findings.lost and is_flat
+    has_passed = is_served and not findings.faults and not findings.lost and is_flat
     rows = [
-        ("honest requests", str(findings.requests), ""),
+        ("requests of normal clients", str(findings.requests), ""),
         ("  by status", _counted(findings.statuses), ""),
-        ("  answered 503", f"{busy:.2%}", f"must be at most {MOST_BUSY_SHARE:.0%}"),
-        ("  slowest of a hundred", f"{slow:.2f} s", f"must be at most {MOST_SECONDS:.0f} s"),
-        ("  slowest", f"{slowest:.1f} s", ""),
+        ("  responses with 503", f"{busy:.2%}", f"must be at most {MOST_BUSY_SHARE:.0%}"),
+        ("  99th percentile", f"{slow:.2f} s", f"must be at most {MOST_SECONDS:.0f} s"),
+        ("  maximum", f"{slowest:.1f} s", ""),
         ("  faults: errors, broken connections, gaps", str(len(findings.faults)), "must be 0"),
         ("accepted runs", str(len(findings.runs)), ""),
         ("  at the end", _counted(findings.ended), ""),
         ("  lost", str(len(findings.lost)), "must be 0"),
         ("memory, median of the first third", f"{first:.0f} MiB", ""),
-        ("memory, median of the last third", f"{last:.0f} MiB", "flat" if is_flat else "GROWS"),
+        (
+            "memory, median of the last third",
+            f"{last:.0f} MiB",
+            "does not grow" if is_flat else "GROWS",
+        ),
         ("memory, growth", f"{slope:+.2f} MiB/min", ""),
     ]
-    for attack in sorted({attack for attack, _ in findings.told}):
-        told = Counter({what: n for (name, what), n in findings.told.items() if name == attack})
-        rows.append((f"attackers: {attack}", _counted(told), ""))
+    for attack in sorted({attack for attack, _ in findings.attacks}):
+        results = Counter(
+            {what: n for (name, what), n in findings.attacks.items() if name == attack}
+        )
+        rows.append((f"attackers: {attack}", _counted(results), ""))
     width = max(len(name) for name, _, _ in rows)
     for name, value, remark in rows:
         print(f"{name:<{width}}  {value}  {remark}".rstrip())
     for fault in (*findings.faults[:20], *findings.lost[:20]):
         print(f"  ! {fault}")
-    print("kept" if is_kept else "BROKEN")
-    return is_kept
+    print("passed" if has_passed else "FAILED")
+    return has_passed
 
 
 def _counted(counts: Counter[str]) -> str:
@@ -428,7 +435,7 @@ def _counted(counts: Counter[str]) -> str:
 
 
 def main() -> None:
-    """Soak a host, and leave with 1 when a condition is broken."""
+    """Run the soak. The exit code is 1 if a condition is violated."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="how long; 30 by default")
     parser.add_argument("--clients", type=int, default=40, help="one in twenty is hostile")
@@ -442,12 +449,12 @@ def main() -> None:
         host = SoakedHost(directory)
         host.start()
         try:
-            is_kept = report(asyncio.run(soak(host, arguments)))
-            if not is_kept:
+            has_passed = report(asyncio.run(soak(host, arguments)))
+            if not has_passed:
                 print(host.errors())
         finally:
             host.stop()
-    sys.exit(0 if is_kept else 1)
+    sys.exit(0 if has_passed else 1)
 
 
 if __name__ == "__main__":

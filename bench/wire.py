@@ -1,4 +1,4 @@
-"""Requests as bytes, made once: building them must not be part of what is measured."""
+"""Requests as bytes. They are built once, because building them must not be measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.server import KEY
 def request(
     method: str, path: str, body: bytes = b"", content_type: str = "application/json"
 ) -> bytes:
-    """A whole HTTP/1.1 request on a connection that is kept."""
+    """Return an HTTP/1.1 request for a keep-alive connection."""
     lines = [
         f"{method} {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -25,21 +25,21 @@ def request(
 
 
 def create_run(workflow_id: str) -> bytes:
-    """The request that starts a run."""
+    """Return the request that starts a run."""
     return request("POST", "/v1/runs", msgspec.json.encode({"workflowId": workflow_id}))
 
 
 def call(port: int, method: str, path: str, body: Any = None) -> Any:
-    """Make one request and return the decoded answer; for what is not measured."""
+    """Send one request and return the decoded response; for requests that are not measured."""
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     headers = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
     try:
         raw = None if body is None else msgspec.json.encode(body)
         connection.request(method, path, body=raw, headers=headers)
         response = connection.getresponse()
-        answer = response.read()
+        content = response.read()
     finally:
         connection.close()
     if response.status >= 400:
-        raise RuntimeError(f"{method} {path} answered {response.status}: {answer[:300]!r}")
-    return msgspec.json.decode(answer) if answer else None
+        raise RuntimeError(f"{method} {path} returned {response.status}: {content[:300]!r}")
+    return msgspec.json.decode(content) if content else None

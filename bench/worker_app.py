@@ -1,4 +1,4 @@
-"""An app with one async node, which returns the id of the process that executed it."""
+"""An app with one async node that returns the id of the process that executes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Executed(TypedDict):
 
 @node("bench.async")
 async def execute(ctx: NodeContext, config: Nothing, inputs: Nothing) -> Executed:
-    """Give the event loop a turn, as a node does that waits for the network."""
+    """Yield to the event loop, like a node that waits for the network."""
     await asyncio.sleep(0)
     return {"process": os.getpid()}
 

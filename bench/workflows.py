@@ -1,4 +1,4 @@
-"""The workflows that the benchmark runs."""
+"""The workflows of the benchmark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CHAIN = _definition(
     [_node(f"step-{number}", "core.noop") for number in range(CHAIN_NODES)],
     [_edge(number) for number in range(CHAIN_NODES - 1)],
 )
-# A pause gives the node a fresh minute, so it outlives the measurement.
+# A resume starts the minute of the node again, so the run outlives the measurement.
 WAIT = _definition("bench-wait", [_node("wait", "core.delay", delayMs=60_000)], [])
 _SLEEP = {
     **_node("sleep", "core.delay"),
@@ -54,13 +54,13 @@ TIMER = _definition("bench-timer", [_SLEEP], []) | {
 }
 GATE = _definition("bench-gate", [_node("gate", "core.approvalGate", title="Go on?")], [])
 
-# Only a host with conformance workflows has agents that follow a script.
+# Only a host with `--conformance` has agents with scripted behaviour.
 TOOL_CALLS = 50
 _TOOL = {"toolId": "openwop:echo", "arguments": {"x": 1}, "result": {"x": 1}, "durationMs": 1}
 
 
 def agent(name: str, tool_calls: int) -> Any:
-    """One agent that calls a tool so often."""
+    """Return a workflow with one agent that calls a tool `tool_calls` times."""
     node = _node(
         "agent",
         "core.conformance.mock-agent",
@@ -72,10 +72,10 @@ def agent(name: str, tool_calls: int) -> Any:
 
 
 def steps(name: str, count: int, wait_ms: int = 0) -> Any:
-    """Many steps one after the other; the first waits, so that a watcher is there in time.
+    """Return a workflow of many steps in sequence. The first waits until readers are connected.
 
-    Every fifth writes to a channel, which adds an event to the two of a step. With `wait_ms` every
-    tenth waits so long.
+    Every fifth step writes to a channel, which adds an event to the two of a step. With `wait_ms`
+    every tenth step waits that long.
     """
     nodes = [_node("step-0", "core.delay", delayMs=3000)]
     nodes += [_step(number, wait_ms) for number in range(1, count)]

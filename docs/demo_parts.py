@@ -10,29 +10,29 @@ from wopr.protocol.documents import Json, JsonObject
 
 
 def node(node_id: str, name: str, type_id: str = "core.noop", **fields: Json) -> JsonObject:
-    """A node."""
+    """Return a node."""
     base = {"position": {"x": 0, "y": 0}, "config": {}, "inputs": {}}
     return {"id": node_id, "typeId": type_id, "name": name, **base} | fields
 
 
 def delay(node_id: str, name: str, milliseconds: int) -> JsonObject:
-    """A node that takes its time."""
+    """Return a node that waits."""
     return node(node_id, name, "core.delay", config={"ms": milliseconds})
 
 
 def agent(node_id: str, name: str, agent_id: str, **script: Json) -> JsonObject:
-    """A node whose agent follows a script."""
+    """Return a node with a scripted agent."""
     agent = {"agentId": agent_id, "modelClass": "reasoning"}
     return node(node_id, name, "core.conformance.mock-agent", config=script, agent=agent)
 
 
 def edge(source: str, target: str) -> JsonObject:
-    """An edge."""
+    """Return an edge."""
     return {"id": f"{source}-{target}", "sourceNodeId": source, "targetNodeId": target}
 
 
 def workflow(workflow_id: str, name: str, nodes: list[JsonObject], **fields: Json) -> JsonObject:
-    """A definition whose nodes follow one another, unless `edges` says otherwise."""
+    """Return a definition whose nodes run in sequence, unless `edges` is given."""
     edges = [edge(one["id"], next_one["id"]) for one, next_one in pairwise(nodes)]
     empty: JsonObject = {"triggers": [], "variables": [], "metadata": {}, "settings": {}}
     base = {"id": workflow_id, "name": name, "version": "3.1", "nodes": nodes, "edges": edges}
@@ -44,5 +44,5 @@ def started(
 ) -> str:
     """Start a run and return its id."""
     request = {"workflowId": name, "tags": tags, "inputs": inputs or {}}
-    answer = http.post("/v1/runs", json=request).raise_for_status()
-    return str(answer.json()["runId"])
+    response = http.post("/v1/runs", json=request).raise_for_status()
+    return str(response.json()["runId"])

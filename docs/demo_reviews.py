@@ -1,4 +1,4 @@
-"""Feedback to show: ratings of many runs, a queue that two reviewers work on, and a judge's verdicts."""
+"""Demo feedback: ratings of many runs, a review queue, and the verdicts of a judge."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _RATINGS: Final = (4, 5, 3, 4, 5, 2, 4, 5)
 
 
 def politeness() -> JsonObject:
-    """A judge: it rates a greeting by whom it greets."""
-    said = "variables.run.outputs.message"
+    """Return the workflow of a judge that rates greetings."""
+    message = "variables.run.outputs.message"
     inputs: JsonObject = {
-        "rating": {"type": "expression", "expression": f'{said} == "Hello, Ada!" ? 5 : 4'},
-        "note": {"type": "expression", "expression": f'"said: " + {said}'},
+        "rating": {"type": "expression", "expression": f'{message} == "Hello, Ada!" ? 5 : 4'},
+        "note": {"type": "expression", "expression": f'"said: " + {message}'},
     }
     verdict = node("verdict", "Rate the greeting", "core.end", inputs=inputs, outputRole="primary")
     run = {"name": "run", "type": "object"}
@@ -28,28 +28,28 @@ def politeness() -> JsonObject:
 
 
 def make_reviews(http: httpx.Client, judge: str) -> str:
-    """Say something of many runs, and answer with the page that adds it up."""
+    """Annotate many runs, and return the path of the page with the summary."""
     stars = cycle(_RATINGS)
     greetings = [started(http, "hello", ["tour"], {"name": name}) for name in "ABCDEFGH"]
     for run_id in greetings:
         _until(http, f"/v1/runs/{run_id}", "status", "completed")
-        _say(http, run_id, {"kind": "rating", "rating": next(stars)})
-    _say(http, greetings[0], {"kind": "correction", "correction": "Good morning, A!"})
+        _annotate(http, run_id, {"kind": "rating", "rating": next(stars)})
+    _annotate(http, greetings[0], {"kind": "correction", "correction": "Good morning, A!"})
     ledger = started(http, "nightly-ledger", ["nightly"])
-    _say(http, ledger, {"kind": "rating", "rating": 1})
-    _say(http, ledger, {"kind": "flag"})
+    _annotate(http, ledger, {"kind": "rating", "rating": 1})
+    _annotate(http, ledger, {"kind": "flag"})
     _queue(http)
     _judge(http, judge)
     return "/reviews?window=1d"
 
 
-def _say(http: httpx.Client, run_id: str, signal: JsonObject) -> None:
+def _annotate(http: httpx.Client, run_id: str, signal: JsonObject) -> None:
     http.post(f"/v1/runs/{run_id}/annotations", json={"signal": signal}).raise_for_status()
 
 
 def _queue(http: httpx.Client) -> None:
     rubric = [
-        {"kind": "rating", "question": "Would you like to be greeted so?"},
+        {"kind": "rating", "question": "Is the greeting friendly?"},
         {"kind": "label", "question": "What is the tone?", "labels": ["warm", "plain", "cold"]},
         {"kind": "correction", "question": "What would be better?", "required": False},
         {"kind": "flag", "question": "This must not go out", "required": False},
@@ -67,8 +67,8 @@ def _queue(http: httpx.Client) -> None:
 
 def _judge(http: httpx.Client, agent_id: str) -> None:
     http.post("/v1/workflows", json=politeness()).raise_for_status()
-    order = {"workflowId": "politeness", "agentId": agent_id, "filter": {"workflowId": "hello"}}
-    judge = _made(http, "/v1/judges", order)["judgeId"]
+    request = {"workflowId": "politeness", "agentId": agent_id, "filter": {"workflowId": "hello"}}
+    judge = _made(http, "/v1/judges", request)["judgeId"]
     _until(http, f"/v1/judges/{judge}", "state", "done")
 
 

@@ -1,4 +1,4 @@
-"""Runs to show: a refund that two agents prepare and a person approves, and what goes on beside it."""
+"""Demo runs: a refund that two agents prepare and a person approves, and other runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITER: Final = "local.shop.writer"
 
 
 def refund() -> JsonObject:
-    """A request for a refund: looked up on two sides, judged, answered and approved."""
+    """Return the workflow of a refund: two parallel look-ups, a decision, a reply and an approval."""
     nodes = [
         delay("read-ticket", "Read the ticket", 120),
         delay("order", "Look up the order", 340),
@@ -69,25 +69,25 @@ def refund() -> JsonObject:
 
 
 def unsure() -> JsonObject:
-    """An agent that is not sure enough to act on its own."""
-    doubt = agent(
+    """Return a workflow whose agent has low confidence."""
+    classify = agent(
         "classify",
         "Classify the complaint",
         TRIAGE,
         mockReasoning={"summary": "It may be about delivery or about the invoice."},
         mockDecision={"decision": {"topic": "delivery"}, "confidence": 0.58},
     )
-    return workflow("complaint-routing", "Complaint routing", [doubt, node("route", "Route it")])
+    return workflow("complaint-routing", "Complaint routing", [classify, node("route", "Route it")])
 
 
 def failing() -> JsonObject:
-    """A run that ends on an error."""
+    """Return a workflow that fails."""
     broken = node("push", "Push to the ledger", "core.fail", config={"message": "ledger is closed"})
     return workflow("nightly-ledger", "Nightly ledger", [delay("sum", "Sum up", 90), broken])
 
 
 def agents() -> list[JsonObject]:
-    """The manifests of the agents that work here."""
+    """Return the manifests of the demo's agents."""
     triage: JsonObject = {
         "agentId": TRIAGE,
         "version": "1.0.0",
@@ -104,7 +104,7 @@ def agents() -> list[JsonObject]:
         "agentId": WRITER,
         "persona": "Letter writer",
         "label": "Writer",
-        "description": "Writes what the customer gets to read.",
+        "description": "Writes the reply to the customer.",
         "modelClass": "writing",
         "systemPrompt": "Write short and kind letters.",
     }
@@ -113,16 +113,21 @@ def agents() -> list[JsonObject]:
 
 
 def greeting(version: str, ending: str) -> JsonObject:
-    """A workflow in two versions, which two runs can be compared by."""
-    said = {"name": "letter", "expression": f'"Dear " + variables.customer + "{ending}"'}
+    """Return a version of a workflow, for the comparison of runs of two versions."""
+    config = {"name": "letter", "expression": f'"Dear " + variables.customer + "{ending}"'}
     variables: list[JsonObject] = [
-        {"name": "customer", "type": "string", "description": "Who gets it.", "required": True},
-        {"name": "copies", "type": "number", "description": "How many.", "defaultValue": 1},
+        {"name": "customer", "type": "string", "description": "The customer.", "required": True},
+        {
+            "name": "copies",
+            "type": "number",
+            "description": "The number of copies.",
+            "defaultValue": 1,
+        },
     ]
     end = {"message": {"type": "variable", "variableName": "letter"}}
     nodes = [
         delay("look-up", "Look up the customer", 80 if version == "1.0" else 210),
-        node("write", "Write the letter", "core.setVariable", config=said),
+        node("write", "Write the letter", "core.setVariable", config=config),
         node("answer", "Send it", "core.end", inputs=end, outputRole="primary"),
     ]
     about = "Writes to a customer whose order is late."
@@ -132,7 +137,7 @@ def greeting(version: str, ending: str) -> JsonObject:
 
 
 def make_runs(http: httpx.Client) -> dict[str, str]:
-    """Install agents and workflows and start runs; answer with the pages worth a picture."""
+    """Install agents and workflows, start runs, and return the pages for the screenshots."""
     for manifest in agents():
         http.post("/v1/agents", json=manifest).raise_for_status()
     for definition in (refund(), unsure(), failing()):
@@ -159,7 +164,7 @@ def make_runs(http: httpx.Client) -> dict[str, str]:
 
 
 def _compared(http: httpx.Client) -> str:
-    """Two runs of two versions, side by side."""
+    """Execute runs of two versions and return the path of their comparison."""
     made: list[str] = []
     for version, ending in (("1.0", ", we are sorry."), ("1.1", ", your order is on its way.")):
         http.post("/v1/workflows", json=greeting(version, ending)).raise_for_status()
@@ -174,7 +179,7 @@ def _ended(http: httpx.Client, run_id: str) -> None:
 
 
 def _waiting_refund(http: httpx.Client) -> str:
-    """A refund that waits for its approval."""
+    """Start a refund and wait until it asks for approval."""
     run_id, last = started(http, "refund-request", ["refund", "eu"]), -1
     while True:
         path = f"/v1/runs/{run_id}/events/poll"

@@ -1,4 +1,4 @@
-"""Runs that wait for people in every way that there is, for the inbox to show."""
+"""Demo runs for the inbox: one waiting run for each kind of interrupt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _gate(name: str, **config: Json) -> JsonObject:
 
 
 def letter() -> JsonObject:
-    """A reply that an agent wrote, to be sent as it is, edited or written again."""
+    """Return the workflow of a reply that a person can accept, edit or send back."""
     draft = agent(
         "draft",
         "Write the reply",
@@ -34,7 +34,7 @@ def letter() -> JsonObject:
         "core.approvalGate",
         config={
             "title": "Send this reply to Ms Berger?",
-            "description": "It goes out by mail as soon as somebody accepts it.",
+            "description": "The reply is sent by mail when a person accepts it.",
             "actions": ["accept", "reject", "refine", "edit-accept", "ask"],
             "timeoutMs": 4 * 3_600_000,
         },
@@ -45,8 +45,8 @@ def letter() -> JsonObject:
 
 
 def questions() -> JsonObject:
-    """Questions with answers of different kinds."""
-    asked = [
+    """Return a workflow that asks questions with answers of different types."""
+    questions = [
         {
             "id": "carrier",
             "question": "Which carrier takes it?",
@@ -59,25 +59,27 @@ def questions() -> JsonObject:
         },
         {"id": "note", "question": "What should the driver know?"},
     ]
-    gate = node("ask", "Ask the warehouse", "core.clarificationGate", config={"questions": asked})
+    gate = node(
+        "ask", "Ask the warehouse", "core.clarificationGate", config={"questions": questions}
+    )
     return workflow("ship-order", "Ship an order", [gate])
 
 
 def quorum() -> JsonObject:
-    """A gate that needs two."""
+    """Return a workflow with a gate that needs two approvals."""
     gate = _gate("Raise the limit", title="Raise the refund limit to 500 EUR?", requiredApprovals=2)
     return workflow("policy-change", "Policy change", [gate])
 
 
-def talk() -> JsonObject:
-    """A conversation that waits for its next turn."""
+def conversation() -> JsonObject:
+    """Return a workflow with a conversation."""
     prompt = "Sales fell by 12 % in the north last week. Shall I look at prices or at stock first?"
     gate = node("talk", "Plan the analysis", "core.conversationGate", config={"prompt": prompt})
     return workflow("weekly-analysis", "Weekly analysis", [gate])
 
 
 def payment() -> JsonObject:
-    """A wait that only the outside ends."""
+    """Return a workflow that waits for an external event."""
     data = {"eventType": "payment.settled", "correlation": {"orderId": "A-1077"}}
     config = {"kind": "external-event", "data": data}
     gate = node("wait", "Wait for the payment", "core.interrupt", config=config)
@@ -85,7 +87,7 @@ def payment() -> JsonObject:
 
 
 def make_waits(http: httpx.Client) -> None:
-    """Start one run of each."""
-    for definition in (payment(), talk(), quorum(), questions(), letter()):
+    """Start one run of each workflow."""
+    for definition in (payment(), conversation(), quorum(), questions(), letter()):
         http.post("/v1/workflows", json=definition).raise_for_status()
         started(http, definition["id"], ["demo"])

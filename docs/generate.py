@@ -1,7 +1,7 @@
 """Write `docs/reference` from the code: `make docs`.
 
-Every page is a function that returns its lines. Nothing in them is written by hand but the words
-of `docs.meanings`, so the reference cannot disagree with what is served.
+Each page is a function that yields its lines. Only the descriptions in `docs.meanings` are written by
+hand, so the reference matches the code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import msgspec
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from docs.meanings import ANSWERS, RUNS, SETTINGS
+from docs.meanings import RESPONSE_ERRORS, RUN_ERRORS, SETTINGS
+from docs.python_api import python_api
 from docs.schema_text import Schema, cell, fields, table, type_text
-from wopr.cli.exit_codes import MEANINGS
+from wopr.cli.errors import MEANINGS
 from wopr.cli.main import app
 from wopr.engine.limits import HostLimits
 from wopr.http.app import OPERATIONS
@@ -28,12 +29,12 @@ from wopr.http.openapi import openapi_document
 from wopr.http.operation import Operation
 from wopr.nodes.builtin import builtin_types
 from wopr.nodes.registry import NodeType
+from wopr.process.settings import Settings
 from wopr.protocol import errors
 from wopr.protocol.emitters import required_capability
-from wopr.protocol.payloads import PAYLOADS
-from wopr.protocol.schemas import export
+from wopr.protocol.events.payloads import PAYLOADS
+from wopr.protocol.json_schema.export import export
 from wopr.protocol.streams import is_update
-from wopr.runtime.settings import Settings
 
 DOCS: Final = Path(__file__).parent
 SOURCE: Final = DOCS.parent / "src" / "wopr"
@@ -83,14 +84,14 @@ def _option(option: TyperOption) -> str:
 
 
 def http() -> Iterator[str]:
-    """Describe every operation, from the table that serves them."""
+    """Describe every operation of the API."""
     described = openapi_document(OPERATIONS)
     shapes: dict[str, Schema] = described["components"]["schemas"]
     yield "# HTTP"
     yield ""
-    yield "Authenticate with `Authorization: Bearer <key>`. A failure answers with the error"
-    yield "envelope: `error`, `message` and, where they help, `details`. The same description as"
-    yield "OpenAPI 3.1 is at `/v1/openapi.json`. Operations marked *extension* are this host's own."
+    yield "Authenticate with `Authorization: Bearer <key>`. A failed request returns the error envelope:"
+    yield "`error`, `message` and, if useful, `details`. The same description as OpenAPI 3.1 is at"
+    yield "`/v1/openapi.json`. Operations marked *extension* are not part of the protocol."
     yield ""
     rows: list[tuple[object, ...]] = [
         (f"`{each.method} {each.path}`", each.summary, _scope(each)) for each in OPERATIONS
@@ -124,22 +125,22 @@ def _operation(operation: Operation, shapes: dict[str, Schema]) -> Iterator[str]
         yield f"Body, {must}: {operation.body.__name__}"
         yield ""
         yield from table(_FIELDS, fields({"$ref": operation.body.__name__}, shapes))
-    answers = [str(operation.success), *map(str, operation.other_answers)]
-    name = operation.answer.__name__ if operation.answer else f"`{operation.content_type}`"
+    statuses = [str(operation.success), *map(str, operation.other_statuses)]
+    name = operation.response.__name__ if operation.response else f"`{operation.content_type}`"
     failures = f"; errors {', '.join(map(str, operation.errors))}" if operation.errors else ""
-    yield f"Answers {' or '.join(answers)} with {name}{failures}."
+    yield f"Returns {' or '.join(statuses)} with {name}{failures}."
     yield ""
 
 
 def events() -> Iterator[str]:
-    """Describe every event type that a log can hold."""
+    """Describe every event type."""
     made, shapes = msgspec.json.schema_components(PAYLOADS.values(), ref_template="#/$defs/{name}")
     schemas = dict(zip(PAYLOADS, made, strict=True))
     yield "# Events"
     yield ""
     yield "Every event has `eventId`, `runId`, `sequence`, `type`, `timestamp` and `payload`, and"
-    yield "where they apply `nodeId` and `causationId`. This page is about the payloads. An event"
-    yield "that names a capability is appended only by a host whose discovery document has it."
+    yield "where they apply `nodeId` and `causationId`. This page describes the payloads. A host appends"
+    yield "an event that needs a capability only if its discovery document advertises the capability."
     yield ""
     for event_type, payload in PAYLOADS.items():
         yield f"## `{event_type}`"
@@ -155,23 +156,23 @@ def events() -> Iterator[str]:
 
 
 def error_codes() -> Iterator[str]:
-    """Describe every code: those of answers with their status, and those of failed runs."""
+    """Describe every error code: those of responses with their status, and those of failed runs."""
     used = _codes_in_use()
     yield "# Error codes"
     yield ""
-    yield "A code marked *reserved* belongs to the protocol, and nothing in this version raises it."
+    yield "A code marked *reserved* is part of the protocol but is not used in this version."
     yield ""
-    yield "## In answers"
+    yield "## In responses"
     yield ""
     rows: list[tuple[object, ...]] = [
-        (status, f"`{code}`{_reserved(code, used)}", _words(ANSWERS, code))
+        (status, f"`{code}`{_reserved(code, used)}", _meaning(RESPONSE_ERRORS, code))
         for code, status in errors.CATALOGUE.items()
     ]
     yield from table(("Status", "Code", "Meaning"), rows)
     yield "## In `error.code` of a failed run or node"
     yield ""
     ends: list[tuple[object, ...]] = [
-        (f"`{code}`{_reserved(code, used)}", _words(RUNS, code))
+        (f"`{code}`{_reserved(code, used)}", _meaning(RUN_ERRORS, code))
         for code in sorted(errors.RUN_CODES)
     ]
     yield from table(("Code", "Meaning"), ends)
@@ -181,14 +182,14 @@ def _reserved(code: str, used: frozenset[str]) -> str:
     return "" if code in used else " *reserved*"
 
 
-def _words(meanings: dict[str, str], name: str) -> str:
+def _meaning(meanings: dict[str, str], name: str) -> str:
     if name not in meanings:
-        raise LookupError(f"docs/meanings.py has no words for {name}")
+        raise LookupError(f"docs/meanings.py has no description of {name}: add one")
     return meanings[name]
 
 
 def _codes_in_use() -> frozenset[str]:
-    """Find codes named anywhere outside the catalogue, and those of errors raised by class."""
+    """Return the codes that the source uses by name or by raising their class."""
     defaults = {
         name: kind.default_code
         for name, kind in vars(errors).items()
@@ -210,21 +211,21 @@ def settings() -> Iterator[str]:
     """Describe every setting, its variable and its default."""
     yield "# Settings"
     yield ""
-    yield "Each is a `WOPR_*` variable; those that `wopr serve` has an option for can be given as"
-    yield "one, which wins. A value that cannot work is refused at start, by name."
+    yield "Each setting is a `WOPR_*` variable. If `wopr serve` has an option for it, the option takes"
+    yield "precedence. With an invalid value the host does not start, and the message names the setting."
     yield ""
     rows = [
-        (f"`WOPR_{each.name.upper()}`", _default(each.default), _words(SETTINGS, each.name))
+        (f"`WOPR_{each.name.upper()}`", _default(each.default), _meaning(SETTINGS, each.name))
         for each in dataclass_fields(Settings)
         if each.name != "limits"
     ]
     rows += [
-        (f"`WOPR_{name.upper()}`", _default(getattr(HostLimits(), name)), _words(SETTINGS, name))
+        (f"`WOPR_{name.upper()}`", _default(getattr(HostLimits(), name)), _meaning(SETTINGS, name))
         for name in HostLimits.__struct_fields__
     ]
     yield from table(("Variable", "Default", "Meaning"), [tuple(row) for row in rows])
-    yield "Traces follow OpenTelemetry's own variables, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. The"
-    yield "command line also reads `WOPR_URL` and `WOPR_API_KEY`."
+    yield "Traces use the variables of OpenTelemetry, such as `OTEL_EXPORTER_OTLP_ENDPOINT`. The command"
+    yield "line also reads `WOPR_URL` and `WOPR_API_KEY`."
 
 
 def _default(value: object) -> str:
@@ -235,17 +236,17 @@ def node_types() -> Iterator[str]:
     """Describe every built-in node type with its config and inputs."""
     yield "# Node types"
     yield ""
-    yield "A host that has other packages installed may have more: `GET /v1/node-types` lists them."
+    yield "Installed packages can add node types: `GET /v1/node-types` lists all types of a host."
     yield ""
     for each in sorted(builtin_types(with_conformance=True), key=lambda found: found.type_id):
         yield from _node_type(each)
 
 
 def _node_type(node_type: NodeType) -> Iterator[str]:
-    facts = ["may wait" if node_type.is_async else "runs inside the advance"]
-    facts += ["may head a loop"] if node_type.reentrant else []
+    facts = ["can wait" if node_type.is_async else "executed within the advance"]
+    facts += ["can start a loop"] if node_type.reentrant else []
     facts += [f"needs `{need}`" for need in node_type.requires]
-    facts += ["with `--conformance` only"] if node_type.conformance_only else []
+    facts += ["only with `--conformance`"] if node_type.conformance_only else []
     yield f"## `{node_type.type_id}`"
     yield ""
     yield node_type.description
@@ -261,11 +262,11 @@ def _node_type(node_type: NodeType) -> Iterator[str]:
 
 
 def schemas() -> Iterator[str]:
-    """Name every published schema and the members of its document."""
+    """Describe every published schema and the members of its document."""
     yield "# Schemas"
     yield ""
-    yield "JSON Schemas (draft 2020-12) of the wire, generated from the types that decode it. A"
-    yield "host serves each at its path. The payloads of events are on their [own page](events.md)."
+    yield "JSON Schemas (draft 2020-12) of requests, responses and events, generated from the types that"
+    yield "decode them. A host serves each at its path. See [events](events.md) for the payloads."
     yield ""
     for name, schema in export().items():
         yield f"## `/v1/schemas/{name}.json`"
@@ -284,11 +285,12 @@ PAGES: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "settings": settings,
     "node-types": node_types,
     "schemas": schemas,
+    "python-api": python_api,
 }
 
 
 def page(name: str) -> str:
-    """The text of one page."""
+    """Return the text of one page."""
     return "\n".join((_NOTE, "", *PAGES[name]())).rstrip() + "\n"
 
 

@@ -1,4 +1,4 @@
-"""JSON Schemas as lines that a person reads."""
+"""Format JSON Schemas as tables and texts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _BOUNDS: Final = (
 
 
 def cell(text: object) -> str:
-    """Write text so that it fits into a cell of a table."""
+    """Format text for a cell of a table."""
     return " ".join(str(text).split()).replace("|", "\\|")
 
 
 def table(headings: tuple[str, ...], rows: list[tuple[object, ...]]) -> list[str]:
-    """Write a table; nothing when it would have no rows."""
+    """Return a table; nothing if it has no rows."""
     if not rows:
         return []
     lines = [headings, tuple("---" for _ in headings), *rows]
@@ -33,7 +33,7 @@ def table(headings: tuple[str, ...], rows: list[tuple[object, ...]]) -> list[str
 
 
 def fields(schema: Schema, shapes: Mapping[str, Schema]) -> list[tuple[object, ...]]:
-    """Name each member of an object's schema: its name, its type, whether it must be there."""
+    """Return name, type and whether it is required for each member of an object's schema."""
     whole = resolved(schema, shapes)
     required = whole.get("required", ())
     return [
@@ -43,18 +43,18 @@ def fields(schema: Schema, shapes: Mapping[str, Schema]) -> list[tuple[object, .
 
 
 def resolved(schema: Schema, shapes: Mapping[str, Schema]) -> Schema:
-    """Follow a reference to the shape that it names."""
+    """Return the schema of a reference."""
     return shapes[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 
 
 def default_text(schema: Schema) -> str:
-    """Say what holds when a member is absent."""
+    """Return the default of a member as text."""
     default = schema.get("default")
     return "no" if default in (None, [], {}, "") else f"no, `{_literal(default)}`"
 
 
 def type_text(schema: Schema) -> str:
-    """Say what a schema takes."""
+    """Return the type of a schema as text."""
     if "$ref" in schema:
         return f"{schema['$ref'].rpartition('/')[2]}"
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""`python -m docs.screenshots`: take the pictures of the README from a host with demo data."""
+"""`python -m docs.screenshots`: take the screenshots of the README from a host with demo data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 
 import httpx
 from playwright.sync_api import Browser
-from tests.console.browser import chromium, launched
-from tests.wire.host import ServedHost, served
+from tests.support.browser import chromium, launched
+from tests.support.host import ServedHost, served
 
 from docs.demo_runs import make_runs
 
@@ -20,7 +20,7 @@ DEADLINE_SECONDS: Final = 20.0
 
 
 def main() -> None:
-    """Take every picture, in light and dark."""
+    """Take every screenshot, in light and dark."""
     path = chromium()
     if path is None:
         sys.exit("there is no chromium; `make browser` installs it")
@@ -42,13 +42,13 @@ def main() -> None:
 
 
 def _key(host: ServedHost) -> str:
-    """A key that may write the scripts of the demo's agents."""
+    """Create a key that may register the scripted agents of the demo."""
     made = ("keys", "create", "--tenant", "shop", "--role", "admin", "--test")
     return host.command(*made, "--scope", "conformance:author").strip()
 
 
 def _as(host: ServedHost, key: str) -> tuple[str, ...]:
-    """The options of a command that calls this host."""
+    """Return the options for a command that calls this host."""
     return ("--url", host.url, "--api-key", key)
 
 

@@ -1,10 +1,11 @@
-"""A nightly audit fleet with KAHN: agents that run elsewhere, observed line by line.
+"""A nightly audit fleet: agents outside the host that report with KAHN lines.
 
     python examples/audit_fleet.py audits.ndjson
     wopr fleet check audits.ndjson
 
-Each auditor checks one repository and writes what it does to a log that only grows. The emitter is
-one file without dependencies, so an agent on any machine can copy it and report in the same way.
+Each auditor checks one repository and appends its steps to a log file. The emitter is one file
+without dependencies, so any agent can copy it and report in the same way. An agent converges when
+it reaches its goal; here, when all its checks pass.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from wopr.fleet.emitters.kahn_agent_emit import (
+from wopr.kahn.emitters.kahn_agent_emit import (
     AgentEmitter,
     AgentOutcome,
     AuditResult,
@@ -32,7 +33,7 @@ NIGHT = "audit-2026-01-01"
 
 @dataclass(frozen=True)
 class Auditor:
-    """An agent of the fleet: what it looks at, and what must hold there."""
+    """An agent of the fleet, the files of its repository, and its checks by name."""
 
     agent_id: str
     files: Mapping[str, str]
@@ -49,7 +50,7 @@ FLEET = (
         },
     ),
     Auditor(
-        "auditor:desk",
+        "auditor:support",
         {"settings.toml": "debug = true"},
         {
             "policy:licence": lambda files: "LICENSE" in files,
@@ -60,7 +61,7 @@ FLEET = (
 
 
 def audit(log: AgentEmitter, auditor: Auditor, night: str = NIGHT) -> int:
-    """Let one auditor work and write down every step; the answer is how many checks failed."""
+    """Run one auditor, log every step, and return the number of failed checks."""
     run_id = f"{night}-{auditor.agent_id.partition(':')[2]}"
     log.emit(agent_run_start(run_id, auditor.agent_id, "Audit the repository"))
     step = 1
@@ -77,10 +78,16 @@ def audit(log: AgentEmitter, auditor: Auditor, night: str = NIGHT) -> int:
         )
     )
     failed = sum(
-        _checked(log, run_id, auditor, name, check) for name, check in auditor.checks.items()
+        _run_check(log, run_id, auditor, name, check) for name, check in auditor.checks.items()
     )
-    way = ["tool_call", "tool_result", "response", "reflect", *([] if failed else ["converged"])]
-    for before, after in pairwise(way):
+    statuses = [
+        "tool_call",
+        "tool_result",
+        "response",
+        "reflect",
+        *([] if failed else ["converged"]),
+    ]
+    for before, after in pairwise(statuses):
         log.emit(agent_transition(run_id, auditor.agent_id, step, before, after))
     log.emit(
         agent_run_end(
@@ -98,19 +105,19 @@ def audit(log: AgentEmitter, auditor: Auditor, night: str = NIGHT) -> int:
     return failed
 
 
-def _checked(log: AgentEmitter, run_id: str, auditor: Auditor, name: str, check: Check) -> bool:
-    is_fine = check(auditor.files)
-    result = AuditResult.PASS if is_fine else AuditResult.FAIL
+def _run_check(log: AgentEmitter, run_id: str, auditor: Auditor, name: str, check: Check) -> bool:
+    has_passed = check(auditor.files)
+    result = AuditResult.PASS if has_passed else AuditResult.FAIL
     log.emit(audit_checkpoint(run_id, auditor.agent_id, name, result, 0.01))
-    return not is_fine
+    return not has_passed
 
 
 def main(path: Path) -> int:
-    """Run the whole fleet, and count what it found."""
+    """Run the whole fleet and return the number of failed checks."""
     with AgentEmitter(path) as log:
         return sum(audit(log, auditor) for auditor in FLEET)
 
 
 if __name__ == "__main__":
     [target] = sys.argv[1:] or ["audits.ndjson"]
-    print(f"{main(Path(target))} findings; look with `wopr fleet check {target}`")
+    print(f"{main(Path(target))} failed checks; validate the log with `wopr fleet check {target}`")

@@ -1,10 +1,10 @@
-"""An LLM as judge over yesterday's runs: every finished run gets stars, and a reason.
+"""A model as the judge of yesterday's runs: every completed run gets a rating and a reason.
 
     wopr dev examples/judge_yesterday.py
     python examples/judge_yesterday.py hello
     wopr feedback summary --by workflow
 
-The judge reads what others wrote, so all of it is data to its model and never an instruction.
+The content of the runs is not trusted: the model gets it as data, never as an instruction.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import anyio
 import msgspec
 
 from wopr import Agent, Host, Workflow, connect
-from wopr.protocol.reviews import Judge
+from wopr.protocol.resources.reviews import Judge
 
 MODEL = "openai:gpt-4o-mini"
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """How good a run was."""
+class RunRating(msgspec.Struct, frozen=True, kw_only=True):
+    """The rating of a run, and the reason."""
 
     rating: Annotated[int, msgspec.Meta(ge=1, le=5)]
     note: str
 
 
 @dataclass
-class Judged:
-    """The run that is judged, as the host hands it to a judge."""
+class JudgeInputs:
+    """The run to judge, as the host passes it to a judge."""
 
     run: dict[str, Any]
 
@@ -40,19 +40,19 @@ class Judged:
 judge = Agent(
     "acme.quality.judge",
     model=MODEL,
-    output=Verdict,
+    output=RunRating,
     model_class="classification",
-    instructions="Give the run one to five stars for what its user got, and say why in one line.",
+    instructions="Rate the result for the user with one to five stars, and give the reason in one line.",
 )
 
-flow = Workflow("judge-run", inputs=Judged, outputs=Verdict)
-look = flow.agent("look", judge, prompt="How good is this run?", run=flow.inputs.run["outputs"])
-end = flow.end(rating=look["result"]["rating"], note=look["result"]["note"])
-look >> end
+flow = Workflow("judge-run", inputs=JudgeInputs, outputs=RunRating)
+rate = flow.agent("rate", judge, prompt="How good is this run?", run=flow.inputs.run["outputs"])
+end = flow.end(rating=rate["result"]["rating"], note=rate["result"]["note"])
+rate >> end
 
 
 async def judge_yesterday(host: Host, workflow_id: str, until: datetime) -> Judge | None:
-    """Judge the runs of one workflow that ended in the day before; None when there were none."""
+    """Judge the completed runs of one workflow of the last day; return None if there are none."""
     since = until - timedelta(days=1)
     runs = await host.runs(
         workflowId=workflow_id,
@@ -65,10 +65,10 @@ async def judge_yesterday(host: Host, workflow_id: str, until: datetime) -> Judg
 
 
 async def main(workflow_id: str) -> None:
-    """Judge, and say what came of it."""
+    """Judge the runs and print the result."""
     async with connect() as host:
         judged = await judge_yesterday(host, workflow_id, datetime.now(UTC))
-        print("nothing to judge" if judged is None else judged.counts)
+        print("no runs to judge" if judged is None else judged.counts)
         for each in (judged and judged.items) or []:
             if each.reason:
                 print(f"run {each.run_id}: {each.reason}")

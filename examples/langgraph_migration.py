@@ -1,13 +1,13 @@
-"""From LangGraph to the record: the graph stays as it is, and one wrapper makes it a node.
+"""A LangGraph graph as a node: one wrapper, and the graph itself does not change.
 
     python examples/langgraph_migration.py "Where is A-17?"
     wopr dev examples/langgraph_migration.py
     wopr run support-graph -i question="Where is A-17?" --follow
     wopr inbox list
 
-Before, whoever calls the graph keeps its checkpoints and finds out that it waits. After, the pause
-stands in the inbox and outlives the process, every model and tool call is on the log, and a run can
-be replayed and forked. It needs `pip install "wopr[langgraph]"`.
+Before, the caller of the graph stores its checkpoints and must check whether it waits. After, a pause
+is in the inbox and survives a restart, every model and tool call is on the log, and a run can be
+replayed and forked. The example needs `pip install "wopr[langgraph]"`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from langgraph.types import Command, interrupt
 from wopr import Workflow
 from wopr.adapters.langgraph import on_record
 
-# Stands in for a model, so that the example runs without a key; put any chat model here.
+# A fake model, so that the example runs without a key. Replace it with any chat model.
 MODEL: BaseChatModel = FakeListChatModel(responses=["It is on its way since Monday."])
 ORDERS = {"A-17": "on its way since Monday"}
 
 
-# The graph, as it was before.
+# The graph before.
 
 
 class Support(TypedDict, total=False):
-    """What the graph knows about a question."""
+    """The state of the graph."""
 
     question: str
     order: str
@@ -46,26 +46,26 @@ class Support(TypedDict, total=False):
 
 @tool
 async def find_order(question: str) -> str:
-    """Find what is known of the order that a question names."""
+    """Return the state of the order that a question names."""
     found = [state for number, state in ORDERS.items() if number in question]
     return found[0] if found else "unknown"
 
 
 async def look_up(state: Support) -> Support:
-    """Find the order."""
+    """Look up the order."""
     return {"order": await find_order.ainvoke({"question": state["question"]})}
 
 
 async def write(state: Support) -> Support:
     """Write a reply."""
-    told = f"Answer in one sentence.\nQuestion: {state['question']}\nOrder: {state['order']}"
-    return {"draft": str((await MODEL.ainvoke([HumanMessage(told)])).text)}
+    request = f"Answer in one sentence.\nQuestion: {state['question']}\nOrder: {state['order']}"
+    return {"draft": str((await MODEL.ainvoke([HumanMessage(request)])).text)}
 
 
 def review(state: Support) -> Support:
-    """Let a person look at the reply before it is sent."""
-    may_go = interrupt({"approve": "Send this reply?", "artifact": state["draft"]})
-    return {"reply": state["draft"] if may_go else "We will call you."}
+    """Ask a person to approve the reply before it is sent."""
+    is_approved = interrupt({"approve": "Send this reply?", "artifact": state["draft"]})
+    return {"reply": state["draft"] if is_approved else "We will call you."}
 
 
 builder = StateGraph(Support)
@@ -74,7 +74,7 @@ builder.add_edge(START, "look_up")
 
 
 async def before(question: str) -> str:
-    """Run the graph by itself: its state lives as long as this process."""
+    """Run the graph alone: its state is lost when this process ends."""
     graph = builder.compile(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "one"}}
     paused = await graph.ainvoke({"question": question}, config)
@@ -83,19 +83,19 @@ async def before(question: str) -> str:
     return str(done["reply"])
 
 
-# The same graph, on the record.
+# The same graph as a node.
 
 
 @dataclass
 class Question:
-    """What a customer asks."""
+    """A question of a customer."""
 
     question: str
 
 
 @dataclass
 class Reply:
-    """What the customer gets."""
+    """The reply to the customer."""
 
     reply: str
 

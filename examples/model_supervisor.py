@@ -1,10 +1,10 @@
-"""A help desk whose lead is a model: it decides who works next, asks a person, or ends the work.
+"""A help desk with a model as supervisor: it chooses the next worker, asks a person, or ends.
 
     wopr dev examples/model_supervisor.py
     wopr run help-desk -i ticket="Where is my parcel A-17?" --follow
 
-Compare `research_crew.py`, where rules decide. A decision that the lead is not sure of waits in the
-inbox before anything happens; `wopr inbox list` shows it.
+In `research_crew.py` rules decide instead. A decision with low confidence waits in the inbox before it
+is executed; `wopr inbox list` shows it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ ORDERS = {"A-17": "sent on Monday, arrives on Thursday"}
 
 @dataclass
 class Ticket:
-    """What a customer wants."""
+    """A request of a customer."""
 
     ticket: str
 
 
 @dataclass
 class Reply:
-    """What the customer gets."""
+    """The reply to the customer."""
 
     text: str
 
 
 @tool
 def find_order(number: str) -> str:
-    """Tell what became of an order."""
+    """Return the state of an order."""
     return ORDERS.get(number, "there is no such order")
 
 
@@ -47,12 +47,12 @@ clerk = Agent(
     "acme.helpdesk.clerk",
     model=MODEL,
     tools=[find_order],
-    instructions="Find out what became of the order. Say what you found in one sentence.",
+    instructions="Find the state of the order. Report it in one sentence.",
 )
 author = Agent(
     "acme.helpdesk.author",
     model=MODEL,
-    instructions="Answer the ticket kindly, from the note alone.",
+    instructions="Answer the ticket kindly, using only the note.",
 )
 
 look_up = Workflow("help-desk-look-up", inputs=Ticket)
@@ -62,7 +62,7 @@ looked >> look_up.set("note", look_up.variable("note", str), looked["text"])
 
 @dataclass
 class Draft:
-    """What the author works from."""
+    """Inputs of the author."""
 
     ticket: str
     note: str
@@ -80,10 +80,10 @@ decide = desk.supervisor(
     lead,
     prompt="Get the ticket answered. Stop when there is a reply.",
     workers={
-        look_up: "Finds out what became of an order, and leaves a note.",
+        look_up: "Finds the state of an order and writes a note.",
         answer: "Writes the reply from the ticket and the note.",
     },
-    # The model sees these, and nothing else of the run.
+    # The model gets only these inputs of the run.
     ticket=desk.inputs.ticket,
     note=note,
     reply=reply,

@@ -1,9 +1,9 @@
-"""A research crew: a supervisor hands a question to a finder and then to a writer.
+"""A research crew: a supervisor sends a question to a finder and then to a writer.
 
     wopr dev examples/research_crew.py
     wopr run research-crew -i question="Why is the sky blue?" --follow
 
-Each worker is a workflow with a run and a log of its own; the hand-offs are on the supervisor's log.
+Each worker is a workflow with its own run and log. The handoffs are on the supervisor's log.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MODEL = "openai:gpt-4o-mini"
 
 @dataclass
 class Question:
-    """What somebody wants to know."""
+    """A question for the crew."""
 
     question: str
 
 
 @dataclass
 class Draft:
-    """What the writer gets."""
+    """Inputs of the writer."""
 
     question: str
     facts: list[str]
@@ -32,14 +32,14 @@ class Draft:
 
 @dataclass
 class Facts:
-    """What the finder found."""
+    """Facts that the finder found."""
 
     facts: list[str]
 
 
 @dataclass
 class Answer:
-    """What the crew says."""
+    """The answer of the crew."""
 
     text: str
 
@@ -51,7 +51,7 @@ LIBRARY = {
 
 @tool
 def look_up(word: str) -> list[str]:
-    """Look up what the library says about a word."""
+    """Return the facts of the library about a word."""
     return LIBRARY.get(word.lower(), [])
 
 
@@ -68,7 +68,7 @@ author = Agent(
     "acme.research.author",
     model=MODEL,
     model_class="writing",
-    instructions="Answer the question in one paragraph, from the facts alone.",
+    instructions="Answer the question in one paragraph, using only the facts.",
 )
 
 find = Workflow("research-find", inputs=Question)

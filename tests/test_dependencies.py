@@ -1,4 +1,4 @@
-"""The SBOM, the audit and the licences of what the host is made of."""
+"""The SBOM, the audit and the licences of the dependencies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def installed(name: str = "anyio") -> list[Locked]:
     return [entry for entry in read_lock(LOCK.read_text()) if entry.name == name]
 
 
-def test_a_lock_is_read_with_its_hashes_markers_and_dependents() -> None:
+def test_the_lock_is_parsed_with_hashes_markers_and_dependents() -> None:
     anyio, colorama = read_lock(LOCKED)
 
     assert (anyio.name, anyio.version, anyio.marker) == ("anyio", "4.16.0", "")
@@ -114,12 +114,12 @@ def test_the_same_lock_gives_the_same_sbom(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
 
 
-def test_what_is_installed_here_is_what_is_locked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_installed_packages_are_the_locked_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit"]) == 0
 
     out = capsys.readouterr().out
     assert "only integrity was checked" in out
-    assert "NOT looked for" in out
+    assert "NOT known vulnerabilities" in out
     assert "checked that each locked package has a hash" in out
     assert "files were not hashed" in out
 
@@ -134,9 +134,9 @@ def test_a_package_without_a_hash_or_of_another_version_is_named(
     found = installed()[0].version
     assert faults == [
         "anyio 0.1 has no hash in the lock",
-        f"anyio {found} is installed, and 0.1 is locked",
+        f"anyio {found} is installed, but 0.1 is locked",
         "no-such-package 1.0 has no hash in the lock",
-        "no-such-package 1.0 is locked and not installed",
+        "no-such-package 1.0 is locked but not installed",
     ]
 
 
@@ -174,7 +174,7 @@ def test_an_exact_version_an_archive_and_a_yanked_release_are_found(tmp_path: Pa
     ]
 
 
-def test_withdrawn_ignored_and_foreign_advisories_do_not_count(
+def test_withdrawn_ignored_and_unrelated_advisories_do_not_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     withdrawn = osv(**events(("introduced", "0"))) | {"withdrawn": "2026-01-01T00:00:00Z"}
@@ -197,7 +197,7 @@ def test_withdrawn_ignored_and_foreign_advisories_do_not_count(
         (b'{"affected": [{"package": {"ecosystem": "PyPI", "name": "anyio"}}]}', "'id' is missing"),
     ],
 )
-def test_a_file_that_is_no_advisory_is_named_with_what_was_expected(
+def test_a_file_that_is_not_an_advisory_is_named_with_the_expected_form(
     tmp_path: Path, content: bytes, told: str
 ) -> None:
     (tmp_path / "osv.json").write_bytes(content)
@@ -214,10 +214,10 @@ def test_a_file_that_is_no_advisory_is_named_with_what_was_expected(
     assert all(told in fault for fault in faults)
 
 
-def test_a_directory_without_advisories_is_not_taken_for_a_clean_audit(tmp_path: Path) -> None:
+def test_a_directory_without_advisories_is_not_a_clean_audit(tmp_path: Path) -> None:
     [fault] = audit(installed(), SETTINGS, tmp_path)
 
-    assert "holds no advisories" in fault
+    assert "contains no advisories" in fault
 
 
 def test_every_licence_is_known_and_allowed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,7 +227,7 @@ def test_every_licence_is_known_and_allowed(capsys: pytest.CaptureFixture[str]) 
     assert len(lines) == len(read_lock(LOCK.read_text())) + 1
 
 
-def test_a_licence_that_is_not_allowed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forbidden_licence_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     faults = licences(installed(), SETTINGS)
 
     assert faults == [f"anyio {installed()[0].version}: MIT is not an allowed licence"]
@@ -247,11 +247,13 @@ def test_a_licence_that_is_not_allowed_is_named(capsys: pytest.CaptureFixture[st
         ("MIT MIT", False),
     ],
 )
-def test_an_expression_is_allowed_when_its_terms_can_be_met(expression: str, is_fine: bool) -> None:
+def test_a_licence_expression_is_allowed_when_its_terms_can_be_met(
+    expression: str, is_fine: bool
+) -> None:
     assert is_allowed(expression, frozenset({"MIT", "ISC", "Apache-2.0"})) == is_fine
 
 
-def test_every_override_of_a_licence_is_about_a_locked_package() -> None:
+def test_every_licence_override_names_a_locked_package() -> None:
     names = {entry.name for entry in read_lock(LOCK.read_text())}
 
     assert configuration()["licences"].keys() <= names

@@ -1,4 +1,4 @@
-"""What operators are given to start with names only what there is."""
+"""The deployment files refer only to existing commands, settings and metrics."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import psycopg
 import pytest
 import yaml
 
-from tests.postgres.cluster import Cluster, running_cluster
-from tests.postgres.databases import Databases
-from tests.postgres.server import SETTINGS
-from tests.wire.client import Wire
-from tests.wire.host import WOPR
+from tests.support.client import Wire
+from tests.support.host import WOPR
+from tests.support.postgres.cluster import Cluster, running_cluster
+from tests.support.postgres.databases import Databases
+from tests.support.postgres.server import SETTINGS
 from tools.dependencies import LOCK, read_lock
-from wopr.runtime.metrics import Metrics
+from wopr.process.metrics import Metrics
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 UNITS = ("wopr.service", "wopr-worker.service")
-# What operators of several processes watch.
+# Metrics that operators of several processes monitor.
 SHARED = {
     "wopr_append_seconds",
     "wopr_lease_age_seconds",
@@ -36,7 +36,7 @@ SHARED = {
     "wopr_runs_held",
     "wopr_runs_rescued",
 }
-# Passwords and keys with characters that a shell, a URL or SQL would read in another way.
+# Passwords and keys with characters that are special in a shell, a URL or SQL.
 SECRETS = {
     "WOPR_OWNER_PASSWORD": "the owner's: /@%20",
     "WOPR_APP_PASSWORD": 'the "app"\'s $HOME',
@@ -55,7 +55,7 @@ def compose() -> dict[str, Any]:
     return document
 
 
-def test_the_dashboard_asks_for_metrics_that_hosts_export() -> None:
+def test_the_dashboard_queries_metrics_that_hosts_export() -> None:
     asked = set(_METRIC.findall((DEPLOY / "grafana-dashboard.json").read_text()))
     exported = {family.name for family in Metrics().registry.collect()}
     named = {re.sub("_(total|bucket|count)$", "", name) for name in asked}
@@ -64,7 +64,7 @@ def test_the_dashboard_asks_for_metrics_that_hosts_export() -> None:
     assert named >= SHARED
 
 
-def test_no_two_panels_of_the_dashboard_overlap() -> None:
+def test_no_panels_of_the_dashboard_overlap() -> None:
     panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
 
     cells = [
@@ -77,7 +77,7 @@ def test_no_two_panels_of_the_dashboard_overlap() -> None:
     assert len({each["id"] for each in panels}) == len(panels)
 
 
-def test_the_composition_has_two_of_each_and_one_of_the_rest() -> None:
+def test_the_composition_has_two_servers_two_workers_and_one_of_each_other_service() -> None:
     services = compose()["services"]
 
     kinds = [each["command"][0] for each in services.values() if each.get("image") == "wopr"]
@@ -90,7 +90,7 @@ def test_images_are_named_without_a_registry() -> None:
         assert re.fullmatch(r"[a-z]+(:\d+)?", service["image"])
 
 
-def test_no_secret_is_written_down() -> None:
+def test_no_secret_is_in_the_deployment_files() -> None:
     environment = compose()["x-environment"]
 
     secrets = [name for name in environment if "KEY" in name or "PASSWORD" in name]
@@ -108,11 +108,11 @@ def test_api_processes_execute_nodes_too() -> None:
     assert commands == [["serve"], ["serve"]]
 
 
-def test_the_database_is_healthy_only_when_it_answers_by_tcp() -> None:
+def test_the_database_is_healthy_only_when_it_accepts_tcp_connections() -> None:
     assert "--host=127.0.0.1" in compose()["services"]["postgres"]["healthcheck"]["test"]
 
 
-def test_a_password_is_never_pasted_into_a_url_or_a_statement() -> None:
+def test_a_password_is_never_inserted_into_a_url_or_a_statement() -> None:
     pasted = re.findall(
         r"(?:://|PASSWORD ')[^\n]*\$\{[A-Z_]*PASSWORD", (DEPLOY / "compose.yaml").read_text()
     )
@@ -120,7 +120,7 @@ def test_a_password_is_never_pasted_into_a_url_or_a_statement() -> None:
     assert pasted == []
 
 
-def test_the_roles_of_the_composition_are_made_with_any_password(databases: Databases) -> None:
+def test_the_roles_of_the_composition_are_created_with_any_password(databases: Databases) -> None:
     script = compose()["configs"]["roles"]["content"].replace("$$", "$")
     password = 'it\'s "a" $HOME/@:%20 \\ `id` ;--'
 
@@ -143,7 +143,7 @@ def test_the_roles_of_the_composition_are_made_with_any_password(databases: Data
             psycopg.connect(url, password="another")
 
 
-def test_the_image_is_built_from_what_its_file_copies_and_nothing_else() -> None:
+def test_the_image_is_built_only_from_the_copied_files() -> None:
     sent = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", image_file(), re.MULTILINE)
 
@@ -159,7 +159,7 @@ def test_the_base_of_the_image_is_named_by_its_digest() -> None:
     assert set(re.findall(r"^FROM (\S+)", image_file(), re.MULTILINE)) == {"${PYTHON_IMAGE}"}
 
 
-def test_the_image_runs_as_a_numbered_user_who_is_not_root() -> None:
+def test_the_image_runs_as_a_numbered_user_other_than_root() -> None:
     final = image_file().rpartition("\nFROM ")[2]
 
     [user] = re.findall(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
@@ -169,7 +169,7 @@ def test_the_image_runs_as_a_numbered_user_who_is_not_root() -> None:
     assert "RUN " not in final[final.index("USER ") :]
 
 
-def test_the_image_is_installed_from_the_lock_with_its_hashes_and_holds_no_installer() -> None:
+def test_the_image_is_installed_from_the_lock_with_hashes_and_contains_no_installer() -> None:
     build, _, final = image_file().rpartition("\nFROM ")
 
     assert (
@@ -181,7 +181,7 @@ def test_the_image_is_installed_from_the_lock_with_its_hashes_and_holds_no_insta
     assert "pip uninstall --yes --root-user-action=ignore pip" in final
 
 
-def test_the_build_tools_that_the_image_removes_are_those_that_nothing_else_needs() -> None:
+def test_the_image_removes_exactly_the_build_tools_that_nothing_else_needs() -> None:
     [removed] = re.findall(r"pip uninstall --yes ([a-z -]+) pip$", image_file(), re.MULTILINE)
     names = set(removed.split())
 
@@ -190,7 +190,7 @@ def test_the_build_tools_that_the_image_removes_are_those_that_nothing_else_need
     assert needed_by <= names | {"wopr (pyproject.toml:build)"}
 
 
-def test_the_health_check_of_the_image_asks_the_port_that_it_serves() -> None:
+def test_the_health_check_of_the_image_uses_the_served_port() -> None:
     text = image_file()
 
     [port] = re.findall(r"WOPR_PORT=(\d+)", text)
@@ -230,7 +230,7 @@ def test_the_commands_of_the_composition_work_in_their_order(tmp_path: Path) -> 
 
 
 def _require_passwords(cluster: Cluster) -> None:
-    """Let the logins of the composition in with their passwords only, as its image does."""
+    """Require the passwords of the composition's logins, like its image does."""
     hba = cluster.data / "pg_hba.conf"
     logins = "local all wopr_owner,wopr_app scram-sha-256"
     hba.write_text(f"{logins}\n{hba.read_text()}")
@@ -239,7 +239,7 @@ def _require_passwords(cluster: Cluster) -> None:
 
 
 def _command(service: dict[str, Any], cluster: Cluster, data: Path) -> dict[str, Any]:
-    """How to start a service here: its command and environment, at this server and any port."""
+    """Return the command and environment of a service, with this server and any port."""
     given = {
         name: re.sub(r"\$\{(\w+):\?\}", lambda found: SECRETS[found[1]], value)
         for name, value in service["environment"].items()
@@ -255,7 +255,7 @@ def _command(service: dict[str, Any], cluster: Cluster, data: Path) -> dict[str,
 
 @contextmanager
 def _started(service: dict[str, Any], cluster: Cluster, data: Path) -> Iterator[str]:
-    """Run a service, and give the address that it prints."""
+    """Run a service, and return the address that it prints."""
     how = _command(service, cluster, data)
     with subprocess.Popen(**how, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -267,7 +267,7 @@ def _started(service: dict[str, Any], cluster: Cluster, data: Path) -> Iterator[
 
 
 def _check_health(service: dict[str, Any], url: str) -> None:
-    """Run the health check of a service, at the port that it has here."""
+    """Run the health check of a service with its port in this test."""
     _, program, *arguments = service["healthcheck"]["test"]
     assert program == "python"
     check = [re.sub(r"http://127\.0\.0\.1:\d+", url, each) for each in arguments]
@@ -275,7 +275,7 @@ def _check_health(service: dict[str, Any], url: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_a_unit_starts_again_without_rights_that_it_does_not_need(name: str) -> None:
+def test_a_unit_restarts_without_rights_that_it_does_not_need(name: str) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     unit.read(DEPLOY / name)

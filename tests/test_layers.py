@@ -1,9 +1,10 @@
-"""Imports point one way. Read from the syntax tree, so that no import can hide in a function."""
+"""Imports point one way. Read from the syntax tree, which includes imports in functions."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,35 +12,49 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "wopr"
 
-# Who may import whom. The order is that of the layers, from the command line down.
+# The layers from the command line down. A layer may import the layers below it, as far as
+# `NOT_ALLOWED` does not exclude them.
+LAYERS = (
+    "cli",
+    "testing",
+    "adapters",
+    "api",
+    "console",
+    "http",
+    "host",
+    "services.discovery",
+    "kahn",
+    "feedback",
+    "services",
+    "runs",
+    "cluster",
+    "nodes",
+    "agents",
+    "process",
+    "store",
+    "engine",
+    "security",
+    "protocol",
+)
+# Exceptions from the order: layers that must not import each other although one is above.
+NOT_ALLOWED: dict[str, frozenset[str]] = {
+    # The Python API is a client: it imports neither the routes nor the pages.
+    "api": frozenset({"console", "http"}),
+    "adapters": frozenset({"console", "http", "host", "services", "kahn", "feedback", "store"}),
+    "console": frozenset({"agents", "nodes", "cluster", "engine"}),
+    "http": frozenset({"agents", "nodes", "cluster", "engine"}),
+    "kahn": frozenset({"nodes"}),
+    "feedback": frozenset({"nodes", "agents"}),
+    "agents": frozenset({"process"}),
+    "store": frozenset({"engine", "security"}),
+    "engine": frozenset({"security"}),
+}
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "cli": frozenset(
-        {"testing", "api", "console", "http", "runtime", "fleet", "store", "security", "protocol"}
-    ),
-    # A host in memory is the served one without its socket.
-    "testing": frozenset({"api", "http", "runtime", "nodes", "protocol"}),
-    # Other frameworks as nodes: they use the builder, and it does not know them.
-    "adapters": frozenset({"api", "agents", "nodes", "engine", "security", "protocol"}),
-    # A client, and a builder that checks as the host will: it knows no served surface.
-    "api": frozenset({"runtime", "agents", "nodes", "engine", "protocol"}),
-    "console": frozenset({"http", "runtime", "store", "security", "protocol"}),
-    "http": frozenset({"runtime", "store", "security", "protocol"}),
-    "runtime": frozenset(
-        {"agents", "nodes", "feedback", "fleet", "store", "engine", "security", "protocol"}
-    ),
-    # Nodes and agents act on the outside and must recognise what the guard there refuses:
-    # `security.ssrf.DestinationDenied` is the answer to a forbidden destination.
-    "agents": frozenset({"nodes", "store", "engine", "security", "protocol"}),
-    "nodes": frozenset({"engine", "security", "protocol"}),
-    "feedback": frozenset({"store", "security", "protocol"}),
-    "fleet": frozenset({"store", "security", "protocol"}),
-    "store": frozenset({"protocol"}),
-    "engine": frozenset({"protocol"}),
-    "security": frozenset({"protocol"}),
-    "protocol": frozenset(),
+    layer: frozenset(LAYERS[place + 1 :]) - NOT_ALLOWED.get(layer, frozenset())
+    for place, layer in enumerate(LAYERS)
 }
 PURE = ("protocol", "engine", "security")
-# A clock, chance, waiting, the network or a disk would make a replay differ from the run.
+# A clock, randomness, waiting, the network or a disk would make a replay differ from the run.
 IMPURE_MODULES = frozenset(
     "time random secrets uuid uuid_utils asyncio anyio sniffio threading concurrent multiprocessing "
     "socket ssl http httpx httpcore requests aiohttp urllib3 starlette uvicorn "
@@ -54,12 +69,25 @@ class Import(NamedTuple):
     module: str
 
 
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """Parse a file once for all tests of a process."""
+    return tuple(ast.walk(ast.parse(path.read_bytes(), filename=str(path))))
+
+
 def imports_of(layer: str) -> Iterator[Import]:
-    for path in sorted((SOURCE / layer).rglob("*.py")):
+    for path in sorted((SOURCE / layer.replace(".", "/")).rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
-        for found in ast.walk(ast.parse(path.read_bytes(), filename=name)):
+        if layer_of(module_of(path)) != layer:
+            continue
+        for found in nodes_of(path):
             for module in _modules(found):
                 yield Import(name, getattr(found, "lineno", 0), module)
+
+
+def module_of(path: Path) -> str:
+    parts = ("wopr", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def _modules(found: ast.AST) -> list[str]:
@@ -67,27 +95,27 @@ def _modules(found: ast.AST) -> list[str]:
         return [alias.name for alias in found.names]
     if isinstance(found, ast.ImportFrom):
         base = "." * found.level + (found.module or "")
-        # `from wopr import runtime` imports the layer as much as `import wopr.runtime` does.
+        # `from wopr import runs` imports the layer as much as `import wopr.runs` does.
         return [f"wopr.{alias.name}" for alias in found.names] if base == "wopr" else [base]
     return []
 
 
 def layer_of(module: str) -> str | None:
+    """Return the layer of a module: a sub-package that is a layer counts before its package."""
     parts = module.split(".")
-    return parts[1] if parts[0] == "wopr" and len(parts) > 1 and parts[1] in MAY_IMPORT else None
+    if parts[0] != "wopr":
+        return None
+    for length in (2, 1):
+        name = ".".join(parts[1 : 1 + length])
+        if name in MAY_IMPORT:
+            return name
+    return None
 
 
-def test_every_folder_of_the_source_is_a_layer_of_the_table() -> None:
+def test_every_source_folder_is_a_layer_of_the_table() -> None:
     folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
 
-    assert folders <= MAY_IMPORT.keys()
-
-
-def test_the_table_itself_only_points_down() -> None:
-    order = list(MAY_IMPORT)
-
-    for layer, allowed in MAY_IMPORT.items():
-        assert all(order.index(below) > order.index(layer) for below in allowed), layer
+    assert folders == {layer for layer in LAYERS if "." not in layer}
 
 
 @pytest.mark.parametrize("layer", MAY_IMPORT)
@@ -103,15 +131,63 @@ def test_a_layer_imports_only_what_the_table_allows(layer: str) -> None:
     assert wrong == []
 
 
+def test_modules_do_not_import_each_other_even_for_types() -> None:
+    assert strongly_connected(import_graph()) == []
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Return the imports of each module, also inside functions and behind `TYPE_CHECKING`."""
+    modules = {module_of(path): path for path in SOURCE.rglob("*.py")}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        graph[module] = set()
+        for found in nodes_of(path):
+            if isinstance(found, ast.Import):
+                graph[module] |= {alias.name for alias in found.names} & modules.keys()
+            elif isinstance(found, ast.ImportFrom) and found.module in modules:
+                inner = {f"{found.module}.{alias.name}" for alias in found.names}
+                graph[module] |= inner & modules.keys() or {found.module}
+    return graph
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return groups of modules that import each other (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for other in sorted(graph[module]):
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            start = stack.index(module)
+            group = sorted(stack[start:])
+            del stack[start:]
+            if len(group) > 1:
+                groups.append(group)
+
+    for module in sorted(graph):
+        if module not in order:
+            visit(module)
+    return groups
+
+
 @pytest.mark.parametrize("layer", MAY_IMPORT)
-def test_a_layer_has_no_relative_imports_that_would_escape_this_reading(layer: str) -> None:
+def test_no_relative_import_bypasses_this_check(layer: str) -> None:
     relative = [found for found in imports_of(layer) if found.module.startswith(".")]
 
     assert relative == []
 
 
 @pytest.mark.parametrize("layer", PURE)
-def test_a_pure_layer_imports_no_clock_chance_network_or_disk(layer: str) -> None:
+def test_a_pure_layer_imports_no_clock_randomness_network_or_disk(layer: str) -> None:
     impure = [
         found for found in imports_of(layer) if found.module.partition(".")[0] in IMPURE_MODULES
     ]
@@ -120,11 +196,11 @@ def test_a_pure_layer_imports_no_clock_chance_network_or_disk(layer: str) -> Non
 
 
 @pytest.mark.parametrize("layer", PURE)
-def test_a_pure_layer_never_asks_what_time_it_is(layer: str) -> None:
+def test_a_pure_layer_never_reads_the_time(layer: str) -> None:
     asked = [
         f"{path.relative_to(SOURCE).as_posix()}:{call.lineno}"
         for path in sorted((SOURCE / layer).rglob("*.py"))
-        for call in ast.walk(ast.parse(path.read_bytes()))
+        for call in nodes_of(path)
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
         and call.func.attr in IMPURE_CALLS
@@ -137,7 +213,7 @@ def test_only_the_command_line_reads_argv() -> None:
     readers = {
         path.relative_to(SOURCE).parts[0]
         for path in SOURCE.rglob("*.py")
-        for found in ast.walk(ast.parse(path.read_bytes()))
+        for found in nodes_of(path)
         if isinstance(found, ast.Attribute) and found.attr == "argv"
     }
 

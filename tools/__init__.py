@@ -1,3 +1,3 @@
-"""Programs for those who work on the project and release it."""
+"""Programs for development and releases."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What the host is made of: an SBOM, an audit and the licences of the locked packages, all offline.
+"""SBOM, audit and licences of the locked packages. Works offline.
 
     python -m tools.dependencies sbom [FILE]
     python -m tools.dependencies audit [--advisories DIRECTORY]
     python -m tools.dependencies licences
 
-Everything is read from `requirements/serve.lock`, from the metadata of the installed packages and
-from `[tool.wopr.dependencies]` of `pyproject.toml`.
+The data comes from `requirements/serve.lock`, the metadata of the installed packages and
+`[tool.wopr.dependencies]` of `pyproject.toml`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENTRY: Final = re.compile(
 )
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _VIA: Final = re.compile(r"#\s+(?:via\s+)?(\S.*)")
-# Licences by the names that packages without a licence expression give them.
+# SPDX licences by the names that packages without a licence expression use.
 _SPDX: Final = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -72,12 +72,12 @@ class Locked:
 
     @property
     def is_for_this_platform(self) -> bool:
-        """Whether the entry is meant for this interpreter and operating system."""
+        """Return whether the entry applies to this interpreter and operating system."""
         return not self.marker or Marker(self.marker).evaluate()
 
     @property
     def installed(self) -> metadata.Distribution | None:
-        """The installed package of this name, whatever its version."""
+        """The installed package of this name, in any version."""
         try:
             return metadata.distribution(self.name)
         except metadata.PackageNotFoundError:
@@ -85,7 +85,7 @@ class Locked:
 
 
 def read_lock(text: str) -> list[Locked]:
-    """The entries of a lock, in its order."""
+    """Return the entries of a lock, in its order."""
     entries: list[Locked] = []
     is_comment_of_entry = False
     for line in text.splitlines():
@@ -103,7 +103,7 @@ def read_lock(text: str) -> list[Locked]:
 
 
 def configuration() -> dict[str, Any]:
-    """The part of `pyproject.toml` about dependencies."""
+    """Return the settings of `pyproject.toml` about dependencies."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     found: dict[str, Any] = document["tool"]["wopr"]["dependencies"]
     return found
@@ -113,23 +113,23 @@ def configuration() -> dict[str, Any]:
 
 
 def licence_of(entry: Locked, overrides: Mapping[str, str]) -> str:
-    """A package's licence as an SPDX expression; empty when its metadata does not tell."""
+    """Return a package's licence as an SPDX expression; empty if its metadata names none."""
     if entry.name in overrides:
         return overrides[entry.name]
     installed = entry.installed
     if installed is None:
         return ""
-    # It is a message at run time; its published type has fewer methods.
-    told = cast("Message", installed.metadata)
-    if expression := told.get("License-Expression"):
+    # The published type has fewer methods than the object.
+    fields = cast("Message", installed.metadata)
+    if expression := fields.get("License-Expression"):
         return expression
-    # Some packages put the whole text there, which begins with its name.
-    text = (told.get("License") or "").strip().partition("\n")[0]
+    # Some packages have the whole licence text here. Its first line is the name.
+    text = (fields.get("License") or "").strip().partition("\n")[0]
     if (known := _SPDX.get(text, text)) != "UNKNOWN" and _is_expression(known):
         return known
     named = [
         each.rpartition(" :: ")[2]
-        for each in told.get_all("Classifier") or []
+        for each in fields.get_all("Classifier") or []
         if each.startswith("License :: ")
     ]
     found = [_SPDX[name] for name in named if name in _SPDX]
@@ -142,7 +142,7 @@ def _is_expression(text: str) -> bool:
 
 
 def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
-    """Tell whether the terms of an SPDX expression can be met with allowed licences only."""
+    """Return whether allowed licences satisfy an SPDX expression."""
     tokens = _EXPRESSION.findall(expression)
     tokens.reverse()
     is_met = _either(tokens, allowed)
@@ -181,7 +181,7 @@ def _term(tokens: list[str], allowed: frozenset[str]) -> bool:
 
 
 def licences(entries: Sequence[Locked], settings: Mapping[str, Any]) -> list[str]:
-    """Print the licence of every package, and return what is wrong."""
+    """Print the licence of every package, and return the problems."""
     allowed = frozenset(settings["allowed-licences"])
     faults: list[str] = []
     width = max(len(entry.name) for entry in entries)
@@ -204,7 +204,7 @@ def _unknown(entry: Locked) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """One advisory about one package, as OSV has it."""
+    """One OSV advisory about one package."""
 
     advisory_id: str
     package: str
@@ -213,12 +213,12 @@ class Advisory:
     ranges: tuple[tuple[tuple[str, str], ...], ...]
 
     def affects(self, version: str) -> bool:
-        """Tell whether a version is named, or lies in a range."""
+        """Return whether the advisory lists a version, or a range contains it."""
         return version in self.versions or any(_is_within(version, each) for each in self.ranges)
 
 
 def _is_within(version: str, events: Sequence[tuple[str, str]]) -> bool:
-    """Walk the events of a range in their order: introduced, fixed, last affected."""
+    """Apply the events of a range in order: introduced, fixed, last affected."""
     at = Version(version)
     is_affected = False
     for kind, text in sorted(events, key=lambda event: _bound(event[1])):
@@ -236,14 +236,14 @@ def _bound(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
-        # A bound that cannot be read is treated as 0, so that the package is looked at by a person.
+        # An invalid bound counts as 0, so that a person checks the package.
         return Version("0")
 
 
 def read_advisories(directory: Path) -> tuple[list[Advisory], list[str]]:
-    """Read OSV documents: JSON files, and zip archives of such, at any depth.
+    """Read OSV documents: JSON files and zip archives of JSON files, at any depth.
 
-    The second list names the files that are not such documents.
+    The second list has an error for each file that is not an OSV document.
     """
     found: list[Advisory] = []
     faults: list[str] = []
@@ -302,7 +302,7 @@ def _advisories(document: Mapping[str, Any]) -> Iterator[Advisory]:
 def audit(
     entries: Sequence[Locked], settings: Mapping[str, Any], advisories: Path | None
 ) -> list[str]:
-    """Check the lock against what is installed and against advisories; return what is wrong."""
+    """Compare the lock with the installed packages and with advisories; return the problems."""
     faults = [fault for entry in entries for fault in _integrity(entry)]
     here = sum(entry.is_for_this_platform for entry in entries)
     print(
@@ -312,17 +312,17 @@ def audit(
     )
     if advisories is None:
         print(
-            "No advisory data was given, so only integrity was checked: known vulnerabilities and "
-            "yanked releases were NOT looked for. Give a directory of OSV documents: "
+            "No advisory data was given, so only integrity was checked, and NOT known vulnerabilities "
+            "and yanked releases. Give a directory of OSV documents: "
             "make audit ADVISORIES=directory"
         )
         return faults
     known, unread = read_advisories(advisories)
     faults += unread
     if not known and not unread:
-        return [*faults, f"{advisories} holds no advisories about PyPI packages"]
+        return [*faults, f"{advisories} contains no advisories about PyPI packages"]
     yanked = _yanked(advisories)
-    print(f"{len(known)} advisories and {len(yanked)} yanked releases looked through")
+    print(f"checked {len(known)} advisories and {len(yanked)} yanked releases")
     ignored: Mapping[str, str] = settings["ignored-advisories"]
     by_package: dict[str, list[Advisory]] = {}
     for each in known:
@@ -349,13 +349,13 @@ def _integrity(entry: Locked) -> Iterator[str]:
         return
     installed = entry.installed
     if installed is None:
-        yield f"{entry.name} {entry.version} is locked and not installed"
+        yield f"{entry.name} {entry.version} is locked but not installed"
     elif installed.version != entry.version:
-        yield f"{entry.name} {installed.version} is installed, and {entry.version} is locked"
+        yield f"{entry.name} {installed.version} is installed, but {entry.version} is locked"
 
 
 def _yanked(directory: Path) -> set[tuple[str, str]]:
-    """Releases in `yanked.txt`, one `name==version` per line."""
+    """Return the releases in `yanked.txt`, one `name==version` per line."""
     file = directory / "yanked.txt"
     lines = file.read_text().splitlines() if file.exists() else []
     pairs = (line.strip().split("==", 1) for line in lines if "==" in line)
@@ -366,7 +366,7 @@ def _yanked(directory: Path) -> set[tuple[str, str]]:
 
 
 def sbom(entries: Sequence[Locked], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A CycloneDX 1.6 document. The same lock and packages give the same document."""
+    """Return a CycloneDX 1.6 document. The same lock and packages give the same document."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = f"pkg:pypi/{project['name']}@{project['version']}"
     document: dict[str, Any] = {
@@ -417,7 +417,7 @@ def _component(entry: Locked, overrides: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _graph(own: str, entries: Sequence[Locked]) -> list[dict[str, Any]]:
-    """Who needs whom, from the comments of the lock."""
+    """Return the dependencies between packages, from the comments of the lock."""
     references: dict[str, list[str]] = {PROJECT: [own]}
     for entry in entries:
         references.setdefault(entry.name, []).append(entry.purl)
@@ -432,10 +432,10 @@ def _graph(own: str, entries: Sequence[Locked]) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one of the commands; 1 means that something is wrong."""
+    """Run one of the commands; the exit code is 1 if there are problems."""
     parser = argparse.ArgumentParser(prog="python -m tools.dependencies", description=__doc__)
     parser.add_argument("command", choices=("sbom", "audit", "licences"))
-    parser.add_argument("file", nargs="?", type=Path, help="where the SBOM goes")
+    parser.add_argument("file", nargs="?", type=Path, help="the file to write the SBOM to")
     parser.add_argument("--advisories", type=Path, help="a directory of OSV documents")
     parser.add_argument("--lock", type=Path, default=LOCK)
     given = parser.parse_args(arguments)

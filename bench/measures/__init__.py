@@ -1,4 +1,4 @@
-"""The measures, by the name that `--only` takes."""
+"""The measures by their `--only` name."""
 
 from __future__ import annotations
 

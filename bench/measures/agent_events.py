@@ -1,7 +1,7 @@
 """Events of agents appended per second: runs of one agent that calls many tools.
 
-Every event passes the guard (who may emit it, is it advertised, is its payload right), is looked
-through for secrets, and has its arguments hashed.
+The appender checks the emitter, the capability and the payload of every event, and searches it for
+secrets. The arguments of tool calls are hashed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from bench.server import serving_host
 from bench.workflows import AGENT, TOOL_CALLS
 
 CLIENTS = 16
-# A call and a return per tool, the reasoning, the decision, and both ends of node and run.
+# A call and a return per tool, the reasoning, the decision, and start and end of node and run.
 EVENTS = 2 * TOOL_CALLS + 6
 
 
 def measure_agent_events(size: Size, floors: Floors) -> list[Figure]:
-    """Measure the whole host, beside the store alone with the same number of writers."""
+    """Measure the whole host, and the store alone with the same number of writers."""
     with serving_host("--conformance") as served:
         wire.call(served.port, "POST", "/v1/workflows", AGENT)
         job = Requests(
@@ -41,7 +41,7 @@ def measure_agent_events(size: Size, floors: Floors) -> list[Figure]:
             load_us=rate.load_us / EVENTS,
             floor=floor.rate * each,
             floor_cpu_us=floor.cpu_us / each,
-            p50_ms=rate.answers.p50_ms,
-            p99_ms=rate.answers.p99_ms,
+            p50_ms=rate.responses.p50_ms,
+            p99_ms=rate.responses.p99_ms,
         )
     ]

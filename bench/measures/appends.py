@@ -1,4 +1,4 @@
-"""Events appended per second: through the store alone, and through a run of many nodes."""
+"""Appended events per second: through the store alone, and through runs of many nodes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from wopr.store.port import Batch, RunRow, StoredEvent
 from wopr.store.sqlite import SqliteStore
 
 WRITERS = 16
-# A start and an end per node, and of the run itself.
+# Start and end of each node and of the run.
 CHAIN_EVENTS = 2 * CHAIN_NODES + 2
 
 
 def measure_appends(size: Size, floors: Floors) -> list[Figure]:
-    """Measure the store's port in this process, then the whole host."""
+    """Measure the store in this process, then the whole host."""
     return [_through_the_store(size, floors), _through_a_run(size, floors)]
 
 
@@ -102,6 +102,6 @@ def _through_a_run(size: Size, floors: Floors) -> Figure:
         load_us=rate.load_us / CHAIN_EVENTS,
         floor=floor.rate * each,
         floor_cpu_us=floor.cpu_us / each,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
     )

@@ -1,8 +1,8 @@
-"""The page of a run in a real browser: when it shows something, how much it loads, who watches it.
+"""The page of a run in a real browser: first paint, bytes loaded, and many live readers.
 
-The first paint is the browser's own figure, from the start of the navigation, with styles and
-scripts in its cache. Readers of a live page get its parts as the
-server renders them, after the moment that it waits for more events to come.
+The browser reports the first paint, from the start of the navigation, with styles and scripts in
+its cache. Readers of a live page get its parts after the server has waited for more events and has
+rendered them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from playwright.sync_api import Browser, BrowserContext, Page
-from tests.console.browser import chromium, launched, sign_in
+from tests.support.browser import chromium, launched, sign_in
 
 from bench import wire
 from bench.figures import Figure, Floors, Size
@@ -22,10 +22,10 @@ from bench.load import FanOut, run_fan_out
 from bench.measures.forks import ended_run
 from bench.server import KEY, Served, serving_host
 from bench.workflows import agent
-from wopr.console.live import PATIENCE_SECONDS
+from wopr.console.runs.live import BATCH_SECONDS
 
 LENGTHS = (50, 5_000)
-# All events of an agent's run but its calls and their returns.
+# The events of an agent's run without tool calls and their returns.
 OTHERS = 6
 _PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? 0"
 _BYTES = """['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind))
@@ -33,7 +33,7 @@ _BYTES = """['navigation', 'resource'].flatMap((kind) => performance.getEntriesB
 
 
 def measure_console(size: Size, floors: Floors) -> list[Figure]:
-    """Look at a short run and a long one, then at one that two hundred others follow."""
+    """Measure a short run, a long run, and a run with two hundred live readers."""
     path = chromium()
     if path is None:
         print("  skipped: there is no chromium; `make browser` installs it", file=sys.stderr)
@@ -63,7 +63,7 @@ def _page_figures(browser: Browser, served: Served, size: Size, length: int) -> 
         cold = int(page.evaluate(_BYTES))
     yield _figure(f"first contentful paint, {length:,} events", statistics.median(paints), "ms")
     yield _figure(f"bytes of the first visit, {length:,} events", cold / 1024, "KiB")
-    yield _figure(f"bytes of another visit, {length:,} events", warm / 1024, "KiB")
+    yield _figure(f"bytes of a later visit, {length:,} events", warm / 1024, "KiB")
 
 
 def _followed(browser: Browser, served: Served, size: Size, floors: Floors) -> Iterator[Figure]:
@@ -73,10 +73,10 @@ def _followed(browser: Browser, served: Served, size: Size, floors: Floors) -> I
         before = served.cpu_seconds()
         arrivals = run_fan_out(_job(served, size, run["runId"], cookie))
         cpu = served.cpu_seconds() - before
-    waits = 1000 * PATIENCE_SECONDS
+    waits = 1000 * BATCH_SECONDS
     yield Figure(
         measure="console",
-        name=f"request to last of {READERS} live pages, median, {waits:.0f} ms of it patience",
+        name=f"request to last of {READERS} live pages, median, {waits:.0f} ms of it batching",
         value=statistics.median(arrivals.last_ms),
         unit="ms",
         cpu_us=1e6 * cpu / (size.fan_outs * READERS),
@@ -100,14 +100,14 @@ def _job(served: Served, size: Size, run_id: str, cookie: str) -> FanOut:
         stream=stream.encode(),
         opened=b"event: rows",
         triggers=[pause, resume] * rounds,
-        # The row of the event, which the page puts at the end of its list.
+        # The row of the event, which the page adds to the end of its list.
         marks=[b">run.paused<", b">run.resumed<"] * rounds,
     )
 
 
 @contextmanager
 def _signed_in(browser: Browser, served: Served) -> Iterator[BrowserContext]:
-    """A window of somebody who has just signed in, with nothing in its cache but that page."""
+    """Open a signed-in window. Its cache contains only the sign-in page."""
     context = browser.new_context(base_url=f"http://127.0.0.1:{served.port}")
     page = context.new_page()
     page.goto("/keys")
@@ -119,7 +119,7 @@ def _signed_in(browser: Browser, served: Served) -> Iterator[BrowserContext]:
 
 def _paint(page: Page, path: str) -> float:
     page.goto(path)
-    # Asked from outside: the page's own policy lets nothing be evaluated in it.
+    # Evaluated through the protocol of the browser, because the page's policy forbids scripts.
     while not (painted := page.evaluate(_PAINT)):
         page.wait_for_timeout(5)
     return float(painted)

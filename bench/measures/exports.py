@@ -1,4 +1,4 @@
-"""An export of many runs: how fast it leaves, and the memory that it takes meanwhile."""
+"""An export of many runs: its speed, and the memory of the host meanwhile."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def measure_exports(size: Size, floors: Floors) -> list[Figure]:
         await put_annotations(store, count, runs=count, since=now - 1000, until=now)
 
     with serving_host(fill=fill) as served:
+        # The annotations queue their runs for the fleet.
+        served.wait_for_projections()
         return [_export(served, name, size.exported_runs) for name in FORMATS]
 
 
@@ -44,7 +46,7 @@ def _export(served: Served, format_name: str, runs: int) -> Figure:
 
 
 def _read(served: Served, path: str) -> int:
-    """Read an answer to its end; the most memory that the host had on the way."""
+    """Read a response to its end; return the peak memory of the host meanwhile."""
     connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {KEY}"})

@@ -1,4 +1,4 @@
-"""A tenant with 10,000 runnable runs beside another tenant: how long the other one's runs wait."""
+"""One tenant has 10,000 runnable runs: how long the runs of another tenant wait."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bench.server import OTHER_KEY, Served, serving_host, sharing
 
 BACKLOG = 10_000
 CLIENTS = 8
-# Enough to create the backlog before it is due.
+# Time to create the backlog before it is due.
 AHEAD_MS = 60_000
-# The runs of the other tenant: each waits for so long, and they start so often.
+# The runs of the other tenant: the wait of each, and the time between their starts.
 DELAY_MS = 50
 EVERY_SECONDS = 0.1
 AIM_MS = 1000
@@ -39,14 +39,14 @@ def _delays(named: str, served: list[Served]) -> list[Figure]:
         share.result()
     is_in_time = time.time() * 1000 < due
     time.sleep(max(0.0, due / 1000 - time.time()))
-    runs, answers = _run_beside(served[0])
+    runs, response_ms = _run_beside(served[0])
     connection = HTTPConnection("127.0.0.1", served[0].port, timeout=60)
     late = sorted(lateness_of(connection, run_id, OTHER_KEY) for run_id in runs)
     note = "" if is_in_time else " (created too late)"
     return [
         Figure(
             measure="fairness",
-            name=f"{what} beside {BACKLOG:,} due runs of another tenant, longest, {named}{note}",
+            name=f"{what}, with {BACKLOG:,} due runs of another tenant, longest, {named}{note}",
             value=found[-1],
             unit="ms",
             p50_ms=found[len(found) // 2],
@@ -54,7 +54,7 @@ def _delays(named: str, served: list[Served]) -> list[Figure]:
             aim=f"at most {AIM_MS / 1000:.0f} s",
             met=found[-1] <= AIM_MS,
         )
-        for what, found in (("new run accepted", sorted(answers)), ("timer served late", late))
+        for what, found in (("request for a run", sorted(response_ms)), ("delay of a timer", late))
     ]
 
 
@@ -68,20 +68,20 @@ def _create(served: Served, due: float) -> None:
 
 
 def _run_beside(served: Served) -> tuple[list[str], list[float]]:
-    """Start runs of the other tenant until the backlog is gone: their ids, and the answers' ms."""
+    """Start runs of the other tenant until the backlog has ended; return ids and response times."""
     own = HTTPConnection("127.0.0.1", served.port, timeout=60)
     other = HTTPConnection("127.0.0.1", served.port, timeout=60)
     runs: list[str] = []
-    answers: list[float] = []
+    response_ms: list[float] = []
     deadline = time.monotonic() + _LONGEST_SECONDS
     body = {"workflowId": "bench-timer", "inputs": {"delayMs": DELAY_MS}}
     while time.monotonic() < deadline:
         began = time.perf_counter()
         runs.append(call(own, "POST", "/v1/runs", body, OTHER_KEY)["runId"])
-        answers.append(1000 * (time.perf_counter() - began))
+        response_ms.append(1000 * (time.perf_counter() - began))
         time.sleep(EVERY_SECONDS)
         if not call(other, "GET", "/v1/runs?status=running&limit=1")["items"]:
             break
     while call(own, "GET", "/v1/runs?status=running&limit=1", key=OTHER_KEY)["items"]:
         time.sleep(EVERY_SECONDS)
-    return runs, answers
+    return runs, response_ms

@@ -1,8 +1,8 @@
-"""One event to two hundred readers: a waiting run is paused and resumed, and all of them see it.
+"""One event to two hundred readers: a waiting run is paused and resumed.
 
-The clock is the load process's. It starts when the request is sent, so the figure holds the whole
-way: request, commit on disk, and the last reader's receipt. The spread, from the first reader to
-the last, is what the fan-out alone adds.
+The load process measures the time from sending the request until the last reader has the event, so
+the figure includes the request and the commit. The time from the first to the last reader is the
+cost of the fan-out alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def measure_fan_out(size: Size, floors: Floors) -> list[Figure]:
         before = served.cpu_seconds()
         arrivals = run_fan_out(pausing_job(served, size))
         cpu = served.cpu_seconds() - before
-    # Opening the streams is part of the CPU, and small beside what they then carry.
+    # The CPU includes opening the streams, which is a small part.
     cpu_us = 1e6 * cpu / (size.fan_outs * READERS)
     load_us = 1e6 * arrivals.cpu_seconds / (size.fan_outs * READERS)
     return [
@@ -63,8 +63,8 @@ def _spread(arrivals: Arrivals, floors: Floors) -> Figure:
     )
 
 
-def pausing_job(served: Served, size: Size, *, told: Served | None = None) -> FanOut:
-    """Pauses and resumes of one run, of which readers hear; another server may be told of them."""
+def pausing_job(served: Served, size: Size, *, trigger: Served | None = None) -> FanOut:
+    """Return a job that pauses and resumes one run. `trigger` is the server of the requests."""
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-wait"})
     path = str(run["statusUrl"])
     pause = wire.request("POST", f"{path}:pause", b'{"drainPolicy":"immediate"}')
@@ -77,5 +77,5 @@ def pausing_job(served: Served, size: Size, *, told: Served | None = None) -> Fa
         opened=b"event: run.started",
         triggers=[pause, resume] * rounds,
         marks=[b"event: run.paused", b"event: run.resumed"] * rounds,
-        trigger_port=None if told is None else told.port,
+        trigger_port=None if trigger is None else trigger.port,
     )

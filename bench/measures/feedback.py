@@ -1,4 +1,4 @@
-"""The summary of feedback: what a window costs when there are few annotations and when many."""
+"""The summary of feedback: the cost of one week with few and with many other weeks stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.filling import put_annotations, put_runs
 from bench.load import Requests
 from bench.rates import Rate, measured
 from bench.server import serving_host
-from wopr.protocol.times import to_iso
+from wopr.protocol.documents import to_iso
 from wopr.store.port import Store
 
 DAY_MS = 86_400_000
@@ -20,17 +20,17 @@ AIM_GROWTH = 0.10
 
 
 def measure_feedback(size: Size, floors: Floors) -> list[Figure]:
-    """Ask for one week, on a host that has that week only and on one that has years of them."""
-    # Weeks as full as each other, so that the number beyond the window is all that differs.
+    """Read one week, on a host with only that week and on a host with many weeks."""
+    # All weeks have the same size, so only the number of other weeks differs.
     few = max(size.annotations // 100, 1_000)
     weeks = size.annotations // few
     first = _ask(few, 1, size)
     many = _ask(size.annotations, weeks, size)
     growth = many.cpu_us / first.cpu_us - 1
     return [
-        _figure(f"summary of a week, {few:,} annotations in all", first, floors, None),
+        _figure(f"summary of a week, {few:,} annotations in 1 week", first, floors, None),
         _figure(
-            f"the same of {size.annotations:,} over {weeks} weeks ({growth:+.1%} CPU)",
+            f"summary of a week, {size.annotations:,} annotations in {weeks} weeks ({growth:+.1%} CPU)",
             many,
             floors,
             growth,
@@ -47,6 +47,8 @@ def _ask(annotations: int, weeks: int, size: Size) -> Rate:
         await put_annotations(store, annotations, runs=RUNS, since=now - weeks * window, until=now)
 
     with serving_host(fill=fill) as served:
+        # The annotations queue their runs for the fleet.
+        served.wait_for_projections()
         path = f"/v1/feedback/summary?by=workflow&since={to_iso(now - window)}"
         job = Requests(
             port=served.port, clients=1, requests=[wire.request("GET", path)], seconds=size.seconds
@@ -65,8 +67,8 @@ def _figure(name: str, rate: Rate, floors: Floors, growth: float | None) -> Figu
         load_us=rate.load_us,
         floor=floor.rate,
         floor_cpu_us=floor.cpu_us,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
         aim="" if growth is None else f"under {AIM_GROWTH:.0%} growth",
         met=None if growth is None else growth < AIM_GROWTH,
     )

@@ -1,10 +1,8 @@
-"""The fleet: lines taken per second, what a view costs with few and many runs, checker throughput."""
+"""The fleet: lines accepted per second, cost of a view with few and many runs, checker throughput."""
 
 from __future__ import annotations
 
-import sqlite3
 import time
-from contextlib import closing
 
 from bench import wire
 from bench.figures import Figure, Floors, Size
@@ -12,13 +10,12 @@ from bench.fleet_data import demo_lines, pushes, put_fleet
 from bench.load import Requests
 from bench.rates import measured
 from bench.server import Served, serving_host
-from wopr.fleet.checker import check
+from wopr.kahn.checker import check
 
 CLIENTS = 4
 AIM_LINES = 50_000
 AIM_MS = 50
 READS = 60
-LOOK_SECONDS = 0.05
 CHECKED_BYTES = 20_000_000
 
 
@@ -43,31 +40,29 @@ def _ingest(size: Size) -> list[Figure]:
         )
         rate = measured(served, job)
         built = _build(served, lines)
-    per_second = lines / rate.answers.seconds
-    taken = Figure(
+    per_second = lines / rate.responses.seconds
+    accepted = Figure(
         measure="fleet",
-        name=f"lines taken in {len(bodies)} pushes of 1 MiB, {CLIENTS} clients",
+        name=f"lines accepted in {len(bodies)} pushes of 1 MiB, {CLIENTS} clients",
         value=per_second,
         unit="lines/s",
         cpu_us=1e6 * rate.cpu_seconds / lines,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
         aim=f"{AIM_LINES:,} lines/s",
         met=per_second >= AIM_LINES,
     )
-    return [taken, built]
+    return [accepted, built]
 
 
 def _build(served: Served, lines: int) -> Figure:
-    """Wait until the runs that show the lines are there; most of them are still to be built."""
+    """Measure how long the host takes to build the observed runs of the lines."""
     began, cpu = time.perf_counter(), served.cpu_seconds()
-    with closing(sqlite3.connect(f"{served.database.as_uri()}?mode=ro", uri=True)) as connection:
-        while connection.execute("SELECT EXISTS (SELECT 1 FROM projections)").fetchone()[0]:
-            time.sleep(LOOK_SECONDS)
+    served.wait_for_projections()
     seconds = time.perf_counter() - began
     return Figure(
         measure="fleet",
-        name="the same shown as observed runs, behind the pushes",
+        name="the same lines built as observed runs, after the pushes",
         value=lines / seconds,
         unit="lines/s",
         cpu_us=1e6 * (served.cpu_seconds() - cpu) / lines,
@@ -112,7 +107,7 @@ def _checker() -> Figure:
     cpu = time.process_time() - cpu
     return Figure(
         measure="fleet",
-        name="log checked, lines of all agent variants",
+        name="checker, lines of the demo fleet",
         value=size * repeats / cpu / 1e6,
         unit="MB/s",
         cpu_us=1e6 * cpu / (len(lines) * repeats),

@@ -1,4 +1,4 @@
-"""A fork of a long run: its time by the length of what is copied, and what others feel of it."""
+"""A fork of a long run: its time by the number of copied events, and its effect on other runs."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ from wopr.protocol.documents import JsonObject
 LENGTHS = (1_000, 5_000)
 ROUNDS = 5
 CLIENTS = 4
-# What is not proportional, such as the request, counts less the longer the history is.
+# The fixed part, such as the request, counts less in a longer history.
 AIM_RATIO = 1.25
 
 
 def measure_forks(size: Size, floors: Floors) -> list[Figure]:
-    """Branch off at the end of runs of several lengths, then do so beside other runs."""
+    """Fork at the end of runs of several lengths, then in parallel with other runs."""
     with serving_host("--conformance") as served:
         sources = [_create(served, length) for length in LENGTHS]
         times = [_median_ms(served, source) for source in sources]
         alone = _noops(served, size)
         with _forking(served, sources[-1]):
-            beside = _noops(served, size)
-    return [*_branches(times), _others("alone", alone), _others("beside forks", beside)]
+            in_parallel = _noops(served, size)
+    return [
+        *_branches(times),
+        _others("alone", alone),
+        _others("in parallel with forks", in_parallel),
+    ]
 
 
 def _create(served: Served, length: int) -> JsonObject:
@@ -43,7 +47,7 @@ def _create(served: Served, length: int) -> JsonObject:
 
 
 def ended_run(served: Served, run_id: str) -> JsonObject:
-    """Wait for a run to end, and return its snapshot."""
+    """Wait for the end of a run and return its snapshot."""
     while True:
         found: JsonObject = wire.call(served.port, "GET", f"/v1/runs/{run_id}")
         if found["status"] not in ("pending", "running"):
@@ -56,7 +60,7 @@ def _median_ms(served: Served, source: JsonObject) -> float:
 
 
 def _fork_ms(served: Served, source: JsonObject) -> float:
-    """Milliseconds until a branch has copied all but the last event, and ended by itself."""
+    """Return the milliseconds until a branch has copied all events but the last, and has ended."""
     began = time.perf_counter()
     body = {"mode": "branch", "fromSeq": source["lastSequence"]}
     fork = wire.call(served.port, "POST", f"/v1/runs/{source['runId']}:fork", body)
@@ -66,7 +70,7 @@ def _fork_ms(served: Served, source: JsonObject) -> float:
 
 @contextmanager
 def _forking(served: Served, source: JsonObject) -> Iterator[None]:
-    """Fork again and again as long as the block lasts."""
+    """Fork repeatedly during the block."""
     is_over = threading.Event()
 
     def fork() -> None:
@@ -99,8 +103,8 @@ def _branches(times: list[float]) -> Iterator[Figure]:
         ratio = per_event[-1] / per_event[0]
         yield Figure(
             measure="forks",
-            name=f"branch off after {length:,} events"
-            + (f" ({ratio:.2f} times as long per event)" if is_long else ""),
+            name=f"branch after {length:,} events"
+            + (f" ({ratio:.2f} times the time per event)" if is_long else ""),
             value=ms,
             unit="ms",
             aim=f"at most {AIM_RATIO} times" if is_long else "",
@@ -114,6 +118,6 @@ def _others(name: str, rate: Rate) -> Figure:
         name=f"one-node runs {name}, {CLIENTS} clients",
         value=rate.per_second,
         unit="runs/s",
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
     )

@@ -1,7 +1,7 @@
-"""Several processes on one PostgreSQL: what a run costs all of them together, and a death among them.
+"""Several processes on one PostgreSQL: the total cost of a run, and the failover after a crash.
 
-The CPU is that of every process of the host and of every process of PostgreSQL. All of them, the
-load and the disk share this machine, so more processes are faster only while cores are left.
+The CPU is the sum of all processes of the host and of PostgreSQL. They share the machine with the
+load and the disk, so more processes are faster only if cores are free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AIM_CPU_US = 3_000
 AIM_FAILOVER_SECONDS = 10
 _LONGEST_WAIT = 60.0
 _LOOK_SECONDS = 0.02
-_TALK = {
+_STREAMED_TEXT = {
     "workflowId": "conformance-stream-text",
     "configurable": {
         "mockProvider": {
@@ -44,18 +44,18 @@ _TALK = {
 
 
 class Together:
-    """Processes of the host and their database, as one thing that costs CPU."""
+    """The processes of a host and their database, measured together."""
 
     def __init__(self, served: Sequence[Served], database: Database) -> None:
         self._parts: tuple[Measurable, ...] = (*served, database)
 
     def cpu_seconds(self) -> float:
-        """What all of them have spent."""
+        """Return the CPU seconds of all these processes."""
         return sum(part.cpu_seconds() for part in self._parts)
 
 
 def measure_postgres(size: Size, floors: Floors) -> list[Figure]:
-    """Measure each arrangement on a database of its own."""
+    """Measure each number of processes on its own database."""
     figures = [_runs(count, size) for count in PROCESSES]
     figures.append(_through_workers())
     figures += _fan_out(size, floors)
@@ -87,15 +87,15 @@ def _runs(count: int, size: Size) -> Figure:
         unit="runs/s",
         cpu_us=rate.cpu_us,
         load_us=rate.load_us,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
         aim=f"at most {AIM_CPU_US / 1000:.0f} ms CPU in all",
         met=rate.cpu_us <= AIM_CPU_US,
     )
 
 
 def _through_workers() -> Figure:
-    """Runs that one process accepts and a worker executes: each waits for a queue hop."""
+    """Measure runs that one process accepts and a worker executes through the queue."""
     app = ("--app", str(Path(worker_app.__file__)))
     with (
         running_database() as database,
@@ -122,7 +122,7 @@ def _through_workers() -> Figure:
 
 
 def _executed(api: Served) -> tuple[float, int]:
-    """Seconds from the request that creates a run to the end of its stream, and who executed it."""
+    """Return the seconds from the request to the end of the run's stream, and the process id."""
     began = time.perf_counter()
     run = wire.call(api.port, "POST", "/v1/runs", {"workflowId": worker_app.flow.id})
     connection = HTTPConnection("127.0.0.1", api.port, timeout=_LONGEST_WAIT)
@@ -140,18 +140,18 @@ def _executed(api: Served) -> tuple[float, int]:
 
 
 def _require_workers(processes: set[int], workers: Sequence[Served]) -> None:
-    """Refuse a figure of runs that no worker executed."""
+    """Raise an error if a process that is no worker executed a node."""
     others = processes - {worker.pid for worker in workers}
     if others:
         raise RuntimeError(f"the processes {sorted(others)} executed nodes and are no workers")
 
 
 def _fan_out(size: Size, floors: Floors) -> list[Figure]:
-    """A run that one process changes, and readers at another."""
-    with running_database() as database, sharing(database.url, "serve", 2) as [told, read]:
-        together = Together((told, read), database)
+    """Measure a run that one process changes, with readers at another process."""
+    with running_database() as database, sharing(database.url, "serve", 2) as [trigger, read]:
+        together = Together((trigger, read), database)
         before = together.cpu_seconds()
-        arrivals = run_fan_out(pausing_job(read, size, told=told))
+        arrivals = run_fan_out(pausing_job(read, size, trigger=trigger))
         cpu = together.cpu_seconds() - before
     return [
         Figure(
@@ -167,7 +167,7 @@ def _fan_out(size: Size, floors: Floors) -> list[Figure]:
 
 
 def _failover() -> Figure:
-    """From `kill -9` of the worker that speaks to the next word of another, over and over."""
+    """Measure the time from `kill -9` of the active worker to the next event of its run."""
     taken: list[float] = []
     with (
         running_database() as database,
@@ -188,26 +188,26 @@ def _failover() -> Figure:
 
 
 def _seconds_to_take_over(api: Served, workers: Sequence[Served], database: Database) -> float:
-    run = wire.call(api.port, "POST", "/v1/runs", _TALK)
+    run = wire.call(api.port, "POST", "/v1/runs", _STREAMED_TEXT)
     events = f"{run['statusUrl']}/events/poll?lastSequence="
-    said = _next_event(api, events, 5, time.perf_counter())[0]
+    last_event = _next_event(api, events, 5, time.perf_counter())[0]
     holder = str(database.value(f"SELECT holder FROM runs WHERE run_id = '{run['runId']}'"))
     [holding] = [worker for worker in workers if str(worker.pid) in holder.split("-")]
     holding.kill()
     died = time.perf_counter()
-    # What was committed before the death and not read yet is no sign of life.
-    committed = wire.call(api.port, "GET", f"{events}{said}")["events"]
-    last = committed[-1]["sequence"] if committed else said
+    # Events that were committed before the kill do not count.
+    committed = wire.call(api.port, "GET", f"{events}{last_event}")["events"]
+    last = committed[-1]["sequence"] if committed else last_event
     seconds = _next_event(api, events, last, died)[1]
     wire.call(api.port, "POST", f"{run['statusUrl']}/cancel", {})
     return seconds
 
 
 def _next_event(api: Served, events: str, after: int, began: float) -> tuple[int, float]:
-    """The last sequence behind that one as soon as there is any, and the seconds until then."""
+    """Wait for events after a sequence; return the last sequence and the seconds until then."""
     while time.perf_counter() - began < _LONGEST_WAIT:
         found = wire.call(api.port, "GET", f"{events}{after}")["events"]
         if found:
             return int(found[-1]["sequence"]), time.perf_counter() - began
         time.sleep(_LOOK_SECONDS)
-    raise RuntimeError("nobody took the run up")
+    raise RuntimeError("no process took over the run")

@@ -1,4 +1,4 @@
-"""Polls and snapshots per second, over a thousand finished runs in turn."""
+"""Polls and snapshots per second, over a thousand finished runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def measure_reads(size: Size, floors: Floors) -> list[Figure]:
             count=RUNS,
             keep=RUNS,
         )
-        run_ids = measured(served, job).answers.run_ids
+        run_ids = measured(served, job).responses.run_ids
         poll = "/v1/runs/{}/events/poll?lastSequence=-1&timeout=1"
         return [
             _figure(served, f"poll of 4 events, {CLIENTS} clients", poll, run_ids, size, floors),
@@ -46,6 +46,6 @@ def _figure(
         load_us=rate.load_us,
         floor=floor.rate,
         floor_cpu_us=floor.cpu_us,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
     )

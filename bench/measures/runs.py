@@ -1,4 +1,4 @@
-"""Runs created and completed per second: one request, one quiet node, four events on disk."""
+"""Runs created and completed per second: one request, one `core.noop` node, four events on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AIM_CPU_US = 400
 
 
 def measure_runs(size: Size, floors: Floors) -> list[Figure]:
-    """Measure with few, some and many clients, each on a host of its own."""
+    """Measure with 1, 16 and 64 clients, each on its own host."""
     figures: list[Figure] = []
     for clients in CLIENTS:
         with serving_host() as served:
@@ -43,8 +43,8 @@ def _figure(served: Served, clients: int, size: Size, floors: Floors) -> Figure:
         load_us=rate.load_us,
         floor=floor.rate,
         floor_cpu_us=floor.cpu_us,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
         aim=f"at most {AIM_CPU_US} us CPU" if has_aim else "",
         met=rate.cpu_us <= AIM_CPU_US if has_aim else None,
     )

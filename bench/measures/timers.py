@@ -1,4 +1,4 @@
-"""Many timers that fall due within a few seconds: how late each is served."""
+"""Many timers that are due within a few seconds: how late each fires."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from bench.cluster import running_database
 from bench.figures import Figure, Floors, Size
 from bench.server import KEY, Served, serving_host, sharing
-from wopr.protocol.times import to_millis
+from wopr.protocol.documents import to_millis
 
 TIMERS = 3000
 WINDOW_MS = 3000
-# Enough to create all of them before the first is due.
+# Time to create all timers before the first is due.
 AHEAD_MS = 90_000
 AIM_P99_MS = 1000
 _LONGEST_WAIT = 180.0
@@ -40,13 +40,13 @@ def _lateness(named: str, served: list[Served]) -> Figure:
         call(connections[number % len(connections)], "POST", "/v1/runs", body)
     is_in_time = time.time() * 1000 < first_due
     before = sum(each.cpu_seconds() for each in served)
-    _wait_until_served(connections[0])
+    _wait_until_fired(connections[0])
     cpu = sum(each.cpu_seconds() for each in served) - before
     late = sorted(_late(connections[0]))
     p99 = late[int(len(late) * 0.99)]
     return Figure(
         measure="timers",
-        name=f"{TIMERS} timers due within {WINDOW_MS / 1000:.0f} s, served late, {named}"
+        name=f"delay of {TIMERS:,} timers due within {WINDOW_MS / 1000:.0f} s, {named}"
         + ("" if is_in_time else " (created too late)"),
         value=late[len(late) // 2],
         unit="ms",
@@ -58,16 +58,16 @@ def _lateness(named: str, served: list[Served]) -> Figure:
     )
 
 
-def _wait_until_served(connection: HTTPConnection) -> None:
+def _wait_until_fired(connection: HTTPConnection) -> None:
     deadline = time.monotonic() + _LONGEST_WAIT
     while call(connection, "GET", "/v1/runs?status=running&limit=1")["items"]:
         if time.monotonic() > deadline:
-            raise RuntimeError("the timers were not served in time")
+            raise RuntimeError(f"not all timers fired within {_LONGEST_WAIT:.0f} s")
         time.sleep(0.5)
 
 
 def _late(connection: HTTPConnection) -> list[float]:
-    """How many milliseconds after its delay each run ended."""
+    """Return how many milliseconds after its delay each run ended."""
     late: list[float] = []
     path = f"/v1/runs?workflowId=bench-timer&limit={_PAGE}"
     page = call(connection, "GET", path)
@@ -90,7 +90,7 @@ def lateness_of(connection: HTTPConnection, run_id: str, key: str = KEY) -> floa
 def call(
     connection: HTTPConnection, method: str, path: str, body: Any = None, key: str = KEY
 ) -> Any:
-    """Make a request on a kept connection, and return the decoded answer."""
+    """Send a request on a keep-alive connection and return the decoded response."""
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     connection.request(method, path, None if body is None else json.dumps(body), headers)
     with connection.getresponse() as response:

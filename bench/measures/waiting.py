@@ -1,4 +1,4 @@
-"""Ten thousand runs that wait at once: the memory they hold, and the time to list the inbox."""
+"""Ten thousand waiting runs: their memory, and the time to list the inbox."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ FEW, MANY = 1_000, 10_000
 STEP = 1_000
 CLIENTS = 16
 LISTING_CLIENTS = 1
-# Caches of the database and the allocator's arenas fill with the first runs.
+# The first runs fill the caches of the database and the arenas of the allocator.
 SETTLED = 3_000
-# What the allocator alone moves while ten thousand runs pass by.
+# The variation by the allocator alone over ten thousand runs.
 AIM_KIB = 4_096
 AIM_GROWTH = 0.10
 
 
 def measure_waiting(size: Size, floors: Floors) -> list[Figure]:
-    """Fill one host with waiting runs, and list its inbox when few and when many wait."""
+    """Fill one host with waiting runs, and list its inbox with few and with many of them."""
     with serving_host() as served:
         seen = _fill(served, FEW)
         few = _list(served, size)
@@ -33,7 +33,7 @@ def measure_waiting(size: Size, floors: Floors) -> list[Figure]:
 
 
 def _fill(served: Served, count: int, already: int = 0) -> list[tuple[int, int]]:
-    """Create runs that wait, and look at the host's memory now and then."""
+    """Create waiting runs and sample the host's memory."""
     seen: list[tuple[int, int]] = []
     for waiting in range(already + STEP, already + count + 1, STEP):
         job = Requests(
@@ -58,7 +58,7 @@ def _list(served: Served, size: Size) -> Rate:
 
 
 def _memory(seen: list[tuple[int, int]]) -> Figure:
-    """The slope of memory over waiting runs, by least squares, once caches are warm."""
+    """Return the slope of memory over waiting runs, by least squares, after warm-up."""
     settled = [point for point in seen if point[0] >= SETTLED]
     kib = statistics.linear_regression(*zip(*settled, strict=True)).slope * MANY / 1024
     return Figure(
@@ -66,7 +66,7 @@ def _memory(seen: list[tuple[int, int]]) -> Figure:
         name=f"memory of {MANY:,} waiting runs, at {seen[-1][1] / 2**20:.0f} MiB",
         value=kib,
         unit="KiB",
-        aim=f"none of their own (under {AIM_KIB} KiB)",
+        aim=f"under {AIM_KIB:,} KiB",
         met=kib < AIM_KIB,
     )
 
@@ -85,8 +85,8 @@ def _listing(waiting: int, rate: Rate, floors: Floors, first: Figure | None) -> 
         load_us=rate.load_us,
         floor=floor.rate,
         floor_cpu_us=floor.cpu_us,
-        p50_ms=rate.answers.p50_ms,
-        p99_ms=rate.answers.p99_ms,
+        p50_ms=rate.responses.p50_ms,
+        p99_ms=rate.responses.p99_ms,
         aim="" if growth is None else f"under {AIM_GROWTH:.0%} growth",
         met=None if growth is None else growth < AIM_GROWTH,
     )

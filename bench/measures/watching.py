@@ -1,14 +1,14 @@
-"""What it costs a run to be watched: by a reader of its stream, of its live page, by a browser tab.
+"""The effect of readers on a run: a reader of its stream, of its live page, or a browser tab.
 
-Two runs of as many steps are watched: one that goes as fast as the host can, and one that takes about
-20 seconds, as a run of agents does. Each is made unwatched and watched in each way, one after the
-other, in several rounds. Each round begins with another way. A watched run is compared with the
-unwatched run of its round, and the figure is the median of the rounds.
+Two runs with the same number of steps are measured: one at full speed, and one that takes about 20
+seconds, as a run of agents does. Each is executed without a reader and with each kind of reader, in
+several rounds. Each round begins with another kind. A run with a reader is compared with the run
+without a reader of its round, and the figure is the median of the rounds.
 
-The time of a run is that of its own log, from the second step to the last event. CPU of the host is
-counted until the watcher has the end of the run, so the last drawing of a page is part of it. A
-reader of a stream is a process of its own. A browser tab draws what it gets: on a machine with few
-cores it takes time from the host, so the CPU of the browser is a figure of its own.
+The time of a run comes from its log, from the second step to the last event. The CPU of the host is
+counted until the reader has the end of the run, so it includes the last drawing of a page. A reader
+of a stream is a separate process. A browser tab shares the cores with the host, so the CPU of the
+browser is a separate figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 import httpx
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 from playwright.sync_api import BrowserContext, expect
-from tests.console.browser import chromium, launched, sign_in
+from tests.support.browser import chromium, launched, sign_in
 
 from bench import wire
 from bench.figures import Figure, Floors, Size
@@ -36,14 +36,14 @@ from bench.workflows import steps
 FAST, SLOW = "bench-watched", "bench-watched-slow"
 STEPS = 990
 MOST_PER_CENT = 5
-# Milliseconds that every tenth step of the slow run waits, and its rounds.
+# Milliseconds that every tenth step of the slow run waits, and the rounds of the slow run.
 WAIT_MS = 200
 SLOW_ROUNDS = 3
-# Rounds of the fast run for each of the windows of other measures: it takes less than a second.
+# Rounds of the fast run per window of other measures. The run takes less than a second.
 ROUNDS = 3
-UNWATCHED = "unwatched"
+NO_READER = "without a reader"
 _TOKEN = re.compile('name="csrf" value="([0-9a-f]+)"')
-# Reads a stream to its end and prints how many bytes came.
+# Reads a stream to its end and prints the number of bytes.
 _READER = """
 import socket, sys
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as stream:
@@ -56,10 +56,7 @@ print(total)
 
 
 class Watched(NamedTuple):
-    """One run: its seconds and events, and what watching it took.
-
-    That is CPU of the host, the bytes that a reader got, and CPU of the browser.
-    """
+    """One run: its seconds and events, CPU seconds of the host, bytes sent, CPU seconds of the browser."""
 
     seconds: float
     events: int
@@ -68,55 +65,55 @@ class Watched(NamedTuple):
     browser: float = 0.0
 
 
-# Watches a run to its end, and returns what that took.
-Way = Callable[[Served, str], Watched]
+# Follows a run to its end with one kind of reader.
+Follow = Callable[[Served, str], Watched]
 
 
 def measure_watching(size: Size, floors: Floors) -> list[Figure]:
-    """Compare a watched run with one that is not watched."""
+    """Compare a run with each kind of reader with a run without a reader."""
     with serving_host() as served, _tab(served) as context:
         for definition in (steps(FAST, STEPS), steps(SLOW, STEPS, WAIT_MS)):
             wire.call(served.port, "POST", "/v1/workflows", definition)
-        ways = _ways(_signed_in(served), context)
+        readers = _readers(_signed_in(served), context)
         # The first round warms up the host and the browser.
-        _rounds(served, FAST, ways, 1)
-        fast = _rounds(served, FAST, ways, ROUNDS * size.windows)
-        slow = _rounds(served, SLOW, ways, SLOW_ROUNDS)
-    return [*_figures("a run", fast), *_figures("a slow run", slow)]
+        _rounds(served, FAST, readers, 1)
+        fast = _rounds(served, FAST, readers, ROUNDS * size.windows)
+        slow = _rounds(served, SLOW, readers, SLOW_ROUNDS)
+    return [*_figures("fast run", fast), *_figures("slow run", slow)]
 
 
 def _rounds(
-    served: Served, workflow: str, ways: dict[str, Way], count: int
+    served: Served, workflow: str, readers: dict[str, Follow], count: int
 ) -> dict[str, list[Watched]]:
-    """Make the run in every way, `count` times."""
-    names = list(ways)
+    """Execute the run with each kind of reader, `count` times."""
+    names = list(readers)
     found: dict[str, list[Watched]] = {name: [] for name in names}
     for number in range(count):
         first = number % len(names)
         for name in names[first:] + names[:first]:
             run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": workflow})
-            found[name].append(ways[name](served, str(run["runId"])))
+            found[name].append(readers[name](served, str(run["runId"])))
     return found
 
 
-def _ways(cookie: str, context: BrowserContext | None) -> dict[str, Way]:
+def _readers(cookie: str, context: BrowserContext | None) -> dict[str, Follow]:
     close = "Host: 127.0.0.1\r\nConnection: close\r\n"
     stream = f"GET /v1/runs/{{run}}/events HTTP/1.1\r\n{close}Authorization: Bearer {KEY}\r\n\r\n"
     page = (
         f"GET /runs/{{run}}/live?after=0 HTTP/1.1\r\n{close}Cookie: {cookie}\r\n"
         "Sec-Fetch-Site: same-origin\r\n\r\n"
     )
-    ways: dict[str, Way] = {
-        UNWATCHED: _unwatched,
+    readers: dict[str, Follow] = {
+        NO_READER: _without_reader,
         "with a reader of its stream": lambda served, run: _read(served, run, stream),
         "with a reader of its live page": lambda served, run: _read(served, run, page),
     }
     if context is not None:
-        ways["with a browser tab"] = lambda served, run: _seen(served, run, context)
-    return ways
+        readers["with a browser tab"] = lambda served, run: _open_in_tab(served, run, context)
+    return readers
 
 
-def _unwatched(served: Served, run: str) -> Watched:
+def _without_reader(served: Served, run: str) -> Watched:
     before = served.cpu_seconds()
     _wait_for_end(served)
     cpu = served.cpu_seconds() - before
@@ -133,7 +130,7 @@ def _read(served: Served, run: str, request: str) -> Watched:
     return Watched(*_by_its_log(served, run), cpu, received)
 
 
-def _seen(served: Served, run: str, context: BrowserContext) -> Watched:
+def _open_in_tab(served: Served, run: str, context: BrowserContext) -> Watched:
     page = context.new_page()
     page.goto(f"/runs/{run}")
     state = page.locator("[data-live-state]")
@@ -147,13 +144,13 @@ def _seen(served: Served, run: str, context: BrowserContext) -> Watched:
 
 
 def _wait_for_end(served: Served) -> None:
-    """Wait until the newest run has ended. The list reads its row and not its log."""
+    """Wait until the newest run has ended. The list reads the row of the run and not its log."""
     while wire.call(served.port, "GET", "/v1/runs?limit=1")["items"][0]["status"] != "completed":
         time.sleep(0.25)
 
 
 def _by_its_log(served: Served, run: str) -> tuple[float, int]:
-    """The seconds and the events of a run, by its log."""
+    """Return the seconds and the number of events of a run, from its log."""
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json"}
     path = f"http://127.0.0.1:{served.port}/v1/runs/{run}/events"
     events = httpx.get(path, headers=headers, timeout=60, trust_env=False).json()["events"]
@@ -162,7 +159,7 @@ def _by_its_log(served: Served, run: str) -> tuple[float, int]:
 
 
 def _browser_seconds() -> float:
-    """CPU seconds of the browser that this process started, in all its processes."""
+    """Return the CPU seconds of all processes of the browser."""
     own = psutil.Process().children(recursive=True)
     times = [process.cpu_times() for process in own if "chrom" in process.name()]
     return float(sum(each.user + each.system for each in times))
@@ -172,7 +169,10 @@ def _browser_seconds() -> float:
 def _tab(served: Served) -> Iterator[BrowserContext | None]:
     path = chromium()
     if path is None:
-        print("  no chromium: no browser tab", file=sys.stderr)
+        print(
+            "  skipped the browser tab: there is no chromium; `make browser` installs it",
+            file=sys.stderr,
+        )
         yield None
         return
     with launched(path) as browser:
@@ -192,8 +192,8 @@ def _signed_in(served: Served) -> str:
 
 
 def _figures(run: str, found: dict[str, list[Watched]]) -> Iterator[Figure]:
-    for way, runs in found.items():
-        yield from _figures_of(run, way, runs, found[UNWATCHED])
+    for name, runs in found.items():
+        yield from _figures_of(run, name, runs, found[NO_READER])
 
 
 def _figures_of(
@@ -213,18 +213,18 @@ def _figures_of(
     )
     if not is_plain:
         more = _more([run.cpu for run in runs], [run.cpu for run in plain])
-        yield _beside(f"{kind}: CPU of the host beyond an unwatched one, {name}", more, "%")
+        yield _detail(f"{kind}, additional CPU of the host, {name}", more, "%")
     if received := statistics.median(run.received for run in runs):
-        yield _beside(f"{kind}: sent to the watcher, {name}", received / 1024, "KiB")
+        yield _detail(f"{kind}, bytes sent, {name}", received / 1024, "KiB")
     if browser := statistics.median(run.browser for run in runs):
-        yield _beside(f"{kind}: CPU of the browser, {name}", 1000 * browser, "ms")
+        yield _detail(f"{kind}, CPU of the browser, {name}", 1000 * browser, "ms")
 
 
-def _more(watched: list[float], plain: list[float]) -> float:
-    """By how many per cent a watched run exceeds the unwatched one of its round, at the median."""
-    pairs = zip(watched, plain, strict=True)
-    return 100 * (statistics.median(seen / unseen for seen, unseen in pairs) - 1)
+def _more(with_reader: list[float], plain: list[float]) -> float:
+    """Return the excess over the run without a reader of the same round, in per cent (median)."""
+    pairs = zip(with_reader, plain, strict=True)
+    return 100 * (statistics.median(one / other for one, other in pairs) - 1)
 
 
-def _beside(name: str, value: float, unit: str) -> Figure:
+def _detail(name: str, value: float, unit: str) -> Figure:
     return Figure(measure="watching", name=name, value=value, unit=unit)

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from wopr.agents.tools.tool import ToolContext, ToolFault
     from wopr.api.agent import Agent
-    from wopr.api.documents import InboxItem
     from wopr.api.errors import (
         HostError,
         HostRefused,
@@ -22,20 +22,17 @@ if TYPE_CHECKING:
     )
     from wopr.api.events import Event
     from wopr.api.host import Host, connect
-    from wopr.api.mcp import mcp_server
-    from wopr.api.nodes import Node, any_of
+    from wopr.api.nodes import Node, any_of, expr
     from wopr.api.run import Run
-    from wopr.api.tools import tool
-    from wopr.api.values import expr
+    from wopr.api.tools import mcp_server, tool
     from wopr.api.views import RunView
     from wopr.api.workflow import Workflow
     from wopr.engine.outcome import NodeFailure
     from wopr.nodes.context import NodeContext
     from wopr.nodes.registry import node
-    from wopr.nodes.tools import ToolContext, ToolFault
+    from wopr.protocol.interrupts import InboxItem
     from wopr.protocol.workflow import NodeSettings, RetryPolicy, WorkflowSettings
-
-__version__ = "0.1.0"
+    from wopr.version import __version__
 
 __all__ = [
     "Agent",
@@ -71,7 +68,6 @@ __all__ = [
 
 _HOMES = {
     "api.agent": ("Agent",),
-    "api.documents": ("InboxItem",),
     "api.errors": (
         "HostError",
         "HostRefused",
@@ -83,18 +79,18 @@ _HOMES = {
     ),
     "api.events": ("Event",),
     "api.host": ("Host", "connect"),
-    "api.mcp": ("mcp_server",),
-    "api.nodes": ("Node", "any_of"),
+    "api.nodes": ("Node", "any_of", "expr"),
     "api.run": ("Run",),
-    "api.tools": ("tool",),
-    "api.values": ("expr",),
+    "api.tools": ("mcp_server", "tool"),
     "api.views": ("RunView",),
     "api.workflow": ("Workflow",),
     "engine.outcome": ("NodeFailure",),
     "nodes.context": ("NodeContext",),
     "nodes.registry": ("node",),
-    "nodes.tools": ("ToolContext", "ToolFault"),
+    "agents.tools.tool": ("ToolContext", "ToolFault"),
+    "protocol.interrupts": ("InboxItem",),
     "protocol.workflow": ("NodeSettings", "RetryPolicy", "WorkflowSettings"),
+    "version": ("__version__",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""The desk in the OpenAI Agents SDK, and an app with it."""
+"""A support desk in the OpenAI Agents SDK, and an app with it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.openai_agents import on_record
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 
 
 class AgentModel(Model):
-    """Says what the script says."""
+    """Return the answers of the script."""
 
     model = "m"
 
@@ -79,7 +79,7 @@ def _agent_output(wanted: Call | str, place: int) -> list[Any]:
 
 
 def agent_desk() -> OnRecord:
-    """The desk as an agent of the OpenAI Agents SDK."""
+    """Return the desk as an agent of the OpenAI Agents SDK."""
     plain = [
         agents.function_tool(each, failure_error_function=None)
         for each in (look_up, break_down, be_slow)

@@ -10,11 +10,11 @@ from tests.adapters.script import TRACE
 
 @pytest.fixture(autouse=True)
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where models and tools leave their traces; nothing is sent to anybody's tracing service."""
+    """Set the folder in which models and tools record their calls, and disable external tracing."""
     path = tmp_path / "trace"
     monkeypatch.setenv(TRACE, str(path))
     for name in ("LANGSMITH_TRACING", "LANGCHAIN_TRACING_V2", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     yield path
-    # Whatever still waits may end.
+    # Release the tools that still wait.
     Path(f"{path}.go").touch()

@@ -1,27 +1,27 @@
-"""The workflow around a desk: it looks up an order and refunds it, if a person agrees."""
+"""The workflow around a desk: it looks up an order and refunds it with a person's approval."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from wopr import Workflow
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 from wopr.protocol.workflow import NodeSettings
 
-# What every scripted model thinks before it calls a tool.
+# The reasoning of every scripted model before a tool call.
 THOUGHT = "I must use a tool."
 
 
 @dataclass
 class Order:
-    """What a customer wants."""
+    """The request of a customer."""
 
     text: str
 
 
 @dataclass
 class Reply:
-    """What the customer gets."""
+    """The answer to a customer."""
 
     text: str
 
@@ -29,7 +29,7 @@ class Reply:
 def desk_flow(
     name: str, desk: OnRecord, config: object = None, timeout: int = 0
 ) -> Workflow[Order, Reply]:
-    """A workflow with one desk."""
+    """Return a workflow with one desk."""
     flow = Workflow(name, inputs=Order, outputs=Reply)
     settings = NodeSettings(timeout=timeout) if timeout else NodeSettings()
     answer = flow.add("answer", desk, config=config, settings=settings, prompt=flow.inputs.text)

@@ -1,4 +1,4 @@
-"""The desk in LangGraph, and an app with it."""
+"""A support desk in LangGraph, and an app with it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.langgraph import on_record
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 
 
 class GraphModel(BaseChatModel):
-    """Says what the script says."""
+    """Return the answers of the script."""
 
     @property
     def _llm_type(self) -> str:
@@ -59,7 +59,7 @@ def _graph_calls(wanted: Call | str, place: int) -> list[Any]:
 
 @tool("refund")
 async def graph_refund(order: str) -> str:
-    """Refund an order, if a person agrees."""
+    """Refund an order after an approval."""
     if not interrupt({"approve": "Call refund?", "artifact": {"order": order}}):
         return "refused"
     return await refund(order)
@@ -74,7 +74,7 @@ def _ask_in_a_thread(state: MessagesState) -> dict[str, Any]:
 
 
 def graph_desk(name: str = "acme.desk.graph", ask: Any = _ask) -> OnRecord:
-    """The desk as a graph."""
+    """Return the desk as a graph."""
     plain = [
         StructuredTool.from_function(coroutine=each) for each in (look_up, break_down, be_slow)
     ]

@@ -1,4 +1,4 @@
-"""The desk in pydantic-ai, and an app with it."""
+"""A support desk in pydantic-ai, and an app with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 
 
 def _pydantic_model(messages: list[said.ModelMessage], info: AgentInfo) -> said.ModelResponse:
@@ -39,7 +39,7 @@ def _pydantic_model(messages: list[said.ModelMessage], info: AgentInfo) -> said.
 
 
 def pydantic_desk() -> OnRecord:
-    """The desk as an agent of pydantic-ai."""
+    """Return the desk as an agent of pydantic-ai."""
     desk = pydantic_ai.Agent(
         FunctionModel(_pydantic_model, model_name="m"),
         name="desk",

@@ -1,6 +1,6 @@
-"""What the scripted models of all frameworks say, and the tools that they call.
+"""The answers of the scripted models of all frameworks, and their tools.
 
-A script looks only at what a model is told, so it goes on after a restart as a real model would.
+A script uses only the messages in the request, so it continues after a restart like a real model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-# The shape of a key, and none that opens anything.
+# Has the form of a key but is not valid anywhere.
 SECRET = "ghp_" + "a1B2" * 9
 TRACE = "ADAPTER_TRACE"
 IN_TOKENS, OUT_TOKENS = 10, 5
@@ -20,7 +20,7 @@ IN_TOKENS, OUT_TOKENS = 10, 5
 
 @dataclass(frozen=True)
 class Call:
-    """A tool that the model wants called."""
+    """A tool call of the model."""
 
     tool: str
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ _REFUND = [
 
 
 def move(prompt: str, results: list[str]) -> Call | str:
-    """What a model says next, after these results of its tools."""
+    """Return the next message of a model after these results of its tools."""
     traced("asked")
     if "refund" in prompt and len(results) < len(_REFUND):
         return _REFUND[len(results)]
@@ -45,13 +45,13 @@ def move(prompt: str, results: list[str]) -> Call | str:
 
 
 def traced(what: str) -> None:
-    """Leave a trace that outlives this process."""
+    """Append a line to a file that survives this process."""
     with Path(os.environ[TRACE]).open("a") as trace:
         trace.write(f"{what}\n")
 
 
 def traces() -> list[str]:
-    """Everything that was traced so far."""
+    """Return everything that was recorded so far."""
     path = Path(os.environ[TRACE])
     return path.read_text().split() if path.exists() else []
 
@@ -74,7 +74,7 @@ async def break_down() -> str:
 
 
 async def be_slow() -> str:
-    """Wait until a file beside the trace says that it may end."""
+    """Wait until a file beside the record exists."""
     traced("slow")
     may_end = anyio.Path(f"{os.environ[TRACE]}.go")
     try:

@@ -1,4 +1,4 @@
-"""A pause, and the work between two pauses, outlive the process that hosts them."""
+"""A pause, and the work between two pauses, survive a kill of the host process."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.script import SECRET, TRACE, traces
-from tests.fault.hosts import FragileHost, eventually
+from tests.support.eventually import eventually
+from tests.support.fragile_host import FragileHost
 from wopr.protocol.documents import JsonObject
 
 HERE = Path(__file__).parent
-# Each desk is an app of its own, so that a host loads one framework only.
+# Each desk is a separate app, so that a host imports one framework only.
 APPS = {"langgraph": "graph_desk.py", "agents": "agents_desk.py", "pydantic": "pydantic_desk.py"}
 each_desk = pytest.mark.parametrize("desk", APPS)
 
 
 @pytest.fixture
 def host(desk: str, tmp_path: Path, trace: Path) -> Iterator[FragileHost]:
-    # The apps are modules of the tests, and import others of them.
+    # The apps are modules of the tests and import other test modules.
     root = str(HERE.parents[1])
     variables = {TRACE: str(trace), "OPENAI_API_KEY": "", "PYTHONPATH": root}
     app = str(HERE / APPS[desk])
@@ -39,7 +40,7 @@ def files(host: FragileHost) -> list[Path]:
 
 
 @each_desk
-def test_a_pause_outlives_a_kill_and_its_answer_repeats_nothing(
+def test_a_pause_survives_a_kill_and_the_answer_repeats_no_call(
     host: FragileHost, desk: str
 ) -> None:
     run_id = host.wire.create(f"desk-{desk}", {"text": "Please refund A-17"})
@@ -55,12 +56,12 @@ def test_a_pause_outlives_a_kill_and_its_answer_repeats_nothing(
     assert traces() == ["asked", "look_up", "asked", "refund:A-17", "asked"]
     assert len(calls(host, run_id, "provider.usage")) == 3
     assert len(calls(host, run_id, "agent.toolReturned")) == 2
-    # The token that the model gave to a tool was in the framework's state; it is in no file.
+    # The token that the model passed to a tool was in the framework's state. It is in no file.
     assert not [file for file in files(host) if SECRET.encode() in file.read_bytes()]
 
 
 @each_desk
-def test_a_kill_while_a_tool_works_repeats_the_tool_and_not_the_request(
+def test_a_kill_during_a_tool_call_repeats_the_tool_call_but_not_the_model_request(
     host: FragileHost, desk: str, trace: Path
 ) -> None:
     run_id = host.wire.create(f"desk-{desk}", {"text": "slow, please"})
@@ -72,7 +73,7 @@ def test_a_kill_while_a_tool_works_repeats_the_tool_and_not_the_request(
 
     assert host.wire.finished(run_id)["outputs"] == {"text": "Done: at last"}
     if desk == "agents":
-        # The SDK tells its state before each request: a kill repeats the turn that it cut short.
+        # The SDK reports its state before each request: a kill repeats the interrupted turn.
         assert traces() == ["asked", "slow", "asked", "slow", "asked"]
     else:
         assert traces() == ["asked", "slow", "slow", "asked"]

@@ -1,4 +1,4 @@
-"""What only LangGraph has: interrupts of all kinds, subgraphs, synchronous nodes, checkpoints."""
+"""Features of LangGraph only: interrupts, subgraphs, synchronous nodes and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from langgraph.types import Command, interrupt
 
 from tests.adapters.graph_desk import GraphModel
 from tests.adapters.script import SECRET, traced, traces
-from tests.adapters.test_desks import payloads
+from tests.adapters.test_wrapped_agents import payloads
 from wopr import RunFailed, Workflow
 from wopr.adapters.langgraph import on_record
-from wopr.adapters.langgraph_state import export, restored
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.langgraph_state import export, restore
+from wopr.adapters.wrapper import OnRecord
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.workflow import NodeSettings, RetryPolicy
 from wopr.security.redact import Redactor
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Notes(TypedDict, total=False):
-    """What the small graphs of these tests write down."""
+    """The state of the small graphs of these tests."""
 
     topic: str
     notes: Annotated[list[str], operator.add]
@@ -51,7 +51,7 @@ def flow_of(graph: OnRecord, **inputs: object) -> Workflow[JsonObject, JsonObjec
 
 
 async def outputs_after(flow: Workflow[JsonObject, JsonObject], *answers: Json) -> JsonObject:
-    """What the graph's node gives after these answers to its waits."""
+    """Return the outputs of the graph's node after these answers to its waits."""
     async with memory_host(flow) as host:
         run = await host.start(flow)
         for answer in answers:
@@ -61,7 +61,7 @@ async def outputs_after(flow: Workflow[JsonObject, JsonObject], *answers: Json) 
         return outputs
 
 
-async def test_a_question_waits_as_a_clarification_and_its_answer_comes_back() -> None:
+async def test_a_question_waits_as_a_clarification_and_receives_its_answer() -> None:
     def ask(state: Notes) -> Notes:
         return {"notes": [interrupt({"question": "Which year?", "about": state["topic"]})]}
 
@@ -79,7 +79,7 @@ async def test_a_question_waits_as_a_clarification_and_its_answer_comes_back() -
     assert outputs["work"]["notes"] == ["1869"]
 
 
-async def test_interrupts_of_one_step_are_asked_one_after_the_other() -> None:
+async def test_interrupts_of_one_step_are_asked_one_at_a_time() -> None:
     builder = StateGraph(Notes)
     builder.add_node("first", lambda state: {"notes": [interrupt("First?")]})
     builder.add_node("second", lambda state: {"notes": [interrupt("Second?")]})
@@ -94,7 +94,7 @@ async def test_interrupts_of_one_step_are_asked_one_after_the_other() -> None:
     assert outputs["notes"] == ["one", "two"]
 
 
-async def test_the_same_question_again_needs_an_answer_of_its_own() -> None:
+async def test_repeating_a_question_needs_a_second_answer() -> None:
     def ask(state: Notes) -> Notes:
         return {"notes": [str(interrupt({"approve": "Pay?"})) for _ in range(2)]}
 
@@ -105,7 +105,7 @@ async def test_the_same_question_again_needs_an_answer_of_its_own() -> None:
     assert outputs["notes"] == ["True", "False"]
 
 
-async def test_tool_calls_that_the_middleware_shows_are_approved_one_by_one() -> None:
+async def test_tool_calls_of_the_middleware_are_approved_one_by_one() -> None:
     def review(state: Notes) -> Notes:
         calls = [{"name": "pay", "args": {"sum": 5}}, {"name": "mail", "args": {"to": "ada"}}]
         allowed = ["approve", "edit", "reject"]
@@ -132,7 +132,9 @@ async def test_tool_calls_that_the_middleware_shows_are_approved_one_by_one() ->
         ({"action": "edit-accept", "editedArtifactData": "mine"}, "mine"),
     ],
 )
-async def test_an_approval_gives_yes_no_or_the_edited_version(answer: Json, expected: str) -> None:
+async def test_an_approval_returns_yes_no_or_the_edited_version(
+    answer: Json, expected: str
+) -> None:
     actions = ["accept", "reject", "edit-accept"]
 
     def ask(state: Notes) -> Notes:
@@ -163,11 +165,11 @@ async def test_a_breakpoint_on_a_node_is_an_approval(answer: str, code: str) -> 
         except RunFailed as failure:
             failed = failure.code
 
-    assert wait.question == "Go on with work?"
+    assert wait.question == "Continue with work?"
     assert failed == code
 
 
-async def test_subgraphs_are_agents_that_hand_over_to_each_other() -> None:
+async def test_subgraphs_are_agents_that_hand_off_to_each_other() -> None:
     def writer(note: str, to: str) -> Any:
         async def write(state: MessagesState) -> Any:
             await GraphModel().ainvoke([HumanMessage(note)])
@@ -204,7 +206,7 @@ def weigh(thing: str) -> str:
     return f"{thing}: 5 kg"
 
 
-async def test_synchronous_nodes_and_tools_are_on_the_log_too() -> None:
+async def test_synchronous_nodes_and_tools_are_logged_too() -> None:
     def work(state: Notes) -> Notes:
         answer = GraphModel().invoke("weigh it")
         return {"notes": [str(answer.content), weigh.invoke({"thing": "parcel"})]}
@@ -237,7 +239,7 @@ async def test_a_synchronous_call_inside_an_asynchronous_node_does_not_block_the
     assert len(payloads(log, "agent.toolReturned")) == 1
 
 
-async def test_an_unsure_graph_waits_for_a_person_who_has_the_last_word() -> None:
+async def test_an_unsure_graph_waits_for_a_person_whose_decision_is_final() -> None:
     unsure = one_node(lambda state: {"notes": ["steam"], "confidence": 0.4}, threshold=0.8)
     flow = flow_of(unsure, topic="trains")
 
@@ -252,7 +254,7 @@ async def test_an_unsure_graph_waits_for_a_person_who_has_the_last_word() -> Non
     assert outputs["work"]["notes"] == ["electric"]
 
 
-async def test_a_yes_counts_only_for_the_decision_that_it_was_given_to() -> None:
+async def test_a_yes_counts_only_for_the_decision_it_was_given_to() -> None:
     def decide(state: Notes) -> Notes:
         traced("decided")
         return {"notes": [f"{len(traces())}"], "confidence": 0.4}
@@ -271,7 +273,7 @@ async def test_a_yes_counts_only_for_the_decision_that_it_was_given_to() -> None
     assert asked_again.data["decision"]["notes"] == ["2"]
 
 
-async def test_an_answer_counts_only_for_the_question_that_it_was_given_to() -> None:
+async def test_an_answer_counts_only_for_the_question_it_was_given_to() -> None:
     def ask(state: Notes) -> Notes:
         traced("asked")
         return {"notes": [str(interrupt({"approve": f"Pay {len(traces())}?"}))]}
@@ -289,12 +291,12 @@ async def test_an_answer_counts_only_for_the_question_that_it_was_given_to() -> 
         await branch.settled()
         [asked_again] = await branch.waits()
 
-    # The branch does the work again and comes to another question, which nobody has answered.
+    # The branch repeats the work and reaches another question, which has no answer.
     assert wait.question == "Pay 1?"
     assert asked_again.question == "Pay 2?"
 
 
-async def test_a_step_that_failed_is_tried_again_from_the_last_checkpoint() -> None:
+async def test_a_failed_step_is_retried_from_the_last_checkpoint() -> None:
     def once(state: Notes) -> Notes:
         traced("first")
         return {"notes": ["first"]}
@@ -322,19 +324,19 @@ async def test_a_step_that_failed_is_tried_again_from_the_last_checkpoint() -> N
 
 
 class Anything(TypedDict):
-    """A state that holds what it is given."""
+    """A state that stores any value."""
 
     values: dict[str, Any]
 
 
 @dataclass
 class Parcel:
-    """A value of the graph's author."""
+    """A value type of the graph's author."""
 
     weight: float
 
 
-async def test_a_checkpoint_survives_the_way_through_json_whatever_is_in_it() -> None:
+async def test_a_checkpoint_of_any_content_survives_json() -> None:
     values = {
         "text": "plain",
         "not a number": float("inf"),
@@ -353,7 +355,7 @@ async def test_a_checkpoint_survives_the_way_through_json_whatever_is_in_it() ->
     config: Any = {"configurable": {"thread_id": "t"}}
     await builder.compile(checkpointer=saver).ainvoke({"values": values}, config)
 
-    again = restored(export(saver, "t"), "t")
+    again = restore(export(saver, "t"), "t")
 
     assert again.blobs == saver.blobs
     assert again.writes == saver.writes
@@ -370,7 +372,7 @@ async def test_secrets_are_redacted_inside_a_checkpoint() -> None:
     await graph.ainvoke({"messages": [HumanMessage(f"my key is {SECRET}")]}, config)
 
     kept: JsonObject = Redactor().json(export(saver, "t"))
-    again = graph.copy(update={"checkpointer": restored(kept, "t")})
+    again = graph.copy(update={"checkpointer": restore(kept, "t")})
     state = await again.aget_state(config)
 
     assert SECRET not in str(kept)

@@ -1,4 +1,4 @@
-"""The model tokens of a tenant's day: frameworks count in them, and are refused beyond them."""
+"""The daily model tokens of a tenant: framework calls count, and are refused beyond the quota."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.adapters.script import IN_TOKENS, OUT_TOKENS, TRACE, traces
 from tests.adapters.test_adapter_kill import APPS, HERE, calls
-from tests.fault.hosts import FragileHost
+from tests.support.fragile_host import FragileHost
 from wopr.protocol.documents import JsonObject
 
 EACH_CALL = IN_TOKENS + OUT_TOKENS
@@ -37,9 +37,9 @@ def used_tokens(host: FragileHost) -> int:
     return int(found)
 
 
-# The graph "threads" asks its model in synchronous code.
+# The graph "threads" calls its model in synchronous code.
 @pytest.mark.parametrize("desk", [*APPS, "threads"])
-def test_a_framework_asks_no_model_when_the_tokens_of_the_day_are_used(
+def test_a_framework_makes_no_model_call_when_the_daily_token_quota_is_used_up(
     host: FragileHost, desk: str
 ) -> None:
     run_id = host.wire.create(f"desk-{desk}", {"text": "Please refund A-17"})

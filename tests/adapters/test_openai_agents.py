@@ -1,4 +1,4 @@
-"""What only the OpenAI Agents SDK has: hand-offs, tracing, several approvals at once."""
+"""Features of the OpenAI Agents SDK only: hand-offs, tracing and several approvals at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from agents.tracing import TracingProcessor
 from pydantic import BaseModel
 
 from tests.adapters.script import SECRET, traced, traces
-from tests.adapters.test_desks import payloads
+from tests.adapters.test_wrapped_agents import payloads
 from wopr import RunFailed, Workflow
 from wopr.adapters.openai_agents import on_record
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 
@@ -34,7 +34,7 @@ def flow_of(desk: OnRecord) -> Workflow[JsonObject, JsonObject]:
     return flow
 
 
-async def test_a_hand_off_is_on_the_log_and_the_receiver_acts_under_its_own_name() -> None:
+async def test_a_hand_off_is_logged_and_the_receiver_acts_under_its_own_name() -> None:
     model = ScriptedModel(
         [
             [function_call("transfer_to_billing", {}, call_id="h1")],
@@ -62,7 +62,7 @@ async def test_a_hand_off_is_on_the_log_and_the_receiver_acts_under_its_own_name
     assert '{"customer":"ada"}' in str(model.calls[0].input)
 
 
-async def test_calls_that_wait_together_are_decided_one_by_one() -> None:
+async def test_tool_calls_that_wait_together_are_decided_one_by_one() -> None:
     both = [function_call("refund", {"order": name}, call_id=name) for name in ("A-1", "A-2")]
     model = ScriptedModel([both, [assistant_message("Done.")]])
     flow = flow_of(on_record("acme.desk.front", Agent(name="Desk", model=model, tools=[refund])))
@@ -82,9 +82,7 @@ async def test_calls_that_wait_together_are_decided_one_by_one() -> None:
     assert "too old" in str(model.calls[1].input)
 
 
-async def test_a_call_whose_arguments_held_a_secret_is_not_made_with_others_after_the_pause() -> (
-    None
-):
+async def test_a_call_with_a_masked_secret_is_not_repeated_after_the_pause() -> None:
     call = function_call("refund", {"order": "A-17", "key": SECRET}, call_id="c1")
     model = ScriptedModel([[call], [assistant_message("Done.")]])
     flow = flow_of(on_record("acme.desk.front", Agent(name="Desk", model=model, tools=[refund])))
@@ -103,13 +101,13 @@ async def test_a_call_whose_arguments_held_a_secret_is_not_made_with_others_afte
 
 
 class Verdict(BaseModel):
-    """What the agent decides."""
+    """The decision of the agent."""
 
     team: str
     confidence: float
 
 
-async def test_a_result_of_a_type_is_an_object_and_waits_when_it_is_unsure() -> None:
+async def test_a_typed_result_is_an_object_and_waits_when_it_is_unsure() -> None:
     said = '{"team": "billing", "confidence": 0.3}'
     model = ScriptedModel([[assistant_message(said)]])
     agent = Agent(name="Desk", model=model, output_type=Verdict)
@@ -127,7 +125,7 @@ async def test_a_result_of_a_type_is_an_object_and_waits_when_it_is_unsure() -> 
 
 
 class Listening(TracingProcessor):
-    """Counts the traces that an exporter would send."""
+    """Count the traces that an exporter would send."""
 
     def __init__(self) -> None:
         self.traces = 0
@@ -157,7 +155,7 @@ async def test_traces_are_sent_only_when_asked_for(tracing: bool, count: int) ->
     assert listening.traces == count
 
 
-async def test_an_agent_that_takes_too_many_turns_fails_and_says_so() -> None:
+async def test_an_agent_that_takes_too_many_turns_fails_with_that_reason() -> None:
     model = ScriptedModel([[function_call("look", {}, call_id=f"c{n}")] for n in range(5)])
     look = function_tool(lambda: "nothing", name_override="look")
     agent = Agent(name="Desk", model=model, tools=[look])

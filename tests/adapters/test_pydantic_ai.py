@@ -1,4 +1,4 @@
-"""What only pydantic-ai has: edited arguments, tools that run elsewhere, typed results."""
+"""Features of pydantic-ai only: edited arguments, deferred tools and typed results."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tests.adapters.script import refund, traces
-from tests.adapters.test_desks import payloads
+from tests.adapters.test_wrapped_agents import payloads
 from wopr import Workflow
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.wrapping import OnRecord
+from wopr.adapters.wrapper import OnRecord
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Script:
-    """A model that gives these answers in turn, and keeps what it was told."""
+    """A model that returns these answers in order and records its requests."""
 
     def __init__(self, *answers: ModelResponsePart) -> None:
         self.told: list[Sequence[ModelMessage]] = []
@@ -47,7 +47,7 @@ def flow_of(desk: OnRecord) -> Workflow[JsonObject, JsonObject]:
     return flow
 
 
-async def test_edited_arguments_are_those_that_the_tool_is_called_with() -> None:
+async def test_edited_arguments_are_passed_to_the_tool() -> None:
     script = Script(ToolCallPart("refund", {"order": "A-17"}, "c1"), TextPart("Done."))
     agent = Agent(
         FunctionModel(script),
@@ -70,7 +70,7 @@ async def test_edited_arguments_are_those_that_the_tool_is_called_with() -> None
     assert '{"customer":"ada"}' in str(script.told[0])
 
 
-async def test_a_denied_call_is_on_the_log_as_forbidden() -> None:
+async def test_a_denied_call_is_logged_as_forbidden() -> None:
     script = Script(ToolCallPart("refund", {"order": "A-17"}, "c1"), TextPart("Done."))
     agent = Agent(
         FunctionModel(script),
@@ -92,9 +92,9 @@ async def test_a_denied_call_is_on_the_log_as_forbidden() -> None:
     assert traces() == []
 
 
-async def test_the_result_of_a_tool_that_runs_elsewhere_is_asked_for() -> None:
+async def test_the_result_of_a_deferred_tool_is_requested_from_a_person() -> None:
     def measure(what: str) -> str:
-        """Measure something, which takes a person with a ruler."""
+        """Measure an object by hand."""
         raise CallDeferred
 
     script = Script(ToolCallPart("measure", {"what": "desk"}, "c1"), TextPart("Done."))
@@ -113,12 +113,12 @@ async def test_the_result_of_a_tool_that_runs_elsewhere_is_asked_for() -> None:
     assert wait.question == 'What is the result of measure for {"what":"desk"}?'
     assert called["callId"] == returned["callId"]
     assert returned["outcome"] == {"cm": 160}
-    assert "160" in str(script.told[1])
+    assert "{'cm': 160}" in str(script.told[1])
 
 
 @dataclass
 class Verdict:
-    """What the agent decides."""
+    """The decision of the agent."""
 
     team: str
     confidence: float
@@ -140,5 +140,5 @@ async def test_a_typed_result_that_is_unsure_waits_for_a_person() -> None:
 
     assert (wait.kind, wait.data["observed"]) == ("low-confidence", 0.3)
     assert outputs["answer"]["result"]["team"] == "shipping"
-    # The tool by which a model gives its answer is no tool of the agent.
+    # The output tool of a model is not a tool of the agent.
     assert payloads(log, "agent.toolCalled") == []

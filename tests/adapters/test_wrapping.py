@@ -1,4 +1,4 @@
-"""The wrapper itself: names, values, and a framework that is not there."""
+"""The wrapper itself: names, values, and a missing framework."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pydantic_ai.models.test import TestModel
 from tests.adapters.graph_desk import graph_desk
 from tests.adapters.pydantic_desk import pydantic_desk
 from wopr import Workflow, WorkflowError
-from wopr.adapters.langgraph_asks import asks_of
-from wopr.adapters.plain import plain
+from wopr.adapters.langgraph import asks_of
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.wrapping import agent_name
+from wopr.adapters.session import plain
+from wopr.adapters.wrapper import agent_name
 from wopr.api.apps import collect
-from wopr.engine.asking import effects
+from wopr.engine.interrupts import effects
 from wopr.protocol.documents import Json
 
 
@@ -34,7 +34,7 @@ from wopr.protocol.documents import Json
         ("pydantic_ai", "pydantic_ai", "models"),
     ],
 )
-def test_a_framework_that_is_not_installed_names_the_extra(
+def test_a_missing_framework_names_the_extra_to_install(
     adapter: str, module: str, extra: str
 ) -> None:
     code = f"import sys; sys.modules['{module}'] = None; import wopr.adapters.{adapter}"
@@ -50,12 +50,12 @@ def test_a_framework_that_is_not_installed_names_the_extra(
 @pytest.mark.parametrize(
     ("adapter", "wanted"),
     [
-        ("langgraph", "give a compiled graph, such as builder.compile()"),
-        ("openai_agents", "give an Agent of the OpenAI Agents SDK"),
-        ("pydantic_ai", "give an Agent of pydantic-ai"),
+        ("langgraph", "needs a compiled graph, such as builder.compile()"),
+        ("openai_agents", "needs an Agent of the OpenAI Agents SDK"),
+        ("pydantic_ai", "needs an Agent of pydantic-ai"),
     ],
 )
-def test_what_is_not_of_the_framework_is_refused_with_what_is_wanted(
+def test_an_object_of_another_framework_is_refused_with_the_expected_type(
     adapter: str, wanted: str
 ) -> None:
     wrap = importlib.import_module(f"wopr.adapters.{adapter}").on_record
@@ -66,7 +66,7 @@ def test_what_is_not_of_the_framework_is_refused_with_what_is_wanted(
     assert str(refused.value).startswith(f"on_record acme.desk.odd: {wanted}, not <langgraph")
 
 
-def test_a_wrapped_agent_brings_its_node_type_and_its_manifest_into_an_app() -> None:
+def test_a_wrapped_agent_adds_its_node_type_and_its_manifest_to_an_app() -> None:
     flow = Workflow("desk")
     flow.add("answer", pydantic_desk(), prompt="Hello")
 
@@ -78,24 +78,24 @@ def test_a_wrapped_agent_brings_its_node_type_and_its_manifest_into_an_app() -> 
     assert manifest["toolAllowlist"] == ["look_up", "break_down", "be_slow", "refund"]
 
 
-def test_two_wrapped_things_of_one_name_are_refused() -> None:
+def test_two_wrapped_agents_of_one_name_are_refused() -> None:
     flow = Workflow("desk")
     flow.add("first", graph_desk(), prompt="Hello")
     other = Workflow("other")
     other.add("second", graph_desk(), prompt="Hello")
 
-    with pytest.raises(WorkflowError, match="there are two of this name"):
+    with pytest.raises(WorkflowError, match="two declarations have this name"):
         collect([flow, other])
 
 
-def test_a_name_that_is_no_agents_name_is_refused_at_once() -> None:
+def test_an_invalid_agent_name_is_refused_at_once() -> None:
     agent = pydantic_ai.Agent(TestModel())
 
     with pytest.raises(WorkflowError, match="agentId"):
         on_record("desk", agent)
 
 
-def test_a_budget_that_makes_no_sense_is_refused_before_anything_runs() -> None:
+def test_an_invalid_budget_is_refused_before_anything_runs() -> None:
     flow = Workflow("desk")
     flow.add("answer", graph_desk(), config={"budget": {"maxTokens": 0}}, prompt="Hello")
 
@@ -127,7 +127,7 @@ class Card(BaseModel):
         (Parcel, str(Parcel)),
     ],
 )
-def test_values_of_all_kinds_are_told_as_json(value: object, expected: Json) -> None:
+def test_values_of_all_kinds_are_converted_to_json(value: object, expected: Json) -> None:
     assert plain(value) == expected
 
 
@@ -139,9 +139,9 @@ def test_an_agent_inside_is_named_after_the_wrapped_one(name: str, expected: str
     assert agent_name("local.a.b", name) == expected
 
 
-def test_the_inbox_says_what_an_answer_to_a_wrapped_agent_does() -> None:
+def test_the_inbox_describes_the_effect_of_each_answer_to_a_wrapped_agent() -> None:
     [ask] = asks_of({"action_requests": [{"name": "pay", "args": {}}]})
 
     told = effects("approval", {"artifactType": ask.artifact_type, "actions": ask.actions})
 
-    assert told["reject"] == "The tool is not called, and the agent is told so."
+    assert told["reject"] == "The tool is not called, and the agent gets that result."

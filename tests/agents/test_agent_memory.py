@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from wopr.agents.memory import END_OF_CALENDAR, LIST_DEFAULT, MAX_ENTRY_BYTES, Memory, MemoryScope
 from wopr.protocol.errors import Refused
-from wopr.protocol.memory import MemoryListOptions
+from wopr.protocol.resources.memory import MemoryListOptions
 from wopr.security.redact import Redactor
-from wopr.store.open import open_store
 from wopr.store.port import Store
 
 pytestmark = pytest.mark.anyio
@@ -32,13 +28,6 @@ class Clock:
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock()
 
@@ -55,7 +44,7 @@ def redactor() -> Redactor:
     return made
 
 
-async def test_what_a_run_writes_it_reads_back(memory: Memory, redactor: Redactor) -> None:
+async def test_a_run_reads_its_own_memory_writes(memory: Memory, redactor: Redactor) -> None:
     written = await memory.put(MINE, "m-1", "a fact", redactor=redactor, tags=["blue", "", "blue"])
 
     assert msgspec.to_builtins(written) == {
@@ -68,7 +57,7 @@ async def test_what_a_run_writes_it_reads_back(memory: Memory, redactor: Redacto
     assert await memory.get(MINE, "m-1") == written
 
 
-async def test_no_secret_reaches_the_store(
+async def test_no_secret_reaches_the_memory_store(
     memory: Memory, store: Store, redactor: Redactor
 ) -> None:
     tags = ["tag open sesame now"]
@@ -80,7 +69,7 @@ async def test_no_secret_reaches_the_store(
     assert row.tags == ("tag [REDACTED:conformance-test-secret]",)
 
 
-async def test_an_entry_past_its_time_is_gone(
+async def test_an_expired_entry_is_not_read(
     memory: Memory, redactor: Redactor, clock: Clock
 ) -> None:
     await memory.put(MINE, "old", "x", redactor=redactor, expires_at=T0 - 1)
@@ -92,9 +81,7 @@ async def test_an_entry_past_its_time_is_gone(
     assert await memory.list(MINE) == []
 
 
-async def test_what_other_runs_write_meanwhile_is_not_seen(
-    memory: Memory, redactor: Redactor
-) -> None:
+async def test_writes_of_concurrent_runs_are_not_seen(memory: Memory, redactor: Redactor) -> None:
     await memory.put(OTHERS, "m-1", "x", redactor=redactor)
 
     assert await memory.list(MINE) == []
@@ -103,7 +90,7 @@ async def test_what_other_runs_write_meanwhile_is_not_seen(
     assert await memory.get(ONLOOKER, "m-1") is not None
 
 
-async def test_another_tenants_memory_of_the_same_name_is_empty(
+async def test_another_tenant_s_memory_of_the_same_name_is_empty(
     memory: Memory, redactor: Redactor
 ) -> None:
     await memory.put(MINE, "m-1", "x", redactor=redactor)
@@ -115,7 +102,7 @@ async def test_another_tenants_memory_of_the_same_name_is_empty(
 @pytest.mark.parametrize(
     "ref", ["", "../notes", "acme\x00", "x" * 300, "acme/notes", "globex/notes"]
 )
-async def test_a_strange_reference_reads_as_empty(
+async def test_an_invalid_reference_reads_as_empty(
     memory: Memory, redactor: Redactor, ref: str
 ) -> None:
     await memory.put(MINE, "m-1", "x", redactor=redactor)
@@ -134,7 +121,7 @@ async def test_a_step_that_runs_twice_writes_once(memory: Memory, redactor: Reda
     assert await memory.list(MINE) == [first]
 
 
-async def test_a_list_is_bounded_and_filtered(memory: Memory, redactor: Redactor) -> None:
+async def test_a_list_is_limited_and_filtered(memory: Memory, redactor: Redactor) -> None:
     for n in range(LIST_DEFAULT + 5):
         tags = ["even"] if n % 2 == 0 else []
         await memory.put(MINE, f"m-{n}", "x", redactor=redactor, tags=tags)
@@ -147,7 +134,7 @@ async def test_a_list_is_bounded_and_filtered(memory: Memory, redactor: Redactor
 
 
 @pytest.mark.parametrize("expires_at", [-1, END_OF_CALENDAR + 1])
-async def test_a_time_that_no_calendar_has_is_refused(
+async def test_an_impossible_date_is_refused(
     memory: Memory, redactor: Redactor, expires_at: int
 ) -> None:
     with pytest.raises(Refused):
@@ -157,6 +144,6 @@ async def test_a_time_that_no_calendar_has_is_refused(
     assert last.expires_at == "9999-12-31T23:59:59.999Z"
 
 
-async def test_an_entry_over_the_limit_is_refused(memory: Memory, redactor: Redactor) -> None:
+async def test_an_entry_above_the_limit_is_refused(memory: Memory, redactor: Redactor) -> None:
     with pytest.raises(Refused, match=str(MAX_ENTRY_BYTES)):
         await memory.put(MINE, "m-1", "é" * MAX_ENTRY_BYTES, redactor=redactor)

@@ -1,16 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
-from wopr.agents.inventory import is_provided
-from wopr.agents.registry import Agents
+from wopr.agents.registry import Agents, is_provided
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Conflict, NotFound, Refused
-from wopr.store.open import open_store
 from wopr.store.port import SHARED, Store
 
 pytestmark = pytest.mark.anyio
@@ -21,20 +16,13 @@ ADVERTISED: JsonObject = {"agents": {"modelClasses": ["chat", "code"]}}
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that the test controls."""
 
     def __init__(self) -> None:
         self.now = T0
 
     def __call__(self) -> int:
         return self.now
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -62,7 +50,7 @@ def threshold(value: float) -> JsonObject:
     return {"confidence": {"defaultThreshold": value}}
 
 
-async def test_a_manifest_is_new_only_once(agents: Agents) -> None:
+async def test_registering_the_same_manifest_twice_stores_it_once(agents: Agents) -> None:
     first, is_new = await agents.register("acme", manifest())
     again, is_new_again = await agents.register("acme", manifest())
 
@@ -90,7 +78,7 @@ async def test_a_model_class_that_is_not_advertised_cannot_be_installed(agents: 
         await agents.agent("acme", WRITER)
 
 
-async def test_lookups_wait_for_nothing_once_loaded(store: Store, agents: Agents) -> None:
+async def test_lookups_do_not_wait_once_the_agent_is_loaded(store: Store, agents: Agents) -> None:
     writer = manifest(toolAllowlist=["mcp:search"], **threshold(0.9))
     await Agents(store, Clock(), ADVERTISED).register("acme", writer)
     assert agents.threshold("acme", WRITER) is None
@@ -110,7 +98,7 @@ async def test_an_agent_without_a_threshold_or_a_list_has_none(agents: Agents) -
     assert agents.allowlist("acme", "local.acme.unknown") is None
 
 
-async def test_a_tenants_own_agent_hides_a_shared_one_from_that_tenant_only(
+async def test_a_tenant_s_agent_hides_a_shared_one_from_that_tenant_only(
     agents: Agents,
 ) -> None:
     await agents.register(SHARED, manifest(**threshold(0.8)))
@@ -124,7 +112,7 @@ async def test_a_tenants_own_agent_hides_a_shared_one_from_that_tenant_only(
     ]
 
 
-async def test_a_foreign_agent_is_unknown(agents: Agents) -> None:
+async def test_another_tenant_s_agent_is_unknown(agents: Agents) -> None:
     await agents.register("acme", manifest(**threshold(0.3)))
     await agents.load("globex")
 
@@ -134,7 +122,7 @@ async def test_a_foreign_agent_is_unknown(agents: Agents) -> None:
         await agents.agent("globex", WRITER)
 
 
-async def test_a_run_keeps_the_manifest_it_started_with(agents: Agents, clock: Clock) -> None:
+async def test_a_run_keeps_the_manifest_that_it_started_with(agents: Agents, clock: Clock) -> None:
     await agents.register("acme", manifest(version="1", **threshold(0.1)))
     clock.now = T0 + 10
     await agents.register("acme", manifest(version="2", **threshold(0.2)))
@@ -175,7 +163,7 @@ async def test_the_inventory_shows_no_prompt_and_no_schema(agents: Agents) -> No
     assert (entry.label, entry.pack_name, entry.pack_version) == ("W", "local.acme", "1")
 
 
-async def test_what_an_agent_misses_here_is_shown(store: Store) -> None:
+async def test_missing_requirements_of_an_agent_are_shown(store: Store) -> None:
     poor = Agents(store, Clock(), {"memory": {"supported": False, "writable": False}})
     document = manifest(
         requiresCapabilities=["host.workspace", "memory"],
@@ -191,7 +179,7 @@ async def test_what_an_agent_misses_here_is_shown(store: Store) -> None:
     assert entry.degraded_memory_dimensions == ["read", "write", "long-term-durability"]
 
 
-async def test_an_agent_that_has_all_it_needs_is_not_degraded(store: Store) -> None:
+async def test_an_agent_with_all_requirements_is_not_degraded(store: Store) -> None:
     advertised = {
         "memory": {"supported": True, "writable": True},
         "agents": {"memoryBackends": ["long-term"]},
@@ -213,7 +201,7 @@ async def test_an_agent_that_has_all_it_needs_is_not_degraded(store: Store) -> N
     assert not {"degraded", "memoryDegraded", "degradedMemoryDimensions"} & shown.keys()
 
 
-async def test_handoff_schemas_are_compiled_for_use(agents: Agents) -> None:
+async def test_handoff_schemas_are_compiled(agents: Agents) -> None:
     installed, _ = await agents.register(
         "acme", manifest(handoff={"taskSchema": {"required": ["topic"]}})
     )

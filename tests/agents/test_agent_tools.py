@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from wopr.agents.tools import (
+from wopr.agents.tools.permissions import (
     allowed,
     args_hash,
     decide,
@@ -28,14 +28,14 @@ def test_without_a_list_no_tool_may_be_called(nothing: frozenset[str] | None) ->
     assert not allowed(nothing, "mcp:search")
 
 
-def test_a_principal_needs_every_scope_that_the_tool_asks_for() -> None:
+def test_a_principal_needs_every_scope_that_the_tool_requires() -> None:
     assert decide({"db:read", "db:write"}, ["db:write"]) == "ok"
     assert decide(set(), []) == "ok"
     assert decide({"db:read"}, ["db:read", "db:write"]) == "forbidden"
     assert decide(set(), ["db:write"]) == "forbidden"
 
 
-def test_what_cannot_be_decided_is_forbidden() -> None:
+def test_an_undecidable_call_is_forbidden() -> None:
     assert decide({"db:write"}, None) == "forbidden"
     assert decide(None, ["db:write"]) == "forbidden"
     assert decide(None, []) == "forbidden"
@@ -48,17 +48,17 @@ def test_what_cannot_be_decided_is_forbidden() -> None:
         ({"q": "openwop"}, "9458af8c77ede919beb4dd201de70ea7909225488c9e925190a9b4e585cb9d6f"),
     ],
 )
-def test_the_hash_of_arguments_is_the_published_one(args: Json, expected: str) -> None:
+def test_the_hash_of_arguments_matches_the_published_vector(args: Json, expected: str) -> None:
     assert args_hash(args) == expected
 
 
-def test_the_order_of_keys_does_not_change_the_hash() -> None:
+def test_the_key_order_does_not_change_the_hash() -> None:
     assert args_hash({"a": 1, "b": [1.0, {"d": None, "c": "é"}]}) == args_hash(
         {"b": [1, {"c": "é", "d": None}], "a": 1.0}
     )
 
 
-def test_a_number_beyond_a_doubles_precision_is_hashed_as_a_double() -> None:
+def test_a_number_beyond_double_precision_is_hashed_as_a_double() -> None:
     assert args_hash([2**60 + 1]) == args_hash([2.0**60])
     assert args_hash([2**53 - 1]) != args_hash([2**53 - 2])
 
@@ -71,7 +71,7 @@ def test_arguments_that_are_not_json_are_refused(args: Json) -> None:
     assert refused.value.details["field"] == "args"
 
 
-def test_arguments_nested_without_end_are_refused() -> None:
+def test_arguments_nested_too_deeply_are_refused() -> None:
     knot: list[Json] = []
     knot.append(knot)
 
@@ -79,7 +79,7 @@ def test_arguments_nested_without_end_are_refused() -> None:
         args_hash(knot)
 
 
-def test_the_errors_say_that_a_tool_is_the_matter() -> None:
+def test_the_errors_name_the_tool_and_the_required_scopes() -> None:
     forbidden = forbidden_tool("mcp:a", ["db:write"])
     limited = exhausted_tool("mcp:a", 3)
 

@@ -16,7 +16,7 @@ GOOD: JsonObject = {
 
 
 def faults(document: Json) -> dict[str, str]:
-    """The message at each place that is at fault."""
+    """Return the message at each faulty place."""
     with pytest.raises(Refused) as refused:
         check_manifest(document)
     errors = refused.value.details["errors"]
@@ -24,11 +24,11 @@ def faults(document: Json) -> dict[str, str]:
     return {error["path"]: error["message"] for error in errors}
 
 
-def test_a_good_manifest_is_returned() -> None:
+def test_a_valid_manifest_is_returned() -> None:
     assert check_manifest(GOOD).agent_id == "local.acme.writer"
 
 
-def test_every_fault_is_named_at_once() -> None:
+def test_all_faults_are_named_together() -> None:
     document = {
         "agentId": "host:writer",
         "persona": "",
@@ -49,7 +49,7 @@ def test_every_fault_is_named_at_once() -> None:
     }
 
 
-def test_every_value_that_could_stand_there_is_named() -> None:
+def test_each_invalid_value_is_named() -> None:
     assert faults(GOOD | {"modelClass": "writting"}) == {
         "modelClass": '"writting" is not one of "classification", "coding", "general", "reasoning", '
         '"research" or "writing"'
@@ -57,7 +57,9 @@ def test_every_value_that_could_stand_there_is_named() -> None:
 
 
 def test_an_id_of_the_host_is_refused_with_the_reason() -> None:
-    assert "agents of the host itself" in faults({**GOOD, "agentId": "host:writer"})["agentId"]
+    assert (
+        "reserved for agents of the host" in faults({**GOOD, "agentId": "host:writer"})["agentId"]
+    )
 
 
 @pytest.mark.parametrize("agent_id", ["core.chat", "acme.x.y", "local.acme.x\n", "local.Acme.x"])
@@ -69,12 +71,12 @@ def test_an_id_outside_the_namespaces_is_refused(agent_id: str) -> None:
     ("changes", "path", "way_out"),
     [
         ({"systemPrompt": None, "systemPromptRef": "p.md"}, "systemPromptRef", "systemPrompt"),
-        ({"evalSuiteRef": "e.json"}, "evalSuiteRef", "leave it out"),
+        ({"evalSuiteRef": "e.json"}, "evalSuiteRef", "omit it"),
         ({"handoff": {"taskSchemaRef": "t"}}, "handoff.taskSchemaRef", "taskSchema"),
         ({"handoff": {"returnSchemaRef": "r"}}, "handoff.returnSchemaRef", "returnSchema"),
     ],
 )
-def test_a_reference_into_a_pack_is_refused_with_the_way_out(
+def test_a_reference_into_a_pack_is_refused_with_an_alternative(
     changes: JsonObject, path: str, way_out: str
 ) -> None:
     document = {k: v for k, v in {**GOOD, **changes}.items() if v is not None}
@@ -82,24 +84,24 @@ def test_a_reference_into_a_pack_is_refused_with_the_way_out(
     found = faults(document)
 
     assert found.keys() == {path}
-    assert "no pack" in found[path]
+    assert "without packs" in found[path]
     assert way_out in found[path]
 
 
-def test_two_system_prompts_are_one_too_many_and_none_is_one_too_few() -> None:
+def test_exactly_one_system_prompt_is_required() -> None:
     none = {name: value for name, value in GOOD.items() if name != "systemPrompt"}
 
     assert "exactly one" in faults({**GOOD, "systemPromptRef": "p.md"})["systemPrompt"]
     assert "exactly one" in faults(none)["systemPrompt"]
 
 
-def test_a_handoff_schema_may_not_lead_to_another_document() -> None:
+def test_a_handoff_schema_may_not_refer_to_another_document() -> None:
     schema = {"$ref": "https://example.com/task.json"}
 
     assert "handoff.taskSchema" in faults({**GOOD, "handoff": {"taskSchema": schema}})
 
 
-def test_good_handoff_schemas_are_taken() -> None:
+def test_valid_handoff_schemas_are_accepted() -> None:
     schema = {"type": "object", "required": ["topic"]}
 
     manifest = check_manifest({**GOOD, "handoff": {"taskSchema": schema, "returnSchema": schema}})
@@ -109,11 +111,11 @@ def test_good_handoff_schemas_are_taken() -> None:
 
 
 @pytest.mark.parametrize("document", [None, [], "text", 7, {}])
-def test_what_is_no_manifest_at_all_is_refused(document: Json) -> None:
+def test_a_value_that_is_not_a_manifest_is_refused(document: Json) -> None:
     assert faults(document)
 
 
-def test_a_model_class_is_compared_after_its_projection() -> None:
+def test_a_model_class_is_mapped_before_it_is_compared() -> None:
     assert check_manifest(GOOD, ["chat"]).model_class == "writing"
     assert check_manifest(GOOD, None).model_class == "writing"
 

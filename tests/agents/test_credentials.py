@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import keyring
@@ -14,22 +14,14 @@ from keyrings.alt.file import (  # type: ignore[import-untyped]  # the package c
 from wopr.agents.credentials import Credentials
 from wopr.engine.outcome import NodeFailure
 from wopr.security.credential_names import is_name, seal_context, variable_of
+from wopr.security.encryption import Seal
 from wopr.security.redact import Redactors
-from wopr.security.seal import Seal
-from wopr.store.open import open_store
 from wopr.store.port import SecretRow, Store
 
 pytestmark = pytest.mark.anyio
 
 VALUE = "correct-horse-battery"
 SEAL = Seal(b"k" * 32)
-
-
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    yield opened
-    await opened.close()
 
 
 def sealed(tenant: str, name: str, value: str = VALUE, *audience: str) -> SecretRow:
@@ -44,7 +36,7 @@ async def code_of(credentials: Credentials, tenant: str, ref: str, **to: str) ->
     return failure.value.error.code
 
 
-async def test_a_value_is_redacted_from_the_moment_it_is_handed_out(store: Store) -> None:
+async def test_a_value_is_redacted_from_the_moment_it_is_read(store: Store) -> None:
     redactors = Redactors()
     credentials = Credentials(store, SEAL, redactors, environment={})
     await store.put_secret("acme", sealed("acme", "mine"))
@@ -54,7 +46,7 @@ async def test_a_value_is_redacted_from_the_moment_it_is_handed_out(store: Store
     assert redactors.text("acme", f"it is {VALUE}") == "it is [REDACTED:mine]"
 
 
-async def test_a_value_is_no_secret_to_another_tenant_and_nameless_in_the_logs(
+async def test_a_value_is_not_redacted_for_another_tenant_and_redacted_without_its_name_in_logs(
     store: Store,
 ) -> None:
     redactors = Redactors()
@@ -67,7 +59,7 @@ async def test_a_value_is_no_secret_to_another_tenant_and_nameless_in_the_logs(
     assert redactors.process.text(f"it is {VALUE}") == "it is [REDACTED]"
 
 
-async def test_a_value_of_the_environment_is_a_secret_of_its_tenant_from_the_start(
+async def test_a_value_in_the_environment_is_a_secret_of_its_tenant_from_the_start(
     store: Store,
 ) -> None:
     redactors = Redactors()
@@ -79,7 +71,7 @@ async def test_a_value_of_the_environment_is_a_secret_of_its_tenant_from_the_sta
     assert redactors.text("globex", VALUE) == VALUE
 
 
-async def test_a_variable_that_names_no_tenant_is_the_operator_s(store: Store) -> None:
+async def test_a_variable_without_a_tenant_belongs_to_the_operator(store: Store) -> None:
     redactors = Redactors()
 
     Credentials(store, SEAL, redactors, environment={"WOPR_SECRET_odd": VALUE})
@@ -87,21 +79,21 @@ async def test_a_variable_that_names_no_tenant_is_the_operator_s(store: Store) -
     assert redactors.text("acme", VALUE) == redactors.text("globex", VALUE) == "[REDACTED]"
 
 
-async def test_every_use_is_noted_by_name(store: Store) -> None:
+async def test_every_use_is_recorded_by_name(store: Store) -> None:
     noted: list[tuple[str, str]] = []
 
     async def note(tenant: str, ref: str) -> None:
         noted.append((tenant, ref))
 
     environment = {variable_of("acme", "mine"): VALUE}
-    credentials = Credentials(store, SEAL, Redactors(), environment=environment, noted=note)
+    credentials = Credentials(store, SEAL, Redactors(), environment=environment, on_use=note)
 
     await credentials.resolve("acme", "env:mine")
 
     assert noted == [("acme", "env:mine")]
 
 
-async def test_a_source_in_the_reference_is_the_only_one_that_is_asked(store: Store) -> None:
+async def test_only_the_source_named_in_the_reference_is_queried(store: Store) -> None:
     environment = {variable_of("acme", "mine"): VALUE}
     credentials = Credentials(store, SEAL, Redactors(), environment=environment)
 
@@ -109,21 +101,21 @@ async def test_a_source_in_the_reference_is_the_only_one_that_is_asked(store: St
     assert await code_of(credentials, "acme", "store:mine") == "credential_not_found"
 
 
-async def test_a_row_that_was_moved_to_another_tenant_does_not_open(store: Store) -> None:
+async def test_a_credential_moved_to_another_tenant_cannot_be_decrypted(store: Store) -> None:
     credentials = Credentials(store, SEAL, Redactors(), environment={})
     await store.put_secret("globex", sealed("acme", "mine"))
 
     assert await code_of(credentials, "globex", "mine") == "credential_unavailable"
 
 
-async def test_a_value_that_is_too_short_to_be_redacted_is_not_handed_out(store: Store) -> None:
+async def test_a_value_too_short_to_be_redacted_is_not_returned(store: Store) -> None:
     environment = {variable_of("acme", "pin"): "1234567"}
     credentials = Credentials(store, SEAL, Redactors(), environment=environment)
 
     assert await code_of(credentials, "acme", "pin") == "credential_unavailable"
 
 
-async def test_an_audience_is_kept_to(store: Store) -> None:
+async def test_the_audience_is_enforced(store: Store) -> None:
     credentials = Credentials(store, SEAL, Redactors(), environment={})
     await store.put_secret("acme", sealed("acme", "any"))
     await store.put_secret("acme", sealed("acme", "narrow", VALUE, "openai", "api.example.com"))
@@ -144,7 +136,7 @@ async def test_a_file_that_cannot_be_read_is_unavailable(store: Store, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "env:", "x" * 129, "a b", "a\x00"])
-async def test_what_is_no_name_is_found_nowhere(store: Store, name: str) -> None:
+async def test_an_invalid_name_is_found_nowhere(store: Store, name: str) -> None:
     credentials = Credentials(store, SEAL, Redactors(), environment={}, directory=Path("/"))
 
     assert not is_name(name)
@@ -159,7 +151,7 @@ def test_no_two_credentials_share_a_variable() -> None:
 
 @pytest.fixture
 def passwords(tmp_path: Path) -> Iterator[PlaintextKeyring]:
-    """A keyring in a file, in place of the one that this machine may have."""
+    """Store the keyring in a file instead of that of this machine."""
     before = keyring.get_keyring()
     kept = PlaintextKeyring()
     kept.file_path = str(tmp_path / "keyring")
@@ -168,7 +160,7 @@ def passwords(tmp_path: Path) -> Iterator[PlaintextKeyring]:
     keyring.set_keyring(before)
 
 
-async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
+async def test_the_system_keyring_is_queried_by_tenant(
     store: Store, passwords: PlaintextKeyring
 ) -> None:
     passwords.set_password("wopr:acme", "mine", VALUE)
@@ -179,14 +171,14 @@ async def test_the_keyring_of_the_system_is_asked_under_the_tenant(
 
 
 @pytest.mark.usefixtures("passwords")
-async def test_a_machine_that_keeps_no_keyring_says_that_it_is_unavailable(store: Store) -> None:
+async def test_a_machine_without_a_keyring_reports_it_as_unavailable(store: Store) -> None:
     keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]  # it has no types
     credentials = Credentials(store, SEAL, Redactors(), environment={})
 
     assert await code_of(credentials, "acme", "keyring:mine") == "credential_unavailable"
 
 
-async def test_without_the_package_there_is_no_keyring(
+async def test_without_its_package_the_keyring_is_unavailable(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)

@@ -6,9 +6,9 @@ import httpx
 import msgspec
 import pytest
 
-from wopr.agents.functions import tool_of
-from wopr.agents.toolbox import Toolbox
-from wopr.nodes.tools import ToolContext, ToolFault
+from wopr.agents.tools.functions import tool_of
+from wopr.agents.tools.tool import ToolContext, ToolFault
+from wopr.agents.tools.toolbox import Toolbox
 from wopr.protocol.documents import Json
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def context() -> ToolContext:
     )
 
 
-def test_the_schema_comes_from_the_hints_and_the_description_from_the_docstring() -> None:
+def test_the_schema_comes_from_the_type_hints_and_the_description_from_the_docstring() -> None:
     tool = tool_of(search)
 
     assert (tool.name, tool.description) == ("local:search", "Find a customer's orders.")
@@ -70,7 +70,7 @@ def test_the_schema_comes_from_the_hints_and_the_description_from_the_docstring(
     }
 
 
-async def test_a_default_is_the_function_s_own() -> None:
+async def test_a_default_comes_from_the_function() -> None:
     assert await tool_of(search).call({"customer": "a"}, context()) == [
         {"id": "a-0", "total": 0.0},
         {"id": "a-1", "total": 0.0},
@@ -82,19 +82,19 @@ async def test_a_plain_function_is_a_tool_too() -> None:
     assert await tool_of(add).call({"left": 2, "right": 3}, context()) == 5
 
 
-async def test_a_function_may_ask_on_whose_behalf_it_is_called() -> None:
+async def test_a_function_can_read_the_tenant_and_call_it_is_called_for() -> None:
     tool = tool_of(whoami)
 
     assert tool.parameters["properties"] == {}
     assert await tool.call({}, context()) == "acme/call-ask-0-0"
 
 
-async def test_arguments_arrive_as_the_types_that_the_function_wants() -> None:
+async def test_arguments_have_the_types_that_the_function_declares() -> None:
     assert await tool_of(pay).call({"order": {"id": "a", "total": 9.5}}, context()) == 9.5
 
 
 @pytest.mark.parametrize("wrong", [{"left": "two", "right": 3}, {"left": 2}, {"middle": 1}])
-async def test_wrong_arguments_are_a_fault_that_names_the_place(wrong: Json) -> None:
+async def test_invalid_arguments_are_reported_with_their_location(wrong: Json) -> None:
     with pytest.raises(ToolFault) as fault:
         await tool_of(add).call(wrong, context())
 
@@ -113,11 +113,11 @@ def test_arguments_without_names_are_refused() -> None:
     def many(*things: int) -> int:
         return len(things)
 
-    with pytest.raises(TypeError, match="name every argument"):
+    with pytest.raises(TypeError, match="declare every argument"):
         tool_of(many)
 
 
-def test_a_tenant_s_own_tool_comes_before_the_one_that_all_share() -> None:
+def test_a_tenant_s_own_tool_takes_precedence_over_a_shared_one() -> None:
     box = Toolbox([tool_of(add, name="math:add")])
     own = tool_of(add, name="math:add", description="Acme's own.")
     box.add(own, tenant="acme")

@@ -27,7 +27,7 @@ def manifest(**fields: Json) -> AgentManifest:
     ("model_class", "projected"),
     [("coding", "code"), ("writing", "chat"), ("general", "chat"), ("research", "retrieval")],
 )
-def test_a_class_is_compared_with_those_advertised_after_projection(
+def test_a_class_is_compared_with_the_advertised_ones_after_mapping(
     model_class: str, projected: str
 ) -> None:
     document = MANIFEST | {"modelClass": model_class}
@@ -40,5 +40,5 @@ def test_a_class_is_compared_with_those_advertised_after_projection(
     assert refused.value.details["supported"] == ["vision"]
 
 
-def test_a_host_that_lists_no_classes_takes_every_one() -> None:
+def test_a_host_without_a_list_of_classes_accepts_every_class() -> None:
     assert check_manifest(MANIFEST, None).agent_id == MANIFEST["agentId"]

@@ -1,4 +1,4 @@
-"""How large an agent manifest may be."""
+"""The maximum size of an agent manifest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.agents.test_agent_registry import ADVERTISED, WRITER, Clock, manifest
-from wopr.agents.registry import MOST_BYTES_OF_TENANT, Agents
+from wopr.agents.registry import MAX_TENANT_BYTES, Agents
 from wopr.protocol.errors import Refused
 from wopr.store.open import open_store
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 LARGE = manifest(systemPrompt="x" * 300_000)
 
 
-async def test_a_manifest_that_is_too_large_is_refused_with_field_size_and_limit(
+async def test_a_manifest_above_the_size_limit_is_refused_with_field_size_and_limit(
     tmp_path: Path,
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
@@ -32,7 +32,7 @@ async def test_a_manifest_that_is_too_large_is_refused_with_field_size_and_limit
     await store.close()
 
 
-async def test_a_larger_manifest_that_is_stored_stays_usable(tmp_path: Path) -> None:
+async def test_a_larger_manifest_that_is_already_stored_stays_usable(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
     await Agents(store, Clock(), ADVERTISED, max_bytes=400_000).register("acme", LARGE)
 
@@ -42,19 +42,18 @@ async def test_a_larger_manifest_that_is_stored_stays_usable(tmp_path: Path) -> 
     await store.close()
 
 
-async def test_all_manifests_of_a_tenant_together_have_a_limit_that_is_named(
+async def test_the_total_size_of_a_tenant_s_manifests_has_a_limit(
     tmp_path: Path,
 ) -> None:
     async def has_room(tenant: str) -> None:
-        """The quotas of the tenant are not used up."""
+        """Accept every quota check."""
 
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    agents = Agents(store, Clock(), ADVERTISED, max_bytes=MOST_BYTES_OF_TENANT)
-    agents.check_quota = has_room
-    half = "x" * (MOST_BYTES_OF_TENANT // 2)
+    agents = Agents(store, Clock(), ADVERTISED, max_bytes=MAX_TENANT_BYTES, check_quota=has_room)
+    half = "x" * (MAX_TENANT_BYTES // 2)
     await agents.register("acme", manifest(systemPrompt=half))
 
-    with pytest.raises(Refused, match=f"all together may have {MOST_BYTES_OF_TENANT}"):
+    with pytest.raises(Refused, match=f"all together may have {MAX_TENANT_BYTES}"):
         await agents.register("acme", manifest(version="2", systemPrompt=half))
 
     await agents.register("acme", manifest(version="2"))

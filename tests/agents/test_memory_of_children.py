@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench
-from tests.wire.agent_definitions import DONE, next_worker, supervised
-from tests.wire.definitions import edge, node, workflow
+from tests.support.agent_definitions import DONE, next_worker, supervised
+from tests.support.definitions import edge, node, workflow
+from tests.support.in_process import TENANT, Bench
 from wopr.protocol.documents import Json, JsonObject
-from wopr.runtime.waits import Resolver
+from wopr.runs.interrupts.approvals import Resolver
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ async def register(ours: Bench, definition: JsonObject) -> str:
 
 
 async def parent(ours: Bench, *plan: Json) -> str:
-    """A parent that writes, dispatches, and reads when its workers are done."""
+    """Return a parent that writes, dispatches workers, and then reads."""
     definition = supervised(*plan)
     definition["nodes"] = [remember("before", "parent"), *definition["nodes"], remember("after")]
     definition["edges"] = [
@@ -36,7 +36,7 @@ async def parent(ours: Bench, *plan: Json) -> str:
 
 
 async def read(ours: Bench, run_id: str, node_id: str) -> list[str]:
-    """What a node of a run found in the memory."""
+    """Return what a node of a run read from the memory."""
     completed = [e for e in await ours.log(run_id) if e.type == "node.completed"]
     (found,) = [e.payload["outputs"]["read"] for e in completed if e.node_id == node_id]
     names: list[str] = found
@@ -48,7 +48,7 @@ async def children(ours: Bench, run_id: str) -> list[str]:
     return [e.payload["childRunId"] for e in log if e.type == "node.dispatched"]
 
 
-async def test_what_a_child_wrote_is_seen_by_its_parent_once_it_completed(ours: Bench) -> None:
+async def test_writes_of_a_child_are_seen_by_its_parent_once_it_completed(ours: Bench) -> None:
     worker = await register(ours, workflow([remember("work", "child")]))
     run_id = await ours.create(await parent(ours, next_worker(worker), DONE))
     await ours.until(run_id, "completed", "failed")
@@ -57,7 +57,7 @@ async def test_what_a_child_wrote_is_seen_by_its_parent_once_it_completed(ours: 
     assert sorted(await read(ours, run_id, "after")) == ["child", "parent"]
 
 
-async def test_children_of_every_turn_are_seen(ours: Bench) -> None:
+async def test_writes_of_children_of_every_turn_are_seen(ours: Bench) -> None:
     one = await register(ours, workflow([remember("work", "one")]))
     two = await register(ours, workflow([remember("work", "two")]))
     run_id = await ours.create(await parent(ours, next_worker(one), next_worker(two, two), DONE))
@@ -66,7 +66,7 @@ async def test_children_of_every_turn_are_seen(ours: Bench) -> None:
     assert sorted(await read(ours, run_id, "after")) == ["one", "parent", "two", "two"]
 
 
-async def test_a_child_sees_what_its_parent_wrote_before_it_was_born(ours: Bench) -> None:
+async def test_a_child_sees_what_its_parent_wrote_before_it_was_created(ours: Bench) -> None:
     worker = await register(ours, workflow([remember("work")]))
     run_id = await ours.create(await parent(ours, next_worker(worker), DONE))
     await ours.until(run_id, "completed", "failed")
@@ -75,7 +75,7 @@ async def test_a_child_sees_what_its_parent_wrote_before_it_was_born(ours: Bench
     assert await read(ours, child, "work") == ["parent"]
 
 
-async def test_what_a_grandchild_wrote_is_seen_through_its_completed_parent(ours: Bench) -> None:
+async def test_writes_of_a_grandchild_are_seen_through_its_completed_parent(ours: Bench) -> None:
     grandchild = await register(ours, workflow([remember("work", "grandchild")]))
     passes_on = node("sub", "core.subWorkflow", config={"workflowId": grandchild})
     worker = await register(ours, workflow([passes_on]))
@@ -85,7 +85,7 @@ async def test_what_a_grandchild_wrote_is_seen_through_its_completed_parent(ours
     assert sorted(await read(ours, run_id, "after")) == ["grandchild", "parent"]
 
 
-async def test_what_a_failed_child_wrote_is_not_seen(ours: Bench) -> None:
+async def test_writes_of_a_failed_child_are_not_seen(ours: Bench) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Go on?"})
     lost = [gate, remember("work", "lost"), node("fail", "core.fail")]
     worker = await register(ours, workflow(lost))
@@ -93,7 +93,7 @@ async def test_what_a_failed_child_wrote_is_not_seen(ours: Bench) -> None:
     await ours.until_logged(run_id, "node.dispatched")
     (child,) = await children(ours, run_id)
     await ours.until(child, "waiting-approval")
-    # Later than the parent's start: only then does it matter whose entry it is.
+    # Later than the parent's start: only then does the writing run matter.
     ours.clock.now += 1
     by = Resolver(name="somebody", role="admin")
     await ours.host.commands.answer(TENANT, child, "gate", {"action": "accept"}, by)
@@ -102,7 +102,7 @@ async def test_what_a_failed_child_wrote_is_not_seen(ours: Bench) -> None:
     assert await read(ours, run_id, "after") == ["parent"]
 
 
-async def test_what_a_run_that_is_no_child_wrote_meanwhile_is_not_seen(ours: Bench) -> None:
+async def test_concurrent_writes_of_an_unrelated_run_are_not_seen(ours: Bench) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Go on?"})
     waits = await register(ours, workflow([gate, remember("after")]))
     run_id = await ours.create(waits)
@@ -116,7 +116,7 @@ async def test_what_a_run_that_is_no_child_wrote_meanwhile_is_not_seen(ours: Ben
     assert await read(ours, run_id, "after") == []
 
 
-async def test_every_write_leaves_an_event_without_its_content(ours: Bench) -> None:
+async def test_every_write_is_logged_without_its_content(ours: Bench) -> None:
     worker = await register(ours, workflow([remember("work", "a secret thing", "another")]))
     run_id = await ours.create(worker)
     await ours.until(run_id, "completed")

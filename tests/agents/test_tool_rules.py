@@ -7,7 +7,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.agents.tools import (
+from wopr.agents.tools.permissions import (
     allowed,
     args_hash,
     decide,
@@ -27,7 +27,7 @@ from wopr.protocol.errors import Refused
         (["mcp:searching", "mcp:*", "MCP:SEARCH", "mcp"], False),
     ],
 )
-def test_a_tool_is_allowed_by_its_full_name_or_not_at_all(
+def test_a_tool_is_allowed_by_its_full_name_only(
     allowlist: list[str] | None, expected: bool
 ) -> None:
     assert allowed(allowlist, "mcp:search") is expected
@@ -45,13 +45,13 @@ def test_a_tool_is_allowed_by_its_full_name_or_not_at_all(
         ({"db:write"}, None, "forbidden"),
     ],
 )
-def test_what_cannot_be_decided_is_forbidden(
+def test_an_undecidable_call_is_forbidden(
     scopes: set[str] | None, required: list[str] | None, expected: str
 ) -> None:
     assert decide(scopes, required) == expected
 
 
-def test_a_refusal_names_the_tool_and_what_it_needs() -> None:
+def test_a_refusal_names_the_tool_and_the_required_scopes() -> None:
     error = forbidden_tool("mcp:search", {"b", "a"})
 
     assert (error.code, error.status) == ("forbidden", 403)
@@ -62,7 +62,7 @@ def test_a_refusal_names_the_tool_and_what_it_needs() -> None:
     }
 
 
-def test_a_spent_limit_says_when_to_come_back() -> None:
+def test_a_spent_limit_says_when_to_retry() -> None:
     error = exhausted_tool("mcp:search", 3)
 
     assert (error.code, error.status, error.retry_after) == ("rate_limited", 429, 3)
@@ -77,12 +77,12 @@ def test_a_spent_limit_says_when_to_come_back() -> None:
         ({"q": "openwop"}, "9458af8c77ede919beb4dd201de70ea7909225488c9e925190a9b4e585cb9d6f"),
     ],
 )
-def test_arguments_are_hashed_as_the_published_vectors_say(args: Json, digest: str) -> None:
+def test_arguments_are_hashed_as_in_the_published_vectors(args: Json, digest: str) -> None:
     assert args_hash(args) == digest
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers(-(2**53) + 1, 2**53 - 1) | st.text()))
-def test_the_hash_is_that_of_the_canonical_bytes(args: dict[str, Json]) -> None:
+def test_the_hash_covers_the_canonical_bytes(args: dict[str, Json]) -> None:
     backwards = dict(reversed(args.items()))
 
     assert args_hash(args) == args_hash(backwards)
@@ -94,11 +94,11 @@ def test_the_hash_is_that_of_the_canonical_bytes(args: dict[str, Json]) -> None:
 
 
 @pytest.mark.parametrize("number", [2**53, 10**300, 1e22])
-def test_a_number_that_no_double_holds_exactly_is_hashed_as_a_double(number: float) -> None:
+def test_a_number_that_no_double_can_hold_is_hashed_as_a_double(number: float) -> None:
     assert args_hash({"n": number}) == args_hash({"n": float(number)})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, "\ud800", object()])
-def test_what_is_no_json_is_refused(value: Json) -> None:
+def test_a_value_that_is_not_json_is_refused(value: Json) -> None:
     with pytest.raises(Refused):
         args_hash({"v": value})

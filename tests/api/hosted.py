@@ -1,4 +1,4 @@
-"""A host in this process whose files stay when it has ended, so that another may follow it."""
+"""A host in this process whose files stay after its end, so that another host can continue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import anyio
 
 from wopr.api import host as api
 from wopr.api.apps import collect
+from wopr.host.contributions import contributed_host
 from wopr.http.app import App
-from wopr.runtime.contributions import contributed_host
-from wopr.runtime.settings import Settings
+from wopr.process.settings import Settings
 from wopr.testing.models import ScriptedModels
 from wopr.testing.transport import InProcess
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from wopr import Agent, Workflow, WorkflowError, tool
-from wopr.agents.functions import FunctionTool
 from wopr.agents.manifests import check_manifest
+from wopr.agents.tools.functions import FunctionTool
 from wopr.api.tools import tool_in
 from wopr.testing import call, hand_over, memory_host, say, scripted
 
@@ -37,7 +37,7 @@ async def find(place: str, limit: int = 3) -> list[str]:
     return [f"{place}-{limit}"]
 
 
-def test_a_manifest_is_what_the_host_takes() -> None:
+def test_the_manifest_is_valid_for_the_host() -> None:
     agent = Agent("acme.desk.clerk", model=MODEL, tools=[find, "mcp:other"], threshold=0.8)
 
     manifest = check_manifest(agent.manifest())
@@ -48,11 +48,11 @@ def test_a_manifest_is_what_the_host_takes() -> None:
     assert manifest.threshold == 0.8
 
 
-def test_a_name_in_a_scope_of_the_protocol_stays_as_it_is() -> None:
+def test_a_name_in_a_protocol_scope_stays_unchanged() -> None:
     assert Agent("vendor.acme.clerk", model=MODEL).id == "vendor.acme.clerk"
 
 
-def test_an_agent_without_a_version_is_numbered_by_its_content() -> None:
+def test_an_agent_without_a_version_gets_one_from_its_content() -> None:
     one = Agent("acme.desk.clerk", model=MODEL, instructions="Be kind.")
     other = Agent("acme.desk.clerk", model=MODEL, instructions="Be brief.")
     own = Agent("acme.desk.clerk", model=MODEL, version="2.0.0")
@@ -65,7 +65,7 @@ def test_an_agent_without_a_version_is_numbered_by_its_content() -> None:
     ("name", "threshold", "fault"),
     [("Acme Desk", None, "agentId"), ("acme.desk", 1.5, "confidence.defaultThreshold")],
 )
-def test_an_agent_that_the_host_would_refuse_fails_where_it_is_written(
+def test_an_invalid_agent_fails_where_it_is_defined(
     name: str, threshold: float | None, fault: str
 ) -> None:
     with pytest.raises(WorkflowError) as refused:
@@ -74,14 +74,14 @@ def test_an_agent_that_the_host_would_refuse_fails_where_it_is_written(
     assert refused.value.faults[0].startswith(fault)
 
 
-def test_the_type_of_an_answer_is_a_schema_that_can_stand_inside_another() -> None:
+def test_the_type_of_an_answer_is_a_schema_that_can_be_nested() -> None:
     schema = Agent("acme.desk.clerk", model=MODEL, output=Answer).node_config()["schema"]
 
     assert schema["properties"]["place"]["properties"]["city"] == {"type": "string"}
     assert "$ref" not in str(schema)
 
 
-def test_a_type_that_contains_itself_cannot_be_an_answer() -> None:
+def test_a_recursive_type_cannot_be_an_answer() -> None:
     with pytest.raises(WorkflowError, match="output: Chain contains itself"):
         Agent("acme.desk.clerk", model=MODEL, output=Chain)
 
@@ -89,12 +89,12 @@ def test_a_type_that_contains_itself_cannot_be_an_answer() -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"model": "gpt-4o"}, "a model is named provider:model, such as openai:gpt-4o"),
-        ({"tools": "search"}, "tools: give a list, not 'search'"),
-        ({"output": threading.Thread}, "output: Thread is no type of JSON: give a dataclass"),
+        ({"model": "gpt-4o"}, "expected provider:model, such as openai:gpt-4o"),
+        ({"tools": "search"}, "tools must be a list, not 'search'"),
+        ({"output": threading.Thread}, "output: Thread is not a JSON type: use a dataclass"),
     ],
 )
-def test_what_no_agent_can_be_made_of_is_named(wrong: dict[str, Any], told: str) -> None:
+def test_an_unusable_definition_of_an_agent_is_named(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(WorkflowError, match=r"agent acme\.desk\.clerk: ") as refused:
         Agent("acme.desk.clerk", **({"model": MODEL} | wrong))
 
@@ -110,7 +110,7 @@ def test_a_handoff_by_name_goes_to_the_agent_of_that_name() -> None:
     assert hand_over("acme.desk.billing", "money") == hand_over(billing, "money")
 
 
-def test_a_tool_stays_a_function_and_has_its_schema() -> None:
+def test_a_tool_stays_a_function_and_has_a_schema() -> None:
     made = tool_in(find)
 
     assert isinstance(made, FunctionTool)
@@ -119,7 +119,7 @@ def test_a_tool_stays_a_function_and_has_its_schema() -> None:
     assert find.__name__ == "find"
 
 
-def test_a_tool_may_be_named_and_asks_for_scopes() -> None:
+def test_a_tool_can_have_a_name_and_required_scopes() -> None:
     @tool(name="acme:pay", required_scopes=("runs:create",))
     def pay(amount: float) -> bool:
         """Pay."""
@@ -146,7 +146,7 @@ def test_a_prompt_of_the_author_is_config_and_one_of_the_run_is_an_input() -> No
 
 
 @pytest.mark.anyio
-async def test_an_agent_hands_over_and_the_other_answers() -> None:
+async def test_an_agent_hands_off_and_the_other_answers() -> None:
     other = Agent("acme.desk.other", model="scripted:other")
     first = Agent("acme.desk.first", model="scripted:first", handoffs={other: "always"})
     flow = Workflow("hand-over", inputs=Place)
@@ -165,7 +165,7 @@ async def test_an_agent_hands_over_and_the_other_answers() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_tool_with_wrong_arguments_is_told_to_the_model() -> None:
+async def test_a_call_with_wrong_arguments_is_reported_to_the_model() -> None:
     clerk = Agent("acme.desk.clerk", model=MODEL, tools=[find], output=Answer)
     flow = Workflow("tools", inputs=Place)
     flow.agent("look", clerk, prompt=flow.inputs.city)

@@ -7,10 +7,10 @@ import pytest
 from tests.api.desk import desk, shout
 from wopr import Agent, Workflow, WorkflowError, tool
 from wopr.api.apps import AppError, collect, load_app
+from wopr.host.contributions import contributed_host
 from wopr.nodes.registry import node
+from wopr.process.settings import Settings
 from wopr.protocol.errors import Conflict
-from wopr.runtime.contributions import contributed_host
-from wopr.runtime.settings import Settings
 from wopr.store.port import SHARED
 from wopr.testing import memory_host, scripted
 
@@ -30,7 +30,7 @@ def look_up(word: str) -> str:
     return word
 
 
-def test_everything_that_a_workflow_uses_comes_with_it() -> None:
+def test_an_app_includes_everything_that_its_workflows_use() -> None:
     child = Workflow("child")
     child.add("loud", shout, text="hi")
     flow = Workflow("parent")
@@ -47,29 +47,29 @@ def test_everything_that_a_workflow_uses_comes_with_it() -> None:
     assert found.models is models
 
 
-def test_the_same_thing_twice_is_one_and_two_of_a_name_are_refused() -> None:
+def test_a_repeated_definition_counts_once_and_two_of_one_name_are_refused() -> None:
     flow = desk()
 
     assert len(collect([flow, flow, shout, shout]).workflows) == 1
-    with pytest.raises(WorkflowError, match="workflow desk: there are two of this name"):
+    with pytest.raises(WorkflowError, match="workflow desk: two declarations have this name"):
         collect([desk(), desk()])
 
 
 @pytest.mark.anyio
-async def test_a_part_that_declares_nothing_is_refused_by_a_host_in_memory() -> None:
-    with pytest.raises(WorkflowError, match="'desk': it is no workflow, agent, tool"):
+async def test_an_object_that_declares_nothing_is_refused_by_a_host_in_memory() -> None:
+    with pytest.raises(WorkflowError, match="'desk': this is not a workflow, agent, tool"):
         async with memory_host("desk"):
             pass
 
 
-def test_a_name_of_an_app_that_declares_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_an_app_that_declares_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("limit = 3\n")
 
-    with pytest.raises(AppError, match=r"app\.py: 3: it is no workflow, agent, tool"):
+    with pytest.raises(AppError, match=r"app\.py: 3: this is not a workflow, agent, tool"):
         load_app(f"{tmp_path / 'app.py'}:limit")
 
 
-def test_an_app_finds_its_neighbours(tmp_path: Path) -> None:
+def test_an_app_can_import_modules_beside_it(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text('NAME = "near"\n')
     (tmp_path / "app.py").write_text(APP)
 
@@ -84,12 +84,12 @@ def test_an_app_is_a_python_file(tmp_path: Path) -> None:
     file = tmp_path / "app.txt"
     file.write_text("")
 
-    with pytest.raises(AppError, match=r"ends in \.py"):
+    with pytest.raises(AppError, match=r"must end with \.py"):
         load_app(str(file))
 
 
 @pytest.mark.anyio
-async def test_a_host_takes_a_changed_app_as_a_new_version_and_an_unchanged_one_as_none(
+async def test_a_host_registers_a_changed_app_as_a_new_version_and_an_unchanged_one_not_at_all(
     tmp_path: Path,
 ) -> None:
     changed = desk()
@@ -105,20 +105,21 @@ async def test_a_host_takes_a_changed_app_as_a_new_version_and_an_unchanged_one_
     assert versions[0].partition("-")[2] == versions[3].partition("-")[2]
 
 
-def test_a_node_type_of_an_app_cannot_take_the_place_of_a_built_in_one() -> None:
+def test_a_node_type_of_an_app_cannot_replace_a_built_in_one() -> None:
     @node("core.noop")
     def noop(ctx: object, config: dict[str, str], inputs: dict[str, str]) -> dict[str, str]:
         """Pretend."""
         return {}
 
     with pytest.raises(
-        WorkflowError, match=r"node type core\.noop: every host has one of this name"
+        WorkflowError,
+        match=r"node type core\.noop: every host already has a node type with this id",
     ):
         collect([noop])
 
 
 @pytest.mark.anyio
-async def test_other_content_under_a_version_that_is_there_is_refused_by_name(
+async def test_other_content_under_an_existing_version_is_refused_by_name(
     tmp_path: Path,
 ) -> None:
     settings = Settings(data_dir=tmp_path)

@@ -12,7 +12,7 @@ from wopr import Agent, Workflow, WorkflowError, any_of, expr, tool
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowSettings
-from wopr.runtime.registration import check_definition
+from wopr.runs.definitions.registration import check_definition
 
 AnyFlow = Workflow[Any, Any]
 CLERK = Agent("acme.clerk", model="test:clerk")
@@ -33,7 +33,7 @@ def edges_of(flow: AnyFlow) -> list[tuple[str, str, str]]:
     return [(e.source_node_id, e.target_node_id, e.trigger_rule) for e in flow.build().edges]
 
 
-def test_what_is_built_is_what_the_host_takes() -> None:
+def test_a_built_workflow_is_valid_for_the_host() -> None:
     registry = builtin_registry()
     registry.add(shout.__wopr_node__)  # type: ignore[attr-defined]  # set by the decorator
 
@@ -59,7 +59,7 @@ def test_inputs_become_variables_with_their_types_and_defaults() -> None:
     assert variables["priority"].default_value == 1
 
 
-def test_an_input_of_several_kinds_takes_any_of_them_and_is_not_declared() -> None:
+def test_an_input_of_several_types_is_not_declared() -> None:
     @dataclass
     class Either:
         value: str | int
@@ -70,7 +70,7 @@ def test_an_input_of_several_kinds_takes_any_of_them_and_is_not_declared() -> No
     assert flow.build().variables == []
 
 
-def test_every_way_of_writing_an_edge_is_the_edge_of_the_protocol() -> None:
+def test_every_notation_of_an_edge_gives_the_protocol_s_edge() -> None:
     flow = Workflow("ways")
     a, b, c, d, e = (flow.add(name, "core.noop") for name in "abcde")
 
@@ -89,7 +89,7 @@ def test_every_way_of_writing_an_edge_is_the_edge_of_the_protocol() -> None:
     ]
 
 
-def test_a_chain_leads_from_all_nodes_of_a_group_on() -> None:
+def test_a_join_has_an_edge_from_every_node_of_a_group() -> None:
     flow = Workflow("chain")
     a, b, c, d = (flow.add(name, "core.noop") for name in "abcd")
 
@@ -117,7 +117,7 @@ def test_then_is_the_same_as_the_arrow() -> None:
     ]
 
 
-def test_a_condition_stands_on_its_edge() -> None:
+def test_a_condition_is_stored_on_its_edge() -> None:
     flow = Workflow("condition")
     a, b = flow.add("a", "core.noop"), flow.add("b", "core.noop")
 
@@ -137,7 +137,7 @@ def test_two_edges_between_the_same_nodes_have_different_ids() -> None:
     assert [edge.id for edge in flow.build().edges] == ["a-b", "a-b-2"]
 
 
-def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
+def test_a_cycle_without_a_loop_node_is_refused_with_its_node_names() -> None:
     flow = Workflow("cycle")
     a, b = flow.add("a", "core.noop"), flow.add("b", "core.noop")
 
@@ -156,30 +156,33 @@ def test_a_cycle_without_a_loop_is_refused_by_its_names() -> None:
         (lambda flow: flow.add("x", "core.dely"), "node x: there is no node type 'core.dely'"),
         (
             lambda flow: flow.add("x", "acme.block"),
-            "node x: there is no node type 'acme.block': for a type of your own, pass the function "
-            "that is declared with @node",
+            "node x: there is no node type 'acme.block': for your own node type, pass the "
+            "function declared with @node",
         ),
         (lambda flow: flow.add("x", faults_of), "node x: faults_of is not declared with @node"),
-        (lambda flow: flow.add("x", CLERK), "is an agent: its nodes are added with `agent(...)`"),
-        (lambda flow: flow.add("x", flow), "one within another is added with `sub(...)`"),
-        (lambda flow: flow.add("x", lookup), "node x: lookup is a tool: it is given to an agent"),
-        (lambda flow: flow.add("loud", "core.noop"), "node 'loud' is there already"),
+        (lambda flow: flow.add("x", CLERK), "is an agent: use `agent(...)` to add a node for it"),
+        (lambda flow: flow.add("x", flow), "use `sub(...)` to run it in another workflow"),
+        (
+            lambda flow: flow.add("x", lookup),
+            "node x: lookup is a tool: use it in the `tools` of an agent",
+        ),
+        (lambda flow: flow.add("loud", "core.noop"), "there already is a node 'loud'"),
         (lambda flow: flow.nodes["loud"]["txt"], "there is no output 'txt': did you mean 'text'?"),
         (lambda flow: flow.nodes["review"]["artefact"], "did you mean 'artifact'?"),
-        (lambda flow: flow.variable("text", str), "variable 'text' is there already"),
+        (lambda flow: flow.variable("text", str), "there already is a variable 'text'"),
         (
             lambda flow: flow.nodes["loud"] >> Workflow("other").add("far", "core.noop"),
             "edge loud >> far: node 'far' belongs to another workflow",
         ),
-        (lambda flow: flow.nodes["loud"] >> "review", "edge from loud: 'review' is no node"),
-        (lambda flow: flow.nodes["loud"] >> [None], "edge from loud: None is no node"),
+        (lambda flow: flow.nodes["loud"] >> "review", "edge from loud: 'review' is not a node"),
+        (lambda flow: flow.nodes["loud"] >> [None], "edge from loud: None is not a node"),
         (
             lambda flow: flow.agent("x", "acme.clerk", prompt="Hi"),
-            "node x: 'acme.clerk' is no agent",
+            "node x: 'acme.clerk' is not an agent",
         ),
     ],
 )
-def test_what_does_not_exist_fails_where_it_is_written(
+def test_a_missing_name_fails_where_it_is_written(
     spoil: Callable[[AnyFlow], object], named: str
 ) -> None:
     flow = desk()
@@ -190,23 +193,23 @@ def test_what_does_not_exist_fails_where_it_is_written(
     assert named in str(refused.value)
 
 
-def test_a_missing_an_unknown_and_a_mistyped_input_are_named_at_once() -> None:
+def test_missing_unknown_and_mistyped_inputs_are_named_together() -> None:
     flow = Workflow("wrong", inputs=Ticket)
     flow.add("silent", shout)
     flow.add("odd", shout, text=flow.inputs.priority, mark=3)
 
     assert faults_of(flow) == (
         "node silent: input 'text' is missing",
-        "node odd: input 'text' wants string, and is given number",
-        "node odd: input 'mark' is not one of it: did you mean 'marks'?",
+        "node odd: input 'text' must be string, not number",
+        "node odd: input 'mark' does not exist: did you mean 'marks'?",
     )
 
 
-def test_a_prompt_that_is_no_text_is_named_before_it_runs() -> None:
+def test_a_prompt_that_is_not_text_is_refused_before_the_run() -> None:
     flow = Workflow("wrong", inputs=Ticket)
     flow.agent("ask", Agent("acme.clerk", model="a:b"), prompt=flow.inputs.priority)
 
-    assert faults_of(flow) == ("node ask: input 'prompt' wants string, and is given number",)
+    assert faults_of(flow) == ("node ask: input 'prompt' must be string, not number",)
 
 
 def test_an_output_of_the_wrong_type_is_named() -> None:
@@ -215,17 +218,17 @@ def test_an_output_of_the_wrong_type_is_named() -> None:
     end = flow.end(text=loud["length"])
     loud >> end
 
-    assert faults_of(flow) == ("node end: output 'text' wants string, and is given number",)
+    assert faults_of(flow) == ("node end: output 'text' must be string, not number",)
 
 
-def test_outputs_that_no_node_gives_are_named() -> None:
+def test_outputs_that_no_node_returns_are_named() -> None:
     flow = Workflow("wrong", outputs=Reply)
     flow.add("a", "core.noop")
 
-    assert faults_of(flow) == ("outputs are Reply, and no end() gives them",)
+    assert faults_of(flow) == ("outputs are Reply, but no end() sets them",)
 
 
-def test_a_value_of_a_node_that_does_not_come_before_is_refused_with_the_edge_to_write() -> None:
+def test_a_value_of_a_node_that_is_not_upstream_is_refused_with_the_missing_edge() -> None:
     flow = Workflow("order", inputs=Ticket)
     first = flow.add("first", shout, text=flow.inputs.text)
     flow.add("second", "core.identity", text=first["text"])
@@ -243,7 +246,7 @@ def test_a_value_of_another_workflow_is_refused() -> None:
     assert faults_of(flow) == ("node second: input 'text' reads 'loud' of another workflow",)
 
 
-def test_conditions_and_expressions_are_read_for_nodes_and_outputs_that_are_not_there() -> None:
+def test_conditions_and_expressions_are_checked_for_missing_nodes_and_outputs() -> None:
     flow = desk()
     loud, end = flow.nodes["loud"], flow.nodes["end"]
     loud.when("outputs.lenght > 3 && nodes.lout.length > 3") >> end
@@ -256,7 +259,7 @@ def test_conditions_and_expressions_are_read_for_nodes_and_outputs_that_are_not_
     )
 
 
-def test_a_condition_that_cannot_be_read_is_refused() -> None:
+def test_an_invalid_condition_is_refused() -> None:
     flow = Workflow("syntax")
     a, b = flow.add("a", "core.noop"), flow.add("b", "core.noop")
     a.when("1 +") >> b
@@ -266,7 +269,7 @@ def test_a_condition_that_cannot_be_read_is_refused() -> None:
     assert fault.startswith("edges.0.condition: expression")
 
 
-def test_a_config_that_the_node_type_does_not_take_is_named_with_its_node() -> None:
+def test_an_invalid_config_is_reported_with_its_node() -> None:
     flow = Workflow("config")
     flow.add("wait", "core.delay", config={"ms": "soon"})
 
@@ -289,7 +292,7 @@ def test_a_part_of_an_object_is_read_by_its_members() -> None:
         flow.inputs.shop["txt"]
 
 
-def test_a_sub_workflow_is_checked_against_the_inputs_of_its_child_and_comes_with_it() -> None:
+def test_a_child_workflow_is_included_and_its_inputs_are_checked() -> None:
     flow = Workflow("parent")
     flow.sub("child", desk(), customer="Ada")
 
@@ -310,7 +313,7 @@ def test_a_child_sets_variables_of_its_parent() -> None:
     assert built["nodes"][1]["inputs"]["text"] == {"type": "variable", "variableName": "said"}
 
 
-def test_questions_and_their_answers_are_a_gate() -> None:
+def test_questions_become_a_clarification_node() -> None:
     flow = Workflow("questions")
     ask = flow.ask("which", colour="Which colour?")
     end = flow.end(colour=ask["answers"]["colour"])
@@ -321,7 +324,7 @@ def test_questions_and_their_answers_are_a_gate() -> None:
     }
 
 
-def test_a_version_of_its_own_is_kept_and_settings_too() -> None:
+def test_an_explicit_version_and_settings_are_kept() -> None:
     flow = Workflow("settled", version="7", settings=WorkflowSettings(timeout=1000))
     flow.add("a", "core.noop")
 
@@ -330,7 +333,7 @@ def test_a_version_of_its_own_is_kept_and_settings_too() -> None:
     assert (built.version, built.settings.timeout) == ("7", 1000)
 
 
-def test_without_a_version_the_content_is_the_version() -> None:
+def test_without_a_version_the_content_hash_is_the_version() -> None:
     one, other = desk(), desk()
     other.add("more", "core.noop")
 
@@ -347,16 +350,16 @@ def test_the_same_workflow_as_json_is_the_same_workflow() -> None:
 def test_inputs_of_a_run_are_checked_before_it_starts() -> None:
     flow = desk()
 
-    assert flow.given(Ticket("Ada", "hello")) == {
+    assert flow.inputs_json(Ticket("Ada", "hello")) == {
         "customer": "Ada",
         "text": "hello",
         "priority": 1,
     }
     with pytest.raises(WorkflowError, match="missing required field `text`"):
-        flow.given({"customer": "Ada"})
+        flow.inputs_json({"customer": "Ada"})
 
 
-def test_the_result_of_a_node_function_is_known_by_its_type() -> None:
+def test_the_result_of_a_node_function_has_its_declared_type() -> None:
     flow = desk()
 
     assert set(Shouted.__struct_fields__) == flow.nodes["loud"].outputs["properties"].keys()

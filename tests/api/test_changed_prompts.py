@@ -1,4 +1,4 @@
-"""A replay where the program says something else to the model than the run did."""
+"""A replay with another prompt than the run had."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 
 
 def desk(*, told: str) -> Workflow[dict[str, Any], dict[str, Any]]:
-    """An agent with one tool, of which the model is told this."""
+    """Return an agent with one tool of this description."""
 
     @tool(name="look_up", description=told)
     async def look_up(order: str) -> str:
@@ -28,7 +28,7 @@ def desk(*, told: str) -> Workflow[dict[str, Any], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("told", ["Find an order.", "Find an order, and say when it comes."])
-async def test_what_the_model_would_now_be_told_of_a_tool_is_compared_and_it_is_not_asked(
+async def test_a_replay_compares_a_changed_tool_prompt_without_a_model_call(
     told: str, tmp_path: Path
 ) -> None:
     models = scripted(call("look_up", order="7"), say("It is on its way."))
@@ -44,5 +44,5 @@ async def test_what_the_model_would_now_be_told_of_a_tool_is_compared_and_it_is_
     assert (before.status, after.status) == ("completed", "completed")
     assert after.outputs == before.outputs
     assert types.count("replay.diverged") == (told != "Find an order.")
-    # Two steps of the script were taken by the run; a third would fail.
+    # The run used two steps of the script; a third would fail.
     assert len(models.requests) == 2

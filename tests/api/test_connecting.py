@@ -10,9 +10,7 @@ import pytest
 
 import wopr
 from wopr import HostRefused, HostUnreachable, connect
-from wopr.api.connection import Connection
-from wopr.api.events import read_event
-from wopr.api.stream import Frame
+from wopr.api.events import Frame, read_event
 
 pytestmark = pytest.mark.anyio
 
@@ -42,30 +40,32 @@ def note(url: str, text: str = "") -> None:
 
 
 async def used(url: str | None = None, key: str | None = None) -> tuple[str, str | None]:
-    """The address and the key of one request."""
+    """Return the address and the key of one request."""
     transport, asked = answering(httpx.Response(200, json={"items": []}))
     async with connect(url, key, transport=transport) as host:
         await host.runs()
     return str(asked[0].url.copy_with(path="/", query=None)), asked[0].headers.get("authorization")
 
 
-async def test_without_anything_it_is_the_host_of_this_machine() -> None:
+async def test_the_default_host_is_the_local_one() -> None:
     assert await used() == ("http://127.0.0.1:8642/", None)
 
 
-async def test_what_the_host_left_in_this_directory_is_found() -> None:
+async def test_the_connection_file_in_the_directory_is_used() -> None:
     note("http://127.0.0.1:9000")
 
     assert await used() == ("http://127.0.0.1:9000/", "Bearer noted")
 
 
-async def test_a_key_that_was_noted_for_one_host_is_not_sent_to_another() -> None:
+async def test_a_key_stored_for_one_host_is_not_sent_to_another() -> None:
     note("http://127.0.0.1:9000")
 
     assert await used("https://example.org") == ("https://example.org/", None)
 
 
-async def test_the_environment_comes_before_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_takes_precedence_over_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     note("http://127.0.0.1:9000")
     monkeypatch.setenv("WOPR_URL", "http://127.0.0.1:9001")
     monkeypatch.setenv("WOPR_API_KEY", "from-environment")
@@ -73,13 +73,13 @@ async def test_the_environment_comes_before_the_file(monkeypatch: pytest.MonkeyP
     assert await used() == ("http://127.0.0.1:9001/", "Bearer from-environment")
 
 
-async def test_a_file_that_cannot_be_read_is_as_good_as_none() -> None:
+async def test_an_unreadable_file_is_ignored() -> None:
     note("http://127.0.0.1:9000", text="{")
 
     assert await used() == ("http://127.0.0.1:8642/", None)
 
 
-async def test_a_host_that_is_not_there_is_told_by_its_address() -> None:
+async def test_an_unreachable_host_is_reported_with_its_address() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
@@ -87,30 +87,30 @@ async def test_a_host_that_is_not_there_is_told_by_its_address() -> None:
         with pytest.raises(HostUnreachable, match=r"cannot reach http://h/?: refused") as away:
             await host.runs()
 
-    assert away.value.is_passing
+    assert away.value.is_transient
 
 
-async def test_an_answer_that_is_no_envelope_is_told_by_its_status() -> None:
+async def test_an_answer_without_an_error_envelope_is_reported_with_its_status() -> None:
     transport, _ = answering(httpx.Response(502, text="<html>"))
 
     async with connect("http://h", transport=transport) as host:
         with pytest.raises(
-            HostRefused, match="answered 502 Bad Gateway, and not as an OpenWOP host"
+            HostRefused, match="responded 502 Bad Gateway, which is not an OpenWOP error"
         ) as refused:
             await host.runs()
 
-    assert (refused.value.code, refused.value.is_passing) == ("bad_answer", True)
+    assert (refused.value.code, refused.value.is_transient) == ("bad_answer", True)
 
 
-async def test_an_answer_that_is_not_the_protocols_is_no_document() -> None:
+async def test_an_answer_of_another_form_is_not_a_document() -> None:
     transport, _ = answering(httpx.Response(200, text="[]"))
 
     async with connect("http://h", transport=transport) as host:
-        with pytest.raises(HostUnreachable, match="did not answer as an OpenWOP host does"):
+        with pytest.raises(HostUnreachable, match="is not an OpenWOP response"):
             await host.runs()
 
 
-async def test_a_stream_that_breaks_off_is_taken_up_where_it_was() -> None:
+async def test_a_broken_stream_is_resumed_where_it_stopped() -> None:
     first = 'id: 0\nevent: run.started\ndata: {"type":"run.started","sequence":0}\n\n'
     second = 'id: 1\nevent: run.completed\ndata: {"type":"run.completed","sequence":1}\n\n'
     snapshot = {"runId": "r1", "workflowId": "w", "status": "running"}
@@ -127,18 +127,18 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was() -> None:
     assert asked[2].headers["last-event-id"] == "0"
 
 
-async def test_a_stream_that_is_refused_is_not_asked_for_again() -> None:
+async def test_a_refused_stream_is_not_requested_again() -> None:
     envelope = {"error": "not_found", "message": "there is no run"}
     transport, asked = answering(httpx.Response(404, json=envelope))
 
-    async with httpx.AsyncClient(base_url="http://h", transport=transport) as http:
+    async with connect("http://h", transport=transport) as host:
         with pytest.raises(HostRefused, match="there is no run"):
-            [frame async for frame in Connection(http).frames("r1", mode="debug", after=None)]
+            [event async for event in host.run("r1").events()]
 
     assert len(asked) == 1
 
 
-def test_a_frame_that_is_no_event_of_the_log_is_a_notice() -> None:
+def test_a_frame_that_is_not_a_log_event_is_a_notice() -> None:
     notice = read_event(Frame("run.annotated", b'{"annotationId":"a"}'))
 
     assert (notice.type, notice.payload, notice.data) == (
@@ -150,7 +150,7 @@ def test_a_frame_that_is_no_event_of_the_log_is_a_notice() -> None:
         read_event(Frame("run.annotated", b"{"))
 
 
-def test_importing_the_package_imports_no_part_of_it() -> None:
+def test_importing_the_package_imports_no_submodule() -> None:
     code = "import sys, wopr; print(sorted(m for m in sys.modules if m.startswith('wopr')))"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

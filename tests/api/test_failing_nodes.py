@@ -1,4 +1,4 @@
-"""What a run says of nodes whose tasks fail, and of settings on every kind of node."""
+"""Errors of nodes whose tasks fail, and settings on every kind of node."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def _failure(kind: object) -> RunFailed:
     return failed.value
 
 
-async def test_an_exception_of_a_task_group_keeps_its_code_and_message() -> None:
+async def test_an_exception_group_keeps_its_code_and_message() -> None:
     failure = await _failure(one_fails)
 
     assert failure.code == "declined"
@@ -60,7 +60,7 @@ async def test_an_exception_of_a_task_group_keeps_its_code_and_message() -> None
     assert failure.details == {}
 
 
-async def test_several_exceptions_are_reported_by_the_first_with_all_of_them_in_details() -> None:
+async def test_several_exceptions_are_reported_as_the_first_with_all_in_details() -> None:
     failure = await _failure(several_fail)
 
     assert failure.code == "sold_out"
@@ -73,7 +73,7 @@ async def test_several_exceptions_are_reported_by_the_first_with_all_of_them_in_
     }
 
 
-def test_every_kind_of_node_takes_settings() -> None:
+def test_every_kind_of_node_accepts_settings() -> None:
     agent = Agent("acme.desk.agent", model="test:model")
     child = Workflow("child")
     child.end()
@@ -100,7 +100,7 @@ def test_settings_of_another_type_are_refused_where_they_are_given() -> None:
         flow.add("a", "core.noop", settings={"maxRetries": 2})  # type: ignore[arg-type]  # on purpose
 
 
-async def test_a_plain_function_that_fails_is_tried_again_as_its_settings_say() -> None:
+async def test_a_plain_function_that_fails_is_retried_by_its_settings() -> None:
     attempts: list[int] = []
 
     @node("local.flaky")

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from wopr.api.filters import InboxFilters, RunFilters
+from wopr.api.host import InboxFilters, RunFilters
 from wopr.http.app import OPERATIONS
 from wopr.testing import memory_host
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize(
     ("kind", "operation"), [(RunFilters, "listRuns"), (InboxFilters, "listInterrupts")]
 )
-def test_filters_are_those_of_the_wire(kind: type[object], operation: str) -> None:
+def test_filters_match_those_of_the_protocol(kind: type[object], operation: str) -> None:
     [listing] = [each for each in OPERATIONS if each.name == operation]
 
     assert set(kind.__annotations__) == {parameter.name for parameter in listing.parameters}
 
 
-async def test_a_filter_that_there_is_not_is_refused_and_not_passed_over() -> None:
+async def test_an_unknown_filter_is_refused() -> None:
     wrong = cast("RunFilters", {"stauts": "failed"})
 
     async with memory_host() as host:
@@ -28,7 +28,7 @@ async def test_a_filter_that_there_is_not_is_refused_and_not_passed_over() -> No
             await host.runs(**wrong)
 
 
-async def test_a_list_can_be_cut_short() -> None:
+async def test_a_list_can_be_limited() -> None:
     async with memory_host() as host:
         for name in ("Ada", "Grace"):
             await (await host.start("hello", {"name": name})).result()

@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.api.desk import Reply, Ticket, desk, shout
 from wopr import Event, Host, HostRefused, RunCancelled, RunFailed, RunView, Workflow
 from wopr.api.errors import HostError
-from wopr.protocol.payloads.run import RunStarted
+from wopr.protocol.events.run import RunStarted
 from wopr.protocol.runs import RunSnapshot
 from wopr.testing import Clock, memory_host
 
@@ -28,7 +28,7 @@ async def host() -> AsyncIterator[Host]:
         yield running
 
 
-async def test_a_run_waits_for_its_approval_and_gives_a_typed_result(host: Host) -> None:
+async def test_a_run_waits_for_its_approval_and_returns_a_typed_result(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     waiting = await run.settled()
     [wait] = await run.waits()
@@ -53,7 +53,7 @@ async def test_events_are_typed_and_end_with_the_run(host: Host) -> None:
     assert events[-1].is_terminal
 
 
-async def test_events_can_be_taken_up_after_a_sequence(host: Host) -> None:
+async def test_events_can_be_read_from_a_sequence_on(host: Host) -> None:
     run = await host.start("hello", {"name": "Ada"})
     await run.result()
 
@@ -63,7 +63,7 @@ async def test_events_can_be_taken_up_after_a_sequence(host: Host) -> None:
     assert [event.sequence for event in await run.log()][4:] == after
 
 
-async def test_what_is_said_about_a_run_reaches_whoever_follows_it(host: Host) -> None:
+async def test_annotations_of_a_run_reach_its_followers(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     heard: list[str] = []
 
@@ -84,7 +84,7 @@ async def test_what_is_said_about_a_run_reaches_whoever_follows_it(host: Host) -
 async def test_an_annotation_has_exactly_one_signal(host: Host, signals: dict[str, int]) -> None:
     run = await host.start("hello")
 
-    with pytest.raises(ValueError, match="give exactly one of"):
+    with pytest.raises(ValueError, match="set exactly one of"):
         await run.annotate(**signals)  # type: ignore[arg-type]  # the test is about wrong ones
 
 
@@ -109,7 +109,7 @@ async def test_a_cancelled_run_has_no_result(host: Host) -> None:
         await run.result()
 
 
-async def test_a_run_that_was_paused_goes_on_when_it_is_told() -> None:
+async def test_a_paused_run_continues_after_a_resume() -> None:
     clock = Clock()
     flow = Workflow("nap")
     flow.add("sleep", "core.delay", config={"ms": 1000})
@@ -125,7 +125,7 @@ async def test_a_run_that_was_paused_goes_on_when_it_is_told() -> None:
     assert (paused, resumed) == ("paused", "running")
 
 
-async def test_a_branch_goes_another_way_and_a_replay_the_same(host: Host) -> None:
+async def test_a_branch_takes_another_path_and_a_replay_takes_the_same(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     await run.settled()
     await run.answer("accept")
@@ -141,7 +141,7 @@ async def test_a_branch_goes_another_way_and_a_replay_the_same(host: Host) -> No
     assert (await run.diff(branch.id)).diverged_at_seq == 0
 
 
-async def test_a_branch_from_an_event_on_keeps_what_was_before(host: Host) -> None:
+async def test_a_branch_from_an_event_keeps_the_history_before_it(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     await run.settled()
     before = next(event for event in await run.log() if event.type == "node.completed")
@@ -155,11 +155,13 @@ async def test_a_branch_from_an_event_on_keeps_what_was_before(host: Host) -> No
     assert kept[1:] == [event.type for event in await run.log()][1 : before.sequence + 1]
 
 
-async def test_an_answer_that_nobody_waits_for_is_refused_by_name(host: Host) -> None:
+async def test_an_answer_to_a_node_that_does_not_wait_is_refused_by_name(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     await run.settled()
 
-    with pytest.raises(HostError, match="review waits for an answer, and not rewiew"):
+    with pytest.raises(
+        HostError, match=r"node rewiew of run .* does not wait for an answer; waiting: review"
+    ):
         await run.answer("accept", node="rewiew")
 
 
@@ -168,7 +170,7 @@ async def test_a_refusal_of_the_host_has_its_code_and_status(host: Host) -> None
         await host.start("nobody")
 
     assert (refused.value.code, refused.value.status) == ("not_found", 404)
-    assert not refused.value.is_passing
+    assert not refused.value.is_transient
 
 
 async def test_the_same_idempotency_key_starts_one_run(host: Host) -> None:
@@ -179,7 +181,7 @@ async def test_the_same_idempotency_key_starts_one_run(host: Host) -> None:
     assert len(await host.runs(workflowId="hello")) == 1
 
 
-async def test_a_changed_workflow_is_a_new_version_and_going_back_is_another(host: Host) -> None:
+async def test_a_changed_workflow_is_a_new_version_and_reverting_it_is_another(host: Host) -> None:
     changed = desk()
     changed.add("more", "core.noop")
 
@@ -190,13 +192,13 @@ async def test_a_changed_workflow_is_a_new_version_and_going_back_is_another(hos
     assert (await run.snapshot()).workflow_version == versions[-1]
 
 
-async def test_a_document_is_registered_as_it_is(host: Host) -> None:
+async def test_a_document_is_registered_unchanged(host: Host) -> None:
     document = desk().document() | {"version": "mine"}
 
     assert await host.register(document) == "mine"
 
 
-async def test_a_child_is_registered_with_its_parent(host: Host) -> None:
+async def test_a_child_workflow_is_registered_with_its_parent(host: Host) -> None:
     child = Workflow("child", inputs=Ticket)
     child.add("loud", shout, text=child.inputs.text)
     flow = Workflow("parent")
@@ -219,14 +221,14 @@ async def test_workflows_that_start_each_other_are_registered_together(host: Hos
     assert await host.register(other) == await host.register(other)
 
 
-async def test_the_inbox_shows_what_waits(host: Host) -> None:
+async def test_the_inbox_shows_waiting_nodes(host: Host) -> None:
     run = await host.start(desk(), TICKET)
     await run.settled()
 
     assert [item.run_id for item in await host.inbox(kind="approval")] == [run.id]
 
 
-async def test_time_passes_when_the_test_says_so() -> None:
+async def test_a_test_can_advance_the_time() -> None:
     clock = Clock()
     flow = Workflow("tomorrow")
     flow.add("sleep", "core.delay", config={"ms": 86_400_000})
@@ -241,7 +243,7 @@ async def test_time_passes_when_the_test_says_so() -> None:
     assert clock.now.day == 2
 
 
-async def test_what_fails_in_the_block_of_a_host_arrives_as_it_is() -> None:
+async def test_an_exception_in_the_block_of_a_host_is_raised_unchanged() -> None:
     with pytest.raises(AssertionError, match="not so"):
         async with memory_host():
             raise AssertionError("not so")
@@ -255,7 +257,7 @@ async def test_hosts_in_memory_share_nothing() -> None:
             await other.run(run.id).snapshot()
 
 
-async def test_a_view_shows_the_log_to_a_notebook_without_its_markup(host: Host) -> None:
+async def test_in_a_notebook_show_escapes_the_log_s_markup(host: Host) -> None:
     run = await host.start("hello", {"name": "<script>alert(1)</script>"})
     await run.result()
 
@@ -266,7 +268,7 @@ async def test_a_view_shows_the_log_to_a_notebook_without_its_markup(host: Host)
     assert "run.completed" in shown
 
 
-async def test_a_view_is_a_table_in_an_interactive_python(host: Host) -> None:
+async def test_in_interactive_python_show_prints_a_table(host: Host) -> None:
     run = await host.start("hello", {"name": "Ada"})
     await run.result()
 
@@ -277,7 +279,7 @@ async def test_a_view_is_a_table_in_an_interactive_python(host: Host) -> None:
     assert "run.completed" in shown[-1]
 
 
-def test_a_view_shows_the_log_to_a_terminal_without_its_escapes() -> None:
+def test_in_a_terminal_show_removes_escapes_from_the_log() -> None:
     snapshot = RunSnapshot(run_id="r1", workflow_id="w\x1b[2J", status="completed")
     event = Event(type="log.appended", sequence=0, payload={"message": "\x1b]0;gone\x07"})
     console = Console(width=200, record=True)
@@ -290,7 +292,7 @@ def test_a_view_shows_the_log_to_a_terminal_without_its_escapes() -> None:
     assert "log.appended" in captured.get()
 
 
-async def test_a_data_frame_needs_the_extra_and_says_so(
+async def test_a_data_frame_without_the_extra_names_the_extra(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -301,7 +303,7 @@ async def test_a_data_frame_needs_the_extra_and_says_so(
 
 
 class Frame(dict[str, Any]):
-    """As much of a data frame as a log needs."""
+    """The part of a pandas data frame that a log needs."""
 
     def __init__(self, rows: list[dict[str, object]]) -> None:
         super().__init__({name: [row[name] for row in rows] for name in rows[0]})
@@ -335,7 +337,7 @@ async def test_a_host_in_memory_leaves_no_file_behind(
     assert os.listdir(tmp_path) == []
 
 
-async def test_the_result_of_a_run_has_large_values_in_full(host: Host) -> None:
+async def test_the_result_of_a_run_contains_large_values_in_full(host: Host) -> None:
     flow = desk()
     text = "large " * 100_000
     run = await host.start(flow, Ticket("Ada", text))

@@ -1,4 +1,4 @@
-"""Models of pydantic are types like any other: of tools, inputs, outputs, answers and node functions."""
+"""Pydantic models as types of tools, inputs, outputs, answers and node functions."""
 
 from __future__ import annotations
 
@@ -99,27 +99,27 @@ async def test_models_are_config_inputs_and_outputs_of_a_node_function() -> None
         assert await run.result() == Parcel(weight=2.0)
 
 
-async def test_a_member_that_a_model_lacks_is_named_before_it_runs() -> None:
+async def test_a_missing_member_of_a_model_is_named_before_the_run() -> None:
     flow = Workflow("scale", inputs=Order)
 
     with pytest.raises(WorkflowError, match="there is no 'nubmer': did you mean 'number'"):
         _ = flow.inputs.nubmer
 
 
-async def test_inputs_that_a_model_refuses_are_named_by_field() -> None:
+async def test_values_that_a_model_refuses_are_reported_by_field() -> None:
     flow = Workflow("parcel", inputs=Parcel)
     flow.add("a", "core.noop")
 
     with pytest.raises(WorkflowError, match="weight: Input should be greater than 0"):
-        flow.given({"weight": -1})
+        flow.inputs_json({"weight": -1})
 
 
-def test_a_model_that_contains_itself_is_refused_by_its_name() -> None:
+def test_a_recursive_model_is_refused_by_its_name() -> None:
     with pytest.raises(WorkflowError, match="output: Chain contains itself"):
         Agent("acme.desk.clerk", model=MODEL, output=Chain)
 
 
-def test_a_hint_of_what_a_tool_returns_need_not_be_there_at_run_time() -> None:
+def test_the_type_of_a_tool_s_result_may_be_imported_for_type_checking_only() -> None:
     @tool
     def orders(customer: str) -> Sequence[str]:
         """List orders."""
@@ -128,7 +128,7 @@ def test_a_hint_of_what_a_tool_returns_need_not_be_there_at_run_time() -> None:
     assert orders("ada") == ["ada"]
 
 
-def test_a_hint_that_cannot_be_read_is_named_with_its_tool() -> None:
+def test_an_unreadable_type_hint_is_reported_with_its_tool() -> None:
     def orders(wanted: Sequence[str]) -> None: ...
 
     with pytest.raises(TypeError, match=r"tool orders: .*'Sequence' is not defined"):

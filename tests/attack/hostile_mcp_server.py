@@ -1,7 +1,4 @@
-"""An MCP server, over its standard streams, whose tools have hostile schemas.
-
-`plain` is the one that can be used.
-"""
+"""An MCP server over stdio whose tools have hostile schemas. Only `plain` can be used."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from mcp_types import (
     Tool,
 )
 
-from tests.wire.schemas import bomb
+from tests.support.schemas import expanding_schema
 from wopr.protocol.documents import JsonObject
 
 ANY: JsonObject = {"type": "object"}
-# The time to find that the text below does not match doubles with each character.
+# The time to detect that the text below does not match doubles with each character.
 BACKTRACKING: JsonObject = {
     "type": "object",
     "properties": {"text": {"type": "string", "pattern": "^(?=(a+)+$)"}},
@@ -30,8 +27,8 @@ BACKTRACKING: JsonObject = {
 TEXT: JsonObject = {"type": "object", "properties": {"text": {"type": "string"}}}
 TOOLS: dict[str, tuple[JsonObject, JsonObject]] = {
     "plain": (ANY, TEXT),
-    "input": (ANY | bomb(), ANY),
-    "output": (ANY, ANY | bomb()),
+    "input": (ANY | expanding_schema(), ANY),
+    "output": (ANY, ANY | expanding_schema()),
     "pattern": (ANY, BACKTRACKING),
     "liar": (ANY, {"type": "object", "properties": {"text": {"type": "integer"}}}),
 }
@@ -51,7 +48,7 @@ async def list_tools(ctx: Context, params: PaginatedRequestParams | None) -> Lis
 
 
 async def call_tool(ctx: Context, params: CallToolRequestParams) -> CallToolResult:
-    """Return the same for each tool."""
+    """Return the same result for each tool."""
     return CallToolResult(content=[], structured_content=RESULT)
 
 

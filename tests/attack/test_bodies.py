@@ -1,4 +1,4 @@
-"""Large request bodies: complete ones count until they are answered, at every door."""
+"""Large request bodies: complete ones count until they are answered, on every route."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.attack.attacked import MALLORY, AttackedHost, HonestClient, attacked
-from tests.wire.sockets import RawConnection, request
+from tests.attack.attacked_host import MALLORY, AttackedHost, HonestClient, attacked
+from tests.support.sockets import RawConnection, request
 
 BODIES = 100
 BODY_BYTES = 3_900_000
@@ -16,7 +16,7 @@ BODY_BYTES = 3_900_000
 MOST_GROWTH_MIB = 450.0
 
 
-def test_complete_bodies_of_one_key_take_a_bounded_amount_of_memory(tmp_path: Path) -> None:
+def test_complete_bodies_of_one_key_use_bounded_memory(tmp_path: Path) -> None:
     document = {
         "workflowId": "conformance-identity",
         "inputs": {"payload": {"x": "x" * BODY_BYTES}},

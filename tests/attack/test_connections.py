@@ -1,4 +1,4 @@
-"""Finding 4: a client without a key must not take the service from clients that have one."""
+"""Finding 4: a client without a key must not block clients that have one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from threading import Event, Thread
 
 import pytest
 
-from tests.attack.attacked import MALLORY, AttackedHost, HonestClient, attacked
-from tests.wire.sockets import RawConnection, request
+from tests.attack.attacked_host import MALLORY, AttackedHost, HonestClient, attacked
+from tests.support.sockets import RawConnection, request
 
 KIB = 1024
 HALF_HEAD = "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "
-# Few, so that the attack is small; the same code works on the defaults.
+# Small limits, so that the attack is small; the same code works with the defaults.
 LIMITS = {"WOPR_MAX_UNAUTHENTICATED_CONNECTIONS": "200", "WOPR_MAX_CONNECTIONS": "400"}
 MOST_GROWTH_MIB = 100.0
 PAUSE_SECONDS = 0.05
@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.05
 
 @contextmanager
 def _held(host: AttackedHost, sent: bytes, count: int) -> Iterator[list[RawConnection]]:
-    """Open connections that have sent something and never end it."""
+    """Open connections with incomplete requests."""
     with ExitStack() as stack:
         yield [stack.enter_context(RawConnection(host)).send(sent) for _ in range(count)]
 
@@ -38,7 +38,7 @@ HALF_SENT: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("sent", HALF_SENT.values(), ids=HALF_SENT)
-def test_half_sent_requests_take_nothing_from_others(tmp_path: Path, sent: bytes) -> None:
+def test_incomplete_requests_do_not_delay_other_clients(tmp_path: Path, sent: bytes) -> None:
     with attacked(tmp_path, **LIMITS, WOPR_MAX_IN_FLIGHT="50") as host:
         with HonestClient(host) as honest, _held(host, sent, 600) as held:
             honest.wait_for_round()
@@ -52,7 +52,7 @@ def test_half_sent_requests_take_nothing_from_others(tmp_path: Path, sent: bytes
         host.kill_and_recover()
 
 
-def test_half_sent_bodies_of_a_valid_key_take_nothing_from_others(tmp_path: Path) -> None:
+def test_incomplete_bodies_with_a_valid_key_do_not_delay_other_clients(tmp_path: Path) -> None:
     head = request("/v1/runs", "Content-Length: 800", method="POST", key=MALLORY)
     variables = {"WOPR_MAX_IN_FLIGHT": "50", "WOPR_BODY_GRACE_SECONDS": "2"}
     with attacked(tmp_path, **variables) as host:
@@ -65,7 +65,7 @@ def test_half_sent_bodies_of_a_valid_key_take_nothing_from_others(tmp_path: Path
         assert honest.growth_mib < MOST_GROWTH_MIB
 
 
-def test_an_address_that_opens_connections_without_end_is_told_to_stop(tmp_path: Path) -> None:
+def test_an_address_with_too_many_connections_is_refused_with_429(tmp_path: Path) -> None:
     variables = LIMITS | {"WOPR_MAX_CONNECTIONS_PER_ADDRESS": "100"}
     with attacked(tmp_path, **variables) as host:
         with HonestClient(host) as honest, _held(host, HALF_HEAD.encode(), 101) as held:
@@ -113,7 +113,7 @@ ATTACKS = [_endless_head, _endless_body, _many_headers, _small_chunks, _endless_
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_clients_that_send_without_end_take_nothing_from_others(
+def test_clients_that_send_continuously_do_not_delay_others(
     tmp_path: Path, attack: Callable[[AttackedHost], None]
 ) -> None:
     is_over = Event()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.attack.attacked import MIB, HonestClient, attacked
-from tests.wire.definitions import fresh, from_variable, node, variable, workflow
+from tests.attack.attacked_host import MIB, HonestClient, attacked
+from tests.support.definitions import fresh, from_variable, node, variable, workflow
 
 
-def test_a_workflow_that_doubles_a_variable_fails_and_says_why(tmp_path: Path) -> None:
+def test_a_workflow_that_doubles_a_variable_fails_with_the_reason(tmp_path: Path) -> None:
     config = {"name": "v", "expression": "variables.v + variables.v"}
     nodes = [node(f"n{n}", "core.setVariable", config=config) for n in range(18)]
     start = variable("v", defaultValue="x" * 1024)
@@ -28,7 +28,9 @@ def test_a_workflow_that_doubles_a_variable_fails_and_says_why(tmp_path: Path) -
         host.kill_and_recover()
 
 
-def test_a_large_value_that_passes_many_nodes_leaves_the_host_to_others(tmp_path: Path) -> None:
+def test_a_large_value_passed_through_many_nodes_does_not_delay_other_clients(
+    tmp_path: Path,
+) -> None:
     passed = {"v": from_variable("v")}
     nodes = [node(f"n{n}", "core.identity", inputs=passed) for n in range(20)]
     definition = workflow(nodes, id=fresh("pass"), variables=[variable("v", "array")])

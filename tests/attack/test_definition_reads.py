@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from tests.attack.attacked import MALLORY_VIEWER, AttackedHost, HonestClient, attacked
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
+from tests.attack.attacked_host import MALLORY_VIEWER, AttackedHost, HonestClient, attacked
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
 
 DEFINITIONS = 60
 AT_ONCE = 20

@@ -1,19 +1,19 @@
-"""A workflow that calls itself twice must not fill the host."""
+"""A workflow that calls itself twice must not exhaust the host."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.attack.attacked import HonestClient, attacked
-from tests.fault.hosts import eventually
-from tests.wire.client import TERMINAL, Wire
-from tests.wire.definitions import delay, fresh, node, workflow
+from tests.attack.attacked_host import HonestClient, attacked
+from tests.support.client import TERMINAL, Wire
+from tests.support.definitions import delay, fresh, node, workflow
+from tests.support.eventually import eventually
 from wopr.protocol.documents import JsonObject
 
 MOST = 300
 
 
-def test_a_workflow_that_calls_itself_twice_is_stopped_and_says_why(tmp_path: Path) -> None:
+def test_a_workflow_that_calls_itself_twice_is_stopped_with_the_reason(tmp_path: Path) -> None:
     with attacked(tmp_path, WOPR_MAX_DESCENDANTS=str(MOST)) as host, host.client() as mallory:
         own = fresh("bomb")
         calls = [
@@ -33,7 +33,7 @@ def test_a_workflow_that_calls_itself_twice_is_stopped_and_says_why(tmp_path: Pa
         host.kill_and_recover()
 
 
-def test_a_tenant_that_starts_runs_without_end_is_refused_and_the_others_are_not(
+def test_a_tenant_that_starts_runs_continuously_is_refused_and_others_are_not(
     tmp_path: Path,
 ) -> None:
     with attacked(tmp_path, WOPR_MAX_ACTIVE_RUNS="200") as host, host.client() as mallory:

@@ -1,4 +1,4 @@
-"""The honest client must notice a host that does not serve it."""
+"""The honest client must detect a host that does not serve it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.attacked import AttackedHost, HonestClient, attacked
-from tests.fault.hosts import eventually
+from tests.attack.attacked_host import AttackedHost, HonestClient, attacked
+from tests.support.eventually import eventually
 
 
-def test_an_honest_client_is_content_with_a_host_that_is_not_attacked(tmp_path: Path) -> None:
+def test_the_honest_client_reports_no_fault_without_an_attack(tmp_path: Path) -> None:
     with attacked(tmp_path) as host:
         with HonestClient(host) as honest:
             honest.wait_for_round()
@@ -21,7 +21,7 @@ def test_an_honest_client_is_content_with_a_host_that_is_not_attacked(tmp_path: 
     assert len(honest.runs) >= 2
 
 
-def test_an_honest_client_notices_a_host_that_is_frozen(tmp_path: Path) -> None:
+def test_the_honest_client_detects_a_frozen_host(tmp_path: Path) -> None:
     with attacked(tmp_path) as host:
         with pytest.raises(AssertionError, match="health checks"):
             _freeze(host)

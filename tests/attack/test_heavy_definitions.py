@@ -9,15 +9,15 @@ from pathlib import Path
 
 import httpx
 
-from tests.attack.attacked import (
+from tests.attack.attacked_host import (
     MALLORY,
     MALLORY_VIEWER,
     AttackedHost,
     HonestClient,
     attacked,
 )
-from tests.console.client import Person
-from tests.wire.definitions import edge, node, variable, workflow
+from tests.support.console import Person
+from tests.support.definitions import edge, node, variable, workflow
 from wopr.protocol.documents import JsonObject
 
 GROWTH_MIB = 300
@@ -41,7 +41,7 @@ def conditions(count: int) -> JsonObject:
 
 
 def dense(width: int = 30, layers: int = 10) -> JsonObject:
-    """Layers in which each node leads to all of the next two layers: 15,000 edges and more."""
+    """Return layers in which each node leads to all of the next two: 15,000 edges and more."""
     ids = [[f"n{layer}-{row}" for row in range(width)] for layer in range(layers)]
     edges = [
         edge(one, other)
@@ -68,7 +68,7 @@ def test_a_definition_with_slow_expressions_or_many_edges_is_refused(tmp_path: P
 
 
 def unicode_patterns(channels: int, repetitions: int) -> JsonObject:
-    """Channels whose patterns compile to megabytes: each repetition of a class of letters counts."""
+    """Return channels whose patterns compile to megabytes: each repetition of a class counts."""
     names = [f"c{n}" for n in range(channels)]
     return workflow(
         [node("write", "core.channelWrite", config={"channelName": "c0", "value": "a"})],
@@ -84,7 +84,7 @@ def unicode_patterns(channels: int, repetitions: int) -> JsonObject:
     )
 
 
-def test_patterns_that_compile_to_much_memory_are_refused_while_others_are_served(
+def test_patterns_that_need_much_memory_are_refused_while_others_are_served(
     tmp_path: Path,
 ) -> None:
     with attacked(tmp_path) as host, HonestClient(host) as honest:
@@ -128,19 +128,19 @@ def test_definitions_at_the_limits_are_checked_drawn_and_run_while_others_are_se
         host.kill_and_recover()
 
     assert all(answer.status_code == 200 for answer in checked)
-    assert "too many to draw" in page
+    assert "too many for a" in page
     assert ended["status"] in ("completed", "failed")
     assert honest.growth_mib < GROWTH_MIB
 
 
 def reading(conditions: list[JsonObject]) -> JsonObject:
-    """A node that puts out the list `v`, and edges with these conditions on it to another node."""
+    """Return a node that outputs the list `v`, and edges with these conditions on it."""
     ends = [edge("a", "b", id=f"e{n}", condition=each) for n, each in enumerate(conditions)]
     source = node("a", "core.identity", inputs={"v": {"type": "variable", "variableName": "v"}})
     return workflow([source, node("b")], edges=ends, variables=[variable("v", "array")])
 
 
-def test_many_conditions_on_a_large_list_are_decided_while_others_are_served(
+def test_many_conditions_on_a_large_list_are_evaluated_while_others_are_served(
     tmp_path: Path,
 ) -> None:
     searches = reading([{"type": "contains", "left": "v", "right": -n - 1} for n in range(300)])
@@ -162,7 +162,7 @@ def test_many_conditions_on_a_large_list_are_decided_while_others_are_served(
 
 
 def nested_loops(count: int, exits: int) -> JsonObject:
-    """Loops inside each other that end together, and nodes that follow all of them."""
+    """Return nested loops that end together, and nodes that follow all of them."""
     heads = [f"l{n}" for n in range(count)]
     after = [f"o{n}" for n in range(exits)]
     never = {"type": "equals", "left": "nothing", "right": 1}
@@ -185,7 +185,7 @@ def test_nested_loops_at_the_limit_run_while_others_are_served(tmp_path: Path) -
 
 
 def drawn(host: AttackedHost, workflow_id: str) -> str:
-    """The console's page of a workflow, as a viewer sees it."""
+    """Request the console's page of a workflow as a viewer."""
     with Person(host.url) as browser:
         browser.sign_in(MALLORY_VIEWER)
         return browser.get(f"/workflows/{workflow_id}").raise_for_status().text

@@ -1,4 +1,4 @@
-"""Reads of large runs take turns: a viewer must not stop the host or take its memory."""
+"""Reads of large runs are queued: a viewer must not stop the host or use all its memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.attack.attacked import MALLORY_VIEWER, AttackedHost, HonestClient, attacked
-from tests.wire.client import Wire
-from tests.wire.definitions import node, variable, workflow
+from tests.attack.attacked_host import MALLORY_VIEWER, AttackedHost, HonestClient, attacked
+from tests.support.client import Wire
+from tests.support.definitions import node, variable, workflow
 
 AT_ONCE = 6
 MOST_GROWTH_MIB = 700
 
 
 def _run(mallory: Wire, letter: str) -> str:
-    """A run of 24 nodes that each put out 200 kB: a larger value would be stored once, apart."""
+    """Start a run of 24 nodes that each output 200 kB; a larger value would be stored once."""
     payload = {"type": "variable", "variableName": "payload"}
     nodes = [
         node(f"echo{number}", "core.identity", inputs={"payload": payload}) for number in range(24)
@@ -35,7 +35,7 @@ def _status(host: AttackedHost, path: str) -> int:
 
 
 @pytest.mark.parametrize("read", [":diff?against={b}", "/debug-bundle"])
-def test_reads_of_large_runs_leave_the_host_to_others(tmp_path: Path, read: str) -> None:
+def test_reads_of_large_runs_do_not_delay_other_clients(tmp_path: Path, read: str) -> None:
     with attacked(tmp_path, "--conformance") as host:
         with host.client() as mallory:
             a, b = _run(mallory, "a"), _run(mallory, "b")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import httpx
 
-from tests.attack.attacked import ALICE, AttackedHost, HonestClient, honest_http, new_host
+from tests.attack.attacked_host import ALICE, AttackedHost, HonestClient, honest_http, new_host
 from tests.conftest import Database
-from tests.fault.hosts import eventually
 from tests.fault.test_quarantine import APP, quarantined
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
 
 KILL, SLOW = "mallory-kills", "alice-works"
 
 
-def test_a_run_that_kills_the_process_at_recovery_is_quarantined_and_others_go_on(
+def test_a_run_that_kills_the_process_at_recovery_is_quarantined_and_others_continue(
     tmp_path: Path, new_database: Callable[[], Database]
 ) -> None:
     harmless, app = tmp_path / "harmless", tmp_path / "app.py"
@@ -40,7 +40,7 @@ def attack(host: AttackedHost, harmless: Path) -> None:
         innocent = alice.create(alice.register(workflow([node("a", "good.slow")], id=SLOW)))
     with host.client() as mallory:
         mallory.register(workflow([node("a", "bad.kill")], id=KILL))
-        # The process may end before it has answered.
+        # The process may end before it responds.
         with suppress(httpx.HTTPError):
             mallory.post("/v1/runs", {"workflowId": KILL})
     host.wait_for_exit()

@@ -1,12 +1,12 @@
-"""Text that is made to be slow to redact, or to tell one tenant of another's secrets."""
+"""Text designed to be slow to redact, or to reveal another tenant's secrets."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.attack.attacked import MALLORY, HonestClient, attacked
-from tests.wire.client import Wire
+from tests.attack.attacked_host import MALLORY, HonestClient, attacked
+from tests.support.client import Wire
 from wopr.protocol.documents import Json
 from wopr.security.credential_names import variable_of
 
@@ -14,7 +14,7 @@ KILOBYTES = 36
 MOST_GROWTH_MIB = 200
 ROUNDS = 1
 VALUE = "winter oak river 17"
-# Marks, values, and beginnings of credentials, each as often as it fits into the text.
+# Marks, values, and beginnings of credentials, each repeated to fill the text.
 UNITS = (
     "[REDACTED] ",
     "[REDACTED:",
@@ -26,14 +26,14 @@ UNITS = (
     '"password":"',
     "-----BEGIN ",
 )
-# A request of almost four megabytes for each of these.
+# One request of almost four megabytes for each unit.
 LARGE_BYTES = 3_900_000
 AT_ONCE = 3
 MOST_LARGE_GROWTH_MIB = 600
 LARGE_UNITS = ("://a:b@", "password='", "Basic dXNlcjpw ", "x-api-key: ", "_", "Bearer ")
 
 
-def test_text_that_is_slow_to_redact_does_not_keep_others_waiting(tmp_path: Path) -> None:
+def test_text_that_is_slow_to_redact_does_not_delay_others(tmp_path: Path) -> None:
     secrets = {variable_of("mallory", "vault"): VALUE, variable_of("mallory", "word"): "REDACTED"}
     with attacked(tmp_path, "--conformance", **secrets) as host:
         with HonestClient(host) as honest, host.client() as mallory:
@@ -48,7 +48,7 @@ def test_text_that_is_slow_to_redact_does_not_keep_others_waiting(tmp_path: Path
     assert honest.growth_mib < MOST_GROWTH_MIB
 
 
-def test_large_requests_that_are_slow_to_redact_do_not_keep_others_waiting(tmp_path: Path) -> None:
+def test_many_requests_that_are_slow_to_redact_do_not_delay_others(tmp_path: Path) -> None:
     texts: list[Json] = [unit * (LARGE_BYTES // len(unit)) for unit in LARGE_UNITS]
     many: Json = [*["password"] * (LARGE_BYTES // 13), "password=hunter2hunter2"]
     with attacked(tmp_path, "--conformance") as host:
@@ -86,7 +86,7 @@ def test_guesses_of_another_tenant_s_secret_are_not_confirmed(tmp_path: Path) ->
 
 
 def _write_everywhere(wire: Wire, text: str) -> None:
-    """Send a text where it is stored, and where it is repeated in a refusal."""
+    """Send a text where it is stored, and where a refusal repeats it."""
     taken = wire.http.post(
         "/v1/runs", json={"workflowId": "conformance-identity", "inputs": {"payload": {"x": text}}}
     )

@@ -1,12 +1,12 @@
-"""A tenant that fills the disk with definitions, remembered answers and annotations."""
+"""A tenant that fills the disk with definitions, stored responses and annotations."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.attack.attacked import HonestClient, attacked
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.feedback import path_of
+from tests.attack.attacked_host import HonestClient, attacked
+from tests.support.definitions import fresh, node, workflow
+from tests.support.feedback import path_of
 from wopr.protocol.documents import JsonObject
 
 QUOTA = 5_000_000
@@ -23,7 +23,9 @@ def on_disk(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
-def test_definitions_answers_and_annotations_stay_within_the_stored_bytes(tmp_path: Path) -> None:
+def test_definitions_answers_and_annotations_stay_within_the_quota_of_stored_bytes(
+    tmp_path: Path,
+) -> None:
     with attacked(tmp_path, WOPR_QUOTA_STORED_BYTES=str(QUOTA)) as host:
         with HonestClient(host) as honest, host.client() as wire:
             run_id = wire.create(wire.register(workflow([node("a")])))

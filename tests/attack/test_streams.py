@@ -1,18 +1,18 @@
-"""Open streams must not take the service from others, and readers that never read cost little."""
+"""Open streams must not delay others, and readers that never read must use little memory."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.attack.attacked import MALLORY, AttackedHost, HonestClient, attacked
-from tests.fault.hosts import eventually
-from tests.wire.raw_stream import RawStream, long_log
-from tests.wire.steering import under_way
+from tests.attack.attacked_host import MALLORY, AttackedHost, HonestClient, attacked
+from tests.support.eventually import eventually
+from tests.support.long_runs import under_way
+from tests.support.raw_stream import RawStream, long_run
 
 STREAMS = 700
 READERS = 250
-# What 250 readers of a log of 2 MB may cost the host in all.
+# The memory that 250 readers of a log of 2 MB may use in total.
 MOST_GROWTH_MIB = 100
 
 
@@ -36,7 +36,7 @@ def test_a_tenant_that_opens_hundreds_of_streams_is_refused_and_others_are_serve
                 heads = _open(host, stack, path, STREAMS)
                 refused = mallory.get(path)
                 honest.wait_for_round()
-            # There is room again once the readers are gone.
+            # There is capacity again once the readers are gone.
             eventually(lambda: mallory.get("/v1/runs").status_code == 200)
             mallory.post(f"/v1/runs/{run_id}/cancel")
 
@@ -50,12 +50,10 @@ def test_a_tenant_that_opens_hundreds_of_streams_is_refused_and_others_are_serve
     assert honest.growth_mib < MOST_GROWTH_MIB
 
 
-def test_readers_that_never_read_cost_little_memory_and_are_closed(tmp_path: Path) -> None:
+def test_readers_that_never_read_use_little_memory_and_are_closed(tmp_path: Path) -> None:
     with attacked(tmp_path, "--conformance", WOPR_SEND_TIMEOUT_SECONDS="3") as host:
         with host.client() as mallory:
-            definition, inputs = long_log()
-            run_id = mallory.create(mallory.register(definition), inputs)
-            mallory.finished(run_id)
+            run_id = long_run(mallory)
             path = f"/v1/runs/{run_id}/events?streamMode=debug"
             with HonestClient(host) as honest, ExitStack() as stack:
                 heads = _open(host, stack, path, READERS)

@@ -1,12 +1,12 @@
-"""Requests with very many unknown names, each of which the host would say something about."""
+"""Requests with very many unknown names, each of which the host would report."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.attack.attacked import ALICE, MALLORY, HonestClient, attacked
+from tests.attack.attacked_host import ALICE, MALLORY, HonestClient, attacked
 from tests.attack.test_heavy_definitions import at_once, post
-from tests.wire.definitions import edge, node, variable, workflow
+from tests.support.definitions import edge, node, variable, workflow
 from wopr.protocol.documents import JsonObject
 
 GROWTH_MIB = 300
@@ -14,7 +14,7 @@ ANSWER_BYTES = 100_000
 
 
 def many_texts() -> JsonObject:
-    """A workflow with one input and 20,000 texts that may each read another one."""
+    """Return a workflow with one input and 20,000 texts that may each read another one."""
     config: JsonObject = {"name": "v", "value": ["variables.zzzz"] * 20_000}
     return workflow(
         [node("set", "core.setVariable", config=config)], variables=[variable("v", "array")]
@@ -43,7 +43,7 @@ def test_many_unknown_inputs_are_counted_while_others_are_served(tmp_path: Path)
 
 
 def unknown_ends(nodes: int, edges: int) -> JsonObject:
-    """A workflow whose edges lead to nodes that it does not have."""
+    """Return a workflow whose edges lead to missing nodes."""
     names = [f"a-long-name-of-a-node-{index:06}" for index in range(nodes)]
     return workflow(
         [node(name) for name in names],
@@ -51,7 +51,7 @@ def unknown_ends(nodes: int, edges: int) -> JsonObject:
     )
 
 
-def test_many_unknown_nodes_do_not_keep_others_from_having_definitions_checked(
+def test_many_unknown_nodes_do_not_delay_the_definition_checks_of_others(
     tmp_path: Path,
 ) -> None:
     large = workflow([node(f"n{index}") for index in range(300)])
@@ -66,7 +66,7 @@ def test_many_unknown_nodes_do_not_keep_others_from_having_definitions_checked(
     assert honest.growth_mib < GROWTH_MIB
 
 
-def test_a_manifest_with_very_many_unknown_keys_gets_a_short_answer(tmp_path: Path) -> None:
+def test_a_manifest_with_very_many_unknown_keys_gets_a_short_response(tmp_path: Path) -> None:
     # The first is within the limit of bytes.
     manifests: list[JsonObject] = [
         {f"personna{index}": 1 for index in range(count)} for count in (10_000, 200_000, 200_000)
@@ -81,7 +81,7 @@ def test_a_manifest_with_very_many_unknown_keys_gets_a_short_answer(tmp_path: Pa
     assert "there are more faults" in answers[0].text
 
 
-def test_a_key_of_megabytes_is_cut_in_the_answer(tmp_path: Path) -> None:
+def test_a_name_of_megabytes_is_truncated_in_the_response(tmp_path: Path) -> None:
     key = "k" * 4_000_000
 
     with attacked(tmp_path) as host, HonestClient(host) as honest:

@@ -1,4 +1,4 @@
-"""A host that gives canned answers over real sockets, and the command line to ask it with."""
+"""A host with predefined responses over real sockets, and the command line that calls it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STARTED = "2026-01-02T03:04:05.000Z"
 
 
 class Cut(Exception):
-    """The connection breaks here."""
+    """Interrupts the connection."""
 
 
 @dataclass
 class FakeHost:
-    """What the host will answer, and what it was asked."""
+    """The predefined responses of a host, and the requests that it received."""
 
     url: str
     requests: list[Request] = field(default_factory=list)
@@ -44,7 +44,7 @@ class FakeHost:
     def answer(
         self, call: str, body: object, status: int = 200, headers: dict[str, str] | None = None
     ) -> None:
-        """Answer `METHOD /path` with this; a further answer comes after, the last one stays."""
+        """Set the response to `METHOD /path`; more follow in order, and the last one repeats."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Date": formatdate(usegmt=True), **(headers or {})}
         response = Response(raw, status, sent, media_type="application/json")
@@ -56,7 +56,7 @@ class FakeHost:
         self.answer(call, {"error": code, "message": message, "details": details}, status)
 
     def stream(self, run_id: str, *connections: Sequence[str | Cut]) -> None:
-        """Serve the run's events, one script to a connection."""
+        """Serve the run's events, one script per connection."""
         self.streams[f"GET /v1/runs/{run_id}/events"] = list(connections)
 
     def run(self, run_id: str = "r1", *, status: str = "completed", **more: Any) -> None:
@@ -85,7 +85,7 @@ class FakeHost:
 
     @staticmethod
     def event(sequence: int, event_type: str, node_id: str | None = None, **payload: Any) -> str:
-        """One SSE frame as the wire has it."""
+        """Return one SSE frame as it is sent."""
         document = {
             "eventId": f"e{sequence}",
             "runId": "r1",
@@ -121,7 +121,7 @@ async def _play(script: Sequence[str | Cut]) -> AsyncIterator[bytes]:
 
 
 class _Switchboard:
-    """The served app; every test plugs its own host in."""
+    """The served app; every test sets its own host."""
 
     host: FakeHost
 
@@ -166,7 +166,7 @@ Wopr = Callable[..., Result]
 
 @pytest.fixture
 def local() -> Wopr:
-    """The command line with nothing set."""
+    """Run the command line without settings."""
 
     def invoke(*args: str, stdin: str | None = None, **variables: str) -> Result:
         return CliRunner().invoke(app, list(args), input=stdin, env=variables)
@@ -176,7 +176,7 @@ def local() -> Wopr:
 
 @pytest.fixture
 def wopr(host: FakeHost, local: Wopr) -> Wopr:
-    """The command line pointed at the fake host."""
+    """Run the command line against the fake host."""
 
     def invoke(*args: str, stdin: str | None = None, **variables: str) -> Result:
         set_up = {"WOPR_URL": host.url, "WOPR_API_KEY": "secret-key", **variables}

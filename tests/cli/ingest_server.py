@@ -1,4 +1,4 @@
-"""A small server that takes KAHN lines, and fails on the way as it is told to."""
+"""A small server that accepts KAHN lines, and fails as configured."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 
 
 class Script:
-    """What the server does with the next pushes, and what it has taken so far."""
+    """The behaviour of the server for the next pushes, and the lines it has accepted."""
 
     def __init__(self) -> None:
         self.max_body_bytes = 1_048_576
-        # Each is a status with its headers and document, or None for a connection that breaks.
+        # Each is a status with its headers and document, or None for an interrupted connection.
         self.failures: list[tuple[int, dict[str, str], Any] | None] = []
         self.lines: list[bytes] = []
         self.sizes: list[int] = []
@@ -52,7 +52,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         failure = self.script.failures.pop(0) if self.script.failures else (0, {}, None)
         if failure is None:
-            # Closed without lingering, a connection is reset and not merely at its end.
+            # Closed without lingering, so that the connection is reset and does not just end.
             linger = struct.pack("ii", 1, 0)
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self.connection.close()
@@ -74,7 +74,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def ingest_server() -> Iterator[Script]:
     handler = type("Handler", (_Handler,), {"script": script})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         script.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         yield script
         server.shutdown()

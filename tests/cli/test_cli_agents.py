@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> list[str]:
     return ["a.json", "b.yaml"]
 
 
-def test_agents_are_listed_with_what_they_miss(host: FakeHost, wopr: Wopr) -> None:
+def test_agents_are_listed_with_their_missing_requirements(host: FakeHost, wopr: Wopr) -> None:
     bare = {**ENTRY, "agentId": "local.acme.z", "toolAllowlist": [], "degraded": ["prompts"]}
     del bare["confidenceThreshold"]
     inventory = {"agents": [ENTRY, {**bare, "roster": []}], "total": 2}
@@ -96,7 +96,7 @@ def test_every_fault_of_a_refused_manifest_is_printed(
     assert result.stdout == "a.json: not valid\n  agentId: no\n  persona: missing\n"
 
 
-def test_other_content_under_a_taken_version_is_a_conflict(
+def test_other_content_under_an_existing_version_is_a_conflict(
     host: FakeHost, wopr: Wopr, files: list[str]
 ) -> None:
     host.refuse("POST /v1/agents", 409, "agent_exists")

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.wire.host import WOPR, environment
+from tests.support.host import WOPR, environment
 
 STOP_SECONDS = 60
 
 
-def told(data_dir: Path) -> str:
+def tour_output(data_dir: Path) -> str:
     done = subprocess.run(
         [WOPR, "demo", "--auto", "--data-dir", str(data_dir)],
         env=environment(data_dir, {}),
@@ -27,7 +27,7 @@ def told(data_dir: Path) -> str:
 
 @contextmanager
 def playing(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
-    """The demo as a person starts it."""
+    """Start the demo like a person does."""
     process = subprocess.Popen(
         [WOPR, "demo", "--data-dir", str(data_dir)],
         env=environment(data_dir, {}),
@@ -41,10 +41,10 @@ def playing(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=STOP_SECONDS)
 
 
-def test_the_demo_tells_the_whole_story_by_itself(tmp_path: Path) -> None:
-    story = told(tmp_path)
+def test_the_demo_runs_the_complete_tour_with_auto(tmp_path: Path) -> None:
+    output = tour_output(tmp_path)
 
-    for moment in (
+    for text in (
         f"WOPR_DATA_DIR={tmp_path} wopr run hello",
         "calls a tool   triage",
         "takes over     billing",
@@ -52,20 +52,20 @@ def test_the_demo_tells_the_whole_story_by_itself(tmp_path: Path) -> None:
         'waits          review   kind="approval"',
         "correction by",
         "a branch with another text",
-        "a replay asked 0 models and is the same",
+        "a replay made 0 model calls and is the same",
         "2, 3 stars",
-        "That was all of it",
+        "The tour is finished",
     ):
-        assert moment in story
+        assert text in output
 
 
-def test_the_demo_can_be_told_twice_on_the_same_data(tmp_path: Path) -> None:
-    told(tmp_path)
+def test_the_demo_runs_twice_on_the_same_data(tmp_path: Path) -> None:
+    tour_output(tmp_path)
 
-    assert "a replay asked 0 models and is the same" in told(tmp_path)
+    assert "a replay made 0 model calls and is the same" in tour_output(tmp_path)
 
 
-def test_the_demo_waits_for_a_person_and_says_what_to_type(tmp_path: Path) -> None:
+def test_the_demo_waits_for_a_person_and_prints_the_command_to_answer(tmp_path: Path) -> None:
     typed: list[str] = []
 
     with playing(tmp_path) as process:
@@ -76,7 +76,7 @@ def test_the_demo_waits_for_a_person_and_says_what_to_type(tmp_path: Path) -> No
                 typed.append(found[1])
                 answer = [str(WOPR), *shlex.split(found[1])]
                 subprocess.run(answer, env=environment(tmp_path, {}), check=True)
-            if "serves on until you stop it" in line:
+            if "runs until you stop it" in line:
                 break
 
     assert [line.split()[3] for line in typed] == ["review", "triage", "review", "review"]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 import pytest
-from tests.wire.host import ACME, WOPR, environment, served
+
+from tests.support.host import ACME, WOPR, environment, served
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Wopr
@@ -46,14 +47,14 @@ def app(tmp_path: Path) -> Path:
 
 
 class Watched:
-    """`wopr dev` at work, read line by line."""
+    """A running `wopr dev` whose output is read line by line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.lines: list[str] = []
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Read on to the next line with this in it."""
+        """Read up to the next line that matches."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self.lines.append(line)
@@ -72,7 +73,7 @@ def developing(app: Path, data_dir: Path) -> Iterator[Watched]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    # A line that never comes must not keep the test for ever.
+    # A line that never comes must not block the test.
     overdue = Timer(DEADLINE_SECONDS, process.kill)
     overdue.start()
     try:
@@ -91,7 +92,7 @@ def knows(url: str, workflow: str) -> bool:
     return answer.status_code == 200
 
 
-def test_a_changed_app_is_served_anew_and_a_broken_one_is_told_with_its_line(
+def test_a_changed_app_is_served_again_and_a_broken_one_is_reported_with_its_line(
     app: Path, tmp_path: Path
 ) -> None:
     with developing(app, tmp_path / "data") as watched:
@@ -100,7 +101,7 @@ def test_a_changed_app_is_served_anew_and_a_broken_one_is_told_with_its_line(
 
         app.write_text(APP.format(name="second") + "flow.inputz\n")
         broken = watched.until(r"app.py:(\d+): AttributeError")[1]
-        watched.until("the version before keeps serving")
+        watched.until("the previous version keeps running")
         still = knows(first, "first")
 
         app.write_text(APP.format(name="second"))
@@ -111,7 +112,7 @@ def test_a_changed_app_is_served_anew_and_a_broken_one_is_told_with_its_line(
     assert first == second
 
 
-def test_a_host_that_cannot_start_is_told_and_tried_again_at_the_next_change(
+def test_a_failed_start_is_reported_and_retried_at_the_next_change(
     app: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -126,7 +127,7 @@ def test_a_host_that_cannot_start_is_told_and_tried_again_at_the_next_change(
         assert knows(url, "again")
 
 
-def test_the_port_is_free_again_after_the_end(app: Path, tmp_path: Path) -> None:
+def test_the_port_is_free_after_the_end(app: Path, tmp_path: Path) -> None:
     with developing(app, tmp_path / "data") as watched:
         port = int(watched.until(r"listening on http://\S+:(\d+)")[1])
 
@@ -134,7 +135,7 @@ def test_the_port_is_free_again_after_the_end(app: Path, tmp_path: Path) -> None
         pass
 
 
-def test_a_check_says_what_an_app_has(app: Path, local: Wopr) -> None:
+def test_a_check_lists_the_contents_of_an_app(app: Path, local: Wopr) -> None:
     result = local("dev", "--check", str(app))
 
     assert result.exit_code == 0
@@ -151,7 +152,7 @@ def test_a_check_says_what_an_app_has(app: Path, local: Wopr) -> None:
         ("mine:small", None),
     ],
 )
-def test_what_an_app_s_models_need_is_told_before_a_run_fails_for_it(
+def test_a_check_lists_what_the_models_of_an_app_need(
     app: Path, local: Wopr, monkeypatch: pytest.MonkeyPatch, model: str, needed: str | None
 ) -> None:
     for name in ("OPENAI_API_KEY", "GOOGLE_API_KEY", "GEMINI_API_KEY"):
@@ -184,7 +185,7 @@ def test_what_an_app_s_models_need_is_told_before_a_run_fails_for_it(
         ),
     ],
 )
-def test_what_keeps_an_app_from_loading_is_told_with_its_line(
+def test_an_error_while_loading_an_app_is_reported_with_its_line(
     app: Path, local: Wopr, text: str, told: str
 ) -> None:
     app.write_text(text)
@@ -195,14 +196,14 @@ def test_what_keeps_an_app_from_loading_is_told_with_its_line(
     assert told in result.output
 
 
-def test_an_app_that_is_not_there_is_told(local: Wopr, tmp_path: Path) -> None:
+def test_a_missing_app_is_reported(local: Wopr, tmp_path: Path) -> None:
     result = local("dev", "--check", str(tmp_path / "nothing.py"))
 
     assert result.exit_code == 2
-    assert "there is no such file" in result.output
+    assert "does not exist" in result.output
 
 
-def test_one_name_of_an_app_is_enough(app: Path, local: Wopr) -> None:
+def test_the_name_of_an_app_is_sufficient(app: Path, local: Wopr) -> None:
     app.write_text(APP.format(name="first") + 'other = Workflow("other")\nother.end()\n')
 
     one = local("dev", "--check", f"{app}:other")
@@ -213,6 +214,6 @@ def test_one_name_of_an_app_is_enough(app: Path, local: Wopr) -> None:
     assert "did you mean 'other'?" in none.output
 
 
-def test_an_app_is_served_in_production_too(app: Path, tmp_path: Path) -> None:
+def test_an_app_is_also_served_in_production(app: Path, tmp_path: Path) -> None:
     with served(tmp_path / "data", "--app", str(app)) as host:
         assert knows(host.url, "first")

@@ -24,7 +24,7 @@ def well(host: FakeHost) -> FakeHost:
     return host
 
 
-def test_a_healthy_place_passes(well: FakeHost, wopr: Wopr) -> None:
+def test_a_healthy_host_passes(well: FakeHost, wopr: Wopr) -> None:
     wopr("keys", "create")
 
     result = wopr("doctor", "--json")
@@ -42,28 +42,30 @@ def test_a_healthy_place_passes(well: FakeHost, wopr: Wopr) -> None:
     }
 
 
-def test_people_get_a_list_of_checks(well: FakeHost, wopr: Wopr) -> None:
+def test_scripts_get_a_json_list_of_checks(well: FakeHost, wopr: Wopr) -> None:
     lines = wopr("doctor").stdout.splitlines()
 
     assert lines[0].startswith("ok      python      Python 3.")
     assert any(line.startswith("ok      server") for line in lines)
 
 
-def test_a_check_leaves_nothing_behind(local: Wopr, tmp_path: Path) -> None:
+def test_a_check_creates_no_files(local: Wopr, tmp_path: Path) -> None:
     result = local("doctor", "--offline")
 
     assert result.exit_code == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_is_not_there_fails_with_a_way_out(local: Wopr) -> None:
+def test_an_unreachable_server_fails_with_a_remedy(local: Wopr) -> None:
     result = local("doctor", "--json", "--url", "http://127.0.0.1:1")
 
     assert result.exit_code == 1
     assert "wopr serve" in findings(result)["server"]["wayOut"]
 
 
-def test_another_service_fails_the_discovery(well: FakeHost, wopr: Wopr) -> None:
+def test_another_service_at_the_address_fails_the_discovery_check(
+    well: FakeHost, wopr: Wopr
+) -> None:
     well.answers["GET /.well-known/openwop"] = []
     well.answer("GET /.well-known/openwop", {"hello": "world"})
 
@@ -76,7 +78,7 @@ def test_another_service_fails_the_discovery(well: FakeHost, wopr: Wopr) -> None
     ("code", "state"),
     [("unauthenticated", "failed"), ("key_expired", "failed"), ("forbidden", "ok")],
 )
-def test_a_key_is_fine_unless_the_server_does_not_know_it(
+def test_a_key_passes_unless_the_server_does_not_know_it(
     host: FakeHost, wopr: Wopr, code: str, state: str
 ) -> None:
     host.answer("GET /.well-known/openwop", DISCOVERY)
@@ -85,13 +87,13 @@ def test_a_key_is_fine_unless_the_server_does_not_know_it(
     assert findings(wopr("doctor", "--json"))["key"]["state"] == state
 
 
-def test_without_a_key_the_way_to_one_is_shown(well: FakeHost, local: Wopr) -> None:
+def test_without_a_key_the_command_to_create_one_is_shown(well: FakeHost, local: Wopr) -> None:
     result = local("doctor", "--json", "--url", well.url)
 
     assert "wopr keys create" in findings(result)["key"]["wayOut"]
 
 
-def test_a_clock_that_is_off_is_told(well: FakeHost, wopr: Wopr) -> None:
+def test_a_wrong_clock_is_reported(well: FakeHost, wopr: Wopr) -> None:
     well.answers["GET /.well-known/openwop"] = []
     off = {"Date": formatdate(0, usegmt=True)}
     well.answer("GET /.well-known/openwop", DISCOVERY, headers=off)
@@ -102,7 +104,7 @@ def test_a_clock_that_is_off_is_told(well: FakeHost, wopr: Wopr) -> None:
     assert "NTP" in check["wayOut"]
 
 
-def test_open_credentials_are_told(local: Wopr, tmp_path: Path) -> None:
+def test_broken_credentials_are_reported(local: Wopr, tmp_path: Path) -> None:
     path = tmp_path / "data" / "credentials.json"
     path.parent.mkdir()
     path.write_text('{"url": "http://127.0.0.1:1", "apiKey": "k"}')
@@ -114,7 +116,7 @@ def test_open_credentials_are_told(local: Wopr, tmp_path: Path) -> None:
     assert check["wayOut"].startswith("chmod 600 ")
 
 
-def test_a_database_that_cannot_be_opened_is_told(local: Wopr, tmp_path: Path) -> None:
+def test_a_database_that_cannot_be_opened_is_reported(local: Wopr, tmp_path: Path) -> None:
     (tmp_path / "bad.db").write_text("not a database" * 100)
 
     result = local("doctor", "--offline", "--json", "--db", f"sqlite:///{tmp_path}/bad.db")
@@ -123,7 +125,7 @@ def test_a_database_that_cannot_be_opened_is_told(local: Wopr, tmp_path: Path) -
     assert findings(result)["database"]["state"] == "failed"
 
 
-def test_a_data_directory_that_is_a_file_is_told(local: Wopr, tmp_path: Path) -> None:
+def test_a_data_directory_that_is_a_file_is_reported(local: Wopr, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
 
     check = findings(local("doctor", "--offline", "--json"))["data dir"]

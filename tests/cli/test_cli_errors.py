@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         (503, "service_unavailable", 6),
     ],
 )
-def test_an_error_answer_becomes_its_exit_code(
+def test_an_error_response_becomes_its_exit_code(
     host: FakeHost, wopr: Wopr, status: int, code: str, exit_code: int
 ) -> None:
     host.refuse("GET /v1/runs/r1", status, code, "because of this")
@@ -39,7 +39,7 @@ def test_an_error_answer_becomes_its_exit_code(
     assert result.stdout == ""
 
 
-def test_every_fault_of_a_refusal_is_told(host: FakeHost, wopr: Wopr) -> None:
+def test_every_fault_of_a_refusal_is_printed(host: FakeHost, wopr: Wopr) -> None:
     errors = [{"path": "inputs.a", "message": "missing"}, {"path": "", "message": "odd"}]
     host.refuse("POST /v1/runs", 400, "validation_error", "no good", errors=errors)
 
@@ -48,7 +48,7 @@ def test_every_fault_of_a_refusal_is_told(host: FakeHost, wopr: Wopr) -> None:
     assert "  inputs.a: missing\n  odd\n" in result.stderr
 
 
-def test_a_fault_that_the_message_tells_is_not_told_twice(host: FakeHost, wopr: Wopr) -> None:
+def test_a_fault_in_the_message_is_not_printed_twice(host: FakeHost, wopr: Wopr) -> None:
     errors = [{"path": "inputs.a", "message": "is missing"}]
     host.refuse("POST /v1/runs", 400, "validation_error", "inputs.a is missing", errors=errors)
 
@@ -70,7 +70,7 @@ def test_with_json_an_error_is_json_on_stderr(host: FakeHost, wopr: Wopr) -> Non
     }
 
 
-def test_a_server_that_is_not_there_ends_with_6_and_a_way_out(local: Wopr) -> None:
+def test_an_unreachable_server_ends_with_6_and_a_remedy(local: Wopr) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
@@ -80,13 +80,13 @@ def test_a_server_that_is_not_there_ends_with_6_and_a_way_out(local: Wopr) -> No
     assert "wopr serve" in result.stderr
 
 
-def test_an_answer_that_is_not_the_protocol_ends_with_6(host: FakeHost, wopr: Wopr) -> None:
+def test_a_response_outside_the_protocol_ends_with_6(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/runs/r1", b"<html>")
 
     result = wopr("runs", "show", "r1")
 
     assert result.exit_code == 6
-    assert "did not answer as an OpenWOP host does" in result.stderr
+    assert "is not an OpenWOP response" in result.stderr
 
 
 def test_an_error_page_of_a_proxy_ends_with_6(host: FakeHost, wopr: Wopr) -> None:
@@ -95,7 +95,7 @@ def test_an_error_page_of_a_proxy_ends_with_6(host: FakeHost, wopr: Wopr) -> Non
     result = wopr("runs", "show", "r1")
 
     assert result.exit_code == 6
-    assert "502" in result.stderr
+    assert "responded 502" in " ".join(result.stderr.split())
 
 
 def test_a_run_id_cannot_reach_another_path(host: FakeHost, wopr: Wopr) -> None:
@@ -105,18 +105,18 @@ def test_a_run_id_cannot_reach_another_path(host: FakeHost, wopr: Wopr) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "localhost:8642", "http://[bad", "http://x:port"])
-def test_a_wrong_url_is_wrong_usage(local: Wopr, url: str) -> None:
+def test_an_invalid_url_is_wrong_usage(local: Wopr, url: str) -> None:
     assert local("runs", "list", "--url", url).exit_code == 2
 
 
-def test_a_key_that_no_header_can_hold_is_wrong_usage(host: FakeHost, wopr: Wopr) -> None:
+def test_a_key_that_no_header_can_carry_is_wrong_usage(host: FakeHost, wopr: Wopr) -> None:
     result = wopr("runs", "list", "--api-key", "a\nb")
 
     assert result.exit_code == 2
     assert "a\nb" not in result.stderr
 
 
-def test_the_credentials_file_names_server_and_key(
+def test_the_credentials_file_sets_server_and_key(
     host: FakeHost, local: Wopr, tmp_path: Path
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -130,7 +130,7 @@ def test_the_credentials_file_names_server_and_key(
     assert host.requests[0].headers["authorization"] == "Bearer noted-key"
 
 
-def test_the_key_of_the_credentials_file_goes_to_no_other_server(
+def test_the_key_of_the_credentials_file_is_sent_to_no_other_server(
     host: FakeHost, local: Wopr, tmp_path: Path
 ) -> None:
     note = {"url": "http://127.0.0.1:1", "apiKey": "noted-key"}
@@ -143,7 +143,7 @@ def test_the_key_of_the_credentials_file_goes_to_no_other_server(
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"url": 1, "apiKey": "k"}'])
-def test_a_broken_credentials_file_is_told(local: Wopr, tmp_path: Path, content: str) -> None:
+def test_a_broken_credentials_file_is_reported(local: Wopr, tmp_path: Path, content: str) -> None:
     (tmp_path / "credentials.json").write_text(content)
 
     result = local("runs", "list", WOPR_DATA_DIR=str(tmp_path))

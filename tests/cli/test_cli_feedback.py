@@ -54,7 +54,7 @@ def test_each_kind_of_signal_can_be_given(
     assert result.stdout == "annotation ann-1: rating 5 of the run\n"
 
 
-def test_an_event_a_node_and_a_note_go_with_it(host: FakeHost, wopr: Wopr) -> None:
+def test_an_event_a_node_and_a_note_are_sent_with_it(host: FakeHost, wopr: Wopr) -> None:
     target = {"runId": "r1", "eventId": "e1", "nodeId": "draft"}
     host.answer(POST, {**ANNOTATION, "target": target}, 201)
 
@@ -71,7 +71,7 @@ def test_an_event_a_node_and_a_note_go_with_it(host: FakeHost, wopr: Wopr) -> No
 @pytest.mark.parametrize(
     "options", [[], ["--flag", "--rating", "3"], ["--rating", "6"], ["--rating", "x"]], ids=str
 )
-def test_other_than_one_signal_is_wrong_usage(
+def test_no_signal_or_several_signals_are_wrong_usage(
     host: FakeHost, wopr: Wopr, options: list[str]
 ) -> None:
     result = wopr("feedback", "add", "r1", *options)
@@ -130,7 +130,7 @@ def test_a_summary_names_its_groups(
     assert result.stdout.splitlines()[1].startswith(name)
 
 
-def test_feedback_that_is_switched_off_is_told(host: FakeHost, wopr: Wopr) -> None:
+def test_feedback_that_is_switched_off_is_reported(host: FakeHost, wopr: Wopr) -> None:
     host.refuse(POST, 501, "capability_not_provided", "feedback is switched off")
 
     result = wopr("feedback", "add", "r1", "--flag")
@@ -139,7 +139,7 @@ def test_feedback_that_is_switched_off_is_told(host: FakeHost, wopr: Wopr) -> No
     assert "switched off" in result.stderr
 
 
-def test_an_export_goes_to_a_file_that_is_whole_or_not_there(
+def test_an_export_writes_a_complete_file_or_none(
     host: FakeHost, wopr: Wopr, tmp_path: Path
 ) -> None:
     host.answer("GET /v1/export/runs", b'{"run":{}}\n' * 1000)
@@ -165,7 +165,7 @@ def test_an_export_goes_to_standard_output_when_no_file_is_named(
     assert wopr("export", "--format", "csv").stdout == "run_id\nr1\n"
 
 
-def test_a_refused_export_leaves_the_old_file_alone(
+def test_a_refused_export_does_not_change_the_old_file(
     host: FakeHost, wopr: Wopr, tmp_path: Path
 ) -> None:
     host.refuse("GET /v1/export/runs", 501, "capability_not_provided", "Parquet needs pyarrow")
@@ -180,7 +180,7 @@ def test_a_refused_export_leaves_the_old_file_alone(
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_an_export_that_breaks_off_is_a_failure(host: FakeHost, wopr: Wopr, tmp_path: Path) -> None:
+def test_an_interrupted_export_is_a_failure(host: FakeHost, wopr: Wopr, tmp_path: Path) -> None:
     host.streams["GET /v1/export/runs"] = [["half a line", host.CUT]]
     out = tmp_path / "runs.jsonl"
 
@@ -190,7 +190,7 @@ def test_an_export_that_breaks_off_is_a_failure(host: FakeHost, wopr: Wopr, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_to_is_told(host: FakeHost, wopr: Wopr) -> None:
+def test_an_unwritable_path_is_reported(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/export/runs", b"")
 
     result = wopr("export", "--out", "no/such/folder/runs.jsonl")

@@ -7,15 +7,14 @@ from random import Random
 
 import anyio
 import pytest
-from tests.cli.conftest import Wopr
-from tests.cli.ingest_server import Script, ingest_server
-from tests.fleet.builders import line
 from typer.testing import Result
 
-from wopr.cli.errors import CliError
-from wopr.cli.exit_codes import ExitCode
-from wopr.cli.fleet_lines import Chunk, SourceLine, chunked, find_logs
-from wopr.cli.fleet_sending import Sender
+from tests.cli.conftest import Wopr
+from tests.cli.ingest_server import Script, ingest_server
+from tests.support.kahn_lines import line
+from wopr.api.errors import HostError
+from wopr.cli.errors import ExitCode
+from wopr.cli.fleet.upload import Chunk, SourceLine, Uploader, chunked, find_logs
 
 
 @pytest.fixture
@@ -42,13 +41,13 @@ def write(path: Path, raw: list[bytes], end: bytes = b"\n") -> Path:
     return path
 
 
-def test_a_log_is_pushed_and_pushed_again_without_harm(server: Script, push: Wopr) -> None:
+def test_a_log_can_be_pushed_twice(server: Script, push: Wopr) -> None:
     log = write(Path("run.jsonl"), lines("r", 5))
 
     first, second = push(str(log)), push(str(log), "--json")
 
     assert first.exit_code == 0
-    assert first.stdout == "5 lines accepted, 0 held already, 1 runs\n"
+    assert first.stdout == "5 lines accepted, 0 known already, 1 runs\n"
     assert json.loads(second.stdout) == {
         "accepted": 0,
         "duplicate": 5,
@@ -59,18 +58,18 @@ def test_a_log_is_pushed_and_pushed_again_without_harm(server: Script, push: Wop
     assert server.lines == lines("r", 5)
 
 
-def test_an_archive_is_pushed_whole(server: Script, push: Wopr) -> None:
+def test_a_whole_archive_is_pushed(server: Script, push: Wopr) -> None:
     for name in ("a", "b"):
         write(Path("archive/runs", name, "transitions.jsonl"), lines(name, 3))
     Path("archive/index.json").write_text("{}")
 
     done = push("archive")
 
-    assert done.stdout == "6 lines accepted, 0 held already, 2 runs\n"
+    assert done.stdout == "6 lines accepted, 0 known already, 2 runs\n"
     assert len(server.sizes) == 1
 
 
-def test_no_request_is_larger_than_the_server_says(server: Script, push: Wopr) -> None:
+def test_no_request_is_larger_than_the_advertised_limit(server: Script, push: Wopr) -> None:
     server.max_body_bytes = 1000
     log = write(Path("run.jsonl"), lines("r", 40))
 
@@ -81,7 +80,9 @@ def test_no_request_is_larger_than_the_server_says(server: Script, push: Wopr) -
     assert server.lines == lines("r", 40)
 
 
-def test_a_server_that_takes_less_than_it_says_gets_less(server: Script, push: Wopr) -> None:
+def test_a_server_with_a_lower_limit_than_advertised_gets_smaller_requests(
+    server: Script, push: Wopr
+) -> None:
     server.fail(413, "payload_too_large")
     log = write(Path("run.jsonl"), lines("r", 4))
 
@@ -105,18 +106,20 @@ def test_a_line_that_is_too_long_for_the_server_is_named(server: Script, push: W
 @pytest.mark.parametrize(
     ("status", "code"), [(429, "rate_limited"), (503, "unavailable"), (500, "internal_error")]
 )
-def test_a_busy_server_is_asked_again(server: Script, push: Wopr, status: int, code: str) -> None:
+def test_a_busy_server_gets_the_request_again(
+    server: Script, push: Wopr, status: int, code: str
+) -> None:
     server.fail(status, code, retry_after=0)
     log = write(Path("run.jsonl"), lines("r", 3))
 
     done = push(str(log))
 
     assert done.exit_code == 0
-    assert "trying again" in done.stderr
+    assert "retry in" in done.stderr
     assert server.lines == lines("r", 3)
 
 
-def test_a_connection_that_breaks_is_made_again(server: Script, push: Wopr) -> None:
+def test_a_broken_connection_is_opened_again(server: Script, push: Wopr) -> None:
     server.break_off()
     log = write(Path("run.jsonl"), lines("r", 3))
 
@@ -126,7 +129,7 @@ def test_a_connection_that_breaks_is_made_again(server: Script, push: Wopr) -> N
     assert server.lines == lines("r", 3)
 
 
-def test_a_server_that_stays_away_ends_the_push_when_patience_does(
+def test_a_push_to_an_unreachable_server_ends_at_the_patience_limit(
     server: Script, push: Wopr
 ) -> None:
     server.fail(503, "unavailable", retry_after=30)
@@ -154,7 +157,7 @@ def test_bad_lines_are_named_with_their_file_and_all_other_files_are_pushed(
     assert server.lines == [*lines("a", 2), *lines("c", 2)]
 
 
-def test_a_log_with_another_past_is_named(server: Script, push: Wopr) -> None:
+def test_a_log_with_a_different_past_is_named(server: Script, push: Wopr) -> None:
     write(Path("a.jsonl"), lines("a", 2))
     server.fail(409, "would_rewrite", errors=[{"line": 2, "message": "disagrees"}])
 
@@ -174,14 +177,14 @@ def test_a_refusal_of_the_whole_request_ends_the_push(server: Script, push: Wopr
     assert done.exit_code == ExitCode.DENIED
 
 
-def test_a_last_line_that_is_still_being_written_is_left_out(server: Script, push: Wopr) -> None:
+def test_an_incomplete_last_line_is_left_out(server: Script, push: Wopr) -> None:
     whole, torn = lines("r", 2)
     write(Path("a.jsonl"), [whole, torn[:40]], end=b"")
 
     done = push("a.jsonl")
 
     assert done.exit_code == 0
-    assert "a.jsonl:2: not a whole line yet" in done.stderr
+    assert "a.jsonl:2: incomplete line skipped" in done.stderr
     assert server.lines == [whole]
 
 
@@ -200,7 +203,7 @@ def test_a_place_without_logs_is_an_error(push: Wopr, name: str, code: int) -> N
     assert push(name).exit_code == code
 
 
-def test_a_server_that_is_not_there_is_said_at_once(local: Wopr) -> None:
+def test_an_unreachable_server_is_reported_at_once(local: Wopr) -> None:
     write(Path("a.jsonl"), lines("r", 1))
 
     done = local("fleet", "push", "a.jsonl", WOPR_URL="http://127.0.0.1:9", WOPR_API_KEY="k")
@@ -208,7 +211,7 @@ def test_a_server_that_is_not_there_is_said_at_once(local: Wopr) -> None:
     assert done.exit_code == ExitCode.UNAVAILABLE
 
 
-def test_a_demo_is_pushed_with_one_command(server: Script, local: Wopr) -> None:
+def test_the_demo_is_pushed_with_one_command(server: Script, local: Wopr) -> None:
     done = local(
         "fleet", "demo", "demo", "--days", "1", "--push", WOPR_URL=server.url, WOPR_API_KEY="k"
     )
@@ -228,7 +231,7 @@ def test_logs_are_found_in_an_archive_or_in_any_folder() -> None:
     assert find_logs(loose) == [loose]
 
 
-def test_lines_are_put_together_in_order_and_never_cut() -> None:
+def test_logs_are_combined_in_order_and_never_split() -> None:
     given = [SourceLine(Path("a"), n, b"x" * n) for n in range(1, 40)]
 
     chunks = list(chunked(given, 100))
@@ -238,14 +241,14 @@ def test_lines_are_put_together_in_order_and_never_cut() -> None:
 
 
 class Away:
-    """A client whose server is away, and asks for this much patience."""
+    """A client whose server is unreachable, with this patience."""
 
     def __init__(self, retry_after: float | None) -> None:
         self._retry_after = retry_after
 
     async def ingest(self, body: bytes) -> None:
-        raise CliError(
-            "away", ExitCode.UNAVAILABLE, is_transient=True, retry_after=self._retry_after
+        raise HostError(
+            "away", code="unavailable", is_transient=True, retry_after=self._retry_after
         )
 
 
@@ -259,13 +262,13 @@ def _pauses(
 
     monkeypatch.setattr(anyio, "sleep", sleep)
     client = Away(retry_after)
-    sender = Sender(client, patience=patience, say=lambda _: None, chance=Random(1))  # type: ignore[arg-type]  # all of the client that is used
-    with pytest.raises(CliError):
+    sender = Uploader(client, patience=patience, notify=lambda _: None, random=Random(1))  # type: ignore[arg-type]  # all of the client that is used
+    with pytest.raises(HostError):
         anyio.run(sender.send, Chunk((SourceLine(Path("a"), 1, b"{}"),)))
     return slept
 
 
-def test_pauses_double_up_to_a_minute_with_some_chance_in_them(
+def test_pauses_double_up_to_a_minute_with_random_jitter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slept = _pauses(None, 300, monkeypatch)
@@ -275,5 +278,5 @@ def test_pauses_double_up_to_a_minute_with_some_chance_in_them(
     assert sum(slept) <= 300
 
 
-def test_the_server_s_own_wish_wins_over_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_s_retry_after_overrides_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _pauses(7.0, 30, monkeypatch) == [7.0] * 4

@@ -3,17 +3,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.ingest_server import Script, ingest_server
-from tests.fleet.builders import line
-from tests.wire.host import WOPR
 
-from wopr.cli import fleet_following
-from wopr.cli.fleet_following import Follower
+from tests.cli.ingest_server import Script, ingest_server
+from tests.support.eventually import eventually
+from tests.support.host import WOPR
+from tests.support.kahn_lines import line
+from wopr.cli.fleet import tail as fleet_tail
+from wopr.cli.fleet.tail import Follower
 
 DEADLINE_SECONDS = 60.0
 LOG = Path("runs/r/transitions.jsonl")
@@ -40,7 +40,7 @@ def follower() -> Iterator[Follower]:
     following.close()
 
 
-def test_only_whole_lines_are_read_and_each_once(follower: Follower) -> None:
+def test_only_whole_lines_are_read_each_once(follower: Follower) -> None:
     append(follower.path, b"one", b"tw", end=b"")
     first = polled(follower)
     append(follower.path, b"o", b"", b"four")
@@ -50,7 +50,7 @@ def test_only_whole_lines_are_read_and_each_once(follower: Follower) -> None:
     assert polled(follower) == []
 
 
-def test_a_log_that_is_not_there_yet_is_waited_for(follower: Follower) -> None:
+def test_a_missing_log_is_waited_for(follower: Follower) -> None:
     before = polled(follower)
     append(follower.path, b"one")
 
@@ -58,7 +58,7 @@ def test_a_log_that_is_not_there_yet_is_waited_for(follower: Follower) -> None:
     assert polled(follower) == [(1, b"one")]
 
 
-def test_a_log_that_was_cut_is_read_from_its_beginning(follower: Follower) -> None:
+def test_a_truncated_log_is_read_from_its_beginning(follower: Follower) -> None:
     append(follower.path, b"one", b"two")
     polled(follower)
     follower.path.write_bytes(b"new\n")
@@ -66,7 +66,7 @@ def test_a_log_that_was_cut_is_read_from_its_beginning(follower: Follower) -> No
     assert polled(follower) == [(1, b"new")]
 
 
-def test_a_log_that_was_cut_and_has_grown_since_is_read_from_its_beginning(
+def test_a_log_that_was_truncated_and_has_grown_since_is_read_from_its_beginning(
     follower: Follower,
 ) -> None:
     append(follower.path, b"one", b"two")
@@ -76,7 +76,7 @@ def test_a_log_that_was_cut_and_has_grown_since_is_read_from_its_beginning(
     assert [raw for _, raw in polled(follower)] == [b"other", b"and", b"longer", b"than", b"before"]
 
 
-def test_a_log_that_was_moved_is_read_to_its_end_before_the_next(follower: Follower) -> None:
+def test_a_rotated_log_is_read_to_its_end_before_the_next(follower: Follower) -> None:
     append(follower.path, b"one")
     polled(follower)
     append(follower.path, b"two", b"three", end=b"")
@@ -86,7 +86,7 @@ def test_a_log_that_was_moved_is_read_to_its_end_before_the_next(follower: Follo
     assert polled(follower) == [(2, b"two"), (3, b"three"), (1, b"first of the next")]
 
 
-def test_a_log_that_is_gone_is_forgotten_once_it_was_read(follower: Follower) -> None:
+def test_a_deleted_log_is_dropped_once_it_was_read(follower: Follower) -> None:
     append(follower.path, b"one")
     polled(follower)
     append(follower.path, b"two")
@@ -97,10 +97,10 @@ def test_a_log_that_is_gone_is_forgotten_once_it_was_read(follower: Follower) ->
     assert follower.is_gone
 
 
-def test_an_idle_log_is_closed_and_followed_all_the_same(
+def test_an_idle_log_is_closed_and_still_followed(
     follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_following, "IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(fleet_tail, "IDLE_SECONDS", -1.0)
     append(follower.path, b"one")
     polled(follower)
     open_files = len(os.listdir("/proc/self/fd"))
@@ -143,18 +143,11 @@ def tail(server: Script) -> Iterator[Tail]:
 
 
 def stop(process: subprocess.Popen[str]) -> str:
-    """Ask it to stop and return what it said."""
+    """Stop the command and return its output."""
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 0, err
     return out + err
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to pass in time"
-        time.sleep(0.02)
 
 
 def test_lines_are_pushed_as_they_are_written_and_new_logs_are_found(
@@ -169,10 +162,10 @@ def test_lines_are_pushed_as_they_are_written_and_new_logs_are_found(
 
     said = stop(process)
 
-    assert "5 lines accepted, 0 held already, 2 runs" in said
+    assert "5 lines accepted, 0 known already, 2 runs" in said
 
 
-def test_a_server_that_goes_away_is_waited_for(server: Script, tail: Tail) -> None:
+def test_an_unreachable_server_is_waited_for(server: Script, tail: Tail) -> None:
     server.break_off()
     server.fail(503, "unavailable", retry_after=0)
     server.fail(429, "rate_limited", retry_after=0)
@@ -181,7 +174,7 @@ def test_a_server_that_goes_away_is_waited_for(server: Script, tail: Tail) -> No
 
     eventually(lambda: server.lines == lines("r", 3))
 
-    assert stop(process).count("trying again") == 3
+    assert stop(process).count("retry in") == 3
 
 
 def test_a_bad_line_is_named_and_the_others_are_pushed(server: Script, tail: Tail) -> None:
@@ -194,7 +187,7 @@ def test_a_bad_line_is_named_and_the_others_are_pushed(server: Script, tail: Tai
     assert f"{LOG}:2: no event" in stop(process)
 
 
-def test_a_log_with_another_past_is_left_alone_until_it_is_written_anew(
+def test_a_log_with_a_different_past_is_skipped_until_it_is_rewritten(
     server: Script, tail: Tail
 ) -> None:
     server.fail(409, "would_rewrite", errors=[{"line": 2, "message": "disagrees"}])
@@ -211,7 +204,7 @@ def test_a_log_with_another_past_is_left_alone_until_it_is_written_anew(
     assert f"{LOG}:2: disagrees" in stop(process)
 
 
-def test_a_refused_key_ends_it(server: Script, tail: Tail) -> None:
+def test_a_refused_key_ends_the_command(server: Script, tail: Tail) -> None:
     server.fail(401, "unauthenticated")
     append(LOG, *lines("r", 1))
 

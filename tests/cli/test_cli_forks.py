@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.cli.conftest import STARTED, FakeHost, Wopr
 
 ACCEPTED = {
@@ -51,7 +52,7 @@ def test_a_fork_prints_the_new_runs_id(host: FakeHost, wopr: Wopr) -> None:
     done = wopr("runs", "fork", "r1", "--from", "3", "--tag", "x", "--config", "limit=7")
 
     assert (done.exit_code, done.stdout) == (0, "r2\n")
-    assert "branch of r1 from event 3 on" in done.stderr
+    assert "branch of r1 from event 3" in done.stderr
     assert host.bodies == [
         {
             "mode": "branch",
@@ -89,7 +90,7 @@ def test_a_fork_without_changes_sends_an_empty_overlay(host: FakeHost, wopr: Wop
     assert host.bodies == [{"mode": "replay", "runOptionsOverlay": {}}]
 
 
-def test_a_dry_run_tells_what_a_fork_would_do(host: FakeHost, wopr: Wopr) -> None:
+def test_a_dry_run_shows_what_a_fork_would_do(host: FakeHost, wopr: Wopr) -> None:
     host.answer(
         "POST /v1/runs/r1:fork",
         {
@@ -111,7 +112,7 @@ def test_a_dry_run_tells_what_a_fork_would_do(host: FakeHost, wopr: Wopr) -> Non
 
     assert host.requests[0].url.query == "dryRun=true"
     assert done.stdout.splitlines() == [
-        "branch of r1 from event 3 on",
+        "branch of r1 from event 3",
         "  nodes kept               a",
         "  nodes run again          b, c",
         "  nodes that may run       d",
@@ -122,7 +123,7 @@ def test_a_dry_run_tells_what_a_fork_would_do(host: FakeHost, wopr: Wopr) -> Non
     ]
 
 
-def test_a_refused_fork_ends_with_the_code_of_the_refusal(host: FakeHost, wopr: Wopr) -> None:
+def test_a_refused_fork_ends_with_the_exit_code_of_the_refusal(host: FakeHost, wopr: Wopr) -> None:
     host.refuse("POST /v1/runs/r1:fork", 400, "validation_error", "fromSeq is required")
 
     done = wopr("runs", "fork", "r1")
@@ -151,7 +152,7 @@ def test_differences_are_shown_side_by_side(host: FakeHost, wopr: Wopr) -> None:
     done = wopr("runs", "diff", "r1", "r2")
 
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[0] == "r1 and r2 differ from event 2 on"
+    assert lines[0] == "r1 and r2 differ from event 2"
     assert (
         '2 changed node.completed {"outputs":{"x":1}} node.completed {"outputs":{"x":2}}' in lines
     )
@@ -173,7 +174,7 @@ def test_a_replay_is_waited_for_and_compared(host: FakeHost, wopr: Wopr) -> None
     assert [body for body in host.bodies if body] == [{"mode": "replay"}]
 
 
-def test_a_replay_of_an_answered_run_asks_for_no_answer(host: FakeHost, wopr: Wopr) -> None:
+def test_a_replay_of_an_answered_run_needs_no_answer(host: FakeHost, wopr: Wopr) -> None:
     shown(host, "r1")
     shown(host, "r2")
     host.answer("POST /v1/runs/r1:fork", ACCEPTED | {"mode": "replay"}, 201)
@@ -188,7 +189,7 @@ def test_a_replay_of_an_answered_run_asks_for_no_answer(host: FakeHost, wopr: Wo
     assert "waits" not in done.stderr
 
 
-def test_a_replay_that_differs_fails(host: FakeHost, wopr: Wopr) -> None:
+def test_a_different_replay_fails(host: FakeHost, wopr: Wopr) -> None:
     shown(host, "r1")
     shown(host, "r2")
     host.answer("POST /v1/runs/r1:fork", ACCEPTED | {"mode": "replay"}, 201)
@@ -198,9 +199,7 @@ def test_a_replay_that_differs_fails(host: FakeHost, wopr: Wopr) -> None:
     assert wopr("runs", "replay", "r1", "--from", "2").exit_code == 1
 
 
-def test_a_run_that_has_not_ended_is_not_replayed_by_this_command(
-    host: FakeHost, wopr: Wopr
-) -> None:
+def test_a_run_that_has_not_ended_cannot_be_replayed(host: FakeHost, wopr: Wopr) -> None:
     shown(host, "r1", "waiting-approval")
 
     done = wopr("runs", "replay", "r1")
@@ -210,7 +209,7 @@ def test_a_run_that_has_not_ended_is_not_replayed_by_this_command(
     assert host.calls() == ["GET /v1/runs/r1"]
 
 
-def test_a_bundle_is_printed_or_written_for_its_owner_only(
+def test_a_bundle_is_printed_or_written_to_a_private_file(
     host: FakeHost, wopr: Wopr, tmp_path: Path
 ) -> None:
     found = {"bundleVersion": "1.0", "events": [], "truncated": False}
@@ -227,7 +226,7 @@ def test_a_bundle_is_printed_or_written_for_its_owner_only(
     assert written.stdout == ""
 
 
-def test_a_bundle_that_is_not_complete_says_so(host: FakeHost, wopr: Wopr) -> None:
+def test_an_incomplete_bundle_is_reported(host: FakeHost, wopr: Wopr) -> None:
     reason = "events_truncated_to_max_events"
     host.answer("GET /v1/runs/r1/debug-bundle", {"truncated": True, "truncatedReason": reason})
 
@@ -248,7 +247,7 @@ def test_a_bundle_that_cannot_be_written_is_a_failure(
     assert "cannot write" in done.stderr
 
 
-def test_a_run_that_is_not_there_is_told_apart_from_one_that_differs(
+def test_a_missing_run_and_a_different_one_have_different_exit_codes(
     host: FakeHost, wopr: Wopr
 ) -> None:
     host.refuse("GET /v1/runs/r9:diff", 404, "not_found", "there is no run 'r9'")
@@ -256,7 +255,7 @@ def test_a_run_that_is_not_there_is_told_apart_from_one_that_differs(
     assert wopr("runs", "diff", "r9", "r1").exit_code == 3
 
 
-def test_a_branch_may_name_the_feedback_that_led_to_it(host: FakeHost, wopr: Wopr) -> None:
+def test_a_branch_can_name_the_feedback_that_led_to_it(host: FakeHost, wopr: Wopr) -> None:
     annotation = {
         "annotationId": "a1",
         "target": {"runId": "r1"},

@@ -26,7 +26,7 @@ def item(run_id: str = "r1", node_id: str = "gate", **more: Any) -> dict[str, An
         "question": "Send it?",
         "askedBy": {"nodeName": "Gate", "workflowId": "letters", "startedBy": "key_1"},
         "data": {"title": "Send it?", "artifactData": {"text": "Dear \x1b[2JAnn"}},
-        "answers": {"accept": "The run goes on.", "reject": "The gate fails."},
+        "answers": {"accept": "The run continues.", "reject": "The gate fails."},
         "answerUrl": f"/v1/runs/{run_id}/interrupts/{node_id}",
         "ageMs": 7_260_000,
         **more,
@@ -36,7 +36,7 @@ def item(run_id: str = "r1", node_id: str = "gate", **more: Any) -> dict[str, An
 # List
 
 
-def test_what_waits_is_listed_with_its_age_and_question(host: FakeHost, wopr: Wopr) -> None:
+def test_waiting_nodes_are_listed_with_age_and_question(host: FakeHost, wopr: Wopr) -> None:
     agent = {"agentId": "local.acme.a", "nodeName": "n", "workflowId": "w"}
     host.answer(
         "GET /v1/interrupts",
@@ -52,7 +52,7 @@ def test_what_waits_is_listed_with_its_age_and_question(host: FakeHost, wopr: Wo
     assert second.split()[:6] == ["r2", "ask", "approval", "now", "2026-01-03", "local.acme.a"]
 
 
-def test_filters_go_to_the_server(host: FakeHost, wopr: Wopr) -> None:
+def test_filters_are_sent_to_the_server(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/interrupts", {"items": []})
 
     wopr(
@@ -68,7 +68,7 @@ def test_filters_go_to_the_server(host: FakeHost, wopr: Wopr) -> None:
     }
 
 
-def test_all_is_read_page_after_page(host: FakeHost, wopr: Wopr) -> None:
+def test_the_inbox_is_read_page_by_page(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/interrupts", {"items": [item("r2", extra=1)], "nextCursor": "c1"})
     host.answer("GET /v1/interrupts", {"items": [item("r1")]})
 
@@ -85,7 +85,7 @@ def test_a_limit_ends_the_list_and_says_that_there_is_more(host: FakeHost, wopr:
     assert "--all" in wopr("inbox", "list", "--limit", "1").stderr
 
 
-def test_a_kind_of_the_host_s_own_is_sent_as_it_is(host: FakeHost, wopr: Wopr) -> None:
+def test_a_kind_of_the_host_is_sent_unchanged(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/interrupts", {"items": [item(kind="x-host-acme-look")]})
 
     listed = wopr("inbox", "list", "--kind", "x-host-acme-look")
@@ -104,7 +104,7 @@ def test_an_unknown_kind_is_wrong_usage(wopr: Wopr) -> None:
 # Show
 
 
-def test_a_wait_is_shown_with_what_each_answer_does(host: FakeHost, wopr: Wopr) -> None:
+def test_a_wait_is_shown_with_the_effect_of_each_answer(host: FakeHost, wopr: Wopr) -> None:
     votes = {"granted": 1, "rejected": 0, "required": 3}
     host.answer("GET /v1/interrupts", {"items": [item(node_id="ask"), item(votes=votes)]})
 
@@ -116,11 +116,11 @@ def test_a_wait_is_shown_with_what_each_answer_does(host: FakeHost, wopr: Wopr) 
     assert "1 of 3" in result.stdout
     assert "int-gate:0" in result.stdout
     assert "accept" in result.stdout
-    assert "The run goes on." in result.stdout
+    assert "The run continues." in result.stdout
     assert "\x1b" not in result.stdout
 
 
-def test_a_wait_as_json_is_what_the_server_said(host: FakeHost, wopr: Wopr) -> None:
+def test_a_wait_as_json_is_the_server_s_response(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/interrupts", {"items": [item(unknownToUs=[1])]})
 
     shown = json.loads(wopr("inbox", "show", "r1", "gate", "--json").stdout)
@@ -188,7 +188,7 @@ def test_each_answer_is_sent_in_its_form(
         ["--answer", "q1=a", "--answer", "q1=b"],
     ],
 )
-def test_no_answer_or_more_than_one_is_wrong_usage(
+def test_no_answer_or_several_answers_are_wrong_usage(
     host: FakeHost, wopr: Wopr, options: list[str]
 ) -> None:
     result = wopr("inbox", "answer", "r1", "gate", *options)
@@ -197,7 +197,7 @@ def test_no_answer_or_more_than_one_is_wrong_usage(
     assert host.requests == []
 
 
-def test_an_answer_may_name_its_wait(host: FakeHost, wopr: Wopr) -> None:
+def test_an_answer_can_name_its_wait(host: FakeHost, wopr: Wopr) -> None:
     host.answer(ANSWER, TAKEN)
 
     wopr("inbox", "answer", "r1", "gate", "--accept", "--interrupt", "int-gate:0")
@@ -212,7 +212,7 @@ def test_a_node_id_of_any_text_reaches_the_server(host: FakeHost, wopr: Wopr) ->
     assert host.requests[0].scope["raw_path"] == b"/v1/runs/r1/interrupts/a%2Fb%20c"
 
 
-def test_the_answer_as_json_is_what_the_server_said(host: FakeHost, wopr: Wopr) -> None:
+def test_the_answer_as_json_is_the_server_s_response(host: FakeHost, wopr: Wopr) -> None:
     host.answer(ANSWER, TAKEN | {"extra": 1})
 
     result = wopr("inbox", "answer", "r1", "gate", "--accept", "--json")

@@ -38,7 +38,7 @@ def stored(key: str, url: str = "sqlite:///data/wopr.db") -> KeyRow | None:
     return anyio.run(look)
 
 
-def test_a_new_key_is_printed_alone_and_opens_the_store_by_its_hash(local: Wopr) -> None:
+def test_only_a_new_key_is_printed_and_its_hash_is_stored(local: Wopr) -> None:
     result = local("keys", "create", "--tenant", "acme", "--role", "viewer", "--name", "ci")
 
     row = stored(result.stdout.strip())
@@ -48,7 +48,7 @@ def test_a_new_key_is_printed_alone_and_opens_the_store_by_its_hash(local: Wopr)
     assert (row.tenant, row.role, row.name, row.is_test) == ("acme", "viewer", "ci", False)
 
 
-def test_a_key_takes_scopes_an_end_and_the_test_mark(local: Wopr) -> None:
+def test_a_key_can_have_scopes_an_expiry_and_the_test_mark(local: Wopr) -> None:
     made = created(local, "--scope", "a:b", "--scope", "c:d", "--expires", "90d", "--test")
 
     row = stored(made["key"])
@@ -67,7 +67,7 @@ def test_the_list_never_shows_keys(local: Wopr) -> None:
     assert made["keyId"] in local("keys", "list").stdout
 
 
-def test_the_list_can_be_of_one_tenant(local: Wopr) -> None:
+def test_the_list_can_be_limited_to_one_tenant(local: Wopr) -> None:
     created(local, "--tenant", "a")
     created(local, "--tenant", "b")
 
@@ -76,7 +76,7 @@ def test_the_list_can_be_of_one_tenant(local: Wopr) -> None:
     assert [item["tenant"] for item in items] == ["b"]
 
 
-def test_a_rotated_key_stays_valid_for_its_grace(local: Wopr) -> None:
+def test_a_rotated_key_stays_valid_for_its_grace_period(local: Wopr) -> None:
     old = created(local, "--tenant", "acme", "--role", "viewer")
 
     new = json.loads(local("keys", "rotate", old["keyId"], "--grace", "1h", "--json").stdout)
@@ -90,7 +90,7 @@ def test_a_rotated_key_stays_valid_for_its_grace(local: Wopr) -> None:
     assert listed(local)[old["keyId"]]["state"] == "replaced"
 
 
-def test_a_grace_of_nothing_ends_the_old_key_now(local: Wopr) -> None:
+def test_a_grace_period_of_zero_ends_the_old_key_now(local: Wopr) -> None:
     old = created(local)
 
     local("keys", "rotate", old["keyId"], "--grace", "0")
@@ -98,7 +98,7 @@ def test_a_grace_of_nothing_ends_the_old_key_now(local: Wopr) -> None:
     assert listed(local)[old["keyId"]]["state"] == "expired"
 
 
-def test_a_grace_never_lengthens_a_life(local: Wopr) -> None:
+def test_a_grace_period_never_extends_the_expiry(local: Wopr) -> None:
     old = created(local, "--expires", "1h")
 
     new = json.loads(local("keys", "rotate", old["keyId"], "--grace", "24h", "--json").stdout)
@@ -137,7 +137,7 @@ def test_wrong_usage_ends_with_2(local: Wopr, args: tuple[str, ...]) -> None:
     assert local("keys", *args).exit_code == 2
 
 
-def test_the_database_may_lie_elsewhere(local: Wopr, tmp_path: Path) -> None:
+def test_the_database_can_be_at_another_place(local: Wopr, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/elsewhere.db"
 
     made = created(local, "--db", url)

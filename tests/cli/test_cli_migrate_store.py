@@ -1,4 +1,4 @@
-"""`wopr migrate-store`: a SQLite database moved into a real PostgreSQL, and what stands in the way."""
+"""`wopr migrate-store` from SQLite to a real PostgreSQL, and what prevents it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from uuid import uuid4
 import anyio
 import psycopg
 import pytest
-from tests.contract.builders import OTHER, TENANT, agent, batch, ended
-from tests.contract.fleet import aggregate, audit, end, held_lines, push, start
-from tests.postgres.databases import Databases
 from typer.testing import CliRunner, Result
 
+from tests.support.fleet_rows import aggregate, audit, end, held_lines, push, start
+from tests.support.postgres.databases import Databases
+from tests.support.rows import OTHER, TENANT, agent, batch, ended
 from wopr.cli.main import app
 from wopr.protocol.errors import Refused
-from wopr.runtime.audit import Audit, audit_key
 from wopr.security.redact import Redactors
-from wopr.store.moving import moving
-from wopr.store.moving.source import MOVED
+from wopr.services.audit.trail import Audit, audit_key
+from wopr.store.migrate.copy import open_copy
+from wopr.store.migrate.source import MOVED
 from wopr.store.open import open_store
 from wopr.store.port import Store
-from wopr.store.postgres.address import address_of
-from wopr.store.postgres.texts import hold_any_text
-from wopr.store.sqlite.serving import served_alone
+from wopr.store.postgres.pool import address_of
+from wopr.store.postgres.texts import escape_texts
+from wopr.store.sqlite.connections import lock_database
 
 NOON = 1_800_000_000_000
-# More than a batch, so that a move can be cut off in the middle of a table.
+# More than a batch, so that a move can be interrupted in the middle of a table.
 EVENTS = 4500
-# Made by the host that opens a database, never moved.
+# Created by the host that opens a database, never moved.
 OWN_TABLES = {"meta", "recovering", "sqlite_sequence"}
 
 
-# A row in it keeps every host out that does not have the key.
+# A row in it prevents the start of every host without the key.
 ENCRYPTION_KEYS = "encryption_keys"
 
 
@@ -70,7 +70,7 @@ async def _write(folder: Path) -> None:
 
 
 def _insert(database: sqlite3.Connection, table: str, number: int) -> None:
-    """Put a row into a table, whatever its columns are."""
+    """Insert a row into a table with any columns."""
     values: dict[str, object] = {}
     for _, column, kind, *_ in database.execute(f"PRAGMA table_info({table})"):
         samples = {"TEXT": f"{column}\0\x1aü{number}", "BLOB": bytes([0, 255, number])}
@@ -88,6 +88,13 @@ def _insert(database: sqlite3.Connection, table: str, number: int) -> None:
 def target(databases: Databases) -> Iterator[str]:
     with databases.new(is_empty=True) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def moved(source: Path, databases: Databases) -> Iterator[tuple[str, Result]]:
+    """A target after the move, for tests that only read it, and the result of the command."""
+    with databases.new(is_empty=True) as url:
+        yield url, migrate(source, url)
 
 
 def migrate(source: Path, target: str, *options: str) -> Result:
@@ -120,12 +127,12 @@ def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def connected(url: str) -> psycopg.Connection[Any]:
     connection = psycopg.connect(url, autocommit=True, options="-c search_path=wopr")
-    hold_any_text(connection)
+    escape_texts(connection)
     return connection
 
 
 async def read_of(store: Store) -> list[object]:
-    """What a reader is shown of both tenants."""
+    """Return what a reader sees of both tenants."""
     shown: list[object] = [
         await store.read(TENANT, "run-0", EVENTS - 10, 10),
         await store.read(OTHER, "run-2"),
@@ -141,7 +148,7 @@ async def read_of(store: Store) -> list[object]:
     return shown
 
 
-def test_every_row_of_every_table_is_moved_as_it_is(source: Path, target: str) -> None:
+def test_every_row_of_every_table_is_moved_unchanged(source: Path, target: str) -> None:
     done = migrate(source, target, "--json")
 
     assert done.exit_code == 0, done.output
@@ -150,19 +157,15 @@ def test_every_row_of_every_table_is_moved_as_it_is(source: Path, target: str) -
     assert_same_rows(source, target)
 
 
-def test_a_moved_database_is_read_as_before(source: Path, target: str) -> None:
-    migrate(source, target)
-
+def test_a_moved_database_is_read_as_before(source: Path, moved: tuple[str, Result]) -> None:
     async def read(url: str) -> list[object]:
         return await read_of(await open_store(url))
 
-    assert anyio.run(read, target) == anyio.run(read, f"sqlite:///{source}")
+    assert anyio.run(read, moved[0]) == anyio.run(read, f"sqlite:///{source}")
 
 
-def test_no_table_of_the_target_stays_empty(source: Path, target: str) -> None:
-    migrate(source, target)
-
-    with connected(target) as there:
+def test_every_table_of_the_target_has_rows(moved: tuple[str, Result]) -> None:
+    with connected(moved[0]) as there:
         found = there.execute(
             "SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid "
             "WHERE c.relnamespace = 'wopr'::regnamespace AND c.relkind = 'r' "
@@ -178,7 +181,7 @@ def test_no_table_of_the_target_stays_empty(source: Path, target: str) -> None:
     assert empty == []
 
 
-def test_numbers_go_on_above_those_that_were_given(source: Path, target: str) -> None:
+def test_sequence_numbers_continue_after_the_moved_ones(source: Path, target: str) -> None:
     migrate(source, target)
 
     async def places() -> tuple[int, int]:
@@ -194,12 +197,10 @@ def test_numbers_go_on_above_those_that_were_given(source: Path, target: str) ->
     assert after > before
 
 
-def test_whoever_takes_up_dead_processes_runs_takes_up_those_that_had_not_ended(
-    source: Path, target: str
+def test_runs_that_had_not_ended_can_be_recovered_after_the_move(
+    moved: tuple[str, Result],
 ) -> None:
-    migrate(source, target)
-
-    with connected(target) as there:
+    with connected(moved[0]) as there:
         holders = dict(there.execute("SELECT run_id, holder FROM runs").fetchall())
 
     assert {name: holders[name] for name in ("run-0", "run-1", "run-2")} == {
@@ -209,7 +210,7 @@ def test_whoever_takes_up_dead_processes_runs_takes_up_those_that_had_not_ended(
     }
 
 
-def test_a_move_that_was_cut_off_goes_on_where_it_was(source: Path, target: str) -> None:
+def test_an_interrupted_move_continues_where_it_stopped(source: Path, target: str) -> None:
     class CutOff(Exception):
         pass
 
@@ -224,11 +225,11 @@ def test_a_move_that_was_cut_off_goes_on_where_it_was(source: Path, target: str)
         await (await open_store(target)).close()
 
     anyio.run(migrated)
-    with pytest.raises(CutOff), moving(source, address_of(target)) as under_way:
+    with pytest.raises(CutOff), open_copy(source, address_of(target)) as under_way:
         under_way.copy(stop)
     with pytest.raises(Refused, match="migrate-store"):
         anyio.run(open_target)
-    with moving(source, address_of(target)) as under_way:
+    with open_copy(source, address_of(target)) as under_way:
         left = under_way.total - under_way.moved
 
     done = migrate(source, target)
@@ -238,7 +239,7 @@ def test_a_move_that_was_cut_off_goes_on_where_it_was(source: Path, target: str)
     assert_same_rows(source, target)
 
 
-def test_a_move_that_was_killed_at_its_end_is_reported_as_complete_when_it_is_called_again(
+def test_a_move_killed_at_its_end_is_reported_as_complete_when_called_again(
     source: Path, target: str
 ) -> None:
     first = migrate(source, target, "--json")
@@ -250,7 +251,7 @@ def test_a_move_that_was_killed_at_its_end_is_reported_as_complete_when_it_is_ca
     assert_same_rows(source, target)
 
 
-def test_a_move_that_is_complete_is_still_complete_after_hosts_have_written_to_the_target(
+def test_a_complete_move_stays_complete_after_hosts_have_written_to_the_target(
     source: Path, target: str
 ) -> None:
     async def append() -> None:
@@ -266,7 +267,7 @@ def test_a_move_that_is_complete_is_still_complete_after_hosts_have_written_to_t
     assert again.exit_code == 0, again.output
 
 
-def test_another_source_is_refused_after_a_move_that_is_complete(
+def test_another_source_is_refused_after_a_complete_move(
     source: Path, target: str, tmp_path: Path
 ) -> None:
     async def write() -> None:
@@ -283,14 +284,14 @@ def test_another_source_is_refused_after_a_move_that_is_complete(
     assert "not empty" in done.stderr
 
 
-def test_the_move_names_the_key_that_hosts_of_the_target_need(source: Path, target: str) -> None:
-    done = migrate(source, target)
+def test_the_move_names_the_key_that_the_target_s_hosts_need(moved: tuple[str, Result]) -> None:
+    _, done = moved
 
     assert "WOPR_HOST_KEY" in done.stderr
     assert "audit.key" not in done.output
 
 
-def test_an_ordinary_owner_may_fill_its_database(
+def test_an_owner_without_superuser_rights_can_fill_its_database(
     source: Path, target: str, databases: Databases
 ) -> None:
     login = f"l_{uuid4().hex}"
@@ -314,7 +315,7 @@ def test_an_ordinary_owner_may_fill_its_database(
     assert unforced == (0,)
 
 
-def test_a_target_with_rows_in_it_is_refused_and_left_alone(source: Path, target: str) -> None:
+def test_a_target_with_rows_is_refused_and_not_changed(source: Path, target: str) -> None:
     async def append() -> None:
         store = await open_store(target)
         await store.append(TENANT, [batch("mine")])
@@ -330,15 +331,15 @@ def test_a_target_with_rows_in_it_is_refused_and_left_alone(source: Path, target
         assert there.execute("SELECT run_id FROM runs").fetchall() == [("mine",)]
 
 
-def test_a_source_that_a_host_serves_is_refused(source: Path, target: str) -> None:
-    with served_alone(source):
+def test_a_source_in_use_by_a_host_is_refused(source: Path, target: str) -> None:
+    with lock_database(source):
         done = migrate(source, target)
 
     assert done.exit_code == 5
     assert "serves this database" in done.stderr
 
 
-def test_a_target_that_a_host_serves_is_refused(source: Path, target: str) -> None:
+def test_a_target_in_use_by_a_host_is_refused(source: Path, target: str) -> None:
     async def migrated() -> None:
         await (await open_store(target)).close()
 
@@ -382,10 +383,14 @@ def test_a_damaged_audit_log_is_named_and_no_host_opens_the_target(
         (None, "sqlite:///other.db", "postgresql://user:password@host"),
     ],
 )
-def test_a_database_that_is_none_is_named(
-    source: Path, target: str, source_url: str | None, target_url: str | None, said: str
+def test_an_invalid_database_is_named(
+    source: Path,
+    moved: tuple[str, Result],
+    source_url: str | None,
+    target_url: str | None,
+    said: str,
 ) -> None:
-    arguments = ["--from", source_url or f"sqlite:///{source}", "--to", target_url or target]
+    arguments = ["--from", source_url or f"sqlite:///{source}", "--to", target_url or moved[0]]
 
     done = CliRunner().invoke(app, ["migrate-store", *arguments])
 

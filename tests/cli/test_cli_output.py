@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wopr.cli.event_lines import event_line, summary
-from wopr.cli.output import plain, short
-from wopr.cli.stream import Frame
+from wopr.api.events import Frame
+from wopr.api.text import plain, short
+from wopr.cli.runs.events import event_line, summary
 
 if TYPE_CHECKING:
     from tests.cli.conftest import FakeHost, Wopr
@@ -62,7 +62,7 @@ def test_hostile_text_in_an_error_is_shown_as_text(host: FakeHost, wopr: Wopr) -
     assert not UNSAFE & set(result.stderr)
 
 
-def test_json_is_the_same_document_without_anything_a_terminal_obeys(
+def test_json_is_the_same_document_without_terminal_control_characters(
     host: FakeHost, wopr: Wopr
 ) -> None:
     host.answer(
@@ -94,7 +94,7 @@ def test_json_is_the_same_document_without_anything_a_terminal_obeys(
         ({"ok": False}, "ok=false"),
     ],
 )
-def test_a_payload_is_told_in_short(payload: object, told: str) -> None:
+def test_a_payload_is_summarized(payload: object, told: str) -> None:
     assert summary(payload) == told
 
 
@@ -113,7 +113,7 @@ def test_long_values_and_long_payloads_are_cut() -> None:
         {},
     ],
 )
-def test_a_frame_of_any_shape_gives_a_line(data: dict[str, object]) -> None:
+def test_a_frame_of_any_form_is_printed_as_a_line(data: dict[str, object]) -> None:
     frame = Frame("run.annotated", json.dumps(data).encode())
 
     assert "run.annotated" in event_line(frame, "2026-01-02T03:04:05.000Z").plain

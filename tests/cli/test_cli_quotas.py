@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("limit", [2**53, 2**63])
-def test_a_quota_that_is_too_large_is_wrong_usage(local: Wopr, limit: int) -> None:
+def test_a_quota_above_the_maximum_is_wrong_usage(local: Wopr, limit: int) -> None:
     result = local("quotas", "set", "activeRuns", str(limit))
 
     assert result.exit_code == 2

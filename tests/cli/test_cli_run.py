@@ -24,7 +24,7 @@ def completed(host: FakeHost) -> None:
     )
 
 
-def test_a_run_is_waited_for_and_its_outputs_are_shown(host: FakeHost, wopr: Wopr) -> None:
+def test_a_run_is_awaited_and_its_outputs_are_shown(host: FakeHost, wopr: Wopr) -> None:
     completed(host)
 
     result = wopr("run", "hello", "-i", "name=Ada", "--input", "times=3", "--tag", "a")
@@ -39,7 +39,7 @@ def test_a_run_is_waited_for_and_its_outputs_are_shown(host: FakeHost, wopr: Wop
     assert host.requests[0].headers["authorization"] == "Bearer secret-key"
 
 
-def test_inputs_are_read_by_the_types_that_the_workflow_declares(
+def test_inputs_are_parsed_by_the_types_that_the_workflow_declares(
     host: FakeHost, wopr: Wopr
 ) -> None:
     completed(host)
@@ -52,9 +52,7 @@ def test_inputs_are_read_by_the_types_that_the_workflow_declares(
     assert sent[0]["inputs"] == {"reason": "5", "amount": 5, "other": True}
 
 
-def test_a_key_that_may_not_read_the_workflow_starts_it_all_the_same(
-    host: FakeHost, wopr: Wopr
-) -> None:
+def test_a_key_that_may_not_read_the_workflow_can_start_it(host: FakeHost, wopr: Wopr) -> None:
     completed(host)
     host.refuse("GET /v1/workflows/hello", 403, "forbidden")
 
@@ -64,15 +62,17 @@ def test_a_key_that_may_not_read_the_workflow_starts_it_all_the_same(
     assert sent["inputs"] == {"amount": 5}
 
 
-def test_a_server_that_is_no_openwop_host_is_called_so(host: FakeHost, wopr: Wopr) -> None:
+def test_a_server_that_is_not_an_openwop_host_is_reported_as_such(
+    host: FakeHost, wopr: Wopr
+) -> None:
     host.answers["POST /v1/runs"] = [Response(b"<h1>It works!</h1>", 404)]
     refused = wopr("run", "hello")
     host.answers["POST /v1/runs"] = [Response(b"<h1>It works!</h1>", 200)]
     welcomed = wopr("run", "hello")
 
-    assert "answered 404 Not Found, and not as an OpenWOP host does" in refused.stderr
+    assert "responded 404 Not Found, which is not an OpenWOP error" in refused.stderr
     assert "http" in refused.stderr
-    assert "did not answer as an OpenWOP host does" in welcomed.stderr
+    assert "is not an OpenWOP response" in welcomed.stderr
     assert "WOPR server" in refused.stderr
 
 
@@ -87,7 +87,7 @@ def test_a_followed_run_shows_its_events_as_lines(host: FakeHost, wopr: Wopr) ->
     assert host.requests[1].query_params["streamMode"] == "debug"
 
 
-def test_a_followed_run_gives_json_lines(host: FakeHost, wopr: Wopr) -> None:
+def test_a_followed_run_prints_json_lines(host: FakeHost, wopr: Wopr) -> None:
     completed(host)
 
     result = wopr("run", "hello", "--follow", "--json")
@@ -96,7 +96,7 @@ def test_a_followed_run_gives_json_lines(host: FakeHost, wopr: Wopr) -> None:
     assert [event["sequence"] for event in events] == [0, 1, 2, 3]
 
 
-def test_a_waited_run_gives_one_json_document(host: FakeHost, wopr: Wopr) -> None:
+def test_an_awaited_run_prints_one_json_document(host: FakeHost, wopr: Wopr) -> None:
     completed(host)
 
     result = wopr("run", "hello", "--json")
@@ -108,7 +108,7 @@ def test_a_waited_run_gives_one_json_document(host: FakeHost, wopr: Wopr) -> Non
 @pytest.mark.parametrize(
     ("status", "exit_code"), [("completed", 0), ("failed", 1), ("cancelled", 7)]
 )
-def test_the_exit_code_says_how_the_run_ended(
+def test_the_exit_code_shows_how_the_run_ended(
     host: FakeHost, wopr: Wopr, status: str, exit_code: int
 ) -> None:
     host.run(status=status)
@@ -134,7 +134,9 @@ def test_without_waiting_the_run_id_is_printed_at_once(host: FakeHost, wopr: Wop
     assert host.requests[0].headers["idempotency-key"] == "k1"
 
 
-def test_a_timeout_ends_with_124_and_says_that_the_run_goes_on(host: FakeHost, wopr: Wopr) -> None:
+def test_a_timeout_ends_with_124_and_says_that_the_run_continues(
+    host: FakeHost, wopr: Wopr
+) -> None:
     host.run(status="running")
     host.stream("r1", [host.event(0, "run.started")])
 
@@ -144,7 +146,7 @@ def test_a_timeout_ends_with_124_and_says_that_the_run_goes_on(host: FakeHost, w
     assert "wopr runs tail r1" in result.stderr
 
 
-def test_a_run_that_waits_for_somebody_says_so(host: FakeHost, wopr: Wopr) -> None:
+def test_a_run_that_waits_for_a_person_is_reported_as_waiting(host: FakeHost, wopr: Wopr) -> None:
     host.run()
     suspended = host.event(1, "node.suspended", "gate", nodeId="gate", kind="approval")
     host.stream("r1", [host.event(0, "run.started"), suspended, host.event(2, "run.completed")])
@@ -152,7 +154,7 @@ def test_a_run_that_waits_for_somebody_says_so(host: FakeHost, wopr: Wopr) -> No
     assert "run r1 waits: node.suspended gate" in wopr("run", "hello").stderr
 
 
-def test_a_run_that_waits_with_a_kind_of_the_host_s_own_says_that_kind(
+def test_a_run_that_waits_with_a_kind_of_the_host_shows_that_kind(
     host: FakeHost, wopr: Wopr
 ) -> None:
     host.run()
@@ -167,7 +169,7 @@ def test_a_run_that_waits_with_a_kind_of_the_host_s_own_says_that_kind(
 
 
 @pytest.mark.parametrize("options", [(), ("--follow",)], ids=["quiet", "followed"])
-def test_a_run_that_asks_something_says_where_it_is_answered(
+def test_a_run_with_a_question_shows_where_to_answer_it(
     host: FakeHost, wopr: Wopr, options: tuple[str, ...]
 ) -> None:
     host.run()
@@ -180,7 +182,7 @@ def test_a_run_that_asks_something_says_where_it_is_answered(
 
 
 @pytest.mark.parametrize("form", ["argument", "file", "stdin"])
-def test_inputs_come_as_json_from_anywhere(
+def test_inputs_are_read_as_json_from_every_source(
     host: FakeHost, wopr: Wopr, tmp_path: Path, form: str
 ) -> None:
     host.run()
@@ -194,7 +196,7 @@ def test_inputs_come_as_json_from_anywhere(
     assert host.bodies[0]["inputs"] == {"a": [1, None]}
 
 
-def test_values_that_are_not_json_are_text(host: FakeHost, wopr: Wopr) -> None:
+def test_inputs_that_are_not_json_are_text(host: FakeHost, wopr: Wopr) -> None:
     host.run()
 
     wopr("run", "hello", "--no-wait", "-i", "a=NaN", "-i", "b=x=y", "-i", 'c="1"', "-i", "d=")
@@ -202,7 +204,7 @@ def test_values_that_are_not_json_are_text(host: FakeHost, wopr: Wopr) -> None:
     assert host.bodies[0]["inputs"] == {"a": "NaN", "b": "x=y", "c": "1", "d": ""}
 
 
-def test_config_goes_into_configurable(host: FakeHost, wopr: Wopr) -> None:
+def test_config_is_sent_as_configurable(host: FakeHost, wopr: Wopr) -> None:
     host.run()
 
     wopr("run", "hello", "--no-wait", "--config", "recursionLimit=5")
@@ -224,7 +226,7 @@ def test_config_goes_into_configurable(host: FakeHost, wopr: Wopr) -> None:
         ("--timeout", "-1"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_asks_no_server(
+def test_wrong_usage_ends_with_2_without_a_request(
     host: FakeHost, wopr: Wopr, args: tuple[str, ...]
 ) -> None:
     assert wopr("run", "hello", *args).exit_code == 2

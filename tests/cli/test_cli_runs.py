@@ -32,7 +32,7 @@ def test_runs_are_listed_as_a_table(host: FakeHost, wopr: Wopr) -> None:
     assert "a, b" in lines[1]
 
 
-def test_runs_in_quarantine_are_listed_and_shown_as_such(host: FakeHost, wopr: Wopr) -> None:
+def test_quarantined_runs_are_listed_and_shown_as_quarantined(host: FakeHost, wopr: Wopr) -> None:
     quarantine = {"since": "2026-01-02T03:04:05.000Z", "crashes": 3}
     rows = [item("r2", status="running", quarantine=quarantine), item("r1", status="running")]
     host.answer("GET /v1/runs", {"items": rows})
@@ -61,7 +61,7 @@ def test_runs_are_listed_by_their_feedback(host: FakeHost, wopr: Wopr) -> None:
     assert result.stdout.splitlines()[1].endswith("4.5 stars, 1 correction, 2 flags")
 
 
-def test_filters_go_to_the_server(host: FakeHost, wopr: Wopr) -> None:
+def test_filters_are_sent_to_the_server(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/runs", {"items": []})
 
     wopr(
@@ -80,7 +80,7 @@ def test_filters_go_to_the_server(host: FakeHost, wopr: Wopr) -> None:
     }
 
 
-def test_all_runs_are_read_page_after_page(host: FakeHost, wopr: Wopr) -> None:
+def test_all_runs_are_read_page_by_page(host: FakeHost, wopr: Wopr) -> None:
     host.answer("GET /v1/runs", {"items": [item("r3", extra=1)], "nextCursor": "c1"})
     host.answer("GET /v1/runs", {"items": [item("r2")], "nextCursor": "c2"})
     host.answer("GET /v1/runs", {"items": [item("r1")]})
@@ -105,7 +105,7 @@ def test_a_limit_ends_the_list_and_says_that_there_is_more(host: FakeHost, wopr:
     "args",
     [("--status", "lost"), ("--since", "yesterday"), ("--limit", "0"), ("--since", "99999999w")],
 )
-def test_a_filter_that_means_nothing_is_wrong_usage(wopr: Wopr, args: tuple[str, ...]) -> None:
+def test_an_invalid_filter_is_wrong_usage(wopr: Wopr, args: tuple[str, ...]) -> None:
     assert wopr("runs", "list", *args).exit_code == 2
 
 
@@ -135,13 +135,13 @@ def test_a_run_is_shown_with_its_nodes(host: FakeHost, wopr: Wopr) -> None:
     assert "  x = [1]" in result.stdout
 
 
-def test_a_run_as_json_is_what_the_server_said(host: FakeHost, wopr: Wopr) -> None:
+def test_a_run_as_json_is_the_server_s_response(host: FakeHost, wopr: Wopr) -> None:
     host.run(unknownToUs={"deep": 1.50})
 
     assert json.loads(wopr("runs", "show", "r1", "--json").stdout)["unknownToUs"] == {"deep": 1.5}
 
 
-def test_messages_are_shown_as_they_stream_in(host: FakeHost, wopr: Wopr) -> None:
+def test_messages_are_shown_as_they_arrive(host: FakeHost, wopr: Wopr) -> None:
     host.run()
     chunks = [
         f"id: {n}\nevent: ai.message.chunk\ndata: {json.dumps(chunk)}\n\n"
@@ -171,7 +171,7 @@ def test_values_are_shown_as_states(host: FakeHost, wopr: Wopr) -> None:
     assert [line.split()[-1] for line in lines] == ['status="running"', 'status="completed"']
 
 
-def test_tail_exits_as_the_run_ended_when_asked_to(host: FakeHost, wopr: Wopr) -> None:
+def test_tail_exits_with_the_code_of_the_run_on_request(host: FakeHost, wopr: Wopr) -> None:
     host.run(status="failed")
     host.stream("r1", [host.event(0, "run.failed")])
 
@@ -193,7 +193,7 @@ def test_one_run_is_cancelled_with_its_reason(host: FakeHost, wopr: Wopr) -> Non
     assert host.bodies == [{"reason": "enough"}]
 
 
-def test_cancelling_an_ended_run_is_no_failure(host: FakeHost, wopr: Wopr) -> None:
+def test_cancelling_an_ended_run_is_not_a_failure(host: FakeHost, wopr: Wopr) -> None:
     answer = {"runId": "r1", "status": "completed", "alreadyTerminal": True}
     host.answer("POST /v1/runs/r1/cancel", answer)
 
@@ -217,7 +217,7 @@ def test_many_runs_are_cancelled_in_one_request(
     assert f"{code}: no" in result.stdout
 
 
-def test_a_run_is_paused_with_the_chosen_drain(host: FakeHost, wopr: Wopr) -> None:
+def test_a_run_is_paused_with_the_chosen_drain_policy(host: FakeHost, wopr: Wopr) -> None:
     host.answer("POST /v1/runs/r1:pause", {"runId": "r1", "status": "paused", "pausedAt": "x"}, 202)
 
     result = wopr("runs", "pause", "r1", "--drain", "immediate", "--json")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 
 from wopr.agents.credentials import Credentials
-from wopr.runtime.host_secret import host_secret
+from wopr.process.keys import host_secret
 from wopr.security.credential_names import SEAL_PURPOSE
+from wopr.security.encryption import Seal, derive
 from wopr.security.redact import Redactors
-from wopr.security.seal import Seal, derive
 from wopr.store.open import open_store
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def resolved(tenant: str, name: str) -> str:
     return anyio.run(look)
 
 
-def test_a_credential_is_kept_sealed_and_opens_for_the_host(local: Wopr) -> None:
+def test_a_credential_is_stored_encrypted_and_the_host_can_read_it(local: Wopr) -> None:
     result = local("secrets", "set", "mine", "--tenant", "acme", stdin=f"{VALUE}\n")
 
     assert result.exit_code == 0, result.stderr
@@ -64,7 +64,7 @@ def test_a_removed_credential_is_gone(local: Wopr) -> None:
     assert "no credential mine" in again.stderr
 
 
-def test_a_name_or_value_that_cannot_be_is_refused(local: Wopr) -> None:
+def test_an_invalid_name_or_value_is_refused(local: Wopr) -> None:
     assert local("secrets", "set", "../mine", stdin=VALUE).exit_code == 2
     short = local("secrets", "set", "mine", stdin="short")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wopr.runtime.settings import Settings
+from wopr.process.settings import Settings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Wopr
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What the server would have been started with."""
+    """Return the arguments that the server would be started with."""
     settings: list[Settings] = []
     server = ModuleType("wopr.http.server")
     vars(server)["serve"] = lambda checked, *_: settings.append(checked)
@@ -24,7 +24,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return settings
 
 
-def test_without_options_the_host_stays_on_this_machine(
+def test_without_options_the_host_listens_on_this_machine_only(
     local: Wopr, served: list[Settings]
 ) -> None:
     assert local("serve").exit_code == 0
@@ -92,16 +92,19 @@ def test_variables_become_settings(local: Wopr, served: list[Settings]) -> None:
         ((), {"WOPR_PORT": "many"}),
         ((), {"WOPR_RETENTION_DAYS": "1"}),
         ((), {"WOPR_RATE_LIMIT": "lots"}),
+        ((), {"WOPR_WEBHOOK_OPEN_SECONDS": "inf"}),
+        ((), {"WOPR_DB_STATEMENT_TIMEOUT_SECONDS": "inf"}),
+        ((), {"WOPR_CHECK_SECONDS": "inf"}),
     ],
 )
-def test_settings_that_cannot_work_are_wrong_usage(
+def test_invalid_settings_are_wrong_usage(
     local: Wopr, served: list[Settings], args: tuple[str, ...], variables: dict[str, str]
 ) -> None:
     assert local("serve", *args, **variables).exit_code == 2
     assert served == []
 
 
-def test_a_key_that_is_too_short_is_told_in_one_line_without_the_key(
+def test_a_key_that_is_too_short_is_reported_in_one_line_without_the_key(
     local: Wopr, served: list[Settings]
 ) -> None:
     done = local("serve", WOPR_API_KEYS="0123456789abcdef:acme,s3cr3t:globex")
@@ -112,7 +115,7 @@ def test_a_key_that_is_too_short_is_told_in_one_line_without_the_key(
     assert "s3cr3t" not in done.stderr
 
 
-def test_an_address_that_is_taken_is_named(local: Wopr) -> None:
+def test_an_address_in_use_is_named(local: Wopr) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 

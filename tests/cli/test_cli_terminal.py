@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-c", "from wopr.cli.main import main; main()"]
 
 
 def on_a_terminal(host: FakeHost, *args: str, **variables: str) -> str:
-    """Run a command whose stdout and stderr are a terminal, and read all it wrote there."""
+    """Run a command whose stdout and stderr are a terminal, and return its output."""
     ours, theirs = pty.openpty()
     environment = {"PATH": "/usr/bin:/bin", "TERM": "xterm-256color", **variables}
     with subprocess.Popen(
@@ -34,7 +34,7 @@ def on_a_terminal(host: FakeHost, *args: str, **variables: str) -> str:
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 65536)
-    except OSError:  # Linux says EIO when the other side has closed
+    except OSError:  # Linux raises EIO when the other side has closed
         return b""
 
 
@@ -49,13 +49,13 @@ def test_a_terminal_gets_colours(host: FakeHost) -> None:
     assert "\x1b[32mrun.completed" in on_a_terminal(host, "runs", "tail", "r1")
 
 
-def test_a_terminal_that_wants_no_colour_gets_none(host: FakeHost) -> None:
+def test_no_color_is_respected_on_a_terminal(host: FakeHost) -> None:
     ended(host)
 
     assert "\x1b[" not in on_a_terminal(host, "runs", "tail", "r1", NO_COLOR="1")
 
 
-def test_hostile_text_is_no_command_to_a_terminal(host: FakeHost) -> None:
+def test_hostile_text_cannot_control_a_terminal(host: FakeHost) -> None:
     host.run(status="failed", error={"code": "x", "message": "\x1b[2J[red]hi[/red]\x07"})
 
     written = on_a_terminal(host, "runs", "show", "r1")
@@ -70,21 +70,21 @@ def test_a_quiet_run_shows_progress_on_a_terminal(host: FakeHost) -> None:
 
     written = on_a_terminal(host, "run", "hello")
 
-    assert "\x1b[?25l" in written  # a spinner hides the cursor, and shows it again
+    assert "\x1b[?25l" in written  # a spinner hides the cursor and shows it again
     assert "\x1b[?25h" in written
     assert "completed" in written
 
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let children hear of interrupts, which what a shell starts in the background ignores."""
+    """Let child processes receive interrupts, which background jobs of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_from_the_keyboard_ends_with_130_and_leaves_the_run_alone(
+def test_ctrl_c_ends_with_130_and_does_not_cancel_the_run(
     host: FakeHost,
 ) -> None:
     host.run(status="running")
@@ -102,6 +102,6 @@ def test_an_interrupt_from_the_keyboard_ends_with_130_and_leaves_the_run_alone(
         _, errors = process.communicate(timeout=60)
 
     assert process.returncode == 130
-    assert "the run goes on" in errors
+    assert "the run continues" in errors
     assert "Traceback" not in errors
     assert not [call for call in host.calls() if call.endswith("/cancel")]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wopr.runtime.settings import Settings
+from wopr.process.settings import Settings
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Wopr
@@ -16,7 +16,7 @@ SHARED = "postgresql://wopr:hush@db.example.com/wopr"
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """What the process would have been started with."""
+    """Return the arguments that the process would be started with."""
     settings: list[Settings] = []
     server = ModuleType("wopr.http.server")
     vars(server)["serve"] = lambda checked, *_: settings.append(checked)
@@ -42,7 +42,7 @@ def test_a_host_without_a_worker_serves_and_does_not_execute(
 
 
 @pytest.mark.parametrize("arguments", [["worker"], ["serve", "--no-worker"]])
-def test_what_needs_several_processes_needs_a_database_that_they_can_share(
+def test_several_processes_need_a_shared_database(
     local: Wopr, served: list[Settings], arguments: list[str]
 ) -> None:
     done = local(*arguments)

@@ -39,7 +39,7 @@ def test_json_and_yaml_files_are_added(host: FakeHost, wopr: Wopr, files: list[s
     assert host.bodies == [DEFINITION, DEFINITION]
 
 
-def test_added_files_may_start_each_other(host: FakeHost, wopr: Wopr, tmp_path: Path) -> None:
+def test_added_files_can_start_each_other(host: FakeHost, wopr: Wopr, tmp_path: Path) -> None:
     for name, child in (("one", "other"), ("other", "one")):
         call = {"id": "call", "typeId": "core.subWorkflow", "config": {"workflowId": child}}
         document = DEFINITION | {"id": name, "nodes": [call]}
@@ -91,7 +91,7 @@ def test_warnings_about_a_checked_definition_are_printed(
     assert json.loads(as_json.stdout)["results"][0]["warnings"] == WARNINGS
 
 
-def test_other_content_under_a_taken_version_is_a_conflict(
+def test_other_content_under_an_existing_version_is_a_conflict(
     host: FakeHost, wopr: Wopr, files: list[str]
 ) -> None:
     host.refuse("POST /v1/workflows", 409, "workflow_exists")
@@ -109,7 +109,7 @@ def test_one_bad_file_does_not_hide_the_others(
 
     bad, good = json.loads(result.stdout)["results"]
     assert result.exit_code == 2
-    assert bad["details"]["errors"] == [{"path": "line 2", "message": "the key 'id' comes twice"}]
+    assert bad["details"]["errors"] == [{"path": "line 2", "message": "the key 'id' is duplicated"}]
     assert good == {"file": "a.json", "ok": True, "id": "hello", "version": "1.0.0"}
 
 
@@ -132,7 +132,7 @@ def test_a_valid_definition_passes_its_check(host: FakeHost, wopr: Wopr, files: 
     assert (result.exit_code, result.stdout) == (0, "b.yaml: valid hello 1.0.0\n")
 
 
-def test_without_a_valid_key_nothing_is_said_of_the_files(
+def test_without_a_valid_key_the_files_are_not_checked(
     host: FakeHost, wopr: Wopr, files: list[str]
 ) -> None:
     host.refuse("POST /v1/workflows", 401, "unauthenticated")
@@ -154,7 +154,9 @@ def test_a_definition_is_shown_as_yaml_or_json(host: FakeHost, wopr: Wopr) -> No
     assert host.requests[0].query_params["version"] == "1.0.0"
 
 
-def test_yaml_of_hostile_text_is_escaped_and_still_the_same(host: FakeHost, wopr: Wopr) -> None:
+def test_yaml_with_hostile_text_is_escaped_and_equal_after_parsing(
+    host: FakeHost, wopr: Wopr
+) -> None:
     hostile = {"id": "x", "name": "a\x1b[31mb\u202ec\u009bd"}
     host.answer("GET /v1/workflows/x", hostile)
 

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.console.browser import DEADLINE_MS, Open, chromium, launched
-from tests.console.client import Person
-from tests.console.samples import Belongings
-from tests.wire.client import Wire
-from tests.wire.host import ACME, GLOBEX, ServedHost
+from tests.console.samples import TenantData
+from tests.support.browser import DEADLINE_MS, Open, chromium, launched
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.host import ACME, GLOBEX, ServedHost
 
 SignedIn = Callable[..., Person]
 
 
 @pytest.fixture
 def signed_in(host: ServedHost) -> Iterator[SignedIn]:
-    """Make people who are signed in; by default on the shared host."""
+    """Sign people in; by default on the shared host."""
     people: list[Person] = []
 
     def person(key: str = ACME, at: ServedHost = host) -> Person:
@@ -49,25 +49,25 @@ def globex(signed_in: SignedIn) -> Person:
 
 @pytest.fixture
 def wire(host: ServedHost) -> Iterator[Wire]:
-    """A caller of the API beside the console."""
+    """Call the API beside the console."""
     with Wire(host.url, ACME) as caller:
         yield caller
 
 
 @pytest.fixture(scope="session")
-def acme_s(host: ServedHost) -> Iterator[Belongings]:
-    """What acme has: something for every page to show."""
+def acme_data(host: ServedHost) -> Iterator[TenantData]:
+    """Data of acme for every page."""
     with Wire(host.url, ACME) as caller:
-        belongings = Belongings(caller, host)
+        belongings = TenantData(caller, host)
         yield belongings
         caller.post(f"/v1/runs/{belongings.run_id}/cancel")
 
 
 @pytest.fixture(scope="session")
-def globex_s(host: ServedHost) -> Iterator[Belongings]:
-    """What globex has: the same as acme, under names of its own."""
+def globex_data(host: ServedHost) -> Iterator[TenantData]:
+    """Data of globex: the same as acme's under other names."""
     with Wire(host.url, GLOBEX) as caller:
-        belongings = Belongings(caller, host, "globex")
+        belongings = TenantData(caller, host, "globex")
         yield belongings
         caller.post(f"/v1/runs/{belongings.run_id}/cancel")
 
@@ -85,7 +85,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser, host: ServedHost) -> Iterator[Open]:
-    """Open pages in windows of their own; whatever a page complains of fails the test."""
+    """Open pages in separate windows; an error on a page fails the test."""
     contexts: list[BrowserContext] = []
     complaints: list[str] = []
 
@@ -94,7 +94,7 @@ def open_page(browser: Browser, host: ServedHost) -> Iterator[Open]:
         contexts.append(context)
         context.set_default_timeout(DEADLINE_MS)
         page = context.new_page()
-        # A browser reports a form that came too late; the test that sends one expects it.
+        # A browser reports a late form; the test that sends one expects it.
         late = "409 (Conflict)" if options.get("late") else "\0"
         page.on(
             "console",

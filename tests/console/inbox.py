@@ -1,14 +1,14 @@
-"""Waits that tests of the inbox make, and how they answer them."""
+"""Waits for tests of the inbox, and how to answer them."""
 
 from __future__ import annotations
 
 import httpx
 
-from tests.console.client import Markup, Person
-from tests.wire.agent_definitions import mock, scripted
-from tests.wire.client import Wire
-from tests.wire.definitions import node
-from tests.wire.waiting import (
+from tests.support.agent_definitions import mock, scripted
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import node
+from tests.support.interrupts import (
     payload,
     until_waiting,
 )
@@ -20,7 +20,7 @@ DECISION = {"topic": "delivery"}
 
 
 def answered(person: Person, run_id: str, node_id: str = "gate", **fields: str) -> httpx.Response:
-    """Send the form of a wait as its page has it."""
+    """Send the form of a wait as its page does."""
     path = f"/inbox/{run_id}/{node_id}"
     form = Markup(person.get(path).text)
     hidden = {e["name"]: e["value"] for e in form.all("input", type="hidden") if "name" in e}
@@ -34,12 +34,12 @@ def went_on(answer: httpx.Response, done: str = "answered") -> None:
 
 
 def resolved(wire: Wire, run_id: str) -> Json:
-    """What the log says that the answer was."""
+    """Return the logged answer."""
     return payload(wire, run_id, "interrupt.resolved")["resumeValue"]
 
 
 def unsure(wire: Wire) -> str:
-    """A run whose agent is not sure enough."""
+    """Start a run whose agent is unsure."""
     doubt = mock(
         agent=AGENT,
         mockReasoning={"summary": "It may be either."},
@@ -51,5 +51,5 @@ def unsure(wire: Wire) -> str:
 
 
 def pick(run_id: str, node_id: str = "gate", interrupt: str = "int-gate:0") -> dict[str, str]:
-    """The fields of a form that choose one wait among many."""
+    """Return the form fields that select one wait among many."""
     return {f"pick:{run_id}:{node_id}": interrupt}

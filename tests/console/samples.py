@@ -1,25 +1,25 @@
-"""The table of all pages: how each is reached, and what it may be sent. A new page needs a row here."""
+"""The table of all pages: their paths and their forms. A new page needs a row here."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from tests.wire.agent_definitions import MOCK_AGENT
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, fresh, node, variable, workflow
-from tests.wire.fleet import ASKS, Story, pushed
-from tests.wire.host import ServedHost
-from tests.wire.waiting import gate, waiting
+from tests.support.agent_definitions import MOCK_AGENT
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, fresh, node, variable, workflow
+from tests.support.host import ServedHost
+from tests.support.interrupts import gate, waiting_run
+from tests.support.kahn import ASKS, KahnRun, push_run
+from wopr.console.app import pages
 from wopr.console.page import Page
-from wopr.console.pages import PAGES
-from wopr.nodes.delay import LONGEST_MS
+from wopr.nodes.flow import MAX_DELAY_MS
 from wopr.protocol.documents import JsonObject
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A page with an address of its own; `form` is what its form sends, for those that have one."""
+    """A page with its path; `form` is the body of its form, if it has one."""
 
     page: Page
     path: str
@@ -29,11 +29,11 @@ class Sample:
         return self.path.format(**ids)
 
     def probed(self, ids: dict[str, str]) -> str:
-        """Where it shows probes for sure: a list must not be full of what other tests made."""
+        """Return a path that shows the probes: a list can be full of other tests' data."""
         return NARROWED.get(self.page.name, self.path).format(**ids)
 
 
-# By the page's name: the path to take where it is not the plain one, and the form.
+# By the page's name: the path where it is not the plain one, and the form.
 PATHS = {
     "fork": "/runs/{run_id}/fork?mode=branch&from=1",
     "compare": "/compare?a={run_id}&b={ended}",
@@ -64,9 +64,9 @@ FORMS: dict[str, dict[str, str]] = {
     "review-item": {"rating": "4"},
 }
 SAMPLES = [
-    Sample(page, PATHS.get(page.name, page.path), FORMS.get(page.name, {})) for page in PAGES
+    Sample(page, PATHS.get(page.name, page.path), FORMS.get(page.name, {})) for page in pages()
 ]
-# Pages that only lead elsewhere, and those that are no page but a file or a stream.
+# Pages that only redirect, and those that are a file or a stream.
 LEADS_ON = {"start", "theme", "create-key", "answer-many", "next-item", "find-judge"}
 NO_MARKUP = {
     "markdown",
@@ -80,21 +80,21 @@ NO_MARKUP = {
 SHOWN = [s for s in SAMPLES if s.page.name not in LEADS_ON | NO_MARKUP]
 SENT = [s for s in SAMPLES if s.page.post is not None]
 
-# Pages on which there is no text of anybody's.
+# Pages that show no text of users.
 WORDLESS = {"signIn", "signOut", "keys", "cancel", "pause", "resume", "create-queue"} | {
-    # Ids of agents, checkpoints and runs only, and numbers, which can hold no markup.
+    # They show only ids of agents, checkpoints and runs, and numbers, which cannot contain markup.
     "usage",
     "fleet",
     "fleet-audits",
     "fleet-runs",
     "fleet-demo",
 }
-# How long a run goes on that must outlast all tests; one node waits for a minute at most.
+# The duration of a run that must outlast all tests; one node waits for a minute at most.
 MINUTES = 60
-# What is shorter may stand on a page by chance.
+# A shorter text may be on a page by chance.
 SHORTEST_ID = 12
 
-# Texts that would become markup if anything were ever written unescaped.
+# Texts that become markup if they are written unescaped.
 PROBES = [
     "<script>window.pwned=1</script>",
     "<img src=x onerror=window.pwned=1>",
@@ -106,12 +106,12 @@ PROBES = [
     "\u202egnp.exe\u2066",
 ]
 PROBE = " ".join(PROBES)
-# Those that no page may hold letter by letter.
+# Texts that no page may contain literally.
 MARKUP_PROBES = [probe for probe in PROBES if "<" in probe]
 
 
 def probed_agent(agent_id: str) -> JsonObject:
-    """A manifest with a probe in every text that it may hold."""
+    """Return a manifest with a probe in every text."""
     return {
         "agentId": agent_id,
         "version": PROBE[:60],
@@ -126,7 +126,7 @@ def probed_agent(agent_id: str) -> JsonObject:
 
 
 def probed_workflow(agent_id: str) -> JsonObject:
-    """A definition with a probe in every text that it may hold."""
+    """Return a definition with a probe in every text."""
     agent = {"agentId": agent_id, "modelClass": "reasoning"}
     script = {
         "mockReasoning": {"summary": PROBE},
@@ -148,12 +148,12 @@ def probed_workflow(agent_id: str) -> JsonObject:
     )
 
 
-class ProbedStory(Story):
-    """A pushed run that waits, with a probe in every text that its lines may hold."""
+class ProbedStory(KahnRun):
+    """A pushed run that waits, with a probe in every text of its lines."""
 
     @property
     def lines(self) -> list[bytes]:
-        """Its lines."""
+        """Return its lines."""
         return [
             self.start(task=PROBE, model=PROBE),
             self.move(0, "thinking", "tool_call", reason=PROBE),
@@ -166,18 +166,21 @@ class ProbedStory(Story):
         ]
 
 
-class Belongings:
-    """Something for every page to show, some of it full of probes, all of one tenant."""
+class TenantData:
+    """Data of one tenant for every page, partly with probes."""
 
     def __init__(self, wire: Wire, host: ServedHost, tenant: str = "acme") -> None:
         self.tag = fresh("secret-tag")
-        waits = [delay("wait", LONGEST_MS), *(delay(f"w{n}", LONGEST_MS) for n in range(MINUTES))]
+        waits = [
+            delay("wait", MAX_DELAY_MS),
+            *(delay(f"w{n}", MAX_DELAY_MS) for n in range(MINUTES)),
+        ]
         definition = workflow(waits, id=fresh(tenant), name=f"{tenant} plan")
         wire.register(definition)
         self.run_id = wire.create(definition["id"], tags=[self.tag])
         self.ended = str(wire.run("conformance-noop", tags=[self.tag])["runId"])
-        spilling = workflow([node("only")], id=fresh(tenant), variables=[variable("text")])
-        large = wire.run(wire.register(spilling), {"text": self.tag * 20_000})
+        with_text = workflow([node("only")], id=fresh(tenant), variables=[variable("text")])
+        large = wire.run(wire.register(with_text), {"text": self.tag * 20_000})
         self.agent_id = fresh(f"private.{tenant}.agent")
         installed = wire.post("/v1/agents", probed_agent(self.agent_id))
         assert installed.status_code == 201, installed.text
@@ -192,8 +195,8 @@ class Belongings:
         wire.events_until(self.probed, "interrupt.requested")
         self._annotate(wire)
         self.story = ProbedStory(fresh("probed"))
-        self.observed = pushed(wire, *self.story.lines)
-        self.waiting = waiting(wire, gate("gate", title=f"{tenant} asks"))
+        self.observed = push_run(wire, *self.story.lines)
+        self.waiting = waiting_run(wire, gate("gate", title=f"{tenant} asks"))
         made = host.command("keys", "create", "--tenant", tenant, "--name", PROBE, "--json")
         self.key_id = re.findall(r"key_[0-9a-f]+", made)[0]
         self.real = {
@@ -221,7 +224,7 @@ class Belongings:
             "sequence": "4",
             "waiting": self.probed,
         }
-        # Ids of the same length that nobody has.
+        # Unused ids of the same length.
         self.missing = {
             name: re.sub("[0-9a-f]{8}$", "ffffffff", value) for name, value in self.real.items()
         }
@@ -260,7 +263,7 @@ class Belongings:
         return str(made.json()["judgeId"])
 
     def marks(self) -> list[str]:
-        """Words that no page of another tenant may hold."""
+        """Return the words that no page of another tenant may contain."""
         probed = (self.probed, str(self.probed_workflow["id"]))
         ids = [each for each in self.real.values() if len(each) > SHORTEST_ID]
         return [*ids, *probed, self.tag, self.name]

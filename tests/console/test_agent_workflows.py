@@ -1,4 +1,4 @@
-"""Which workflows name an agent is found with few definitions in memory."""
+"""The workflows of an agent are found with few definitions in memory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import cast
 import msgspec
 import pytest
 
-from tests.contract.builders import workflow as row
-from tests.wire.definitions import node, workflow
-from wopr.console.agent_pages import workflows_naming
+from tests.support.definitions import node, workflow
+from tests.support.rows import workflow as row
+from wopr.console.definitions.agents import workflows_using_agent
 from wopr.store.port import WorkflowRow, Workflows
 
 pytestmark = pytest.mark.anyio
@@ -18,8 +18,8 @@ AGENT = "private.tests.agent"
 PINNED = node("a", agent={"agentId": AGENT, "modelClass": "chat"})
 
 
-class Shelf:
-    """The definitions of one tenant, and how many were read at once and in all."""
+class CountedDefinitions:
+    """The definitions of one tenant, with counts of how many were read at once and in total."""
 
     def __init__(self, rows: list[WorkflowRow]) -> None:
         self.rows = rows
@@ -33,12 +33,12 @@ class Shelf:
         return found
 
     async def naming(self) -> set[str]:
-        return await workflows_naming(cast("Workflows", self), "acme", AGENT)
+        return await workflows_using_agent(cast("Workflows", self), "acme", AGENT)
 
 
-def shelf(count: int, *, pinned: range) -> Shelf:
+def counted(count: int, *, pinned: range) -> CountedDefinitions:
     nodes = [[PINNED] if number in pinned else [node("a")] for number in range(count)]
-    return Shelf(
+    return CountedDefinitions(
         [
             row(f"w{number:03}", body=msgspec.json.encode(workflow(nodes[number])))
             for number in range(count)
@@ -46,15 +46,15 @@ def shelf(count: int, *, pinned: range) -> Shelf:
     )
 
 
-async def test_definitions_are_read_a_few_at_a_time() -> None:
-    many = shelf(95, pinned=range(93, 95))
+async def test_definitions_are_read_in_small_batches() -> None:
+    many = counted(95, pinned=range(93, 95))
 
     assert await many.naming() == {"w093", "w094"}
     assert (many.read, many.most) == (95, 10)
 
 
-async def test_the_search_ends_with_as_many_workflows_as_are_shown() -> None:
-    many = shelf(95, pinned=range(95))
+async def test_the_search_ends_when_enough_workflows_are_found() -> None:
+    many = counted(95, pinned=range(95))
 
     assert len(await many.naming()) == 20
     assert many.read == 20

@@ -1,4 +1,4 @@
-"""Every page for everybody: by keys, in light and dark, on a narrow screen, and with untrusted text."""
+"""Accessibility of every page: keyboard, light and dark, narrow screens, and untrusted text."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from axe_playwright_python.sync_playwright import (  # type: ignore[import-untyp
 )
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.console.browser import DEADLINE_MS, sign_in
-from tests.console.client import Markup, Person
-from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Belongings, Sample
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import gate, taken, waiting
+from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Sample, TenantData
+from tests.support.browser import DEADLINE_MS, sign_in
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import accepted, gate, waiting_run
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
 SERIOUS = ("serious", "critical")
 WIDTHS = (390, 1280)
-# Pages of the console that open in a dialog too.
+# Console pages that also open in a dialog.
 PARTS = [s for s in SHOWN if s.page.name not in ("signIn", "signOut")]
 
 Window = Callable[..., Page]
@@ -35,7 +35,7 @@ def by_name(sample: Sample) -> str:
 
 @pytest.fixture(scope="module")
 def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
-    """A window that is signed in; those who ask for the same kind share it."""
+    """Return a signed-in window; tests that request the same kind share it."""
     contexts: dict[tuple[str, int], BrowserContext] = {}
 
     def look(scheme: str = "light", width: int = 1280) -> Page:
@@ -58,12 +58,12 @@ def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
         context.close()
 
 
-# Rules that no page may break, whatever impact the check gives them.
+# Rules that no page may break, at any impact.
 ALWAYS = ("link-in-text-block", "empty-table-header")
 
 
 def faults(page: Page) -> list[str]:
-    """What an accessibility check finds, by rule and by the first element that breaks it."""
+    """Return the findings of an accessibility check, by rule and first faulty element."""
     found = Axe().run(page).response["violations"]
     return [
         f"{each['id']} ({each['impact']}): {each['nodes'][0]['target']} of {len(each['nodes'])}"
@@ -74,32 +74,32 @@ def faults(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_an_accessibility_check_finds_nothing_serious(
-    window: Window, acme_s: Belongings, sample: Sample, scheme: str
+def test_the_accessibility_check_finds_nothing_serious(
+    window: Window, acme_data: TenantData, sample: Sample, scheme: str
 ) -> None:
     page = window(scheme)
 
-    page.goto(sample.probed(acme_s.probes))
+    page.goto(sample.probed(acme_data.probes))
 
     assert faults(page) == []
 
 
 @pytest.fixture(scope="module")
-def states(host: ServedHost, acme_s: Belongings) -> dict[str, str]:
-    """Pages in states that the samples do not have, by their names."""
+def states(host: ServedHost, acme_data: TenantData) -> dict[str, str]:
+    """Return pages in states that the samples do not have, by name."""
     with Wire(host.url, ACME) as wire:
-        settled = waiting(wire, gate(title="Fine?"), node("after"))
-        taken(wire, settled, "gate", {"action": "accept"})
+        settled = waiting_run(wire, gate(title="Fine?"), node("after"))
+        accepted(wire, settled, "gate", {"action": "accept"})
         worker = wire.register(workflow([gate("ask", title="Fine?")]))
         call = node("call", "core.subWorkflow", config={"workflowId": worker})
-        parent = waiting(wire, call)
+        parent = waiting_run(wire, call)
         ended = wire.run("hello", {"name": "Ada"})["runId"]
     return {
         "a settled wait": f"/inbox/{settled}/gate",
         "a node that does not wait": f"/inbox/{settled}/after",
         "a run whose child waits": f"/runs/{parent}",
         "a run that has ended": f"/runs/{ended}",
-        "an observed run": f"/runs/{acme_s.observed}",
+        "an observed run": f"/runs/{acme_data.observed}",
         "filtered events": f"/runs/{ended}?type=node",
         "no runs": "/runs?tag=none",
         "no waits": "/inbox?workflowId=none",
@@ -126,7 +126,7 @@ STATES = (
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("state", STATES)
-def test_a_page_in_every_state_passes_the_check(
+def test_a_page_in_every_state_passes_the_accessibility_check(
     window: Window, states: dict[str, str], state: str, scheme: str
 ) -> None:
     page = window(scheme)
@@ -137,9 +137,11 @@ def test_a_page_in_every_state_passes_the_check(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_dialog_passes_the_check_too(window: Window, acme_s: Belongings, scheme: str) -> None:
+def test_a_dialog_passes_the_accessibility_check(
+    window: Window, acme_data: TenantData, scheme: str
+) -> None:
     page = window(scheme)
-    page.goto(f"/runs/{acme_s.probed}")
+    page.goto(f"/runs/{acme_data.probed}")
 
     page.locator("#e4 a").first.click()
     expect(page.locator("dialog[open]")).to_be_visible()
@@ -148,12 +150,12 @@ def test_a_dialog_passes_the_check_too(window: Window, acme_s: Belongings, schem
 
 
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_everything_that_takes_the_focus_shows_it(
-    window: Window, acme_s: Belongings, sample: Sample
+def test_every_focused_element_is_visibly_focused(
+    window: Window, acme_data: TenantData, sample: Sample
 ) -> None:
     page = window()
-    page.goto(sample.probed(acme_s.probes))
-    # From here on the browser takes the person for one who uses the keyboard.
+    page.goto(sample.probed(acme_data.probes))
+    # From here on the browser assumes a keyboard user.
     page.keyboard.press("Tab")
 
     unseen = page.evaluate(UNSEEN)
@@ -161,7 +163,7 @@ def test_everything_that_takes_the_focus_shows_it(
     assert unseen == []
 
 
-# The elements that look the same with the focus as without it.
+# The elements that look the same with and without focus.
 UNSEEN = """() => {
   const look = (element) => [element, ...element.querySelectorAll("rect")].map((part) => {
     const style = getComputedStyle(part);
@@ -183,10 +185,10 @@ UNSEEN = """() => {
 
 
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_every_action_has_a_key_of_its_own(
-    acme: Person, acme_s: Belongings, sample: Sample
+def test_every_action_has_a_distinct_key(
+    acme: Person, acme_data: TenantData, sample: Sample
 ) -> None:
-    for ids in (acme_s.real, acme_s.probes):
+    for ids in (acme_data.real, acme_data.probes):
         markup = acme.page(sample.probed(ids))
 
         links = [found for found in markup.all("a") if "button" in found.get("class", "").split()]
@@ -196,9 +198,9 @@ def test_every_action_has_a_key_of_its_own(
         assert len(set(single)) == len(single)
 
 
-def test_every_key_is_on_the_page_that_lists_them(acme: Person, acme_s: Belongings) -> None:
+def test_every_key_is_listed_on_the_help_page(acme: Person, acme_data: TenantData) -> None:
     listed = {*re.findall("<kbd>(.+?)</kbd>", acme.get("/keys").text)}
-    pages: list[Markup] = [acme.page(s.probed(acme_s.probes)) for s in SHOWN]
+    pages: list[Markup] = [acme.page(s.probed(acme_data.probes)) for s in SHOWN]
     used = {f["data-key"] for page in pages for _, f in page.elements if "data-key" in f}
 
     assert {word for key in used for word in key.split() if word not in "12345"} <= listed
@@ -207,10 +209,10 @@ def test_every_key_is_on_the_page_that_lists_them(acme: Person, acme_s: Belongin
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
 def test_no_page_is_wider_than_the_window(
-    window: Window, acme_s: Belongings, sample: Sample, width: int
+    window: Window, acme_data: TenantData, sample: Sample, width: int
 ) -> None:
     page = window(width=width)
-    page.goto(sample.probed(acme_s.probes))
+    page.goto(sample.probed(acme_data.probes))
 
     wide = page.evaluate("document.documentElement.scrollWidth")
 
@@ -218,27 +220,29 @@ def test_no_page_is_wider_than_the_window(
 
 
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_no_probe_ever_runs(window: Window, acme_s: Belongings, sample: Sample) -> None:
+def test_no_injected_script_runs(window: Window, acme_data: TenantData, sample: Sample) -> None:
     page = window()
 
-    page.goto(sample.probed(acme_s.probes))
+    page.goto(sample.probed(acme_data.probes))
     page.wait_for_load_state("load")
 
     assert page.evaluate("window.pwned") is None
 
 
 @pytest.mark.parametrize("sample", PARTS, ids=by_name)
-def test_no_probe_runs_in_a_dialog(window: Window, acme_s: Belongings, sample: Sample) -> None:
+def test_no_injected_script_runs_in_a_dialog(
+    window: Window, acme_data: TenantData, sample: Sample
+) -> None:
     page = window()
     page.goto("/settings")
 
-    page.evaluate(OPEN, sample.probed(acme_s.probes))
+    page.evaluate(OPEN, sample.probed(acme_data.probes))
     expect(page.locator("dialog[open]")).to_be_visible()
 
     assert page.evaluate("window.pwned") is None
 
 
-# A link to the page that opens it in a dialog.
+# A link to the page that opens in a dialog.
 OPEN = """(path) => {
   const link = document.createElement("a");
   link.href = path;
@@ -248,7 +252,7 @@ OPEN = """(path) => {
 }"""
 
 
-def test_every_page_is_shown_leads_on_or_is_no_page() -> None:
+def test_every_page_is_shown_redirects_or_is_not_markup() -> None:
     names = {sample.page.name for sample in SAMPLES}
 
     assert {s.page.name for s in SHOWN} == names - LEADS_ON - NO_MARKUP

@@ -1,4 +1,4 @@
-"""The console in a real browser, used as a person would."""
+"""The console in a real browser."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.browser import Open, press, sign_in
 from tests.console.inbox import AGENT
-from tests.console.samples import Belongings
-from tests.wire.agent_definitions import mock, scripted
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, fresh, node, workflow
-from tests.wire.fleet import ASKS, Story, push
-from tests.wire.host import ServedHost
+from tests.console.samples import TenantData
+from tests.support.agent_definitions import mock, scripted
+from tests.support.browser import Open, press, sign_in
+from tests.support.client import Wire
+from tests.support.definitions import delay, fresh, node, workflow
+from tests.support.host import ServedHost
+from tests.support.kahn import ASKS, KahnRun, push
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 FINE = {"title": "Fine?"}
@@ -44,7 +44,7 @@ def test_a_person_signs_in_starts_a_run_watches_it_and_signs_out(open_page: Open
     expect(page.get_by_label("API key")).to_be_visible()
 
 
-def test_a_waiting_run_is_seen_to_go_on_without_a_reload(open_page: Open, wire: Wire) -> None:
+def test_the_page_of_a_waiting_run_updates_without_a_reload(open_page: Open, wire: Wire) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Fine?"})
     run_id = wire.create(wire.register(workflow([gate, node("after")])))
     wire.events_until(run_id, "interrupt.requested")
@@ -59,7 +59,7 @@ def test_a_waiting_run_is_seen_to_go_on_without_a_reload(open_page: Open, wire: 
     expect(page.locator("li.event")).to_have_count(len(wire.log(run_id)))
 
 
-def test_the_bar_of_sections_counts_events_and_names_agents_as_they_come(
+def test_the_sections_bar_updates_the_event_count_and_the_agents(
     open_page: Open, wire: Wire
 ) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Fine?"})
@@ -76,12 +76,10 @@ def test_the_bar_of_sections_counts_events_and_names_agents_as_they_come(
 
     expect(bar.get_by_role("link", name="Events")).to_have_text(f"Events {len(wire.log(run_id))}")
     expect(bar.get_by_role("link", name="Agents")).to_be_visible()
-    expect(page.locator("#story .beat.decided")).to_be_visible()
+    expect(page.locator("#agent-steps .agent-step.decided")).to_be_visible()
 
 
-def test_what_a_page_shows_is_still_there_after_its_first_live_update(
-    open_page: Open, wire: Wire
-) -> None:
+def test_the_content_of_a_page_survives_its_first_live_update(open_page: Open, wire: Wire) -> None:
     actor = mock(
         agent=AGENT,
         mockToolCalls=[{"toolId": "shop:orders", "arguments": {}, "result": {}}],
@@ -102,10 +100,10 @@ def test_what_a_page_shows_is_still_there_after_its_first_live_update(
     names.last.scroll_into_view_if_needed()
     expect(page.locator(".waterfall .lane rect.waiting")).to_be_visible()
     expect(page.locator(".graph .box")).to_have_count(3)
-    expect(page.locator("#story .beat")).to_have_count(2)
+    expect(page.locator("#agent-steps .agent-step")).to_have_count(2)
 
 
-def test_a_page_of_a_run_that_goes_on_animates_nothing(open_page: Open, wire: Wire) -> None:
+def test_the_page_of_a_live_run_has_no_animation(open_page: Open, wire: Wire) -> None:
     run_id = wire.create(wire.register(workflow([delay("wait", 600_000)])))
     page = sign_in(open_page(f"/runs/{run_id}"))
     expect(page.locator("[data-live-state]")).to_have_text("live")
@@ -114,7 +112,7 @@ def test_a_page_of_a_run_that_goes_on_animates_nothing(open_page: Open, wire: Wi
     assert page.evaluate("document.getAnimations({ subtree: true }).length") == 0
 
 
-def test_a_page_follows_its_run_only_while_it_can_be_seen(open_page: Open, wire: Wire) -> None:
+def test_a_page_follows_its_run_only_while_it_is_visible(open_page: Open, wire: Wire) -> None:
     run_id = wire.create(wire.register(workflow([node("gate", "core.approvalGate", config=FINE)])))
     wire.events_until(run_id, "interrupt.requested")
     hidden = sign_in(open_page(f"/runs/{run_id}"))
@@ -134,7 +132,7 @@ def test_a_page_follows_its_run_only_while_it_can_be_seen(open_page: Open, wire:
 
 
 def _make(page: Page, state: str) -> None:
-    """Tell the scripts of a page that it can be seen, or that it cannot."""
+    """Set the visibility that the scripts of a page see."""
     page.evaluate(
         """(state) => {
           Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
@@ -144,7 +142,7 @@ def _make(page: Page, state: str) -> None:
     )
 
 
-def test_rows_that_were_skipped_are_a_page_back(open_page: Open, wire: Wire) -> None:
+def test_skipped_rows_are_on_the_previous_page(open_page: Open, wire: Wire) -> None:
     nodes = [node("gate", "core.approvalGate", config=FINE)]
     nodes += [node(f"step-{number}") for number in range(300)]
     run_id = wire.create(wire.register(workflow(nodes)))
@@ -188,7 +186,7 @@ def test_new_rows_are_marked_for_a_moment(open_page: Open, wire: Wire) -> None:
     assert page.evaluate("[...window.marked]") == new
 
 
-# A stream that the test feeds.
+# A stream that the test controls.
 _FED_STREAM = """
 window.EventSource = class extends EventTarget {
   constructor() { super(); window.fed = this; }
@@ -197,7 +195,7 @@ window.EventSource = class extends EventTarget {
 """
 
 
-def test_updates_that_come_together_are_drawn_together(open_page: Open, wire: Wire) -> None:
+def test_updates_that_arrive_together_are_drawn_together(open_page: Open, wire: Wire) -> None:
     run_id = wire.create(wire.register(workflow([delay("wait", 600_000), node("after")])))
     page = sign_in(open_page("/runs"))
     page.add_init_script(_FED_STREAM)
@@ -207,7 +205,7 @@ def test_updates_that_come_together_are_drawn_together(open_page: Open, wire: Wi
     drawn = page.evaluate(
         """async (run) => {
           let drawn = 0;
-          document.addEventListener("run:news", () => drawn++);
+          document.addEventListener("run:update", () => drawn++);
           const send = (kind, data) =>
             window.fed.dispatchEvent(new MessageEvent(kind, { data: JSON.stringify(data) }));
           const lane = (n) => `<div data-item="${run}:after">drawing ${n}</div>`;
@@ -228,7 +226,7 @@ def test_updates_that_come_together_are_drawn_together(open_page: Open, wire: Wi
     expect(page.locator("li.event[id^=e5], li.event[id^=e6]")).to_have_count(20)
 
 
-def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(
+def test_an_event_is_rated_in_a_dialog_and_the_stars_appear_beside_it(
     open_page: Open, wire: Wire
 ) -> None:
     run_id = wire.run("hello", {"name": "Ada"})["runId"]
@@ -244,7 +242,7 @@ def test_an_event_is_rated_in_a_dialog_and_the_stars_stand_beside_it(
     assert stored["signal"] == {"kind": "rating", "rating": 4}
 
 
-def test_a_note_of_somebody_else_appears_on_the_page_of_a_live_run(
+def test_another_person_s_note_appears_on_the_page_of_a_live_run(
     open_page: Open, wire: Wire
 ) -> None:
     run_id = wire.create(wire.register(workflow([delay("wait", 600_000)])))
@@ -283,11 +281,11 @@ def test_a_run_is_forked_from_an_event_after_a_preview(open_page: Open, wire: Wi
     assert run_id not in page.url
 
 
-def test_the_keyboard_does_it_all(open_page: Open, wire: Wire) -> None:
+def test_every_action_works_with_the_keyboard(open_page: Open, wire: Wire) -> None:
     tag = fresh("tag")
     runs = [wire.run("conformance-noop", tags=[tag])["runId"] for _ in range(3)]
     page = sign_in(open_page("/settings"))
-    # However slowly a busy machine presses them, the two keys belong together.
+    # Even if a busy machine presses them slowly, the two keys belong together.
     page.clock.set_fixed_time(datetime.now(UTC))
 
     press(page, "g", "r")
@@ -307,7 +305,7 @@ def test_the_keyboard_does_it_all(open_page: Open, wire: Wire) -> None:
     expect(page.locator("dialog")).not_to_be_visible()
 
 
-def test_the_list_takes_up_new_runs_by_itself(open_page: Open, wire: Wire) -> None:
+def test_the_list_shows_new_runs_without_a_reload(open_page: Open, wire: Wire) -> None:
     tag = fresh("tag")
     wire.run("conformance-noop", tags=[tag])
     page = sign_in(open_page(f"/runs?tag={tag}"))
@@ -318,10 +316,10 @@ def test_the_list_takes_up_new_runs_by_itself(open_page: Open, wire: Wire) -> No
     expect(page.locator("tbody tr")).to_have_count(2)
 
 
-def test_a_person_tries_the_demo_reads_the_fleet_and_removes_it(
+def test_a_person_loads_the_demo_reads_the_fleet_and_removes_the_demo(
     open_page: Open, host: ServedHost
 ) -> None:
-    # Of a tenant that has nothing, whichever tests came before.
+    # A tenant without data, whatever tests ran before.
     key = host.command("keys", "create", "--tenant", fresh("new"), "--role", "admin").strip()
     page = sign_in(open_page("/fleet"), key)
 
@@ -345,41 +343,68 @@ def test_a_person_tries_the_demo_reads_the_fleet_and_removes_it(
 
     page.goto("/fleet/audits")
     expect(page.locator("tbody tr")).to_have_count(5)
-    page.get_by_role("link", name="Remove them").click()
+    page.get_by_role("link", name="Remove the demo").click()
     page.get_by_role("button", name="Remove the demo").click()
-    expect(page.get_by_text("The demo is gone.")).to_be_visible()
-    expect(page.get_by_text("No agent has been seen yet")).to_be_visible()
+    expect(page.get_by_text("The demo is removed.")).to_be_visible()
+    expect(page.get_by_text("No agents yet")).to_be_visible()
 
 
-def test_the_fleet_takes_up_news_by_itself_and_what_is_open_stays_open(
+def test_the_fleet_updates_without_a_reload_and_open_parts_stay_open(
     open_page: Open, wire: Wire
 ) -> None:
-    story = Story(fresh("agent"))
+    story = KahnRun(fresh("agent"))
     first = [story.start(), story.check(evidence={"seen": 1})]
     push(wire, *first)
     page = sign_in(open_page(f"/fleet/runs/{story.run_id}"))
     page.locator("#l1 summary").click()
     expect(page.locator("#l1 pre")).to_be_visible()
+    page.locator(".glossary summary").click()
+    expect(page.locator(".glossary dl")).to_be_visible()
 
     push(wire, *first, story.move(0, *ASKS, reason="which one?"))
 
     expect(page.locator("#l2")).to_contain_text("which one?")
-    expect(page.locator(".run-agents")).to_contain_text("answered outside")
+    expect(page.locator(".run-agents")).to_contain_text("answered in the other system")
     expect(page.locator("#l1 pre")).to_be_visible()
+    expect(page.locator(".glossary dl")).to_be_visible()
 
 
-def test_the_fleet_can_be_read_without_scripts(open_page: Open, acme_s: Belongings) -> None:
+def test_a_term_of_the_fleet_is_explained_on_focus_and_on_a_tap(
+    open_page: Open, wire: Wire
+) -> None:
+    story = KahnRun(fresh("agent"))
+    push(wire, story.start())
+    page = sign_in(open_page(f"/fleet/runs/{story.run_id}"))
+    term = page.locator("th .term", has_text="Score")
+    explanation = "element => getComputedStyle(element, '::after').content"
+
+    hidden = term.evaluate(explanation)
+    term.focus()
+    on_focus = term.evaluate(explanation)
+    press(page, "Escape")
+    after_escape = term.evaluate(explanation)
+    term.click()
+    push(wire, story.start(), story.move(0, *ASKS, reason="which one?"))
+    expect(page.locator("#l1")).to_contain_text("which one?")
+
+    assert (hidden, after_escape) == ("none", "none")
+    assert "1 means that the goal is fully reached" in on_focus
+    # A list that was updated keeps the explanation.
+    assert term.evaluate(explanation) == on_focus
+
+
+def test_the_fleet_can_be_read_without_scripts(open_page: Open, acme_data: TenantData) -> None:
     page = sign_in(open_page("/fleet", no=True))
 
     page.get_by_role("link", name="24h").click()
-    page.get_by_role("link", name=acme_s.story.agent_id, exact=True).click()
-    page.get_by_role("link", name=acme_s.story.run_id).first.click()
+    page.get_by_role("link", name=acme_data.story.agent_id, exact=True).click()
+    page.get_by_role("link", name=acme_data.story.run_id).first.click()
     expect(page.locator(".steps li")).to_have_count(6)
     page.get_by_role("link", name="Open the run").click()
     expect(page.locator(".run h1")).to_contain_text("observed")
 
 
-def test_without_scripts_everything_can_be_read_and_done(open_page: Open, wire: Wire) -> None:
+def test_everything_can_be_read_and_done_without_scripts(open_page: Open, wire: Wire) -> None:
     run_id = wire.run("hello", {"name": "Ada"})["runId"]
     page = sign_in(open_page(f"/runs/{run_id}", no=True))
 
@@ -396,7 +421,7 @@ def test_without_scripts_everything_can_be_read_and_done(open_page: Open, wire: 
     expect(page.get_by_text("Forked from")).to_be_visible()
 
 
-def test_colours_follow_the_choice(open_page: Open) -> None:
+def test_the_colours_follow_the_chosen_theme(open_page: Open) -> None:
     page = sign_in(open_page("/settings"))
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -416,14 +441,14 @@ def test_two_runs_of_the_list_are_chosen_and_compared_by_keys(open_page: Open, w
     press(page, *"jxjxd")
 
     expect(page.get_by_role("heading", name="Compare two runs")).to_be_visible()
-    expect(page.locator(".parting")).to_contain_text("inputs.name")
-    expect(page.locator(".parting mark")).to_have_text(["Ada", "Grace"])
+    expect(page.locator(".divergence")).to_contain_text("inputs.name")
+    expect(page.locator(".divergence mark")).to_have_text(["Ada", "Grace"])
     expect(page.locator("tr.is-first td").first).to_have_text("A greeting for you")
-    page.locator(".parting").get_by_role("link", name="B event 0").click()
+    page.locator(".divergence").get_by_role("link", name="B event 0").click()
     expect(page.locator("dialog")).to_contain_text("Grace")
 
 
-def test_a_choice_outlives_the_refreshing_of_the_list(open_page: Open, wire: Wire) -> None:
+def test_a_selection_survives_the_refresh_of_the_list(open_page: Open, wire: Wire) -> None:
     tag = fresh("tag")
     wire.run("conformance-noop", tags=[tag])
     page = sign_in(open_page(f"/runs?tag={tag}"))
@@ -444,7 +469,7 @@ def test_a_run_is_compared_with_its_fork_from_its_own_page(open_page: Open, wire
 
     press(page, "d")
     dialog = page.locator("dialog")
-    expect(dialog).to_contain_text("Its forks")
+    expect(dialog).to_contain_text("Forks of this run")
     dialog.get_by_title(fork).first.click()
 
-    expect(page.locator(".same")).to_contain_text("both logs say the same")
+    expect(page.locator(".same")).to_contain_text("both logs have the same events")

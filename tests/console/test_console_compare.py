@@ -1,4 +1,4 @@
-"""Two runs side by side: values, nodes, and the page that shows them."""
+"""The comparison of two runs: values, nodes, and the page."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.console.client import Person
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, node, variable, workflow
-from wopr.console.value_diff import MOST_CHANGES, Change, Text, changes
-from wopr.engine.diff import same
-from wopr.protocol.documents import Json
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import delay, edge, node, variable, workflow
+from wopr.console.runs.compare import MOST_CHANGES, Change, DiffText, changes
+from wopr.protocol.documents import Json, json_equal
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=6),
@@ -22,8 +21,8 @@ JSON = st.recursive(
 )
 
 
-def whole(text: str) -> Text:
-    return Text("", text, "")
+def whole(text: str) -> DiffText:
+    return DiffText("", text, "")
 
 
 # Values
@@ -41,7 +40,7 @@ def whole(text: str) -> Text:
         (True, 1, [Change("", whole("true"), whole("1"))]),
     ],
 )
-def test_only_what_differs_is_named(a: Json, b: Json, found: list[Change]) -> None:
+def test_only_differences_are_named(a: Json, b: Json, found: list[Change]) -> None:
     assert changes(a, b) == found
 
 
@@ -62,16 +61,16 @@ def test_only_what_differs_is_named(a: Json, b: Json, found: list[Change]) -> No
 def test_a_text_shows_the_words_that_differ(
     a: str, b: str, left: tuple[str, str, str], right: tuple[str, str, str]
 ) -> None:
-    assert changes(a, b) == [Change("", Text(*left), Text(*right))]
+    assert changes(a, b) == [Change("", DiffText(*left), DiffText(*right))]
 
 
 @given(JSON, JSON)
-def test_there_is_a_change_exactly_where_values_differ(a: Json, b: Json) -> None:
-    assert bool(changes(a, b)) == (not same(a, b))
+def test_a_change_is_reported_exactly_where_values_differ(a: Json, b: Json) -> None:
+    assert bool(changes(a, b)) == (not json_equal(a, b))
 
 
 @given(st.text(), st.text())
-def test_the_parts_of_a_short_text_are_the_text(a: str, b: str) -> None:
+def test_the_parts_of_a_short_text_add_up_to_the_text(a: str, b: str) -> None:
     for change in changes(a, b):
         assert change.a is not None
         assert change.b is not None
@@ -79,7 +78,7 @@ def test_the_parts_of_a_short_text_are_the_text(a: str, b: str) -> None:
         assert change.b.before + change.b.changed + change.b.after == b
 
 
-def test_of_many_changes_the_first_are_shown_and_of_long_texts_what_is_near() -> None:
+def test_many_changes_and_long_texts_are_cut() -> None:
     many = changes(list(range(1000)), list(range(1, 1001)))
     [change] = changes("same " * 200 + "one", "same " * 200 + "two")
 
@@ -114,23 +113,23 @@ def test_the_first_difference_and_the_changed_outputs_are_shown_with_both_events
     assert "run.started" in first
     assert "inputs.name" in first
     assert {f"/runs/{a}/events/0", f"/runs/{b}/events/0"} <= {*page.links}
-    changed = page.text.partition("What changed at the nodes")[2]
+    changed = page.text.partition("Changed nodes")[2]
     assert "greet" in changed
     assert "rest" not in changed
     assert "Hello, Ada" in changed
     assert "Hello, Grace" in changed
 
 
-def test_two_runs_that_did_the_same_do_not_differ(acme: Person, wire: Wire) -> None:
+def test_two_equal_runs_do_not_differ(acme: Person, wire: Wire) -> None:
     a, b = pair(wire, "Ada", "Ada")
 
     page = acme.page(f"/compare?a={a}&b={b}")
 
-    assert "both logs say the same" in page.text
+    assert "both logs have the same events" in page.text
     assert "What changed" not in page.text
 
 
-def test_branches_that_end_in_another_order_are_no_difference(acme: Person, wire: Wire) -> None:
+def test_branches_that_end_in_another_order_are_not_a_difference(acme: Person, wire: Wire) -> None:
     nodes = [node("start"), delay("slow", 60), delay("quick", 1)]
     edges = [edge("start", "slow"), edge("start", "quick")]
     one = workflow(nodes, edges=edges, version="1")
@@ -141,10 +140,10 @@ def test_branches_that_end_in_another_order_are_no_difference(acme: Person, wire
     page = acme.page(f"/compare?a={a}&b={b}")
 
     assert wire.types(a) == wire.types(b)
-    assert "What changed at the nodes" not in page.text
+    assert "Changed nodes" not in page.text
 
 
-def test_a_node_that_only_one_run_has_is_said_to_be_missing(acme: Person, wire: Wire) -> None:
+def test_a_node_that_only_one_run_has_is_reported_as_missing(acme: Person, wire: Wire) -> None:
     one = workflow([node("first"), node("last")], version="1")
     a = wire.run(wire.register(one))["runId"]
     nodes = [node("first"), node("extra"), node("last")]
@@ -158,7 +157,7 @@ def test_a_node_that_only_one_run_has_is_said_to_be_missing(acme: Person, wire: 
     assert lines.index("first") < lines.index("extra") < lines.index("last")
 
 
-def test_tokens_and_costs_are_laid_side_by_side(acme: Person, wire: Wire) -> None:
+def test_times_and_costs_are_shown_side_by_side(acme: Person, wire: Wire) -> None:
     a, b = (_asked(wire, words) for words in (["one"], ["one", "two", "three"]))
 
     text = acme.get(f"/compare?a={a}&b={b}").text
@@ -169,13 +168,15 @@ def test_tokens_and_costs_are_laid_side_by_side(acme: Person, wire: Wire) -> Non
 
 
 def _asked(wire: Wire, tokens: list[str]) -> str:
-    """A run of a model that says these words."""
+    """Run a model that returns these words."""
     script = {"id": "stream-text", "config": {"tokens": tokens, "delayMsPerToken": 1}}
     run = wire.run("conformance-stream-text", configurable={"mockProvider": script})
     return str(run["runId"])
 
 
-def test_a_run_is_offered_its_source_its_forks_and_its_neighbours(acme: Person, wire: Wire) -> None:
+def test_a_run_can_be_compared_with_its_source_its_forks_and_its_neighbours(
+    acme: Person, wire: Wire
+) -> None:
     before, run_id, after = pair(wire, "a", "b", "c")
     fork = wire.post(f"/v1/runs/{run_id}:fork", {"mode": "branch", "fromSeq": 1}).json()["runId"]
 
@@ -184,11 +185,11 @@ def test_a_run_is_offered_its_source_its_forks_and_its_neighbours(acme: Person, 
 
     for other in (before, after, fork):
         assert f"/compare?a={other}&b={run_id}" in of_run.links
-    assert "The run that it was forked from" in of_fork.text
+    assert "Source of this fork" in of_fork.text
     assert f"/compare?a={run_id}&b={fork}" in of_fork.links
 
 
-def test_two_lines_of_the_list_are_compared_the_older_first(acme: Person, wire: Wire) -> None:
+def test_two_chosen_runs_are_compared_with_the_older_first(acme: Person, wire: Wire) -> None:
     older, newer = pair(wire, "Ada", "Grace")
 
     page = acme.page(f"/compare?run={newer}&run={older}")
@@ -200,16 +201,16 @@ def test_two_lines_of_the_list_are_compared_the_older_first(acme: Person, wire: 
 @pytest.mark.parametrize(
     ("query", "status", "told"),
     [
-        ("run={0}", 400, "choose two runs to compare, not 1"),
+        ("run={0}", 400, "Select two runs to compare, not 1"),
         ("run={0}&run={1}&run={0}", 400, "not 3"),
-        ("a={0}&b={0}", 400, "does not differ from itself"),
-        ("a={0}&b=nobody", 404, "There is nothing here"),
-        ("a=nobody", 404, "There is nothing here"),
-        ("a={0}&b=" + "x" * 200, 404, "There is nothing here"),
-        ("", 200, "name two runs here"),
+        ("a={0}&b={0}", 400, "Select two different runs."),
+        ("a={0}&b=nobody", 404, "Not found"),
+        ("a=nobody", 404, "Not found"),
+        ("a={0}&b=" + "x" * 200, 404, "Not found"),
+        ("", 200, "enter two run ids"),
     ],
 )
-def test_what_cannot_be_compared_is_said(
+def test_a_comparison_that_is_not_possible_is_explained(
     acme: Person, wire: Wire, query: str, status: int, told: str
 ) -> None:
     answer = acme.get("/compare?" + query.format(*pair(wire, "Ada", "Grace")))

@@ -1,4 +1,4 @@
-"""Workflows and agents: what is registered, and runs started by a form made from it."""
+"""Workflows and agents: the registered ones, and runs started with a generated form."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
-from tests.console.samples import PROBE, Belongings
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, fresh, from_variable, node, variable, workflow
-from tests.wire.host import REVIEWER, VIEWER
+from tests.console.samples import PROBE, TenantData
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import edge, fresh, from_variable, node, variable, workflow
+from tests.support.host import REVIEWER, VIEWER
 from wopr.protocol.documents import JsonObject
 
 OPTIONS: JsonObject = {
@@ -45,11 +45,11 @@ def install(wire: Wire, **fields: object) -> str:
 
 
 def run_of(location: str) -> str:
-    """The run that an answer leads to."""
+    """Return the run that a response redirects to."""
     return location.removeprefix("/runs/")
 
 
-def test_a_run_is_started_by_a_form_made_from_its_inputs(acme: Person, wire: Wire) -> None:
+def test_a_run_is_started_with_a_form_generated_from_its_inputs(acme: Person, wire: Wire) -> None:
     definition = workflow(
         [node("n", "core.identity", inputs={"read": from_variable("beside")})],
         variables=[
@@ -81,12 +81,12 @@ def test_a_run_is_started_by_a_form_made_from_its_inputs(acme: Person, wire: Wir
     assert found["tags"] == ["x", "y"]
 
 
-def test_a_form_shows_the_defaults_and_what_must_be_given(acme: Person, wire: Wire) -> None:
+def test_a_form_shows_the_defaults_and_the_required_inputs(acme: Person, wire: Wire) -> None:
     variables = [
         variable("who", required=True),
         variable("greeting", defaultValue="Hello"),
         variable("loud", "boolean", defaultValue=True),
-        variable("key", sensitive=True, defaultValue="hush"),
+        variable("key", sensitive=True, defaultValue="hush-hush-orchid"),
     ]
     name = wire.register(workflow([node("n")], variables=variables))
 
@@ -97,10 +97,10 @@ def test_a_form_shows_the_defaults_and_what_must_be_given(acme: Person, wire: Wi
     assert page.all("input", name="inputs.greeting")[0]["value"] == "Hello"
     assert page.all("option", value="true", selected="")
     assert page.all("input", name="inputs.key", type="password")
-    assert "hush" not in answer.text
+    assert "hush-hush" not in answer.text
 
 
-def test_options_are_fields_too_where_the_workflow_declares_them(acme: Person, wire: Wire) -> None:
+def test_options_are_fields_where_the_workflow_declares_them(acme: Person, wire: Wire) -> None:
     name = wire.register(workflow([node("n")], configurableSchema=OPTIONS))
 
     page = acme.page(f"/workflows/{name}/start")
@@ -136,7 +136,7 @@ def test_options_are_fields_too_where_the_workflow_declares_them(acme: Person, w
         ),
     ],
 )
-def test_what_does_not_fit_is_said_at_its_field_and_what_was_typed_is_kept(
+def test_an_invalid_value_is_reported_at_its_field_and_the_typed_text_is_kept(
     acme: Person, wire: Wire, form: dict[str, str], field: str, told: str
 ) -> None:
     variables = [variable("who", required=True), variable("many", "number")]
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_said_at_its_field_and_what_was_typed_is_kept(
     assert wire.document("/v1/runs", params={"workflowId": name})["items"] == []
 
 
-def test_every_field_that_cannot_be_read_is_named_at_once(acme: Person, wire: Wire) -> None:
+def test_all_unreadable_fields_are_named_together(acme: Person, wire: Wire) -> None:
     variables = [variable("one", "number"), variable("two", "object")]
     name = wire.register(workflow([node("n")], variables=variables))
 
@@ -168,7 +168,7 @@ def test_every_field_that_cannot_be_read_is_named_at_once(acme: Person, wire: Wi
     assert invalid == ["inputs.one", "inputs.two"]
 
 
-def test_what_belongs_to_no_field_is_said_on_top(acme: Person, wire: Wire) -> None:
+def test_an_error_without_a_field_is_shown_at_the_top(acme: Person, wire: Wire) -> None:
     name = wire.register(workflow([node("n")]))
 
     answer = acme.post(f"/workflows/{name}/start", options='{"recursionLimit": 0}')
@@ -206,7 +206,7 @@ def test_a_workflow_is_shown_as_a_graph_with_inputs_nodes_and_source(
     assert f"/workflows/{name}/start" in page.links
 
 
-def test_the_versions_of_a_workflow_are_switched_between(acme: Person, wire: Wire) -> None:
+def test_the_page_switches_between_the_versions_of_a_workflow(acme: Person, wire: Wire) -> None:
     definition = workflow([node("old")], version="1")
     name = wire.register(definition)
     wire.register(definition | {"version": "2", "nodes": [node("new")]})
@@ -221,7 +221,7 @@ def test_the_versions_of_a_workflow_are_switched_between(acme: Person, wire: Wir
     assert acme.get(f"/workflows/{name}?version=3").status_code == 404
 
 
-def test_the_source_is_the_definition_as_it_was_registered(acme: Person, wire: Wire) -> None:
+def test_the_source_is_the_registered_definition(acme: Person, wire: Wire) -> None:
     definition = workflow([node("n")], description=PROBE)
     name = wire.register(definition)
 
@@ -232,7 +232,7 @@ def test_the_source_is_the_definition_as_it_was_registered(acme: Person, wire: W
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_node_of_a_workflow_says_what_it_is_and_where_it_leads(acme: Person, wire: Wire) -> None:
+def test_a_node_of_a_workflow_shows_its_type_and_its_edges(acme: Person, wire: Wire) -> None:
     nodes = [node("first"), node("second", config={}, notes="Twice.")]
     name = wire.register(workflow(nodes, edges=[edge("first", "second")]))
 
@@ -243,9 +243,7 @@ def test_a_node_of_a_workflow_says_what_it_is_and_where_it_leads(acme: Person, w
     assert acme.get(f"/workflows/{name}/nodes/third").status_code == 404
 
 
-def test_the_recent_runs_of_a_workflow_and_what_people_say_of_them_are_shown(
-    acme: Person, wire: Wire
-) -> None:
+def test_recent_runs_of_a_workflow_and_their_feedback_are_shown(acme: Person, wire: Wire) -> None:
     name = wire.register(workflow([node("n")]))
     run_id = wire.run(name)["runId"]
     for stars in (2, 5):
@@ -255,13 +253,13 @@ def test_the_recent_runs_of_a_workflow_and_what_people_say_of_them_are_shown(
     page = acme.page(f"/workflows/{name}")
 
     assert f"/runs/{run_id}" in page.links
-    assert "3.5" in page.text
+    assert "3.5 of 5" in page.text
 
 
-def test_a_viewer_reads_a_workflow_and_cannot_start_it(
-    signed_in: SignedIn, acme_s: Belongings
+def test_a_viewer_reads_a_workflow_but_cannot_start_it(
+    signed_in: SignedIn, acme_data: TenantData
 ) -> None:
-    page = signed_in(VIEWER).page(f"/workflows/{acme_s.real['workflow_id']}")
+    page = signed_in(VIEWER).page(f"/workflows/{acme_data.real['workflow_id']}")
 
     assert not [link for link in page.links if link.endswith("/start")]
 
@@ -269,7 +267,7 @@ def test_a_viewer_reads_a_workflow_and_cannot_start_it(
 # Agents
 
 
-def test_agents_are_listed_with_what_they_may_do(acme: Person, wire: Wire) -> None:
+def test_agents_are_listed_with_their_tools(acme: Person, wire: Wire) -> None:
     agent_id = install(
         wire, label="Scribe", toolAllowlist=["a:b"], confidence={"defaultThreshold": 0.65}
     )
@@ -293,7 +291,7 @@ def test_an_agent_is_shown_with_tools_threshold_versions_and_runs(acme: Person, 
     older = acme.page(f"/agents/{agent_id}?version=1.0.0")
 
     assert "85 %" in newest.text
-    assert "It may call none." in newest.text
+    assert "This agent may not call tools." in newest.text
     assert {f"/workflows/{name}", f"/runs/{run_id}"} <= {*newest.links}
     assert f"/agents/{agent_id}?version=1.0.0" in newest.links
     assert "65 %" in older.text
@@ -301,30 +299,32 @@ def test_an_agent_is_shown_with_tools_threshold_versions_and_runs(acme: Person, 
     assert acme.get(f"/agents/{agent_id}?version=3").status_code == 404
 
 
-def test_an_agent_without_a_threshold_of_its_own_shows_the_host_s(acme: Person, wire: Wire) -> None:
+def test_an_agent_without_a_threshold_shows_the_host_s_default(acme: Person, wire: Wire) -> None:
     page = acme.page(f"/agents/{install(wire)}")
 
     assert "the host's default" in page.text
 
 
-def test_what_a_host_cannot_give_an_agent_is_said(acme: Person, wire: Wire) -> None:
+def test_a_capability_that_the_host_lacks_is_shown_on_the_agent_s_page(
+    acme: Person, wire: Wire
+) -> None:
     agent_id = install(wire, requiresCapabilities=["telepathy"])
 
     page = acme.page(f"/agents/{agent_id}")
 
-    assert "Limited here." in page.text
+    assert "Limited on this host." in page.text
     assert "telepathy" in page.text
 
 
-def test_the_feedback_on_an_agent_is_counted(acme: Person, acme_s: Belongings) -> None:
-    page = acme.page(f"/agents/{acme_s.agent_id}")
+def test_the_feedback_on_an_agent_is_counted(acme: Person, acme_data: TenantData) -> None:
+    page = acme.page(f"/agents/{acme_data.agent_id}")
 
-    told = page.text.partition("Feedback of the last 30 days")[2]
+    told = page.text.partition("Feedback in the last 30 days")[2]
     assert "Corrected100" in "".join(told.split())
     assert "Intervened" in told
 
 
-def test_a_prompt_is_shown_to_those_who_write_manifests_only(
+def test_a_prompt_is_shown_only_to_those_who_may_write_manifests(
     acme: Person, signed_in: SignedIn, wire: Wire
 ) -> None:
     agent_id = install(wire)

@@ -1,4 +1,4 @@
-"""The fleet's pages as a person gets them: agents, audits, one agent, one run, observed runs."""
+"""The fleet's pages: agents, audits, one agent, one run, observed runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
-from tests.console.samples import PROBE, PROBES, Belongings
-from tests.fleet.builders import line
-from tests.wire.agent_definitions import MOCK_AGENT
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.fleet import ASKS, Story, eventually, held, push, pushed
-from tests.wire.host import ACME, OPERATOR, VIEWER, ServedHost
-from wopr.fleet.instants import write_ts
+from tests.console.samples import PROBE, PROBES, TenantData
+from tests.support.agent_definitions import MOCK_AGENT
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import fresh, node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ACME, OPERATOR, VIEWER, ServedHost
+from tests.support.kahn import ASKS, KahnRun, push, push_run, stored_lines
+from tests.support.kahn_lines import line
+from wopr.kahn.timestamps import write_ts
 from wopr.protocol.documents import UNSET, Unset
 
 WINDOWED = ("/fleet", "/fleet/audits", "/fleet/agents/{fleet_agent_id}")
@@ -25,14 +26,14 @@ TABLE_ROW = re.compile(r"<tr[ >].*?</tr>", re.DOTALL)
 
 
 def ended(agent_id: str, outcome: str, hours: float, score: float | Unset = UNSET) -> list[bytes]:
-    """A run that ended so many hours ago."""
-    story = Story(agent_id, write_ts(datetime.now(UTC) - timedelta(hours=hours)))
+    """Return a run that ended so many hours ago."""
+    story = KahnRun(agent_id, write_ts(datetime.now(UTC) - timedelta(hours=hours)))
     end = story.end(outcome, total_duration_s=2.0, convergence_score=score)
     return [story.start(), end]
 
 
 def rows(person: Person, path: str) -> list[str]:
-    """The rows of a page's table, without its head."""
+    """Return the rows of the page's table without its header."""
     return TABLE_ROW.findall(person.get(path).text)[1:]
 
 
@@ -43,20 +44,20 @@ def row(person: Person, path: str, word: str) -> str:
 
 @pytest.fixture
 def new(new_host: Callable[..., ServedHost]) -> Iterator[Wire]:
-    """A host with a fleet of its own: one busy agent, one that fell back, one that waits."""
+    """Start a host with its own fleet: a busy agent, one that regressed, one that waits."""
     with Wire(new_host().url, ACME) as wire:
         for hours in range(1, 5):
             push(wire, *ended("busy", "converged", hours, 1.0))
         push(wire, *ended("fallen", "converged", 3, 1.0))
         push(wire, *ended("fallen", "partial", 2, 0.5))
-        story = Story("asking")
+        story = KahnRun("asking")
         push(wire, story.start(), story.move(0, *ASKS))
         yield wire
 
 
 @pytest.fixture
 def person(new: Wire) -> Iterator[Person]:
-    """Somebody who looks at that fleet."""
+    """Sign in a person who views that fleet."""
     with Person(str(new.http.base_url)) as found:
         found.sign_in(ACME)
         yield found
@@ -65,7 +66,7 @@ def person(new: Wire) -> Iterator[Person]:
 # Agents
 
 
-def test_who_needs_somebody_most_comes_first_unless_the_busiest_is_asked_for(
+def test_rows_are_sorted_by_urgency_unless_another_order_is_chosen(
     person: Person,
 ) -> None:
     def order(path: str) -> list[str]:
@@ -75,7 +76,7 @@ def test_who_needs_somebody_most_comes_first_unless_the_busiest_is_asked_for(
     assert order("/fleet?sort=runs") == ["busy", "fallen", "asking"]
 
 
-def test_bars_have_one_scale_for_all_rows(person: Person) -> None:
+def test_bars_of_all_rows_have_the_same_scale(person: Person) -> None:
     found = {
         name: re.findall(r'<rect class="(\w+)" x="([\d.]+)%" width="([\d.]+)%"', each)
         for name in ("busy", "fallen", "asking")
@@ -89,13 +90,13 @@ def test_bars_have_one_scale_for_all_rows(person: Person) -> None:
     }
 
 
-def test_a_row_says_in_words_what_it_draws(person: Person) -> None:
+def test_a_bar_has_a_text_description(person: Person) -> None:
     markup = Markup(row(person, "/fleet", ">fallen<"))
 
     labels = [found["aria-label"] for found in markup.all("svg")]
     assert labels == [
         "2 runs: 1 converged, 1 partial",
-        "convergence of the last 2 scored runs, from 0 to 1: lowest 0.50, last 0.50",
+        "convergence scores of the last 2 runs with a score, from 0 to 1: lowest 0.50, last 0.50",
     ]
     words = " ".join(markup.text.split())
     assert "fallen regressed" in words
@@ -104,29 +105,27 @@ def test_a_row_says_in_words_what_it_draws(person: Person) -> None:
     assert "1 001" in words
 
 
-def test_an_agent_that_waits_outside_leads_to_its_run(person: Person) -> None:
+def test_an_agent_that_waits_in_another_system_links_to_its_run(person: Person) -> None:
     found = Markup(row(person, "/fleet", ">asking<"))
 
-    assert "answered outside" in found.text
+    assert "answered in the other system" in found.text
     assert [link for link in found.links if link.startswith("/fleet/runs/")]
 
 
-def test_one_that_waits_is_told_even_when_the_window_has_no_run_of_it(
+def test_a_waiting_agent_is_shown_even_without_a_run_in_the_window(
     acme: Person, wire: Wire
 ) -> None:
-    story = Story(fresh("agent"), write_ts(datetime.now(UTC) - timedelta(days=9)))
+    story = KahnRun(fresh("agent"), write_ts(datetime.now(UTC) - timedelta(days=9)))
     push(wire, story.start(), story.move(0, *ASKS))
 
     text = acme.page("/fleet").text
 
-    assert "Not at work in the last 7 days, but waiting" in text
+    assert "No runs in the last 7 days, but waiting for an answer" in text
     assert story.agent_id in text
     assert not [each for each in rows(acme, "/fleet") if story.agent_id in each]
 
 
-def test_an_agent_of_the_host_s_own_that_waits_leads_to_where_it_can_be_answered(
-    acme: Person, wire: Wire
-) -> None:
+def test_a_waiting_agent_of_this_host_links_to_the_answer_form(acme: Person, wire: Wire) -> None:
     agent_id = fresh("core.conformance.agent")
     unsure = {"mockDecision": {"decision": {"say": "yes"}, "confidence": 0.1}}
     ref = {"agentId": agent_id, "modelClass": "reasoning"}
@@ -134,7 +133,7 @@ def test_an_agent_of_the_host_s_own_that_waits_leads_to_where_it_can_be_answered
         [node("decide", MOCK_AGENT, config=unsure, agent=ref)], id=fresh("conformance-unsure")
     )
     run_id = wire.create(wire.register(definition))
-    eventually(lambda: b"blocked-on" in b"".join(held(wire, run_id)))
+    eventually(lambda: b"blocked-on" in b"".join(stored_lines(wire, run_id)))
 
     found = Markup(row(acme, "/fleet", agent_id.replace(".", ":")))
 
@@ -145,10 +144,10 @@ def test_an_agent_of_the_host_s_own_that_waits_leads_to_where_it_can_be_answered
 
 @pytest.mark.parametrize("path", WINDOWED)
 @pytest.mark.parametrize("window", ["30d", "24H", "<script>"])
-def test_another_window_is_a_page_that_names_those_there_are(
-    acme: Person, acme_s: Belongings, path: str, window: str
+def test_an_unknown_window_is_an_error_page_that_names_the_valid_ones(
+    acme: Person, acme_data: TenantData, path: str, window: str
 ) -> None:
-    answer = acme.get(path.format(**acme_s.real), params={"window": window})
+    answer = acme.get(path.format(**acme_data.real), params={"window": window})
 
     assert answer.status_code == 400
     assert "window must be one of 24h, 7d, all" in answer.text
@@ -157,27 +156,27 @@ def test_another_window_is_a_page_that_names_those_there_are(
 
 @pytest.mark.parametrize("path", WINDOWED)
 def test_windows_are_links_and_the_current_one_is_marked(
-    acme: Person, acme_s: Belongings, path: str
+    acme: Person, acme_data: TenantData, path: str
 ) -> None:
-    markup = acme.page(path.format(**acme_s.real) + "?window=24h")
+    markup = acme.page(path.format(**acme_data.real) + "?window=24h")
 
     links = {found["href"]: "aria-current" in found for found in markup.all("a")}
     assert [links[f"?window={name}"] for name in ("24h", "7d", "all")] == [True, False, False]
 
 
-def test_another_order_is_refused_with_those_there_are(acme: Person) -> None:
+def test_an_unknown_order_is_refused_with_the_valid_ones(acme: Person) -> None:
     answer = acme.get("/fleet?sort=name")
 
     assert answer.status_code == 400
     assert "sort must be one of runs, severity" in answer.text
 
 
-def test_a_script_is_spared_a_fleet_that_it_has(person: Person, new: Wire) -> None:
+def test_an_unchanged_fleet_is_not_sent_again(person: Person, new: Wire) -> None:
     first = person.get("/fleet/audits", headers={"x-part": "1"})
     known = {"x-part": "1", "if-none-match": first.headers["etag"]}
 
     same = person.get("/fleet/audits", headers=known)
-    story = Story("checker")
+    story = KahnRun("checker")
     push(new, story.start(), story.check())
     other = person.get("/fleet/audits", headers=known)
 
@@ -188,11 +187,9 @@ def test_a_script_is_spared_a_fleet_that_it_has(person: Person, new: Wire) -> No
 # Audits
 
 
-def test_a_checkpoint_shows_how_undecided_it_is_and_where_it_failed_last(
-    acme: Person, wire: Wire
-) -> None:
+def test_a_checkpoint_shows_its_uncertainty_and_its_last_failure(acme: Person, wire: Wire) -> None:
     checkpoint = fresh("check")
-    story = Story(fresh("agent"))
+    story = KahnRun(fresh("agent"))
     push(
         wire,
         story.start(),
@@ -210,13 +207,11 @@ def test_a_checkpoint_shows_how_undecided_it_is_and_where_it_failed_last(
 # One agent
 
 
-def test_an_agent_s_page_has_its_runs_its_trend_and_what_is_said_of_it(
-    acme: Person, wire: Wire
-) -> None:
+def test_an_agent_s_page_has_its_runs_its_trend_and_its_feedback(acme: Person, wire: Wire) -> None:
     agent_id = fresh("agent")
     good, bad = ended(agent_id, "converged", 3, 1.0), ended(agent_id, "aborted", 2)
-    pushed(wire, *good)
-    run_id = pushed(wire, *bad)
+    push_run(wire, *good)
+    run_id = push_run(wire, *bad)
     for signal in ({"kind": "rating", "rating": 2}, {"kind": "flag"}):
         event = {"eventId": wire.log(run_id)[1]["eventId"]}
         wire.post(f"/v1/runs/{run_id}/annotations", {"signal": signal, "target": event})
@@ -251,9 +246,9 @@ def test_older_runs_of_an_agent_are_on_the_next_page(acme: Person, wire: Wire) -
 # One run
 
 
-def test_a_run_s_page_tells_its_lines_and_leads_to_the_run(acme: Person, wire: Wire) -> None:
-    story = Story(fresh("agent"))
-    run_id = pushed(wire, *story.whole())
+def test_a_run_s_page_shows_its_lines_and_links_to_the_run(acme: Person, wire: Wire) -> None:
+    story = KahnRun(fresh("agent"))
+    run_id = push_run(wire, *story.whole())
 
     markup = acme.page(f"/fleet/runs/{story.run_id}")
 
@@ -266,10 +261,10 @@ def test_a_run_s_page_tells_its_lines_and_leads_to_the_run(acme: Person, wire: W
     assert '"own": "ü 1"' in words
 
 
-def test_a_graph_s_run_is_told_too(acme: Person, wire: Wire) -> None:
+def test_the_run_of_a_graph_is_shown(acme: Person, wire: Wire) -> None:
     run_id = fresh("graph")
     variants = ("run_start", "node_transition", "node_attempt", "run_end")
-    push(wire, *(line(name, run_id=run_id, ts=Story().ts) for name in variants))
+    push(wire, *(line(name, run_id=run_id, ts=KahnRun().ts) for name in variants))
 
     words = " ".join(acme.page(f"/fleet/runs/{run_id}").text.split())
 
@@ -279,28 +274,32 @@ def test_a_graph_s_run_is_told_too(acme: Person, wire: Wire) -> None:
     assert "ended stuck" in words
 
 
-def test_a_long_run_comes_in_pages(acme: Person, wire: Wire) -> None:
-    story = Story(fresh("agent"))
-    push(wire, story.start(), *(story.move(step, "reflect", "thinking") for step in range(450)))
+def test_a_long_run_is_paginated(acme: Person, wire: Wire) -> None:
+    story = KahnRun(fresh("agent"))
+    push(
+        wire,
+        story.start(),
+        *(story.move(step, "reflect", "thinking") for step in range(450)),
+    )
     first = acme.page(f"/fleet/runs/{story.run_id}")
 
     rest = acme.page(f"/fleet/runs/{story.run_id}?line=400")
 
     assert "?line=400#steps" in first.links
-    assert "too many to draw" in first.text
+    assert "too many for a" in first.text
     assert len(rest.all("a", **{"class": "seq"})) == 51
     assert "?line=0#steps" in rest.links
 
 
-def test_words_of_producers_stay_words(acme: Person, acme_s: Belongings) -> None:
-    story = acme_s.story
+def test_text_of_producers_is_escaped(acme: Person, acme_data: TenantData) -> None:
+    story = acme_data.story
     pages = [
         acme.get(path).text
         for path in (
             f"/fleet/agents/{story.agent_id}",
             f"/fleet/runs/{story.run_id}",
-            f"/runs/{acme_s.observed}",
-            f"/runs/{acme_s.observed}/nodes/{story.agent_id}",
+            f"/runs/{acme_data.observed}",
+            f"/runs/{acme_data.observed}/nodes/{story.agent_id}",
         )
     ]
 
@@ -309,31 +308,37 @@ def test_words_of_producers_stay_words(acme: Person, acme_s: Belongings) -> None
     assert Markup(pages[1]).text.count(PROBE) >= 6
 
 
-# Observed runs among the others
+# Observed runs in the run list
 
 
-def test_an_observed_run_is_marked_and_offers_nothing_that_cannot_be_done(
-    acme: Person, acme_s: Belongings
+def test_an_observed_run_is_marked_and_offers_no_impossible_action(
+    acme: Person, acme_data: TenantData
 ) -> None:
-    markup = acme.page(f"/runs/{acme_s.observed}")
+    markup = acme.page(f"/runs/{acme_data.observed}")
 
     offered = [link.rpartition("/")[2].partition("?")[0] for link in markup.links]
     assert not {"cancel", "pause", "resume", "fork"} & set(offered)
-    assert f"/fleet/runs/{acme_s.story.run_id}" in markup.links
+    assert f"/fleet/runs/{acme_data.story.run_id}" in markup.links
     words = " ".join(markup.text.split())
-    assert "only who runs it can move it" in words
-    assert f"{acme_s.story.agent_id} waits for an answer there" in words
-    assert "observed" in row(acme, "/runs?workflowId=kahn.observed", acme_s.observed)
+    assert "Only the other system can control it" in words
+    assert f"{acme_data.story.agent_id} is waiting for an answer there" in words
+    assert "observed" in row(acme, "/runs?workflowId=kahn.observed", acme_data.observed)
 
 
-def test_an_observed_run_s_events_nodes_and_files_are_there(
-    acme: Person, acme_s: Belongings
+def test_an_observed_run_s_page_has_events_nodes_and_files(
+    acme: Person, acme_data: TenantData
 ) -> None:
-    base = f"/runs/{acme_s.observed}"
+    base = f"/runs/{acme_data.observed}"
 
     answers = {
         path: acme.get(base + path).status_code
-        for path in ("/events/1", f"/nodes/{acme_s.story.agent_id}", "/feedback", ".md", "/bundle")
+        for path in (
+            "/events/1",
+            f"/nodes/{acme_data.story.agent_id}",
+            "/feedback",
+            ".md",
+            "/bundle",
+        )
     }
 
     assert set(answers.values()) == {200}
@@ -349,20 +354,20 @@ def test_an_observed_run_s_events_nodes_and_files_are_there(
         ("fork", {"mode": "branch", "from": "1"}),
     ],
 )
-def test_whoever_tries_to_move_an_observed_run_is_told_why_not(
-    acme: Person, acme_s: Belongings, action: str, form: dict[str, str]
+def test_an_attempt_to_control_an_observed_run_is_refused_with_the_reason(
+    acme: Person, acme_data: TenantData, action: str, form: dict[str, str]
 ) -> None:
-    path = f"/runs/{acme_s.observed}/{action}"
+    path = f"/runs/{acme_data.observed}/{action}"
 
     asked, sent = acme.get(path), acme.post(path, **form)
 
     assert (asked.status_code, sent.status_code) == (409, 409)
-    assert "observed and is not run here" in sent.text
+    assert "observed and is not executed by this host" in sent.text
 
 
-def test_an_observed_run_can_be_judged(acme: Person, wire: Wire) -> None:
-    story = Story(fresh("agent"))
-    run_id = pushed(wire, *story.whole())
+def test_an_observed_run_can_be_annotated(acme: Person, wire: Wire) -> None:
+    story = KahnRun(fresh("agent"))
+    run_id = push_run(wire, *story.whole())
 
     answer = acme.post(f"/runs/{run_id}/feedback", kind="flag", nodeId=story.agent_id)
 
@@ -374,7 +379,7 @@ def test_an_observed_run_can_be_judged(acme: Person, wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("key", [VIEWER, OPERATOR])
-def test_who_may_not_push_is_not_offered_the_demo(
+def test_without_the_right_to_push_the_demo_is_not_offered(
     new_host: Callable[..., ServedHost], signed_in: SignedIn, key: str
 ) -> None:
     person = signed_in(key, new_host())
@@ -386,13 +391,13 @@ def test_who_may_not_push_is_not_offered_the_demo(
     assert person.post("/fleet/demo", do="load").status_code == 403
 
 
-def test_a_page_shows_some_agents_of_a_large_fleet_and_leads_to_the_next(
+def test_a_large_fleet_is_paginated(
     new_host: Callable[..., ServedHost],
 ) -> None:
     host = new_host()
     with Wire(host.url, ACME) as wire, Person(host.url) as person:
-        push(wire, *(Story(f"agent-{number}").start() for number in range(250)))
-        push(wire, *(Story().check(checkpoint_id=f"check:{n}") for n in range(250)))
+        push(wire, *(KahnRun(f"agent-{number}").start() for number in range(250)))
+        push(wire, *(KahnRun().check(checkpoint_id=f"check:{n}") for n in range(250)))
         person.sign_in(ACME)
 
         pages = [rows(person, path) for path in ("/fleet", "/fleet?start=200")]

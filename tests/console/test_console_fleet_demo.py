@@ -1,4 +1,4 @@
-"""The demo on the first visit: loaded by one button, marked, and gone by another."""
+"""The demo on the first visit: loaded by one button, marked, and removed by another."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, pushed
-from tests.wire.host import ACME, GLOBEX, ServedHost
-from wopr.fleet.demo import PROFILES
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.host import ACME, GLOBEX, ServedHost
+from tests.support.kahn import KahnRun, push_run
+from wopr.kahn.demo.generator import PROFILES
 
 
 @pytest.fixture
 def new(new_host: Callable[..., ServedHost]) -> ServedHost:
-    """A host that nobody has pushed anything to."""
+    """Start a host without pushed lines."""
     return new_host()
 
 
@@ -43,12 +43,12 @@ def test_the_demo_is_loaded_into_the_caller_s_tenant_and_marked(
     assert (answer.status_code, answer.headers["location"]) == (303, "/fleet?done=demo-loaded")
     text = person.page("/fleet").text
     assert all(profile.agent_id in text for profile in PROFILES)
-    assert "Made-up runs are in this fleet" in text
+    assert "This fleet contains fictional demo runs" in text
     assert "demo" in person.page("/fleet/runs/demo-open").text
     assert "coder" not in signed_in(GLOBEX, new).get("/fleet").text
 
 
-def test_to_load_it_twice_is_to_load_it_once(person: Person) -> None:
+def test_loading_the_demo_twice_has_no_effect(person: Person) -> None:
     person.post("/fleet/demo", do="load")
 
     again = person.post("/fleet/demo", do="load")
@@ -56,11 +56,11 @@ def test_to_load_it_twice_is_to_load_it_once(person: Person) -> None:
     assert again.status_code == 303
 
 
-def test_to_remove_it_leaves_what_is_one_s_own(new: ServedHost, person: Person) -> None:
-    own = Story("coder")
+def test_removing_the_demo_keeps_other_runs(new: ServedHost, person: Person) -> None:
+    own = KahnRun("coder")
     own.run_id = "demo-coder-9999"
     with Wire(new.url, ACME) as wire:
-        kept = pushed(wire, own.start(run_id=own.run_id), own.end(run_id=own.run_id))
+        kept = push_run(wire, own.start(run_id=own.run_id), own.end(run_id=own.run_id))
         person.post("/fleet/demo", do="load")
 
         answer = person.post("/fleet/demo", do="remove")
@@ -72,7 +72,7 @@ def test_to_remove_it_leaves_what_is_one_s_own(new: ServedHost, person: Person) 
     assert "Made-up" not in person.page("/fleet").text
 
 
-def test_after_its_removal_it_can_be_loaded_anew(new: ServedHost, person: Person) -> None:
+def test_the_demo_can_be_loaded_again_after_its_removal(new: ServedHost, person: Person) -> None:
     person.post("/fleet/demo", do="load")
     with Wire(new.url, ACME) as wire:
         run_id = wire.document("/api/runs/demo-open")["run"]["openwop_run_id"]
@@ -89,7 +89,7 @@ def test_after_its_removal_it_can_be_loaded_anew(new: ServedHost, person: Person
         assert log[1]["payload"]["ts"] in shown
 
 
-def test_both_are_on_the_audit_log(new: ServedHost, person: Person) -> None:
+def test_loading_and_removing_are_in_the_audit_log(new: ServedHost, person: Person) -> None:
     person.post("/fleet/demo", do="load")
     person.post("/fleet/demo", do="remove")
 
@@ -102,7 +102,7 @@ def test_both_are_on_the_audit_log(new: ServedHost, person: Person) -> None:
     ]
 
 
-def test_what_is_neither_is_refused(person: Person) -> None:
+def test_an_unknown_action_is_refused(person: Person) -> None:
     answer = person.post("/fleet/demo", do="double")
 
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""The inbox: what waits, on its own pages and on the page of its run."""
+"""The inbox: waiting nodes on its own pages and on the page of their run."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import re
 
 import pytest
 
-from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
 from tests.console.inbox import AGENT, answered, pick, unsure
 from tests.console.samples import PROBE, PROBES
-from tests.wire.agent_definitions import child, children, mock, scripted
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, variable, workflow
-from tests.wire.host import REVIEWER, VIEWER
-from tests.wire.waiting import (
+from tests.support.agent_definitions import child, children, mock, scripted
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import fresh, node, variable, workflow
+from tests.support.host import REVIEWER, VIEWER
+from tests.support.interrupts import (
+    accepted,
     external,
     gate,
-    taken,
     until_waiting,
-    waiting,
+    waiting_run,
 )
 from wopr.protocol.documents import JsonObject
 
 
-def test_what_waits_is_listed_with_its_kind_its_asker_and_its_number_in_the_title(
+def test_waits_are_listed_with_kind_and_requester_and_counted_in_the_title(
     acme: Person, wire: Wire
 ) -> None:
     title = fresh("title")
-    run_id = waiting(wire, gate(title=title, timeoutMs=3_600_000))
+    run_id = waiting_run(wire, gate(title=title, timeoutMs=3_600_000))
 
     text = acme.get("/inbox").text
 
@@ -40,18 +40,18 @@ def test_what_waits_is_listed_with_its_kind_its_asker_and_its_number_in_the_titl
     assert markup.all("button", name="answer", value="accept")
 
 
-def test_the_list_is_narrowed_by_kind_workflow_and_run(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, gate())
+def test_the_list_is_filtered_by_kind_workflow_and_run(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate())
     name = wire.snapshot(run_id)["workflowId"]
 
     for query in (f"runId={run_id}", f"workflowId={name}", f"workflowId={name}&kind=approval"):
         assert len(acme.page(f"/inbox?{query}").all("a", **{"data-open": ""})) == 1
     empty = acme.page(f"/inbox?workflowId={name}&kind=clarification")
-    assert "Nothing of this kind waits" in empty.text
+    assert "No open items match this filter" in empty.text
     assert acme.get("/inbox?kind=nonsense").status_code == 400
 
 
-def test_an_unsure_agent_is_shown_with_its_confidence_its_threshold_and_its_own_words(
+def test_an_unsure_agent_is_shown_with_confidence_threshold_and_text(
     acme: Person, wire: Wire
 ) -> None:
     run_id = unsure(wire)
@@ -59,14 +59,14 @@ def test_an_unsure_agent_is_shown_with_its_confidence_its_threshold_and_its_own_
     text = acme.page(f"/inbox/{run_id}/actor").text
 
     assert "41 %" in text
-    assert "below 70 %" in text
+    assert "(needs 70 %)" in text
     assert "untrusted text" in text
     assert "It may be either." in text
-    assert "The agent's decision stands and is carried out." in text
+    assert "The agent's decision is accepted and executed." in text
 
 
 def _paid_twice() -> tuple[JsonObject, JsonObject]:
-    """Two steps of a case: a note, and an agent that calls a tool, hands over and decides."""
+    """Return two steps of a case: a note, and an agent that calls a tool, hands off and decides."""
     notes = node("notes", "core.setVariable", config={"name": "memo", "value": "paid twice"})
     agent = mock(
         "triage",
@@ -78,7 +78,7 @@ def _paid_twice() -> tuple[JsonObject, JsonObject]:
     return notes, agent
 
 
-def test_a_wait_shows_the_inputs_of_its_run_and_the_steps_that_led_to_it(
+def test_a_wait_shows_the_inputs_of_its_run_and_the_preceding_steps(
     acme: Person, wire: Wire
 ) -> None:
     declared = [variable("complaint"), variable("memo")]
@@ -103,7 +103,7 @@ def test_a_wait_shows_the_inputs_of_its_run_and_the_steps_that_led_to_it(
         assert places == sorted(places)
 
 
-def test_a_wait_of_a_child_run_shows_the_case_of_its_parent(acme: Person, wire: Wire) -> None:
+def test_a_wait_of_a_child_run_shows_the_inputs_of_its_parent(acme: Person, wire: Wire) -> None:
     worker = wire.register(child(gate("refund", title="Refund?")))
     call = node("ask", "core.subWorkflow", config={"workflowId": worker})
     declared = [variable("complaint"), variable("memo")]
@@ -122,7 +122,7 @@ def test_a_wait_of_a_child_run_shows_the_case_of_its_parent(acme: Person, wire: 
 
 def test_a_wait_shows_only_the_last_steps_of_a_long_run(acme: Person, wire: Wire) -> None:
     before = [node(f"step-{number}") for number in range(30)]
-    run_id = waiting(wire, *before, gate(title="Fine?"))
+    run_id = waiting_run(wire, *before, gate(title="Fine?"))
 
     page = acme.page(f"/inbox/{run_id}/gate")
 
@@ -131,7 +131,7 @@ def test_a_wait_shows_only_the_last_steps_of_a_long_run(acme: Person, wire: Wire
     assert "18 earlier steps" in page.text
 
 
-def test_a_wait_does_not_show_what_is_secret(acme: Person, wire: Wire) -> None:
+def test_a_wait_does_not_show_secrets(acme: Person, wire: Wire) -> None:
     secret = fresh("secret")
     run_id = wire.create(
         wire.register(workflow([gate()], variables=[variable("token", sensitive=True)])),
@@ -142,16 +142,16 @@ def test_a_wait_does_not_show_what_is_secret(acme: Person, wire: Wire) -> None:
     assert secret not in acme.get(f"/inbox/{run_id}/gate").text
 
 
-def test_the_number_of_waits_is_there_for_scripts(acme: Person, wire: Wire) -> None:
+def test_the_number_of_waits_is_available_to_scripts(acme: Person, wire: Wire) -> None:
     before = acme.get("/inbox/count").json()["waiting"]
 
-    waiting(wire, gate())
+    waiting_run(wire, gate())
 
     assert acme.get("/inbox/count").json()["waiting"] > before
 
 
-def test_a_script_that_has_the_list_is_spared_it(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, gate())
+def test_an_unchanged_list_is_not_sent_again(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate())
     path, headers = f"/inbox?runId={run_id}", {"x-part": "1"}
     first = acme.get(path, headers=headers)
 
@@ -161,10 +161,8 @@ def test_a_script_that_has_the_list_is_spared_it(acme: Person, wire: Wire) -> No
     assert again.status_code == 304
 
 
-def test_whoever_may_only_look_sees_the_wait_and_no_way_to_answer(
-    signed_in: SignedIn, wire: Wire
-) -> None:
-    run_id = waiting(wire, gate())
+def test_a_viewer_sees_the_wait_without_a_form(signed_in: SignedIn, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate())
     viewer = signed_in(VIEWER)
 
     for path in ("/inbox", f"/inbox/{run_id}/gate", f"/runs/{run_id}"):
@@ -174,12 +172,12 @@ def test_whoever_may_only_look_sees_the_wait_and_no_way_to_answer(
     assert "approvals:respond" in viewer.page(f"/inbox/{run_id}/gate").text
 
 
-def test_an_event_from_outside_cannot_be_answered_here(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, external())
+def test_an_external_event_cannot_be_answered_here(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, external())
 
     page = acme.page(f"/inbox/{run_id}/wait")
 
-    assert "cannot be answered here" in page.text
+    assert "which you cannot send from this page" in page.text
     assert "order.paid" in page.text
     assert not page.all("button", name="answer")
     assert (
@@ -187,21 +185,21 @@ def test_an_event_from_outside_cannot_be_answered_here(acme: Person, wire: Wire)
     )
 
 
-def test_a_gate_for_others_says_so(acme: Person, signed_in: SignedIn, wire: Wire) -> None:
-    run_id = waiting(wire, gate(approverRoleRefs=["reviewer"]))
+def test_a_gate_for_other_people_is_marked(acme: Person, signed_in: SignedIn, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate(approverRoleRefs=["reviewer"]))
 
     mine = acme.page(f"/inbox/{run_id}/gate")
 
-    assert "This gate is for others" in mine.text
+    assert "Your key is not among the keys that may answer this" in mine.text
     assert not mine.all("button", name="answer")
     assert signed_in(REVIEWER).page(f"/inbox/{run_id}/gate").all("button", name="answer")
 
 
-# On the run's own page
+# On the page of the run
 
 
-def test_a_run_s_page_has_the_form_and_comes_back_to_itself(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, gate(title="Here too?"))
+def test_a_run_s_page_has_the_form_and_returns_to_itself(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate(title="Here too?"))
 
     page = acme.page(f"/runs/{run_id}")
     answer = answered(acme, run_id, answer="accept", next=f"/runs/{run_id}")
@@ -212,18 +210,18 @@ def test_a_run_s_page_has_the_form_and_comes_back_to_itself(acme: Person, wire: 
 
 
 @pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "\\\\evil"])
-def test_an_answer_leads_nowhere_else(acme: Person, wire: Wire, target: str) -> None:
-    run_id = waiting(wire, gate())
+def test_an_answer_redirects_only_within_the_console(acme: Person, wire: Wire, target: str) -> None:
+    run_id = waiting_run(wire, gate())
 
     answer = answered(acme, run_id, answer="accept", next=target)
 
     assert answer.headers["location"].startswith("/?done=")
 
 
-# Somebody else's words
+# Text from others
 
 
-def test_words_in_every_field_of_a_wait_stay_words(acme: Person, wire: Wire) -> None:
+def test_text_in_every_field_of_a_wait_is_escaped(acme: Person, wire: Wire) -> None:
     questions = [{"id": PROBE[:60], "question": PROBE, "schema": {"enum": [PROBE]}}]
     nodes = [
         gate(
@@ -247,9 +245,9 @@ def test_words_in_every_field_of_a_wait_stay_words(acme: Person, wire: Wire) -> 
     assert PROBES[0] not in again.text
 
 
-def test_a_late_answer_and_many_at_once_tell_words_as_words(acme: Person, wire: Wire) -> None:
-    run_id, other = waiting(wire, gate(title=PROBE)), waiting(wire, gate(title=PROBE))
-    taken(wire, run_id, "gate", {"action": "reject", "feedback": PROBE})
+def test_text_in_the_results_of_answers_is_escaped(acme: Person, wire: Wire) -> None:
+    run_id, other = waiting_run(wire, gate(title=PROBE)), waiting_run(wire, gate(title=PROBE))
+    accepted(wire, run_id, "gate", {"action": "reject", "feedback": PROBE})
 
     late = acme.post(f"/inbox/{run_id}/gate", interruptId="int-gate:0", answer=PROBE, reason=PROBE)
     many = acme.post("/inbox/batch", answer="accept", reason=PROBE, **pick(run_id), **pick(other))

@@ -1,4 +1,4 @@
-"""Answers of every kind, given by the forms of the inbox."""
+"""Answers of every kind, given with the forms of the inbox."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
 from tests.console.inbox import ACTIONS, answered, resolved, unsure, went_on
-from tests.wire.agent_definitions import DONE, next_worker, supervised
-from tests.wire.client import Wire
-from tests.wire.definitions import node
-from tests.wire.host import ACME, REVIEWER, ServedHost
-from tests.wire.test_interrupts_governance import TYPE as GOVERNANCE_GATE
-from tests.wire.waiting import (
+from tests.support.agent_definitions import DONE, next_worker, supervised
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import node
+from tests.support.host import ACME, REVIEWER, ServedHost
+from tests.support.interrupts import (
     gate,
     inbox,
     payload,
-    waiting,
+    waiting_run,
 )
+from tests.wire.test_interrupts_governance import TYPE as GOVERNANCE_GATE
 from wopr.protocol.documents import Json, JsonObject
 
 
@@ -42,7 +42,7 @@ def test_an_approval_is_answered(
 ) -> None:
     letter = {"type": "expression", "expression": '{"to": "Ada"}'}
     asked = gate(actions=ACTIONS) | {"inputs": {"artifact": letter}}
-    run_id = waiting(wire, asked)
+    run_id = waiting_run(wire, asked)
 
     went_on(answered(acme, run_id, **fields))
 
@@ -50,9 +50,9 @@ def test_an_approval_is_answered(
     assert wire.finished(run_id)["status"] == status
 
 
-def test_an_artifact_that_is_a_text_is_edited_as_text(acme: Person, wire: Wire) -> None:
+def test_an_artifact_that_is_text_is_edited_as_text(acme: Person, wire: Wire) -> None:
     text = {"type": "expression", "expression": '"Dear Ada"'}
-    run_id = waiting(wire, gate(actions=ACTIONS) | {"inputs": {"artifact": text}})
+    run_id = waiting_run(wire, gate(actions=ACTIONS) | {"inputs": {"artifact": text}})
 
     went_on(answered(acme, run_id, answer="edit-accept", edited="Dear Bea"))
 
@@ -62,20 +62,20 @@ def test_an_artifact_that_is_a_text_is_edited_as_text(acme: Person, wire: Wire) 
     }
 
 
-def test_work_is_sent_back_with_what_to_change(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, node("draft"), gate(actions=ACTIONS))
+def test_work_is_sent_back_with_the_requested_change(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, node("draft"), gate(actions=ACTIONS))
 
     refused = answered(acme, run_id, answer="refine")
     went_on(answered(acme, run_id, answer="refine", reason="shorter"))
 
     assert refused.status_code == 400
-    assert "say what to change" in refused.text
+    assert "enter what to change" in refused.text
     feedback = {"scope": "whole", "text": "shorter"}
     assert resolved(wire, run_id) == {"action": "refine", "refineFeedback": feedback}
 
 
-def test_a_question_back_leaves_the_gate_open(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, gate(actions=ACTIONS))
+def test_a_counter_question_leaves_the_gate_open(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate(actions=ACTIONS))
 
     went_on(answered(acme, run_id, answer="ask", reason="Who is Ada?"), "asked")
 
@@ -83,7 +83,9 @@ def test_a_question_back_leaves_the_gate_open(acme: Person, wire: Wire) -> None:
     assert payload(wire, run_id, "log.appended")["fields"]["question"] == "Who is Ada?"
 
 
-def test_questions_are_answered_by_fields_of_their_schemas(acme: Person, wire: Wire) -> None:
+def test_questions_are_answered_in_fields_generated_from_their_schemas(
+    acme: Person, wire: Wire
+) -> None:
     questions = [
         {"id": "colour", "question": "Which?", "schema": {"enum": ["red", "blue"]}},
         {"id": "count", "question": "How many?", "schema": {"type": "integer", "minimum": 1}},
@@ -95,7 +97,7 @@ def test_questions_are_answered_by_fields_of_their_schemas(acme: Person, wire: W
         },
         {"id": "why", "question": "Why?"},
     ]
-    run_id = waiting(wire, gate("ask", "core.clarificationGate", questions=questions))
+    run_id = waiting_run(wire, gate("ask", "core.clarificationGate", questions=questions))
     fields = {
         "answer": "answers",
         "answer.colour": '"blue"',
@@ -111,14 +113,12 @@ def test_questions_are_answered_by_fields_of_their_schemas(acme: Person, wire: W
     assert resolved(wire, run_id) == {"answers": said}
 
 
-def test_an_answer_that_does_not_fit_is_shown_again_with_what_is_wrong(
-    acme: Person, wire: Wire
-) -> None:
+def test_an_invalid_answer_is_shown_again_with_its_errors(acme: Person, wire: Wire) -> None:
     questions = [
         {"id": "count", "question": "How many?", "schema": {"type": "integer", "minimum": 1}},
         {"id": "why", "question": "Why?"},
     ]
-    run_id = waiting(wire, gate("ask", "core.clarificationGate", questions=questions))
+    run_id = waiting_run(wire, gate("ask", "core.clarificationGate", questions=questions))
 
     small = answered(acme, run_id, "ask", **{"answer": "answers", "answer.count": "0"})
     word = answered(acme, run_id, "ask", **{"answer": "answers", "answer.count": "many"})
@@ -157,7 +157,7 @@ def test_an_unsure_decision_is_ratified_rejected_or_replaced(
     assert wire.finished(run_id)["status"] == status
 
 
-def test_a_decision_that_is_no_json_is_not_taken(acme: Person, wire: Wire) -> None:
+def test_a_decision_that_is_not_json_is_refused(acme: Person, wire: Wire) -> None:
     run_id = unsure(wire)
 
     answer = answered(acme, run_id, "actor", answer="decision", edited="{topic")
@@ -168,8 +168,8 @@ def test_a_decision_that_is_no_json_is_not_taken(acme: Person, wire: Wire) -> No
     assert wire.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_conversation_goes_on_turn_by_turn_and_is_closed(acme: Person, wire: Wire) -> None:
-    run_id = waiting(wire, gate("talk", "core.conversationGate", prompt="What now?"))
+def test_a_conversation_continues_turn_by_turn_and_is_closed(acme: Person, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate("talk", "core.conversationGate", prompt="What now?"))
 
     went_on(answered(acme, run_id, "talk", answer="exchange", turn="Look at prices."), "said")
     page = acme.page(f"/inbox/{run_id}/talk")
@@ -180,10 +180,10 @@ def test_a_conversation_goes_on_turn_by_turn_and_is_closed(acme: Person, wire: W
     assert wire.finished(run_id)["status"] == "completed"
 
 
-def test_a_governance_gate_takes_a_decision_and_a_reason(
+def test_a_governance_gate_accepts_a_decision_and_a_reason(
     signed_in: SignedIn, acme: Person, wire: Wire
 ) -> None:
-    run_id = waiting(wire, gate("gate", GOVERNANCE_GATE, requiredRole="reviewer"))
+    run_id = waiting_run(wire, gate("gate", GOVERNANCE_GATE, requiredRole="reviewer"))
     reviewer = signed_in(REVIEWER)
 
     others = acme.page(f"/inbox/{run_id}/gate")
@@ -194,14 +194,14 @@ def test_a_governance_gate_takes_a_decision_and_a_reason(
     assert resolved(wire, run_id) == {"decision": "granted", "reason": "within limits"}
 
 
-def test_a_wait_of_the_workflow_s_own_takes_what_its_schema_says(acme: Person, wire: Wire) -> None:
+def test_a_custom_wait_accepts_what_its_schema_allows(acme: Person, wire: Wire) -> None:
     schema = {
         "type": "object",
         "required": ["level"],
         "properties": {"level": {"enum": [1, 2]}, "note": {"type": "string"}},
     }
     asked = {"kind": "custom", "data": {"customKind": "vendor.level"}, "resumeSchema": schema}
-    run_id = waiting(wire, gate("pick", "core.interrupt", **asked))
+    run_id = waiting_run(wire, gate("pick", "core.interrupt", **asked))
 
     refused = answered(acme, run_id, "pick", **{"answer": "value", "value.note": "x"})
     went_on(answered(acme, run_id, "pick", **{"answer": "value", "value.level": "2"}))
@@ -211,12 +211,12 @@ def test_a_wait_of_the_workflow_s_own_takes_what_its_schema_says(acme: Person, w
     assert resolved(wire, run_id) == {"level": 2}
 
 
-def test_a_wait_of_the_workflow_s_own_offers_yes_and_no_where_its_schema_takes_them(
+def test_a_custom_wait_offers_yes_and_no_where_its_schema_allows_them(
     acme: Person, wire: Wire
 ) -> None:
     schema = {"anyOf": [{"enum": ["accept", "reject"]}, {"type": "object", "required": ["to"]}]}
     asked = {"kind": "custom", "data": {"customKind": "vendor.look"}, "resumeSchema": schema}
-    run_id = waiting(wire, gate("pick", "core.interrupt", **asked))
+    run_id = waiting_run(wire, gate("pick", "core.interrupt", **asked))
 
     page = acme.page(f"/inbox/{run_id}/pick")
     went_on(answered(acme, run_id, "pick", answer="accept"))
@@ -225,7 +225,7 @@ def test_a_wait_of_the_workflow_s_own_offers_yes_and_no_where_its_schema_takes_t
     assert resolved(wire, run_id) == "accept"
 
 
-def test_an_approval_with_a_schema_of_its_own_asks_for_that_too(acme: Person, wire: Wire) -> None:
+def test_an_approval_with_a_schema_has_fields_for_it(acme: Person, wire: Wire) -> None:
     data = {"artifactId": "a", "artifactType": "t", "title": "Fine?", "actions": ["accept"]}
     schema = {
         "type": "object",
@@ -233,7 +233,7 @@ def test_an_approval_with_a_schema_of_its_own_asks_for_that_too(acme: Person, wi
         "properties": {"action": {}, "ticket": {"type": "string", "minLength": 3}},
     }
     asked = {"kind": "approval", "data": data, "resumeSchema": schema}
-    run_id = waiting(wire, gate("gate", "core.interrupt", **asked))
+    run_id = waiting_run(wire, gate("gate", "core.interrupt", **asked))
 
     refused = answered(acme, run_id, **{"answer": "accept", "extra.ticket": "x"})
     went_on(answered(acme, run_id, **{"answer": "accept", "extra.ticket": "T-17"}))
@@ -243,18 +243,18 @@ def test_an_approval_with_a_schema_of_its_own_asks_for_that_too(acme: Person, wi
     assert wire.finished(run_id)["status"] == "completed"
 
 
-# Supervisors that are not sure enough, in each way that a host may ask
+# Unsure supervisors, in each way that a host can ask
 
 
 def doubtful(wire: Wire) -> str:
-    """A run whose supervisor's first decision waits for a person."""
+    """Start a run whose supervisor's first decision waits for a person."""
     decision = next_worker("conformance-noop", confidence=0.3)
     run_id = wire.create(wire.register(supervised(decision, DONE)))
     wire.events_until(run_id, "interrupt.requested")
     return run_id
 
 
-def test_a_supervisor_s_decision_is_shown_with_how_sure_it_is(acme: Person, wire: Wire) -> None:
+def test_a_supervisor_s_decision_is_shown_with_its_confidence(acme: Person, wire: Wire) -> None:
     run_id = doubtful(wire)
     [node_id] = [item["nodeId"] for item in inbox(wire, runId=run_id)]
 
@@ -262,8 +262,8 @@ def test_a_supervisor_s_decision_is_shown_with_how_sure_it_is(acme: Person, wire
     went_on(answered(acme, run_id, node_id, answer="accept"))
 
     assert "30 %" in text
-    assert "below 50 %" in text
-    assert "The supervisor's decision is carried out." in text
+    assert "(needs 50 %)" in text
+    assert "The supervisor's decision is executed." in text
     assert wire.finished(run_id)["status"] == "completed"
 
 
@@ -284,7 +284,7 @@ def test_a_supervisor_s_decision_is_shown_with_how_sure_it_is(acme: Person, wire
     ],
     ids=["vendor", "vendor, decided otherwise", "clarification"],
 )
-def test_a_host_s_own_kind_of_wait_is_found_by_its_kind_and_answered(
+def test_the_host_s_custom_kind_is_found_by_its_name_and_answered(
     new_host: Callable[..., ServedHost],
     signed_in: SignedIn,
     kind: str,

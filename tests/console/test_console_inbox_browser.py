@@ -1,4 +1,4 @@
-"""The inbox and the reviews in a real browser, used as a person would."""
+"""The inbox and the reviews in a real browser."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.browser import Open, press, sign_in
 from tests.console.inbox import ACTIONS, DECISION, unsure
-from tests.fault.hosts import eventually
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.feedback import finished_run, listed, rating
-from tests.wire.host import REVIEWER
-from tests.wire.waiting import gate, name_of, payload, taken, until_waiting, waiting
+from tests.support.browser import Open, press, sign_in
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.eventually import eventually
+from tests.support.feedback import finished_run, listed, rating
+from tests.support.host import REVIEWER
+from tests.support.interrupts import (
+    accepted,
+    gate,
+    payload,
+    principal_of,
+    until_waiting,
+    waiting_run,
+)
 
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
 
-# What is told for a moment only is kept here: a busy machine may look later than that.
+# Short messages are recorded here, because a busy machine may look later.
 KEEP_TOASTS = """() => {
   window.toasts = [];
   const kept = (changes) => changes.flatMap((change) => [...change.addedNodes])
@@ -30,7 +37,7 @@ KEEP_TOASTS = """() => {
 
 
 def waits(wire: Wire, count: int) -> tuple[str, list[str]]:
-    """Runs of one workflow that wait for an approval, newest last."""
+    """Start runs of one workflow that wait for an approval, newest last."""
     name = wire.register(workflow([gate(title=f"Fine, {fresh()}?"), node("after")]))
     runs = [wire.create(name) for _ in range(count)]
     for run_id in runs:
@@ -38,13 +45,13 @@ def waits(wire: Wire, count: int) -> tuple[str, list[str]]:
     return name, runs
 
 
-def test_an_approval_is_accepted_by_keys_with_all_of_it_in_view(
+def test_an_approval_is_accepted_by_keyboard_with_the_whole_form_visible(
     open_page: Open, wire: Wire
 ) -> None:
     name, runs = waits(wire, 2)
     page = sign_in(open_page(f"/inbox?workflowId={name}"))
     expect(page.locator("[data-pane] .question")).to_contain_text("Fine, ")
-    expect(page.locator("[data-pane] .wait")).to_contain_text("The run goes on.")
+    expect(page.locator("[data-pane] .wait")).to_contain_text("The run continues.")
 
     press(page, "j")
     expect(page.locator(f'[data-pane] [data-wait*="{runs[0]}"]')).to_be_visible()
@@ -53,12 +60,12 @@ def test_an_approval_is_accepted_by_keys_with_all_of_it_in_view(
     assert wire.snapshot(runs[0])["status"] == "waiting-approval"
     press(page, "a")
 
-    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    expect(page.get_by_text("Your answer is recorded.")).to_be_visible()
     assert wire.finished(runs[0])["status"] == "completed"
     assert wire.snapshot(runs[1])["status"] == "waiting-approval"
 
 
-# Where each action of the form and its explanation are.
+# The position of each action of the form and of its explanation.
 ACTION_BOXES = """() => [...document.querySelectorAll(".answer > .choices > li")].map((line) => {
   const [button, effect] = [...line.children].map((each) => each.getBoundingClientRect());
   return { top: button.top, buttonRight: button.right, width: effect.width, right: effect.right };
@@ -66,10 +73,10 @@ ACTION_BOXES = """() => [...document.querySelectorAll(".answer > .choices > li")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_every_action_of_a_form_is_on_a_line_of_its_own_beside_a_readable_effect(
+def test_each_action_of_a_form_has_its_own_line_beside_a_readable_effect(
     open_page: Open, wire: Wire, width: int
 ) -> None:
-    run_id = waiting(wire, gate(title="Fine?", actions=ACTIONS))
+    run_id = waiting_run(wire, gate(title="Fine?", actions=ACTIONS))
     page = sign_in(open_page("/settings"))
     page.set_viewport_size({"width": width, "height": 800})
 
@@ -84,7 +91,7 @@ def test_every_action_of_a_form_is_on_a_line_of_its_own_beside_a_readable_effect
     assert max(box["buttonRight"] for box in boxes) <= width
 
 
-def test_an_unsure_decision_is_replaced_by_keys(open_page: Open, wire: Wire) -> None:
+def test_an_unsure_decision_is_replaced_by_keyboard(open_page: Open, wire: Wire) -> None:
     run_id = unsure(wire)
     page = sign_in(open_page(f"/inbox?runId={run_id}"))
     pane = page.locator("[data-pane]")
@@ -93,34 +100,34 @@ def test_an_unsure_decision_is_replaced_by_keys(open_page: Open, wire: Wire) -> 
     press(page, "e")
     expect(pane.get_by_label("Your version, as JSON")).to_be_focused()
     pane.get_by_label("Your version, as JSON").fill('{"topic": "invoice"}')
-    pane.get_by_role("button", name="Decide this instead").click()
+    pane.get_by_role("button", name="Use this decision").click()
 
-    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    expect(page.get_by_text("Your answer is recorded.")).to_be_visible()
     value = payload(wire, run_id, "interrupt.resolved")["resumeValue"]
     assert value == {"decision": {"topic": "invoice"}}
     assert value["decision"] != DECISION
 
 
-def test_many_are_chosen_and_accepted_with_one_reason(open_page: Open, wire: Wire) -> None:
+def test_several_waits_are_selected_and_accepted_with_one_reason(
+    open_page: Open, wire: Wire
+) -> None:
     name, runs = waits(wire, 3)
     page = sign_in(open_page(f"/inbox?workflowId={name}"))
-    expect(page.locator("[data-batch]")).to_contain_text("None chosen")
+    expect(page.locator("[data-batch]")).to_contain_text("None selected")
 
     press(page, "x", "j", "x")
-    expect(page.locator("[data-batch]")).to_contain_text("2 chosen")
-    page.get_by_label("One reason for all").fill("all checked")
+    expect(page.locator("[data-batch]")).to_contain_text("2 selected")
+    page.get_by_label("Reason for all answers").fill("all checked")
     page.locator("[data-batch]").get_by_role("button", name="Accept").click()
 
-    expect(page.get_by_role("heading", name="What came of 2 answers")).to_be_visible()
+    expect(page.get_by_role("heading", name="Results of 2 answers")).to_be_visible()
     expect(page.locator(".outcomes .status.good")).to_have_text(["accepted", "accepted"])
     assert wire.finished(runs[2])["status"] == "completed"
     assert wire.finished(runs[1])["status"] == "completed"
     assert wire.snapshot(runs[0])["status"] == "waiting-approval"
 
 
-def test_what_is_chosen_stays_chosen_and_new_waits_come_in_by_themselves(
-    open_page: Open, wire: Wire
-) -> None:
+def test_a_selection_stays_while_new_waits_appear(open_page: Open, wire: Wire) -> None:
     name, _ = waits(wire, 1)
     page = sign_in(open_page(f"/inbox?workflowId={name}"))
     page.locator("tbody input").check()
@@ -136,7 +143,7 @@ def test_what_is_chosen_stays_chosen_and_new_waits_come_in_by_themselves(
     expect(page).to_have_title(re.compile(r"^\(\d+\) Inbox"))
 
 
-def test_a_wait_that_somebody_else_answers_says_so_and_keeps_what_was_written(
+def test_a_wait_answered_by_another_person_says_so_and_keeps_the_typed_text(
     open_page: Open, wire: Wire
 ) -> None:
     name, [run_id] = waits(wire, 1)
@@ -145,43 +152,41 @@ def test_a_wait_that_somebody_else_answers_says_so_and_keeps_what_was_written(
     pane.locator("textarea").first.fill("I have doubts")
 
     with Wire(str(wire.http.base_url), REVIEWER) as other:
-        taken(other, run_id, "gate", {"action": "accept", "feedback": "fine with me"})
+        accepted(other, run_id, "gate", {"action": "accept", "feedback": "fine with me"})
 
-    expect(pane.locator(".settled")).to_contain_text("accepted")
-    expect(pane.locator(".settled")).to_contain_text("fine with me")
-    expect(pane.locator(".settled")).to_contain_text(name_of(REVIEWER))
+    expect(pane.locator(".is-closed")).to_contain_text("accepted")
+    expect(pane.locator(".is-closed")).to_contain_text("fine with me")
+    expect(pane.locator(".is-closed")).to_contain_text(principal_of(REVIEWER))
     expect(pane.locator("textarea").first).to_have_value("I have doubts")
     expect(pane.get_by_role("button", name="Reject r")).to_be_disabled()
 
 
 @pytest.mark.parametrize("path", ["/runs/{run_id}", "/inbox/{run_id}/gate"])
-def test_the_form_of_a_run_that_has_ended_cannot_be_sent(
-    open_page: Open, wire: Wire, path: str
-) -> None:
-    run_id = waiting(wire, gate(title="Fine?"))
+def test_the_form_of_an_ended_run_cannot_be_sent(open_page: Open, wire: Wire, path: str) -> None:
+    run_id = waiting_run(wire, gate(title="Fine?"))
     written, idle = (sign_in(open_page(path.format(run_id=run_id))) for _ in range(2))
     written.locator(".answer textarea").first.fill("half a thought")
 
     wire.post(f"/v1/runs/{run_id}/cancel")
 
-    expect(written.locator(".settled")).to_be_visible()
+    expect(written.locator(".is-closed")).to_be_visible()
     expect(written.locator("button[name=answer]:enabled")).to_have_count(0)
     expect(written.locator(".answer textarea").first).to_have_value("half a thought")
-    expect(idle.locator(".settled")).to_be_visible()
+    expect(idle.locator(".is-closed")).to_be_visible()
     expect(idle.locator("button[name=answer]")).to_have_count(0)
 
 
 def test_a_run_is_answered_on_its_own_page_and_a_new_wait_gets_its_form(
     open_page: Open, wire: Wire
 ) -> None:
-    run_id = waiting(wire, gate("one", title="First?"), gate("two", title="Second?"))
+    run_id = waiting_run(wire, gate("one", title="First?"), gate("two", title="Second?"))
     page = sign_in(open_page(f"/runs/{run_id}"))
     answers = page.locator("#answers")
     expect(answers.locator(".question")).to_have_text("First?")
     expect(page.locator("[data-live-state]")).to_have_text("live")
 
-    taken(wire, run_id, "one", {"action": "accept"})
-    expect(answers.locator(".settled")).to_contain_text("accepted")
+    accepted(wire, run_id, "one", {"action": "accept"})
+    expect(answers.locator(".is-closed")).to_contain_text("accepted")
     second = answers.locator(".wait", has_text="Second?")
     expect(second).to_be_visible()
     second.get_by_role("button", name="Accept").click()
@@ -190,10 +195,8 @@ def test_a_run_is_answered_on_its_own_page_and_a_new_wait_gets_its_form(
     expect(page.locator(".run h1 .status")).to_have_text("completed")
 
 
-def test_what_is_written_on_a_run_s_page_outlives_its_live_parts(
-    open_page: Open, wire: Wire
-) -> None:
-    run_id = waiting(wire, gate(title="Fine?"))
+def test_text_typed_on_a_run_s_page_survives_live_updates(open_page: Open, wire: Wire) -> None:
+    run_id = waiting_run(wire, gate(title="Fine?"))
     page = sign_in(open_page(f"/runs/{run_id}"))
     page.locator("#answers textarea").first.fill("half a thought")
     took = page.locator("#head dd.num").first
@@ -204,7 +207,7 @@ def test_what_is_written_on_a_run_s_page_outlives_its_live_parts(
     expect(page.locator("#answers textarea").first).to_have_value("half a thought")
 
 
-def test_a_queue_item_is_worked_by_keys(open_page: Open, wire: Wire) -> None:
+def test_a_queue_item_is_reviewed_by_keyboard(open_page: Open, wire: Wire) -> None:
     runs = [finished_run(wire) for _ in range(2)]
     rubric = [{"kind": "rating", "question": "Good?"}, {"kind": "flag", "required": False}]
     body = {"name": fresh("queue"), "rubric": rubric, "runIds": runs}
@@ -213,11 +216,11 @@ def test_a_queue_item_is_worked_by_keys(open_page: Open, wire: Wire) -> None:
     expect(page.locator(".numbers")).to_contain_text("0 of 2")
 
     press(page, "n")
-    expect(page.locator(".lock")).to_contain_text("Held for you")
+    expect(page.locator(".lock")).to_contain_text("Locked for you")
     press(page, *"4fdd")
     expect(page).to_have_url(re.compile(f"/items/{runs[1]}"))
     press(page, "2")
-    page.get_by_role("button", name="Done, stop").click()
+    page.get_by_role("button", name="Submit and stop").click()
 
     expect(page.get_by_text("Your review is stored.")).to_be_visible()
     expect(page.locator(".numbers")).to_contain_text("2 of 2")
@@ -249,7 +252,7 @@ def test_an_event_is_rated_with_two_keystrokes_and_corrected_with_a_third(
     expect(page.locator("#e0 .mark.note")).to_have_text("★★★★★")
     press(page, "c")
     dialog = page.locator("dialog")
-    expect(dialog).to_contain_text("Of event 0")
+    expect(dialog).to_contain_text("On event 0")
     dialog.get_by_label("Text").fill("better so")
     dialog.get_by_role("button", name="Correct").click()
 
@@ -258,7 +261,9 @@ def test_an_event_is_rated_with_two_keystrokes_and_corrected_with_a_third(
     assert {each["target"]["eventId"] for each in listed(wire, run_id)} == {event}
 
 
-def test_without_scripts_waits_are_answered_and_queues_worked(open_page: Open, wire: Wire) -> None:
+def test_waits_are_answered_and_queues_reviewed_without_scripts(
+    open_page: Open, wire: Wire
+) -> None:
     name, runs = waits(wire, 2)
     body = {"name": fresh("queue"), "rubric": [{"kind": "rating"}], "runIds": [runs[0]]}
     queue = wire.post("/v1/queues", body).json()["queueId"]
@@ -267,7 +272,7 @@ def test_without_scripts_waits_are_answered_and_queues_worked(open_page: Open, w
     page.locator("tbody a").last.click()
     expect(page.locator(".crumbs")).to_contain_text("Inbox")
     page.get_by_role("button", name="Accept").click()
-    expect(page.get_by_text("Your answer is taken.")).to_be_visible()
+    expect(page.get_by_text("Your answer is recorded.")).to_be_visible()
     page.goto(f"/inbox?workflowId={name}")
     page.locator("tbody input").check()
     page.locator("[data-batch]").get_by_role("button", name="Reject").click()
@@ -275,8 +280,8 @@ def test_without_scripts_waits_are_answered_and_queues_worked(open_page: Open, w
     page.goto(f"/reviews/queues/{queue}")
     page.get_by_role("button", name="Review the next run").click()
     page.get_by_text("3★").click()
-    page.get_by_role("button", name="Done, next run").click()
-    expect(page.get_by_text("Nothing is left for you in this queue.")).to_be_visible()
+    page.get_by_role("button", name="Submit and continue").click()
+    expect(page.get_by_text("This queue has no more runs for you.")).to_be_visible()
     page.goto("/reviews")
 
     expect(page.locator(".chart svg").last).to_be_visible()

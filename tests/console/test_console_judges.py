@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 
-from tests.console.client import Person
-from tests.wire.client import DEADLINE_SECONDS, Wire
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.feedback import annotate, finished_run, rating
-from wopr.console.charts import rating_chart
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import node, variable, workflow
+from tests.support.eventually import eventually
+from tests.support.feedback import annotate, finished_run, rating
+from wopr.console.reviews.page import rating_chart
 from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.reviews import FeedbackGroup, FeedbackSummary
+from wopr.protocol.resources.reviews import FeedbackGroup, FeedbackSummary
 
-# What it adds up to
+# Summary
 
 
-def test_rates_are_told_by_workflow_and_by_agent(acme: Person, wire: Wire) -> None:
+def test_rates_are_shown_by_workflow_and_by_agent(acme: Person, wire: Wire) -> None:
     name = wire.register(workflow([node("only")]))
     run_id = str(wire.run(name)["runId"])
     for _ in range(3):
@@ -29,7 +28,7 @@ def test_rates_are_told_by_workflow_and_by_agent(acme: Person, wire: Wire) -> No
     page = acme.page(f"/reviews?window=7d&workflowId={name}")
 
     assert f"/reviews?window=7d&workflowId={name}#summary" in page.links
-    assert "3.00" in page.text
+    assert "3.00 of 5" in page.text
     # Corrected, flagged and intervened: in the numbers and in the row of the workflow.
     assert page.text.count("25 %") == 6
     assert f"/runs?feedback=flagged&workflowId={name}" in page.links
@@ -37,7 +36,7 @@ def test_rates_are_told_by_workflow_and_by_agent(acme: Person, wire: Wire) -> No
 
 
 @pytest.mark.parametrize("window", ["1d", "7d", "30d", "90d"])
-def test_every_window_is_drawn(acme: Person, wire: Wire, window: str) -> None:
+def test_each_window_is_drawn(acme: Person, wire: Wire, window: str) -> None:
     annotate(wire, finished_run(wire), rating(5))
 
     page = acme.page(f"/reviews?window={window}")
@@ -46,11 +45,11 @@ def test_every_window_is_drawn(acme: Person, wire: Wire, window: str) -> None:
     assert page.all("a", **{"aria-current": "true"})
 
 
-def test_a_window_that_is_none_is_refused(acme: Person) -> None:
+def test_an_invalid_window_is_refused(acme: Person) -> None:
     assert acme.get("/reviews?window=1y").status_code == 400
 
 
-def test_a_tenant_without_feedback_is_told_how_to_give_some(globex: Person) -> None:
+def test_a_tenant_without_feedback_sees_how_to_add_some(globex: Person) -> None:
     text = globex.page("/reviews?window=1d&workflowId=nothing-here").text
 
     assert "No feedback in this window" in text
@@ -72,7 +71,7 @@ def _summary(*groups: FeedbackGroup) -> FeedbackSummary:
     )
 
 
-def test_a_chart_puts_five_stars_on_top_and_the_most_said_highest() -> None:
+def test_a_chart_has_five_stars_at_the_top_and_scales_bars_by_count() -> None:
     first = _group(since="2026-11-01T00:00:00.000Z", meanRating=5.0, annotations=2)
     last = _group(since="2026-11-10T00:00:00.000Z", meanRating=1.0, annotations=8)
 
@@ -85,7 +84,7 @@ def test_a_chart_puts_five_stars_on_top_and_the_most_said_highest() -> None:
     assert chart.times[0].label == "11-01"
 
 
-def test_a_stretch_without_ratings_has_a_bar_and_no_dot() -> None:
+def test_a_period_without_ratings_has_a_bar_and_no_dot() -> None:
     only = _group(since="2026-11-02T00:00:00.000Z", flags=1, ratings=0)
 
     chart = rating_chart(_summary(only))
@@ -95,7 +94,7 @@ def test_a_stretch_without_ratings_has_a_bar_and_no_dot() -> None:
     assert chart.lines == []
 
 
-def test_a_chart_of_nothing_is_empty() -> None:
+def test_a_chart_without_data_is_empty() -> None:
     assert rating_chart(_summary()).columns == []
 
 
@@ -111,14 +110,11 @@ def _judge(wire: Wire, runs: list[str], agent_id: str) -> str:
     name = wire.register(workflow([end], variables=[variable("run", "object")]))
     order = {"workflowId": name, "agentId": agent_id, "runIds": runs}
     judge = str(wire.post("/v1/judges", order).json()["judgeId"])
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while wire.document(f"/v1/judges/{judge}")["state"] != "done":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: wire.document(f"/v1/judges/{judge}")["state"] == "done")
     return judge
 
 
-def test_a_judge_s_verdicts_are_listed_with_their_runs_and_the_reasons_for_none(
+def test_a_judge_s_verdicts_are_listed_with_their_runs_and_the_reasons_for_missing_ones(
     acme: Person, wire: Wire
 ) -> None:
     judged, missing = finished_run(wire), "01a1df0e-24c6-76d7-9fac-000a17b787b3"
@@ -137,6 +133,6 @@ def test_a_judge_s_verdicts_are_listed_with_their_runs_and_the_reasons_for_none(
     assert acme.get(f"/reviews/judges?id={judge}").headers["location"] == f"/reviews/judges/{judge}"
 
 
-def test_a_judge_that_is_not_there_is_not_found(acme: Person) -> None:
+def test_a_missing_judge_is_not_found(acme: Person) -> None:
     assert acme.get("/reviews/judges?id=nobody").status_code == 404
     assert acme.get("/reviews/judges").status_code == 400

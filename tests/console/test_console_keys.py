@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import re
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.wire.at_rest import stored
-from tests.wire.host import VIEWER, ServedHost
+from tests.support.console import Person
+from tests.support.host import VIEWER, ServedHost
+from tests.support.stored_files import stored
 
 
 def test_a_new_key_is_shown_once_and_works(acme: Person, signed_in: SignedIn) -> None:
@@ -18,7 +18,7 @@ def test_a_new_key_is_shown_once_and_works(acme: Person, signed_in: SignedIn) ->
     assert key not in acme.get("/settings").text
 
 
-def test_a_page_with_a_new_key_is_not_kept_for_a_repeated_request(
+def test_a_page_with_a_new_key_is_not_stored_for_a_repeated_request(
     acme: Person, host: ServedHost
 ) -> None:
     form = {"csrf": acme.token(), "name": "for Bob", "role": "viewer"}
@@ -32,7 +32,7 @@ def test_a_page_with_a_new_key_is_not_kept_for_a_repeated_request(
     assert first[0].encode() not in stored(host)
 
 
-def test_nobody_gives_away_more_than_they_have(signed_in: SignedIn, host: ServedHost) -> None:
+def test_no_one_can_grant_more_than_their_own_scopes(signed_in: SignedIn, host: ServedHost) -> None:
     made = ("keys", "create", "--tenant", "acme", "--role", "viewer", "--scope", "keys:manage")
     person = signed_in(host.command(*made).strip())
 
@@ -41,11 +41,11 @@ def test_nobody_gives_away_more_than_they_have(signed_in: SignedIn, host: Served
     assert person.post("/settings/keys", role="boss").status_code == 400
 
 
-def test_settings_show_the_scopes_that_one_has(signed_in: SignedIn) -> None:
+def test_settings_show_the_scopes_of_the_key(signed_in: SignedIn) -> None:
     text = signed_in(VIEWER).page("/settings").text
 
     assert "runs:read" in text
-    assert "Make a key" not in text
+    assert "Create key" not in text
 
 
 def test_settings_show_the_processes_and_their_code_to_operators_only(

@@ -1,4 +1,4 @@
-"""No page of the console shows a credential, whatever it is that a page shows."""
+"""No page of the console shows a credential."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.wire.agent_definitions import MOCK_AGENT
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, fresh, node, variable, workflow
-from tests.wire.fleet import Story, pushed
-from tests.wire.host import ACME, VIEWER, ServedHost
-from tests.wire.surfaces import CANARIES, leaks
-from wopr.runtime.settings import Settings
+from tests.support.agent_definitions import MOCK_AGENT
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import edge, fresh, node, variable, workflow
+from tests.support.host import ACME, VIEWER, ServedHost
+from tests.support.kahn import KahnRun, push_run
+from tests.support.surfaces import CANARIES, leaks
+from wopr.process.settings import Settings
 from wopr.security.redact import Redactor
 
-# Beside the shapes that stand alone, those that need a name or a scheme before them.
+# Shapes that need a name or a scheme before them.
 NAMED = {
     "password": "hunter2hunter9",
     "basic": "dXNlcjpwYXNzd29yZA",
@@ -44,19 +44,19 @@ HIDDEN = (
 
 @dataclass
 class Planted:
-    """Ids of what holds credentials."""
+    """Ids of resources with credentials."""
 
     run_id: str
     observed: str
     workflow_id: str
     agent_id: str
     queue_id: str
-    story: Story
+    story: KahnRun
 
 
 @pytest.fixture
 def planted(wire: Wire, host: ServedHost) -> Iterator[Planted]:
-    """Runs, agents, notes, keys and pushed lines with credentials in every text."""
+    """Create runs, agents, notes, keys and pushed lines with credentials in every text."""
     agent_id = fresh("private.acme.leaky")
     description = {"agentId": agent_id, "version": "1", "modelClass": "reasoning"}
     texts = {name: "x" for name in ("persona", "label", "description", "systemPrompt")}
@@ -66,7 +66,7 @@ def planted(wire: Wire, host: ServedHost) -> Iterator[Planted]:
         "mockDecision": {"decision": {"say": "yes"}, "confidence": 0.9, "reasoning": "why"},
     }
     agent = {"agentId": agent_id, "modelClass": "reasoning"}
-    # A definition may not hold credentials; the texts of its run may.
+    # A definition must not contain credentials; the texts of its run can.
     definition = workflow(
         [
             node("agent", MOCK_AGENT, agent=agent, config=script),
@@ -90,8 +90,8 @@ def planted(wire: Wire, host: ServedHost) -> Iterator[Planted]:
     queue = {"name": TEXT[:256], "rubric": [{"kind": "rating", "question": TEXT[:500]}]}
     made = wire.post("/v1/queues", queue | {"runIds": [run_id]})
     assert made.status_code == 201, made.text
-    story = Story(fresh("leaky"))
-    observed = pushed(
+    story = KahnRun(fresh("leaky"))
+    observed = push_run(
         wire,
         story.start(task=TEXT, model=CANARIES["openai"]),
         story.move(0, "thinking", "tool_call", reason=TEXT),
@@ -105,9 +105,7 @@ def planted(wire: Wire, host: ServedHost) -> Iterator[Planted]:
     wire.post(f"/v1/runs/{run_id}/cancel", {"reason": TEXT})
 
 
-def test_no_page_shows_a_credential_that_stands_in_what_it_shows(
-    acme: Person, planted: Planted
-) -> None:
+def test_no_page_shows_a_credential_in_its_content(acme: Person, planted: Planted) -> None:
     run_id, observed = planted.run_id, planted.observed
     paths = [
         f"/runs/{run_id}",
@@ -168,7 +166,7 @@ def test_a_new_key_is_shown_on_its_page_and_masked_on_every_other(acme: Person) 
 
 
 @pytest.mark.parametrize("key", [ACME, VIEWER])
-def test_settings_show_a_tenant_limits_and_nothing_of_the_machine(
+def test_settings_show_limits_and_nothing_about_the_machine(
     signed_in: SignedIn, host: ServedHost, key: str
 ) -> None:
     text = signed_in(key).get("/settings").text
@@ -198,7 +196,7 @@ def test_a_database_address_is_masked_wherever_it_is_repeated(text: str) -> None
 @pytest.mark.parametrize(
     "text", ['password="abc', "-----BEGIN PRIVATE KEY", "PuTTY-User-Key-File-x"]
 )
-def test_a_secret_without_an_end_is_masked_and_the_markup_behind_it_is_not(
+def test_an_unterminated_secret_is_masked_without_damaging_the_markup(
     acme: Person, text: str
 ) -> None:
     page = acme.get("/runs", params={"tag": text}).text

@@ -4,27 +4,27 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.console.client import Markup, Person
 from tests.console.conftest import SignedIn
 from tests.console.samples import PROBE, PROBES
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.feedback import finished_run, listed, rating
-from tests.wire.host import ACME, DEVELOPER, OPERATOR, REVIEWER, VIEWER, ServedHost
-from tests.wire.waiting import name_of
+from tests.support.client import Wire
+from tests.support.console import Markup, Person
+from tests.support.definitions import fresh
+from tests.support.feedback import finished_run, listed, rating
+from tests.support.host import ACME, DEVELOPER, OPERATOR, REVIEWER, VIEWER, ServedHost
+from tests.support.interrupts import principal_of
 
 RATING = {"ask.rating": "1", "required.rating": "1"}
 
 
 def opened(person: Person, **fields: str) -> str:
-    """Open a queue by the form and return the path of its page."""
+    """Open a queue with the form and return the path of its page."""
     answer = person.post("/reviews/queues/new", **({"name": "q"} | RATING | fields))
     assert answer.status_code == 303, Markup(answer.text).text
     return answer.headers["location"].partition("?")[0]
 
 
 def held(person: Person, queue: str) -> str:
-    """Take the next run of a queue and return the path of its page, with the lock."""
+    """Claim the next run of a queue and return the path of its page, with the lock."""
     answer = person.post(f"{queue}/next")
     assert answer.status_code == 303
     return answer.headers["location"]
@@ -33,9 +33,7 @@ def held(person: Person, queue: str) -> str:
 # Queues
 
 
-def test_a_queue_is_opened_over_chosen_runs_and_shows_what_it_asks(
-    acme: Person, wire: Wire
-) -> None:
+def test_a_queue_is_opened_over_chosen_runs_and_shows_its_rubric(acme: Person, wire: Wire) -> None:
     runs = [finished_run(wire) for _ in range(2)]
     fields = {
         "name": "Letters",
@@ -43,7 +41,7 @@ def test_a_queue_is_opened_over_chosen_runs_and_shows_what_it_asks(
         "question.rating": "Friendly?",
         "ask.label": "1",
         "labels": "warm, cold",
-        "reviewers": f"{name_of(ACME)}, {name_of(REVIEWER)}",
+        "reviewers": f"{principal_of(ACME)}, {principal_of(REVIEWER)}",
         "overlap": "2",
         "lockMinutes": "20",
     }
@@ -51,7 +49,7 @@ def test_a_queue_is_opened_over_chosen_runs_and_shows_what_it_asks(
     queue = opened(acme, **fields)
 
     text = acme.page(queue).text
-    for words in ("Letters", "Friendly?", "warm", "0 of 2", "20 minutes", name_of(REVIEWER)):
+    for words in ("Letters", "Friendly?", "warm", "0 of 2", "20 minutes", principal_of(REVIEWER)):
         assert words in text
     stored = wire.document("/v1" + queue.replace("/reviews", ""))
     assert stored["overlap"] == 2
@@ -87,15 +85,15 @@ def test_a_queue_is_opened_over_flagged_runs(acme: Person, wire: Wire) -> None:
     ("fields", "words"),
     [
         ({"name": "", **RATING}, "name"),
-        ({"name": "q"}, "ask for at least one thing"),
+        ({"name": "q"}, "select at least one kind of feedback"),
         ({"name": "q", "runIds": "nowhere", **RATING}, "there is no run"),
         ({"name": "q", "overlap": "0", **RATING}, "overlap"),
         ({"name": "q", "overlap": "many", **RATING}, "whole number"),
-        ({"name": "q", "overlap": "3", "reviewers": "a,b", **RATING}, "more than there are"),
+        ({"name": "q", "overlap": "3", "reviewers": "a,b", **RATING}, "larger than the number"),
     ],
     ids=["no name", "no rubric", "no such run", "no reviewer", "no number", "too much overlap"],
 )
-def test_a_queue_that_cannot_be_is_shown_again_with_what_is_wrong(
+def test_an_invalid_queue_is_shown_again_with_its_errors(
     acme: Person, fields: dict[str, str], words: str
 ) -> None:
     answer = acme.post("/reviews/queues/new", **fields)
@@ -105,7 +103,7 @@ def test_a_queue_that_cannot_be_is_shown_again_with_what_is_wrong(
     assert Markup(answer.text).all("input", name="name", value=fields["name"])
 
 
-def test_a_run_is_taken_reviewed_and_followed_by_the_next(acme: Person, wire: Wire) -> None:
+def test_a_run_is_claimed_reviewed_and_followed_by_the_next(acme: Person, wire: Wire) -> None:
     runs = [finished_run(wire) for _ in range(2)]
     queue = opened(acme, runIds=",".join(runs), **{"ask.flag": "1"})
 
@@ -115,7 +113,7 @@ def test_a_run_is_taken_reviewed_and_followed_by_the_next(acme: Person, wire: Wi
     end = acme.post(second.headers["location"].partition("?")[0], rating="5", then="next")
 
     assert first.partition("?")[0] == f"{queue}/items/{runs[0]}"
-    assert "Held for you; that runs out in" in page.text
+    assert "Locked for you; the lock expires in" in page.text
     assert second.headers["location"].startswith(f"{queue}/items/{runs[1]}?until=")
     assert end.headers["location"] == f"{queue}?done=finished"
     assert [each["signal"] for each in listed(wire, runs[0])] == [rating(4), {"kind": "flag"}]
@@ -123,7 +121,7 @@ def test_a_run_is_taken_reviewed_and_followed_by_the_next(acme: Person, wire: Wi
     assert "2 of 2" in acme.page(queue).text
 
 
-def test_whoever_holds_a_run_gets_it_again_and_nobody_else_does(
+def test_the_holder_of_a_run_gets_it_again_and_others_do_not(
     acme: Person, signed_in: SignedIn, wire: Wire
 ) -> None:
     queue = opened(acme, runIds=finished_run(wire))
@@ -136,7 +134,7 @@ def test_whoever_holds_a_run_gets_it_again_and_nobody_else_does(
     assert others == f"{queue}?done=empty"
 
 
-def test_a_review_without_what_the_rubric_asks_for_is_shown_again(acme: Person, wire: Wire) -> None:
+def test_an_incomplete_review_is_shown_again(acme: Person, wire: Wire) -> None:
     run_id = finished_run(wire)
     queue = opened(acme, runIds=run_id, **{"ask.label": "1", "labels": "warm,cold"})
     item = held(acme, queue)
@@ -147,13 +145,13 @@ def test_a_review_without_what_the_rubric_asks_for_is_shown_again(acme: Person, 
     nothing = acme.post(path, until=until)
 
     assert [each.status_code for each in (missing, wrong, nothing)] == [400, 400, 400]
-    assert "also asks for rating" in missing.text
+    assert "also requires rating" in missing.text
     assert Markup(missing.text).all("input", name="label", value="warm", checked="")
     assert "must be one of warm, cold" in wrong.text
     assert listed(wire, run_id) == []
 
 
-def test_a_run_that_somebody_else_reviewed_meanwhile_is_not_reviewed_twice(
+def test_a_run_reviewed_by_another_person_is_not_reviewed_twice(
     acme: Person, signed_in: SignedIn, wire: Wire
 ) -> None:
     run_id = finished_run(wire)
@@ -163,11 +161,11 @@ def test_a_run_that_somebody_else_reviewed_meanwhile_is_not_reviewed_twice(
     late = signed_in(REVIEWER).post(f"{queue}/items/{run_id}", rating="1", until="1")
 
     assert late.status_code == 409
-    assert "Your hold has run out" in late.text
+    assert "Your lock has expired" in late.text
     assert listed(wire, run_id) == []
 
 
-def test_a_run_that_was_not_taken_can_be_looked_at_and_taken(acme: Person, wire: Wire) -> None:
+def test_an_unclaimed_run_can_be_viewed_and_claimed(acme: Person, wire: Wire) -> None:
     run_id = finished_run(wire)
     queue = opened(acme, runIds=run_id)
 
@@ -178,7 +176,7 @@ def test_a_run_that_was_not_taken_can_be_looked_at_and_taken(acme: Person, wire:
     assert acme.get(f"{queue}/items/{run_id}?until=soon").status_code == 400
 
 
-def test_agreement_is_told_once_two_have_reviewed(
+def test_agreement_is_shown_once_two_people_have_reviewed(
     acme: Person, signed_in: SignedIn, wire: Wire
 ) -> None:
     queue = opened(acme, runIds=finished_run(wire), overlap="2")
@@ -192,9 +190,11 @@ def test_agreement_is_told_once_two_have_reviewed(
     assert "100 %" in acme.page("/reviews").text
 
 
-def test_a_queue_of_others_offers_no_review(acme: Person, signed_in: SignedIn, wire: Wire) -> None:
+def test_a_queue_of_other_reviewers_offers_no_review(
+    acme: Person, signed_in: SignedIn, wire: Wire
+) -> None:
     run_id = finished_run(wire)
-    queue = opened(acme, runIds=run_id, reviewers=name_of(REVIEWER))
+    queue = opened(acme, runIds=run_id, reviewers=principal_of(REVIEWER))
     developer = signed_in(DEVELOPER)
 
     page = developer.page(queue)
@@ -205,9 +205,7 @@ def test_a_queue_of_others_offers_no_review(acme: Person, signed_in: SignedIn, w
     assert developer.post(f"{queue}/items/{run_id}", rating="1").status_code == 403
 
 
-def test_a_viewer_sees_queues_and_no_way_to_work_on_them(
-    acme: Person, signed_in: SignedIn, wire: Wire
-) -> None:
+def test_a_viewer_sees_queues_without_forms(acme: Person, signed_in: SignedIn, wire: Wire) -> None:
     queue = opened(acme, runIds=finished_run(wire))
     viewer = signed_in(VIEWER)
 
@@ -218,7 +216,7 @@ def test_a_viewer_sees_queues_and_no_way_to_work_on_them(
     assert queue in reviews.links
 
 
-def test_words_of_a_review_stay_words(acme: Person, wire: Wire) -> None:
+def test_text_of_a_review_is_escaped(acme: Person, wire: Wire) -> None:
     run_id = finished_run(wire)
     fields = {"question.rating": PROBE, "ask.correction": "1", "question.correction": PROBE}
     queue = opened(acme, name=PROBE[:250], runIds=run_id, **fields)
@@ -245,10 +243,10 @@ def test_a_correction_of_one_event_has_its_own_form(acme: Person, wire: Wire) ->
     page = acme.page(f"/runs/{run_id}/feedback?eventId={event}")
 
     assert page.all("input", name="eventId", value=event)
-    assert "Of event 1" in page.text
+    assert "On event 1" in page.text
 
 
-def test_lines_can_be_judged_only_by_those_who_may(
+def test_runs_can_be_annotated_only_with_the_scope(
     acme: Person, signed_in: SignedIn, wire: Wire
 ) -> None:
     run_id = finished_run(wire)
@@ -259,7 +257,7 @@ def test_lines_can_be_judged_only_by_those_who_may(
         assert not [e for _, e in viewer.page(path).elements if "data-feedback" in e]
 
 
-def test_where_feedback_is_off_nothing_leads_to_reviews(
+def test_with_feedback_off_no_page_links_to_reviews(
     new_host: Callable[..., ServedHost], signed_in: SignedIn
 ) -> None:
     person = signed_in(ACME, new_host("--conformance", WOPR_FEEDBACK="0"))

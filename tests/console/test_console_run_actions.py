@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.console.samples import Belongings
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, workflow
-from tests.wire.host import ACME, DEVELOPER, REVIEWER, VIEWER
+from tests.console.samples import TenantData
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import delay, workflow
+from tests.support.host import ACME, DEVELOPER, REVIEWER, VIEWER
 from wopr.protocol.documents import JsonObject
 
 
 def run_of(location: str) -> str:
-    """The run that an answer leads to."""
+    """Return the run that a response redirects to."""
     return location.removeprefix("/runs/").partition("?")[0]
 
 
@@ -34,14 +34,14 @@ def test_a_run_is_paused_resumed_and_cancelled(acme: Person, wire: Wire) -> None
     assert "The run is cancelled." in acme.get(f"{path}?done=cancelled").text
 
 
-def test_what_cannot_be_done_says_why(acme: Person, acme_s: Belongings) -> None:
-    answer = acme.post(f"/runs/{acme_s.ended}/pause")
+def test_an_impossible_action_says_why(acme: Person, acme_data: TenantData) -> None:
+    answer = acme.post(f"/runs/{acme_data.ended}/pause")
 
     assert answer.status_code == 409
-    assert "only a running run can be paused" in answer.text
+    assert "Only a running run can be paused" in answer.text
 
 
-def test_a_fork_shows_what_it_would_do_and_then_does_it(acme: Person, wire: Wire) -> None:
+def test_a_fork_shows_a_preview_before_it_is_made(acme: Person, wire: Wire) -> None:
     run_id = wire.run("hello", {"name": "Grace"})["runId"]
 
     preview = acme.page(f"/runs/{run_id}/fork?mode=branch&from=9")
@@ -73,7 +73,7 @@ def test_a_replay_repeats_the_record(acme: Person, wire: Wire) -> None:
         ({"kind": "flag"}, {"kind": "flag"}),
     ],
 )
-def test_feedback_is_stored_where_it_was_given(
+def test_feedback_is_stored_at_its_target(
     acme: Person, wire: Wire, form: dict[str, str], signal: JsonObject
 ) -> None:
     run_id = wire.run("conformance-noop")["runId"]
@@ -92,9 +92,7 @@ def test_feedback_is_stored_where_it_was_given(
     "form",
     [{}, {"rating": "6"}, {"kind": "label"}, {"kind": "love"}, {"kind": "flag", "eventId": "x"}],
 )
-def test_feedback_that_makes_no_sense_is_refused(
-    acme: Person, wire: Wire, form: dict[str, str]
-) -> None:
+def test_invalid_feedback_is_refused(acme: Person, wire: Wire, form: dict[str, str]) -> None:
     run_id = wire.run("conformance-noop")["runId"]
 
     assert acme.post(f"/runs/{run_id}/feedback", **form).status_code == 400
@@ -110,13 +108,13 @@ def test_feedback_that_makes_no_sense_is_refused(
         (VIEWER, set[str]()),
     ],
 )
-def test_nobody_sees_what_they_may_not_do(
-    signed_in: SignedIn, acme_s: Belongings, key: str, offers: set[str]
+def test_actions_are_shown_only_to_those_who_may_use_them(
+    signed_in: SignedIn, acme_data: TenantData, key: str, offers: set[str]
 ) -> None:
-    page = signed_in(key).page(f"/runs/{acme_s.run_id}")
+    page = signed_in(key).page(f"/runs/{acme_data.run_id}")
 
     actions = [*page.links, *(found["action"] for found in page.all("form"))]
-    path = f"/runs/{acme_s.run_id}/"
+    path = f"/runs/{acme_data.run_id}/"
     seen = {
         name
         for name in ("cancel", "pause", "fork", "feedback")

@@ -8,14 +8,15 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.console.samples import Belongings
-from tests.wire.agent_definitions import agent_name, mock, scripted
-from tests.wire.client import DEADLINE_SECONDS, Wire
-from tests.wire.definitions import delay, edge, node, workflow
-from tests.wire.host import ServedHost
-from tests.wire.waiting import gate, waiting
+from tests.console.samples import TenantData
+from tests.support.agent_definitions import agent_name, mock, scripted
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import delay, edge, node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ServedHost
+from tests.support.interrupts import gate, waiting_run
 from wopr.protocol.documents import JsonObject
 
 WAITS = 40
@@ -23,7 +24,7 @@ WAITS = 40
 # The page of a run
 
 
-def test_a_run_s_page_tells_all_of_it_without_scripts(acme: Person, wire: Wire) -> None:
+def test_a_run_s_page_shows_everything_without_scripts(acme: Person, wire: Wire) -> None:
     run_id = wire.run("hello", {"name": "Grace"})["runId"]
 
     page = acme.page(f"/runs/{run_id}")
@@ -33,7 +34,7 @@ def test_a_run_s_page_tells_all_of_it_without_scripts(acme: Person, wire: Wire) 
     assert "skipped: condition" in page.text
 
 
-def test_the_graph_marks_the_edges_that_the_log_says_were_taken(acme: Person, wire: Wire) -> None:
+def test_the_graph_marks_the_edges_that_were_taken(acme: Person, wire: Wire) -> None:
     run_id = wire.run("hello", {"name": "Grace"})["runId"]
 
     html = acme.get(f"/runs/{run_id}").text
@@ -46,7 +47,7 @@ def test_the_graph_marks_the_edges_that_the_log_says_were_taken(acme: Person, wi
     assert edges == {"greet-you → sign-in": "taken", "greet-everyone → sign-in": "open"}
 
 
-def test_where_branches_meet_every_one_that_came_is_marked(acme: Person, wire: Wire) -> None:
+def test_where_branches_join_every_taken_edge_is_marked(acme: Person, wire: Wire) -> None:
     nodes = [node("a"), delay("slow", 60), delay("quick", 20), node("join"), node("after")]
     edges = [edge("a", "slow"), edge("a", "quick"), edge("slow", "join"), edge("quick", "join")]
     definition = workflow(nodes, edges=[*edges, edge("join", "after", triggerRule="any_failed")])
@@ -77,7 +78,7 @@ def _edges(html: str) -> list[tuple[str, str]]:
     return re.findall(r'class="edge (\w+)"[^>]*><title>([^<]+?)(?: if [^<]*)?</title>', html)
 
 
-def test_child_runs_open_in_place(acme: Person, wire: Wire) -> None:
+def test_child_runs_are_expanded_in_place(acme: Person, wire: Wire) -> None:
     found = wire.run("conformance-subworkflow-parent")
     child = found["childRuns"][0]["runId"]
     path = f"/runs/{found['runId']}"
@@ -90,7 +91,7 @@ def test_child_runs_open_in_place(acme: Person, wire: Wire) -> None:
     assert f"?open={child}#timeline" in closed.links
 
 
-def test_agents_are_told_as_a_story(acme: Person, wire: Wire) -> None:
+def test_events_are_described_in_sentences(acme: Person, wire: Wire) -> None:
     run_id = wire.run("conformance-agent-reasoning")["runId"]
 
     text = acme.page(f"/runs/{run_id}").text
@@ -98,21 +99,21 @@ def test_agents_are_told_as_a_story(acme: Person, wire: Wire) -> None:
     for told in (
         "Decomposed query, decided to call a tool, then handed off.",
         "called openwop.echo:echo",
-        "handed over to core.conformance.handoff-target",
+        "handed off to core.conformance.handoff-target",
         "100 %",
-        "of 70 % needed",
+        "(needs 70 %)",
     ):
         assert told in text
 
 
-def test_an_unsure_decision_shows_how_sure_it_had_to_be(acme: Person, wire: Wire) -> None:
+def test_an_unsure_decision_shows_the_required_confidence(acme: Person, wire: Wire) -> None:
     run_id = wire.create("conformance-agent-low-confidence")
     wire.events_until(run_id, "interrupt.requested")
 
     text = acme.page(f"/runs/{run_id}").text
 
-    assert "below 70 %" in text
-    assert "Waits for a person to ratify a decision" in text
+    assert "(needs 70 %)" in text
+    assert "Waiting for a person to ratify a decision" in text
 
 
 def test_events_are_filtered_and_searched(acme: Person, wire: Wire) -> None:
@@ -129,7 +130,7 @@ def test_events_are_filtered_and_searched(acme: Person, wire: Wire) -> None:
     assert shown("agent=nobody") == []
 
 
-def test_a_long_log_comes_in_pages(acme: Person, wire: Wire) -> None:
+def test_a_long_log_is_paginated(acme: Person, wire: Wire) -> None:
     nodes = [node(f"n{index}") for index in range(200)]
     run_id = wire.run(wire.register(workflow(nodes)))["runId"]
 
@@ -153,13 +154,13 @@ def test_an_event_s_page_names_its_cause_and_its_effects(acme: Person, wire: Wir
 
 
 @pytest.mark.parametrize("path", ["events/99", "nodes/nobody", "events/x"])
-def test_a_part_of_a_run_that_is_not_there_is_not_found(
-    acme: Person, acme_s: Belongings, path: str
+def test_a_part_of_a_missing_run_is_not_found(
+    acme: Person, acme_data: TenantData, path: str
 ) -> None:
-    assert acme.get(f"/runs/{acme_s.ended}/{path}").status_code in (400, 404)
+    assert acme.get(f"/runs/{acme_data.ended}/{path}").status_code in (400, 404)
 
 
-def test_a_node_s_id_may_hold_a_slash(acme: Person, wire: Wire) -> None:
+def test_a_node_id_can_contain_a_slash(acme: Person, wire: Wire) -> None:
     definition = workflow([node("a/b c")])
     run_id = wire.run(wire.register(definition))["runId"]
     link = next(link for link in acme.page(f"/runs/{run_id}").links if "/nodes/" in link)
@@ -167,7 +168,7 @@ def test_a_node_s_id_may_hold_a_slash(acme: Person, wire: Wire) -> None:
     assert "core.noop" in acme.page(link).text
 
 
-def test_markdown_holds_the_run(acme: Person, wire: Wire) -> None:
+def test_the_markdown_report_contains_the_run(acme: Person, wire: Wire) -> None:
     run_id = wire.run("hello", {"name": "Gr`ace"})["runId"]
 
     text = acme.get(f"/runs/{run_id}.md").text
@@ -177,7 +178,7 @@ def test_markdown_holds_the_run(acme: Person, wire: Wire) -> None:
     assert '"message": "Hello, Gr`ace!"' in text
 
 
-def test_the_bundle_is_the_api_s_own_and_its_export_is_on_record(acme: Person, wire: Wire) -> None:
+def test_the_bundle_equals_the_api_s_and_its_export_is_audited(acme: Person, wire: Wire) -> None:
     run_id = wire.run("conformance-noop")["runId"]
 
     answer = acme.get(f"/runs/{run_id}/bundle")
@@ -192,7 +193,7 @@ def test_the_bundle_is_the_api_s_own_and_its_export_is_on_record(acme: Person, w
 # Live
 
 
-def test_the_live_stream_brings_parts_and_rows_and_ends_with_the_run(
+def test_the_live_stream_sends_parts_and_rows_and_ends_with_the_run(
     acme: Person, wire: Wire
 ) -> None:
     definition = workflow([delay("wait", 400), node("after")], edges=[edge("wait", "after")])
@@ -209,7 +210,7 @@ def test_the_live_stream_brings_parts_and_rows_and_ends_with_the_run(
     assert events[-1] == ("over", {})
     assert list(rows) == ["e2", "e3", "e4", "e5"]
     assert "run.completed" in rows["e5"]
-    # As it is shown in the end: a part that stays the same is not sent again.
+    # The final state: an unchanged part is not sent again.
     parts = {key: html for name, data in events if name == "parts" for key, html in data.items()}
     assert "completed" in parts["head"]
 
@@ -218,7 +219,7 @@ Frame: TypeAlias = tuple[str, JsonObject]
 
 
 def _live(acme: Person, run_id: str, query: str = "") -> Iterator[Frame]:
-    """The frames of a run's live page, as they come."""
+    """Return the frames of a run's live page."""
     path = f"/runs/{run_id}/live?{query}"
     with acme.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
         left = ""
@@ -231,7 +232,7 @@ def _live(acme: Person, run_id: str, query: str = "") -> Iterator[Frame]:
 
 def test_the_live_stream_sends_only_the_lanes_that_changed(acme: Person, wire: Wire) -> None:
     nodes = [*(node(f"step-{number}") for number in range(100)), gate()]
-    run_id = waiting(wire, *nodes)
+    run_id = waiting_run(wire, *nodes)
     changes: list[JsonObject] = []
 
     for name, data in _live(acme, run_id):
@@ -252,7 +253,7 @@ def test_the_live_stream_sends_only_the_lanes_that_changed(acme: Person, wire: W
 
 
 def test_a_large_run_is_sent_in_few_updates_and_few_bytes(acme: Person, wire: Wire) -> None:
-    # Each wait ends in a commit of its own, many more than may be sent.
+    # Each wait ends in a separate commit, many more than may be sent.
     parts = [[delay(f"wait-{part}", 40), *_steps(part)] for part in range(WAITS)]
     nodes = [each for part in parts for each in part]
     run_id = wire.create(wire.register(workflow(nodes)))
@@ -278,7 +279,7 @@ def _steps(part: int) -> list[JsonObject]:
 
 
 def _many_steps(wire: Wire) -> str:
-    """A run in which a gate waits since the beginning and 250 steps have ended."""
+    """Start a run in which a gate waits since the beginning and 250 steps have ended."""
     nodes = [gate(), *(node(f"step-{number}") for number in range(250))]
     links = [edge(f"step-{number}", f"step-{number + 1}") for number in range(249)]
     run_id = wire.create(wire.register(workflow(nodes, edges=links)))
@@ -287,10 +288,7 @@ def _many_steps(wire: Wire) -> str:
 
 
 def _until_completed(wire: Wire, run_id: str, node_id: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while wire.snapshot(run_id)["nodeStates"][node_id]["status"] != "completed":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: wire.snapshot(run_id)["nodeStates"][node_id]["status"] == "completed")
 
 
 def test_the_page_of_a_large_run_shows_the_newest_lanes_and_a_link_to_all(
@@ -306,7 +304,7 @@ def test_the_page_of_a_large_run_shows_the_newest_lanes_and_a_link_to_all(
     wire.finished(run_id)
     ended = _lanes(acme.get(f"/runs/{run_id}").text)
 
-    # The gate waits, so it is shown, although it was the first to begin.
+    # The gate waits, so it is shown although it began first.
     assert shown == ["gate", *(f"step-{number}" for number in range(150, 250))]
     assert sorted(every) == sorted(ended) == sorted(["gate", *(f"step-{n}" for n in range(250))])
 
@@ -315,7 +313,7 @@ def _lanes(html: str) -> list[str]:
     return re.findall(r'<div class="lane [^>]* data-item="[^":]+:([^"]+)"', html)
 
 
-def test_the_live_stream_of_a_large_run_has_the_lanes_that_its_page_asks_for(
+def test_the_live_stream_of_a_large_run_has_the_lanes_that_its_page_requested(
     acme: Person, wire: Wire
 ) -> None:
     run_id = _many_steps(wire)
@@ -333,7 +331,7 @@ def test_the_live_stream_of_a_large_run_has_the_lanes_that_its_page_asks_for(
     assert len(every) == 252
 
 
-def test_of_many_new_events_the_newest_rows_are_sent(acme: Person, wire: Wire) -> None:
+def test_with_many_new_events_only_the_newest_rows_are_sent(acme: Person, wire: Wire) -> None:
     run_id = _many_steps(wire)
 
     rows = next(data for name, data in _live(acme, run_id) if name == "rows")
@@ -342,7 +340,7 @@ def test_of_many_new_events_the_newest_rows_are_sent(acme: Person, wire: Wire) -
     assert list(rows) == [f"e{number}" for number in range(total - 100, total)]
 
 
-def test_a_large_run_that_has_news_all_the_time_is_drawn_at_most_twice_a_second(
+def test_a_large_run_with_continuous_events_is_drawn_at_most_twice_a_second(
     acme: Person, wire: Wire
 ) -> None:
     nodes = [*(node(f"step-{n}") for n in range(160)), *(delay(f"wait-{n}", 50) for n in range(60))]
@@ -355,9 +353,7 @@ def test_a_large_run_that_has_news_all_the_time_is_drawn_at_most_twice_a_second(
     assert len(updates) <= 2 * (time.monotonic() - began) + 1
 
 
-def test_every_drawing_of_a_busy_run_tells_the_same_in_its_lanes_as_in_its_bars(
-    acme: Person, wire: Wire
-) -> None:
+def test_lanes_and_bars_of_each_drawing_of_a_busy_run_agree(acme: Person, wire: Wire) -> None:
     parts = [
         [delay(f"wait-{n}", 20), *(node(f"step-{n}-{m}") for m in range(60))] for n in range(12)
     ]
@@ -383,7 +379,7 @@ def test_every_drawing_of_a_busy_run_tells_the_same_in_its_lanes_as_in_its_bars(
     assert told <= {("pending",), ("running", "active"), ("completed", "good")}
 
 
-def test_readers_of_one_page_with_another_filter_get_their_own_rows(
+def test_readers_of_one_page_with_different_filters_get_their_own_rows(
     acme: Person, wire: Wire
 ) -> None:
     run_id = wire.run("hello", {"name": "Ada"})["runId"]
@@ -396,12 +392,12 @@ def test_readers_of_one_page_with_another_filter_get_their_own_rows(
 
 
 def test_the_live_stream_ends_with_the_session(
-    acme: Person, acme_s: Belongings, signed_in: SignedIn, host: ServedHost
+    acme: Person, acme_data: TenantData, signed_in: SignedIn, host: ServedHost
 ) -> None:
     key = host.command("keys", "create", "--tenant", "acme", "--role", "viewer").strip()
     person = signed_in(key)
     name = person.page("/settings").text.partition("key_")[2][:16]
-    path = f"/runs/{acme_s.run_id}/live"
+    path = f"/runs/{acme_data.run_id}/live"
 
     with person.http.stream("GET", path, headers={"accept": "text/event-stream"}) as stream:
         text = ""

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.console.client import Person
 from tests.console.conftest import SignedIn
-from tests.console.samples import Belongings
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.host import ServedHost
+from tests.console.samples import TenantData
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import fresh, node, workflow
+from tests.support.host import ServedHost
 
 
-def test_the_list_shows_runs_with_what_they_wait_for(acme: Person, wire: Wire) -> None:
+def test_the_list_shows_what_each_run_waits_for(acme: Person, wire: Wire) -> None:
     tag = fresh("tag")
     gate = node("gate", "core.approvalGate", config={"title": "Ship the release?"})
     run_id = wire.create(wire.register(workflow([gate])), tags=[tag])
@@ -21,7 +21,7 @@ def test_the_list_shows_runs_with_what_they_wait_for(acme: Person, wire: Wire) -
     assert f"/runs/{run_id}" in page.links
     assert "waiting for approval" in page.text
     assert "Ship the release?" in page.text
-    assert "anyone who may respond" in page.text
+    assert "anyone with the scope approvals:respond" in page.text
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ def test_the_list_shows_runs_with_what_they_wait_for(acme: Person, wire: Wire) -
         ("status=&workflowId=&q=", True),
     ],
 )
-def test_filters_say_which_runs_are_listed(
-    acme: Person, acme_s: Belongings, query: str, is_there: bool
+def test_filters_select_the_listed_runs(
+    acme: Person, acme_data: TenantData, query: str, is_there: bool
 ) -> None:
-    page = acme.page(f"/runs?tag={acme_s.tag}&{query}")
+    page = acme.page(f"/runs?tag={acme_data.tag}&{query}")
 
-    assert (f"/runs/{acme_s.ended}" in page.links) == is_there
+    assert (f"/runs/{acme_data.ended}" in page.links) == is_there
 
 
-def test_a_filter_that_makes_no_sense_is_refused_with_its_name(acme: Person) -> None:
+def test_an_invalid_filter_is_refused_with_its_name(acme: Person) -> None:
     for query, named in (("status=asleep", "status"), ("within=ever", "within")):
         answer = acme.get(f"/runs?{query}")
 
@@ -53,7 +53,7 @@ def test_a_filter_that_makes_no_sense_is_refused_with_its_name(acme: Person) -> 
         assert named in answer.text
 
 
-def test_pages_follow_on_each_other_without_a_gap(acme: Person, wire: Wire) -> None:
+def test_pages_follow_each_other_without_a_gap(acme: Person, wire: Wire) -> None:
     tag = fresh("tag")
     made = {str(wire.run("conformance-noop", tags=[tag])["runId"]) for _ in range(53)}
     seen: list[str] = []
@@ -67,18 +67,18 @@ def test_pages_follow_on_each_other_without_a_gap(acme: Person, wire: Wire) -> N
     assert set(seen) == made
 
 
-def test_a_search_finds_what_a_run_was_given(acme: Person, wire: Wire) -> None:
+def test_a_search_finds_the_inputs_of_a_run(acme: Person, wire: Wire) -> None:
     word = fresh("needle")
     run_id = wire.run("hello", {"name": word})["runId"]
 
     page = acme.page(f"/runs?q={word.upper()}")
 
     assert f"/runs/{run_id}" in page.links
-    assert "Looked through" in page.text
+    assert "Searched" in page.text
 
 
-def test_a_list_with_nothing_new_is_not_sent_again(acme: Person, acme_s: Belongings) -> None:
-    path = f"/runs?tag={acme_s.tag}&status=completed"
+def test_an_unchanged_list_is_not_sent_again(acme: Person, acme_data: TenantData) -> None:
+    path = f"/runs?tag={acme_data.tag}&status=completed"
     tag = acme.get(path, headers={"x-part": "1"}).headers["etag"]
 
     answer = acme.get(path, headers={"x-part": "1", "if-none-match": tag})
@@ -86,7 +86,7 @@ def test_a_list_with_nothing_new_is_not_sent_again(acme: Person, acme_s: Belongi
     assert (answer.status_code, answer.content) == (304, b"")
 
 
-def test_an_empty_list_says_what_to_do_next(new_empty: Person) -> None:
+def test_an_empty_list_suggests_the_next_step(new_empty: Person) -> None:
     page = new_empty.page("/runs")
 
     assert "No runs yet" in page.text
@@ -95,7 +95,7 @@ def test_an_empty_list_says_what_to_do_next(new_empty: Person) -> None:
 
 @pytest.fixture
 def new_empty(signed_in: SignedIn, host: ServedHost) -> Person:
-    """Somebody of a tenant that has nothing."""
+    """Sign in a person of a tenant without data."""
     key = host.command("keys", "create", "--tenant", fresh("new"), "--role", "admin")
     return signed_in(key.strip())
 

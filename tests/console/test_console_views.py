@@ -1,4 +1,4 @@
-"""The pure parts of the console: layout, axis, spans, words, Markdown."""
+"""The pure parts of the console: layout, axis, spans, text, Markdown."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.console.graph_layout import layered
-from wopr.console.run_log import RunLog, entry_of
-from wopr.console.spans import GrowingSpans, node_spans
-from wopr.console.story import newest, story
-from wopr.console.timeline import Axis
-from wopr.console.visit import local_path
-from wopr.console.words import ago, compact, duration, percent, said, short_id
-from wopr.protocol.documents import Json, encode
+from wopr.console.formatting import ago, compact, duration, percent, short_id, status_text
+from wopr.console.page import local_path
+from wopr.console.runs.agent_steps import agent_turns, newest_turns_of
+from wopr.console.runs.graph import layered
+from wopr.console.runs.log import RunLog, entry_of
+from wopr.console.runs.timeline import Axis, GrowingSpans, node_spans
+from wopr.protocol.documents import Json, encode, to_iso
 from wopr.protocol.events import RunEvent
-from wopr.protocol.times import to_iso
 
 
 @st.composite
@@ -29,7 +27,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 @given(graphs())
-def test_every_edge_leads_to_the_right_and_no_node_lies_on_another(
+def test_every_edge_points_to_the_right_and_nodes_do_not_overlap(
     graph: tuple[list[str], list[tuple[str, str]]],
 ) -> None:
     nodes, edges = graph
@@ -45,13 +43,13 @@ def test_every_edge_leads_to_the_right_and_no_node_lies_on_another(
 
 
 @given(graphs())
-def test_the_same_graph_is_always_drawn_the_same(
+def test_the_same_graph_is_always_drawn_alike(
     graph: tuple[list[str], list[tuple[str, str]]],
 ) -> None:
     assert layered(*graph) == layered(*graph)
 
 
-def test_an_edge_past_a_layer_bends_there() -> None:
+def test_an_edge_that_passes_a_layer_bends_there() -> None:
     layout = layered(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
 
     [(column, row)] = layout.bends["a", "c"]
@@ -60,7 +58,7 @@ def test_an_edge_past_a_layer_bends_there() -> None:
 
 
 @given(st.integers(0, 10**10))
-def test_an_axis_has_a_few_marks_and_all_of_them_on_it(length: int) -> None:
+def test_an_axis_has_few_marks_and_all_within_it(length: int) -> None:
     ticks = Axis(1000, 1000 + length).ticks()
 
     assert 1 <= len(ticks) <= 10
@@ -105,7 +103,7 @@ def test_each_attempt_is_a_span_with_its_waits_and_children() -> None:
     assert found["b"].skipped == "condition"
 
 
-def test_spans_that_grow_with_a_log_are_those_of_the_whole_log() -> None:
+def test_lanes_built_incrementally_equal_those_of_the_whole_log() -> None:
     log = _log(
         ("node.started", "a", 0, {"attempt": 0}),
         ("node.retried", "a", 10, {"attempt": 1}),
@@ -120,7 +118,7 @@ def test_spans_that_grow_with_a_log_are_those_of_the_whole_log() -> None:
         assert growing.of(part) == node_spans(part)
 
 
-def test_spans_begin_anew_with_another_log() -> None:
+def test_lanes_are_rebuilt_for_another_log() -> None:
     first = _log(("node.started", "a", 0, {}), ("node.completed", "a", 5, {}))
     second = _log(("node.started", "b", 0, {}), ("node.started", "a", 5, {}))
     growing = GrowingSpans()
@@ -130,7 +128,7 @@ def test_spans_begin_anew_with_another_log() -> None:
     assert growing.of(second.entries[:1]) == node_spans(second.entries[:1])
 
 
-def test_a_span_that_never_ended_is_under_way() -> None:
+def test_a_span_that_never_ended_is_in_progress() -> None:
     found = node_spans(_log(("node.started", "a", 0, {}), ("node.suspended", "a", 5, {})).entries)
 
     [span] = found["a"].spans
@@ -151,27 +149,27 @@ def test_a_span_that_never_ended_is_under_way() -> None:
         (-5, "0 ms"),
     ],
 )
-def test_a_duration_is_told_in_the_units_that_matter(millis: int, told: str) -> None:
+def test_a_duration_is_shown_in_suitable_units(millis: int, told: str) -> None:
     assert duration(millis) == told
 
 
 @pytest.mark.parametrize(
     ("passed", "told"), [(0, "now"), (5000, "5 s ago"), (130_000, "2 m ago"), (-10, "now")]
 )
-def test_a_time_is_told_by_how_long_ago_it_was(passed: int, told: str) -> None:
+def test_a_time_is_shown_relative_to_now(passed: int, told: str) -> None:
     assert ago(10_000_000, 10_000_000 + passed) == told
 
 
-def test_small_words() -> None:
-    assert said("waiting-external") == "waiting for an event"
-    assert said("completed") == "completed"
+def test_statuses_numbers_and_ids_are_formatted() -> None:
+    assert status_text("waiting-external") == "waiting for an event"
+    assert status_text("completed") == "completed"
     assert percent(0.666) == "67 %"
     assert short_id("0123456789abcdef") == "456789abcdef"
     assert compact("x" * 100).endswith("…")
 
 
 @given(st.text())
-def test_a_target_is_a_path_of_ours_or_the_start_page(target: str) -> None:
+def test_a_redirect_target_is_a_path_of_the_console_or_the_start_page(target: str) -> None:
     found = local_path(target)
 
     assert found.startswith("/")
@@ -183,17 +181,17 @@ def test_a_target_is_a_path_of_ours_or_the_start_page(target: str) -> None:
 @pytest.mark.parametrize(
     ("most", "left"), [(9, [3, 2]), (5, [3, 2]), (4, [2, 2]), (2, [2]), (1, [1]), (0, [])]
 )
-def test_of_a_long_story_the_end_is_told(most: int, left: list[int]) -> None:
+def test_a_long_description_is_cut_at_its_beginning(most: int, left: list[int]) -> None:
     calls = (("one", 3), ("two", 2))
     events: list[tuple[str, str, int, Json]] = []
     for node_id, count in calls:
         events.append(("node.started", node_id, 0, {}))
         events += [("agent.toolCalled", node_id, 0, {"callId": str(n)}) for n in range(count)]
     log = _log(*events)
-    turns = story(log.entries, lambda _: None)
+    turns = agent_turns(log.entries, lambda _: None)
 
-    shown = newest(turns, most)
+    shown = newest_turns_of(turns, most)
 
     assert [turn.size for turn in shown] == left
-    assert not shown or shown[-1].beats[-1] is turns[-1].beats[-1]
+    assert not shown or shown[-1].steps[-1] is turns[-1].steps[-1]
     assert [turn.size for turn in turns] == [3, 2]

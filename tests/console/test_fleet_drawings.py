@@ -1,4 +1,4 @@
-"""What the fleet's pages draw, without a host."""
+"""The drawings of the fleet's pages, without a host."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import json
 
 import pytest
 
-from tests.fleet.builders import line
-from wopr.console.fleet_charts import outcome_bar, sparkline
-from wopr.console.fleet_lanes import StatusLanes, status_lanes
-from wopr.console.fleet_steps import steps_of
-from wopr.console.fleet_trend import trend
-from wopr.console.timeline import Axis
-from wopr.fleet.instants import from_millis
+from tests.support.kahn_lines import line
+from wopr.console.fleet.charts import outcome_bar, sparkline, trend
+from wopr.console.fleet.run import StatusLanes, status_lanes, steps_of
+from wopr.console.runs.timeline import Axis
+from wopr.kahn.timestamps import from_millis
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.fleet import AgentInRun, Audits, Outcomes
+from wopr.protocol.resources.fleet import AgentInRun, Audits, Outcomes
 
 NOON = 1_772_625_600_000
 
@@ -57,7 +55,7 @@ def run(score: float | None, seconds: float = 1.0, *, is_over: bool = True) -> A
 
 
 def lanes(*moves: tuple[int, str, str]) -> StatusLanes:
-    """The lanes of one agent that moved so many milliseconds after noon."""
+    """Return the lanes of one agent that moved so many milliseconds after noon."""
     events: list[JsonObject] = [
         {"ts": from_millis(NOON + at), "event": "agent_transition", "agent_id": "coder"}
         | {"run_id": "r-1", "step": 0, "from": from_, "to": to}
@@ -66,7 +64,7 @@ def lanes(*moves: tuple[int, str, str]) -> StatusLanes:
     return status_lanes(events, steps_of(events, 0, NOON), NOON + 100)
 
 
-def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
+def test_a_bar_is_proportional_to_the_longest_one() -> None:
     bar = outcome_bar(outcomes(converged=2, aborted=1), most=6)
 
     assert [(round(part.x, 2), round(part.width, 2)) for part in bar.segments] == [
@@ -75,7 +73,7 @@ def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
     ]
 
 
-def test_one_run_among_very_many_is_still_seen() -> None:
+def test_a_run_among_very_many_stays_visible() -> None:
     [part] = outcome_bar(outcomes(escaped=1), most=1_000_000).segments
 
     assert part.width > 0.5
@@ -84,7 +82,7 @@ def test_one_run_among_very_many_is_still_seen() -> None:
 @pytest.mark.parametrize(
     ("score", "height", "bucket"), [(1.0, 4.0, "green"), (0.75, 8.0, "amber"), (0.0, 20.0, "red")]
 )
-def test_a_line_of_scores_has_a_fixed_axis_and_its_end_a_colour(
+def test_a_line_of_scores_has_a_fixed_axis_and_a_coloured_end(
     score: float, height: float, bucket: str
 ) -> None:
     alone, among = sparkline([score]), sparkline([0.2, 0.9, score])
@@ -106,22 +104,22 @@ def test_a_trend_shows_ended_runs_oldest_first() -> None:
     assert drawn is not None
     assert [column.dot for column in drawn.columns] == [8.0, 50.0]
     assert [column.bar_height for column in drawn.columns] == [20.0, 40.0]
-    assert [mark.label for mark in drawn.marks] == ["p50 3.00 s"]
+    assert [line.label for line in drawn.quantiles] == ["p50 3.00 s"]
     assert drawn.columns[-1].x + drawn.columns[-1].width == 100
 
 
-def test_an_agent_that_has_never_ended_a_run_has_no_trend() -> None:
+def test_an_agent_without_ended_runs_has_no_trend() -> None:
     assert trend([run(None, is_over=False)], []) is None
 
 
-def test_a_lane_shows_each_status_for_as_long_as_it_lasted() -> None:
+def test_a_lane_shows_each_status_for_its_duration() -> None:
     [lane] = lanes((0, "thinking", "tool_call"), (40, "tool_call", "tool_result")).lanes
 
     assert [(bar.x, bar.width) for bar in lane.bars][1:] == [(0.0, 40.0), (40.0, 60.0)]
     assert lane.label == "coder: thinking 0 ms, tool_call 40 ms, tool_result 60 ms"
 
 
-def test_a_line_that_is_older_than_the_one_before_it_turns_nothing_back() -> None:
+def test_an_out_of_order_line_does_not_move_time_backwards() -> None:
     [lane] = lanes((50, "thinking", "reflect"), (20, "reflect", "thinking")).lanes
 
     assert all(bar.width > 0 for bar in lane.bars)
@@ -134,7 +132,7 @@ def test_a_converged_agent_s_lane_ends_there() -> None:
     assert lane.took == 30
 
 
-def test_a_run_of_a_thousand_years_has_no_more_marks_than_another() -> None:
+def test_a_lane_of_a_thousand_years_has_no_more_marks_than_another() -> None:
     assert len(Axis(0, 1000 * 365 * 86_400_000).ticks()) <= 9
 
 
@@ -152,7 +150,7 @@ def test_a_run_of_a_thousand_years_has_no_more_marks_than_another() -> None:
         "run_end",
     ],
 )
-def test_every_variant_is_told_in_words_of_its_own(name: str) -> None:
+def test_every_variant_has_a_description(name: str) -> None:
     [step] = steps_of([json.loads(line(name, mine="kept", openwop_event_id="e"))], 3, NOON)
 
     assert step.line == 3

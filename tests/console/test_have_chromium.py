@@ -1,4 +1,4 @@
-"""The script that has a Chromium installed, with stand-ins for all that it calls."""
+"""The script that installs Chromium, with replacements for all commands that it calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "have_chromium.sh"
-# A package manager that notes how it was called, and what it was told by the environment.
+# A package manager that records its arguments and its environment.
 APT = 'echo "apt-get $* $DEBIAN_FRONTEND" >> "$LOG"\n'
 INSTALLS = APT + 'case "$*" in *install*) cp "$BIN/true" "$BIN/chromium";; esac\n'
-# As sudo is: the environment does not come along.
+# Like sudo: the environment is not passed on.
 SUDO = 'echo "sudo $*" >> "$LOG"\nshift\nexec env -u DEBIAN_FRONTEND "$@"\n'
 NO_SUDO = "exit 1\n"
 
 
 class Machine:
-    """A machine that has nothing but what a test puts on it."""
+    """A machine that has only what a test installs."""
 
     def __init__(self, folder: Path) -> None:
         self.bin = folder / "bin"
@@ -53,7 +53,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_chromium_that_is_there_is_left_alone(machine: Machine) -> None:
+def test_an_installed_chromium_is_not_changed(machine: Machine) -> None:
     machine.has("chromium-browser")
     machine.has("apt-get", INSTALLS)
 
@@ -62,7 +62,7 @@ def test_a_chromium_that_is_there_is_left_alone(machine: Machine) -> None:
     assert (done.returncode, done.stderr, machine.calls) == (0, "", [])
 
 
-def test_root_installs_it(machine: Machine) -> None:
+def test_root_installs_chromium(machine: Machine) -> None:
     machine.has("id", "echo 0")
     machine.has("apt-get", INSTALLS)
 
@@ -73,7 +73,7 @@ def test_root_installs_it(machine: Machine) -> None:
     assert "install -y --no-install-recommends chromium" in machine.calls[1]
 
 
-def test_somebody_with_sudo_installs_it_without_being_asked_anything(machine: Machine) -> None:
+def test_a_user_with_sudo_installs_chromium_without_a_prompt(machine: Machine) -> None:
     machine.has("id", "echo 1000")
     machine.has("sudo", SUDO)
     machine.has("apt-get", INSTALLS)
@@ -97,7 +97,7 @@ def test_somebody_with_sudo_installs_it_without_being_asked_anything(machine: Ma
     ],
 )
 @pytest.mark.parametrize("ci", ["true", ""])
-def test_without_the_means_it_says_why_and_what_to_do_and_fails_in_ci_only(
+def test_without_root_or_sudo_it_explains_and_fails_in_ci_only(
     machine: Machine, user: str, tools: dict[str, str], why: str, ci: str
 ) -> None:
     machine.has("id", f"echo {user}")

@@ -1,4 +1,4 @@
-"""A process to be killed: appends from several tasks, and prints each append once it is durable."""
+"""A process to be killed: it appends from several tasks and prints each durable append."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import anyio
 
-from tests.contract.builders import TENANT, batch
+from tests.support.rows import TENANT, batch
 from wopr.store.open import open_store
 from wopr.store.port import Store
 

@@ -9,7 +9,7 @@ from wopr.store.open import open_store
 from wopr.store.port import Store
 
 
-# Another adapter is another parameter here: the tests ask for `store` and know no adapter.
+# Another adapter is another parameter here: the tests use `store` and know no adapter.
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgres":

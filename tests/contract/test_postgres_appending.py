@@ -1,4 +1,4 @@
-"""What only PostgreSQL's appends have: groups and notifications."""
+"""PostgreSQL only: appends in groups, and notifications."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from tests.contract.builders import OTHER, TENANT, answer, batch, log
-from tests.contract.feedback import annotation
+from tests.support.feedback_rows import annotation
+from tests.support.rows import OTHER, TENANT, answer, batch, log
 from wopr.protocol.errors import Conflict, SequenceTaken, Unavailable
 from wopr.store.port import Batch, Store
-from wopr.store.port.peers import Annotated, Grown, Listening, News
+from wopr.store.port.peers import ListenerConnected, Notification, RunAnnotated, RunAppended
 from wopr.store.postgres import PostgresStore
 
 pytestmark = pytest.mark.anyio
 
 DEADLINE_SECONDS = 60
-# Of this database alone, others on the same server listen too; answers when they are gone.
+# Only this database: other tests listen on the same server. Returns when the listeners are gone.
 CUT = """
 SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
 WHERE datname = current_database() AND query = 'LISTEN wopr'
@@ -40,12 +40,12 @@ async def outcome(store: Store, step: Batch, tenant: str = TENANT) -> str:
     return "ok"
 
 
-async def test_a_refused_call_leaves_its_neighbours_in_the_group_alone(store: Store) -> None:
-    await store.append(TENANT, [batch("taken", remember=answer(b"old"))])
+async def test_a_refused_call_does_not_affect_others_in_its_group(store: Store) -> None:
+    await store.append(TENANT, [batch("taken", idempotency=answer(b"old"))])
     steps = [batch(f"run-{n:02}") for n in range(20)]
     steps[3] = batch("taken")
     steps[7] = batch("taken", first=9)
-    steps[11] = batch("run-11", remember=answer(b"old"))
+    steps[11] = batch("run-11", idempotency=answer(b"old"))
 
     outcomes = await asyncio.gather(*(outcome(store, step) for step in steps))
 
@@ -66,7 +66,7 @@ async def test_a_call_that_breaks_its_group_fails_alone(store: Store) -> None:
     assert await store.run(TENANT, "run-05") is None
 
 
-async def test_tenants_share_a_group_and_nothing_else(store: Store) -> None:
+async def test_tenants_share_a_group_but_see_only_their_own_rows(store: Store) -> None:
     steps = [(batch(f"run-{n}"), TENANT if n % 2 else OTHER) for n in range(20)]
 
     await asyncio.gather(*(outcome(store, step, tenant) for step, tenant in steps))
@@ -76,7 +76,7 @@ async def test_tenants_share_a_group_and_nothing_else(store: Store) -> None:
         assert await log(store, step.run.run_id, TENANT if tenant == OTHER else OTHER) == []
 
 
-async def test_the_lanes_never_fall_asleep_over_a_queued_call(store: Store) -> None:
+async def test_every_queued_append_is_committed(store: Store) -> None:
     async def append_on(run_id: str) -> None:
         for first in range(60):
             await store.append(TENANT, [batch(run_id, first)])
@@ -87,7 +87,7 @@ async def test_the_lanes_never_fall_asleep_over_a_queued_call(store: Store) -> N
     assert [len(await log(store, f"run-{n}")) for n in range(4)] == [60] * 4
 
 
-async def test_calls_that_wake_each_other_do_not_wait_for_each_other_forever(store: Store) -> None:
+async def test_appends_that_wake_each_other_s_runs_do_not_deadlock(store: Store) -> None:
     ids = [f"run-{n}" for n in range(6)]
     await store.append(TENANT, [batch(run_id) for run_id in ids])
 
@@ -101,17 +101,17 @@ async def test_calls_that_wake_each_other_do_not_wait_for_each_other_forever(sto
     assert [len(await log(store, run_id)) for run_id in ids] == [16] * 6
 
 
-async def test_a_text_that_nothing_can_have_finds_nothing(store: Store) -> None:
+async def test_an_invalid_text_finds_nothing(store: Store) -> None:
     assert await store.run(TENANT, "no\0run") is None
     assert await store.read(TENANT, "no\0run") == []
     assert await store.workflow(TENANT, "no\0workflow", None) is None
 
 
-async def heard(store: PostgresStore, ready: anyio.Event, wanted: int) -> list[News]:
-    found: list[News] = []
+async def heard(store: PostgresStore, ready: anyio.Event, wanted: int) -> list[Notification]:
+    found: list[Notification] = []
     with anyio.fail_after(DEADLINE_SECONDS):
-        async for news in store.peers.news():
-            if isinstance(news, Listening):
+        async for news in store.peers.notifications():
+            if isinstance(news, ListenerConnected):
                 ready.set()
             found.append(news)
             if len(found) == wanted:
@@ -119,7 +119,7 @@ async def heard(store: PostgresStore, ready: anyio.Event, wanted: int) -> list[N
     return found
 
 
-async def test_what_is_committed_is_heard_of_by_run_and_sequence(store: PostgresStore) -> None:
+async def test_a_commit_notifies_listeners_of_the_run_and_sequence(store: PostgresStore) -> None:
     ready = anyio.Event()
     listening = asyncio.create_task(heard(store, ready, 4))
     await ready.wait()
@@ -130,15 +130,15 @@ async def test_what_is_committed_is_heard_of_by_run_and_sequence(store: Postgres
     await store.append(OTHER, [batch("run-2"), batch("run-3")])
 
     news = await listening
-    assert news[0] == Listening()
+    assert news[0] == ListenerConnected()
     assert sorted(news[1:], key=repr) == [
-        Grown(tenant=TENANT, run_id="run-1", sequence=2),
-        Grown(tenant=OTHER, run_id="run-2", sequence=0),
-        Grown(tenant=OTHER, run_id="run-3", sequence=0),
+        RunAppended(tenant=TENANT, run_id="run-1", sequence=2),
+        RunAppended(tenant=OTHER, run_id="run-2", sequence=0),
+        RunAppended(tenant=OTHER, run_id="run-3", sequence=0),
     ]
 
 
-async def test_an_annotation_is_heard_of_too(store: PostgresStore) -> None:
+async def test_an_annotation_notifies_listeners(store: PostgresStore) -> None:
     ready = anyio.Event()
     await store.append(TENANT, [batch()])
     listening = asyncio.create_task(heard(store, ready, 2))
@@ -146,10 +146,12 @@ async def test_an_annotation_is_heard_of_too(store: PostgresStore) -> None:
 
     await store.put_annotation(TENANT, annotation("ann-1"))
 
-    assert (await listening)[1] == Annotated(tenant=TENANT, run_id="run-1", annotation_id="ann-1")
+    assert (await listening)[1] == RunAnnotated(
+        tenant=TENANT, run_id="run-1", annotation_id="ann-1"
+    )
 
 
-async def test_a_listener_that_was_cut_off_begins_again_and_says_so(store: PostgresStore) -> None:
+async def test_a_disconnected_listener_reconnects_and_reports_the_gap(store: PostgresStore) -> None:
     ready = anyio.Event()
     listening = asyncio.create_task(heard(store, ready, 3))
     await ready.wait()
@@ -162,5 +164,5 @@ async def test_a_listener_that_was_cut_off_begins_again_and_says_so(store: Postg
         await store.append(TENANT, [batch(f"run-{anyio.current_time()}")])
 
     news = await listening
-    assert news[:2] == [Listening(), Listening()]
-    assert isinstance(news[2], Grown)
+    assert news[:2] == [ListenerConnected(), ListenerConnected()]
+    assert isinstance(news[2], RunAppended)

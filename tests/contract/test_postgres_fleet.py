@@ -8,26 +8,26 @@ from random import Random
 
 import pytest
 
-from tests.contract.builders import TENANT
-from tests.contract.fleet import (
+from tests.support.fleet_rows import (
     DAY,
     HOUR,
     NOON,
     WINDOWS,
     aggregate,
-    aggregate_anew,
     audit,
     batch_of,
     checkpoints,
-    checkpoints_anew,
     end,
-    growths,
+    expected_aggregate,
+    expected_checkpoints,
     held_lines,
     moved,
+    new_lines,
     push,
     start,
 )
-from wopr.fleet.windows import since
+from tests.support.rows import TENANT
+from wopr.kahn.statistics import since
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.open import open_store
 from wopr.store.port import Store
@@ -39,7 +39,7 @@ RUNS = 12
 
 @pytest.fixture
 async def two(postgres_url: str) -> AsyncIterator[tuple[Store, Store]]:
-    """Two processes of one database."""
+    """Open one database from two processes."""
     first, second = await asyncio.gather(open_store(postgres_url), open_store(postgres_url))
     yield first, second
     await asyncio.gather(first.close(), second.close())
@@ -55,10 +55,10 @@ def log_of(number: int) -> list[bytes]:
     ]
 
 
-async def test_a_run_begun_by_two_processes_at_once_is_begun_by_one(
+async def test_spans_started_by_two_processes_at_once_are_started_once(
     two: tuple[Store, Store],
 ) -> None:
-    found = await growths(two[0], TENANT, log_of(1))
+    found = await new_lines(two[0], TENANT, log_of(1))
 
     answers = await asyncio.gather(
         *(store.fleet_ingest(TENANT, batch_of(found)) for store in two), return_exceptions=True
@@ -89,12 +89,12 @@ async def test_processes_that_push_the_same_lines_count_them_once(
     for run_id, lines in logs.items():
         assert await held_lines(two[0], TENANT, run_id) == lines
     for window in WINDOWS:
-        assert await aggregate(two[0], TENANT, window) == aggregate_anew(logs, window, NOON)
-        assert await checkpoints(two[1], TENANT, window) == checkpoints_anew(logs, window, NOON)
+        assert await aggregate(two[0], TENANT, window) == expected_aggregate(logs, window, NOON)
+        assert await checkpoints(two[1], TENANT, window) == expected_checkpoints(logs, window, NOON)
     assert await two[0].fleet_size(TENANT) == RUNS
 
 
-async def test_spans_that_move_on_and_runs_that_are_hidden_meanwhile_are_counted_right(
+async def test_moving_windows_and_hiding_runs_concurrently_keeps_the_counts_correct(
     two: tuple[Store, Store],
 ) -> None:
     logs = {f"run-{number}": log_of(number) for number in range(RUNS)}
@@ -103,7 +103,7 @@ async def test_spans_that_move_on_and_runs_that_are_hidden_meanwhile_are_counted
 
     async def settle() -> None:
         for step in range(0, 20, 4):
-            await two[1].fleet_settle(since(NOON + step * HOUR))
+            await two[1].fleet_advance_spans(since(NOON + step * HOUR))
 
     async def push_all() -> None:
         for lines in logs.values():
@@ -113,9 +113,11 @@ async def test_spans_that_move_on_and_runs_that_are_hidden_meanwhile_are_counted
         await two[1].fleet_hide([(TENANT, "run-0")], NOON)
 
     await asyncio.gather(push_all(), settle(), hide())
-    await two[1].fleet_settle(since(now))
+    await two[1].fleet_advance_spans(since(now))
 
     left = {run_id: lines for run_id, lines in logs.items() if run_id != "run-0"}
     for window in WINDOWS:
-        assert await aggregate(two[0], TENANT, window, now) == aggregate_anew(left, window, now)
-        assert await checkpoints(two[0], TENANT, window, now) == checkpoints_anew(left, window, now)
+        assert await aggregate(two[0], TENANT, window, now) == expected_aggregate(left, window, now)
+        assert await checkpoints(two[0], TENANT, window, now) == expected_checkpoints(
+            left, window, now
+        )

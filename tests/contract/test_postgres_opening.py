@@ -1,4 +1,4 @@
-"""Opening a PostgreSQL store: logins, migrations, and passwords that stay where they are."""
+"""Opening a PostgreSQL store: logins, migrations, and passwords that are not repeated."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection
 
-from tests.contract.builders import TENANT, batch, log
-from tests.postgres.databases import Databases
+from tests.support.postgres.databases import Databases
+from tests.support.rows import TENANT, batch, log
 from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.open import open_store
-from wopr.store.options import StoreOptions
+from wopr.store.port.store import StoreOptions
 from wopr.store.postgres import PostgresStore
-from wopr.store.postgres.schema import MIGRATIONS, Migration, migrate, schema_version
+from wopr.store.postgres.migrations import MIGRATIONS, Migration, migrate, schema_version
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ def as_login(url: str, login: str) -> str:
     return url.replace("postgres:@", f"{login}:@")
 
 
-async def test_several_processes_may_start_on_an_empty_database_at_once(empty_url: str) -> None:
+async def test_several_processes_can_start_on_an_empty_database_at_once(empty_url: str) -> None:
     stores = await asyncio.gather(*(PostgresStore.open(empty_url) for _ in range(4)))
 
     await stores[0].append(TENANT, [batch()])
@@ -73,8 +73,12 @@ async def test_a_schema_newer_than_the_program_is_refused(postgres_url: str) -> 
         do(postgres_url, "DELETE FROM wopr.migrations WHERE version = 99")
 
 
-async def test_a_migration_is_applied_whole_or_not_at_all(empty_url: str) -> None:
-    broken = (Migration(statements=("CREATE TABLE half (n int)", "CREATE TABLE half (n int)")),)
+async def test_a_migration_is_atomic(empty_url: str) -> None:
+    broken = (
+        Migration(
+            name="broken", scripts=("CREATE TABLE half (n int)", "CREATE TABLE half (n int)")
+        ),
+    )
     async with await AsyncConnection.connect(empty_url, autocommit=True) as connection:
         with pytest.raises(psycopg.Error):
             await migrate(connection, broken)
@@ -84,12 +88,12 @@ async def test_a_migration_is_applied_whole_or_not_at_all(empty_url: str) -> Non
         assert await schema_version(connection) == 0
 
 
-async def test_an_index_that_was_cut_off_half_built_is_built_anew(empty_url: str) -> None:
+async def test_an_incomplete_index_is_rebuilt(empty_url: str) -> None:
     first = Migration(
-        statements=("CREATE TABLE t (n int)", "INSERT INTO t VALUES (1), (1)"),
+        name="first", scripts=("CREATE TABLE t (n int)", "INSERT INTO t VALUES (1), (1)")
     )
     build = "CREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS t_n ON t (n)"
-    online = Migration(statements=(build,), online=True)
+    online = Migration(name="index", scripts=(build,), online=True)
     async with await AsyncConnection.connect(empty_url, autocommit=True) as connection:
         with pytest.raises(psycopg.errors.UniqueViolation):
             await migrate(connection, (first, online))
@@ -104,7 +108,7 @@ async def test_an_index_that_was_cut_off_half_built_is_built_anew(empty_url: str
         assert await schema_version(connection) == 2
 
 
-async def test_an_ordinary_owner_migrates_and_is_bound_by_row_level_security(
+async def test_an_owner_without_superuser_rights_migrates_and_is_bound_by_row_level_security(
     databases: Databases, empty_url: str, login: str
 ) -> None:
     do(
@@ -124,7 +128,7 @@ async def test_an_ordinary_owner_migrates_and_is_bound_by_row_level_security(
     do(empty_url, f"REASSIGN OWNED BY {login} TO postgres", f"DROP OWNED BY {login}")
 
 
-async def test_a_login_of_the_service_alone_opens_what_is_migrated_and_nothing_else(
+async def test_a_login_with_only_the_service_role_can_open_a_migrated_database_only(
     databases: Databases, postgres_url: str, empty_url: str, login: str
 ) -> None:
     do(databases.server, f"GRANT wopr_service TO {login}")
@@ -138,12 +142,12 @@ async def test_a_login_of_the_service_alone_opens_what_is_migrated_and_nothing_e
     assert (await store.facts()).settings["tenants"] == "signed"
     await store.close()
 
-    with pytest.raises(Refused, match="may not make tables"):
+    with pytest.raises(Refused, match="may not create tables"):
         await PostgresStore.open(as_login(empty_url, login))
 
 
 @pytest.mark.parametrize("own", [None, b"another tenant key of 32 bytes.."])
-async def test_a_login_of_the_service_with_an_unknown_host_key_is_told_what_to_do(
+async def test_the_error_for_an_unknown_host_key_names_a_remedy(
     databases: Databases, postgres_url: str, login: str, own: bytes | None
 ) -> None:
     do(databases.server, f"GRANT wopr_service TO {login}")
@@ -152,7 +156,7 @@ async def test_a_login_of_the_service_with_an_unknown_host_key_is_told_what_to_d
         await PostgresStore.open(as_login(postgres_url, login), StoreOptions(tenant_key=own))
 
 
-async def test_a_signing_that_was_cut_off_is_finished_by_the_next_owner(postgres_url: str) -> None:
+async def test_an_interrupted_opening_is_completed_by_the_next_owner(postgres_url: str) -> None:
     do(
         postgres_url,
         "ALTER POLICY own_rows ON wopr.runs TO PUBLIC USING (true)",
@@ -168,7 +172,7 @@ async def test_a_signing_that_was_cut_off_is_finished_by_the_next_owner(postgres
     assert any("signed_tenant" in policy for (policy,) in found)
 
 
-async def test_a_login_that_cannot_become_the_service_is_told_what_to_ask_for(
+async def test_the_error_for_a_missing_role_names_a_remedy(
     databases: Databases, empty_url: str, login: str
 ) -> None:
     do(databases.server, f"GRANT CREATE ON DATABASE {name_of(empty_url)} TO {login}")
@@ -179,7 +183,7 @@ async def test_a_login_that_cannot_become_the_service_is_told_what_to_ask_for(
     do(empty_url, f"DROP OWNED BY {login}")
 
 
-async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+async def test_an_unreachable_server_is_named_without_the_password() -> None:
     with pytest.raises(Unavailable) as refused:
         await open_store("postgresql://u:pw123@127.0.0.1:1/d")
 
@@ -187,12 +191,12 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     assert "pw123" not in refused.value.message
 
 
-async def test_a_url_that_cannot_be_read_is_refused_without_repeating_it() -> None:
+async def test_an_invalid_url_is_refused_without_repeating_it() -> None:
     with pytest.raises(Refused) as refused:
-        await open_store("postgresql://u:pw%zz123@h/d")
+        await open_store("postgresql://u:pw%zz-hidden-word@h/d")
 
     assert refused.value.details == {"field": "db"}
-    assert "123" not in refused.value.message
+    assert "hidden-word" not in refused.value.message
     assert refused.value.__suppress_context__
 
 
@@ -222,13 +226,13 @@ async def test_without_the_driver_the_message_names_the_extra(
         await open_store("postgresql://u:pw123@h/d")
 
 
-async def test_a_store_whose_connections_are_all_busy_says_so(postgres_url: str) -> None:
+async def test_a_store_with_all_connections_busy_says_so(postgres_url: str) -> None:
     options = StoreOptions(pool_size=1, pool_timeout_seconds=60)
     store = await PostgresStore.open(postgres_url, options)
     pool = store._db.pool
     assert pool.timeout == 60
     async with pool.connection():
-        # Only now: a busy server may take a while for the first connection.
+        # Set now, because a busy server may take a while for the first connection.
         pool.timeout = 0.05
         with pytest.raises(Unavailable, match="connections are busy"):
             await store.run(TENANT, "run-1")
@@ -243,16 +247,16 @@ async def test_a_store_whose_connections_are_all_busy_says_so(postgres_url: str)
 
 
 async def test_a_statement_that_takes_too_long_is_ended(postgres_url: str) -> None:
-    # Enough for what is asked when it is opened, also of a busy server.
+    # Enough for the opening statements on a busy server.
     store = await PostgresStore.open(postgres_url, StoreOptions(statement_timeout_seconds=3))
 
     with pytest.raises(Unavailable, match="took too long"):
-        await store._db.ask("SELECT pg_sleep(600)")
+        await store._db.read_host("SELECT pg_sleep(600)")
 
     await store.close()
 
 
-async def test_a_read_goes_on_after_the_server_cut_its_connections(postgres_url: str) -> None:
+async def test_reads_continue_after_the_server_closed_its_connections(postgres_url: str) -> None:
     store = await PostgresStore.open(postgres_url)
     await store.append(TENANT, [batch()])
 

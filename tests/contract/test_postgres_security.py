@@ -1,4 +1,4 @@
-"""Row-level security, probed as the very role that serves: the tables come from the catalogue."""
+"""Row-level security, tested as the role of the service. The tables come from the catalogue."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from tests.contract.builders import OTHER, TENANT, batch, key
-from tests.postgres.databases import Databases
-from tests.postgres.tokens import stored_key, tenant_token
+from tests.support.postgres.databases import Databases
+from tests.support.postgres.tokens import stored_key, tenant_token
+from tests.support.rows import OTHER, TENANT, batch, key
 from wopr.store.postgres import PostgresStore
 
 pytestmark = pytest.mark.anyio
 
 Connection: TypeAlias = psycopg.Connection[Any]
 
-# They hold nothing of anybody's.
+# They contain no tenant's data.
 WITHOUT_TENANT = {
     "audit_sinks",
     "audit_checkpoints",
@@ -33,7 +33,7 @@ WITHOUT_TENANT = {
     "token_grace",
     # Ids of keys.
     "encryption_keys",
-    # Tenants and runs by name, and nothing else of theirs.
+    # Names of tenants and runs, and no other data of them.
     "procrastinate_jobs",
     "procrastinate_workers",
     "procrastinate_events",
@@ -61,7 +61,7 @@ def url(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def admin(url: str) -> Iterator[Connection]:
-    """An administrator, to whom row-level security does not apply, among rows of two tenants."""
+    """Connect as an administrator without row-level security, with rows of two tenants."""
     with psycopg.connect(url, autocommit=True, options="-c search_path=wopr") as connection:
         for table in tenant_tables(connection):
             for n, tenant in enumerate((TENANT, OTHER)):
@@ -71,7 +71,7 @@ def admin(url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def service(url: str, admin: Connection) -> Iterator[Connection]:
-    """What the service connects as."""
+    """Connect as the service."""
     options = "-c role=wopr_service -c search_path=wopr"
     with psycopg.connect(url, autocommit=True, options=options) as connection:
         yield connection
@@ -82,7 +82,7 @@ def tenant_tables(connection: Connection) -> list[str]:
 
 
 def insert(connection: Connection, table: str, tenant: str, n: int) -> None:
-    """Put a row of this tenant into a table, whatever its columns are."""
+    """Insert a row of this tenant into a table with any columns."""
     values: dict[str, object] = {}
     for column, kind in connection.execute(COLUMNS, (f"wopr.{table}",)):
         samples = {"text": f"{tenant} {column}", "int8": n, "bytea": tenant.encode(), "bool": False}
@@ -101,12 +101,12 @@ def owners(connection: Connection, table: str) -> list[str]:
 def act_as(
     admin: Connection, connection: Connection, tenant: str, *, in_transaction: bool = False
 ) -> None:
-    """Do what the host does: name a tenant by a token that is signed for this connection."""
+    """Name a tenant by a token signed for this connection, like the host does."""
     token = tenant_token(stored_key(admin), connection, tenant)
     connection.execute("SELECT set_config('wopr.token', %s, %s)", (token, in_transaction))
 
 
-def test_every_table_has_a_tenant_and_forced_security_or_is_known_to_need_none(
+def test_every_table_has_a_tenant_and_forced_row_security_or_is_listed_as_an_exception(
     admin: Connection,
 ) -> None:
     tables = admin.execute(TABLES).fetchall()
@@ -116,7 +116,7 @@ def test_every_table_has_a_tenant_and_forced_security_or_is_known_to_need_none(
     assert len(tables) > 25
 
 
-def test_a_tenant_sees_its_own_rows_of_every_table_and_nobody_else_s(
+def test_a_tenant_sees_only_its_own_rows_of_every_table(
     admin: Connection, service: Connection
 ) -> None:
     for table in tenant_tables(admin):
@@ -126,12 +126,12 @@ def test_a_tenant_sees_its_own_rows_of_every_table_and_nobody_else_s(
         assert set(owners(service, table)) == {OTHER}, table
 
 
-def test_without_a_tenant_there_is_nothing_to_see(admin: Connection, service: Connection) -> None:
+def test_without_a_tenant_no_row_is_visible(admin: Connection, service: Connection) -> None:
     for table in tenant_tables(admin):
         assert owners(service, table) == [], table
 
 
-def test_a_tenant_s_name_is_gone_with_its_transaction(
+def test_the_tenant_setting_ends_with_its_transaction(
     admin: Connection, service: Connection
 ) -> None:
     with service.transaction():
@@ -141,7 +141,7 @@ def test_a_tenant_s_name_is_gone_with_its_transaction(
     assert owners(service, "runs") == []
 
 
-def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
+def test_rows_of_another_tenant_can_be_neither_changed_nor_deleted_nor_written(
     admin: Connection, service: Connection
 ) -> None:
     act_as(admin, service, OTHER)
@@ -163,7 +163,7 @@ def test_foreign_rows_can_be_neither_changed_nor_deleted_nor_written(
         assert set(before) == {TENANT, OTHER}, table
 
 
-def test_a_row_cannot_be_given_to_another_tenant(admin: Connection, service: Connection) -> None:
+def test_a_row_cannot_be_moved_to_another_tenant(admin: Connection, service: Connection) -> None:
     act_as(admin, service, OTHER)
 
     with pytest.raises(errors.InsufficientPrivilege):
@@ -193,7 +193,7 @@ def test_a_row_cannot_be_given_to_another_tenant(admin: Connection, service: Con
         "CREATE TABLE wopr.mine (tenant text)",
     ],
 )
-def test_the_service_cannot_take_the_fence_down(
+def test_the_service_cannot_disable_row_security(
     admin: Connection, service: Connection, statement: str
 ) -> None:
     service.execute("SET SESSION AUTHORIZATION wopr_service")
@@ -218,7 +218,7 @@ def test_the_service_owns_nothing_and_bypasses_nothing(admin: Connection) -> Non
     assert owned.fetchone() == (0,)
 
 
-def test_functions_with_rights_of_their_own_check_a_token_and_are_open_to_the_service_only(
+def test_security_definer_functions_check_a_token_and_only_the_service_can_call_them(
     admin: Connection,
 ) -> None:
     definers = admin.execute(
@@ -238,7 +238,7 @@ def test_functions_with_rights_of_their_own_check_a_token_and_are_open_to_the_se
         assert ("require_token('t')" in checks) == (crosses and needs_host), name
 
 
-def test_no_policy_believes_a_session_variable_of_the_service(admin: Connection) -> None:
+def test_no_policy_trusts_a_session_variable_of_the_service(admin: Connection) -> None:
     policies = admin.execute(
         "SELECT tablename, roles::text[], qual, with_check FROM pg_policies "
         "WHERE schemaname = 'wopr' AND roles && '{public,wopr_service}'"
@@ -251,7 +251,7 @@ def test_no_policy_believes_a_session_variable_of_the_service(admin: Connection)
         assert qual.split("=")[1].split() == "( SELECT signed_tenant() AS signed_tenant))".split()
 
 
-def test_the_clockwork_sees_no_body_of_a_run(admin: Connection) -> None:
+def test_the_role_of_host_functions_cannot_read_event_bodies(admin: Connection) -> None:
     for column in ("snapshot", "sealed", "wish", "fork", "tags", "workflow_id"):
         seen = admin.execute(
             "SELECT has_column_privilege('wopr_clockwork', 'wopr.runs', %s, 'SELECT')", (column,)
@@ -264,7 +264,7 @@ def test_the_clockwork_sees_no_body_of_a_run(admin: Connection) -> None:
         assert seen.fetchone() == (False,), table
 
 
-async def test_a_store_serves_as_the_role_that_the_probe_is_made_with(postgres_url: str) -> None:
+async def test_a_store_runs_as_the_role_that_these_tests_use(postgres_url: str) -> None:
     store = await PostgresStore.open(postgres_url)
     try:
         await store.append(TENANT, [batch()])

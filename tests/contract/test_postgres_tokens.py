@@ -1,7 +1,7 @@
 """An attacker with the service's login and any SQL, beside a host that uses the same login.
 
-The attacker reads the catalogue and the sources of every function, sets every variable, and opens
-as many sessions as it likes. What it does not have is the host key, or the login of the owner.
+The attacker reads the catalogue and the source of every function, sets every variable, and opens
+any number of sessions. It has neither the host key nor the login of the owner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from tests.contract.builders import OTHER, TENANT, batch, key, log, memory
-from tests.postgres.databases import Databases
-from tests.postgres.tokens import expiry, host_token, stored_key, tenant_token
+from tests.support.postgres.databases import Databases
+from tests.support.postgres.tokens import expiry, host_token, stored_key, tenant_token
+from tests.support.rows import OTHER, TENANT, batch, key, log, memory
 from wopr.protocol.errors import Unavailable
-from wopr.store.options import StoreOptions
+from wopr.store.port.store import StoreOptions
 from wopr.store.postgres import PostgresStore
 from wopr.store.postgres.tokens import TENANT as TENANT_KIND
 from wopr.store.postgres.tokens import TokenKey
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.anyio
 Connection: TypeAlias = psycopg.Connection[Any]
 
 KEY = b"the tenant key of these tests..."
-FOREIGN = TokenKey.of(b"the tenant key of another host..")
+FOREIGN = TokenKey.from_bytes(b"the tenant key of another host..")
 TABLES = "SELECT tablename FROM pg_policies WHERE schemaname = 'wopr' AND policyname = 'own_rows'"
 DEFINERS = """
 SELECT p.proname, p.pronargs, ARRAY(SELECT t::regtype::text FROM unnest(p.proargtypes) t)
@@ -40,7 +40,7 @@ FROM pg_proc p WHERE p.pronamespace = 'wopr'::regnamespace AND p.prosecdef ORDER
 
 @pytest.fixture
 def login(databases: Databases) -> Iterator[str]:
-    """The login that the host serves with: a member of the service's role and of nothing else."""
+    """Create the login of the host: a member of the service role and of no other."""
     name = f"l_{uuid4().hex}"
     with psycopg.connect(databases.server, autocommit=True) as admin:
         admin.execute(f"CREATE ROLE {name} LOGIN IN ROLE wopr_service".encode())
@@ -50,7 +50,7 @@ def login(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 async def host(postgres_url: str, login: str) -> AsyncIterator[PostgresStore]:
-    """A host with that login, which has written a run of one tenant."""
+    """Run a host with that login, which has written a run of one tenant."""
     options = StoreOptions(tenant_key=KEY)
     owner = await PostgresStore.open(postgres_url, options)
     await owner.close()
@@ -75,7 +75,7 @@ def admin(postgres_url: str) -> Iterator[Connection]:
 
 
 def seen(connection: Connection) -> int:
-    """How many rows of any tenant a connection sees."""
+    """Return the number of rows of any tenant that a connection sees."""
     total = 0
     for (table,) in connection.execute(TABLES).fetchall():
         found = connection.execute(
@@ -106,21 +106,23 @@ async def test_a_tenant_s_name_in_a_session_variable_shows_nothing(attacker: Con
         "zz" * 32 + "00000000" + "9999999999" + TENANT_KIND + TENANT,
     ],
 )
-async def test_a_token_that_no_key_signed_is_refused(attacker: Connection, forged: str) -> None:
+async def test_a_token_with_an_invalid_signature_is_refused(
+    attacker: Connection, forged: str
+) -> None:
     set_variable(attacker, "wopr.token", forged)
 
     with pytest.raises(psycopg.Error):
         seen(attacker)
 
 
-async def test_a_token_of_another_key_is_refused(attacker: Connection) -> None:
+async def test_a_token_signed_by_another_key_is_refused(attacker: Connection) -> None:
     set_variable(attacker, "wopr.token", tenant_token(FOREIGN, attacker, TENANT))
 
     with pytest.raises(psycopg.Error, match="the token is not valid here"):
         seen(attacker)
 
 
-async def test_a_token_that_was_seen_is_of_no_use_in_another_session(
+async def test_a_captured_token_is_useless_in_another_session(
     attacker: Connection, admin: Connection, postgres_url: str, login: str
 ) -> None:
     with psycopg.connect(postgres_url.replace("postgres:@", f"{login}:@")) as of_host:
@@ -133,7 +135,7 @@ async def test_a_token_that_was_seen_is_of_no_use_in_another_session(
             seen(attacker)
 
 
-async def test_an_expired_token_is_refused_and_so_is_one_with_a_later_expiry_written_into_it(
+async def test_an_expired_token_is_refused_even_with_a_later_expiry_written_into_it(
     attacker: Connection, admin: Connection
 ) -> None:
     past = int(time.time()) - 1
@@ -145,7 +147,7 @@ async def test_an_expired_token_is_refused_and_so_is_one_with_a_later_expiry_wri
             seen(attacker)
 
 
-async def test_a_token_of_one_tenant_shows_and_changes_nothing_of_another(
+async def test_a_token_of_one_tenant_gives_no_access_to_another(
     attacker: Connection, admin: Connection
 ) -> None:
     set_variable(attacker, "wopr.token", tenant_token(stored_key(admin), attacker, OTHER))
@@ -161,7 +163,7 @@ async def test_a_token_of_one_tenant_shows_and_changes_nothing_of_another(
         )
 
 
-async def test_a_tenant_s_token_opens_no_function_that_crosses_tenants(
+async def test_a_tenant_s_token_can_call_no_cross_tenant_function(
     attacker: Connection, admin: Connection
 ) -> None:
     set_variable(attacker, "wopr.token", tenant_token(stored_key(admin), attacker, OTHER))
@@ -172,7 +174,7 @@ async def test_a_tenant_s_token_opens_no_function_that_crosses_tenants(
     assert attacker.execute("SELECT * FROM host_unfinished('', '', 10)").fetchall() != []
 
 
-async def test_no_function_with_rights_of_its_own_answers_without_a_token(
+async def test_no_security_definer_function_works_without_a_token(
     attacker: Connection,
 ) -> None:
     set_variable(attacker, "wopr.tenant", TENANT)
@@ -182,7 +184,7 @@ async def test_no_function_with_rights_of_its_own_answers_without_a_token(
     for name, count, types in definers:
         if name == "signed_tenant":
             continue
-        # A function of the hot path takes the token as its first argument: a name is none.
+        # A function of the hot path has the token as first argument; a name is not a token.
         given = [TENANT if types[0] == "text" else [TENANT]] if count else []
         values = [*given, *([None] * (count - 1))] if name.startswith("signed_") else [None] * count
         marks = ", ".join(f"%s::{type_name}" for type_name in types)
@@ -190,7 +192,7 @@ async def test_no_function_with_rights_of_its_own_answers_without_a_token(
             attacker.execute(f"SELECT * FROM {name}({marks})".encode(), values)
 
 
-async def test_functions_that_take_a_plain_name_show_and_write_nothing(
+async def test_functions_that_accept_a_plain_name_show_and_write_nothing(
     attacker: Connection,
 ) -> None:
     for call in (
@@ -209,7 +211,7 @@ async def test_functions_that_take_a_plain_name_show_and_write_nothing(
     assert attacker.execute("SELECT lost_hold('{}')").fetchone() is not None
 
 
-async def test_the_key_is_in_no_source_plan_or_message_that_the_service_sees(
+async def test_the_key_is_in_no_source_plan_or_message_visible_to_the_service(
     attacker: Connection, admin: Connection
 ) -> None:
     key = stored_key(admin)
@@ -256,12 +258,14 @@ async def test_the_key_is_in_no_source_plan_or_message_that_the_service_sees(
         "EXECUTE FUNCTION wopr.tell_change()",
     ],
 )
-async def test_what_checks_tokens_is_out_of_reach(attacker: Connection, statement: str) -> None:
+async def test_the_service_cannot_change_the_token_check(
+    attacker: Connection, statement: str
+) -> None:
     with pytest.raises(psycopg.Error):
         attacker.execute(statement.encode())
 
 
-async def test_objects_of_the_attacker_do_not_stand_in_for_those_that_are_checked(
+async def test_objects_of_an_attacker_do_not_replace_the_checked_ones(
     attacker: Connection,
 ) -> None:
     attacker.execute("CREATE TEMP TABLE token_keys (key_id text, inner_key bytea, outer_key bytea)")
@@ -278,7 +282,7 @@ async def test_objects_of_the_attacker_do_not_stand_in_for_those_that_are_checke
     set_variable(attacker, "wopr.token", tenant_token(key, attacker, TENANT))
     with pytest.raises(psycopg.Error, match="the token is not valid here"):
         attacker.execute("SELECT count(*) FROM wopr.runs")
-    # The login cannot be dropped while it owns anything.
+    # The login cannot be dropped while it owns objects.
     attacker.execute("DROP TABLE pg_temp.token_keys, pg_temp.token_grace")
 
 
@@ -294,7 +298,7 @@ async def test_statements_of_the_host_show_no_token_to_another_session(
     assert not any(FOREIGN.key_id in query for (query,) in queries)
 
 
-async def test_the_host_reads_and_writes_both_tenants_with_the_same_login(
+async def test_one_host_reads_and_writes_both_tenants_with_the_same_login(
     host: PostgresStore,
 ) -> None:
     await host.append(OTHER, [batch("run-2")])
@@ -305,7 +309,7 @@ async def test_the_host_reads_and_writes_both_tenants_with_the_same_login(
     assert len(await host.unfinished(None, 10)) == 2
 
 
-async def test_a_tenant_with_characters_that_postgresql_cannot_hold_is_signed_too(
+async def test_a_tenant_with_characters_that_postgresql_cannot_store_is_signed_too(
     host: PostgresStore,
 ) -> None:
     odd = "a\0b\x1ac ü€"
@@ -314,19 +318,19 @@ async def test_a_tenant_with_characters_that_postgresql_cannot_hold_is_signed_to
     assert await host.run(odd, "odd") is not None
 
 
-async def test_a_host_whose_clock_is_far_off_is_served_because_the_server_s_clock_counts(
+async def test_a_host_with_a_wrong_clock_works_because_the_server_s_clock_counts(
     host: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true_time = time.time
     monkeypatch.setattr(time, "time", lambda: true_time() - 86_400)
-    # What is signed for the open connection has expired; the next connection asks for the time.
+    # The token of the open connection has expired; the next connection reads the time.
     with pytest.raises(Unavailable, match="token"):
         await host.run(TENANT, "run-1")
 
     assert await host.run(TENANT, "run-1") is not None
 
 
-async def test_processes_of_an_older_version_are_served_for_an_hour_after_the_migration(
+async def test_processes_of_an_older_version_work_for_an_hour_after_the_migration(
     attacker: Connection, admin: Connection
 ) -> None:
     set_variable(attacker, "wopr.tenant", TENANT)
@@ -356,7 +360,7 @@ async def test_a_login_can_neither_read_nor_move_the_position_of_an_audit_sink(
     ("table", "column"),
     [("run_tags", "tag"), ("events", "body"), ("memories", "content")],
 )
-async def test_estimates_of_the_planner_tell_nothing_of_content(
+async def test_planner_estimates_reveal_no_content(
     host: PostgresStore, attacker: Connection, admin: Connection, table: str, column: str
 ) -> None:
     for number in range(20):
@@ -379,7 +383,7 @@ async def test_estimates_of_the_planner_tell_nothing_of_content(
         return int(plan[0]["Plan"]["Plan Rows"])
 
     assert estimate(b" ") == estimate(b"~")
-    # With statistics the estimates differ, so the planner would tell.
+    # With statistics the estimates differ, so the planner would reveal the content.
     collect = f"ALTER TABLE wopr.{table} ALTER COLUMN {column} SET STATISTICS"
     admin.execute(f"{collect} 100".encode())
     admin.execute(f"ANALYZE wopr.{table}".encode())
@@ -387,7 +391,7 @@ async def test_estimates_of_the_planner_tell_nothing_of_content(
     admin.execute(f"{collect} 0".encode())
 
 
-async def test_content_of_tenants_has_no_statistics_after_a_migration_from_any_version(
+async def test_tenant_content_has_no_statistics_after_a_migration_from_any_version(
     admin: Connection, postgres_url: str
 ) -> None:
     admin.execute("ALTER TABLE wopr.run_tags ALTER COLUMN tag SET STATISTICS 100")
@@ -410,7 +414,7 @@ async def test_content_of_tenants_has_no_statistics_after_a_migration_from_any_v
         "SELECT host_put_checkpoint(99, '00', 'AAAA', 'AAAA', '')",
     ],
 )
-async def test_a_login_adds_neither_a_key_that_no_host_has_nor_a_checkpoint(
+async def test_a_login_can_add_neither_a_foreign_key_nor_a_checkpoint(
     attacker: Connection, statement: str
 ) -> None:
     with pytest.raises(psycopg.Error, match=r"permission denied|a token of the host"):

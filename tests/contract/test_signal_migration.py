@@ -1,28 +1,23 @@
-"""Databases from before runs had signals: what was said in them is found and counted after."""
+"""Databases from before runs had signals: the migration finds and counts existing feedback."""
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.contract.builders import T0, TENANT
-from tests.contract.feedback import window
-from tests.postgres.databases import Databases
+from tests.contract.old_schemas import fill_old_postgres, fill_old_sqlite
+from tests.support.feedback_rows import window
+from tests.support.postgres.databases import Databases
+from tests.support.rows import T0, TENANT
 from wopr.store.open import open_store
 from wopr.store.port import RunFilter, Store
 from wopr.store.port.feedback import SignalCount
-from wopr.store.postgres import schema as postgres
-from wopr.store.postgres.schema_signals import SIGNALS as POSTGRES_SIGNALS
-from wopr.store.sqlite import schema as sqlite
-from wopr.store.sqlite.schema_feedback import SIGNALS as SQLITE_SIGNALS
 
 pytestmark = pytest.mark.anyio
 
 BODY = '{{"actor":{{"principalRef":"{by}"}},"signal":{{"kind":"{kind}","label":"{label}"}}}}'
-# (run, kind, rating, who)
+# (run, kind, rating, author)
 SAID = (
     ("run-1", "flag", None, "key-1"),
     ("run-1", "rating", 4, "key-1"),
@@ -34,7 +29,7 @@ SAID = (
 
 
 def old_rows(tenant_of_event: bool) -> list[tuple[str, tuple[object, ...]]]:
-    """Statements that fill a database of the schema before, and their values."""
+    """Return statements and values that fill a database of the schema before."""
     rows: list[tuple[str, tuple[object, ...]]] = []
     for run_id in ("run-1", "run-2", "run-3", "kahn-1"):
         values = (run_id, TENANT, "greet", "1", "completed", T0, T0, 0, T0 + 1, run_id == "run-3")
@@ -57,7 +52,7 @@ def old_rows(tenant_of_event: bool) -> list[tuple[str, tuple[object, ...]]]:
 
 
 async def check(store: Store) -> None:
-    """What must be found after the migration."""
+    """Check the result of the migration."""
 
     async def ids(where: RunFilter) -> list[str]:
         return [row.run_id for row in (await store.runs(TENANT, where, None, 10)).runs]
@@ -77,36 +72,18 @@ async def check(store: Store) -> None:
     assert sources == ["audit", "audit"]
 
 
-async def test_a_sqlite_file_from_before(tmp_path: Path) -> None:
-    file = tmp_path / "wopr.db"
-    connection = sqlite3.connect(file)
-    before = sqlite.MIGRATIONS.index(SQLITE_SIGNALS)
-    for statements in sqlite.MIGRATIONS[:before]:
-        for statement in statements:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {before}")
-    for statement, values in old_rows(tenant_of_event=False):
-        connection.execute(statement, values)
-    connection.commit()
-    connection.close()
-
-    store = await open_store(f"sqlite:///{file}")
+async def test_an_old_sqlite_file_is_migrated(tmp_path: Path) -> None:
+    store = await open_store(
+        fill_old_sqlite(tmp_path / "wopr.db", "signals", old_rows(tenant_of_event=False))
+    )
 
     await check(store)
     await store.close()
 
 
-async def test_a_postgresql_database_from_before(databases: Databases) -> None:
-    [before] = [
-        place
-        for place, migration in enumerate(postgres.MIGRATIONS)
-        if migration.statements is POSTGRES_SIGNALS
-    ]
+async def test_an_old_postgresql_database_is_migrated(databases: Databases) -> None:
     with databases.new(is_empty=True) as url:
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            await postgres.migrate(connection, postgres.MIGRATIONS[:before])
-            for statement, values in old_rows(tenant_of_event=True):
-                await connection.execute(statement.replace("?", "%s").encode(), values)
+        await fill_old_postgres(url, "signals", old_rows(tenant_of_event=True))
 
         store = await open_store(url)
 

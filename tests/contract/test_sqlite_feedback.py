@@ -1,4 +1,4 @@
-"""What a summary costs depends on its window and not on how much was ever said."""
+"""The cost of a summary depends on its window and not on the amount of feedback."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.builders import T0, TENANT, ended
-from tests.contract.feedback import DAY, HOUR, MIDNIGHT, annotation, judge, pending, queue, window
+from tests.support.feedback_rows import (
+    DAY,
+    HOUR,
+    MIDNIGHT,
+    annotation,
+    judge,
+    pending,
+    queue,
+    window,
+)
+from tests.support.rows import T0, TENANT, ended
 from wopr.store.port.feedback import GroupBy
-from wopr.store.sql.counting import counting, stretches
-from wopr.store.sql.dialect import SQLITE
-from wopr.store.sql.signals import counting_signals
 from wopr.store.sqlite import SqliteStore
-from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.connections import open_writer
+from wopr.store.tables.feedback.counts import counting, counting_signals, periods
 
 GROUPINGS: tuple[GroupBy, ...] = ("workflow", "agent", "node", "time", "nothing")
 
@@ -29,17 +36,17 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Conne
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_a_summary_searches_its_window_by_the_key(
+def test_a_summary_searches_its_window_by_the_primary_key(
     database: sqlite3.Connection, by: GroupBy
 ) -> None:
     for days, narrowed in product((1, 30), ({}, {"workflow_id": "w", "agent_id": "a"})):
         where = window(T0 - T0 % HOUR, T0 - T0 % HOUR + days * DAY, **narrowed)
-        sql, parameters = counting(SQLITE, TENANT, where, by)
+        sql, parameters = counting(TENANT, where, by)
 
         steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 
         if by != "node":
-            sql, parameters = counting_signals(SQLITE, TENANT, where, by)
+            sql, parameters = counting_signals(TENANT, where, by)
             rows = database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
             steps += [row[3] for row in rows]
 
@@ -51,10 +58,10 @@ def test_a_summary_searches_its_window_by_the_key(
         )
 
 
-def test_a_long_window_reads_its_whole_days_as_days() -> None:
+def test_a_long_window_reads_whole_days_from_the_daily_counts() -> None:
     where = window(MIDNIGHT + 5 * HOUR, MIDNIGHT + 30 * DAY + HOUR)
 
-    parts = stretches(where, "workflow")
+    parts = periods(where, "workflow")
 
     assert [(unit, (until - since) // HOUR) for unit, since, until in parts] == [
         ("hours", 19),
@@ -64,15 +71,15 @@ def test_a_long_window_reads_its_whole_days_as_days() -> None:
 
 
 @pytest.mark.anyio
-async def test_expiry_leaves_no_rows_of_feedback_behind(tmp_path: Path) -> None:
+async def test_expiry_leaves_no_feedback_rows(tmp_path: Path) -> None:
     store = await SqliteStore.open(str(tmp_path / "wopr.db"))
     await store.append(TENANT, [ended("old", first=0, at=T0)])
     await store.put_annotation(TENANT, annotation(run_id="old"))
     await store.put_queue(TENANT, queue(), ["old"])
-    await store.take_queue_item(TENANT, "q-1", "ann", now=T0, until=T0 + 1)
+    await store.lock_queue_item(TENANT, "q-1", "ann", now=T0, until=T0 + 1)
     await store.put_judge(TENANT, judge(), pending("old"))
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
     await store.close()
 
     plain = sqlite3.connect(tmp_path / "wopr.db")

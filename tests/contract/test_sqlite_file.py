@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.protocol.errors import Refused, Unavailable
 from wopr.store.sqlite import SqliteStore
-from wopr.store.sqlite.schema import MIGRATIONS
+from wopr.store.sqlite.migrations import MIGRATIONS, Migration
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ async def store(file: Path) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-async def test_only_the_owner_may_read_the_files(store: SqliteStore, file: Path) -> None:
+async def test_only_the_owner_can_read_the_files(store: SqliteStore, file: Path) -> None:
     await store.append(TENANT, [batch()])
 
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.iterdir()}
@@ -44,7 +44,7 @@ async def test_a_closed_store_is_one_file(store: SqliteStore, file: Path) -> Non
     assert list(file.parent.iterdir()) == [file]
 
 
-async def test_the_facts_tell_what_is_stored_and_how(store: SqliteStore, file: Path) -> None:
+async def test_the_facts_describe_what_is_stored_and_how(store: SqliteStore, file: Path) -> None:
     await store.append(TENANT, [batch("run-1", count=3), batch("run-2", count=2)])
 
     facts = await store.facts()
@@ -56,20 +56,20 @@ async def test_the_facts_tell_what_is_stored_and_how(store: SqliteStore, file: P
     assert facts.settings["synchronous"] == "2"
 
 
-async def test_an_expired_run_leaves_a_note_for_its_tenant(store: SqliteStore) -> None:
+async def test_an_expired_run_is_recorded_for_its_tenant(store: SqliteStore) -> None:
     await store.append(TENANT, [ended("old", first=0, at=T0), batch("open")])
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
 
     assert await store.expired(TENANT, "old")
     assert not await store.expired(OTHER, "old")
     assert not await store.expired(TENANT, "open")
 
 
-async def test_expiry_leaves_no_rows_behind(store: SqliteStore, file: Path) -> None:
+async def test_expiry_leaves_no_rows(store: SqliteStore, file: Path) -> None:
     await store.append(TENANT, [ended("old", first=0, at=T0, tags=("a", "b"))])
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
     await store.close()
 
     plain = sqlite3.connect(file)
@@ -78,7 +78,7 @@ async def test_expiry_leaves_no_rows_behind(store: SqliteStore, file: Path) -> N
     plain.close()
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, file: Path) -> None:
+async def test_a_newer_schema_is_refused_and_not_changed(store: SqliteStore, file: Path) -> None:
     await store.close()
     plain = sqlite3.connect(file)
     plain.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
@@ -94,11 +94,14 @@ async def test_a_newer_schema_is_refused_and_left_alone(store: SqliteStore, file
     plain.close()
 
 
-async def test_a_migration_that_fails_leaves_the_file_as_it_was(
+async def test_a_failed_migration_leaves_the_file_unchanged(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = (*MIGRATIONS, ("CREATE TABLE more (a)", "CREATE TABLE runs (a)"))
-    monkeypatch.setattr("wopr.store.sqlite.schema.MIGRATIONS", broken)
+    broken = (
+        *MIGRATIONS,
+        Migration("broken", ("CREATE TABLE more (a)", "CREATE TABLE runs (a)")),
+    )
+    monkeypatch.setattr("wopr.store.sqlite.migrations.MIGRATIONS", broken)
 
     with pytest.raises(Unavailable):
         await SqliteStore.open(str(file))
@@ -109,7 +112,7 @@ async def test_a_migration_that_fails_leaves_the_file_as_it_was(
     plain.close()
 
 
-async def test_a_file_that_is_no_database_is_refused_without_its_path(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused_without_its_path(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("no database, only some notes\n" * 100)
 
@@ -119,7 +122,9 @@ async def test_a_file_that_is_no_database_is_refused_without_its_path(tmp_path: 
     assert refused.value.message == "the store is not available: the file is not a database"
 
 
-async def test_a_folder_that_cannot_be_made_is_refused_without_its_path(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_created_is_refused_without_its_path(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "taken").write_text("a file")
 
     with pytest.raises(Unavailable) as refused:
@@ -130,4 +135,4 @@ async def test_a_folder_that_cannot_be_made_is_refused_without_its_path(tmp_path
 
 async def test_readers_cannot_write(store: SqliteStore) -> None:
     with pytest.raises(Unavailable, match="read-only"):
-        store._reader.near("DELETE FROM runs")
+        store._reader.read_inline("DELETE FROM runs")

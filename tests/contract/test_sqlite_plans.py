@@ -1,4 +1,4 @@
-"""No statement may walk a whole table: what it costs must not depend on how much is stored."""
+"""No statement may scan a whole table: its cost must not depend on the amount of stored data."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from typing import Any
 
 import pytest
 
-import wopr.store.sql
 import wopr.store.sqlite
-from tests.contract.builders import T0, TENANT
+import wopr.store.tables
+from tests.support.rows import T0, TENANT
 from wopr.store.port import RunFilter, SuspensionFilter
-from wopr.store.sql.dialect import SQLITE
-from wopr.store.sql.inbox import pending_listing
-from wopr.store.sql.listing import listing
-from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.connections import open_writer
+from wopr.store.tables.dialect import SQLITE, Variants
+from wopr.store.tables.runs.listing import listing
+from wopr.store.tables.runs.suspensions import pending_listing
 
-# Totals for the operator's command line, and the few keys that encrypt; they run on a thread and
+# Totals for the operator's command line, and the few encryption keys. They run in a thread, and
 # rarely.
 WALKS_ALL_ON_PURPOSE = {
-    "store._TOTALS",
-    "store._ENCRYPTION_KEYS",
-    "keys._ALL",
-    "usage._QUOTAS",
-    "usage._FORGET_COUNTS",
-    "usage._ALL_USAGE",
+    "sqlite.store._TOTALS",
+    "tables.encryption_keys.KEY_IDS",
+    "tables.credentials._ALL_KEYS",
+    "tables.usage._QUOTAS",
+    "sqlite.maintenance._DELETE_COUNTS",
+    "tables.usage._ALL_USAGE",
 }
-# For metrics, recounts and the start: an index that holds what is open, or has crashes, alone.
+# For metrics, recounts and the start: an index that contains only open or crashed runs.
 WALKS_WHAT_IS_OPEN = {
-    "clockwork._OPEN_COUNTS",
-    "clockwork._WAITING_FOR_CODE",
-    "recovery._WITH_CRASHES",
-    "recovery._QUARANTINE",
-    "clockwork._COUNT_ALL_ACTIVE",
+    "tables.runs.maintenance._OPEN_COUNTS",
+    "tables.runs.maintenance._WAITING_FOR_CODE",
+    "sqlite.maintenance._WITH_CRASHES",
+    "sqlite.maintenance._QUARANTINE",
+    "sqlite.maintenance._COUNT_ALL_ACTIVE",
 }
 # Its page is cut before it is sorted.
 SORTS_ITS_PAGE = {
-    "workflows._NEWEST_OF_EACH",
-    "agents._NEWEST_OF_EACH",
-    # One row of each agent or checkpoint of a tenant is sorted, and a page of them leaves the
+    "tables.definitions._NEWEST_WORKFLOWS",
+    "tables.definitions._NEWEST_AGENTS",
+    # One row of each agent or checkpoint of a tenant is sorted, and one page of them leaves the
     # database.
-    "fleet_totals._BY_RUNS",
-    "fleet_totals._BY_FAILURES",
-    "fleet_totals._CHECKPOINTS",
+    "tables.fleet.totals._BY_RUNS",
+    "tables.fleet.totals._BY_FAILURES",
+    "tables.fleet.totals._CHECKPOINTS",
 }
 
 
 def statements() -> dict[str, str]:
-    """Every statement of the adapter, by module and name."""
+    """Return every statement of the adapter by module and name."""
     found: dict[str, str] = {}
     for module in (
-        *pkgutil.iter_modules(wopr.store.sqlite.__path__, "wopr.store.sqlite."),
-        *pkgutil.iter_modules(wopr.store.sql.__path__, "wopr.store.sql."),
+        *pkgutil.walk_packages(wopr.store.sqlite.__path__, "wopr.store.sqlite."),
+        *pkgutil.walk_packages(wopr.store.tables.__path__, "wopr.store.tables."),
     ):
-        # Migrations run once.
-        if module.name.startswith("wopr.store.sqlite.schema"):
-            continue
         for name, value in vars(importlib.import_module(module.name)).items():
             texts = value if isinstance(value, tuple) else (value,)
-            for n, text in enumerate(texts):
+            for n, each in enumerate(texts):
+                text = each.sqlite if isinstance(each, Variants) else each
                 if isinstance(text, str) and text.split()[:1] in (
                     ["SELECT"],
                     ["UPDATE"],
                     ["DELETE"],
                 ):
-                    found[f"{module.name.rsplit('.')[-1]}.{name}{f'[{n}]' if n else ''}"] = text
+                    found[
+                        f"{module.name.removeprefix('wopr.store.')}.{name}{f'[{n}]' if n else ''}"
+                    ] = text
     return found
 
 
@@ -86,9 +86,9 @@ def plan(database: sqlite3.Connection, sql: str) -> list[str]:
 
 
 def walks(steps: list[str]) -> list[str]:
-    """The steps that read a table from end to end.
+    """Return the steps that read a whole table.
 
-    Rows of a subquery are bounded by its LIMIT, and those below a run by its children.
+    Rows of a subquery are limited by its LIMIT, and those below a run by its children.
     """
     bounded = ("SCAN (subquery", "SCAN part", "SCAN known", "SCAN below", "SCAN CONSTANT ROW")
     return [step for step in steps if step.startswith("SCAN") and not step.startswith(bounded)]
@@ -101,7 +101,7 @@ def sorts(steps: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     "name", sorted(statements().keys() - WALKS_ALL_ON_PURPOSE - WALKS_WHAT_IS_OPEN)
 )
-def test_a_statement_walks_no_table(database: sqlite3.Connection, name: str) -> None:
+def test_no_statement_scans_a_whole_table(database: sqlite3.Connection, name: str) -> None:
     steps = plan(database, statements()[name])
 
     assert steps
@@ -109,24 +109,24 @@ def test_a_statement_walks_no_table(database: sqlite3.Connection, name: str) -> 
     assert name in SORTS_ITS_PAGE or not sorts(steps)
 
 
-def test_open_runs_are_counted_without_a_look_at_those_that_ended(
+def test_open_runs_are_counted_without_reading_ended_ones(
     database: sqlite3.Connection,
 ) -> None:
     index = "SELECT sql FROM sqlite_master WHERE name = 'runs_unfinished'"
 
-    steps = plan(database, statements()["clockwork._OPEN_COUNTS"])
+    steps = plan(database, statements()["tables.runs.maintenance._OPEN_COUNTS"])
 
     assert walks(steps) == ["SCAN runs USING INDEX runs_unfinished"]
     assert database.execute(index).fetchone()[0].endswith("WHERE ended_at IS NULL")
 
 
-def test_the_statements_that_walk_on_purpose_are_known() -> None:
+def test_the_intentional_table_scans_are_listed() -> None:
     assert statements().keys() >= WALKS_ALL_ON_PURPOSE
     assert len(statements()) > 20
 
 
 @pytest.mark.parametrize("statuses", [(), ("running",), ("running", "paused", "failed")])
-def test_no_listing_walks_or_sorts_a_table(
+def test_no_listing_scans_or_sorts_a_table(
     database: sqlite3.Connection, statuses: tuple[str, ...]
 ) -> None:
     for workflow_id, tag, parent, created_from, created_before, after in product(
@@ -144,7 +144,7 @@ def test_no_listing_walks_or_sorts_a_table(
         steps = plan(database, listing(SQLITE, TENANT, where, after, 20)[0])
 
         assert not walks(steps), where
-        # The merge of several statuses sorts, but no more than a page of each.
+        # The merge of several statuses sorts at most a page of each.
         merges = len(statuses) > 1 and not (workflow_id or tag or parent)
         assert merges or not sorts(steps), where
 
@@ -159,7 +159,7 @@ FEEDBACK_FILTERS = (
 
 
 @pytest.mark.parametrize("feedback", FEEDBACK_FILTERS, ids=str)
-def test_no_listing_by_feedback_walks_or_sorts_a_table(
+def test_no_listing_by_feedback_scans_or_sorts_a_table(
     database: sqlite3.Connection, feedback: dict[str, Any]
 ) -> None:
     for statuses, workflow_id, tag, after in product(
@@ -171,12 +171,12 @@ def test_no_listing_by_feedback_walks_or_sorts_a_table(
         steps = plan(database, sql)
 
         assert not walks(steps), where
-        # A merge of several walks sorts, but no more than a page of each.
+        # A merge of several scans sorts at most a page of each.
         assert " UNION ALL " in sql or not sorts(steps), where
 
 
 @pytest.mark.parametrize("kinds", [(), ("approval",), ("approval", "low-confidence")])
-def test_no_listing_of_suspensions_walks_or_sorts_a_table(
+def test_no_listing_of_suspensions_scans_or_sorts_a_table(
     database: sqlite3.Connection, kinds: tuple[str, ...]
 ) -> None:
     for workflow_id, run_id, after in product((None, "w"), (None, "r"), (None, (T0, "r/i"))):

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.builders import TENANT, batch, ended, suspending, suspension
+from tests.support.rows import TENANT, batch, ended, suspending, suspension
 from wopr.store.port import Batch
 from wopr.store.sqlite.append import append_batches
-from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.connections import open_writer
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def statements_on_suspensions(database: sqlite3.Connection, *batches: Batch) -> 
     return [sql for sql in seen if "suspensions" in sql]
 
 
-def test_a_run_without_interrupts_never_touches_the_suspensions(
+def test_a_run_without_interrupts_writes_no_suspensions(
     database: sqlite3.Connection,
 ) -> None:
     assert statements_on_suspensions(database, batch(), batch(first=1)) == []
     assert statements_on_suspensions(database, ended(first=2)) == []
 
 
-def test_a_run_that_suspended_once_is_cleared_when_it_ends(database: sqlite3.Connection) -> None:
+def test_the_end_of_a_run_deletes_its_suspensions(database: sqlite3.Connection) -> None:
     append_batches(database, TENANT, [suspending(suspension())])
 
     assert statements_on_suspensions(database, batch(first=1)) == []

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import anyio.to_thread
 import pytest
 
-from tests.contract.builders import TENANT, batch, log
+from tests.support.rows import TENANT, batch, log
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.store.sqlite import SqliteStore
-from wopr.store.sqlite.connect import open_writer
+from wopr.store.sqlite.connections import open_writer
 from wopr.store.sqlite.writer import GROUP_LIMIT, Writer
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ async def writer(connection: sqlite3.Connection) -> AsyncIterator[Writer]:
 
 
 class Gate:
-    """Holds the writer inside a job, so that what is submitted meanwhile becomes one group."""
+    """Block the writer inside a job, so that jobs submitted meanwhile form one group."""
 
     def __init__(self, writer: Writer) -> None:
         self._entered = threading.Event()
@@ -79,15 +79,13 @@ def written(file: Path) -> set[str]:
     return names
 
 
-async def test_a_job_answers_with_its_result_once_it_is_committed(
-    writer: Writer, file: Path
-) -> None:
+async def test_a_write_returns_its_result_after_the_commit(writer: Writer, file: Path) -> None:
     assert await writer.submit(write("a")) == "a"
 
     assert written(file) == {"a"}
 
 
-async def test_jobs_that_wait_share_one_transaction_and_one_wake_up(
+async def test_waiting_jobs_share_one_transaction_and_one_wake_up(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(writer)
@@ -103,11 +101,11 @@ async def test_jobs_that_wait_share_one_transaction_and_one_wake_up(
     await asyncio.gather(gate.job, *jobs, *late)
 
     assert begun.count("COMMIT") == 1
-    # One for the job that held the gate, one for the group behind it.
+    # One for the job at the gate, one for the group behind it.
     assert wake_up.call_count == 2
 
 
-async def test_a_group_has_a_limit(writer: Writer, file: Path) -> None:
+async def test_a_group_has_a_maximum_size(writer: Writer, file: Path) -> None:
     gate = Gate(writer)
     commits: list[str] = []
     writer.submit(lambda c: c.set_trace_callback(commits.append))
@@ -125,7 +123,7 @@ async def test_a_group_has_a_limit(writer: Writer, file: Path) -> None:
     [SequenceTaken("moved on"), ValueError("a mistake"), sqlite3.OperationalError("broken")],
     ids=["refused", "mistaken", "broken"],
 )
-async def test_a_failing_job_does_not_harm_its_neighbours(
+async def test_a_failing_job_does_not_affect_the_others(
     writer: Writer, file: Path, error: Exception
 ) -> None:
     gate = Gate(writer)
@@ -141,9 +139,7 @@ async def test_a_failing_job_does_not_harm_its_neighbours(
     assert written(file) == {"before", "after"}
 
 
-async def test_a_job_that_is_refused_after_writing_leaves_nothing(
-    writer: Writer, file: Path
-) -> None:
+async def test_a_job_refused_after_writing_leaves_no_rows(writer: Writer, file: Path) -> None:
     def late_refusal(connection: sqlite3.Connection) -> None:
         write("half")(connection)
         raise SequenceTaken("moved on")
@@ -159,7 +155,7 @@ async def test_a_job_that_is_refused_after_writing_leaves_nothing(
     assert written(file) == {"neighbour"}
 
 
-async def test_a_job_that_fails_alone_is_undone_and_the_next_one_works(
+async def test_a_job_that_fails_alone_is_rolled_back_and_the_next_one_works(
     writer: Writer, file: Path
 ) -> None:
     await writer.submit(write("a"))
@@ -171,7 +167,7 @@ async def test_a_job_that_fails_alone_is_undone_and_the_next_one_works(
     assert written(file) == {"a", "b"}
 
 
-async def test_a_cancelled_caller_is_passed_over(writer: Writer, file: Path) -> None:
+async def test_a_cancelled_call_is_skipped(writer: Writer, file: Path) -> None:
     gate = Gate(writer)
     abandoned = writer.submit(write("abandoned"))
     kept = writer.submit(write("kept"))
@@ -183,7 +179,7 @@ async def test_a_cancelled_caller_is_passed_over(writer: Writer, file: Path) -> 
     assert written(file) == {"abandoned", "kept"}
 
 
-async def test_no_job_is_taken_after_closing(writer: Writer) -> None:
+async def test_no_job_is_accepted_after_closing(writer: Writer) -> None:
     writer.refuse()
 
     with pytest.raises(Unavailable):
@@ -233,7 +229,7 @@ async def test_a_full_disk_fails_only_what_does_not_fit_and_names_no_path(tmp_pa
     await store.close()
 
 
-async def test_a_store_whose_writer_is_stuck_is_not_ready(
+async def test_a_store_with_a_blocked_writer_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wopr.store.sqlite.store._PROBE_SECONDS", 0.01)

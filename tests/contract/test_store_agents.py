@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, agent
+from tests.support.rows import OTHER, T0, TENANT, agent
 from wopr.protocol.errors import Conflict
 from wopr.store.port import Store
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.anyio
 WRITER = "local.acme.writer"
 
 
-async def test_a_manifest_is_new_only_once(store: Store) -> None:
+async def test_registering_the_same_manifest_twice_stores_it_once(store: Store) -> None:
     assert await store.put_agent(TENANT, agent())
     assert not await store.put_agent(TENANT, agent(at=T0 + 5))
 
@@ -29,7 +29,7 @@ async def test_a_version_of_an_agent_cannot_be_given_other_content(store: Store)
     assert await store.agent(TENANT, WRITER, None) == agent()
 
 
-async def test_the_newest_version_is_the_one_registered_last(store: Store) -> None:
+async def test_the_version_registered_last_is_the_newest(store: Store) -> None:
     versions = [agent(version=name, at=at) for name, at in (("2", 1), ("10", 3), ("1", 3))]
     for row in versions:
         await store.put_agent(TENANT, row)
@@ -54,7 +54,7 @@ async def test_agents_are_listed_by_id_in_their_newest_version(store: Store) -> 
     ]
 
 
-async def test_what_was_installed_since_is_read_in_order_and_once(store: Store) -> None:
+async def test_newly_installed_agents_are_read_in_order_and_once(store: Store) -> None:
     rows = [agent("b"), agent("a"), agent("b", "2"), agent("c")]
     for row in rows[:3]:
         await store.put_agent(TENANT, row)
@@ -69,7 +69,7 @@ async def test_what_was_installed_since_is_read_in_order_and_once(store: Store) 
     assert await store.agents_since(TENANT, third[-1].place, 2) == []
 
 
-async def test_a_foreign_agent_is_unknown_and_its_name_is_free(store: Store) -> None:
+async def test_another_tenant_s_agent_is_unknown_and_its_name_is_free(store: Store) -> None:
     await store.put_agent(TENANT, agent())
 
     assert await store.agent(OTHER, WRITER, None) is None

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.builders import OTHER, T0, TENANT, answer, batch, ended
-from tests.contract.feedback import DAY, HOUR, MIDNIGHT, annotation, rated, totals, window
+from tests.support.feedback_rows import DAY, HOUR, MIDNIGHT, annotation, rated, totals, window
+from tests.support.rows import OTHER, T0, TENANT, answer, batch, ended
 from wopr.protocol.errors import Conflict, NotFound
 from wopr.store.open import open_store
 from wopr.store.port import Store
@@ -40,7 +40,7 @@ async def test_an_annotation_is_read_as_it_was_written(store: Store) -> None:
     assert await store.annotations(TENANT, "run-1", None, 10) == [row]
 
 
-async def test_pages_of_annotations_meet_without_a_gap(store: Store) -> None:
+async def test_pages_of_annotations_have_no_gap(store: Store) -> None:
     await store.append(TENANT, [batch()])
     wanted = [f"ann-{n:03}" for n in range(250)]
     for name in wanted:
@@ -76,22 +76,22 @@ async def test_another_tenant_neither_reads_nor_writes_annotations(store: Store)
     assert await store.feedback(OTHER, window(), "workflow") == []
 
 
-async def test_an_unknown_run_takes_no_annotation(store: Store) -> None:
+async def test_an_unknown_run_accepts_no_annotation(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.put_annotation(TENANT, annotation(run_id="nowhere"))
 
     assert totals(await store.feedback(TENANT, window(), "nothing")) == (0, 0, 0, 0, 0)
 
 
-async def test_the_answer_is_remembered_with_the_annotation(store: Store) -> None:
+async def test_the_response_is_stored_with_the_annotation(store: Store) -> None:
     await store.append(TENANT, [batch()])
 
     await store.put_annotation(TENANT, annotation("a"), answer(b"key"))
 
-    assert await store.answer(TENANT, b"key") == answer(b"key")
+    assert await store.idempotency_record(TENANT, b"key") == answer(b"key")
 
 
-async def test_a_taken_idempotency_key_stores_no_annotation(store: Store) -> None:
+async def test_a_used_idempotency_key_stores_no_annotation(store: Store) -> None:
     await store.append(TENANT, [batch()])
     await store.put_annotation(TENANT, annotation("a"), answer(b"key"))
 
@@ -114,7 +114,7 @@ async def test_the_audit_entry_is_written_with_the_annotation_or_not_at_all(stor
     assert [entry.body for entry in entries] == [b"entry 0"]
 
 
-async def test_annotations_change_nothing_about_their_run(store: Store) -> None:
+async def test_annotations_do_not_change_their_run(store: Store) -> None:
     await store.append(TENANT, [batch(), ended()])
     before = await store.run(TENANT, "run-1")
 
@@ -124,12 +124,12 @@ async def test_annotations_change_nothing_about_their_run(store: Store) -> None:
     assert len(await store.read(TENANT, "run-1")) == 2
 
 
-async def test_annotations_and_counts_go_with_their_run(store: Store) -> None:
+async def test_annotations_and_counts_are_deleted_with_their_run(store: Store) -> None:
     await store.append(TENANT, [ended("old", first=0, at=T0), batch("open")])
     await store.put_annotation(TENANT, rated("a", 2, run_id="old"))
     await store.put_annotation(TENANT, rated("b", 5, run_id="open"))
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
 
     assert await ids(store, "old") == []
     assert await ids(store, "open") == ["b"]
@@ -175,7 +175,7 @@ async def test_annotations_are_counted_by_group(
     assert {(c.workflow_id, c.agent_id, c.node_id): c.flags for c in counts} == expected
 
 
-async def test_counts_can_be_narrowed_to_a_workflow_and_an_agent(store: Store) -> None:
+async def test_counts_can_be_limited_to_a_workflow_and_an_agent(store: Store) -> None:
     await store.append(TENANT, [batch()])
     await store.put_annotation(TENANT, rated("a", 1, workflow_id="greet", agent_id="x"))
     await store.put_annotation(TENANT, rated("b", 2, workflow_id="greet", agent_id="y"))
@@ -188,7 +188,7 @@ async def test_counts_can_be_narrowed_to_a_workflow_and_an_agent(store: Store) -
     assert totals(by_both)[:2] == (1, 1)
 
 
-async def test_a_short_window_is_told_by_the_hour(store: Store) -> None:
+async def test_a_short_window_is_counted_by_hour(store: Store) -> None:
     await store.append(TENANT, [batch()])
     for name, at in (("a", MIDNIGHT), ("b", MIDNIGHT + HOUR - 1), ("c", MIDNIGHT + HOUR)):
         await store.put_annotation(TENANT, annotation(name, at=at))
@@ -198,7 +198,7 @@ async def test_a_short_window_is_told_by_the_hour(store: Store) -> None:
     assert {c.bucket: c.flags for c in counts} == {MIDNIGHT: 2, MIDNIGHT + HOUR: 1}
 
 
-async def test_a_long_window_is_told_by_the_day_and_cut_at_its_edges(store: Store) -> None:
+async def test_a_long_window_is_counted_by_day_and_cut_at_its_edges(store: Store) -> None:
     await store.append(TENANT, [batch()])
     noon = MIDNIGHT + 12 * HOUR
     for name, at in (("a", noon - 1), ("b", noon), ("c", noon + 2 * DAY), ("d", noon + 4 * DAY)):
@@ -226,7 +226,7 @@ KINDS = st.sampled_from(["rating", "correction", "label", "flag"])
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_the_counts_of_any_window_are_those_of_the_annotations_in_it(
+def test_the_counts_of_any_window_are_those_of_its_annotations(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[tuple[int, str, str, int]],
     edges: tuple[int, int],
@@ -260,7 +260,7 @@ def test_the_counts_of_any_window_are_those_of_the_annotations_in_it(
                 await store.append(TENANT, [ended(run_id, first=0, at=at)])
             for row in stored:
                 await store.put_annotation(TENANT, row)
-            await store.expire(T0 + 1, 10)
+            await store.delete_expired_runs(T0 + 1, 10)
             return totals(await store.feedback(TENANT, where, by))
         finally:
             await store.close()

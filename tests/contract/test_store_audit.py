@@ -8,11 +8,11 @@ from itertools import pairwise
 import anyio
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch
+from tests.support.rows import OTHER, T0, TENANT, batch
 from wopr.protocol.errors import SequenceTaken
-from wopr.runtime.audit import Audit
-from wopr.security.audit_chain import CheckpointKey, Tree
+from wopr.security.audit_chain import CheckpointKey, MerkleTree
 from wopr.security.redact import Redactors
+from wopr.services.audit.trail import Audit, AuditBatches, AuditTrail
 from wopr.store.port import Batch, Store
 from wopr.store.port.audit import AuditDraft, CheckpointRow, SinkPosition
 
@@ -38,7 +38,7 @@ def checkpoint(at: int = 0) -> CheckpointRow:
     )
 
 
-async def test_entries_follow_on_each_other_from_zero(store: Store) -> None:
+async def test_entries_are_numbered_from_zero(store: Store) -> None:
     sequences = [await store.append_audit(draft(text)) for text in ("a", "b", "c")]
 
     rows = await store.audit_entries(0, 10)
@@ -69,7 +69,7 @@ async def test_many_writers_leave_no_gap_and_no_fork_in_the_chain(store: Store) 
         assert row.body.endswith(before.digest.hex().encode())
 
 
-async def test_an_entry_is_written_with_the_batch_that_it_tells_of(store: Store) -> None:
+async def test_an_entry_is_written_with_its_batch(store: Store) -> None:
     await store.append(TENANT, [auditing()])
 
     with pytest.raises(SequenceTaken):
@@ -78,7 +78,7 @@ async def test_an_entry_is_written_with_the_batch_that_it_tells_of(store: Store)
     assert len(await store.audit_entries(0, 10)) == 1
 
 
-async def test_a_tenant_is_shown_its_own_entries_newest_first_in_pages(store: Store) -> None:
+async def test_a_tenant_reads_its_own_entries_newest_first_in_pages(store: Store) -> None:
     for number in range(6):
         await store.append_audit(draft(f"n{number}", TENANT if number % 2 else OTHER))
 
@@ -89,7 +89,7 @@ async def test_a_tenant_is_shown_its_own_entries_newest_first_in_pages(store: St
     assert {row.tenant for row in await store.audit_page(OTHER, None, 10)} == {OTHER}
 
 
-async def test_checkpoints_are_kept_once_and_found_by_where_they_stand(store: Store) -> None:
+async def test_checkpoints_are_stored_once_and_found_by_position(store: Store) -> None:
     for at in (4, 9, 14):
         assert await store.put_checkpoint(checkpoint(at))
 
@@ -100,12 +100,12 @@ async def test_checkpoints_are_kept_once_and_found_by_where_they_stand(store: St
     assert await store.signed_head() == 14
 
 
-async def test_a_checkpoint_that_the_host_did_not_sign_is_not_continued(store: Store) -> None:
+async def test_a_checkpoint_with_an_invalid_signature_is_not_continued(store: Store) -> None:
     key = CheckpointKey(b"k" * 32)
     audit = Audit(store, key, lambda: T0, Redactors())
     for number in range(3):
         await audit.record(TENANT, "ada", "run.cancel", f"run-{number}")
-    forged = Tree()
+    forged = MerkleTree()
     for _ in range(3):
         forged.add(b"another history")
     await store.put_checkpoint(
@@ -121,7 +121,7 @@ async def test_a_checkpoint_that_the_host_did_not_sign_is_not_continued(store: S
 
     await audit.sign()
 
-    history = Tree()
+    history = MerkleTree()
     for row in await store.audit_entries(0, 10):
         history.add(row.body)
     last = await store.last_checkpoint(10)
@@ -129,7 +129,7 @@ async def test_a_checkpoint_that_the_host_did_not_sign_is_not_continued(store: S
     assert (last.at_sequence, last.merkle_root) == (3, history.root().hex())
 
 
-async def test_entries_that_are_appended_together_follow_on_each_other(store: Store) -> None:
+async def test_entries_appended_together_are_consecutive(store: Store) -> None:
     await store.append_audit(draft("a"))
 
     last = await store.append_audit(draft("b"), draft("c"))
@@ -140,7 +140,7 @@ async def test_entries_that_are_appended_together_follow_on_each_other(store: St
     assert rows[2].body.endswith(rows[1].digest.hex().encode())
 
 
-async def test_a_sink_has_a_position_of_its_own_that_never_goes_back(store: Store) -> None:
+async def test_a_sink_has_its_own_position_that_never_goes_back(store: Store) -> None:
     assert await store.sink_position("a") == SinkPosition(-1, -1)
 
     await store.put_sink_position("a", SinkPosition(7, 5))
@@ -149,3 +149,26 @@ async def test_a_sink_has_a_position_of_its_own_that_never_goes_back(store: Stor
 
     assert await store.sink_position("a") == SinkPosition(7, 6)
     assert await store.sink_position("b") == SinkPosition(1, -1)
+
+
+class FailingTrail(AuditTrail):
+    """A trail whose writes fail with an unexpected error."""
+
+    async def append(self, *drafts: AuditDraft) -> None:
+        raise RuntimeError("not written")
+
+
+async def test_every_caller_of_a_batch_learns_that_it_was_not_written(store: Store) -> None:
+    batches = AuditBatches(FailingTrail(store, lambda: T0, Redactors()))
+    failed: list[str] = []
+
+    async def read(run_id: str) -> None:
+        with pytest.raises(RuntimeError, match="not written"):
+            await batches.record(TENANT, "ada", "run.read", run_id)
+        failed.append(run_id)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read, "run-1")
+        tasks.start_soon(read, "run-2")
+
+    assert sorted(failed) == ["run-1", "run-2"]

@@ -1,8 +1,9 @@
-"""Content encrypted at rest: what lies in the database, who can read it, and a change of the key."""
+"""Content encrypted at rest: the database content, who can read it, and a key change."""
 
 from __future__ import annotations
 
 import inspect
+import re
 import secrets
 import sqlite3
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.contract.builders import (
+from tests.support.feedback_rows import annotation, judge, pending, queue, review
+from tests.support.rows import (
     OTHER,
     T0,
     TENANT,
@@ -26,22 +28,22 @@ from tests.contract.builders import (
     suspending,
     suspension,
 )
-from tests.contract.feedback import annotation
 from wopr.protocol.errors import Refused, WoprError
 from wopr.security.encryption import MARK, TEXT_MARK, Cipher
 from wopr.store.encrypted import EncryptedStore
 from wopr.store.open import open_store
-from wopr.store.options import StoreOptions
 from wopr.store.port import RunFilter, Store
+from wopr.store.port.feedback import JudgedRow
+from wopr.store.port.store import StoreOptions
 from wopr.store.port.suspensions import SuspensionFilter
-from wopr.store.reencrypting import reencrypt
+from wopr.store.reencryption import reencrypt
 
 pytestmark = pytest.mark.anyio
 
 MARKER = "the-marker-of-this-test"
 BODY = f'{{"eventId":"e-0","text":"{MARKER}"}}'.encode()
 OLD, NEW = b"o" * 32, b"n" * 32
-# The columns that hold content.
+# The columns with content.
 CONTENT = {
     "runs": ("snapshot", "fork"),
     "events": ("body",),
@@ -65,7 +67,7 @@ async def opened(url: str, *keys: bytes) -> Store:
 async def fill(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
     """Write content of every kind."""
     first = batch(
-        f"{prefix}run-1", fork=BODY, artifacts=[artifact(body=BODY)], remember=answer(body=BODY)
+        f"{prefix}run-1", fork=BODY, artifacts=[artifact(body=BODY)], idempotency=answer(body=BODY)
     )
     await store.append(tenant, [replace(first, events=(replace_body(first.events[0]),))])
     await store.append(tenant, [replace(ended(f"{prefix}run-1"), run=ended_run(prefix))])
@@ -109,7 +111,7 @@ async def check(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
     assert pending.body == BODY
     [noted] = await store.annotations(tenant, run_id, None, 10)
     assert noted.body == BODY
-    remembered = await store.answer(tenant, b"k")
+    remembered = await store.idempotency_record(tenant, b"k")
     assert remembered is not None
     assert remembered.body == BODY
     assert (await store.claim(tenant, invocation())).outcome == BODY
@@ -120,7 +122,7 @@ async def check(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
 
 
 def rows(url: str, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Rows of a table, read past the store."""
+    """Return the rows of a table, read without the store."""
     sql = f"SELECT {', '.join(columns)} FROM {table}"
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
@@ -130,7 +132,7 @@ def rows(url: str, table: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def content(url: str) -> list[bytes]:
-    """Every stored value of content."""
+    """Return every stored value of content."""
     return [
         value.encode() if isinstance(value, str) else bytes(value)
         for table, columns in CONTENT.items()
@@ -153,7 +155,27 @@ async def test_content_of_every_kind_is_encrypted_and_read_back(store_url: str) 
         assert MARKER.encode() not in value
 
 
-async def test_without_a_key_content_lies_there_as_it_is(store_url: str) -> None:
+async def test_annotations_of_reviews_and_judges_are_encrypted_too(store_url: str) -> None:
+    store = await opened(store_url, OLD)
+    await store.append(TENANT, [batch("run-1")])
+    await store.put_queue(TENANT, queue(), ["run-1"])
+    await store.lock_queue_item(TENANT, "q-1", "ann", now=T0, until=T0 + 60_000)
+    await store.finish_review(TENANT, review("ann"))
+    await store.put_judge(TENANT, judge(), pending("run-1"))
+    judged = JudgedRow(run_id="run-1", state="annotated", annotation_id="ann-2")
+    await store.set_judged_state(TENANT, "j-1", judged, annotation("ann-2"))
+
+    found = await store.annotations(TENANT, "run-1", None, 10)
+    await store.close()
+
+    of_review = review("ann").annotations[0].body
+    assert sorted(row.body for row in found) == sorted((of_review, annotation("ann-2").body))
+    stored = [bytes(body) for (body,) in rows(store_url, "annotations", ("body",))]
+    assert len(stored) == 2
+    assert all(body.startswith(MARK) for body in stored)
+
+
+async def test_without_a_key_content_is_stored_in_plain_text(store_url: str) -> None:
     store = await opened(store_url)
     await fill(store)
     await check(store)
@@ -162,7 +184,7 @@ async def test_without_a_key_content_lies_there_as_it_is(store_url: str) -> None
     assert all(MARKER.encode() in value or value in (b"1", b"0") for value in content(store_url))
 
 
-async def test_what_was_stored_before_encryption_was_on_is_still_read(store_url: str) -> None:
+async def test_content_stored_before_encryption_was_enabled_is_still_read(store_url: str) -> None:
     before = await opened(store_url)
     await fill(before)
     await before.close()
@@ -183,7 +205,7 @@ async def test_a_store_does_not_open_without_the_key_of_its_content(
         await opened(store_url, *keys)
 
 
-async def test_content_that_was_moved_to_another_place_does_not_open(store_url: str) -> None:
+async def test_content_moved_to_another_place_cannot_be_decrypted(store_url: str) -> None:
     store = await opened(store_url, OLD)
     await store.append(TENANT, [batch("run-1", count=2)])
     move = (
@@ -203,7 +225,7 @@ async def test_content_that_was_moved_to_another_place_does_not_open(store_url: 
     await store.close()
 
 
-async def test_a_change_of_the_key_is_complete_and_can_be_made_again(store_url: str) -> None:
+async def test_a_key_change_is_complete_and_can_be_repeated(store_url: str) -> None:
     plain = await opened(store_url)
     await fill(plain)
     await plain.close()
@@ -229,7 +251,7 @@ async def test_a_change_of_the_key_is_complete_and_can_be_made_again(store_url: 
     await after.close()
 
 
-async def test_content_that_was_encrypted_later_is_counted_as_it_is_stored(store_url: str) -> None:
+async def test_content_encrypted_later_is_counted_at_its_stored_size(store_url: str) -> None:
     store = await opened(store_url)
     await store.append(TENANT, [batch("run-1", count=3)])
     before = await store.usage(TENANT, T0)
@@ -240,14 +262,14 @@ async def test_content_that_was_encrypted_later_is_counted_as_it_is_stored(store
     store = await opened(store_url, NEW)
     after = await store.usage(TENANT, T0)
     await store.append(TENANT, [ended("run-1", first=3)])
-    await store.expire(T0 + 10**9, 10)
+    await store.delete_expired_runs(T0 + 10**9, 10)
     deleted = await store.usage(TENANT, T0)
     await store.close()
     assert after.event_bytes > before.event_bytes
     assert deleted.stored_bytes == 0
 
 
-async def test_a_change_of_the_key_that_lacks_the_old_key_says_which(store_url: str) -> None:
+async def test_a_key_change_without_the_old_key_names_the_missing_key(store_url: str) -> None:
     store = await opened(store_url, OLD)
     await fill(store)
     await store.close()
@@ -259,7 +281,7 @@ async def test_a_change_of_the_key_that_lacks_the_old_key_says_which(store_url: 
     await (await opened(store_url, OLD)).close()
 
 
-async def test_a_store_that_was_encrypted_while_no_host_ran_does_not_open_without_the_key(
+async def test_a_store_encrypted_while_no_host_ran_does_not_open_without_the_key(
     store_url: str,
 ) -> None:
     store = await opened(store_url)
@@ -271,7 +293,7 @@ async def test_a_store_that_was_encrypted_while_no_host_ran_does_not_open_withou
         await opened(store_url)
 
 
-async def test_a_memory_that_only_begins_like_an_encrypted_text_is_encrypted_as_it_is(
+async def test_a_memory_that_looks_like_encrypted_text_is_encrypted_too(
     store_url: str,
 ) -> None:
     looks_encrypted = "\x02wopr:not base64: \u00e9"
@@ -288,7 +310,7 @@ async def test_a_memory_that_only_begins_like_an_encrypted_text_is_encrypted_as_
 
 
 @pytest.mark.parametrize("changes", [{"content": "\ud800"}, {"ref": "\ud800"}])
-async def test_a_memory_that_could_not_be_read_again_is_refused_as_without_encryption(
+async def test_an_invalid_entry_is_refused_with_encryption_too(
     store_url: str, changes: dict[str, Any]
 ) -> None:
     store = await opened(store_url, OLD)
@@ -298,7 +320,7 @@ async def test_a_memory_that_could_not_be_read_again_is_refused_as_without_encry
     await store.close()
 
 
-async def test_the_encrypted_store_takes_every_parameter_of_the_port() -> None:
+async def test_the_encrypted_store_accepts_every_parameter_of_the_port() -> None:
     for name, method in vars(EncryptedStore).items():
         if name.startswith("_") or not inspect.isfunction(method):
             continue
@@ -306,3 +328,19 @@ async def test_the_encrypted_store_takes_every_parameter_of_the_port() -> None:
         named = inspect.signature(getattr(Store, name)).parameters
         takes_any = any(each.kind is each.VAR_KEYWORD for each in taken.values())
         assert takes_any or taken.keys() == named.keys(), name
+
+
+async def test_every_method_with_content_encrypts_or_decrypts() -> None:
+    content_types = re.compile(
+        r"\b(StoredEvent|StoredRun|RunRow|RunPage|Batch|Artifact|SuspensionPage|AnnotationRow|Review"
+        r"|IdempotencyRecord|Invocation|MemoryRow|Delivery)\b"
+    )
+    with_content = {
+        name
+        for part in Store.__mro__
+        for name, method in vars(part).items()
+        if inspect.isfunction(method) and content_types.search(str(inspect.signature(method)))
+    }
+
+    assert len(with_content) > 15
+    assert with_content <= vars(EncryptedStore).keys()

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, TENANT, batch
-from tests.contract.fleet import (
+from tests.support.fleet_rows import (
     DAY,
     HOUR,
     NOON,
@@ -13,18 +12,19 @@ from tests.contract.fleet import (
     body,
     checkpoints,
     end,
-    growths,
     held_lines,
     line,
     moved,
+    new_lines,
     push,
     start,
 )
-from wopr.fleet.ingest import Ingest
-from wopr.fleet.windows import since
+from tests.support.rows import OTHER, TENANT, batch
+from wopr.kahn.ingest import Ingest, LineWriter
+from wopr.kahn.statistics import since
 from wopr.protocol.errors import Conflict, Gone, Refused, SequenceTaken
 from wopr.store.port import Store
-from wopr.store.port.fleet import TotalsPage, Touch
+from wopr.store.port.fleet import RepeatedPush, TotalsPage
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ def whole(run_id: str = "r-1", agent_id: str = "coder", at: int = NOON) -> list[
 # Lines
 
 
-async def test_lines_come_back_as_they_went_in(store: Store) -> None:
+async def test_lines_are_read_as_they_were_written(store: Store) -> None:
     odd = b'{ "ts":"2026-03-04T12:00:00.000Z" ,"run_id":"r-1","event":"run_start","total_nodes":1,"mine":"\xe2\x80\xa8"}'
     lines = [odd, *whole()]
 
@@ -52,14 +52,14 @@ async def test_lines_come_back_as_they_went_in(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", range(6))
-async def test_lines_can_be_read_from_any_place_on(store: Store, first: int) -> None:
+async def test_lines_can_be_read_from_any_position(store: Store, first: int) -> None:
     for each in whole():
         await push(store, TENANT, [each])
 
     assert await held_lines(store, TENANT, "r-1", first) == whole()[first:]
 
 
-async def test_lines_in_more_chunks_than_are_read_at_once_come_back_whole(store: Store) -> None:
+async def test_lines_in_many_chunks_are_read_completely(store: Store) -> None:
     lines = [moved("r-1", step, "response", at=NOON + step) for step in range(50)]
     for each in lines:
         await push(store, TENANT, [each])
@@ -67,7 +67,7 @@ async def test_lines_in_more_chunks_than_are_read_at_once_come_back_whole(store:
     assert await held_lines(store, TENANT, "r-1", 7) == lines[7:]
 
 
-async def test_a_push_of_what_is_held_writes_nothing(store: Store) -> None:
+async def test_a_push_of_stored_lines_writes_nothing(store: Store) -> None:
     await push(store, TENANT, whole())
     before = await store.fleet_run(TENANT, "r-1")
 
@@ -76,7 +76,7 @@ async def test_a_push_of_what_is_held_writes_nothing(store: Store) -> None:
     assert await store.fleet_run(TENANT, "r-1") == before
 
 
-async def test_a_push_that_contradicts_what_is_held_is_refused_whole(store: Store) -> None:
+async def test_a_push_that_contradicts_stored_lines_is_refused_completely(store: Store) -> None:
     await push(store, TENANT, whole())
     changed = [whole()[0], moved("r-1", 0, "failed"), *whole()[2:]]
 
@@ -89,7 +89,7 @@ async def test_a_push_that_contradicts_what_is_held_is_refused_whole(store: Stor
     assert await held_lines(store, TENANT, "r-1") == whole()
 
 
-async def test_a_step_below_one_that_is_held_is_refused(store: Store) -> None:
+async def test_a_step_below_a_stored_one_is_refused(store: Store) -> None:
     await push(store, TENANT, [start("r-1"), moved("r-1", 5, "response")])
 
     with pytest.raises(Refused) as refused:
@@ -103,10 +103,10 @@ async def test_a_step_below_one_that_is_held_is_refused(store: Store) -> None:
 # The fence
 
 
-async def test_growth_of_a_run_that_has_moved_on_is_refused_with_all_of_its_batch(
+async def test_a_push_based_on_old_lines_is_refused_with_its_whole_batch(
     store: Store,
 ) -> None:
-    found = await growths(store, TENANT, [*whole("r-1"), *whole("r-2")])
+    found = await new_lines(store, TENANT, [*whole("r-1"), *whole("r-2")])
     await push(store, TENANT, whole("r-2"))
 
     with pytest.raises(SequenceTaken):
@@ -117,9 +117,10 @@ async def test_growth_of_a_run_that_has_moved_on_is_refused_with_all_of_its_batc
     assert [row.run_count for row in await aggregate(store, TENANT)] == [1]
 
 
-async def test_lines_of_the_host_s_own_run_take_no_push_beyond_them(store: Store) -> None:
-    ingest = Ingest(store, lambda: NOON)
-    await ingest.put_own(TENANT, whole()[:2])
+async def test_lines_of_the_host_s_own_run_accept_no_further_push(store: Store) -> None:
+    writer = LineWriter(store, lambda: NOON)
+    ingest = Ingest(writer)
+    await writer.put_own(TENANT, whole()[:2])
 
     assert (await ingest.push(TENANT, body(whole()[:2]))).duplicate == 2
     with pytest.raises(Conflict):
@@ -133,10 +134,10 @@ async def test_lines_of_the_host_s_own_run_take_no_push_beyond_them(store: Store
 # Reads
 
 
-async def test_what_is_held_of_runs_is_what_was_pushed(store: Store) -> None:
+async def test_the_stored_lines_are_the_pushed_lines(store: Store) -> None:
     await push(store, TENANT, [*whole("r-1"), *whole("r-2")])
 
-    held = await store.fleet_held(TENANT, ["r-2", "r-3"])
+    held = await store.fleet_stored_runs(TENANT, ["r-2", "r-3"])
 
     assert list(held) == ["r-2"]
     assert held["r-2"].run == await store.fleet_run(TENANT, "r-2")
@@ -144,7 +145,7 @@ async def test_what_is_held_of_runs_is_what_was_pushed(store: Store) -> None:
     assert list(held["r-2"].agents.values()) == await store.fleet_run_agents(TENANT, "r-2")
 
 
-async def test_runs_come_newest_first_page_by_page(store: Store) -> None:
+async def test_runs_are_listed_newest_first_page_by_page(store: Store) -> None:
     for number in range(5):
         await push(store, TENANT, [start(f"r-{number}", at=NOON + number // 2)])
 
@@ -154,7 +155,7 @@ async def test_runs_come_newest_first_page_by_page(store: Store) -> None:
     assert [run.run_id for run in (*first, *rest)] == ["r-4", "r-3", "r-2", "r-1", "r-0"]
 
 
-async def test_runs_of_an_agent_come_newest_first_and_not_older_than_asked(store: Store) -> None:
+async def test_runs_of_an_agent_are_listed_newest_first_within_the_window(store: Store) -> None:
     for number in range(4):
         await push(store, TENANT, [start(f"r-{number}", at=NOON + number)])
     await push(store, TENANT, [start("r-9", "other")])
@@ -164,7 +165,7 @@ async def test_runs_of_an_agent_come_newest_first_and_not_older_than_asked(store
     assert [run.run_id for run in found] == ["r-2", "r-1"]
 
 
-async def test_an_agent_in_a_run_is_what_its_lines_say(store: Store) -> None:
+async def test_an_agent_in_a_run_is_described_by_its_lines(store: Store) -> None:
     blocked = moved("r-1", 3, "blocked-on-clarification", at=NOON + 9)
     await push(store, TENANT, [*whole()[:3], blocked])
 
@@ -176,7 +177,9 @@ async def test_an_agent_in_a_run_is_what_its_lines_say(store: Store) -> None:
     assert (agent.ended_at, agent.outcome, agent.duration_s) == (None, None, None)
 
 
-async def test_who_waits_longest_comes_first_and_who_goes_on_waits_no_more(store: Store) -> None:
+async def test_the_longest_wait_comes_first_and_a_continued_agent_does_not_wait(
+    store: Store,
+) -> None:
     for run_id, at in (("r-1", NOON + 9), ("r-2", NOON + 5), ("r-3", NOON + 7)):
         await push(store, TENANT, [moved(run_id, 0, "blocked-on-clarification", at=at)])
     await push(store, TENANT, [moved("r-3", 1, "thinking", at=NOON + 8), start("r-4")])
@@ -191,7 +194,7 @@ async def test_who_waits_longest_comes_first_and_who_goes_on_waits_no_more(store
     assert await store.fleet_waiting(OTHER, 10) == []
 
 
-async def test_nobody_waits_in_a_run_that_is_hidden(store: Store) -> None:
+async def test_no_agent_waits_in_a_hidden_run(store: Store) -> None:
     await push(store, TENANT, [moved("r-1", 0, "blocked-on-clarification")])
 
     await store.fleet_hide([(TENANT, "r-1")], NOON)
@@ -199,7 +202,7 @@ async def test_nobody_waits_in_a_run_that_is_hidden(store: Store) -> None:
     assert await store.fleet_waiting(TENANT, 10) == []
 
 
-async def test_a_ci_run_has_its_own_kind_and_outcome(store: Store) -> None:
+async def test_each_run_has_its_kind_and_outcome(store: Store) -> None:
     counts = {"done": 1, "failed": 0, "blocked": 0, "total_duration_s": 2.0}
     await push(store, TENANT, [line("r-1", "run_start", total_nodes=1)])
     await push(store, TENANT, [line("r-1", "run_end", NOON + 5, outcome="clean", **counts)])
@@ -213,7 +216,7 @@ async def test_a_ci_run_has_its_own_kind_and_outcome(store: Store) -> None:
     assert mixed.kind == "mixed"
 
 
-async def test_an_auditor_that_only_signs_is_no_agent_of_the_run(store: Store) -> None:
+async def test_an_auditor_that_only_signs_is_not_an_agent_of_the_run(store: Store) -> None:
     await push(store, TENANT, [start("r-1"), audit("r-1", "rls:policies", "fail", "audit-rls")])
 
     assert [row.agent_id for row in await aggregate(store, TENANT)] == ["coder"]
@@ -223,19 +226,19 @@ async def test_an_auditor_that_only_signs_is_no_agent_of_the_run(store: Store) -
 # Windows
 
 
-async def test_settling_changes_no_view(store: Store) -> None:
+async def test_listing_changes_no_view(store: Store) -> None:
     for number in range(30):
         await push(store, TENANT, whole(f"r-{number}", at=NOON - number * 7 * HOUR), NOON - 9 * DAY)
     before = [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")]
 
-    await store.fleet_settle(since(NOON))
-    await store.fleet_settle(since(NOON))
+    await store.fleet_advance_spans(since(NOON))
+    await store.fleet_advance_spans(since(NOON))
 
     assert [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")] == before
     assert [row.run_count for rows in before for row in rows] == [4, 25, 30]
 
 
-async def test_a_run_in_flight_is_told_in_every_window(store: Store) -> None:
+async def test_a_run_in_flight_is_in_every_window(store: Store) -> None:
     await push(store, TENANT, [start("r-1", at=NOON - HOUR), start("r-2", at=NOON - 2 * DAY)])
 
     for window in ("7d", "all"):
@@ -246,21 +249,21 @@ async def test_a_run_in_flight_is_told_in_every_window(store: Store) -> None:
 # Retention
 
 
-async def test_runs_whose_last_push_is_long_ago_are_named_with_their_owner(store: Store) -> None:
+async def test_runs_without_a_recent_push_are_listed_with_their_owner(store: Store) -> None:
     await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
     await push(store, OTHER, whole("older"), now=NOON - 91 * DAY)
     await push(store, TENANT, whole("new", at=NOON - 900 * DAY))
 
-    aged = await store.fleet_aged("push", NOON - 90 * DAY, NOON - 7 * DAY, 10)
+    aged = await store.fleet_expired("push", NOON - 90 * DAY, NOON - 7 * DAY, 10)
 
     assert aged == [
         (OTHER, "older", NOON - 91 * DAY, None),
         (TENANT, "old", NOON - 90 * DAY, None),
     ]
-    assert await store.fleet_aged("host", NOON, NOON, 10) == []
+    assert await store.fleet_expired("host", NOON, NOON, 10) == []
 
 
-async def test_runs_that_expire_are_named_to_their_owner_alone(store: Store) -> None:
+async def test_expiring_runs_are_listed_for_their_owner_only(store: Store) -> None:
     await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
     await push(store, TENANT, whole("older"), now=NOON - 91 * DAY)
     await push(store, OTHER, whole("foreign"), now=NOON - 91 * DAY)
@@ -272,11 +275,11 @@ async def test_runs_that_expire_are_named_to_their_owner_alone(store: Store) -> 
     assert await store.fleet_expiring(TENANT, NOON, 1) == [("older", NOON - 91 * DAY)]
 
 
-async def test_a_run_that_is_pushed_again_does_not_expire(store: Store) -> None:
+async def test_a_run_that_gets_another_push_does_not_expire(store: Store) -> None:
     await push(store, TENANT, whole("old"), now=NOON - 90 * DAY)
     await push(store, OTHER, whole("old"), now=NOON - 90 * DAY)
 
-    await store.fleet_touch(TENANT, Touch(run_ids=("old", "unknown"), at=NOON))
+    await store.fleet_repeat_push(TENANT, RepeatedPush(run_ids=("old", "unknown"), at=NOON))
 
     assert await store.fleet_expiring(TENANT, NOON - DAY, 10) == []
     assert await store.fleet_expiring(OTHER, NOON - DAY, 10) == [("old", NOON - 90 * DAY)]
@@ -295,7 +298,7 @@ async def test_a_hidden_run_is_only_exported(store: Store) -> None:
     assert await store.fleet_size(TENANT) == 1
 
 
-async def test_a_hidden_run_can_be_pushed_again_but_takes_no_news(store: Store) -> None:
+async def test_a_hidden_run_accepts_repeated_lines_but_no_new_ones(store: Store) -> None:
     await push(store, TENANT, whole()[:2])
     await store.fleet_hide([(TENANT, "r-1")], NOON)
 
@@ -304,7 +307,7 @@ async def test_a_hidden_run_can_be_pushed_again_but_takes_no_news(store: Store) 
         await push(store, TENANT, whole())
 
 
-async def test_only_a_hidden_run_is_deleted_and_with_it_the_run_that_shows_it(
+async def test_only_a_hidden_run_is_deleted_together_with_its_observed_run(
     store: Store,
 ) -> None:
     await store.append(TENANT, [batch("kahn-1"), batch("kahn-2")])
@@ -324,7 +327,7 @@ async def test_only_a_hidden_run_is_deleted_and_with_it_the_run_that_shows_it(
 # Tenants
 
 
-async def test_tenants_see_nothing_of_each_other(store: Store) -> None:
+async def test_tenants_do_not_see_each_other_s_fleet(store: Store) -> None:
     await push(store, TENANT, whole())
     mine = [start("r-1", at=NOON + 5)]
     await push(store, OTHER, mine)
@@ -333,7 +336,7 @@ async def test_tenants_see_nothing_of_each_other(store: Store) -> None:
     assert await held_lines(store, TENANT, "r-1") == whole()
     assert [row.outcomes.unknown for row in await aggregate(store, OTHER)] == [1]
     assert await checkpoints(store, OTHER) == []
-    assert len((await store.fleet_held(OTHER, ["r-1"]))["r-1"].hashes) == 16
+    assert len((await store.fleet_stored_runs(OTHER, ["r-1"]))["r-1"].hashes) == 16
     await store.fleet_hide([(TENANT, "r-1")], NOON)
     assert [run.run_id for run in await store.fleet_runs(OTHER, None, 9)] == ["r-1"]
 
@@ -342,9 +345,9 @@ async def test_a_tenant_without_lines_has_an_empty_fleet(store: Store) -> None:
     assert await aggregate(store, TENANT, "24h") == []
     assert await checkpoints(store, TENANT, "7d") == []
     assert await store.fleet_size(TENANT) == 0
-    assert await store.fleet_held(TENANT, ["r-1"]) == {}
+    assert await store.fleet_stored_runs(TENANT, ["r-1"]) == {}
     assert await store.fleet_exported(TENANT, "", 9) == []
-    await store.fleet_settle(since(NOON))
+    await store.fleet_advance_spans(since(NOON))
 
 
 # Pages of totals
@@ -355,7 +358,7 @@ async def names(store: Store, page: TotalsPage) -> list[str]:
     return [each.agent_id for each in found]
 
 
-async def test_totals_are_read_page_by_page_the_busiest_agents_first(store: Store) -> None:
+async def test_agents_are_listed_page_by_page_busiest_first(store: Store) -> None:
     for place, agent_id in enumerate(["a", "b", "b", "c", "c", "c"]):
         await push(store, TENANT, whole(f"r-{place}", agent_id))
 
@@ -373,7 +376,7 @@ async def test_agents_that_failed_are_on_the_first_page_by_severity(store: Store
     assert await names(store, TotalsPage(limit=1, sort="severity")) == ["fails"]
 
 
-async def test_checkpoints_are_read_page_by_page_the_most_undecided_first(store: Store) -> None:
+async def test_checkpoints_are_listed_page_by_page_most_uncertain_first(store: Store) -> None:
     for place, (name, result) in enumerate(
         [("even", "pass"), ("even", "fail"), ("sure", "pass"), ("sure", "pass"), ("rare", "warn")]
     ):

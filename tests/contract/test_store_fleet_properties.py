@@ -7,23 +7,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.fleet import (
+from tests.support.fleet_rows import (
     DAY,
     HOUR,
     NOON,
     WINDOWS,
     aggregate,
-    aggregate_anew,
     audit,
     checkpoints,
-    checkpoints_anew,
     end,
+    expected_aggregate,
+    expected_checkpoints,
     held_lines,
     moved,
     push,
     start,
 )
-from wopr.fleet.windows import since
+from wopr.kahn.statistics import since
 from wopr.store.port import Store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
@@ -43,7 +43,7 @@ _agents = st.sampled_from(["coder", "reviewer"])
 
 @st.composite
 def _logs(draw: st.DrawFn) -> dict[str, list[bytes]]:
-    """A few runs of one or two agents, some without an end, some touched after it."""
+    """Return some runs of one or two agents, some without an end, some with lines after it."""
     runs: dict[str, list[bytes]] = {}
     for number in range(draw(st.integers(1, 6))):
         run_id = f"run-{number}"
@@ -82,7 +82,7 @@ def _agent_lines(draw: st.DrawFn, run_id: str, agent_id: str) -> list[bytes]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(logs=_logs(), seed=st.integers(0, 2**32))
-async def test_however_lines_come_in_the_views_are_those_of_all_lines(
+async def test_views_built_in_any_order_equal_those_of_all_lines(
     store: Store, logs: dict[str, list[bytes]], seed: int
 ) -> None:
     tenant = f"tenant-{next(_tenants)}"
@@ -92,7 +92,7 @@ async def test_however_lines_come_in_the_views_are_those_of_all_lines(
     while any(sent[run_id] < len(lines) for run_id, lines in logs.items()):
         pushed: list[bytes] = []
         for run_id, lines in logs.items():
-            # Some of what was sent before, and then some more.
+            # Some of the earlier lines, and then some more.
             first = randint(0, sent[run_id])
             last = min(len(lines), sent[run_id] + randint(0, 3))
             pushed += lines[first:last]
@@ -100,16 +100,16 @@ async def test_however_lines_come_in_the_views_are_those_of_all_lines(
         clock += randint(0, DAY)
         await push(store, tenant, pushed, clock)
         if randint(0, 3) == 0:
-            await store.fleet_settle(since(clock))
+            await store.fleet_advance_spans(since(clock))
 
     for run_id, lines in logs.items():
         assert await held_lines(store, tenant, run_id) == lines
     for now in (NOON - 2 * DAY, NOON, clock, clock + 7 * DAY):
         for window in WINDOWS:
             found = await aggregate(store, tenant, window, now)
-            assert found == aggregate_anew(logs, window, now)
+            assert found == expected_aggregate(logs, window, now)
             audits = await checkpoints(store, tenant, window, now)
-            assert audits == checkpoints_anew(logs, window, now)
+            assert audits == expected_checkpoints(logs, window, now)
 
 
 @settings(
@@ -130,8 +130,8 @@ async def test_a_hidden_run_is_in_no_view(
 
     left = {run_id: lines for run_id, lines in logs.items() if run_id not in gone}
     for window in WINDOWS:
-        assert await aggregate(store, tenant, window) == aggregate_anew(left, window, NOON)
-        assert await checkpoints(store, tenant, window) == checkpoints_anew(left, window, NOON)
+        assert await aggregate(store, tenant, window) == expected_aggregate(left, window, NOON)
+        assert await checkpoints(store, tenant, window) == expected_checkpoints(left, window, NOON)
     assert await store.fleet_size(tenant) == len(left)
     for run_id, lines in logs.items():
         assert await held_lines(store, tenant, run_id) == lines

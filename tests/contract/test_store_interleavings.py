@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.contract.builders import TENANT, batch
+from tests.support.rows import TENANT, batch
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.port import Store
 
@@ -22,7 +22,7 @@ _steps = st.lists(
 
 
 class Appender:
-    """Appends where it believes the log ends, and looks again only after it lost."""
+    """Append at the assumed end of the log, and read it again only after a conflict."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -48,7 +48,7 @@ class Appender:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(rounds=st.lists(_steps, min_size=1, max_size=4))
-async def test_any_interleaving_of_appends_gives_logs_without_gaps(
+async def test_every_interleaving_of_appends_gives_logs_without_gaps(
     store: Store, rounds: list[list[tuple[int, int, int]]]
 ) -> None:
     example = next(_examples)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import (
+from tests.support.rows import (
     OTHER,
     T0,
     TENANT,
@@ -16,14 +16,14 @@ from tests.contract.builders import (
     workflow,
 )
 from wopr.protocol.errors import SequenceTaken
-from wopr.store.port import Batch, RunFilter, Store, Wish
+from wopr.store.port import Batch, PendingCommand, RunFilter, Store
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def shared(store: Store) -> Store:
-    """A store in which one tenant has one of everything."""
+    """Return a store in which one tenant has one row of everything."""
     await store.append(
         TENANT,
         [
@@ -31,7 +31,7 @@ async def shared(store: Store) -> Store:
                 tags=("blue",),
                 parent_run_id="parent",
                 artifacts=[artifact()],
-                remember=answer(),
+                idempotency=answer(),
             )
         ],
     )
@@ -41,7 +41,7 @@ async def shared(store: Store) -> Store:
     return store
 
 
-async def test_a_foreign_run_cannot_be_read(shared: Store) -> None:
+async def test_another_tenant_s_run_cannot_be_read(shared: Store) -> None:
     assert await shared.run(OTHER, "run-1") is None
     assert await shared.load(OTHER, ["run-1"], 5) == []
     assert await shared.read(OTHER, "run-1") == []
@@ -61,37 +61,37 @@ async def test_a_foreign_run_cannot_be_read(shared: Store) -> None:
         RunFilter(parent_run_id="parent", tag="blue"),
     ],
 )
-async def test_a_foreign_run_is_not_listed(shared: Store, where: RunFilter) -> None:
+async def test_another_tenant_s_run_is_not_listed(shared: Store, where: RunFilter) -> None:
     assert len((await shared.runs(TENANT, where, None, 10)).runs) == 1
     assert (await shared.runs(OTHER, where, None, 10)).runs == ()
 
 
 @pytest.mark.parametrize("first", [0, 1])
-async def test_a_foreign_run_cannot_be_appended_to(shared: Store, first: int) -> None:
+async def test_another_tenant_s_run_cannot_be_appended_to(shared: Store, first: int) -> None:
     with pytest.raises(SequenceTaken):
         await shared.append(OTHER, [batch(first=first, mark="foreign")])
 
     assert await log(shared) == [b"0"]
 
 
-async def test_a_foreign_run_can_be_neither_woken_nor_wished_on(shared: Store) -> None:
+async def test_another_tenant_s_run_can_be_neither_woken_nor_commanded(shared: Store) -> None:
     step = batch("theirs", wakes=["run-1"])
     wishing = Batch(
         run=step.run,
         first=0,
         events=step.events,
         wakes=step.wakes,
-        wishes=(Wish(run_id="run-1", body=b"cancel"),),
+        commands=(PendingCommand(run_id="run-1", body=b"cancel"),),
     )
 
     await shared.append(OTHER, [wishing])
 
-    assert not await shared.set_wish(OTHER, "run-1", b"cancel", T0)
+    assert not await shared.set_pending_command(OTHER, "run-1", b"cancel", T0)
     row = await found(shared)
-    assert (row.wish, row.wake_at) == (None, None)
+    assert (row.pending_command, row.wake_at) == (None, None)
 
 
-async def test_a_foreign_workflow_is_unknown_and_its_name_is_free(shared: Store) -> None:
+async def test_another_tenant_s_workflow_is_unknown_and_its_name_is_free(shared: Store) -> None:
     assert await shared.workflow(OTHER, "greet", None) is None
     assert await shared.workflow(OTHER, "greet", "1") is None
     assert await shared.workflows(OTHER, None, 10) == []
@@ -104,21 +104,21 @@ async def test_a_foreign_workflow_is_unknown_and_its_name_is_free(shared: Store)
     assert await shared.workflow(TENANT, "greet", None) == workflow()
 
 
-async def test_foreign_keys_are_not_listed(shared: Store) -> None:
+async def test_another_tenant_s_keys_are_not_listed(shared: Store) -> None:
     assert await shared.keys(OTHER) == []
 
 
-async def test_a_foreign_answer_is_unknown_and_its_key_is_free(shared: Store) -> None:
-    assert await shared.answer(OTHER, b"k") is None
+async def test_another_tenant_s_response_is_unknown_and_its_key_is_free(shared: Store) -> None:
+    assert await shared.idempotency_record(OTHER, b"k") is None
 
-    await shared.remember(OTHER, answer(body=b"theirs"))
-    await shared.append(OTHER, [batch("theirs", remember=answer(b"k2"))])
+    await shared.put_idempotency_record(OTHER, answer(body=b"theirs"))
+    await shared.append(OTHER, [batch("theirs", idempotency=answer(b"k2"))])
 
-    assert await shared.answer(TENANT, b"k") == answer()
-    assert await shared.answer(TENANT, b"k2") is None
+    assert await shared.idempotency_record(TENANT, b"k") == answer()
+    assert await shared.idempotency_record(TENANT, b"k2") is None
 
 
-async def test_a_foreign_invocation_can_be_neither_seen_nor_settled(shared: Store) -> None:
+async def test_another_tenant_s_invocation_can_be_neither_read_nor_settled(shared: Store) -> None:
     await shared.settle(OTHER, "i-1", "succeeded", b"theirs")
 
     assert await shared.claim(OTHER, invocation(run_id="theirs")) == invocation(run_id="theirs")

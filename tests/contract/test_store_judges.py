@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
-from tests.contract.feedback import annotation, judge, pending
+from tests.support.feedback_rows import annotation, judge, pending
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.protocol.errors import NotFound
 from wopr.store.open import open_store
 from wopr.store.port import Store
@@ -19,7 +19,7 @@ async def states(store: Store, judge_id: str = "j-1") -> dict[str, str]:
     return {row.run_id: row.state for row in rows}
 
 
-async def test_a_judge_is_kept_with_its_runs_in_order(store: Store) -> None:
+async def test_a_judge_is_stored_with_its_runs_in_order(store: Store) -> None:
     await store.put_judge(TENANT, judge(), pending("c", "a", "b", "a"))
 
     rows = await store.judged(TENANT, "j-1", -1, 10)
@@ -31,7 +31,7 @@ async def test_a_judge_is_kept_with_its_runs_in_order(store: Store) -> None:
     assert await store.judged(OTHER, "j-1", -1, 10) == []
 
 
-async def test_open_judges_are_found_across_tenants_until_they_are_done(store: Store) -> None:
+async def test_open_judges_are_found_across_tenants(store: Store) -> None:
     await store.put_judge(TENANT, judge("j-2", T0 + 1), pending("a"))
     await store.put_judge(OTHER, judge("j-1", T0), pending("b"))
     await store.put_judge(TENANT, replace(judge("j-3"), is_done=True), [])
@@ -42,11 +42,11 @@ async def test_open_judges_are_found_across_tenants_until_they_are_done(store: S
     assert await store.open_judges(10) == [(OTHER, "j-1")]
 
 
-async def test_runs_are_found_by_state_and_counted(store: Store) -> None:
+async def test_items_are_found_by_state_and_counted(store: Store) -> None:
     await store.put_judge(TENANT, judge(), pending("a", "b", "c"))
 
     moved = JudgedRow(run_id="b", state="running", judge_run_id="judging")
-    assert await store.move_judged(TENANT, "j-1", moved)
+    assert await store.set_judged_state(TENANT, "j-1", moved)
 
     [running] = await store.judged(TENANT, "j-1", -1, 10, "running")
     assert (running.run_id, running.judge_run_id) == ("b", "judging")
@@ -59,8 +59,8 @@ async def test_a_run_is_settled_once_and_its_annotation_stored_with_it(store: St
     await store.put_judge(TENANT, judge(), pending("run-1"))
     done = JudgedRow(run_id="run-1", state="annotated", annotation_id="ann-1")
 
-    assert await store.move_judged(TENANT, "j-1", done, annotation())
-    assert not await store.move_judged(TENANT, "j-1", done, annotation("ann-2"))
+    assert await store.set_judged_state(TENANT, "j-1", done, annotation())
+    assert not await store.set_judged_state(TENANT, "j-1", done, annotation("ann-2"))
 
     rows = await store.annotations(TENANT, "run-1", None, 10)
     assert [row.annotation_id for row in rows] == ["ann-1"]
@@ -69,34 +69,34 @@ async def test_a_run_is_settled_once_and_its_annotation_stored_with_it(store: St
 async def test_another_tenant_cannot_settle_a_run(store: Store) -> None:
     await store.put_judge(TENANT, judge(), pending("run-1"))
 
-    assert not await store.move_judged(OTHER, "j-1", JudgedRow(run_id="run-1", state="failed"))
+    assert not await store.set_judged_state(OTHER, "j-1", JudgedRow(run_id="run-1", state="failed"))
 
     assert await states(store) == {"run-1": "pending"}
 
 
-async def test_a_run_that_is_gone_takes_no_annotation(store: Store) -> None:
+async def test_a_deleted_run_accepts_no_annotation(store: Store) -> None:
     await store.put_judge(TENANT, judge(), pending("run-1"))
 
     with pytest.raises(NotFound):
-        await store.move_judged(
+        await store.set_judged_state(
             TENANT, "j-1", JudgedRow(run_id="run-1", state="annotated"), annotation()
         )
 
     assert await states(store) == {"run-1": "pending"}
 
 
-async def test_an_expired_run_leaves_its_judges(store: Store) -> None:
+async def test_an_expired_run_is_removed_from_its_judges(store: Store) -> None:
     await store.append(TENANT, [ended("old", first=0, at=T0), batch("open")])
     await store.put_judge(TENANT, judge(), pending("old", "open"))
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
 
     assert await states(store) == {"open": "pending"}
 
 
-async def test_what_a_judge_has_done_survives_a_restart(store: Store, store_url: str) -> None:
+async def test_the_work_of_a_judge_survives_a_restart(store: Store, store_url: str) -> None:
     await store.put_judge(TENANT, judge(), pending("a", "b"))
-    await store.move_judged(TENANT, "j-1", JudgedRow(run_id="a", state="failed", reason="no"))
+    await store.set_judged_state(TENANT, "j-1", JudgedRow(run_id="a", state="failed", reason="no"))
     await store.close()
 
     again = await open_store(store_url)

@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from tests.contract import appending
-from tests.contract.builders import (
+from tests.support.rows import (
     TENANT,
     answer,
     artifact,
@@ -28,8 +28,8 @@ from wopr.store.port import Store
 pytestmark = pytest.mark.anyio
 
 
-async def test_everything_is_there_after_a_restart(store: Store, store_url: str) -> None:
-    await store.append(TENANT, [batch(tags=("t",), artifacts=[artifact()], remember=answer())])
+async def test_all_data_survives_a_restart(store: Store, store_url: str) -> None:
+    await store.append(TENANT, [batch(tags=("t",), artifacts=[artifact()], idempotency=answer())])
     await store.put_workflow(TENANT, workflow())
     await store.put_key(key())
     await store.claim(TENANT, invocation())
@@ -41,14 +41,14 @@ async def test_everything_is_there_after_a_restart(store: Store, store_url: str)
     assert await again.run(TENANT, "run-1") == before
     assert await log(again) == [b"0"]
     assert await again.artifact(TENANT, "run-1", "a-1") == artifact()
-    assert await again.answer(TENANT, b"k") == answer()
+    assert await again.idempotency_record(TENANT, b"k") == answer()
     assert await again.workflow(TENANT, "greet", None) == workflow()
     assert await again.keys() == [key()]
     await again.append(TENANT, [ended()])
     await again.close()
 
 
-async def test_closing_finishes_what_is_queued(store: Store, store_url: str) -> None:
+async def test_closing_finishes_queued_writes(store: Store, store_url: str) -> None:
     async with anyio.create_task_group() as tasks:
         for n in range(600):
             tasks.start_soon(store.append, TENANT, [batch(f"run-{n:03}")])
@@ -60,7 +60,7 @@ async def test_closing_finishes_what_is_queued(store: Store, store_url: str) -> 
     await again.close()
 
 
-async def test_a_closed_store_is_not_available(store: Store) -> None:
+async def test_a_closed_store_is_unavailable(store: Store) -> None:
     await store.close()
 
     with pytest.raises(Unavailable):
@@ -81,7 +81,7 @@ async def test_a_working_store_is_ready(store: Store) -> None:
     await store.ready()
 
 
-async def test_a_caller_that_stops_waiting_does_not_stop_the_writer(store: Store) -> None:
+async def test_a_cancelled_call_does_not_stop_the_writer(store: Store) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
         await store.append(TENANT, [batch()])
@@ -92,7 +92,7 @@ async def test_a_caller_that_stops_waiting_does_not_stop_the_writer(store: Store
 
 
 def killed_after(count: int, url: str) -> list[bytes]:
-    """Let a process append until it has acknowledged so many, kill it; answer what it printed."""
+    """Kill a process after so many acknowledged appends, and return its output."""
     root = Path(__file__).parents[2]
     with subprocess.Popen(
         [sys.executable, "-m", appending.__name__, url], stdout=subprocess.PIPE, cwd=root
@@ -120,18 +120,19 @@ async def test_every_acknowledged_append_survives_a_kill(store_url: str) -> None
 
 
 @pytest.mark.parametrize(
-    "url", ["", "wopr.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "mysql://u:pw@h/d"]
+    "url",
+    ["", "wopr.db", "sqlite://", "sqlite:///", "sqlite:///:memory:", "mysql://u:hidden-word@h/d"],
 )
-async def test_a_url_that_names_no_store_is_refused_without_repeating_it(url: str) -> None:
+async def test_an_invalid_store_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(Refused) as refused:
         await open_store(url)
 
     assert refused.value.details == {"field": "db"}
     assert "sqlite:////absolute/path" in refused.value.message
-    assert "pw" not in refused.value.message
+    assert "hidden-word" not in refused.value.message
 
 
-async def test_a_relative_path_is_taken_from_the_working_directory(
+async def test_a_relative_path_is_resolved_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

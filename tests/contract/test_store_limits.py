@@ -5,7 +5,7 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from tests.contract.builders import OTHER, TENANT, batch, ended
+from tests.support.rows import OTHER, TENANT, batch, ended
 from wopr.protocol.errors import DescendantLimit, QuotaExceeded
 from wopr.store.port import Batch, Store
 from wopr.store.port.runs import CreationLimits
@@ -93,7 +93,7 @@ async def test_descendants_are_counted_on_the_row_of_the_root(store: Store) -> N
     assert grandchild.root_run_id == "run-1"
 
 
-async def test_of_many_children_that_are_created_at_once_no_more_than_the_limit_are(
+async def test_children_created_at_once_do_not_exceed_the_limit(
     store: Store,
 ) -> None:
     await store.append(TENANT, [batch("run-1")])

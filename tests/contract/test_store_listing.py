@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tests.contract.builders import T0, TENANT, batch, ended
+from tests.support.rows import T0, TENANT, batch, ended
 from wopr.store.port import RunFilter, RunRow, Store
 
 pytestmark = pytest.mark.anyio
@@ -14,7 +14,7 @@ STATUSES = ("running", "paused", "completed")
 
 @pytest.fixture
 async def full(store: Store) -> Store:
-    """Runs in every mix of status, workflow, tag and parent, four to a millisecond."""
+    """Return a store with runs in every mix of status, workflow, tag and parent."""
     kinds = product(STATUSES, ("greet", "part"), (("blue",), ("blue", "red"), ()), ("parent", None))
     batches = [
         batch(
@@ -54,7 +54,7 @@ def matches(row: RunRow, where: RunFilter) -> bool:
     )
 
 
-async def test_pages_hold_every_run_once_newest_first(full: Store) -> None:
+async def test_the_pages_contain_every_run_once_newest_first(full: Store) -> None:
     listed = [row for page in await pages(full, RunFilter(), 5) for row in page]
 
     keys = [(row.created_at, row.run_id) for row in listed]
@@ -62,7 +62,7 @@ async def test_pages_hold_every_run_once_newest_first(full: Store) -> None:
     assert keys == sorted(set(keys), reverse=True)
 
 
-async def test_every_filter_works_with_every_other(full: Store) -> None:
+async def test_every_filter_can_be_combined_with_every_other(full: Store) -> None:
     everything = [row for page in await pages(full, RunFilter(), 100) for row in page]
     combinations = product(
         ((), ("running",), ("completed", "paused"), ("paused", "paused")),
@@ -86,19 +86,19 @@ async def test_every_filter_works_with_every_other(full: Store) -> None:
         assert listed == [row for row in everything if matches(row, where)], where
 
 
-async def test_a_page_is_as_long_as_asked_and_the_last_one_says_so(full: Store) -> None:
+async def test_a_page_has_the_requested_length_and_the_last_one_is_marked(full: Store) -> None:
     listed = await pages(full, RunFilter(), 12)
 
     assert [len(page) for page in listed] == [12, 12, 12]
 
 
-async def test_an_empty_answer_has_no_next_page(full: Store) -> None:
+async def test_an_empty_page_has_no_next_page(full: Store) -> None:
     page = await full.runs(TENANT, RunFilter(workflow_id="unknown"), None, 10)
 
     assert (page.runs, page.next_after) == ((), None)
 
 
-async def test_a_page_goes_on_below_its_key_even_above_the_time_filter(full: Store) -> None:
+async def test_a_page_continues_below_its_key_even_above_the_time_filter(full: Store) -> None:
     where = RunFilter(created_before=T0 + 1)
 
     page = await full.runs(TENANT, where, (T0 + 8, "run-33"), 10)
@@ -106,7 +106,7 @@ async def test_a_page_goes_on_below_its_key_even_above_the_time_filter(full: Sto
     assert [row.run_id for row in page.runs] == ["run-03", "run-02", "run-01", "run-00"]
 
 
-async def test_new_runs_do_not_disturb_a_listing_under_way(full: Store) -> None:
+async def test_new_runs_do_not_change_the_following_pages(full: Store) -> None:
     first = await full.runs(TENANT, RunFilter(), None, 20)
     await full.append(TENANT, [batch("run-99", created_at=T0 + 99)])
 
@@ -115,7 +115,7 @@ async def test_new_runs_do_not_disturb_a_listing_under_way(full: Store) -> None:
     assert [row.run_id for row in second.runs] == [f"run-{n:02}" for n in range(15, -1, -1)]
 
 
-async def test_a_run_is_listed_under_its_present_status_only(store: Store) -> None:
+async def test_a_run_is_listed_under_its_current_status_only(store: Store) -> None:
     await store.append(TENANT, [batch()])
 
     await store.append(TENANT, [ended()])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, memory
+from tests.support.rows import OTHER, T0, TENANT, batch, memory
 from wopr.protocol.errors import Refused
 from wopr.store.port import Store
 
@@ -26,7 +26,7 @@ async def test_an_entry_is_read_as_it_was_written(store: Store) -> None:
     assert await store.memory(TENANT, "notes", "m-2", T0) is None
 
 
-async def test_entries_come_newest_first_and_no_more_than_asked(store: Store) -> None:
+async def test_entries_are_listed_newest_first_up_to_the_requested_number(store: Store) -> None:
     for n, at in enumerate((T0, T0 + 2, T0 + 1, T0 + 2)):
         await store.put_memory(TENANT, memory(f"m-{n}", at=at))
     await store.put_memory(TENANT, memory("elsewhere", "other-notes"))
@@ -46,7 +46,7 @@ async def test_a_tag_selects_the_entries_that_have_it(store: Store) -> None:
     assert await ids(store, tag="\ud800") == []
 
 
-async def test_an_expired_entry_is_never_seen(store: Store) -> None:
+async def test_an_expired_entry_is_never_read(store: Store) -> None:
     await store.put_memory(TENANT, memory("old", tags=("t",), expires_at=T0 + 10))
     await store.put_memory(TENANT, memory("new", tags=("t",), expires_at=T0 + 11))
 
@@ -57,13 +57,13 @@ async def test_an_expired_entry_is_never_seen(store: Store) -> None:
     assert await store.memory(TENANT, "notes", "new", T0 + 10) is not None
 
 
-async def test_an_entry_may_be_written_after_its_time(store: Store) -> None:
+async def test_an_already_expired_entry_can_be_written(store: Store) -> None:
     assert await store.put_memory(TENANT, memory(expires_at=T0 - 1))
 
     assert await ids(store, now=T0) == []
 
 
-async def test_a_run_sees_what_was_there_at_its_start_and_its_own(store: Store) -> None:
+async def test_a_run_sees_entries_from_before_its_start_and_its_own(store: Store) -> None:
     await store.put_memory(TENANT, memory("before", at=T0, run_id="other", tags=("t",)))
     await store.put_memory(TENANT, memory("during", at=T0 + 2, run_id="other", tags=("t",)))
     await store.put_memory(TENANT, memory("own", at=T0 + 3, run_id="mine", tags=("t",)))
@@ -74,7 +74,7 @@ async def test_a_run_sees_what_was_there_at_its_start_and_its_own(store: Store) 
     assert await ids(store) == ["own", "during", "before"]
 
 
-async def test_a_run_sees_what_the_runs_below_it_wrote_once_they_have_completed(
+async def test_a_run_sees_entries_of_its_descendants_once_they_completed(
     store: Store,
 ) -> None:
     family = {
@@ -100,7 +100,7 @@ async def test_a_run_sees_what_the_runs_below_it_wrote_once_they_have_completed(
     ]
 
 
-async def test_the_runs_below_a_run_are_those_of_its_tenant(store: Store) -> None:
+async def test_the_descendants_of_a_run_belong_to_its_tenant(store: Store) -> None:
     row = batch("child", parent_run_id="mine", status="completed", ended_at=T0, wake_at=None)
     await store.append(OTHER, [row])
     await store.put_memory(TENANT, memory(at=T0 + 2, run_id="child"))
@@ -108,7 +108,7 @@ async def test_the_runs_below_a_run_are_those_of_its_tenant(store: Store) -> Non
     assert await ids(store, visible_to_run="mine", run_started_at=T0) == []
 
 
-async def test_one_entry_obeys_the_same_rule(store: Store) -> None:
+async def test_one_entry_has_the_same_visibility_rule(store: Store) -> None:
     await store.put_memory(TENANT, memory(at=T0 + 2, run_id="other"))
 
     hidden = await store.memory(
@@ -122,7 +122,7 @@ async def test_one_entry_obeys_the_same_rule(store: Store) -> None:
     assert shown == memory(at=T0 + 2, run_id="other")
 
 
-async def test_the_first_entry_under_an_id_stays(store: Store) -> None:
+async def test_the_first_entry_under_an_id_is_kept(store: Store) -> None:
     await store.put_memory(TENANT, memory(content="first", tags=("a",)))
 
     assert not await store.put_memory(TENANT, memory(content="second", at=T0 + 1, tags=("b",)))
@@ -140,36 +140,36 @@ async def test_the_id_of_an_expired_entry_is_free_again(store: Store) -> None:
     assert await ids(store, tag="b") == ["m-1"]
 
 
-async def test_what_has_expired_is_deleted_and_the_rest_stays(store: Store) -> None:
+async def test_expired_entries_are_deleted_and_the_rest_stays(store: Store) -> None:
     for n in range(3):
         await store.put_memory(TENANT, memory(f"m-{n}", tags=("t",), expires_at=T0 + n))
     await store.put_memory(OTHER, memory(expires_at=T0))
     await store.put_memory(TENANT, memory("for ever", at=T0 - 9))
 
-    await store.forget_memories(T0 + 2)
+    await store.delete_expired_memories(T0 + 2)
 
-    # Before its time, only what is deleted is missing.
+    # Before that time, only the deleted entries are missing.
     assert await ids(store, now=0) == ["m-2", "for ever"]
     assert await ids(store, OTHER, now=0) == []
     assert await ids(store, now=0, tag="t") == ["m-2"]
 
 
-async def test_any_number_of_entries_is_deleted_at_once(store: Store) -> None:
+async def test_any_number_of_entries_is_deleted_in_one_call(store: Store) -> None:
     for n in range(600):
         await store.put_memory(TENANT, memory(f"m-{n}", expires_at=T0))
 
-    await store.forget_memories(T0 + 1)
+    await store.delete_expired_memories(T0 + 1)
 
     assert await ids(store, now=0, limit=1000) == []
 
 
 @pytest.mark.parametrize("ref", UNREADABLE)
-async def test_a_malformed_reference_reads_as_empty(store: Store, ref: str) -> None:
+async def test_an_invalid_reference_reads_as_empty(store: Store, ref: str) -> None:
     assert await ids(store, ref=ref) == []
     assert await store.memory(TENANT, ref, "m-1", T0) is None
 
 
-async def test_a_malformed_id_reads_as_absent(store: Store) -> None:
+async def test_an_invalid_id_reads_as_absent(store: Store) -> None:
     for memory_id in ("", "x" * 1501, "\x00", "\udfff"):
         assert await store.memory(TENANT, "notes", memory_id, T0) is None
 
@@ -185,7 +185,7 @@ async def test_a_malformed_id_reads_as_absent(store: Store) -> None:
         ({"content": "\ud800"}, "content"),
     ],
 )
-async def test_what_could_not_be_read_again_is_not_written(
+async def test_an_unreadable_entry_is_not_written(
     store: Store, changes: dict[str, object], field: str
 ) -> None:
     with pytest.raises(Refused) as refused:
@@ -194,7 +194,7 @@ async def test_what_could_not_be_read_again_is_not_written(
     assert refused.value.details == {"field": field}
 
 
-async def test_a_foreign_memory_reads_as_empty_and_its_names_are_free(store: Store) -> None:
+async def test_another_tenant_s_memory_reads_as_empty_and_its_names_are_free(store: Store) -> None:
     await store.put_memory(TENANT, memory(tags=("t",)))
 
     assert await ids(store, OTHER) == []

@@ -1,4 +1,4 @@
-"""Which runs the fleet has not been told of, and whose it is to forget an observed one."""
+"""The queue of runs to project into the fleet, and the retention of observed runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
-from tests.contract.feedback import annotation
+from tests.support.feedback_rows import annotation
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.store.port import Batch, Store
-from wopr.store.port.projections import Unprojected
+from wopr.store.port.fleet import Unprojected
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ async def waiting(store: Store) -> list[tuple[str, str]]:
     return [(each.tenant, each.run_id) for each in await store.unprojected(0, 100)]
 
 
-async def test_a_run_with_news_waits_until_it_was_projected(store: Store) -> None:
+async def test_a_changed_run_is_queued_until_it_was_projected(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a")), batch("b")])
     await store.append(OTHER, [telling(batch("c"))])
 
@@ -33,7 +33,7 @@ async def test_a_run_with_news_waits_until_it_was_projected(store: Store) -> Non
     assert await waiting(store) == [(OTHER, "c")]
 
 
-async def test_news_that_come_while_a_run_is_projected_are_not_lost(store: Store) -> None:
+async def test_changes_during_a_projection_are_not_lost(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
     found = await store.unprojected(0, 100)
     await store.append(TENANT, [telling(batch("a", 1))])
@@ -43,7 +43,7 @@ async def test_news_that_come_while_a_run_is_projected_are_not_lost(store: Store
     assert await waiting(store) == [(TENANT, "a")]
 
 
-async def test_a_run_that_has_news_again_goes_behind_the_others(store: Store) -> None:
+async def test_a_run_that_changes_again_moves_to_the_end_of_the_queue(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a")), telling(batch("b"))])
 
     await store.append(TENANT, [telling(batch("a", 1))])
@@ -51,7 +51,7 @@ async def test_a_run_that_has_news_again_goes_behind_the_others(store: Store) ->
     assert await waiting(store) == [(TENANT, "b"), (TENANT, "a")]
 
 
-async def test_a_place_is_not_given_twice(store: Store) -> None:
+async def test_a_place_in_the_queue_is_used_once(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
     before = await store.unprojected(0, 100)
     await store.projected(before)
@@ -62,7 +62,7 @@ async def test_a_place_is_not_given_twice(store: Store) -> None:
     assert await waiting(store) == [(TENANT, "a")]
 
 
-async def test_pages_go_on_behind_a_place(store: Store) -> None:
+async def test_pages_continue_after_a_position(store: Store) -> None:
     await store.append(TENANT, [telling(batch(name)) for name in "abc"])
     first = await store.unprojected(0, 2)
 
@@ -71,7 +71,7 @@ async def test_pages_go_on_behind_a_place(store: Store) -> None:
     assert [each.run_id for each in (*first, *rest)] == ["a", "b", "c"]
 
 
-async def test_an_annotation_is_news_of_its_run(store: Store) -> None:
+async def test_an_annotation_marks_its_run_as_changed(store: Store) -> None:
     await store.append(TENANT, [batch("a")])
 
     await store.put_annotation(TENANT, annotation(run_id="a"))
@@ -79,7 +79,7 @@ async def test_an_annotation_is_news_of_its_run(store: Store) -> None:
     assert await waiting(store) == [(TENANT, "a")]
 
 
-async def test_an_entry_of_another_tenant_is_not_taken_out(store: Store) -> None:
+async def test_an_entry_of_another_tenant_is_not_removed(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
     [entry] = await store.unprojected(0, 100)
 
@@ -88,7 +88,7 @@ async def test_an_entry_of_another_tenant_is_not_taken_out(store: Store) -> None
     assert await waiting(store) == [(TENANT, "a")]
 
 
-async def test_annotations_of_a_batch_are_kept_with_its_events(store: Store) -> None:
+async def test_annotations_of_a_batch_are_stored_with_its_events(store: Store) -> None:
     await store.append(TENANT, [replace(batch("a"), annotations=(annotation(run_id="a"),))])
 
     [kept] = await store.annotations(TENANT, "a", None, 10)
@@ -97,11 +97,11 @@ async def test_annotations_of_a_batch_are_kept_with_its_events(store: Store) -> 
     assert await waiting(store) == []
 
 
-async def test_retention_of_runs_leaves_observed_ones_to_the_fleet(store: Store) -> None:
+async def test_retention_of_runs_does_not_delete_observed_ones(store: Store) -> None:
     for name in ("own", "kahn-seen"):
         await store.append(TENANT, [batch(name), ended(name)])
 
-    removed = await store.expire(T0 + 1000, 10)
+    removed = await store.delete_expired_runs(T0 + 1000, 10)
 
     assert removed == 1
     assert await store.run(TENANT, "own") is None

@@ -3,8 +3,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
-from tests.contract.feedback import queue, review, totals, window
+from tests.support.feedback_rows import queue, review, totals, window
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.protocol.errors import Conflict, NotFound
 from wopr.store.port import Store
 
@@ -16,7 +16,7 @@ MINUTE = 60_000
 async def take(
     store: Store, reviewer: str, *, now: int = T0, queue_id: str = "q-1", tenant: str = TENANT
 ) -> str | None:
-    return await store.take_queue_item(tenant, queue_id, reviewer, now=now, until=now + 30 * MINUTE)
+    return await store.lock_queue_item(tenant, queue_id, reviewer, now=now, until=now + 30 * MINUTE)
 
 
 async def opened(store: Store, *run_ids: str, overlap: int = 1) -> None:
@@ -37,7 +37,7 @@ async def test_queues_are_listed_newest_first_and_by_tenant(store: Store) -> Non
     assert await store.queue(OTHER, "q-0") is None
 
 
-async def test_runs_are_handed_out_in_order_and_each_to_one_reviewer(store: Store) -> None:
+async def test_runs_are_assigned_in_order_each_to_one_reviewer(store: Store) -> None:
     await opened(store, "run-1", "run-2")
 
     assert [await take(store, name) for name in ("ann", "bob", "eve")] == ["run-1", "run-2", None]
@@ -49,7 +49,7 @@ async def test_a_reviewer_who_holds_a_run_gets_it_again(store: Store) -> None:
     assert [await take(store, "ann"), await take(store, "ann", now=T0 + MINUTE)] == ["run-1"] * 2
 
 
-async def test_a_lock_that_ran_out_lets_others_in(store: Store) -> None:
+async def test_an_expired_lock_admits_other_reviewers(store: Store) -> None:
     await opened(store, "run-1")
     await take(store, "ann")
 
@@ -57,7 +57,7 @@ async def test_a_lock_that_ran_out_lets_others_in(store: Store) -> None:
     assert await take(store, "bob", now=T0 + 31 * MINUTE) == "run-1"
 
 
-async def test_two_reviewers_who_ask_at_once_get_two_runs(store: Store) -> None:
+async def test_two_concurrent_reviewers_get_two_runs(store: Store) -> None:
     await opened(store, *(f"run-{n}" for n in range(20)))
     taken: list[str | None] = []
 
@@ -71,7 +71,7 @@ async def test_two_reviewers_who_ask_at_once_get_two_runs(store: Store) -> None:
     assert sorted(map(str, taken)) == sorted(f"run-{n}" for n in range(20))
 
 
-async def test_a_queue_takes_no_runs_of_another_tenant_and_none_twice(store: Store) -> None:
+async def test_a_queue_accepts_no_runs_of_another_tenant_and_none_twice(store: Store) -> None:
     await store.append(OTHER, [batch("foreign")])
     await opened(store, "run-1")
 
@@ -81,7 +81,7 @@ async def test_a_queue_takes_no_runs_of_another_tenant_and_none_twice(store: Sto
     assert (await store.review_counts(TENANT, "q-1", T0)).items == 1
 
 
-async def test_no_more_runs_are_added_than_there_is_room_for(store: Store) -> None:
+async def test_no_more_runs_are_added_than_the_queue_can_hold(store: Store) -> None:
     await opened(store, "run-1")
     await store.append(TENANT, [batch(f"more-{n}") for n in range(3)])
 
@@ -93,7 +93,7 @@ async def test_no_more_runs_are_added_than_there_is_room_for(store: Store) -> No
     assert (await store.review_counts(TENANT, "q-1", T0)).items == 3
 
 
-async def test_a_review_keeps_its_annotations_and_ends_the_run(store: Store) -> None:
+async def test_a_review_stores_its_annotations_and_completes_the_run(store: Store) -> None:
     await opened(store, "run-1")
     await take(store, "ann")
 
@@ -104,7 +104,7 @@ async def test_a_review_keeps_its_annotations_and_ends_the_run(store: Store) -> 
     assert await take(store, "bob") is None
 
 
-async def test_a_run_that_nobody_took_cannot_be_finished(store: Store) -> None:
+async def test_an_unclaimed_run_cannot_be_completed(store: Store) -> None:
     await opened(store, "run-1")
 
     with pytest.raises(Conflict, match="items:next"):
@@ -113,7 +113,7 @@ async def test_a_run_that_nobody_took_cannot_be_finished(store: Store) -> None:
     assert await store.annotations(TENANT, "run-1", None, 10) == []
 
 
-async def test_a_review_is_taken_once(store: Store) -> None:
+async def test_a_review_is_accepted_once(store: Store) -> None:
     await opened(store, "run-1", overlap=2)
     await take(store, "ann")
     await store.finish_review(TENANT, review("ann"))
@@ -122,7 +122,7 @@ async def test_a_review_is_taken_once(store: Store) -> None:
         await store.finish_review(TENANT, review("ann"))
 
 
-async def test_a_late_review_is_taken_while_nobody_took_its_place(store: Store) -> None:
+async def test_a_late_review_is_accepted_while_its_place_is_free(store: Store) -> None:
     await opened(store, "run-1")
     await take(store, "ann")
 
@@ -131,19 +131,19 @@ async def test_a_late_review_is_taken_while_nobody_took_its_place(store: Store) 
     assert await store.finish_review(TENANT, late) == (1, True)
 
 
-async def test_a_late_review_is_refused_once_another_holds_the_run(store: Store) -> None:
+async def test_a_late_review_is_refused_once_another_reviewer_holds_the_run(store: Store) -> None:
     await opened(store, "run-1")
     await take(store, "ann")
     await take(store, "bob", now=T0 + 31 * MINUTE)
 
-    with pytest.raises(Conflict, match="ran out") as refused:
+    with pytest.raises(Conflict, match="expired") as refused:
         await store.finish_review(TENANT, review("ann", at=T0 + 32 * MINUTE))
 
     assert refused.value.code == "review_conflict"
 
 
 @pytest.mark.parametrize("tenant", [TENANT, OTHER])
-async def test_an_unknown_queue_or_run_has_no_reviews(store: Store, tenant: str) -> None:
+async def test_an_unknown_queue_or_run_accepts_no_reviews(store: Store, tenant: str) -> None:
     await opened(store, "run-1")
     elsewhere = "q-2" if tenant == TENANT else "q-1"
     await take(store, "ann", queue_id=elsewhere, tenant=tenant)
@@ -152,7 +152,7 @@ async def test_an_unknown_queue_or_run_has_no_reviews(store: Store, tenant: str)
         await store.finish_review(tenant, review("ann", queue_id=elsewhere))
 
 
-async def test_with_an_overlap_every_run_gets_so_many_reviewers(store: Store) -> None:
+async def test_with_an_overlap_every_run_gets_that_many_reviewers(store: Store) -> None:
     await opened(store, "run-1", overlap=2)
 
     assert [await take(store, name) for name in ("ann", "bob", "eve")] == ["run-1", "run-1", None]
@@ -177,12 +177,12 @@ async def test_progress_and_agreement_are_counted(store: Store) -> None:
     assert (await store.review_counts(OTHER, "q-1", T0)).items == 0
 
 
-async def test_an_expired_run_leaves_its_queues(store: Store) -> None:
+async def test_an_expired_run_is_removed_from_its_queues(store: Store) -> None:
     await store.append(TENANT, [ended("old", first=0, at=T0), batch("open")])
     await store.put_queue(TENANT, queue(), ["old", "open"])
     await take(store, "ann")
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
 
     counts = await store.review_counts(TENANT, "q-1", T0)
     assert (counts.items, counts.locked) == (1, 0)

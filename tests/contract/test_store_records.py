@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, answer, invocation, key, workflow
+from tests.support.rows import OTHER, T0, TENANT, answer, invocation, key, workflow
 from wopr.protocol.errors import Conflict
 from wopr.store.port import Store
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_workflow_is_new_only_once(store: Store) -> None:
+async def test_registering_the_same_workflow_twice_stores_it_once(store: Store) -> None:
     assert await store.put_workflow(TENANT, workflow())
     assert not await store.put_workflow(TENANT, workflow(at=T0 + 5))
 
@@ -29,7 +29,7 @@ async def test_a_version_cannot_be_given_other_content(store: Store) -> None:
     assert await store.workflow(TENANT, "greet", None) == workflow()
 
 
-async def test_the_newest_version_is_the_one_registered_last(store: Store) -> None:
+async def test_the_version_registered_last_is_the_newest(store: Store) -> None:
     versions = [workflow(version=name, at=at) for name, at in (("2", 1), ("10", 3), ("1", 3))]
     for row in versions:
         await store.put_workflow(TENANT, row)
@@ -57,7 +57,7 @@ async def test_workflows_are_listed_by_id_in_their_newest_version(store: Store) 
     ]
 
 
-async def test_ids_of_workflows_are_listed_without_their_definitions(store: Store) -> None:
+async def test_lists_of_workflows_have_no_definitions(store: Store) -> None:
     for name in ("c", "a", "b"):
         await store.put_workflow(TENANT, workflow(name, "1"))
         await store.put_workflow(TENANT, workflow(name, "2"))
@@ -66,7 +66,7 @@ async def test_ids_of_workflows_are_listed_without_their_definitions(store: Stor
     assert await store.workflow_ids(TENANT, 9) == ["a", "b", "c"]
 
 
-async def test_workflows_are_known_by_their_ids_to_their_tenant(store: Store) -> None:
+async def test_workflow_ids_are_found_within_their_tenant(store: Store) -> None:
     await store.put_workflow(TENANT, workflow("a"))
     await store.put_workflow(OTHER, workflow("b"))
 
@@ -92,7 +92,7 @@ async def test_a_key_cannot_be_stored_twice(store: Store) -> None:
     assert await store.keys() == [key()]
 
 
-async def test_keys_are_listed_newest_first_by_tenant_or_all(store: Store) -> None:
+async def test_keys_are_listed_newest_first_for_one_tenant_or_all(store: Store) -> None:
     rows = [key("k1", at=T0), key("k2", OTHER, at=T0 + 1), key("k3", at=T0 + 2)]
     for row in rows:
         await store.put_key(row)
@@ -112,16 +112,16 @@ async def test_a_key_is_rotated_and_revoked_field_by_field(store: Store) -> None
     assert await store.keys() == [expected]
 
 
-async def test_the_first_answer_remembered_wins(store: Store) -> None:
-    assert await store.answer(TENANT, b"k") is None
+async def test_the_first_stored_response_is_kept(store: Store) -> None:
+    assert await store.idempotency_record(TENANT, b"k") is None
 
-    await store.remember(TENANT, answer(body=b"first"))
-    await store.remember(TENANT, answer(body=b"second"))
+    await store.put_idempotency_record(TENANT, answer(body=b"first"))
+    await store.put_idempotency_record(TENANT, answer(body=b"second"))
 
-    assert await store.answer(TENANT, b"k") == answer(body=b"first")
+    assert await store.idempotency_record(TENANT, b"k") == answer(body=b"first")
 
 
-async def test_one_of_many_claims_holds_and_all_learn_which(store: Store) -> None:
+async def test_one_of_many_reservations_wins_and_the_others_get_its_values(store: Store) -> None:
     claims = [invocation(run_id=f"run-{n}", at=T0 + n) for n in range(30)]
 
     held = await asyncio.gather(*(store.claim(TENANT, claim) for claim in claims))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.store.port import Store
 
 pytestmark = pytest.mark.anyio
@@ -13,11 +13,11 @@ def freeze(store: Store, change: int = 1, tenant: str = TENANT) -> None:
 
 
 async def until_written(store: Store) -> None:
-    """Wait for what another thread was asked to write."""
+    """Wait for the writes of another thread."""
     await store.ready()
 
 
-async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_it_is_released(
+async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_released(
     store: Store,
 ) -> None:
     await store.append(TENANT, [batch("run-1", wake_at=T0)])
@@ -38,7 +38,7 @@ async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_it_
     assert not await store.release(TENANT, "run-1", T0 + 2)
 
 
-async def test_a_freeze_that_is_over_is_not_a_crash(store: Store) -> None:
+async def test_a_freeze_that_ended_is_not_a_crash(store: Store) -> None:
     await store.append(TENANT, [batch("run-1")])
     freeze(store)
     freeze(store, -1)
@@ -50,7 +50,7 @@ async def test_a_freeze_that_is_over_is_not_a_crash(store: Store) -> None:
     assert (row.crashes, row.quarantined_at) == (0, None)
 
 
-async def test_the_crashes_of_a_run_that_was_recovered_are_forgotten(store: Store) -> None:
+async def test_a_recovered_run_has_no_crashes(store: Store) -> None:
     await store.append(TENANT, [batch("run-1")])
     freeze(store)
     await until_written(store)
@@ -72,7 +72,7 @@ async def crashes(store: Store, *run_ids: str) -> list[int]:
 
 @pytest.fixture
 async def recording(store: Store) -> Store:
-    """A store that keeps a record, with three runs of which the third has ended."""
+    """Return a store that records recoveries, with three runs of which the third has ended."""
     if store.peers is not None:
         pytest.skip(
             "where processes share a store, the name of a process is in the rows of its runs"
@@ -83,7 +83,7 @@ async def recording(store: Store) -> Store:
     return store
 
 
-async def test_a_run_that_is_alone_on_record_at_its_second_crash_is_quarantined(
+async def test_a_run_recorded_alone_at_its_second_crash_is_quarantined(
     recording: Store,
 ) -> None:
     await recording.record_recovery([(TENANT, "run-1"), (TENANT, "run-3")])
@@ -97,7 +97,7 @@ async def test_a_run_that_is_alone_on_record_at_its_second_crash_is_quarantined(
     assert (row.crashes, row.quarantined_at) == (2, T0 + 1)
 
 
-async def test_runs_that_are_on_record_together_are_never_quarantined(recording: Store) -> None:
+async def test_runs_recorded_together_are_never_quarantined(recording: Store) -> None:
     both = [(TENANT, "run-1"), (TENANT, "run-2")]
     for _ in range(4):
         await recording.record_recovery(both)
@@ -107,7 +107,7 @@ async def test_runs_that_are_on_record_together_are_never_quarantined(recording:
     assert await crashes(recording, "run-1", "run-2") == [1, 1]
 
 
-async def test_a_run_that_was_not_on_record_at_the_next_crash_is_no_longer_suspected(
+async def test_a_run_not_recorded_at_the_next_crash_is_no_longer_suspected(
     recording: Store,
 ) -> None:
     await recording.record_recovery([(TENANT, "run-1"), (TENANT, "run-2")])
@@ -119,7 +119,7 @@ async def test_a_run_that_was_not_on_record_at_the_next_crash_is_no_longer_suspe
     assert await crashes(recording, "run-1", "run-2") == [0, 2]
 
 
-async def test_a_run_that_froze_a_process_is_suspected_until_one_dies_without_it(
+async def test_a_run_that_froze_a_process_is_suspected_until_a_crash_without_it(
     recording: Store,
 ) -> None:
     freeze(recording)

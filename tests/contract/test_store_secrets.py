@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.builders import OTHER, TENANT
+from tests.support.rows import OTHER, TENANT
 from wopr.store.port import SecretRow, Store
 
 pytestmark = pytest.mark.anyio
@@ -12,7 +12,7 @@ def row(name: str, sealed: bytes = b"sealed", *audience: str) -> SecretRow:
     return SecretRow(name=name, sealed=sealed, audience=audience, updated_at=1)
 
 
-async def test_a_credential_is_read_as_it_was_kept(store: Store) -> None:
+async def test_a_credential_is_read_as_it_was_stored(store: Store) -> None:
     kept = row("mine", b"\x00\x01", "openai", "api.example.com")
 
     await store.put_secret(TENANT, kept)
@@ -35,7 +35,7 @@ async def test_credentials_are_listed_by_name(store: Store) -> None:
     assert [each.name for each in await store.secrets(TENANT)] == ["a", "b", "c"]
 
 
-async def test_a_credential_is_its_tenant_s_alone(store: Store) -> None:
+async def test_a_credential_belongs_to_its_tenant_only(store: Store) -> None:
     await store.put_secret(TENANT, row("mine"))
 
     assert await store.secret(OTHER, "mine") is None
@@ -44,7 +44,7 @@ async def test_a_credential_is_its_tenant_s_alone(store: Store) -> None:
     assert await store.secret(TENANT, "mine") is not None
 
 
-async def test_a_forgotten_credential_is_gone(store: Store) -> None:
+async def test_a_deleted_credential_is_not_found(store: Store) -> None:
     await store.put_secret(TENANT, row("mine"))
 
     assert await store.delete_secret(TENANT, "mine")

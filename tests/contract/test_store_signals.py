@@ -1,4 +1,4 @@
-"""What was said of runs, as the store lists and counts it."""
+"""Feedback on runs, as the store lists and counts it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended
-from tests.contract.feedback import DAY, HOUR, MIDNIGHT, annotation, rated, window
+from tests.support.feedback_rows import DAY, HOUR, MIDNIGHT, annotation, rated, window
+from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.store.port import RunFilter, Store
 from wopr.store.port.feedback import FeedbackCount, GroupBy, SignalCount
 
@@ -30,7 +30,7 @@ async def counts(
 
 
 async def three_runs(store: Store) -> None:
-    """Runs 1, 2 and 3 of the same hour, none of which anything was said of."""
+    """Create runs 1, 2 and 3 of the same hour without feedback."""
     await store.append(TENANT, [ended(f"run-{n}", first=0, created_at=T0 + n) for n in (1, 2, 3)])
 
 
@@ -47,7 +47,7 @@ async def test_runs_are_found_by_their_signals_newest_first(store: Store) -> Non
     assert await runs_of(store, RunFilter(flagged=True), OTHER) == []
 
 
-async def test_runs_are_found_by_a_label_however_long(store: Store) -> None:
+async def test_runs_are_found_by_labels_of_any_length(store: Store) -> None:
     await three_runs(store)
     long = "x" * 5000
     row = annotation("a", "run-1", kind="label")
@@ -60,7 +60,7 @@ async def test_runs_are_found_by_a_label_however_long(store: Store) -> None:
     assert await runs_of(store, RunFilter(label=long), OTHER) == []
 
 
-async def test_runs_are_counted_once_however_much_was_said(store: Store) -> None:
+async def test_a_run_with_several_annotations_is_counted_once(store: Store) -> None:
     await three_runs(store)
     for name in ("a", "b"):
         await store.put_annotation(TENANT, annotation(name, "run-1"))
@@ -72,7 +72,7 @@ async def test_runs_are_counted_once_however_much_was_said(store: Store) -> None
     assert await counts(store, workflow_id="other") == []
 
 
-async def test_an_agent_has_the_runs_that_it_took_part_in(store: Store) -> None:
+async def test_an_agent_is_found_with_the_runs_it_took_part_in(store: Store) -> None:
     first = replace(batch("run-1"), agents=("core.a.b",))
     second = replace(batch("run-2"), agents=("core.a.b", "core.c.d"))
     await store.append(TENANT, [first, second, batch("run-3")])
@@ -102,7 +102,7 @@ async def test_runs_are_counted_by_the_hour_and_the_day_of_their_creation(store:
     times = (MIDNIGHT, MIDNIGHT + HOUR, MIDNIGHT + DAY)
     runs = [ended(f"run-{n}", first=0, created_at=at) for n, at in enumerate(times)]
     await store.append(TENANT, runs)
-    # Given later than the run: it counts where the run does.
+    # Given later than the run, but counted at the time of the run.
     await store.put_annotation(TENANT, annotation("a", "run-0", at=MIDNIGHT + 5 * DAY))
 
     by_time = await store.signal_counts(TENANT, window(until=MIDNIGHT + 2 * DAY), "time")
@@ -132,7 +132,7 @@ async def test_a_run_has_its_own_numbers(store: Store) -> None:
     assert await store.run_feedback(TENANT, []) == {}
 
 
-async def test_a_check_is_listed_and_not_counted(store: Store) -> None:
+async def test_a_check_of_an_audit_is_listed_but_not_counted(store: Store) -> None:
     await three_runs(store)
     check = annotation("a", "run-1", kind="flag", source="audit", agent_id="core.a.b")
     await store.put_annotation(TENANT, check)
@@ -145,14 +145,14 @@ async def test_a_check_is_listed_and_not_counted(store: Store) -> None:
     assert await runs_of(store, RunFilter(flagged=True)) == []
 
 
-async def test_what_expires_is_counted_no_longer(store: Store) -> None:
+async def test_expired_runs_are_no_longer_counted(store: Store) -> None:
     old = replace(ended("run-1", first=0, at=T0), agents=("core.a.b",))
     await store.append(TENANT, [old, ended("run-2", first=0, at=T0 + 10)])
     row = annotation("a", "run-1", kind="label", agent_id="core.a.b")
     await store.put_annotation(TENANT, replace(row, label="tone"))
     await store.put_annotation(TENANT, annotation("b", "run-1"))
 
-    await store.expire(T0 + 1, 10)
+    await store.delete_expired_runs(T0 + 1, 10)
 
     assert await counts(store) == [(1, 0, 0, 0)]
     assert await counts(store, "agent") == []
@@ -160,7 +160,7 @@ async def test_what_expires_is_counted_no_longer(store: Store) -> None:
     assert await runs_of(store, RunFilter(label="tone")) == []
 
 
-async def test_another_tenant_counts_its_own_runs_only(store: Store) -> None:
+async def test_each_tenant_counts_its_own_runs_only(store: Store) -> None:
     await three_runs(store)
 
     assert await store.signal_counts(OTHER, window(), "nothing") == []

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tests.contract.builders import OTHER, T0, TENANT, batch, ended, suspending, suspension
+from tests.support.rows import OTHER, T0, TENANT, batch, ended, suspending, suspension
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.port import Store, Suspension, SuspensionFilter
 from wopr.store.port.suspensions import PENDING_BYTES
@@ -19,7 +19,7 @@ KINDS = ("approval", "clarification", "low-confidence")
 async def pending(
     store: Store, where: SuspensionFilter = EVERY, tenant: str = TENANT, size: int = 1000
 ) -> list[Suspension]:
-    """All pages, one after the other."""
+    """Return all pages in order."""
     found: list[Suspension] = []
     after: tuple[int, str] | None = None
     while True:
@@ -31,7 +31,7 @@ async def pending(
         after = page.next_after
 
 
-async def test_a_suspension_is_pending_with_the_batch_that_opens_it(store: Store) -> None:
+async def test_a_suspension_is_pending_from_its_batch_on(store: Store) -> None:
     opened = suspension(expires_at=T0 + 5, body=b'{"kind":"approval"}')
 
     await store.append(TENANT, [suspending(opened)])
@@ -40,7 +40,7 @@ async def test_a_suspension_is_pending_with_the_batch_that_opens_it(store: Store
     assert await store.pending_count(TENANT) == 1
 
 
-async def test_a_batch_that_fails_opens_and_ends_nothing(store: Store) -> None:
+async def test_a_failed_batch_opens_and_ends_no_suspension(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension())])
 
     with pytest.raises(SequenceTaken):
@@ -49,7 +49,7 @@ async def test_a_batch_that_fails_opens_and_ends_nothing(store: Store) -> None:
     assert await pending(store) == [suspension()]
 
 
-async def test_a_resumed_suspension_is_pending_no_longer(store: Store) -> None:
+async def test_a_resumed_suspension_is_no_longer_pending(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension("a"), suspension("b"))])
 
     await store.append(TENANT, [replace(batch(first=1), resumes=("a", "unknown"))])
@@ -58,7 +58,7 @@ async def test_a_resumed_suspension_is_pending_no_longer(store: Store) -> None:
     assert await store.pending_count(TENANT) == 1
 
 
-async def test_resuming_touches_only_the_run_of_the_batch(store: Store) -> None:
+async def test_resuming_affects_only_the_run_of_the_batch(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension()), suspending(suspension(run_id="run-2"))])
 
     await store.append(TENANT, [replace(batch(first=1), resumes=("int-1",))])
@@ -66,13 +66,13 @@ async def test_resuming_touches_only_the_run_of_the_batch(store: Store) -> None:
     assert await pending(store) == [suspension(run_id="run-2")]
 
 
-async def test_what_one_batch_opens_and_ends_was_never_pending(store: Store) -> None:
+async def test_a_suspension_opened_and_ended_in_one_batch_is_never_pending(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension("a"), suspension("b"), resumes=["a"])])
 
     assert await pending(store) == [suspension("b")]
 
 
-async def test_a_suspension_with_a_pending_id_takes_its_place(store: Store) -> None:
+async def test_a_suspension_with_a_pending_id_replaces_it(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension())])
 
     await store.append(TENANT, [suspending(suspension(body=b"1 of 3"), first=1)])
@@ -80,7 +80,7 @@ async def test_a_suspension_with_a_pending_id_takes_its_place(store: Store) -> N
     assert await pending(store) == [suspension(body=b"1 of 3")]
 
 
-async def test_a_run_that_ends_has_nothing_pending(store: Store) -> None:
+async def test_an_ended_run_has_no_pending_suspension(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension("a"), suspension("b"))])
     await store.append(TENANT, [suspending(suspension(run_id="run-2"))])
 
@@ -107,7 +107,7 @@ async def test_a_batch_cannot_suspend_another_run(store: Store) -> None:
 
 @pytest.fixture
 async def full(store: Store) -> Store:
-    """Suspensions of every kind in two workflows and six runs, three to a millisecond."""
+    """Return a store with suspensions of every kind in two workflows and six runs."""
     for n, (kind, workflow_id, run) in enumerate(product(KINDS, ("greet", "part"), range(3))):
         opened = suspension(
             f"int-{n:02}",
@@ -124,7 +124,7 @@ async def full(store: Store) -> Store:
 @pytest.mark.parametrize("kinds", [(), ("approval",), ("low-confidence", "approval")])
 @pytest.mark.parametrize("workflow_id", [None, "part"])
 @pytest.mark.parametrize("run_id", [None, "run-part-1"])
-async def test_pages_of_any_filter_hold_each_match_once_newest_first(
+async def test_pages_of_any_filter_contain_each_match_once_newest_first(
     full: Store, kinds: tuple[str, ...], workflow_id: str | None, run_id: str | None
 ) -> None:
     where = SuspensionFilter(kinds=kinds, workflow_id=workflow_id, run_id=run_id)
@@ -144,7 +144,7 @@ async def test_pages_of_any_filter_hold_each_match_once_newest_first(
     assert keys
 
 
-async def test_a_new_suspension_does_not_shift_the_pages_after_it(full: Store) -> None:
+async def test_a_new_suspension_does_not_shift_the_following_pages(full: Store) -> None:
     first = await full.pending(TENANT, EVERY, None, 4)
 
     await full.append(TENANT, [suspending(suspension("new", "run-new", T0 + 99))])
@@ -154,7 +154,7 @@ async def test_a_new_suspension_does_not_shift_the_pages_after_it(full: Store) -
     assert [one.interrupt_id for one in (*first.suspensions, *second.suspensions)] == before[1:9]
 
 
-async def test_the_last_page_says_that_it_is_the_last(full: Store) -> None:
+async def test_the_last_page_is_marked(full: Store) -> None:
     assert (await full.pending(TENANT, EVERY, None, 18)).next_after is None
     assert (await full.pending(TENANT, EVERY, None, 17)).next_after is not None
 
@@ -169,7 +169,7 @@ async def test_the_last_page_says_that_it_is_the_last(full: Store) -> None:
         SuspensionFilter(run_id="run-1"),
     ],
 )
-async def test_foreign_suspensions_are_neither_listed_nor_counted(
+async def test_another_tenant_s_suspensions_are_neither_listed_nor_counted(
     store: Store, where: SuspensionFilter
 ) -> None:
     await store.append(TENANT, [suspending(suspension())])
@@ -179,7 +179,7 @@ async def test_foreign_suspensions_are_neither_listed_nor_counted(
     assert await store.pending_count(OTHER) == 0
 
 
-async def test_a_foreign_batch_ends_nothing(store: Store) -> None:
+async def test_another_tenant_s_batch_ends_no_suspension(store: Store) -> None:
     await store.append(TENANT, [suspending(suspension())])
 
     with pytest.raises(SequenceTaken):
@@ -188,7 +188,7 @@ async def test_a_foreign_batch_ends_nothing(store: Store) -> None:
     assert await pending(store) == [suspension()]
 
 
-async def test_suspensions_outlive_the_process(store_url: str) -> None:
+async def test_suspensions_survive_a_restart(store_url: str) -> None:
     from wopr.store.open import open_store
 
     before = await open_store(store_url)
@@ -203,7 +203,7 @@ async def test_suspensions_outlive_the_process(store_url: str) -> None:
 
 
 @pytest.mark.parametrize("where", [EVERY, SuspensionFilter(kinds=KINDS)])
-async def test_a_page_ends_with_the_suspension_that_brings_it_to_its_limit_of_bytes(
+async def test_a_page_ends_with_the_suspension_that_reaches_its_byte_limit(
     store: Store, where: SuspensionFilter
 ) -> None:
     large = [

@@ -6,7 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.contract.builders import (
+from tests.contract.test_store_traces import part, put
+from tests.contract.test_store_webhooks import batch_with_deliveries, letter, settlement, webhook
+from tests.support.feedback_rows import annotation, queue
+from tests.support.fleet_rows import push, start
+from tests.support.rows import (
     OTHER,
     T0,
     TENANT,
@@ -18,10 +22,6 @@ from tests.contract.builders import (
     memory,
     workflow,
 )
-from tests.contract.feedback import annotation, queue
-from tests.contract.fleet import push, start
-from tests.contract.test_store_traces import part, put
-from tests.contract.test_store_webhooks import letter, settlement, telling, webhook
 from wopr.protocol.errors import Refused
 from wopr.store.port import Batch, Store
 from wopr.store.port.audit import AuditDraft
@@ -63,7 +63,7 @@ async def test_deleted_runs_are_not_counted(store: Store) -> None:
     kept = batch("kept")
     await store.append(TENANT, [ended(), kept])
 
-    await store.expire(T0 + 10**9, 10)
+    await store.delete_expired_runs(T0 + 10**9, 10)
 
     found = await store.usage(TENANT, T0)
     assert (found.event_bytes, found.artifact_bytes) == (bytes_of(kept), 0)
@@ -105,17 +105,17 @@ async def test_annotations_are_counted_until_their_run_is_deleted(store: Store) 
     assert await others(store) == len(said.body)
 
     await store.append(TENANT, [ended()])
-    await store.expire(T0 + 10**9, 10)
+    await store.delete_expired_runs(T0 + 10**9, 10)
 
     assert await others(store) == 0
 
 
-async def test_remembered_answers_are_counted_until_they_are_forgotten(store: Store) -> None:
-    await store.append(TENANT, [replace(batch(), remember=answer(b"k1", b"12345"))])
-    await store.remember(TENANT, answer(b"k2", b"123"))
+async def test_idempotency_records_are_counted_until_they_are_deleted(store: Store) -> None:
+    await store.append(TENANT, [replace(batch(), idempotency=answer(b"k1", b"12345"))])
+    await store.put_idempotency_record(TENANT, answer(b"k2", b"123"))
     assert await others(store) == 8
 
-    await store.forget(T0 + 1, T0 + 1)
+    await store.delete_idempotency_records(T0 + 1, T0 + 1)
 
     assert await others(store) == 0
 
@@ -126,7 +126,7 @@ async def test_memories_are_counted_in_bytes_until_they_expire(store: Store) -> 
     await store.put_memory(TENANT, memory("m-2", content="abc"))
     assert await others(store) == 5
 
-    await store.forget_memories(T0 + 2)
+    await store.delete_expired_memories(T0 + 2)
 
     assert await others(store) == 3
 
@@ -135,7 +135,7 @@ async def test_dead_letters_are_counted_once_each_until_their_webhook_is_deleted
     store: Store,
 ) -> None:
     await store.put_webhook(TENANT, webhook())
-    await store.append(TENANT, [telling()])
+    await store.append(TENANT, [batch_with_deliveries()])
     before = await others(store)
     await store.settle_deliveries(TENANT, settlement(dead=letter()))
     once = await others(store)
@@ -157,7 +157,7 @@ async def test_kahn_lines_and_traces_are_counted(store: Store) -> None:
     assert await others(store) == lines + 5
     trace = await store.trace(TENANT, "t-1")
     assert trace is not None
-    await store.drop_trace(TENANT, trace)
+    await store.delete_trace(TENANT, trace)
     assert await others(store) == lines
 
 
@@ -168,7 +168,7 @@ async def test_review_queues_are_counted(store: Store) -> None:
 
 
 async def test_a_recount_finds_the_same_other_bytes(store: Store) -> None:
-    await store.append(TENANT, [replace(batch(), remember=answer(b"k1", b"12345"))])
+    await store.append(TENANT, [replace(batch(), idempotency=answer(b"k1", b"12345"))])
     await store.put_workflow(TENANT, workflow())
     await store.put_agent(OTHER, agent())
     await store.put_annotation(TENANT, annotation())
@@ -182,7 +182,7 @@ async def test_a_recount_finds_the_same_other_bytes(store: Store) -> None:
     assert [await store.usage(tenant, T0) for tenant in (TENANT, OTHER)] == before
 
 
-async def test_the_use_of_all_tenants_is_read_at_once(store: Store) -> None:
+async def test_the_usage_of_all_tenants_is_read_in_one_call(store: Store) -> None:
     await store.append(TENANT, [batch()])
     await store.put_workflow(OTHER, workflow(body=b"12345"))
 
@@ -195,7 +195,7 @@ async def test_the_use_of_all_tenants_is_read_at_once(store: Store) -> None:
     assert found[TENANT].event_bytes == bytes_of(batch())
 
 
-async def test_queued_runs_are_those_that_are_due(store: Store) -> None:
+async def test_delayed_runs_are_the_due_ones(store: Store) -> None:
     await store.append(TENANT, [batch("due", wake_at=T0), batch("later", wake_at=T0 + 9)])
     await store.append(OTHER, [batch("theirs", wake_at=T0)])
 
@@ -245,7 +245,7 @@ def broken() -> AuditDraft:
     return AuditDraft(tenant=TENANT, link=link)
 
 
-async def test_a_quota_is_changed_together_with_its_audit_entry(store: Store) -> None:
+async def test_a_quota_and_its_audit_entry_are_written_together(store: Store) -> None:
     row = QuotaRow(tenant=TENANT, quota="activeRuns", amount=5)
 
     await store.set_quota(row, entry())
@@ -255,7 +255,7 @@ async def test_a_quota_is_changed_together_with_its_audit_entry(store: Store) ->
     assert len(await store.audit_page(TENANT, None, 10)) == 2
 
 
-async def test_a_quota_without_its_audit_entry_is_not_changed(store: Store) -> None:
+async def test_a_quota_is_not_changed_without_its_audit_entry(store: Store) -> None:
     row = QuotaRow(tenant=TENANT, quota="activeRuns", amount=5)
 
     with pytest.raises(Refused):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from tests.contract.builders import T0, TENANT, workflow
-from tests.postgres.databases import Databases
+from tests.contract.old_schemas import fill_old_postgres, fill_old_sqlite
+from tests.support.postgres.databases import Databases
+from tests.support.rows import T0, TENANT, workflow
 from wopr.store.open import open_store
 from wopr.store.port import Store
-from wopr.store.postgres import schema as postgres
-from wopr.store.postgres.schema_usage import OTHER_USAGE as POSTGRES_USAGE
-from wopr.store.sqlite import schema as sqlite
-from wopr.store.sqlite.schema_usage import OTHER_USAGE as SQLITE_USAGE
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +26,7 @@ ROWS: tuple[tuple[str, tuple[object, ...]], ...] = (
 
 
 async def check(store: Store) -> None:
-    """What must be counted after the migration, and goes on being counted."""
+    """Check what the migration must count, and that counting continues."""
     found = await store.usage(TENANT, T0)
     assert (found.other_bytes, found.workflow_versions, found.agents) == (12, 2, 0)
 
@@ -41,36 +36,16 @@ async def check(store: Store) -> None:
     assert (found.other_bytes, found.workflow_versions) == (13, 3)
 
 
-async def test_a_sqlite_file_from_before(tmp_path: Path) -> None:
-    file = tmp_path / "wopr.db"
-    connection = sqlite3.connect(file)
-    before = sqlite.MIGRATIONS.index(SQLITE_USAGE)
-    for statements in sqlite.MIGRATIONS[:before]:
-        for statement in statements:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {before}")
-    for statement, values in ROWS:
-        connection.execute(statement, values)
-    connection.commit()
-    connection.close()
-
-    store = await open_store(f"sqlite:///{file}")
+async def test_an_old_sqlite_file_is_migrated(tmp_path: Path) -> None:
+    store = await open_store(fill_old_sqlite(tmp_path / "wopr.db", "other_usage", ROWS))
 
     await check(store)
     await store.close()
 
 
-async def test_a_postgresql_database_from_before(databases: Databases) -> None:
-    [before] = [
-        place
-        for place, migration in enumerate(postgres.MIGRATIONS)
-        if migration.statements is POSTGRES_USAGE
-    ]
+async def test_an_old_postgresql_database_is_migrated(databases: Databases) -> None:
     with databases.new(is_empty=True) as url:
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            await postgres.migrate(connection, postgres.MIGRATIONS[:before])
-            for statement, values in ROWS:
-                await connection.execute(statement.replace("?", "%s").encode(), values)
+        await fill_old_postgres(url, "other_usage", ROWS)
 
         store = await open_store(url)
 

@@ -1,4 +1,4 @@
-"""The contract of `WakeupSource`, which every adapter passes: who is due is advanced, and in time."""
+"""The contract of `WakeupSource` for every adapter: due runs are advanced in time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import anyio
 import pytest
 from procrastinate.worker import Worker
 
-from tests.contract.builders import TENANT, batch, ended
-from wopr.runtime.holding import Holding
-from wopr.runtime.wakeups import WakeupSource
-from wopr.runtime.wakeups_alone import AloneSource
-from wopr.runtime.wakeups_queue import QueueSource
+from tests.support.rows import TENANT, batch, ended
+from wopr.cluster.leases import Leases
+from wopr.cluster.local_wakeups import LocalWakeups
+from wopr.cluster.queued_wakeups import QueuedWakeups
+from wopr.cluster.wakeups import WakeupSource
 from wopr.store.port import Batch, Store, StoredRun
 from wopr.store.postgres import jobs
 
@@ -36,13 +36,13 @@ def now() -> int:
 
 
 class Recorder:
-    """A waker that notes whom it was asked to advance."""
+    """A waker that records the advanced runs."""
 
     def __init__(self) -> None:
         self.advanced: Counter[str] = Counter()
         self._news = anyio.Event()
         self.tasks: anyio.abc.TaskGroup | None = None
-        # An advance ends when so many have been at work at the same time.
+        # An advance ends when so many have been active at the same time.
         self.waits_for = 0
         self.at_work = 0
         self.most_at_work = 0
@@ -81,12 +81,14 @@ Running = Callable[[], AbstractAsyncContextManager[tuple[WakeupSource, Recorder]
 
 @pytest.fixture
 def running(store: Store) -> Running:
-    """Start the source that belongs to the store."""
+    """Start the source of the store."""
 
     def source() -> WakeupSource:
         if store.peers is None:
-            return AloneSource(store, now)
-        return QueueSource(store.peers, Holding("p1"), store, now, at_once=AT_ONCE)
+            return LocalWakeups(store, now)
+        return QueuedWakeups(
+            store.peers, Leases("p1"), store, now, at_once=AT_ONCE, first_events=100
+        )
 
     @asynccontextmanager
     async def run() -> AsyncIterator[tuple[WakeupSource, Recorder]]:
@@ -102,29 +104,29 @@ def running(store: Store) -> Running:
 
 
 def due(run_id: str, in_ms: int, first: int = 0) -> Batch:
-    """A batch of a run that is due so many milliseconds after it is written."""
+    """Return a batch of a run that is due so many milliseconds after it is written."""
     return batch(run_id, first, updated_at=now(), wake_at=now() + in_ms)
 
 
-async def test_a_run_that_is_due_is_advanced(store: Store, running: Running) -> None:
+async def test_a_due_run_is_advanced(store: Store, running: Running) -> None:
     async with running() as (source, recorder):
         step = due("run-1", 0)
         await store.append(TENANT, [step])
-        source.noted(step.run)
+        source.schedule(step.run)
 
         await recorder.until("run-1")
 
 
-async def test_a_timer_goes_off(store: Store, running: Running) -> None:
+async def test_a_timer_fires(store: Store, running: Running) -> None:
     async with running() as (source, recorder):
         step = due("run-1", SOON_MS)
         await store.append(TENANT, [step])
-        source.noted(step.run)
+        source.schedule(step.run)
 
         await recorder.until("run-1")
 
 
-async def test_a_due_run_is_not_kept_waiting_by_the_many_of_another_tenant(
+async def test_a_due_run_is_not_delayed_by_many_of_another_tenant(
     store: Store, running: Running
 ) -> None:
     first, other = TENANTS[:2]
@@ -138,7 +140,7 @@ async def test_a_due_run_is_not_kept_waiting_by_the_many_of_another_tenant(
     assert before < BACKLOG // 2
 
 
-async def test_what_fell_due_while_nobody_worked_is_advanced_at_the_start(
+async def test_runs_that_became_due_while_stopped_are_advanced_at_the_start(
     store: Store, running: Running
 ) -> None:
     await store.append(TENANT, [due("run-1", 0), due("run-2", 0)])
@@ -147,18 +149,18 @@ async def test_what_fell_due_while_nobody_worked_is_advanced_at_the_start(
         await recorder.until("run-1", "run-2")
 
 
-async def test_a_run_that_another_one_wakes_is_advanced(store: Store, running: Running) -> None:
+async def test_a_run_woken_by_another_one_is_advanced(store: Store, running: Running) -> None:
     await store.append(TENANT, [batch("parent", updated_at=now(), wake_at=now() + 3_600_000)])
     async with running() as (source, recorder):
         child = batch("child", updated_at=now(), wakes=("parent",))
 
         await store.append(TENANT, [child])
-        source.woke(TENANT, "parent")
+        source.wake(TENANT, "parent")
 
         await recorder.until("parent")
 
 
-async def test_a_run_that_has_ended_is_left_alone(store: Store, running: Running) -> None:
+async def test_an_ended_run_is_not_advanced(store: Store, running: Running) -> None:
     await store.append(TENANT, [due("over", SOON_MS)])
     await store.append(TENANT, [ended("over", 1)])
     await store.append(TENANT, [due("later", 2 * SOON_MS)])
@@ -169,7 +171,7 @@ async def test_a_run_that_has_ended_is_left_alone(store: Store, running: Running
     assert not recorder.advanced["over"]
 
 
-async def test_due_runs_of_many_tenants_are_advanced_as_many_at_once_as_the_setting_says(
+async def test_due_runs_of_many_tenants_are_advanced_with_the_configured_concurrency(
     store: Store, running: Running
 ) -> None:
     if store.peers is None:
@@ -185,7 +187,7 @@ async def test_due_runs_of_many_tenants_are_advanced_as_many_at_once_as_the_sett
     assert recorder.most_at_work >= AT_ONCE
 
 
-async def test_a_worker_of_the_queue_that_is_stopped_before_its_first_step_ends(
+async def test_a_queue_worker_stopped_before_its_first_step_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if store.peers is None:

@@ -1,4 +1,4 @@
-"""What stands between the fences of a document: code to run, and commands with what they print."""
+"""Fenced blocks of a document: code to run, and commands with their output."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ROOT = Path(__file__).parent.parent.parent
 _FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 ANYTHING = "…"
 _ID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# What differs from one run of a command to the next, and what each may be. The port of a document
-# is the one that is free.
+# Parts that differ between two runs of a command, with their patterns. The port of a document
+# is the free one.
 _VARYING_PATTERNS = {
     "anything": r".*",
     "port": r":\d+",
@@ -30,7 +30,7 @@ _VARYING = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language, the word behind it, its text, and its line."""
+    """One fenced block: its language, the word after it, its text, and its line."""
 
     language: str
     word: str
@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Command:
-    """What is typed, and what comes back."""
+    """A typed command and its expected output."""
 
     line: str
     printed: tuple[str, ...]
@@ -60,10 +60,10 @@ def commands(block: Block) -> Iterator[Command]:
 
 
 def matches(printed: tuple[str, ...], output: str, ids: dict[str, str] | None = None) -> bool:
-    """Tell whether an output is the one that a document shows.
+    """Return whether an output is the one in the document.
 
-    An ellipsis stands for any text. Times and durations may differ. An id of the document stands for
-    the id of this output; `ids` learns it, so that later commands and outputs mean the same thing.
+    An ellipsis stands for any text. Times and durations may differ. An id of the document
+    stands for the id of this output; `ids` stores it for later commands and outputs.
     """
     known = {} if ids is None else ids
     names: dict[str, str] = {}

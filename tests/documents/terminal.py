@@ -1,4 +1,4 @@
-"""A terminal in which the commands of a document are typed, and what they print is compared."""
+"""A terminal that runs the commands of a document and compares their output."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from pathlib import Path
 from tests.documents.fences import Command, matches
 
 DEADLINE_SECONDS = 300
-# Commands whose output changes while a run goes on: they are typed again until it is as shown.
+# Commands whose output changes during a run: they are repeated until it is as shown.
 LOOKS = ("wopr inbox list", "wopr inbox show", "wopr runs list")
 
 
 class Terminal:
-    """A terminal in one directory, as a new user has it."""
+    """A terminal in one directory, like that of a new user."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, commands: Path | None = None) -> None:
+        """Open a terminal in a directory; `commands` is the folder of the `wopr` to use."""
         self.directory = directory
         self.variables = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("WOPR_", "OTEL_", "PYTEST_"))
         } | {
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{commands or Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "WOPR_PORT": "0",
         }
         self.serving: subprocess.Popen[str] | None = None
-        # The ids of the document, and those of this terminal in their place.
+        # The ids of the document, and those of this terminal instead of them.
         self.ids: dict[str, str] = {}
 
     def write(self, name: str, text: str) -> None:
-        """Put code into a file, behind what is there."""
+        """Append code to a file."""
         with (self.directory / name).open("a") as file:
             file.write(text)
 
     def type(self, command: Command) -> None:
-        """Type a command and compare what it prints; one that only looks may look again."""
+        """Run a command and compare its output; read-only commands may be repeated."""
         assigned = re.fullmatch(r"(\w+)=\$\((.*)\)", command.line)
         if assigned is not None:
             self.variables[assigned[1]] = self._output(assigned[2], stderr=None).strip()
@@ -74,12 +75,12 @@ class Terminal:
         return done.stdout
 
     def port(self) -> str:
-        """The port of the host that serves here."""
+        """Return the port of the host that serves here."""
         credentials = json.loads((self.directory / "data" / "credentials.json").read_text())
         return str(credentials["url"]).rpartition(":")[2]
 
     def serve(self, command: Command) -> None:
-        """Start what stays, and wait until it has printed what the document shows."""
+        """Start a server, and wait until it has printed what the document shows."""
         self.serving = subprocess.Popen(
             ["bash", "-c", f"exec {command.line}"],
             cwd=self.directory,
@@ -97,7 +98,7 @@ class Terminal:
         raise AssertionError(printed)
 
     def leave(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop what stays."""
+        """Stop the server."""
         if self.serving is not None:
             self.serving.send_signal(how)
             self.serving.communicate(timeout=DEADLINE_SECONDS)

@@ -1,4 +1,4 @@
-"""Code in the documents is code that runs."""
+"""The code in the documents runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from tests.documents.fences import ROOT, Block, blocks
-from tests.wire.host import ServedHost
+from tests.support.host import ServedHost
 
-# The tutorial has a test of its own, which types its commands too.
+# The tutorial has its own test, which runs its commands too.
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 WITH_CODE = [
     document
     for document in DOCUMENTS
     if any(block.language == "python" and not block.word for block in blocks(document))
 ]
-# Words behind `python` that keep a block from being run, and why.
+# Words after `python` that exclude a block from being run, and why.
 NOT_RUN = {
     "fragment": "a part of a function, or with names that the reader brings along",
     "server": "it never ends",
@@ -32,10 +32,10 @@ NOT_RUN = {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with an emitter's copy in which a host was started, as the documents assume it."""
+    """Return a directory with a copy of an emitter in which a host was started."""
     directory = tmp_path_factory.mktemp("project")
     (directory / "logs").mkdir()
-    emitter = files("wopr.fleet.emitters").joinpath("kahn_agent_emit.py").read_text()
+    emitter = files("wopr.kahn.emitters").joinpath("kahn_agent_emit.py").read_text()
     (directory / "kahn_agent_emit.py").write_text(emitter)
     host = ServedHost(directory / "data", variables={"WOPR_API_KEYS": ""})
     host.start()
@@ -62,7 +62,7 @@ def test_the_code_of_a_document_runs(document: Path, project: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_code_that_is_not_run_is_at_least_code(document: Path) -> None:
+def test_code_that_is_not_run_is_valid_syntax(document: Path) -> None:
     left_out = [b for b in blocks(document) if b.language == "python" and not _is_run(b)]
 
     for block in left_out:

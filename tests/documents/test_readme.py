@@ -1,4 +1,4 @@
-"""The README's tour, typed as it is written, with the host killed in the middle."""
+"""The README's tour, run as written, with the host killed in the middle."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from tests.documents.fences import ROOT, Block, Command, blocks, commands
 from tests.documents.terminal import DEADLINE_SECONDS, Terminal
+from tests.support.wheel import build, install
 
 README = ROOT / "README.md"
 SERVE = "make serve"
-# What a test cannot type: it installs, tests, or needs a server elsewhere.
+# Commands that a test cannot run: they install, run tests, or need another server.
 CLIENT = 'pip install "openwop-client'
 NOT_TYPED = {"make test", ". .venv/bin/activate"}
 LISTENING = ("WOPR … is listening on …",)
@@ -24,15 +25,17 @@ ELSEWHERE = "db.example.com"
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
-    """A terminal in a clone; `wopr` is installed already."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    opened = Terminal(tmp_path)
+    """Return a terminal beside the examples, with WOPR installed from its wheel."""
+    folder = tmp_path / "tour"
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    [wheel] = build(tmp_path / "dist", "wheel")
+    opened = Terminal(folder, install(wheel, tmp_path / "environment"))
     yield opened
     opened.leave()
 
 
 def tour() -> list[Block]:
-    """The blocks of the tour: from the first one that shows the host's greeting on."""
+    """Return the blocks of the tour, starting with the one that shows the host's greeting."""
     found = list(blocks(README))
     start = next(place for place, block in enumerate(found) if "is listening on" in block.text)
     return found[start:]
@@ -47,7 +50,7 @@ def test_the_commands_of_the_readme_print_what_it_shows(terminal: Terminal) -> N
             line = command.line.partition(" #")[0].strip()
             if line == SERVE:
                 terminal.serve(Command("wopr serve", command.printed or LISTENING))
-                # The host listens where it listened before, as a reader's does.
+                # The host listens on the same port as before, like a reader's.
                 terminal.variables["WOPR_PORT"] = terminal.port()
             elif line.startswith("kill -9"):
                 terminal.leave(signal.SIGKILL)
@@ -62,7 +65,7 @@ def test_the_commands_of_the_readme_print_what_it_shows(terminal: Terminal) -> N
     assert "wopr fleet agents" in typed
 
 
-def test_the_readme_installs_the_version_of_the_client_that_is_tested() -> None:
+def test_the_readme_installs_the_tested_version_of_the_client() -> None:
     typed = [command.line for block in blocks(README) for command in commands(block)]
     tested = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]["dev"]
     [client] = [each for each in tested if str(each).startswith("openwop-client")]
@@ -70,7 +73,7 @@ def test_the_readme_installs_the_version_of_the_client_that_is_tested() -> None:
     assert f'pip install "{client}"' in typed
 
 
-def test_a_document_installs_wopr_from_a_clone_while_it_is_not_published() -> None:
+def test_each_document_installs_wopr_from_a_clone_while_it_is_not_published() -> None:
     documents = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 
     published = [

@@ -1,4 +1,4 @@
-"""The tutorial, typed as it is written: files are made, commands run, outputs compared."""
+"""The tutorial, run as written: files are created, commands run, outputs compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.documents.terminal import DEADLINE_SECONDS, Terminal
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 WORDS_A_MINUTE = 200
-# What a test cannot type: it would install from elsewhere, or ask a model that costs money.
+# Commands that a test cannot run: they install packages, or call a paid model.
 NOT_TYPED = {
     "mkdir shop && cd shop",
     "python -m venv .venv && . .venv/bin/activate",
@@ -33,7 +33,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.timeout(2 * DEADLINE_SECONDS)
-def test_a_newcomer_comes_from_nothing_to_an_own_agent_in_the_inbox(terminal: Terminal) -> None:
+def test_a_newcomer_follows_the_tutorial_to_an_own_agent_in_the_inbox(terminal: Terminal) -> None:
     overdue = Timer(DEADLINE_SECONDS, terminal.leave)
     overdue.daemon = True
     overdue.start()

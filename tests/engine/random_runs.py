@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from random import Random
 
 from hypothesis import strategies as st
-from tests.engine.simulation import Ending, Simulation, edge, failure, node, obedient, sketch
-from tests.engine.trigger_table import RULES
 
-from wopr.engine.fold import fold
+from tests.engine.trigger_table import RULES
+from tests.support.simulation import Ending, Simulation, edge, failure, node, obedient, sketch
+from wopr.engine.fold.fold import fold
 from wopr.engine.outcome import Completed
 from wopr.engine.state import RunState, initial
 from wopr.protocol.documents import Unset
@@ -23,7 +23,7 @@ WEIGHTED_RULES = (*RULES, "all_success", "any_failed", "all_complete")
 
 @st.composite
 def definitions(draw: st.DrawFn, *, with_loops: bool = False) -> WorkflowDefinition:
-    """A workflow of a few nodes; every edge leads on, or with loops also back to a loop's head."""
+    """Generate a workflow of a few nodes; with loops, edges can also lead back to a loop's head."""
     names = [f"n{index}" for index in range(draw(st.integers(1, 7)))]
     heads = names[: draw(st.integers(1, 3))] if with_loops else []
     edges = [
@@ -59,7 +59,7 @@ def definitions(draw: st.DrawFn, *, with_loops: bool = False) -> WorkflowDefinit
 
 @st.composite
 def ended_runs(draw: st.DrawFn, *, with_loops: bool = False) -> Simulation:
-    """A run that has ended: every outcome and the order of all that is concurrent are random."""
+    """Generate an ended run with random outcomes and a random order of concurrent events."""
     random = draw(st.randoms(use_true_random=False))
     definition = draw(definitions(with_loops=with_loops))
     names = [found.id for found in definition.nodes]
@@ -87,7 +87,7 @@ def _random_ending(random: Random, state: RunState, found: WorkflowNode) -> Endi
 
 
 def history(run: Simulation) -> Iterator[tuple[RunState, RunEvent]]:
-    """Each event of a log with the state that it came upon."""
+    """Return each event of a log with the state before it."""
     state = initial(run.state.identity, run.graph)
     for event in run.log:
         yield state, event
@@ -95,7 +95,7 @@ def history(run: Simulation) -> Iterator[tuple[RunState, RunEvent]]:
 
 
 def carries(state: RunState, found: WorkflowEdge) -> str:
-    """What an edge carries, as a letter of the trigger table, judged by what the test knows."""
+    """Return the state of an edge, as a letter of the trigger table, computed by the test."""
     source = state.nodes[found.source_node_id]
     if source.status == "failed":
         listens = found.trigger_rule in ("any_failed", "all_complete", "any_success")

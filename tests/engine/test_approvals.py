@@ -3,11 +3,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.engine.waits import ACTIONS, gate, quick, refusal
 
-from wopr.engine.answers import Approval, action_of, is_question, is_vote, read_answer, tally
-from wopr.engine.asking import effects
-from wopr.engine.interrupts import Ballot, Interrupt
+from tests.engine.waits import ACTIONS, gate, quick, refusal
+from wopr.engine.interrupts import Ballot, Interrupt, effects
+from wopr.engine.resume_values import Approval, action_of, is_question, is_vote, read_answer, tally
 from wopr.protocol.documents import Json
 from wopr.protocol.interrupts import Refine
 
@@ -31,7 +30,7 @@ FEEDBACK = {"scope": "whole", "text": "shorter"}
         ({"decision": "rejected", "feedback": "shorter"}, "refine"),
     ],
 )
-def test_each_form_of_an_approval_is_read(value: Json, action: str) -> None:
+def test_each_form_of_an_approval_is_parsed(value: Json, action: str) -> None:
     answer = read_answer(gate(), value)
 
     assert isinstance(answer, Approval)
@@ -65,7 +64,7 @@ def test_a_legacy_rejection_with_feedback_refines_the_whole() -> None:
         [],
     ],
 )
-def test_what_is_no_approval_is_refused(value: Json) -> None:
+def test_an_invalid_approval_is_refused(value: Json) -> None:
     assert refusal(gate(), value).code == "validation_error"
 
 
@@ -78,7 +77,7 @@ def test_an_action_that_the_gate_does_not_offer_is_refused(action: str) -> None:
     assert refusal(gate(others), value).field == "resumeValue.action"
 
 
-def test_nobody_edits_alone_what_several_have_to_approve() -> None:
+def test_one_person_cannot_edit_what_several_must_approve() -> None:
     value = {"action": "edit-accept", "editedArtifactData": {"text": "mine"}}
 
     assert refusal(gate(requiredApprovals=2), value).field == "resumeValue.action"
@@ -119,7 +118,7 @@ all_votes = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_
 
 @quick
 @given(all_votes)
-def test_a_voter_has_one_vote_and_it_is_the_last_one(votes: list[tuple[str, bool]]) -> None:
+def test_each_voter_has_one_vote_and_the_last_one_counts(votes: list[tuple[str, bool]]) -> None:
     interrupt = voted(gate(requiredApprovals=9), votes)
 
     assert {b.voter: b.is_grant for b in interrupt.ballots} == dict(votes)
@@ -130,7 +129,7 @@ def test_a_voter_has_one_vote_and_it_is_the_last_one(votes: list[tuple[str, bool
 
 @quick
 @given(st.integers(1, 6), st.sampled_from(["single-veto", "majority"]), all_votes)
-def test_a_gate_is_decided_by_enough_distinct_votes_and_by_nothing_less(
+def test_a_gate_is_decided_by_enough_distinct_votes_only(
     required: int, policy: str, votes: list[tuple[str, bool]]
 ) -> None:
     last = dict(votes)

@@ -6,29 +6,28 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
-from tests.protocol.conftest import OFFICIAL, Official
 
+from tests.protocol.conftest import OFFICIAL, Official
+from wopr.host.assembly import running_host
+from wopr.host.definitions import conformance_fixtures, hello
 from wopr.nodes.builtin import builtin_registry
-from wopr.protocol.documents import Json, JsonObject
+from wopr.process.settings import Settings
+from wopr.protocol.documents import Json, JsonObject, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import CreateRun, Owner, RunAccepted
-from wopr.protocol.times import to_millis
 from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runtime.builtin_workflows import conformance_fixtures, hello
-from wopr.runtime.host import running_host
-from wopr.runtime.registration import check_definition
-from wopr.runtime.requests import NewRun
-from wopr.runtime.settings import Settings
+from wopr.runs.definitions.registration import check_definition
+from wopr.runs.requests import NewRun
 
 FIXTURES = {fixture["id"]: fixture for fixture in conformance_fixtures()}
 SHIPPED = [*FIXTURES.values(), hello()]
-# What a person reads and no scenario compares.
+# Text for people, which no scenario compares.
 FREE_TEXT = {"name", "description", "title", "message", "summary", "position", "notes"}
 EXECUTABLE = ("id", "version", "nodes", "edges", "triggers", "variables")
 OPTIONAL = ("channels", "configurableSchema")
 SETTINGS = ("timeout", "maxRetries", "maxLoopbackIterations")
 
-# Fixtures that are younger than the published files beside this checkout.
+# Fixtures that are newer than the published files of this checkout.
 YOUNGER = {
     "conformance-approval-edit-accept",
     "conformance-approval-refine",
@@ -52,7 +51,7 @@ def published(official: Official) -> dict[str, JsonObject]:
 
 
 def executable(workflow: JsonObject) -> JsonObject:
-    """All of a workflow that a host acts on."""
+    """Return the parts of a workflow that affect its execution."""
     parts: JsonObject = {name: _without_text(workflow[name]) for name in EXECUTABLE}
     parts |= {name: _without_text(workflow.get(name)) for name in OPTIONAL}
     parts["settings"] = {name: workflow["settings"].get(name) for name in SETTINGS}
@@ -64,7 +63,7 @@ def _without_text(value: Json) -> Json:
     if isinstance(value, list):
         return [_without_text(item) for item in value]
     if isinstance(value, dict):
-        # A variable's name is no free text: it stands beside a type.
+        # A variable's name is not free text: it has a type beside it.
         kept = FREE_TEXT - ({"name"} if "type" in value else set())
         return {key: _without_text(item) for key, item in value.items() if key not in kept}
     return value
@@ -77,7 +76,7 @@ def test_a_shipped_workflow_decodes(document: JsonObject) -> None:
     assert msgspec.to_builtins(definition)["id"] == document["id"]
 
 
-def test_every_fixture_lies_in_the_file_of_its_name() -> None:
+def test_every_fixture_is_in_the_file_of_its_name() -> None:
     folder = files("wopr") / "workflows" / "conformance"
 
     names = sorted(file.name for file in folder.iterdir())
@@ -87,7 +86,7 @@ def test_every_fixture_lies_in_the_file_of_its_name() -> None:
 
 
 @every_fixture
-def test_a_fixture_is_marked_as_one(fixture_id: str) -> None:
+def test_a_fixture_is_marked_as_fixture(fixture_id: str) -> None:
     fixture = FIXTURES[fixture_id]
 
     assert fixture["version"] == "1.0"
@@ -95,7 +94,7 @@ def test_a_fixture_is_marked_as_one(fixture_id: str) -> None:
 
 
 @every_fixture
-def test_a_fixture_whose_types_are_known_can_be_registered(fixture_id: str) -> None:
+def test_a_fixture_with_known_types_can_be_registered(fixture_id: str) -> None:
     registry = builtin_registry(with_conformance=True)
     fixture = FIXTURES[fixture_id]
     unknown = {n["typeId"] for n in fixture["nodes"] if registry.get(n["typeId"]) is None}
@@ -113,7 +112,7 @@ def test_a_shipped_workflow_is_valid_by_the_published_schema(
 
 
 @pytest.mark.parametrize("fixture_id", sorted(FIXTURES.keys() - YOUNGER))
-def test_a_fixture_does_what_the_published_one_does(
+def test_a_fixture_is_equivalent_to_the_published_one(
     fixture_id: str, published: dict[str, JsonObject]
 ) -> None:
     assert executable(FIXTURES[fixture_id]) == executable(published[fixture_id])
@@ -123,7 +122,7 @@ def test_a_fixture_does_what_the_published_one_does(
 
 
 async def log_of_hello(data_dir: Path, inputs: JsonObject) -> list[RunEvent]:
-    """Run hello on a host of its own until it has ended."""
+    """Run hello on its own host to its end."""
     async with running_host(Settings(data_dir=data_dir)) as host:
         compiled = await host.library.newest("acme", "hello")
         request = CreateRun(workflow_id="hello", inputs=inputs)

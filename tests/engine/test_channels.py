@@ -73,7 +73,7 @@ def test_replace_keeps_the_last_write() -> None:
     assert write_all([1, None, "b"], "replace") == "b"
 
 
-def test_append_pushes_an_array_as_one_element() -> None:
+def test_append_adds_an_array_as_one_element() -> None:
     assert write_all(["a", ["b", "c"]], "append") == ["a", ["b", "c"]]
 
 
@@ -84,7 +84,7 @@ def test_merge_is_shallow() -> None:
     }
 
 
-def test_counter_takes_negative_numbers() -> None:
+def test_counter_accepts_negative_numbers() -> None:
     assert write_all([3, -5, 0.5], "counter") == -1.5
 
 
@@ -100,13 +100,13 @@ def test_feedback_keeps_every_entry() -> None:
     assert write_all([entry, entry], "feedback") == [entry, entry]
 
 
-def test_a_message_with_a_known_id_is_dropped_and_the_first_one_kept() -> None:
+def test_a_message_with_a_known_id_is_dropped() -> None:
     messages = write_all([message("id-1", "a"), message("id-1", "b"), message("id-2")], "message")
 
     assert messages == [message("id-1", "a"), message("id-2")]
 
 
-def test_a_reducer_of_an_unknown_vendor_folds_as_replace() -> None:
+def test_a_reducer_of_an_unknown_vendor_works_as_replace() -> None:
     assert write_all([[1], [2]], "vendor.acme.ring") == [2]
 
 
@@ -114,7 +114,7 @@ def test_max_size_drops_the_oldest_of_a_list() -> None:
     assert write_all([1, 2, 3, 4], "append", max_size=2) == [3, 4]
 
 
-def test_a_write_prunes_what_is_older_than_the_time_to_live_before_it_appends() -> None:
+def test_a_write_prunes_entries_older_than_the_time_to_live_before_it_appends() -> None:
     events = [wrap(name, at=NOW) for name in "abc"]
 
     folded = write(events, wrap("d", at=NOW + 300), "append", at=NOW + 300, ttl_ms=200)
@@ -122,7 +122,7 @@ def test_a_write_prunes_what_is_older_than_the_time_to_live_before_it_appends() 
     assert folded == [{"value": "d", "_ts": NOW + 300}]
 
 
-def test_an_entry_exactly_as_old_as_the_time_to_live_stays() -> None:
+def test_an_entry_exactly_as_old_as_the_time_to_live_is_kept() -> None:
     folded = write([wrap("a", at=NOW)], wrap("b", at=NOW + 200), "append", at=NOW + 200, ttl_ms=200)
 
     assert [entry["value"] for entry in folded] == ["a", "b"]
@@ -144,16 +144,16 @@ def test_a_vote_with_a_time_to_live_still_replaces_the_same_users_vote() -> None
     assert [entry["value"] for entry in folded] == [vote("bob"), vote("ann", "reject")]
 
 
-def test_an_unstamped_write_to_a_channel_with_a_time_to_live_gets_the_events_time() -> None:
+def test_an_unstamped_write_to_a_channel_with_a_time_to_live_gets_the_event_s_time() -> None:
     assert write(UNSET, "a", "append", ttl_ms=100) == [{"value": "a", "_ts": NOW}]
 
 
-def test_an_entry_from_before_the_time_to_live_stays_because_its_age_is_unknown() -> None:
+def test_an_entry_of_unknown_age_is_kept() -> None:
     assert write(["a"], wrap("b", at=NOW), "append", ttl_ms=1) == ["a", wrap("b", at=NOW)]
 
 
 @pytest.mark.parametrize("reducer", ["replace", "merge", "counter", "message"])
-def test_a_time_to_live_means_nothing_to_other_reducers(reducer: str) -> None:
+def test_a_time_to_live_is_ignored_by_other_reducers(reducer: str) -> None:
     entry = {"counter": 1}.get(reducer, message("id-1"))
 
     assert write(UNSET, entry, reducer, ttl_ms=1) == write(UNSET, entry, reducer)
@@ -175,7 +175,7 @@ def test_a_time_to_live_means_nothing_to_other_reducers(reducer: str) -> None:
         ([message("id-1")], {"role": "user"}, "message", [message("id-1"), {"role": "user"}]),
     ],
 )
-def test_a_malformed_write_folds_to_the_least_surprising_value(
+def test_an_invalid_write_folds_to_a_neutral_value(
     current: Json, entry: Json, reducer: str, folded: Json
 ) -> None:
     assert write(current, entry, reducer) == folded
@@ -188,7 +188,7 @@ def test_a_malformed_write_folds_to_the_least_surprising_value(
     ttl_ms=st.none() | st.integers(-5, 1000),
     max_size=st.none() | st.integers(-2, 5),
 )
-def test_folding_is_total_deterministic_and_leaves_its_arguments_alone(
+def test_folding_is_total_deterministic_and_does_not_change_its_arguments(
     current: Json, entry: Json, reducer: str, ttl_ms: int | None, max_size: int | None
 ) -> None:
     before = copy.deepcopy((current, entry))
@@ -202,7 +202,7 @@ def test_folding_is_total_deterministic_and_leaves_its_arguments_alone(
 
 
 @given(st.lists(st.sampled_from("abcd").map(message), max_size=12), st.sampled_from([None, 1, 3]))
-def test_writing_a_message_twice_is_writing_it_once(
+def test_writing_a_message_twice_equals_writing_it_once(
     messages: list[JsonObject], max_size: int | None
 ) -> None:
     once: Json = UNSET
@@ -216,7 +216,7 @@ def test_writing_a_message_twice_is_writing_it_once(
 
 
 @given(st.lists(st.builds(vote, st.sampled_from("abc"), st.sampled_from(["yes", "no"]))))
-def test_votes_hold_the_last_vote_of_each_user_and_no_other(votes: list[JsonObject]) -> None:
+def test_votes_contain_the_last_vote_of_each_user_and_no_other(votes: list[JsonObject]) -> None:
     folded = [] if not votes else write_all([*votes], "votes")
 
     assert sorted(entry["userId"] for entry in folded) == sorted({v["userId"] for v in votes})
@@ -224,7 +224,7 @@ def test_votes_hold_the_last_vote_of_each_user_and_no_other(votes: list[JsonObje
 
 
 @given(st.lists(st.integers(0, 500), min_size=1), st.integers(1, 400))
-def test_no_entry_outlives_the_time_to_live_at_the_last_write(
+def test_no_entry_is_older_than_the_time_to_live_at_the_last_write(
     pauses: list[int], ttl_ms: int
 ) -> None:
     at = NOW
@@ -266,7 +266,7 @@ def test_a_counter_is_the_sum_of_its_writes(numbers: list[int]) -> None:
         ),
     ],
 )
-def test_a_malformed_write_is_named_before_it_is_written(
+def test_an_invalid_write_is_named_before_it_is_written(
     reducer: str, value: Json, fault: str
 ) -> None:
     found = check_write(value, reducer=reducer, max_size=None)
@@ -288,11 +288,11 @@ def test_a_malformed_write_is_named_before_it_is_written(
         ("vendor.acme.ring", 1),
     ],
 )
-def test_a_well_formed_write_has_no_fault(reducer: str, value: Json) -> None:
+def test_a_valid_write_has_no_fault(reducer: str, value: Json) -> None:
     assert check_write(value, reducer=reducer, max_size=None) is None
 
 
-def test_a_message_from_a_group_s_context_names_a_group() -> None:
+def test_a_message_from_a_shared_context_names_its_group() -> None:
     said = message("id-1")
 
     wrong = check_write(said, reducer="message", max_size=None, group="desk")
@@ -335,7 +335,7 @@ def test_an_access_entry_matches_a_node_exactly_or_a_type_by_prefix(
     assert allows(access, "writers", node_id="writer", type_id="core.identity") is allowed
 
 
-def test_the_side_that_access_leaves_out_is_open() -> None:
+def test_a_side_that_access_leaves_out_is_open() -> None:
     access = ChannelAccess(writers=[])
 
     assert allows(access, "readers", node_id="n", type_id="core.noop")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.engine.random_runs import ended_runs
-from tests.engine.simulation import Simulation, node, obedient, sketch
 
-from wopr.engine.diff import HIDDEN, event_diffs, is_same_event, same, state_diff
-from wopr.protocol.documents import UNSET, Json
+from tests.engine.random_runs import ended_runs
+from tests.support.simulation import Simulation, node, obedient, sketch
+from wopr.engine.diff import HIDDEN, event_diffs, is_same_event, state_diff
+from wopr.protocol.documents import UNSET, Json, json_equal
 from wopr.protocol.events import RunEvent
 
 TELLTALE = re.compile(r"sk-|api[_-]?key|secret|bearer\s", re.IGNORECASE)
@@ -54,16 +54,16 @@ def event(sequence: int, payload: Json = None, **changes: Json) -> RunEvent:
     ],
 )
 def test_json_values_compare_as_json_does(left: Json, right: Json, expected: bool) -> None:
-    assert same(left, right) is expected
-    assert same(right, left) is expected
+    assert json_equal(left, right) is expected
+    assert json_equal(right, left) is expected
 
 
 @given(json_values)
-def test_every_value_is_the_same_as_what_it_encodes_to(value: Json) -> None:
-    assert same(value, msgspec.json.decode(msgspec.json.encode(value)))
+def test_every_value_equals_its_encoded_form(value: Json) -> None:
+    assert json_equal(value, msgspec.json.decode(msgspec.json.encode(value)))
 
 
-def test_who_when_and_why_an_event_was_written_is_not_compared() -> None:
+def test_times_and_causes_of_events_are_not_compared() -> None:
     left = event(0, {"a": 1})
     right = event(
         0,
@@ -82,7 +82,7 @@ def test_an_event_differs_by_its_type_and_by_its_payload() -> None:
     assert not is_same_event(event(0), event(0, type="node.failed"))
 
 
-def test_what_only_one_log_has_is_added_or_removed() -> None:
+def test_an_event_in_one_log_only_is_added_or_removed() -> None:
     short, long = [event(0)], [event(0), event(1, {"a": 1}, node_id="n")]
 
     [added] = event_diffs(short, long)
@@ -93,7 +93,7 @@ def test_what_only_one_log_has_is_added_or_removed() -> None:
     assert (removed.seq, removed.op, removed.b_event) == (1, "removed", UNSET)
 
 
-def test_differences_come_in_the_order_of_the_log() -> None:
+def test_differences_are_in_log_order() -> None:
     left = [event(n, n) for n in range(5)]
     right = [event(n, n if n % 2 else -1) for n in range(6)]
 
@@ -108,13 +108,13 @@ def test_differences_come_in_the_order_of_the_log() -> None:
 
 
 @given(ended_runs())
-def test_a_run_never_differs_from_itself(run: Simulation) -> None:
+def test_a_log_never_differs_from_itself(run: Simulation) -> None:
     assert list(event_diffs(run.log, run.log)) == []
     assert state_diff(run.state, run.state) == {}
 
 
 @given(ended_runs(), ended_runs())
-def test_comparing_is_symmetric_but_for_the_sides(one: Simulation, other: Simulation) -> None:
+def test_comparing_is_symmetric_except_for_the_sides(one: Simulation, other: Simulation) -> None:
     forward = list(event_diffs(one.log, other.log))
     backward = list(event_diffs(other.log, one.log))
 
@@ -124,7 +124,7 @@ def test_comparing_is_symmetric_but_for_the_sides(one: Simulation, other: Simula
 
 
 @pytest.mark.parametrize("text", ["sk-abc", "my_api_key", "APIKEY", "a secret", "Bearer x"])
-def test_a_state_that_names_a_credential_shows_nothing_that_looks_like_one(text: str) -> None:
+def test_a_state_member_named_like_a_credential_shows_no_value(text: str) -> None:
     empty = Simulation(sketch([node("a")], []), obedient).state
     told = replace(empty, variables={text: text, "list": [text, {"inner": text}], "number": 1})
 
@@ -135,7 +135,7 @@ def test_a_state_that_names_a_credential_shows_nothing_that_looks_like_one(text:
     assert HIDDEN in found["variables"]
 
 
-def test_a_state_diff_names_the_members_that_differ_and_no_others() -> None:
+def test_a_state_diff_names_exactly_the_members_that_differ() -> None:
     base = Simulation(sketch([node("a")], []), obedient).state
     one = replace(base, variables={"x": 1, "y": 1}, channels={"c": [1]}, status="completed")
     two = replace(base, variables={"x": 1, "y": 2}, channels={"c": [1]}, status="failed")

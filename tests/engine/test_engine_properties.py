@@ -5,17 +5,16 @@ from itertools import groupby
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.random_runs import carries, definitions, ended_runs, history
-from tests.engine.simulation import IDENTITY, REENTRANT, Simulation, node, sketch
-from tests.engine.trigger_table import expected
 
-from wopr.engine.fold import fold, fold_all
-from wopr.engine.graph import compile_graph, cycle
+from tests.engine.random_runs import carries, definitions, ended_runs, history
+from tests.engine.trigger_table import expected
+from tests.support.simulation import IDENTITY, REENTRANT, Simulation, node, sketch
+from wopr.engine.fold.fold import fold, fold_all
+from wopr.engine.graph import compile_graph, find_cycle
 from wopr.engine.limits import HostLimits, max_retries
-from wopr.engine.plan import plan
+from wopr.engine.plan import FailNode, Skip, Start, plan
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import ENDED, RunState, initial
-from wopr.engine.steps import FailNode, Skip, Start
 from wopr.engine.triggers import TOLERANT, Verdict
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.events import EVENT_TYPES, RUN_TERMINAL_TYPES, RunEvent
@@ -49,7 +48,7 @@ moments = st.sampled_from(["2026-01-01T00:00:00.000Z", "2026-01-01", "", "9999-9
 
 @st.composite
 def odd_logs(draw: st.DrawFn) -> list[RunEvent]:
-    """A log as no host would write it."""
+    """Generate a log that no host would write."""
     types = st.sampled_from(sorted(EVENT_TYPES)) | st.text(max_size=8)
     node_ids = st.just(UNSET) | st.sampled_from(["n0", "n1", "n2", "nobody"])
     return [
@@ -71,7 +70,7 @@ def fresh(definition: WorkflowDefinition) -> RunState:
 
 
 def judged(run: Simulation, state: RunState, node_id: str) -> list[Verdict]:
-    """What the trigger table says of each group of a node's edges."""
+    """Return the result of the trigger table for each group of a node's edges."""
     edges = sorted(run.graph.incoming[node_id], key=lambda found: found.trigger_rule)
     groups = groupby(edges, key=lambda found: found.trigger_rule)
     return [expected(rule, [carries(state, each) for each in group]) for rule, group in groups]
@@ -82,9 +81,7 @@ def judged(run: Simulation, state: RunState, node_id: str) -> list[Verdict]:
 
 @engine_settings
 @given(definitions(with_loops=True), odd_logs())
-def test_no_event_however_odd_makes_fold_fail(
-    definition: WorkflowDefinition, log: list[RunEvent]
-) -> None:
+def test_no_event_makes_fold_fail(definition: WorkflowDefinition, log: list[RunEvent]) -> None:
     state = fresh(definition)
 
     for event in log:
@@ -116,7 +113,7 @@ def test_folding_twice_gives_the_same_state(
 
 @engine_settings
 @given(definitions(with_loops=True), odd_logs(), st.integers(0, 10**13))
-def test_whatever_was_folded_can_be_planned_and_shown(
+def test_every_folded_state_can_be_planned_and_shown(
     definition: WorkflowDefinition, log: list[RunEvent], now: int
 ) -> None:
     state = fold_all(fresh(definition), log)
@@ -129,7 +126,7 @@ def test_whatever_was_folded_can_be_planned_and_shown(
 
 @engine_settings
 @given(ended_runs(with_loops=True))
-def test_every_prefix_of_a_log_folds_to_the_state_the_run_had_there(run: Simulation) -> None:
+def test_every_prefix_of_a_log_folds_to_the_state_at_that_point(run: Simulation) -> None:
     for length, (state, _) in enumerate(history(run)):
         refolded = run.refold(length)
 
@@ -142,7 +139,7 @@ def test_every_prefix_of_a_log_folds_to_the_state_the_run_had_there(run: Simulat
 
 @engine_settings
 @given(ended_runs(with_loops=True), st.integers(0, 100))
-def test_a_worker_that_takes_over_plans_alike(run: Simulation, later: int) -> None:
+def test_a_worker_that_takes_over_makes_the_same_plan(run: Simulation, later: int) -> None:
     for length, (state, _) in enumerate(history(run)):
         now = state.updated_at + later
 
@@ -169,7 +166,7 @@ def test_a_step_that_ends_the_run_is_planned_alone(run: Simulation) -> None:
 
 @engine_settings
 @given(ended_runs(with_loops=True))
-def test_a_completed_run_leaves_no_node_behind(run: Simulation) -> None:
+def test_a_completed_run_leaves_no_node_unfinished(run: Simulation) -> None:
     behind = [name for name, found in run.state.nodes.items() if found.status not in ENDED]
 
     assert behind == [] or run.state.status == "failed"
@@ -187,7 +184,7 @@ def test_a_node_starts_only_when_its_sources_allow_it(run: Simulation) -> None:
 
 @engine_settings
 @given(ended_runs())
-def test_a_node_is_skipped_only_when_it_is_disabled_or_cut_off(run: Simulation) -> None:
+def test_a_node_is_skipped_only_when_it_is_disabled_or_unreachable(run: Simulation) -> None:
     for state, event in history(run):
         if event.type == "node.skipped":
             assert isinstance(event.node_id, str)
@@ -197,7 +194,7 @@ def test_a_node_is_skipped_only_when_it_is_disabled_or_cut_off(run: Simulation) 
 
 @engine_settings
 @given(ended_runs())
-def test_a_skip_goes_on_downstream(run: Simulation) -> None:
+def test_a_skip_propagates_downstream(run: Simulation) -> None:
     for name, edges in run.graph.incoming.items():
         sources = {run.state.nodes[found.source_node_id].status for found in edges}
         if sources == {"skipped"} and run.state.status == "completed":
@@ -206,7 +203,7 @@ def test_a_skip_goes_on_downstream(run: Simulation) -> None:
 
 @engine_settings
 @given(ended_runs())
-def test_a_failure_that_nothing_listens_to_fails_the_run(run: Simulation) -> None:
+def test_an_unhandled_failure_fails_the_run(run: Simulation) -> None:
     for name in run.nodes("failed"):
         if not any(found.trigger_rule in TOLERANT for found in run.graph.outgoing[name]):
             assert run.state.status == "failed"
@@ -214,7 +211,7 @@ def test_a_failure_that_nothing_listens_to_fails_the_run(run: Simulation) -> Non
 
 @engine_settings
 @given(ended_runs())
-def test_a_completed_run_has_only_failures_that_a_completed_node_listened_to(
+def test_in_a_completed_run_a_completed_node_handled_each_failure(
     run: Simulation,
 ) -> None:
     completed = set(run.nodes("completed"))
@@ -237,7 +234,7 @@ def test_no_run_executes_more_nodes_than_its_cap(run: Simulation) -> None:
 
 @engine_settings
 @given(ended_runs())
-def test_a_node_is_tried_again_no_more_often_than_it_may_be(run: Simulation) -> None:
+def test_a_node_is_retried_at_most_as_often_as_allowed(run: Simulation) -> None:
     starts, retries = Counter(run.about("node.started")), Counter(run.about("node.retried"))
 
     for name, found in run.graph.nodes.items():
@@ -257,4 +254,4 @@ def test_every_edge_is_forward_or_closes_one_loop(definition: WorkflowDefinition
 
     assert sorted(forward + back) == sorted(found.id for found in definition.edges)
     assert all(loop.head in loop.members for loop in graph.loops.values())
-    assert cycle(definition.nodes, definition.edges, REENTRANT) == []
+    assert find_cycle(definition.nodes, definition.edges, REENTRANT) == []

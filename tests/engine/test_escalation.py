@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from wopr.engine.escalation import (
     BYTES_PER_TOKEN,
     DEFAULT_THRESHOLD,
-    bounded,
     is_low,
     threshold,
+    truncated,
     verbosity,
 )
 from wopr.protocol.documents import Json
@@ -32,7 +32,7 @@ from wopr.protocol.documents import Json
         ({"escalationThreshold": math.nan}, 0.9, 0.9),
     ],
 )
-def test_the_run_comes_before_the_manifest_and_the_manifest_before_the_default(
+def test_the_run_overrides_the_manifest_and_the_manifest_overrides_the_default(
     configurable: Json, manifest: float | None, expected: float
 ) -> None:
     assert threshold(configurable, manifest) == expected
@@ -42,14 +42,14 @@ def test_the_run_comes_before_the_manifest_and_the_manifest_before_the_default(
     ("confidence", "expected"),
     [(0.69, True), (0.7, False), (0.71, False), (0, True), (1, False)],
 )
-def test_less_than_the_threshold_is_low_and_as_much_is_not(
+def test_confidence_below_the_threshold_is_low_and_equality_is_not(
     confidence: float, expected: bool
 ) -> None:
     assert is_low(confidence, DEFAULT_THRESHOLD) is expected
 
 
 @pytest.mark.parametrize("value", [None, "0.1", True, False, math.nan, math.inf, -math.inf, [0.1]])
-def test_what_is_no_finite_number_is_no_signal(value: Json) -> None:
+def test_a_value_that_is_not_a_finite_number_is_no_signal(value: Json) -> None:
     assert is_low(value, 1) is False
 
 
@@ -64,18 +64,18 @@ def test_what_is_no_finite_number_is_no_signal(value: Json) -> None:
         ({"reasoningVerbosity": None}, "full"),
     ],
 )
-def test_the_run_chooses_its_verbosity_among_three(configurable: Json, expected: str) -> None:
+def test_the_run_chooses_one_of_three_verbosities(configurable: Json, expected: str) -> None:
     assert verbosity(configurable, "full") == expected
 
 
 @given(st.text(max_size=60), st.integers(min_value=0, max_value=12))
-def test_a_bounded_text_fits_and_is_a_beginning_of_the_whole(text: str, tokens: int) -> None:
-    cut = bounded(text, tokens)
+def test_shortened_text_fits_and_is_a_prefix_of_the_whole(text: str, tokens: int) -> None:
+    cut = truncated(text, tokens)
 
     assert len(cut.encode("utf-8", "replace")) <= tokens * BYTES_PER_TOKEN
     assert cut == text or text.encode("utf-8", "replace").decode().startswith(cut.removesuffix("…"))
 
 
 @given(st.text(max_size=40))
-def test_a_text_that_fits_is_left_alone(text: str) -> None:
-    assert bounded(text, len(text.encode("utf-8", "replace"))) == text
+def test_a_text_that_fits_is_unchanged(text: str) -> None:
+    assert truncated(text, len(text.encode("utf-8", "replace"))) == text

@@ -7,11 +7,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.simulation import REENTRANT, node, sketch, state_of
 
-from wopr.engine.cel_library import cel
-from wopr.engine.expression_tokens import scan
-from wopr.engine.expressions import (
+from tests.support.simulation import REENTRANT, node, sketch, state_of
+from wopr.engine.cel.expressions import (
     FUNCTIONS,
     WORKFLOW_NAMES,
     ExpressionFault,
@@ -21,13 +19,14 @@ from wopr.engine.expressions import (
     evaluate_for_host,
     holds,
 )
+from wopr.engine.cel.tokens import cel, scan
 from wopr.engine.graph import compile_graph
 from wopr.engine.triggers import scope
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.offloading import WorkNeeded, known_results
 from wopr.protocol.workflow import EdgeCondition
 
-# Far above what the cost bound allows on an idle machine, far below a hang.
+# Far above what the cost limit allows on an idle machine, far below a hang.
 DEADLINE_SECONDS = 20.0
 
 json_values: st.SearchStrategy[Json] = st.recursive(
@@ -76,13 +75,13 @@ def test_whole_numbers_and_fractions_compare_as_numbers(score: float) -> None:
         ("nodes.all(k, k == 'write-a')", True),
     ],
 )
-def test_a_value_comes_back_as_plain_json(source: str, value: Json) -> None:
+def test_a_value_is_returned_as_plain_json(source: str, value: Json) -> None:
     scope = {"nodes": {"write-a": {"rows": [{"n": 1}, {"n": 2}]}}, "inputs": {}}
 
     assert evaluate(source, scope) == value
 
 
-def test_keys_of_an_object_always_come_in_the_same_order() -> None:
+def test_keys_of_an_object_are_always_in_the_same_order() -> None:
     orders = {tuple(evaluate("inputs", {"inputs": dict.fromkeys("hgfedcba")})) for _ in range(20)}
 
     assert orders == {tuple("abcdefgh")}
@@ -105,7 +104,7 @@ def test_keys_of_an_object_always_come_in_the_same_order() -> None:
         ("", "column 1"),
     ],
 )
-def test_an_expression_without_a_value_says_why_in_one_short_line(
+def test_an_expression_without_a_value_has_a_short_one_line_reason(
     source: str, message: str
 ) -> None:
     with pytest.raises(ExpressionFault) as caught:
@@ -169,12 +168,12 @@ HEAVY: dict[str, Json] = {
     ],
 )
 def test_an_expression_that_would_run_long_is_refused_at_once(source: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
 
     with pytest.raises(ExpressionFault, match="could take too long"):
         evaluate(source, HEAVY)
 
-    assert time.monotonic() - started < DEADLINE_SECONDS
+    assert time.process_time() - started < DEADLINE_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -195,7 +194,7 @@ def test_ordinary_work_on_hundreds_of_items_is_allowed(source: str) -> None:
 
 
 def offloaded(source: str, known: dict[str, Json]) -> Json:
-    """Evaluate an expression, also if a subprocess would do it."""
+    """Evaluate an expression, even if a subprocess would do it."""
     try:
         return evaluate(source, known)
     except WorkNeeded as needed:
@@ -204,14 +203,14 @@ def offloaded(source: str, known: dict[str, Json]) -> Json:
             return evaluate(source, known)
 
 
-def test_a_costly_expression_without_data_is_refused_at_registration() -> None:
+def test_an_expensive_expression_without_data_is_refused_at_registration() -> None:
     assert compile_check("[1]" + ".map(a, [a, a, a, a])" * 40) is not None
 
 
 @pytest.mark.parametrize(
     "source", ["text.matches(pattern)", "text.matches('a' + 'b')", "text.matches('(?x)a')"]
 )
-def test_a_pattern_that_cannot_be_bounded_is_refused_at_registration(source: str) -> None:
+def test_a_pattern_without_a_bound_is_refused_at_registration(source: str) -> None:
     fault = compile_check(source)
 
     assert fault is not None
@@ -219,12 +218,12 @@ def test_a_pattern_that_cannot_be_bounded_is_refused_at_registration(source: str
 
 
 @pytest.mark.parametrize("source", ["inputs.map(k, k)", "{'a': 1}.filter(k, true)"])
-def test_an_object_is_not_listed_because_it_has_no_order(source: str) -> None:
+def test_an_object_cannot_be_listed_because_it_has_no_order(source: str) -> None:
     with pytest.raises(ExpressionFault, match="no order"):
         evaluate(source, {"inputs": {"a": 1, "b": 2}})
 
 
-def test_a_value_nested_too_deeply_is_refused_before_the_library_sees_it() -> None:
+def test_a_value_nested_too_deeply_is_refused_before_conversion() -> None:
     deep: Json = 1
     for _ in range(30_000):
         deep = [deep]
@@ -248,7 +247,7 @@ def test_data_that_an_expression_does_not_read_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("source", ["`a`", "'a", "(", "(]", ")"])
-def test_what_cannot_be_split_into_words_is_refused(source: str) -> None:
+def test_text_that_cannot_be_tokenized_is_refused(source: str) -> None:
     with pytest.raises(ExpressionFault, match="cannot be read"):
         scan(source)
 
@@ -272,7 +271,7 @@ def test_a_panic_of_the_library_is_an_expression_fault(monkeypatch: pytest.Monke
         evaluate("panics", {})
 
 
-def test_an_interrupt_from_the_keyboard_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keyboard_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cel, "compile", lambda _: _Program(KeyboardInterrupt()))
 
     with pytest.raises(KeyboardInterrupt):
@@ -288,7 +287,7 @@ def test_any_text_is_an_expression_or_an_expression_fault(source: str) -> None:
 
 
 @given(json_values)
-def test_a_json_value_passes_through_unchanged(value: Json) -> None:
+def test_a_plain_value_passes_through_unchanged(value: Json) -> None:
     assert evaluate("inputs.x", {"inputs": {"x": value}}) == value
 
 
@@ -329,7 +328,7 @@ def test_a_json_value_passes_through_unchanged(value: Json) -> None:
         (EdgeCondition(type="equals"), False),
     ],
 )
-def test_a_condition_is_met_or_not(condition: EdgeCondition, met: bool) -> None:
+def test_a_condition_is_true_or_false(condition: EdgeCondition, met: bool) -> None:
     assert holds(condition, SCOPE) is met
 
 
@@ -343,7 +342,7 @@ def test_an_expression_condition_without_an_expression_is_a_fault() -> None:
         holds(EdgeCondition(), SCOPE)
 
 
-def test_a_regex_that_makes_backtracking_engines_hang_answers() -> None:
+def test_a_regex_that_blocks_backtracking_engines_returns() -> None:
     condition = EdgeCondition(type="regex", left="text", right="^(a+)+$")
 
     assert holds(condition, {"outputs": {"text": "a" * 50_000 + "b"}}) is False
@@ -363,7 +362,7 @@ def test_a_regex_too_large_for_its_text_is_refused() -> None:
     value=json_values,
 )
 @settings(deadline=None)
-def test_a_comparison_answers_or_is_an_expression_fault(
+def test_a_comparison_has_a_result_or_is_an_expression_fault(
     kind: str, left: str, right: Json, value: Json
 ) -> None:
     condition = EdgeCondition(type=kind, left=left, right=right)  # type: ignore[arg-type]  # drawn from the four names

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.simulation import Simulation, edge, node, sketch
 
-from wopr.engine.fold_agents import CHANGES
+from tests.support.simulation import Simulation, edge, node, sketch
+from wopr.engine.fold.agents import CHANGES
 from wopr.engine.snapshot import snapshot
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, Json, JsonObject
@@ -15,20 +15,20 @@ DECIDED = {"agentId": "host:alice", "decision": "go", "confidence": 0.4}
 
 
 def running(*nodes: JsonObject, **more: Json) -> Simulation:
-    """A run whose nodes have started."""
+    """Return a run whose nodes have started."""
     run = Simulation(sketch(nodes or [node("work", agent=ALICE)], **more))
     run.take_steps()
     return run
 
 
-def test_a_pinned_node_makes_its_agent_the_run_s() -> None:
+def test_a_pinned_node_sets_the_agent_of_the_run() -> None:
     run = running()
 
     assert run.state.agent == AgentRef(agent_id="host:alice", name="Alice")
     assert snapshot(run.state).agent == run.state.agent
 
 
-def test_the_agent_stays_when_the_run_has_ended() -> None:
+def test_the_agent_is_kept_when_the_run_has_ended() -> None:
     run = running()
     run.run()
 
@@ -36,7 +36,7 @@ def test_the_agent_stays_when_the_run_has_ended() -> None:
     assert snapshot(run.state).agent == AgentRef(agent_id="host:alice", name="Alice")
 
 
-def test_a_hand_off_rotates_the_agent_and_is_remembered_with_its_node() -> None:
+def test_a_hand_off_changes_the_agent_and_is_stored_with_its_node() -> None:
     run = running()
     run.add("agent.handoff", {"fromAgentId": "host:alice", "toAgentId": "host:bob"}, "work")
 
@@ -44,7 +44,7 @@ def test_a_hand_off_rotates_the_agent_and_is_remembered_with_its_node() -> None:
     assert run.state.nodes["work"].handed_to == "host:bob"
 
 
-def test_a_supervisor_becomes_the_orchestrator_once_and_for_good() -> None:
+def test_the_supervisor_becomes_the_orchestrator_once_and_permanently() -> None:
     bosses = [
         node(name, "core.orchestrator.supervisor", agent={"agentId": f"host:{name}"})
         for name in ("first", "second")
@@ -59,7 +59,7 @@ def test_a_supervisor_becomes_the_orchestrator_once_and_for_good() -> None:
     ("config", "name"),
     [({}, "host:orchestrator"), ({"agentId": "host:by-config"}, "host:by-config")],
 )
-def test_a_supervisor_without_a_pin_has_a_name_all_the_same(config: Json, name: str) -> None:
+def test_a_supervisor_without_a_pin_has_a_name(config: Json, name: str) -> None:
     run = running(node("boss", "core.orchestrator.supervisor", config=config))
 
     assert run.state.run_orchestrator == AgentRef(agent_id=name)
@@ -75,14 +75,14 @@ def test_decisions_are_counted_by_their_events() -> None:
     assert [d.event_id for d in run.state.decisions] == [e.event_id for e in run.log[-2:]]
 
 
-def test_what_an_agent_decided_with_a_confidence_is_kept_until_its_node_starts_again() -> None:
+def test_an_agent_s_decision_and_confidence_are_kept_until_its_node_starts_again() -> None:
     run = running()
     run.add("agent.decided", DECIDED, "work")
     run.add("agent.decided", {"agentId": "host:alice", "decision": "sure"}, "work")
 
-    assert run.state.nodes["work"].decided == (DECIDED,)
+    assert run.state.nodes["work"].agent_decisions == (DECIDED,)
     run.add("node.started", {"nodeId": "work", "attempt": 1}, "work")
-    assert not run.state.nodes["work"].decided
+    assert not run.state.nodes["work"].agent_decisions
 
 
 def test_a_tool_call_is_open_until_it_returns() -> None:
@@ -94,7 +94,7 @@ def test_a_tool_call_is_open_until_it_returns() -> None:
     assert run.state.nodes["work"].open_calls == {"b": run.log[-2].event_id}
 
 
-def test_every_child_stays_known_when_its_node_starts_again() -> None:
+def test_each_child_stays_known_when_its_node_starts_again() -> None:
     run = running(node("loop", "core.loop", config={"times": 9}), node("body"))
     for number in (1, 2):
         dispatched = {"childRunId": f"child-{number}", "childWorkflowId": "w"}
@@ -105,7 +105,7 @@ def test_every_child_stays_known_when_its_node_starts_again() -> None:
     assert run.state.nodes["body"].children == ()
 
 
-def test_a_visit_counts_fresh_starts_over_all_rounds_and_no_retries() -> None:
+def test_visits_count_fresh_starts_over_all_rounds_and_no_retries() -> None:
     body = node("body", settings={"maxRetries": 1})
     head = node("head", "core.loop", config={"times": 2})
     inner = node("inner", "core.loop", config={"times": 2})
@@ -128,7 +128,7 @@ def test_a_visit_counts_fresh_starts_over_all_rounds_and_no_retries() -> None:
     assert run.state.nodes["inner"].visit == run.about("node.started").count("inner") - 1
 
 
-def test_a_retry_is_the_same_visit() -> None:
+def test_a_retry_belongs_to_the_same_visit() -> None:
     run = running()
     run.add("node.retried", {"attempt": 1, "delayMs": 0}, "work")
     run.add("node.started", {"nodeId": "work", "attempt": 1}, "work")
@@ -155,7 +155,7 @@ odd_events = st.lists(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(odd_events)
-def test_no_agent_event_however_odd_breaks_the_fold(
+def test_no_agent_event_makes_fold_fail(
     events: list[tuple[str, Json, str]],
 ) -> None:
     run = running()

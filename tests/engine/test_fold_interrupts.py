@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.engine.simulation import EPOCH, Simulation, edge, node, sketch
 
-from wopr.engine.fold_interrupts import CHANGES
+from tests.support.simulation import EPOCH, Simulation, edge, node, sketch
+from wopr.engine.fold.interrupts import CHANGES
 from wopr.engine.interrupts import Interrupt
+from wopr.engine.plan import Expire, Loopback, Start
 from wopr.engine.snapshot import snapshot
-from wopr.engine.steps import Expire, Loopback, Start
 from wopr.protocol.documents import Json, JsonObject
 
 FEEDBACK = {"scope": "whole", "text": "shorter"}
@@ -50,12 +50,12 @@ wait_events = st.lists(
 
 
 def gated(**settings: Any) -> Simulation:
-    """A run of two nodes whose second waits."""
+    """Return a run of two nodes whose second waits."""
     return Simulation(sketch([node("work"), node("gate")], [edge("work", "gate")], **settings))
 
 
 def waiting(kind: str = "approval", data: JsonObject | None = None, **more: Json) -> Simulation:
-    """A run whose gate is suspended."""
+    """Return a run whose gate is suspended."""
     run = gated()
     run.take_steps()
     run.settle("work")
@@ -96,7 +96,7 @@ def refine(run: Simulation) -> None:
 
 @garbage
 @given(wait_events)
-def test_no_event_of_a_wait_however_odd_makes_fold_plan_or_snapshot_fail(
+def test_no_wait_event_makes_fold_plan_or_snapshot_fail(
     events: list[tuple[str, Json, str]],
 ) -> None:
     run = gated()
@@ -125,7 +125,7 @@ def test_a_run_waits_exactly_while_one_of_its_nodes_is_suspended(
 
 @garbage
 @given(wait_events)
-def test_nobody_ever_has_two_votes(events: list[tuple[str, Json, str]]) -> None:
+def test_no_voter_ever_has_two_votes(events: list[tuple[str, Json, str]]) -> None:
     run = waiting()
 
     for event_type, payload, node_id in events:
@@ -138,7 +138,7 @@ def test_nobody_ever_has_two_votes(events: list[tuple[str, Json, str]]) -> None:
 # A wait
 
 
-def test_a_wait_is_what_its_two_events_say() -> None:
+def test_a_wait_is_defined_by_its_two_events() -> None:
     schema = {"type": "object"}
 
     run = waiting("external-event", {"eventType": "e"}, resumeSchema=schema, timeoutMs=500)
@@ -184,7 +184,7 @@ def test_a_wait_without_a_timeout_has_no_deadline() -> None:
     assert pending(waiting(timeoutMs=0)).deadline is None
 
 
-def test_a_kind_of_the_hosts_own_has_the_status_that_it_names() -> None:
+def test_a_custom_kind_of_the_host_has_the_status_that_it_names() -> None:
     run = waiting()
     named = {"kind": "custom", "key": "k", "x-host-wopr-waiting-status": "waiting-external"}
 
@@ -193,7 +193,7 @@ def test_a_kind_of_the_hosts_own_has_the_status_that_it_names() -> None:
     assert run.state.status == "waiting-external"
 
 
-def test_a_status_that_is_not_a_waiting_one_is_not_taken_from_an_event() -> None:
+def test_a_status_that_is_not_a_waiting_one_is_ignored() -> None:
     run = waiting()
 
     run.add("node.suspended", {"kind": "custom", "x-host-wopr-waiting-status": "completed"}, "gate")
@@ -204,7 +204,7 @@ def test_a_status_that_is_not_a_waiting_one_is_not_taken_from_an_event() -> None
 # Its end
 
 
-def test_an_answer_is_kept_under_its_key_with_who_gave_it() -> None:
+def test_an_answer_is_stored_under_its_key_with_its_author() -> None:
     run = waiting()
     run.now += 5
 
@@ -220,7 +220,7 @@ def test_an_answer_is_kept_under_its_key_with_who_gave_it() -> None:
     assert run.state.status == "running"
 
 
-def test_a_run_goes_on_waiting_while_another_node_does() -> None:
+def test_a_run_continues_to_wait_while_another_node_does() -> None:
     run = Simulation(sketch([node("one"), node("two")]))
     run.take_steps()
     for name, kind in (("one", "approval"), ("two", "clarification")):
@@ -240,7 +240,7 @@ def test_a_paused_run_stays_paused_when_one_of_its_waits_is_answered() -> None:
     assert run.state.status == "paused"
 
 
-def test_a_run_that_is_resumed_waits_again_where_it_waited_before() -> None:
+def test_a_resumed_run_waits_again_where_it_waited_before() -> None:
     run = waiting("clarification", {"questions": []})
     run.add("run.paused", {})
 
@@ -252,7 +252,7 @@ def test_a_run_that_is_resumed_waits_again_where_it_waited_before() -> None:
 # Refinement
 
 
-def test_a_refinement_clears_the_votes_and_does_the_work_again() -> None:
+def test_a_refinement_clears_the_votes_and_repeats_the_work() -> None:
     run = waiting(data=APPROVAL | {"requiredApprovals": 3})
     vote(run, "ann")
     vote(run, "ben")
@@ -280,7 +280,7 @@ def test_feedback_is_for_the_next_round_only() -> None:
     assert run.state.nodes["work"].feedback is None
 
 
-def test_a_gate_that_nothing_feeds_asks_again_by_itself() -> None:
+def test_a_gate_without_a_source_asks_again_directly() -> None:
     run = Simulation(sketch([node("gate")]))
     run.take_steps()
     suspend(run)
@@ -290,7 +290,7 @@ def test_a_gate_that_nothing_feeds_asks_again_by_itself() -> None:
     assert run.plan().steps == (Start("gate"),)
 
 
-def test_a_source_that_is_still_at_work_is_not_started_twice() -> None:
+def test_a_source_still_in_progress_is_not_started_twice() -> None:
     nodes = [node("work"), node("slow"), node("gate")]
     edges = [edge("work", "gate", "any_success"), edge("slow", "gate", "any_success")]
     run = Simulation(sketch(nodes, edges))
@@ -305,7 +305,7 @@ def test_a_source_that_is_still_at_work_is_not_started_twice() -> None:
     assert run.nodes("running") == ["slow"]
 
 
-def test_work_sent_back_more_often_than_a_workflow_may_loop_ends_the_run() -> None:
+def test_more_refinements_than_loops_are_allowed_end_the_run() -> None:
     run = gated(maxLoopbackIterations=2)
     for _ in range(3):
         run.take_steps()
@@ -321,7 +321,7 @@ def test_work_sent_back_more_often_than_a_workflow_may_loop_ends_the_run() -> No
     assert step.error.code == "loop_limit_exceeded"
 
 
-def test_each_round_of_a_loop_asks_anew() -> None:
+def test_each_round_of_a_loop_asks_again() -> None:
     nodes = [node("head", "core.loop", config={"times": 2}), node("gate"), node("after")]
     edges = [
         edge("head", "gate", when="!output.done"),
@@ -347,7 +347,7 @@ def test_each_round_of_a_loop_asks_anew() -> None:
 # Conversations
 
 
-def test_the_last_turn_and_its_event_are_remembered() -> None:
+def test_the_last_turn_and_its_event_are_stored() -> None:
     run = waiting("conversation.exchange", {"conversationId": "c", "prompt": "So?"})
 
     run.add("conversation.opened", {"conversationId": "c"}, "gate")

@@ -1,4 +1,4 @@
-"""Conditions and expressions on large values: what subprocesses decide, and how often is measured."""
+"""Conditions and expressions on large values: evaluation in subprocesses and its cost."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TypeVar, cast
 
 import msgspec
 import pytest
-from tests.engine.simulation import EPOCH, node, sketch, state_of
 
-from wopr.engine import expression_cost
-from wopr.engine.expression_cost import extent_of
-from wopr.engine.expressions import ExpressionFault, evaluate, holds
+from tests.support.simulation import EPOCH, node, sketch, state_of
+from wopr.engine.cel import cost as expression_cost
+from wopr.engine.cel.cost import extent_of
+from wopr.engine.cel.expressions import ExpressionFault, evaluate, holds
 from wopr.engine.graph import compile_graph
 from wopr.engine.limits import HostLimits
-from wopr.engine.plan import plan
+from wopr.engine.plan import FailNode, Skip, Step, plan
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.steps import FailNode, Skip, Step
 from wopr.engine.triggers import MAX_CONDITION_COST
 from wopr.protocol import offloading
 from wopr.protocol.documents import Json, JsonObject
@@ -36,7 +35,7 @@ LARGE: list[tuple[EdgeCondition, Json, bool]] = [
 
 
 def completed(work: Callable[[], T], results: Results | None = None) -> tuple[T, int]:
-    """Do what the work offloads, and return its result and how often it offloaded something."""
+    """Run the offloaded work, and return its result and how often it was offloaded."""
     results = Results() if results is None else results
     while True:
         try:
@@ -48,7 +47,7 @@ def completed(work: Callable[[], T], results: Results | None = None) -> tuple[T,
 
 
 def decided(conditions: list[JsonObject], value: Json) -> RunState:
-    """A run in which `a` has put out a value, and edges with these conditions lead to `b`."""
+    """Return a run in which `a` has output a value, and edges with these conditions lead to `b`."""
     ends = {"sourceNodeId": "a", "targetNodeId": "b", "triggerRule": "all_success"}
     edges = [{"id": f"e{n}", **ends, "condition": each} for n, each in enumerate(conditions)]
     graph = compile_graph(sketch([node("a"), node("b")], edges), ())
@@ -60,7 +59,7 @@ def steps(state: RunState) -> tuple[Step, ...]:
 
 
 @pytest.mark.parametrize(("condition", "value", "expected"), LARGE)
-def test_a_condition_on_a_large_value_is_decided_by_a_subprocess(
+def test_a_condition_on_a_large_value_is_evaluated_in_a_subprocess(
     condition: EdgeCondition, value: Json, expected: bool
 ) -> None:
     result, offloaded = completed(lambda: holds(condition, {"outputs": {"v": value}}))
@@ -70,13 +69,13 @@ def test_a_condition_on_a_large_value_is_decided_by_a_subprocess(
 
 
 @pytest.mark.parametrize("right", [1, "x", [1]])
-def test_a_condition_on_a_small_value_is_decided_at_once(right: Json) -> None:
+def test_a_condition_on_a_small_value_is_evaluated_in_the_process(right: Json) -> None:
     condition = EdgeCondition(type="contains", left="v", right=right)
 
     assert holds(condition, {"outputs": {"v": [right] * 100}}) is True
 
 
-def test_many_conditions_of_medium_size_are_not_all_decided_at_once() -> None:
+def test_many_medium_conditions_are_not_all_evaluated_in_the_process() -> None:
     conditions: list[JsonObject] = [
         {"type": "contains", "left": "v", "right": -n} for n in range(1, 101)
     ]
@@ -88,7 +87,7 @@ def test_many_conditions_of_medium_size_are_not_all_decided_at_once() -> None:
     assert offloaded == 80
 
 
-def test_a_node_whose_conditions_cost_too_much_together_fails_and_says_why() -> None:
+def test_a_node_whose_conditions_cost_too_much_together_fails_with_the_reason() -> None:
     values = [1] * 240_000
     conditions: list[JsonObject] = [
         {"type": "expression", "expression": f"size(output.v) > {n}"} for n in range(90)
@@ -103,7 +102,7 @@ def test_a_node_whose_conditions_cost_too_much_together_fails_and_says_why() -> 
     assert f"at most {MAX_CONDITION_COST}" in step.error.message
 
 
-def test_a_value_that_many_expressions_read_is_measured_once_and_each_call_encoded_once(
+def test_a_value_of_many_expressions_is_measured_once_and_each_call_encoded_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured, encoded = list[int](), list[str]()
@@ -129,7 +128,7 @@ def test_a_value_that_many_expressions_read_is_measured_once_and_each_call_encod
     assert encoded == sources
 
 
-def test_an_equal_call_on_another_value_has_a_result_of_its_own() -> None:
+def test_an_equal_call_on_another_value_has_a_separate_result() -> None:
     results = Results()
     source = "v.items[0] == 1"
 
@@ -140,7 +139,7 @@ def test_an_equal_call_on_another_value_has_a_result_of_its_own() -> None:
     assert offloaded == 2
 
 
-def test_a_list_with_too_many_values_is_refused_without_a_look_at_them() -> None:
+def test_a_list_with_too_many_values_is_refused_without_measuring_them() -> None:
     class Unread(list[Json]):
         def __iter__(self) -> None:  # type: ignore[override]  # nobody may ask
             raise AssertionError("the items were read")

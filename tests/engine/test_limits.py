@@ -4,15 +4,14 @@ from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
-from tests.engine.simulation import EPOCH, Simulation, edge, failure, node, sketch
 
+from tests.support.simulation import EPOCH, Simulation, edge, failure, node, sketch
 from wopr.engine.limits import HostLimits, backoff_ms
-from wopr.engine.plan import plan, wake_at
-from wopr.engine.steps import Breach, Finish, Plan, Start
+from wopr.engine.plan import Breach, Finish, Plan, Start, plan, wake_at
 from wopr.protocol.documents import JsonObject
 
 
-def test_the_node_beyond_the_cap_is_named_and_never_starts() -> None:
+def test_a_node_beyond_the_cap_is_named_and_never_starts() -> None:
     names = ["n1", "n2", "n3", "n4", "n5"]
     edges = [edge(a, b) for a, b in pairwise(names)]
     run = Simulation(sketch(map(node, names), edges), inline=names, recursionLimit=3)
@@ -27,13 +26,13 @@ def test_the_node_beyond_the_cap_is_named_and_never_starts() -> None:
     assert run.state.error.code == "recursion_limit_exceeded"
 
 
-def test_as_many_nodes_start_as_the_cap_has_room_for() -> None:
+def test_as_many_nodes_start_as_the_cap_allows() -> None:
     run = Simulation(sketch([node("a"), node("b"), node("c")]), recursionLimit=2)
 
     assert run.plan().steps == (Start("a"), Start("b"))
 
 
-def test_a_run_is_out_of_time_only_beyond_its_limit() -> None:
+def test_a_run_times_out_only_beyond_its_limit() -> None:
     run = Simulation(sketch([node("a")]), runTimeoutMs=1000)
     run.take_steps()
 
@@ -45,7 +44,7 @@ def test_a_run_is_out_of_time_only_beyond_its_limit() -> None:
     assert (breach.error.code, breach.node_id) == ("run_timeout", None)
 
 
-def test_a_running_nodes_own_time_is_a_timer() -> None:
+def test_a_running_node_s_time_limit_is_a_timer() -> None:
     nodes = [node("a", settings={"timeout": 500}), node("b", settings={"timeout": 300}), node("c")]
     run = Simulation(sketch(nodes, timeout=1000))
     assert run.plan().wake_at == EPOCH + 1001
@@ -57,7 +56,7 @@ def test_a_running_nodes_own_time_is_a_timer() -> None:
     assert run.plan().wake_at == EPOCH + 501
 
 
-def test_nobody_is_woken_for_the_time_of_a_node_that_is_in_flight() -> None:
+def test_the_time_limit_of_a_node_in_flight_wakes_no_run() -> None:
     nodes = [node("a", settings={"timeout": 500}), node("b", settings={"timeout": 300})]
     run = Simulation(sketch(nodes, timeout=1000))
     run.take_steps()
@@ -66,7 +65,7 @@ def test_nobody_is_woken_for_the_time_of_a_node_that_is_in_flight() -> None:
     assert wake_at(run.state, EPOCH, run.limits, in_flight=["a", "b"]) == EPOCH + 1001
 
 
-def test_each_attempt_of_a_node_has_its_own_time() -> None:
+def test_each_attempt_of_a_node_has_its_own_time_limit() -> None:
     settings = {"timeout": 500, "maxRetries": 1, "backoff": {"initialMs": 50}}
     run = Simulation(sketch([node("a", settings=settings)]), lambda *_: failure("busy"))
     run.take_steps()
@@ -79,7 +78,7 @@ def test_each_attempt_of_a_node_has_its_own_time() -> None:
     assert run.plan().wake_at == EPOCH + 450 + 501
 
 
-def test_the_wait_for_an_answer_costs_a_node_nothing_of_its_own_time() -> None:
+def test_a_wait_for_an_answer_does_not_count_against_the_node_s_time() -> None:
     run = Simulation(sketch([node("a", settings={"timeout": 500})], timeout=9000))
     run.take_steps()
     about = {"nodeId": "a", "interruptId": "i", "kind": "custom", "key": "a:0"}
@@ -98,7 +97,7 @@ def test_the_wait_for_an_answer_costs_a_node_nothing_of_its_own_time() -> None:
     ("host", "workflow", "wanted", "expected"),
     [(9000, 0, 9999, 9000), (9000, 5000, 9999, 5000), (9000, 5000, 3000, 3000), (9000, 0, 1, 1)],
 )
-def test_a_run_can_lower_its_time_and_never_raise_it(
+def test_a_run_can_lower_its_time_limit_and_never_raise_it(
     host: int, workflow: int, wanted: int, expected: int
 ) -> None:
     limits = HostLimits(max_run_duration_ms=host)
@@ -107,18 +106,18 @@ def test_a_run_can_lower_its_time_and_never_raise_it(
     assert run.plan().wake_at == EPOCH + expected + 1
 
 
-def test_options_that_cannot_be_read_leave_the_hosts_limits() -> None:
+def test_invalid_options_leave_the_host_s_limits() -> None:
     run = Simulation(sketch([node("a")]), recursionLimit="many")
 
     assert run.plan().steps == (Start("a"),)
 
 
-def test_a_finished_graph_finishes_even_at_the_cap() -> None:
+def test_a_finished_graph_completes_even_at_the_cap() -> None:
     run = Simulation(sketch([node("a")]), inline=["a"], recursionLimit=1)
     run.take_steps()
 
     assert run.state.status == "completed"
-    assert plan(replace(run.state, status="running"), EPOCH, run.limits).steps == (Finish({}),)
+    assert plan(replace(run.state, status="running"), EPOCH, run.limits).steps == (Finish(),)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ def test_a_finished_graph_finishes_even_at_the_cap() -> None:
         ({"initialMs": 0}, [0, 0, 0, 0]),
     ],
 )
-def test_each_retry_waits_longer_up_to_the_longest(policy: JsonObject, delays: list[int]) -> None:
+def test_each_retry_waits_longer_up_to_the_maximum(policy: JsonObject, delays: list[int]) -> None:
     declared = sketch([node("a", settings={"backoff": policy})]).nodes[0]
 
     assert [backoff_ms(declared, attempt) for attempt in (1, 2, 3, 4)] == delays

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.simulation import (
+
+from tests.support.simulation import (
     EPOCH,
     REENTRANT,
     Ending,
@@ -19,14 +20,12 @@ from tests.engine.simulation import (
     sketch,
     state_of,
 )
-
 from wopr.engine import triggers
-from wopr.engine.expressions import IsLarge, holds
-from wopr.engine.graph import compile_graph, cycle
+from wopr.engine.cel.expressions import IsLarge, holds
+from wopr.engine.graph import compile_graph, find_cycle
 from wopr.engine.limits import HostLimits
-from wopr.engine.plan import plan
+from wopr.engine.plan import Start, plan
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.steps import Start
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.workflow import EdgeCondition, WorkflowDefinition, WorkflowNode
 
@@ -39,7 +38,7 @@ def loop(node_id: str, times: int) -> JsonObject:
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[list[JsonObject], list[JsonObject]]:
-    """A body between `head` and its way back: stages of one to three nodes side by side."""
+    """Generate a body between `head` and its back edge: stages of one to three parallel nodes."""
     widths = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
     stages = [[f"b{depth}{side}" for side in range(width)] for depth, width in enumerate(widths)]
     edges = [edge("head", name, when="!output.done") for name in stages[0]]
@@ -50,7 +49,7 @@ def bodies(draw: st.DrawFn) -> tuple[list[JsonObject], list[JsonObject]]:
 
 
 def counted(times: int, limit: int = 5) -> WorkflowDefinition:
-    """A loop that is entered from `start`, goes round over `body` and leaves to `after`."""
+    """Return a loop that is entered from `start`, repeats `body` and leaves to `after`."""
     return sketch(
         [node("start"), loop("head", times), node("body"), node("after")],
         [
@@ -64,7 +63,7 @@ def counted(times: int, limit: int = 5) -> WorkflowDefinition:
 
 
 def nested(outer: int, inner: int) -> tuple[list[JsonObject], list[JsonObject]]:
-    """A loop inside a loop; the inner one's body is `body`."""
+    """Return a loop inside a loop; the inner one's body is `body`."""
     return [loop("outer", outer), loop("inner", inner), node("body"), node("after")], [
         edge("outer", "inner", when="!output.done"),
         edge("inner", "body", when="!output.done"),
@@ -93,7 +92,7 @@ def test_a_body_runs_as_often_as_its_loop_says_or_until_the_limit(
     assert run.state.status == ("completed" if within else "failed")
 
 
-def test_one_round_too_many_is_a_loopback_limit() -> None:
+def test_one_round_too_many_is_a_loopback_limit_error() -> None:
     run = Simulation(counted(times=3, limit=2))
 
     run.run()
@@ -117,7 +116,7 @@ def test_two_loops_that_reach_their_limits_together_end_the_run_once() -> None:
     assert run.types().count("run.failed") == 1
 
 
-def test_the_runs_own_limit_on_rounds_is_a_cap() -> None:
+def test_a_run_s_own_limit_on_rounds_is_a_cap() -> None:
     run = Simulation(counted(times=5), maxLoopIterations=2)
 
     run.run()
@@ -128,7 +127,7 @@ def test_the_runs_own_limit_on_rounds_is_a_cap() -> None:
     assert breach.payload == {"kind": "loop-iterations", "limit": 2, "observed": 3}
 
 
-def test_what_follows_a_loop_waits_for_the_last_round() -> None:
+def test_a_node_after_a_loop_waits_for_the_last_round() -> None:
     run = Simulation(counted(times=2))
 
     run.run()
@@ -142,7 +141,7 @@ def test_what_follows_a_loop_waits_for_the_last_round() -> None:
 
 @loop_settings
 @given(st.integers(0, 4), st.integers(0, 4))
-def test_an_inner_loop_goes_all_its_rounds_in_every_round_of_the_outer(
+def test_an_inner_loop_runs_all_its_rounds_in_every_round_of_the_outer(
     outer: int, inner: int
 ) -> None:
     run = Simulation(sketch(*nested(outer, inner)))
@@ -165,7 +164,7 @@ def test_a_loop_inside_a_loop_has_its_own_members_and_back_edge() -> None:
     assert [found.id for found in graph.incoming["inner"]] == ["outer-inner"]
 
 
-def test_the_outer_loop_is_the_one_that_control_comes_in_by() -> None:
+def test_the_outer_loop_is_the_one_that_control_enters_by() -> None:
     nodes, edges = nested(1, 1)
     entered = [*reversed(nodes), node("start")], [*edges, edge("start", "outer")]
 
@@ -175,7 +174,7 @@ def test_the_outer_loop_is_the_one_that_control_comes_in_by() -> None:
     assert graph.loops["inner"].members == {"inner", "body"}
 
 
-def test_an_outer_loop_does_not_overtake_an_inner_one() -> None:
+def test_an_outer_loop_waits_for_an_inner_one() -> None:
     nodes, edges = nested(outer=2, inner=2)
     shortcut = [edge("outer", "short", when="!output.done"), edge("short", "outer")]
     run = Simulation(sketch([*nodes, node("short")], [*edges, *shortcut]))
@@ -186,7 +185,7 @@ def test_an_outer_loop_does_not_overtake_an_inner_one() -> None:
     assert run.about("node.started").count("body") == 4
 
 
-def test_a_loop_may_be_closed_by_what_handles_its_failure() -> None:
+def test_a_loop_can_be_closed_by_a_failure_handler() -> None:
     def fails_twice(state: RunState, found: WorkflowNode) -> Ending:
         if found.id == "work" and state.nodes["head"].iteration < 2:
             return failure(retryable=False)
@@ -208,7 +207,7 @@ def test_a_loop_may_be_closed_by_what_handles_its_failure() -> None:
     assert run.about("node.started")[-2:] == ["work", "after"]
 
 
-def test_a_back_edge_that_cannot_be_told_ends_the_run() -> None:
+def test_a_back_edge_that_cannot_be_evaluated_ends_the_run() -> None:
     nodes = [loop("head", 1), node("body"), node("after"), node("rescue")]
     edges = [
         edge("head", "body"),
@@ -231,12 +230,12 @@ def test_a_cycle_without_a_loop_node_is_named_in_order() -> None:
     edges = [edge("a", "b"), edge("b", "c"), edge("c", "a"), edge("c", "head"), edge("head", "c")]
 
     definition = sketch(nodes, edges)
-    found = cycle(definition.nodes, definition.edges, REENTRANT)
+    found = find_cycle(definition.nodes, definition.edges, REENTRANT)
 
     assert "".join(found) in ("abc", "bca", "cab")
 
 
-def test_a_plan_decides_each_condition_once_however_deep_loops_are_nested(
+def test_a_plan_evaluates_each_condition_once_at_any_loop_depth(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decided: list[str] = []

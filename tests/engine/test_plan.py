@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.simulation import (
+
+from tests.support.simulation import (
     EPOCH,
     IDENTITY,
     REENTRANT,
@@ -13,13 +14,11 @@ from tests.engine.simulation import (
     node,
     sketch,
 )
-
 from wopr.engine.graph import compile_graph
 from wopr.engine.limits import HostLimits
 from wopr.engine.outcome import Completed
-from wopr.engine.plan import plan
+from wopr.engine.plan import Breach, FailRun, Plan, Skip, Start, plan
 from wopr.engine.state import RunState, initial
-from wopr.engine.steps import Breach, FailRun, Plan, Skip, Start
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowNode
 
@@ -27,7 +26,7 @@ RETRIED_AFTER_50_MS = {"maxRetries": 1, "backoff": {"initialMs": 50}}
 
 
 def failing(*names: str) -> Behaviour:
-    """Fail these nodes for good; the others complete and say who they are."""
+    """Fail these nodes permanently; the others complete with their own id as output."""
 
     def behave(_: RunState, found: WorkflowNode) -> Ending:
         if found.id in names:
@@ -54,7 +53,7 @@ def test_a_run_without_events_plans_nothing() -> None:
     assert plan(empty, EPOCH, HostLimits()) == Plan((), None)
 
 
-def test_a_run_that_has_ended_plans_nothing() -> None:
+def test_an_ended_run_plans_nothing() -> None:
     run = Simulation(sketch([node("a")]))
     run.run()
 
@@ -74,7 +73,7 @@ def test_a_run_waits_while_a_node_is_in_flight() -> None:
     assert run.plan().steps == ()
 
 
-def test_the_primary_nodes_outputs_are_the_runs_outputs() -> None:
+def test_the_primary_node_s_outputs_are_the_run_s_outputs() -> None:
     nodes = [node("a", outputRole="primary"), node("b", outputRole="secondary")]
     run = Simulation(sketch(nodes, [edge("a", "b")]), failing())
 
@@ -83,7 +82,7 @@ def test_the_primary_nodes_outputs_are_the_runs_outputs() -> None:
     assert run.state.outputs == {"by": "a"}
 
 
-def test_without_a_primary_node_the_last_nodes_outputs_are_kept_by_name() -> None:
+def test_without_a_primary_node_the_last_nodes_outputs_are_stored_by_name() -> None:
     nodes = [node("a"), node("b"), node("c", disabled=True)]
     run = Simulation(sketch(nodes, [edge("a", "b"), edge("a", "c")]), failing())
 
@@ -95,7 +94,7 @@ def test_without_a_primary_node_the_last_nodes_outputs_are_kept_by_name() -> Non
 # Skips
 
 
-def test_a_skipped_node_says_why() -> None:
+def test_a_skipped_node_has_a_reason() -> None:
     nodes = [node("a"), node("off", disabled=True), node("unmet"), node("next"), node("broken")]
     edges = [
         edge("a", "unmet", when="false"),
@@ -115,7 +114,7 @@ def test_a_skipped_node_says_why() -> None:
     }
 
 
-def test_skips_settle_before_anything_starts() -> None:
+def test_skips_are_settled_before_anything_starts() -> None:
     nodes = [node("a", disabled=True), node("b"), node("c")]
     run = Simulation(
         sketch(nodes, [edge("a", "c", "all_complete"), edge("b", "c", "all_complete")])
@@ -127,7 +126,7 @@ def test_skips_settle_before_anything_starts() -> None:
 # Failures
 
 
-def test_a_failure_that_nothing_listens_to_ends_the_run_while_others_are_in_flight() -> None:
+def test_an_unhandled_failure_ends_the_run_while_others_are_in_flight() -> None:
     run = Simulation(sketch([node("slow"), node("bad")]), failing("bad"))
     run.take_steps()
 
@@ -163,7 +162,7 @@ def test_a_failure_whose_listener_was_skipped_fails_the_run_at_the_end() -> None
     assert run.state.status == "failed"
 
 
-def test_a_join_that_did_not_listen_to_a_failure_does_not_handle_it() -> None:
+def test_a_join_without_a_failure_edge_does_not_handle_a_failure() -> None:
     edges = [
         edge("bad", "join", "all_complete", when='error.code == "other"'),
         edge("good", "join", "all_complete"),
@@ -191,7 +190,7 @@ def test_a_failure_stays_handled_when_its_condition_no_longer_holds(change: Json
     assert run.state.status == "completed"
 
 
-def test_a_join_whose_condition_can_no_longer_be_told_handles_nothing() -> None:
+def test_a_join_with_an_undecidable_condition_handles_nothing() -> None:
     edges = [edge("bad", "join", "all_complete", when='variables.state == "broken"')]
     run = Simulation(sketch([node("bad"), node("join")], edges), failing("bad"))
     run.add("variable.changed", {"name": "state", "next": "broken"})
@@ -219,7 +218,7 @@ def test_a_condition_without_a_value_fails_the_node_it_leads_to() -> None:
 # Retries and the clock
 
 
-def test_a_node_is_tried_again_at_its_time_and_not_before() -> None:
+def test_a_node_is_retried_at_its_time_and_not_before() -> None:
     run = Simulation(sketch([node("a", settings=RETRIED_AFTER_50_MS)]), lambda *_: failure("busy"))
     run.take_steps()
     run.settle("a")
@@ -228,7 +227,7 @@ def test_a_node_is_tried_again_at_its_time_and_not_before() -> None:
     assert plan(run.state, EPOCH + 50, run.limits).steps == (Start("a", 1),)
 
 
-def test_the_last_attempt_fails_for_good() -> None:
+def test_the_last_attempt_fails_permanently() -> None:
     run = Simulation(sketch([node("a", settings=RETRIED_AFTER_50_MS)]), lambda *_: failure("busy"))
 
     run.run()

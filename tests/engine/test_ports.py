@@ -21,7 +21,7 @@ SCOPE: dict[str, Json] = {
 }
 
 
-def test_a_static_value_is_given_as_it_stands() -> None:
+def test_a_static_value_is_passed_unchanged() -> None:
     assert resolve({"a": StaticPort(value=None), "b": StaticPort(value=[1])}, SCOPE) == {
         "a": None,
         "b": [1],
@@ -36,13 +36,13 @@ def test_an_expression_sees_inputs_variables_and_nodes() -> None:
     assert resolve({"a": port}, SCOPE) == {"a": "ann10"}
 
 
-def test_a_connection_gives_another_nodes_output() -> None:
+def test_a_connection_passes_another_node_s_output() -> None:
     port = ConnectionPort(node_id="fetch", output_key="rows")
 
     assert resolve({"rows": port}, SCOPE) == {"rows": [{"id": 7}]}
 
 
-def test_a_dotted_output_key_descends() -> None:
+def test_a_dotted_output_key_is_a_path() -> None:
     port = ConnectionPort(node_id="fetch", output_key="rows.0.id")
 
     assert resolve({"id": port}, SCOPE) == {"id": 7}
@@ -58,7 +58,7 @@ def test_a_variable_may_be_null_and_null_is_a_value() -> None:
     assert resolve({"a": VariablePort(variable_name="nothing")}, SCOPE) == {"a": None}
 
 
-def test_a_dotted_variable_name_descends() -> None:
+def test_a_dotted_variable_name_is_a_path() -> None:
     assert resolve({"a": VariablePort(variable_name="user.id")}, SCOPE) == {"a": "u-1"}
 
 
@@ -71,7 +71,7 @@ def test_a_dotted_variable_name_descends() -> None:
         VariablePort(variable_name="gone", optional=True),
     ],
 )
-def test_an_optional_source_that_is_absent_leaves_the_key_out(port: PortValue) -> None:
+def test_an_absent_optional_source_leaves_the_key_out(port: PortValue) -> None:
     assert resolve({"a": port}, SCOPE) == {}
 
 
@@ -85,9 +85,7 @@ def test_an_optional_source_that_is_absent_leaves_the_key_out(port: PortValue) -
         (ExpressionPort(expression="nowhere"), ["nowhere"]),
     ],
 )
-def test_a_source_that_must_be_there_and_is_not_names_the_port(
-    port: PortValue, named: list[str]
-) -> None:
+def test_an_absent_required_source_names_the_port(port: PortValue, named: list[str]) -> None:
     with pytest.raises(PortFault) as caught:
         resolve({"wanted": port}, SCOPE)
 
@@ -101,7 +99,7 @@ def test_a_scope_without_nodes_or_variables_has_no_sources() -> None:
     assert resolve({"a": port}, {}) == {}
 
 
-def test_registration_names_an_unknown_node_and_an_unreadable_expression() -> None:
+def test_registration_names_an_unknown_node_and_an_invalid_expression() -> None:
     ports: dict[str, PortValue] = {
         "a": ConnectionPort(node_id="other", output_key="x", optional=True),
         "b": ExpressionPort(expression="1 +"),
@@ -109,7 +107,7 @@ def test_registration_names_an_unknown_node_and_an_unreadable_expression() -> No
         "d": ExpressionPort(expression="inputs.x"),
     }
 
-    faults = port_faults(ports, node_ids={"fetch"}, variable_names=set())
+    faults = port_faults(ports, node_ids={"fetch"})
 
     assert [port for port, _ in faults] == ["a", "b"]
     assert "other" in faults[0][1]
@@ -118,10 +116,10 @@ def test_registration_names_an_unknown_node_and_an_unreadable_expression() -> No
 def test_registration_accepts_a_variable_that_is_not_declared() -> None:
     ports = {"a": VariablePort(variable_name="later")}
 
-    assert port_faults(ports, node_ids=set(), variable_names={"other"}) == []
+    assert port_faults(ports, node_ids=set()) == []
 
 
-def test_no_suggestion_is_looked_for_when_an_output_is_there(
+def test_a_suggestion_is_searched_only_for_missing_outputs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(ports, "not_there")

@@ -3,17 +3,15 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from msgspec.structs import replace
-from tests.engine.random_runs import ended_runs
-from tests.engine.simulation import Simulation, node, obedient, sketch
 
-from wopr.engine.fold import INTERRUPTED_BY_FORK, INTERRUPTED_BY_PAUSE, fold_all
-from wopr.engine.history import is_history, moved_by
-from wopr.engine.replay import Record, divergence, is_command
-from wopr.engine.state import RunIdentity, RunState, initial
-from wopr.protocol.documents import Json
+from tests.engine.random_runs import ended_runs
+from tests.support.simulation import Simulation, node, obedient, sketch
+from wopr.engine.fold.fold import INTERRUPTED_BY_FORK, INTERRUPTED_BY_PAUSE, fold_all
+from wopr.engine.replay import ReplayRecord, divergence, is_command
+from wopr.engine.state import RunIdentity, RunState, initial, is_history, moved_by
+from wopr.protocol.documents import Json, to_iso, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork, ForkMode, Shift
-from wopr.protocol.times import to_iso, to_millis
 
 T0 = 1_800_000_000_000
 
@@ -42,7 +40,7 @@ def forked(
     )
 
 
-def test_a_record_leaves_out_how_its_run_was_cancelled() -> None:
+def test_the_record_omits_how_its_run_was_cancelled() -> None:
     log = [
         event(0, "run.started"),
         event(1, "node.started", node_id="a"),
@@ -51,26 +49,26 @@ def test_a_record_leaves_out_how_its_run_was_cancelled() -> None:
         event(4, "run.cancelled"),
     ]
 
-    record = Record(log)
+    record = ReplayRecord(log)
 
     assert [each.sequence for each in record.events] == [0, 1]
     assert record.at(2) is None
 
 
-def test_a_record_keeps_a_cancelled_node_of_a_run_that_went_on() -> None:
+def test_the_record_keeps_a_cancelled_node_of_a_run_that_continued() -> None:
     log = [event(0, "run.started"), event(1, "node.cancelled"), event(2, "run.failed")]
 
-    assert len(Record(log).events) == 3
+    assert len(ReplayRecord(log).events) == 3
 
 
-def test_a_record_leaves_out_what_an_earlier_replay_reported() -> None:
+def test_the_record_omits_the_divergences_of_an_earlier_replay() -> None:
     log = [event(0, "run.started"), event(1, "replay.diverged"), event(2, "run.completed")]
 
-    assert [each.sequence for each in Record(log).events] == [0, 2]
+    assert [each.sequence for each in ReplayRecord(log).events] == [0, 2]
 
 
-def test_a_record_tells_when_each_event_came_and_past_its_end_what_it_is_given() -> None:
-    record = Record([event(0, "run.started"), event(1, "run.completed")])
+def test_the_record_knows_the_time_of_each_event_and_uses_the_given_one_after_its_end() -> None:
+    record = ReplayRecord([event(0, "run.started"), event(1, "run.completed")])
 
     assert [record.time(place, 7) for place in range(3)] == [T0, T0 + 1, 7]
 
@@ -87,7 +85,9 @@ def test_a_record_tells_when_each_event_came_and_past_its_end_what_it_is_given()
         (event(1, "node.completed"), False),
     ],
 )
-def test_what_operators_did_is_told_from_what_the_run_did(found: RunEvent, expected: bool) -> None:
+def test_events_of_operators_are_distinguished_from_those_of_the_run(
+    found: RunEvent, expected: bool
+) -> None:
     assert is_command(found) is expected
 
 
@@ -114,7 +114,7 @@ def test_a_difference_has_a_kind(
 
 @given(ended_runs(with_loops=True))
 def test_no_run_diverges_from_its_own_record(run: Simulation) -> None:
-    record = Record(run.log)
+    record = ReplayRecord(run.log)
 
     for place, each in enumerate(record.events):
         assert divergence(record.at(place), each) is None
@@ -130,7 +130,7 @@ def test_history_is_what_a_branch_copied_and_all_of_a_replay(
     assert is_history(forked(mode, 5), sequence) is expected
 
 
-def test_time_that_passed_before_a_branch_does_not_count() -> None:
+def test_time_before_a_branch_does_not_count() -> None:
     run = forked(from_seq=5, shifts=[Shift(before=3, by_ms=10), Shift(before=5, by_ms=100)])
 
     assert [moved_by(run, sequence) for sequence in (0, 2, 3, 4, 5)] == [110, 110, 100, 100, 0]
@@ -151,7 +151,7 @@ def test_a_branch_counts_its_time_without_the_gap() -> None:
     assert to_millis(to_iso(state.started_at)) == T0 + 86_400_000
 
 
-def test_a_pause_that_was_copied_pauses_nothing_and_one_of_the_branch_does() -> None:
+def test_a_copied_pause_does_not_pause_the_branch() -> None:
     started, paused = event(0, "run.started"), event(1, "run.paused")
 
     assert folded(forked(from_seq=2), started, paused).status == "running"
@@ -159,8 +159,10 @@ def test_a_pause_that_was_copied_pauses_nothing_and_one_of_the_branch_does() -> 
     assert folded(forked("replay", 2), started, paused).status == "paused"
 
 
-@pytest.mark.parametrize(("from_seq", "borrowed"), [(2, 0), (3, 1)])
-def test_children_of_the_source_are_not_the_branchs_own(from_seq: int, borrowed: int) -> None:
+@pytest.mark.parametrize(("from_seq", "inherited"), [(2, 0), (3, 1)])
+def test_children_of_the_source_are_not_children_of_the_branch(
+    from_seq: int, inherited: int
+) -> None:
     dispatched = {"childRunId": "c", "childWorkflowId": "w"}
 
     state = folded(
@@ -171,4 +173,4 @@ def test_children_of_the_source_are_not_the_branchs_own(from_seq: int, borrowed:
     )
 
     assert state.nodes["a"].children == (("c", "w"),)
-    assert state.nodes["a"].borrowed == borrowed
+    assert state.nodes["a"].inherited_children == inherited

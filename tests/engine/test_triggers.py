@@ -3,12 +3,12 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from tests.engine.simulation import REENTRANT, edge, node, sketch, state_of
-from tests.engine.trigger_table import RULES, expected
 
+from tests.engine.trigger_table import RULES, expected
+from tests.support.simulation import REENTRANT, edge, node, sketch, state_of
 from wopr.engine.graph import compile_graph
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.triggers import Traffic, Verdict
+from wopr.engine.triggers import EdgeStates, Verdict
 from wopr.protocol.runs import RunError
 
 STATES = {
@@ -21,7 +21,7 @@ COMBINATIONS = ["".join(kinds) for n in (1, 2, 3) for kinds in product(STATES, r
 
 
 def joined(rules: list[str], kinds: str, when: str = "") -> RunState:
-    """Node `join` behind one source per rule, which have come to what `kinds` says."""
+    """Return node `join` after one source per rule, with these outcomes."""
     sources = [f"source{index}" for index in range(len(kinds))]
     edges = [edge(name, "join", rule, when) for name, rule in zip(sources, rules, strict=True)]
     graph = compile_graph(sketch([*map(node, sources), node("join")], edges), REENTRANT)
@@ -30,20 +30,20 @@ def joined(rules: list[str], kinds: str, when: str = "") -> RunState:
 
 @pytest.mark.parametrize("kinds", COMBINATIONS)
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_judges_every_combination_of_its_edges(rule: str, kinds: str) -> None:
+def test_a_node_s_trigger_rule_covers_every_combination_of_its_edges(rule: str, kinds: str) -> None:
     state = joined([rule] * len(kinds), kinds)
 
-    assert Traffic(state).verdict("join") is expected(rule, kinds)
+    assert EdgeStates(state).verdict("join") is expected(rule, kinds)
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "retrying", "suspended"])
-def test_an_edge_carries_nothing_before_its_source_has_ended(status: str) -> None:
+def test_an_edge_is_not_taken_before_its_source_has_ended(status: str) -> None:
     state = joined(["all_success"], "p")
     source = NodeState(status=status)  # type: ignore[arg-type]  # one of the statuses by name
 
     state = state_of(state.graph, source0=source)
 
-    assert Traffic(state).verdict("join") is Verdict.WAIT
+    assert EdgeStates(state).verdict("join") is Verdict.WAIT
 
 
 def test_a_cancelled_source_counts_as_skipped() -> None:
@@ -51,20 +51,20 @@ def test_a_cancelled_source_counts_as_skipped() -> None:
 
     state = state_of(state.graph, source0=NodeState(status="cancelled"))
 
-    assert Traffic(state).verdict("join") is Verdict.DEAD
+    assert EdgeStates(state).verdict("join") is Verdict.DEAD
 
 
 def test_a_node_without_edges_is_ready() -> None:
-    assert Traffic(joined([], "")).verdict("join") is Verdict.READY
+    assert EdgeStates(joined([], "")).verdict("join") is Verdict.READY
 
 
-def test_groups_of_different_rules_must_all_agree() -> None:
+def test_edges_with_different_rules_must_all_agree() -> None:
     rules = ["any_failed", "all_success"]
 
-    assert Traffic(joined(rules, "fs")).verdict("join") is Verdict.READY
-    assert Traffic(joined(rules, "fp")).verdict("join") is Verdict.WAIT
-    assert Traffic(joined(rules, "fk")).verdict("join") is Verdict.DEAD
-    assert Traffic(joined(rules, "ss")).verdict("join") is Verdict.DEAD
+    assert EdgeStates(joined(rules, "fs")).verdict("join") is Verdict.READY
+    assert EdgeStates(joined(rules, "fp")).verdict("join") is Verdict.WAIT
+    assert EdgeStates(joined(rules, "fk")).verdict("join") is Verdict.DEAD
+    assert EdgeStates(joined(rules, "ss")).verdict("join") is Verdict.DEAD
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_groups_of_different_rules_must_all_agree() -> None:
         ("output.ok", "k", "all_success", "skipped"),
     ],
 )
-def test_a_condition_decides_whether_an_edge_carries(
+def test_a_condition_decides_whether_an_edge_is_taken(
     when: str, kind: str, rule: str, expected_carry: str
 ) -> None:
     state = joined([rule], kind, when)
 
-    assert Traffic(state).carried(state.graph.incoming["join"][0]) == expected_carry
+    assert EdgeStates(state).edge_state(state.graph.incoming["join"][0]) == expected_carry

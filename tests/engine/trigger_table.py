@@ -1,6 +1,6 @@
-"""What each trigger rule must say, by which kinds of edges come together at a node.
+"""The expected result of each trigger rule, by the kinds of edges at a node.
 
-The letters are what the edges carry: `s`uccess, s`k`ipped, `f`ailed, or `p`ending.
+The letters are the states of the edges: `s`uccess, s`k`ipped, `f`ailed, or `p`ending.
 """
 
 from __future__ import annotations
@@ -42,5 +42,5 @@ _TABLE: Final[Mapping[tuple[str, frozenset[str]], Verdict]] = {
 
 
 def expected(rule: str, carried: Iterable[str]) -> Verdict:
-    """The verdict of one rule on all edges that have it."""
+    """Return the result of one rule on all edges that have it."""
     return _TABLE[rule, frozenset(carried)]

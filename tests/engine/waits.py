@@ -1,12 +1,12 @@
-"""Waits of every kind, and what is said to answers that they do not take."""
+"""Waits of every kind, and the errors of answers that they refuse."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
 
-from wopr.engine.answers import AnswerRefused, read_answer
 from wopr.engine.interrupts import Interrupt, waiting_status
+from wopr.engine.resume_values import AnswerRefused, read_answer
 from wopr.protocol.documents import Json, JsonObject
 
 ACTIONS = ["accept", "reject", "refine", "edit-accept", "ask"]
@@ -16,7 +16,7 @@ quick = settings(max_examples=200, deadline=None)
 
 
 def wait(kind: str, data: JsonObject, **more: Json) -> Interrupt:
-    """A pending wait of this kind."""
+    """Return a pending wait of this kind."""
     return Interrupt(
         interrupt_id="int-gate:0",
         kind=kind,

@@ -1,4 +1,4 @@
-"""Every example, with models that say what a script tells them."""
+"""Every example, with scripted models."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_ticket_is_sorted_answered_and_approved() -> None:
     assert "A-17" in models.requests[1].messages[-1].content
 
 
-async def test_an_unsure_triage_waits_for_somebody_who_knows() -> None:
+async def test_an_unsure_triage_waits_for_a_person() -> None:
     models = scripted(say(SHIPPING, sure=0.4, because="could be billing"), "We look into it.")
 
     async with memory_host(support_triage.flow, models=models) as host:
@@ -91,7 +91,7 @@ async def test_an_unsure_triage_waits_for_somebody_who_knows() -> None:
     assert reply.team == "billing"
 
 
-async def test_a_replay_of_the_triage_asks_no_model() -> None:
+async def test_a_replay_of_the_triage_calls_no_model() -> None:
     models = scripted(say(SHIPPING, sure=0.95), "It is on its way.")
 
     async with memory_host(support_triage.flow, models=models) as host:
@@ -161,7 +161,7 @@ async def test_a_model_leads_the_help_desk_and_an_unsure_decision_waits() -> Non
     assert "It was sent on Monday." in models.requests[3].messages[1].content
 
 
-async def test_the_desk_shares_one_conversation_and_the_proofreader_starts_anew() -> None:
+async def test_the_help_desk_shares_one_conversation_and_the_proofreader_starts_a_new_one() -> None:
     models = scripted(
         "It is blu.", "It lacks a reason.", "It is blu: light scatters.", "It is blue."
     )
@@ -176,7 +176,7 @@ async def test_the_desk_shares_one_conversation_and_the_proofreader_starts_anew(
     told = [[(m.role, m.content) for m in request.messages[1:]] for request in models.requests]
     assert article == repeated == shared_notes.Article("It is blue.")
     assert [len(messages) for messages in told] == [1, 3, 5, 1]
-    # The writer knows its own draft as its own, and the editor's words as data.
+    # The writer sees its own draft as its own message, and the editor's text as data.
     assert told[2][1] == ("assistant", "It is blu.")
     assert told[2][3][0] == "user"
     assert "It lacks a reason." in told[2][3][1]
@@ -185,11 +185,11 @@ async def test_the_desk_shares_one_conversation_and_the_proofreader_starts_anew(
     assert len(models.requests) == 4
 
 
-async def test_yesterdays_runs_get_stars_from_a_judge_and_todays_do_not() -> None:
+async def test_a_judge_rates_yesterday_s_runs_and_not_today_s() -> None:
     clock = Clock()
     models = scripted(
-        say(judge_yesterday.Verdict(rating=4, note="friendly")),
-        say(judge_yesterday.Verdict(rating=2, note="curt")),
+        say(judge_yesterday.RunRating(rating=4, note="friendly")),
+        say(judge_yesterday.RunRating(rating=2, note="curt")),
     )
 
     async with memory_host(judge_yesterday.flow, models=models, clock=clock) as host:
@@ -209,7 +209,7 @@ async def test_yesterdays_runs_get_stars_from_a_judge_and_todays_do_not() -> Non
     assert later is None
 
 
-async def test_the_migrated_graph_gives_what_it_gave_before_and_waits_in_the_inbox(
+async def test_a_migrated_graph_returns_the_same_values_and_waits_in_the_inbox(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = await langgraph_migration.before("Where is A-17?")
@@ -253,11 +253,11 @@ async def test_the_migrated_graph_can_be_replayed_and_forked(
     assert repeated.reply == "Monday."
     assert different.diverged_at_seq is None
     assert other.reply == "We will call you."
-    # One answer for the run and one for the fork; the replay asked for none.
+    # One answer for the run and one for the fork; the replay needed none.
     assert model.i == 2
 
 
-def test_what_the_fleet_writes_passes_the_check(tmp_path: Path) -> None:
+def test_the_lines_of_the_fleet_example_pass_the_check(tmp_path: Path) -> None:
     lines = tmp_path / "audits.ndjson"
 
     findings = audit_fleet.main(lines)
@@ -270,11 +270,14 @@ def test_what_the_fleet_writes_passes_the_check(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("audit_fleet.py", "2 findings; look with `wopr fleet check audits.ndjson`"),
+        (
+            "audit_fleet.py",
+            "2 failed checks; validate the log with `wopr fleet check audits.ndjson`",
+        ),
         ("langgraph_migration.py", "It is on its way since Monday."),
     ],
 )
-def test_an_example_that_is_a_script_needs_no_arguments(
+def test_an_example_script_needs_no_arguments(
     name: str,
     told: str,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""Two versions of an app: the second has a node type more."""
+"""Two versions of an app: the second has one more node type."""
 
 from __future__ import annotations
 

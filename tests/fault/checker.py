@@ -1,6 +1,6 @@
-"""Reads a database that no host has open and says everything about it that cannot be true.
+"""Read a database that no host has open, and report every inconsistency.
 
-`python -m tests.fault.checker <file or URL>` prints the problems and fails when there are any.
+`python -m tests.fault.checker <file or URL>` prints the problems, and fails when there are any.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, LiteralString
 import msgspec
 import psycopg
 
-from wopr.engine.fold import fold_all
+from wopr.engine.fold.fold import fold_all
 from wopr.engine.graph import Graph, compile_graph
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunIdentity, RunState, initial
-from wopr.fleet.observed_ids import is_observed_run
-from wopr.fleet.observed_view import View
+from wopr.kahn.observed.run import ObservedRunState
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject, Unset, encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.forks import Fork
+from wopr.protocol.observed_ids import is_observed_run
 from wopr.protocol.workflow import WorkflowDefinition
 from wopr.store.port import SHARED, RunRow, StoredEvent
-from wopr.store.sql.rows import RUN_COLUMNS, run_row
+from wopr.store.tables.runs.rows import RUN_COLUMNS, run_row
 
 NODE_ENDS = {"node.completed", "node.failed", "node.retried", "node.skipped", "node.cancelled"}
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run's row and its log, byte for byte."""
+    """A run's row and its log as bytes."""
 
     tenant: str
     row: RunRow
@@ -49,12 +49,12 @@ class StoredRun:
 
     @property
     def fork(self) -> Fork | None:
-        """Where a forked run comes from."""
+        """Return the source of a forked run."""
         return None if self.row.fork is None else msgspec.json.decode(self.row.fork, type=Fork)
 
     @property
     def dispatched(self) -> list[str]:
-        """The children that the run itself started.
+        """Return the children that the run itself started.
 
         A replay, and the history of a branch, name the children of their source.
         """
@@ -70,7 +70,7 @@ class StoredRun:
 
 
 class Stored:
-    """A database's runs, read once."""
+    """The runs of a database, read once."""
 
     def __init__(self, database: Path | str) -> None:
         with closing(_connected(database)) as self._connection:
@@ -94,7 +94,7 @@ class Stored:
         self.graph = cache(self._graph)
 
     def _integrity(self) -> object:
-        # A server checks its own pages, with checksums.
+        # A server checks its own pages with checksums.
         is_file = isinstance(self._connection, sqlite3.Connection)
         return self._one("PRAGMA integrity_check") if is_file else "ok"
 
@@ -124,7 +124,7 @@ class Stored:
         return compile_graph(definition, builtin_registry(with_conformance=True).reentrant)
 
     def state(self, run: StoredRun) -> RunState:
-        """The fold of a run's log, from nothing."""
+        """Return the fold of the whole log of a run."""
         row = run.row
         identity = RunIdentity(
             run_id=row.run_id,
@@ -142,13 +142,13 @@ class Stored:
 
 def _connected(database: Path | str) -> sqlite3.Connection | psycopg.Connection[Any]:
     if isinstance(database, str):
-        # As the administrator, who sees every tenant's rows.
+        # As the administrator, who sees the rows of every tenant.
         return psycopg.connect(database, autocommit=True, options="-c search_path=wopr")
     return sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def problems(database: Path | str) -> list[str]:
-    """Everything about the database that cannot be true."""
+    """Return every inconsistency of the database."""
     stored = Stored(database)
     found = [] if stored.integrity == "ok" else [f"the file is damaged: {stored.integrity}"]
     if stored.orphans:
@@ -163,7 +163,7 @@ def problems(database: Path | str) -> list[str]:
 
 
 def _log(run: StoredRun) -> Iterator[str]:
-    """The log alone: whole, in order, ended once, and its bytes say what its columns say."""
+    """Check the log: complete, ordered, ended once, and its bytes agree with its columns."""
     if [event.sequence for event in run.log] != list(range(len(run.log))):
         yield f"the sequences are {[event.sequence for event in run.log]}"
     types = [event.type for event in run.log]
@@ -184,7 +184,7 @@ def _log(run: StoredRun) -> Iterator[str]:
 
 
 def _nodes(run: StoredRun) -> Iterator[str]:
-    """Every start of a node has one end, at the latest with the run."""
+    """Check that every start of a node has one end, at the latest with the run."""
     running: set[str] = set()
     for event in run.events:
         name = str(event.node_id)
@@ -199,7 +199,7 @@ def _nodes(run: StoredRun) -> Iterator[str]:
 
 
 def _row(stored: Stored, run: StoredRun) -> Iterator[str]:
-    """The row says what the fold of the log says."""
+    """Check that the row agrees with the fold of the log."""
     row, state = run.row, stored.state(run)
     folded = (
         state.status,
@@ -211,8 +211,8 @@ def _row(stored: Stored, run: StoredRun) -> Iterator[str]:
     kept = (row.status, row.last_sequence, row.ended_at, row.created_at, row.tags)
     if kept != folded:
         yield f"the row has {kept}, the log {folded}"
-    if state.is_terminal and (row.wake_at, row.wish, row.sealed) != (None, None, None):
-        yield "it has ended and still has a wake-up, a wish or something sealed"
+    if state.is_terminal and (row.wake_at, row.pending_command, row.sealed) != (None, None, None):
+        yield "it has ended and still has a wake-up, a pending command or something sealed"
     if not state.is_terminal and row.wake_at is None:
         yield "it has not ended and nothing will wake it"
     rebuilt = encode(snapshot(state)) if state.is_terminal and not state.children else None
@@ -221,8 +221,8 @@ def _row(stored: Stored, run: StoredRun) -> Iterator[str]:
 
 
 def _observed(run: StoredRun) -> Iterator[str]:
-    """The row of an observed run says what its log adds up to, and nothing here moves it."""
-    row, view = run.row, View(run.tenant, run.row.run_id)
+    """Check that the row of an observed run agrees with its log, and that nothing controls it."""
+    row, view = run.row, ObservedRunState(run.tenant, run.row.run_id)
     if [event.sequence for event in run.log] != list(range(len(run.log))):
         yield f"the sequences are {[event.sequence for event in run.log]}"
     for event in run.events:
@@ -231,12 +231,12 @@ def _observed(run: StoredRun) -> Iterator[str]:
         yield f"the row has {row.status} at {row.last_sequence}, the log {view.status}"
     if row.snapshot != encode(view.snapshot()):
         yield f"the snapshot is {row.snapshot!r}, from the log {encode(view.snapshot())!r}"
-    if (row.wake_at, row.wish, row.sealed) != (None, None, None):
-        yield "it was observed and has a wake-up, a wish or something sealed"
+    if (row.wake_at, row.pending_command, row.sealed) != (None, None, None):
+        yield "it was observed and has a wake-up, a pending command or something sealed"
 
 
 def _family(run: StoredRun, runs: Mapping[str, StoredRun]) -> Iterator[str]:
-    """Children and parents know of each other."""
+    """Check that children and parents refer to each other."""
     for child_id, times in Counter(run.dispatched).items():
         child = runs.get(child_id)
         if times != 1 or child is None or child.row.parent_run_id != run.row.run_id:
@@ -249,7 +249,7 @@ def _family(run: StoredRun, runs: Mapping[str, StoredRun]) -> Iterator[str]:
 
 
 def _answers(stored: Stored) -> Iterator[str]:
-    """A run that a remembered answer names is there."""
+    """Check that a run named in a stored response exists."""
     for answer in stored.answers:
         document: JsonObject = answer
         if "runId" in document and document["runId"] not in stored.runs:

@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL database: some answer requests, some only work."""
+"""Several processes on one PostgreSQL database: some serve requests, some only execute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import msgspec
 import psycopg
 
 from tests.fault.checker import Stored, problems
-from tests.fault.hosts import DEADLINE_SECONDS, FragileHost, eventually
-from tests.forked import start
-from tests.wire.definitions import node, workflow
-from tests.wire.host import environment
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
+from tests.support.forked import start
+from tests.support.fragile_host import DEADLINE_SECONDS, FragileHost
+from tests.support.host import environment
 from wopr.protocol.documents import JsonObject
 
 LOCAL = "-c search_path=wopr"
@@ -28,12 +29,12 @@ TERMINAL = {"completed", "failed", "cancelled"}
 
 @dataclass
 class Member(FragileHost):
-    """One process of several; a worker answers for its health only."""
+    """One process of several; a worker serves only its health."""
 
     command_name: str = "serve"
 
     def launch(self) -> None:
-        """Start a process without waiting until it is up."""
+        """Start a process without waiting for its address."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         with self.stderr_file.open("a") as stderr:
             arguments = (self.command_name, "--port", "0", *self.options)
@@ -58,7 +59,7 @@ class Member(FragileHost):
         self.running.send_signal(number)
 
     def end(self) -> None:
-        """Stop it if it runs; what it logged while the database was away is no fault."""
+        """Stop it if it runs; errors logged during a database outage are allowed."""
         if self.process is None:
             return
         self.hang_up()
@@ -71,7 +72,7 @@ class Member(FragileHost):
 
 @dataclass
 class Cluster:
-    """Processes that share a database, and what the database says of them."""
+    """Processes that share a database, and queries on the database."""
 
     url: str
     folder: Path
@@ -80,13 +81,13 @@ class Cluster:
     workers: list[Member] = field(default_factory=list[Member])
 
     def api(self, *options: str, **variables: str) -> Member:
-        """Start one more that answers requests."""
+        """Start another process that serves requests."""
         self.apis.append(self._launched("serve", f"api{len(self.apis)}", options, variables))
         self.apis[-1].until_up()
         return self.apis[-1]
 
     def worker(self, **variables: str) -> Member:
-        """Start one more that only works."""
+        """Start another process that only executes."""
         self.workers.append(self._launched("worker", f"worker{len(self.workers)}", (), variables))
         self.workers[-1].until_up()
         return self.workers[-1]
@@ -114,7 +115,7 @@ class Cluster:
         member.launch()
         return member
 
-    # What the database says
+    # Queries
 
     def rows(self, statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url, autocommit=True, options=LOCAL) as connection:
@@ -129,11 +130,11 @@ class Cluster:
         return found
 
     def holder_of(self, run_id: str) -> Member:
-        """The process that executes a run, once one does."""
+        """Return the process that executes a run, once one does."""
         found: list[Member] = []
 
         def is_held() -> bool:
-            # One look: a second one may find that the run has gone on to somebody else.
+            # One query: with a second one, the run could already be at another process.
             pid = _pid(self.holder(run_id) or "")
             found.extend(m for m in self.members if m.process is not None and m.process.pid == pid)
             return bool(found)
@@ -148,7 +149,7 @@ class Cluster:
         return int(self.one("SELECT count(*) FROM runs WHERE ended_at IS NULL"))
 
     def until_over(self, *run_ids: str, seconds: float = 120.0) -> None:
-        """Wait until these runs, or all there are, have ended."""
+        """Wait until these runs, or all runs, have ended."""
 
         def is_over() -> bool:
             if not run_ids:
@@ -162,7 +163,7 @@ class Cluster:
         return [row[0] for row in rows]
 
     def chunks(self, run_id: str) -> list[str]:
-        """What a streaming node has said."""
+        """Return the output chunks of a streaming node."""
         rows = self.rows(
             "SELECT body FROM events WHERE run_id = %s AND type = 'output.chunk' ORDER BY sequence",
             run_id,
@@ -170,8 +171,8 @@ class Cluster:
         return [str(msgspec.json.decode(body)["payload"]["chunk"]) for (body,) in rows]
 
     def check(self) -> None:
-        """Stop everybody, and find nothing wrong with what they leave behind."""
-        # Those who live bury the dead, which takes them a few seconds.
+        """Stop all processes, and check the database that they leave behind."""
+        # Live processes clean up after dead ones, which takes them a few seconds.
         eventually(self._knows_the_living_only)
         self.end()
         assert problems(self.url) == []
@@ -194,14 +195,14 @@ class Cluster:
 
 
 def _pid(process_id: str) -> int | None:
-    """The process that a name in the database belongs to."""
+    """Return the process of a name in the database."""
     return int(process_id.split("-")[-2]) if process_id else None
 
 
 def stream_text(member: FragileHost, tokens: int, delay_ms: int) -> str:
-    """Start a run whose one node is in flight for a while, and says something again and again.
+    """Start a run whose one node streams for a while.
 
-    Like the conformance workflow of this name, but with as much time as a busy machine needs.
+    Like the conformance workflow of this name, but with enough time for a busy machine.
     """
     says = {"promptId": "conformance.stream-text-noop", "expectsStreaming": True}
     name = member.wire.register(
@@ -222,7 +223,7 @@ def cluster(
     api_options: tuple[str, ...] = (),
     **variables: str,
 ) -> Iterator[Cluster]:
-    """Run several processes; whatever the block leaves running is stopped."""
+    """Run several processes; those still running at the end of the block are stopped."""
     host_key = base64.b64encode(secrets.token_bytes(32)).decode()
     ours = Cluster(url, folder, {"WOPR_HOST_KEY": host_key, "WOPR_DRAIN_SECONDS": "2", **variables})
     try:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Database
-from tests.fault.hosts import FragileHost
-from tests.fault.inprocess import Bench, Gates, bench, gate_types, numbered
+from tests.support.fragile_host import FragileHost
+from tests.support.in_process import Bench, Gates, bench, gate_types, numbered
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def gates() -> Gates:
 async def ours(
     tmp_path: Path, gates: Gates, new_database: Callable[[], Database]
 ) -> AsyncIterator[Bench]:
-    """A host of the test's own, whose `test.*` nodes wait at the test's gates."""
+    """Run a host whose `test.*` nodes wait at the test's gates."""
     with new_database() as variables:
         url = variables.get("WOPR_DB", "")
         async with bench(tmp_path, *gate_types(gates), new_id=numbered(), url=url) as running:
@@ -31,7 +31,7 @@ async def ours(
 def new_host(
     tmp_path: Path, new_database: Callable[[], Database]
 ) -> Iterator[Callable[..., FragileHost]]:
-    """Start hosts of a test's own; what they leave behind is checked at the end."""
+    """Start hosts with own settings; their databases are checked at the end."""
     started: list[FragileHost] = []
 
     with ExitStack() as kept:

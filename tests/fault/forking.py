@@ -1,4 +1,4 @@
-"""Forks inside the test: made by the host's own commands, followed to where they end or wait."""
+"""Forks inside the test: created with the host's commands, followed to their end or wait."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tests.fault.inprocess import TENANT, Bench, eventually
+from tests.support.eventually import eventually_async
+from tests.support.forks import EventContent
+from tests.support.in_process import TENANT, Bench
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.forks import ForkMode, ForkRun, OptionsOverlay
-from wopr.runtime.waits import Resolver
+from wopr.runs.interrupts.approvals import Resolver
 from wopr.store.port import StoredEvent
 
 ENDED = ("completed", "failed", "cancelled")
 WAITING = ("waiting-approval", "waiting-input", "waiting-external")
 
 
-class Told(msgspec.Struct, rename="camel"):
-    """What an event says, byte for byte; not whose it is, nor when it came."""
-
-    type: str
-    payload: msgspec.Raw
-    node_id: str = ""
-
-
 def told(event: StoredEvent) -> tuple[str, str, bytes]:
-    found = msgspec.json.decode(event.body, type=Told)
+    found = msgspec.json.decode(event.body, type=EventContent)
     return found.type, found.node_id, bytes(found.payload)
 
 
@@ -33,8 +27,8 @@ async def stored(bench: Bench, run_id: str) -> list[StoredEvent]:
     return await bench.host.store.read(TENANT, run_id, 0, 100_000)
 
 
-async def story(bench: Bench, run_id: str) -> list[tuple[str, str, bytes]]:
-    """A run's log as what it says."""
+async def log_content(bench: Bench, run_id: str) -> list[tuple[str, str, bytes]]:
+    """Return a run's log without ids and times."""
     return [told(event) for event in await stored(bench, run_id)]
 
 
@@ -47,7 +41,7 @@ async def fork(
     configurable: JsonObject | None = None,
     tags: Iterable[str] = (),
 ) -> str:
-    """Fork a run and return the fork's id, at once."""
+    """Fork a run and return the fork's id at once."""
     request = ForkRun(
         mode=mode,
         from_seq=from_seq,
@@ -82,11 +76,11 @@ async def ended(bench: Bench, workflow_id: str, **configurable: Json) -> str:
 
 
 async def answer(bench: Bench, run_id: str, node_id: str, value: Json, name: str = "ada") -> None:
-    """Answer what a node waits for, once it does."""
+    """Answer a node once it waits."""
 
     async def is_waiting() -> bool:
         return (await bench.row(run_id)).status in WAITING
 
-    await eventually(is_waiting)
+    await eventually_async(is_waiting)
     by = Resolver(name=name, role="admin")
     await bench.host.commands.answer(TENANT, run_id, node_id, value, by)

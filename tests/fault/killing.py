@@ -1,4 +1,4 @@
-"""A served host that can be killed in the middle of anything and started again on its data."""
+"""A served host that can be killed at any time and started again on its data."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
 
 
 class KilledHost(ServedHost):
     """A host for a test that kills it."""
-
-    def kill(self) -> None:
-        """Kill it without a chance to finish anything."""
-        process, self.process = self.process, None
-        assert process is not None
-        process.kill()
-        process.communicate()
 
     def kill_and_restart(self) -> None:
         self.kill()
@@ -30,7 +23,7 @@ class KilledHost(ServedHost):
 
 @contextmanager
 def mortal(data_dir: Path, **variables: str) -> Iterator[KilledHost]:
-    """Serve a host that the block may kill."""
+    """Serve a host that the block can kill."""
     host = KilledHost(data_dir, ("--conformance",), variables)
     host.start()
     try:

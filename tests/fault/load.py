@@ -1,4 +1,4 @@
-"""Clients that keep a host busy, and remember everything that it told them."""
+"""Clients that keep a host busy, and record everything that they receive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyio
 import httpx
 import msgspec
 
-from tests.wire.host import ACME
+from tests.support.host import ACME
 from wopr.protocol.documents import JsonObject
 
 WORDS = ["the", " only", " way", " to", " win", " is", " not", " to", " play"]
@@ -25,21 +25,21 @@ TERMINAL = {"completed", "failed", "cancelled"}
 
 
 class Header(msgspec.Struct):
-    """What is read of an event; its bytes are kept as they came."""
+    """The parsed members of an event; its bytes are kept unchanged."""
 
     sequence: int
     type: str
 
 
 class Page(msgspec.Struct):
-    """A page of events with every event's own bytes."""
+    """A page of events with the bytes of every event."""
 
     events: list[msgspec.Raw]
 
 
 @dataclass
 class Ledger:
-    """What was acknowledged and what was seen, over all lives of the host."""
+    """Everything acknowledged and received, over all restarts of the host."""
 
     acknowledged: dict[str, str] = field(default_factory=dict[str, str])
     cancelled: set[str] = field(default_factory=set[str])
@@ -51,7 +51,7 @@ class Ledger:
     counts: Counter[str] = field(default_factory=Counter[str])
 
     def saw(self, run_id: str, body: bytes) -> str:
-        """Keep an event; one that was seen before must come in the same bytes."""
+        """Record an event; a repeated one must have the same bytes."""
         event = msgspec.json.decode(body, type=Header)
         place = (run_id, event.sequence)
         assert self.events.setdefault(place, body) == body, f"two versions of {place}"
@@ -61,7 +61,7 @@ class Ledger:
 
 
 class Load:
-    """One life of the host, as its clients see it."""
+    """The clients of a host between two restarts."""
 
     def __init__(self, url: str, ledger: Ledger, chance: random.Random) -> None:
         self._url = url
@@ -73,7 +73,7 @@ class Load:
         self._heard = anyio.Event()
 
     async def run(self, writers: int = 4, readers: int = 4) -> None:
-        """Keep the host busy until cancelled; a host that is gone is no surprise."""
+        """Keep the host busy until cancelled; connection errors are ignored."""
         async with anyio.create_task_group() as tasks:
             for _ in range(writers):
                 tasks.start_soon(self._forever, self._write)
@@ -81,7 +81,7 @@ class Load:
                 tasks.start_soon(self._forever, self._read)
 
     async def until_noted(self, count: int) -> None:
-        """Wait until that many answers and events have come."""
+        """Wait until so many responses and events have arrived."""
         while self.noted < count:
             await self._heard.wait()
 
@@ -116,7 +116,7 @@ class Load:
             self._acknowledge(response.json()["runId"], body["workflowId"])
 
     async def _create_once(self, client: httpx.AsyncClient) -> None:
-        """Send the same request twice at the same time, or one that was never answered again."""
+        """Send the same request twice at the same time, or repeat an unanswered one."""
         key = str(UUID(int=self._chance.getrandbits(128)))
         if self._ledger.unanswered and self._chance.random() < 0.5:
             key = self._chance.choice(sorted(self._ledger.unanswered))
@@ -126,7 +126,7 @@ class Load:
             tasks.start_soon(self.create_with, client, key)
 
     async def create_with(self, client: httpx.AsyncClient, key: str) -> None:
-        """Create the run that belongs to a key."""
+        """Create the run of a key."""
         body = {"workflowId": "conformance-idempotent", "inputs": {"nonce": key}, "tags": [key]}
         with suppress(httpx.TransportError):
             response = await client.post("/v1/runs", json=body, headers={"Idempotency-Key": key})
@@ -173,7 +173,7 @@ class Load:
         if not self._ledger.paused:
             return
         run_id = self._chance.choice(sorted(self._ledger.paused))
-        # Whether or not an answer comes, the run may go on from now on.
+        # With or without a response, the run may continue from now on.
         self._ledger.paused.discard(run_id)
         response = await client.post(f"/v1/runs/{run_id}:resume")
         assert response.status_code in (202, 409, 503), response.text
@@ -210,7 +210,7 @@ class Load:
 
 
 async def frames(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The data of every SSE frame that came whole."""
+    """Return the data of every complete SSE frame."""
     pending = b""
     async for part in response.aiter_raw():
         pending += part
@@ -221,7 +221,7 @@ async def frames(response: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def new_run(chance: random.Random) -> JsonObject:
-    """A request for one of the runs that tell most about durability."""
+    """Return a request for one of the runs that test durability best."""
     wait = chance.randrange(50, 500)
     stream = {"tokens": WORDS, "delayMsPerToken": chance.choice([0, 5, 30])}
     requests: list[JsonObject] = [

@@ -1,4 +1,4 @@
-"""A service outside the host: it counts what it is sent, and answers when and how it is told."""
+"""An external service that counts its requests, and responds as configured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Receiver:
-    """What has arrived, and how to answer."""
+    """The received requests, and the configured responses."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []
@@ -39,7 +39,7 @@ def receiving() -> Iterator[Receiver]:
                 self.send_header("content-length", "0")
                 self.end_headers()
             except OSError:
-                return  # whoever asked has died
+                return  # the client process has died
 
         def log_message(self, format: str, *args: object) -> None:
             return
@@ -47,7 +47,7 @@ def receiving() -> Iterator[Receiver]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     receiver.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield receiver

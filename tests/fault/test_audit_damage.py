@@ -1,4 +1,4 @@
-"""A damaged audit log: wherever a byte is flipped, it is found and named, offline as well."""
+"""A damaged audit log: a flipped byte anywhere is found and named, also offline."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from wopr.cli.main import app
 from wopr.protocol.documents import JsonObject
-from wopr.runtime.audit import INTERVAL_ENTRIES, Audit, audit_key
-from wopr.runtime.audit_verifying import Verdict, verify
 from wopr.security.redact import Redactors
+from wopr.services.audit.trail import INTERVAL_ENTRIES, Audit, audit_key
+from wopr.services.audit.verify import AuditReport, verify
 from wopr.store.open import open_audit_copy, open_store
 
 ENTRIES = 2300
@@ -30,14 +30,14 @@ async def _write(folder: Path) -> None:
     async with anyio.create_task_group() as tasks:
         for number in range(ENTRIES):
             tasks.start_soon(audit.record, f"t{number % 3}", "ada", "run.cancel", f"run-{number}")
-    await audit.sign(least=INTERVAL_ENTRIES)
+    await audit.sign(min_entries=INTERVAL_ENTRIES)
     await audit.sign()
     await store.close()
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a log of two full intervals and a little more."""
+    """Create a database with a log of two full intervals and a few entries more."""
     folder = tmp_path_factory.mktemp("audit")
     anyio.run(_write, folder)
     return folder / "wopr.db"
@@ -54,8 +54,8 @@ def damaged(copy: Path) -> Iterator[sqlite3.Connection]:
         yield database
 
 
-def walked(file: Path, start: int = 0, end: int = ENTRIES) -> Verdict:
-    async def read() -> Verdict:
+def walked(file: Path, start: int = 0, end: int = ENTRIES) -> AuditReport:
+    async def read() -> AuditReport:
         async with open_audit_copy(file) as log:
             return await verify(log, start, end)
 
@@ -68,11 +68,11 @@ def report(file: Path, *options: str) -> tuple[int, JsonObject]:
 
 
 def flip(text: str) -> str:
-    """Another character of the same alphabet in place of the first."""
+    """Replace the first character by another one of the same alphabet."""
     return ("B" if text[0] != "B" else "C") + text[1:]
 
 
-def test_an_untouched_log_is_whole(written: Path, copy: Path) -> None:
+def test_an_unchanged_log_is_verified(written: Path, copy: Path) -> None:
     before = copy.read_bytes()
 
     code, found = report(copy)
@@ -87,14 +87,14 @@ def test_an_untouched_log_is_whole(written: Path, copy: Path) -> None:
     assert copy.read_bytes() == before
 
 
-def test_there_is_a_checkpoint_at_every_thousand_entries_and_one_at_the_end(written: Path) -> None:
+def test_there_is_a_checkpoint_every_thousand_entries_and_one_at_the_end(written: Path) -> None:
     found = [row.at_sequence for row in walked(written).checkpoints]
 
     assert found == [999, 1999, ENTRIES - 1]
 
 
 @pytest.mark.parametrize("sequence", [0, 1, 998, 999, 1000, ENTRIES - 1])
-def test_a_byte_of_an_entry_that_was_flipped_is_named(
+def test_an_entry_with_a_changed_byte_is_named(
     copy: Path, damaged: sqlite3.Connection, sequence: int
 ) -> None:
     [(body,)] = damaged.execute(
@@ -158,7 +158,7 @@ def test_a_change_of_the_columns_beside_an_entry_is_found(
     assert [each["atSequence"] for each in found["findings"]] == [7]
 
 
-def test_entries_that_were_taken_out_are_named(copy: Path, damaged: sqlite3.Connection) -> None:
+def test_deleted_entries_are_named(copy: Path, damaged: sqlite3.Connection) -> None:
     damaged.execute("DELETE FROM audit_entries WHERE sequence BETWEEN 5 AND 6")
     damaged.commit()
 
@@ -168,7 +168,7 @@ def test_entries_that_were_taken_out_are_named(copy: Path, damaged: sqlite3.Conn
     assert found["findings"][0]["message"] == "entries 5 to 6 are missing"
 
 
-def test_a_log_that_was_cut_off_before_a_checkpoint_is_found(
+def test_a_log_cut_off_before_a_checkpoint_is_found(
     copy: Path, damaged: sqlite3.Connection
 ) -> None:
     damaged.execute("DELETE FROM audit_entries WHERE sequence > 2100")
@@ -178,7 +178,7 @@ def test_a_log_that_was_cut_off_before_a_checkpoint_is_found(
 
     assert code == 1
     [finding] = found["findings"]
-    assert finding["message"] == f"checkpoint {ENTRIES - 1} covers entries that are not there"
+    assert finding["message"] == f"checkpoint {ENTRIES - 1} covers entries that are missing"
 
 
 def test_a_range_is_verified_from_the_signed_root_before_it(
@@ -193,7 +193,7 @@ def test_a_range_is_verified_from_the_signed_root_before_it(
     assert walked(written, 1500, 1600).entries == 101
 
 
-def test_a_range_after_a_root_that_was_forged_is_verified_from_the_beginning(
+def test_a_range_after_a_forged_root_is_verified_from_the_beginning(
     copy: Path, damaged: sqlite3.Connection
 ) -> None:
     damaged.execute("UPDATE audit_checkpoints SET signature = 'AAAA' WHERE at_sequence = 999")
@@ -203,7 +203,7 @@ def test_a_range_after_a_root_that_was_forged_is_verified_from_the_beginning(
     assert not walked(copy, 0, 1300).has_valid_checkpoints
 
 
-def test_a_copy_that_cannot_be_written_beside_is_verified_too(copy: Path) -> None:
+def test_a_read_only_copy_is_verified_too(copy: Path) -> None:
     copy.parent.chmod(0o500)
     try:
         code, _ = report(copy)
@@ -213,7 +213,7 @@ def test_a_copy_that_cannot_be_written_beside_is_verified_too(copy: Path) -> Non
     assert code == 0
 
 
-def test_the_key_that_must_have_signed_can_be_given(written: Path, copy: Path) -> None:
+def test_the_expected_public_key_can_be_given(written: Path, copy: Path) -> None:
     key = audit_key(written.parent).public_key
     other = audit_key(copy.parent).public_key
 
@@ -223,7 +223,7 @@ def test_the_key_that_must_have_signed_can_be_given(written: Path, copy: Path) -
     assert "another key signed it" in found["findings"][0]["message"]
 
 
-def test_a_file_without_an_audit_log_is_told_apart_from_one_that_was_changed(
+def test_a_store_without_an_audit_log_differs_from_a_changed_one(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "empty.db"
@@ -235,7 +235,7 @@ def test_a_file_without_an_audit_log_is_told_apart_from_one_that_was_changed(
     assert "cannot be read" in done.stderr
 
 
-def test_a_damaged_log_is_not_signed_any_further(copy: Path, damaged: sqlite3.Connection) -> None:
+def test_a_damaged_log_gets_no_further_signature(copy: Path, damaged: sqlite3.Connection) -> None:
     damaged.execute("DELETE FROM audit_entries WHERE sequence BETWEEN 2295 AND 2297")
     damaged.execute("DELETE FROM audit_checkpoints WHERE at_sequence > 2000")
     damaged.commit()

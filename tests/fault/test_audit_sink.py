@@ -1,4 +1,4 @@
-"""The audit sink gets every entry, in order, also when hosts are killed and receivers fail."""
+"""The audit sink gets every entry in order, also when hosts are killed and receivers fail."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import pytest
 
 from tests.conftest import Database
 from tests.fault.cluster import cluster
-from tests.fault.hosts import eventually
 from tests.fault.killing import KilledHost, mortal
-from tests.postgres.databases import Databases
-from tests.wire.at_rest import audit_entries
-from tests.wire.client import Wire
-from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost, environment
-from tests.wire.receiver import Handler, Received, Receiver, receiving, take
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.forked import run
+from tests.support.host import ACME, GLOBEX, ServedHost, environment
+from tests.support.postgres.databases import Databases
+from tests.support.stored_files import audit_entries
+from tests.support.webhook_receiver import Handler, Received, Receiver, receiving, take
 from wopr.protocol.documents import JsonObject
 
 SECRET = "the-secret-of-the-audit-sink-0123456789"
@@ -31,7 +32,7 @@ NewMortal = Callable[..., KilledHost]
 
 @pytest.fixture
 def new_mortal(tmp_path: Path, new_database: Callable[[], Database]) -> Iterator[NewMortal]:
-    """Start a host that the test may kill, on either store."""
+    """Start a host that the test can kill, on either store."""
     with ExitStack() as kept:
 
         def start(**variables: str) -> KilledHost:
@@ -42,14 +43,14 @@ def new_mortal(tmp_path: Path, new_database: Callable[[], Database]) -> Iterator
 
 
 def act(wire: Wire, count: int) -> None:
-    """Do something that is audited, so many times."""
+    """Call an audited operation so many times."""
     for _ in range(count):
         made = wire.post("/v1/webhooks", {"url": URL, "events": ["*"]}).json()
         wire.request("DELETE", f"/v1/webhooks/{made['webhookId']}")
 
 
 def entries_of(lines: bytes) -> list[JsonObject]:
-    """The entries among the lines of a sink; the others are checkpoints."""
+    """Return the entries among the lines of a sink; the others are checkpoints."""
     return [line for line in map(json.loads, lines.splitlines()) if "sequence" in line]
 
 
@@ -58,7 +59,7 @@ def lines_of(file: Path) -> list[JsonObject]:
 
 
 def has_all(host: ServedHost, file: Path) -> bool:
-    """Whether all entries have reached the file, each as a whole line."""
+    """Return whether all entries have reached the file, each as a complete line."""
     try:
         return lines_of(file) == audit_entries(host)
     except json.JSONDecodeError:
@@ -67,16 +68,10 @@ def has_all(host: ServedHost, file: Path) -> bool:
 
 def verify(host: ServedHost, *files: Path) -> subprocess.CompletedProcess[str]:
     options = [part for file in files for part in ("--file", str(file))]
-    return subprocess.run(
-        [WOPR, "audit", "verify", *options],
-        env=environment(host.data_dir, {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(("audit", "verify", *options), environment(host.data_dir, {}))
 
 
-def test_every_entry_reaches_the_file_and_the_file_verifies_by_itself(
+def test_every_entry_reaches_the_file_and_the_file_can_be_verified_alone(
     new_mortal: NewMortal, tmp_path: Path
 ) -> None:
     file = tmp_path / "audit.jsonl"
@@ -94,12 +89,10 @@ def test_every_entry_reaches_the_file_and_the_file_verifies_by_itself(
     done = verify(host, file)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "checkpoints: 1" in done.stdout
-    assert "the audit log is whole" in done.stdout
+    assert "the audit log is valid" in done.stdout
 
 
-def test_a_file_that_somebody_changed_does_not_verify(
-    new_mortal: NewMortal, tmp_path: Path
-) -> None:
+def test_a_modified_file_is_not_verified(new_mortal: NewMortal, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     host = new_mortal(WOPR_AUDIT_SINK=f"file://{file}")
     with host.wire() as acme:
@@ -117,7 +110,7 @@ def test_a_file_that_somebody_changed_does_not_verify(
     assert "entries 1 to 1 are missing" in shortened.stdout
 
 
-def test_entries_of_a_host_that_is_killed_again_and_again_are_all_in_the_file_once(
+def test_entries_of_a_repeatedly_killed_host_are_in_the_file_once(
     new_mortal: NewMortal, tmp_path: Path
 ) -> None:
     file = tmp_path / "audit.jsonl"
@@ -134,9 +127,7 @@ def test_entries_of_a_host_that_is_killed_again_and_again_are_all_in_the_file_on
     assert len(sequences) >= 160
 
 
-def test_a_line_that_a_crash_cut_off_is_written_again(
-    new_mortal: NewMortal, tmp_path: Path
-) -> None:
+def test_a_line_cut_off_by_a_crash_is_written_again(new_mortal: NewMortal, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     host = new_mortal(WOPR_AUDIT_SINK=f"file://{file}")
     with host.wire() as acme:
@@ -153,7 +144,7 @@ def test_a_line_that_a_crash_cut_off_is_written_again(
     eventually(lambda: has_all(host, file))
 
 
-def test_a_file_may_be_renamed_at_any_time_and_all_parts_verify_together(
+def test_a_file_can_be_rotated_at_any_time_and_all_parts_are_verified_together(
     new_mortal: NewMortal, tmp_path: Path
 ) -> None:
     file, rotated = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
@@ -172,7 +163,7 @@ def test_a_file_may_be_renamed_at_any_time_and_all_parts_verify_together(
     alone = verify(host, file)
 
     assert both.returncode == 0, both.stdout
-    # The checkpoint before the rotation is in the other file, so there is nothing to begin at.
+    # The checkpoint before the rotation is in the other file, so there is no start point.
     assert alone.returncode == 1
 
 
@@ -199,7 +190,7 @@ def webhook(receiver: Receiver, **variables: str) -> dict[str, str]:
     }
 
 
-def test_entries_that_no_receiver_took_before_a_kill_are_delivered_after_it_in_order(
+def test_undelivered_entries_are_delivered_in_order_after_a_kill(
     new_mortal: NewMortal,
 ) -> None:
     with receiving(lambda request, handler: handler.answer(503)) as receiver:
@@ -231,7 +222,7 @@ def value(metrics: str, name: str) -> str:
     return next(line.split()[1] for line in metrics.splitlines() if line.startswith(f"{name} "))
 
 
-def test_a_receiver_can_check_who_sent_the_entries(new_mortal: NewMortal) -> None:
+def test_a_receiver_can_check_the_sender_of_the_entries(new_mortal: NewMortal) -> None:
     with receiving() as receiver:
         host = new_mortal(**webhook(receiver))
         with host.wire() as acme:
@@ -245,7 +236,7 @@ def test_a_receiver_can_check_who_sent_the_entries(new_mortal: NewMortal) -> Non
     assert first.headers["content-type"] == "application/x-ndjson"
 
 
-def test_a_receiver_that_does_not_answer_is_sent_the_same_entries_again(
+def test_an_unresponsive_receiver_gets_the_same_entries_again(
     new_mortal: NewMortal,
 ) -> None:
     with receiving() as receiver:
@@ -266,12 +257,12 @@ def test_a_receiver_that_does_not_answer_is_sent_the_same_entries_again(
 
 
 @pytest.mark.timeout(240)
-def test_another_process_goes_on_with_the_sink_when_the_one_that_delivers_is_killed(
+def test_another_process_continues_delivery_when_the_delivering_one_is_killed(
     databases: Databases, tmp_path: Path
 ) -> None:
     with (
         receiving() as receiver,
-        databases.new() as url,
+        databases.lent() as url,
         cluster(url, tmp_path, apis=2, workers=0, api_options=(), **webhook(receiver)) as ours,
     ):
         first, second = ours.apis
@@ -304,24 +295,17 @@ def test_another_process_goes_on_with_the_sink_when_the_one_that_delivers_is_kil
         ),
     ],
 )
-def test_a_sink_that_cannot_work_is_refused_at_start(
+def test_an_invalid_sink_is_refused_at_start(
     tmp_path: Path, variables: dict[str, str], message: str
 ) -> None:
-    done = subprocess.run(
-        [WOPR, "serve", "--port", "0"],
-        env=environment(tmp_path, variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run(("serve", "--port", "0"), environment(tmp_path, variables))
 
     assert done.returncode != 0
     assert message in done.stderr
     assert "hidden" not in done.stderr
 
 
-def test_the_doctor_says_how_far_behind_the_sink_is(new_mortal: NewMortal, tmp_path: Path) -> None:
+def test_the_doctor_reports_the_lag_of_the_sink(new_mortal: NewMortal, tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     host = new_mortal(WOPR_AUDIT_SINK=f"file://{file}")
     with host.wire(ACME) as acme:
@@ -329,12 +313,6 @@ def test_the_doctor_says_how_far_behind_the_sink_is(new_mortal: NewMortal, tmp_p
     eventually(lambda: has_all(host, file))
 
     last = len(audit_entries(host)) - 1
-    done = subprocess.run(
-        [WOPR, "doctor", "--offline"],
-        env=environment(host.data_dir, host.variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(("doctor", "--offline"), environment(host.data_dir, host.variables))
 
     assert f"has entries up to {last}, 0 behind" in " ".join(done.stdout.split())

@@ -1,4 +1,4 @@
-"""A tenant far beyond its quotas of bytes: its nodes write no more, and its runs wait or end."""
+"""A tenant far beyond its byte quotas: its nodes write no more, and its runs wait or end."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Literal
 import msgspec
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Gates, eventually
 from tests.fault.waiting import answer
-from tests.wire.definitions import delay, edge, node
-from tests.wire.waiting import ACCEPT, gate
+from tests.support.definitions import delay, edge, node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench, Gates
+from tests.support.interrupts import ACCEPT, gate
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import QuotaExceeded
 from wopr.protocol.forks import ForkRun
@@ -34,15 +35,15 @@ async def beyond(ours: Bench) -> None:
     """Wait until the host knows that the tenant is far beyond a quota."""
 
     async def is_known() -> bool:
-        return ours.host.quotas.beyond(TENANT) is not None
+        return ours.host.quotas.write_refusal(TENANT) is not None
 
-    await eventually(is_known)
+    await eventually_async(is_known)
 
 
 async def begun(
     ours: Bench, *nodes: JsonObject, quota: str = "storedBytes", **fields: object
 ) -> str:
-    """Start a run whose tenant is far beyond a quota with what the run writes first."""
+    """Start a run whose first writes put its tenant far beyond a quota."""
     workflow_id = await ours.register(nodes, **fields)
     await limit(ours, quota, 1000)
     run_id = await ours.create(workflow_id)
@@ -51,7 +52,7 @@ async def begun(
 
 
 @pytest.mark.parametrize("quota", ["storedBytes", "artifactBytes"])
-async def test_a_node_in_flight_that_writes_fails_with_the_quota(
+async def test_a_writing_node_in_flight_fails_with_the_quota(
     ours: Bench, gates: Gates, quota: str
 ) -> None:
     run_id = await begun(ours, fill("large", 300_000), node("slow", "test.gate"), quota=quota)
@@ -67,7 +68,7 @@ async def test_a_node_in_flight_that_writes_fails_with_the_quota(
     assert (await ours.types(run_id))[-2:] == ["node.failed", "run.failed"]
 
 
-async def test_a_node_that_flushes_fails_with_the_quota(ours: Bench) -> None:
+async def test_a_flushing_node_fails_with_the_quota(ours: Bench) -> None:
     run_id = await begun(ours, node("talks", "test.chatter"))
 
     await ours.until(run_id, "failed")
@@ -75,7 +76,7 @@ async def test_a_node_that_flushes_fails_with_the_quota(ours: Bench) -> None:
     assert (await ours.snapshot(run_id))["error"]["code"] == "quota_exceeded"
 
 
-async def test_a_run_that_has_slept_starts_no_further_node_and_no_handler_of_failures(
+async def test_a_run_that_has_slept_starts_no_node_and_no_failure_handler(
     ours: Bench,
 ) -> None:
     edges = [edge("sleep", "large"), edge("large", "handler", triggerRule="any_failed")]
@@ -95,7 +96,7 @@ async def test_a_run_that_has_slept_starts_no_further_node_and_no_handler_of_fai
     assert "large" not in found["variables"]
 
 
-async def test_runs_that_wait_are_left_alone_and_can_be_answered_and_cancelled(
+async def test_waiting_runs_are_kept_and_can_be_answered_and_cancelled(
     ours: Bench,
 ) -> None:
     asking = await ours.register([gate("person")])
@@ -116,7 +117,7 @@ async def test_runs_that_wait_are_left_alone_and_can_be_answered_and_cancelled(
     await ours.until(asked, "completed")
 
 
-async def test_a_run_goes_on_while_its_tenant_is_a_little_beyond_its_quota(
+async def test_a_run_continues_while_its_tenant_is_slightly_beyond_its_quota(
     ours: Bench, gates: Gates
 ) -> None:
     workflow_id = await ours.register([fill("large"), node("slow", "test.gate"), fill("last", 100)])
@@ -132,13 +133,13 @@ async def test_a_run_goes_on_while_its_tenant_is_a_little_beyond_its_quota(
             return True
         return False
 
-    await eventually(is_refused)
+    await eventually_async(is_refused)
     gates.open("slow")
     await ours.until(run_id, "completed")
 
 
 @pytest.mark.parametrize("mode", ["replay", "branch"])
-async def test_a_fork_that_has_begun_is_ended_before_its_history_is_written(
+async def test_a_started_fork_ends_before_its_history_is_written(
     ours: Bench, monkeypatch: pytest.MonkeyPatch, mode: Literal["replay", "branch"]
 ) -> None:
     source = await ours.create(await ours.register(node(f"step-{n}") for n in range(200)))

@@ -7,12 +7,12 @@ import pytest
 
 from tests.fault.checker import main, problems
 from tests.fault.forking import forked
-from tests.fault.inprocess import Gates, bench, gate_types, numbered
-from tests.wire.definitions import delay, node
+from tests.support.definitions import delay, node
+from tests.support.in_process import Gates, bench, gate_types, numbered
 
 pytestmark = pytest.mark.anyio
 
-# A run that has ended, one that has not, and a parent with its child.
+# An ended run, an active one, and a parent with its child.
 FIRST = "WHERE run_id = (SELECT run_id FROM runs WHERE snapshot IS NOT NULL LIMIT 1)"
 OPEN = "WHERE run_id = (SELECT run_id FROM runs WHERE ended_at IS NULL)"
 CHILD = "(SELECT run_id FROM runs WHERE parent_run_id IS NOT NULL)"
@@ -20,7 +20,7 @@ CHILD = "(SELECT run_id FROM runs WHERE parent_run_id IS NOT NULL)"
 
 @pytest.fixture
 async def db(tmp_path: Path, gates: Gates) -> Path:
-    """A database with nothing wrong in it."""
+    """Return a consistent database."""
     gates.open("gate")
     async with bench(tmp_path, *gate_types(gates), new_id=numbered()) as ours:
         child = await ours.register([node("gate", "test.gate")])
@@ -44,7 +44,7 @@ def damage(db: Path, *statements: str) -> list[str]:
     return problems(db)
 
 
-async def test_a_database_that_a_host_left_behind_has_no_problems(
+async def test_the_database_of_a_stopped_host_has_no_problems(
     db: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(str(db)) == 0
@@ -93,7 +93,7 @@ async def test_forks_of_runs_and_of_parents_have_no_problems(tmp_path: Path, gat
         ),
     ],
 )
-async def test_a_database_that_cannot_be_true_is_complained_about(
+async def test_an_inconsistent_database_is_reported(
     db: Path, statement: str, complaint: str
 ) -> None:
     found = damage(db, statement)
@@ -102,8 +102,8 @@ async def test_a_database_that_cannot_be_true_is_complained_about(
     assert main(str(db)) == 1
 
 
-async def test_a_node_that_never_ended_in_a_run_that_did_is_complained_about(db: Path) -> None:
-    # The node's end becomes a line of the log, with everything else as it was.
+async def test_an_unfinished_node_in_an_ended_run_is_reported(db: Path) -> None:
+    # The node's end becomes a log line, without any other change.
     rewrite = "replace(body, 'node.completed', 'log.appended')"
     found = damage(
         db,

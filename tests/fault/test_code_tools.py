@@ -1,4 +1,4 @@
-"""Tools of an app are code: an agent works where they are, and waits where they are not."""
+"""Tools of an app are code: an agent runs where they exist, and waits elsewhere."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from tests.conftest import Database
 from tests.fault.cluster import cluster
-from tests.fault.hosts import FragileHost
 from tests.fault.test_code_versions import waits, with_app
-from tests.postgres.databases import Databases
-from tests.wire.client import Wire
-from tests.wire.host import ACME
+from tests.support.client import Wire
+from tests.support.fragile_host import FragileHost
+from tests.support.host import ACME
+from tests.support.postgres.databases import Databases
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -58,7 +58,7 @@ def tools_called(wire: Wire, run_id: str) -> list[str]:
 
 
 @pytest.mark.parametrize("tool", ["local:find", "acme.shop:find"])
-def test_an_agent_waits_for_its_tool_and_works_when_it_is_there(
+def test_an_agent_waits_for_its_tool_and_works_when_it_is_available(
     tmp_path: Path, new_database: Callable[[], Database], tool: str
 ) -> None:
     whole, bare = write_desk(tmp_path / "whole", tool), write_desk(tmp_path / "bare")
@@ -103,7 +103,7 @@ def test_a_process_without_a_tool_leaves_the_run_to_one_that_has_it(
     tmp_path: Path, databases: Databases
 ) -> None:
     whole, bare = write_desk(tmp_path / "whole", "local:find"), write_desk(tmp_path / "bare")
-    with databases.new() as url, cluster(url, tmp_path / "cluster", apis=0, workers=0) as ours:
+    with databases.lent() as url, cluster(url, tmp_path / "cluster", apis=0, workers=0) as ours:
         able = ours.worker(WOPR_APP=str(whole))
         api = ours.api(WOPR_APP=str(bare))
         runs = [api.wire.create("desk") for _ in range(RUNS)]

@@ -1,4 +1,4 @@
-"""A host that comes back with other code leaves what it cannot run, and goes on when it can."""
+"""A host that restarts with other code skips what it cannot run, and continues when it can."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from tests.conftest import Database
-from tests.console.client import Person
 from tests.fault.apps import write_app
-from tests.fault.hosts import FragileHost, eventually
-from tests.fault.inprocess import bench, numbered
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node
-from tests.wire.host import ACME, DEVELOPER, GLOBEX
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import edge, node
+from tests.support.eventually import eventually
+from tests.support.fragile_host import FragileHost
+from tests.support.host import ACME, DEVELOPER, GLOBEX
+from tests.support.in_process import bench, numbered
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
@@ -28,7 +29,7 @@ ORDER = "order"
 
 
 def with_app(host: FragileHost, app: Path | None, *options: str) -> Wire:
-    """Start the host on its data with this app, or with none."""
+    """Start the host on its data with this app, or without one."""
     chosen = () if app is None else ("--app", str(app))
     host.options = (*chosen, *options)
     host.hang_up()
@@ -39,7 +40,7 @@ def with_app(host: FragileHost, app: Path | None, *options: str) -> Wire:
 
 
 async def register_order(host: FragileHost) -> None:
-    """Register a workflow whose second node only the newer app has, as that app's host would."""
+    """Register a workflow whose second node exists only in the newer app."""
 
     async def never(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
         raise AssertionError("nothing is started here")
@@ -56,7 +57,7 @@ async def register_order(host: FragileHost) -> None:
 
 
 def waits(wire: Wire, run_id: str) -> list[JsonObject]:
-    """The nodes that a run waits for code of, once it waits."""
+    """Return the nodes whose code a run waits for, once it waits."""
     eventually(lambda: "waitingForCode" in wire.snapshot(run_id))
     found: list[JsonObject] = wire.snapshot(run_id)["waitingForCode"]
     return found
@@ -79,7 +80,7 @@ def new(apps: Path) -> Path:
 
 @contextmanager
 def ordering(folder: Path, new_database: Callable[[], Database]) -> Iterator[FragileHost]:
-    """A host that has the workflow and was not started yet; what it leaves behind is checked."""
+    """Return a host with the workflow, not yet started; its database is checked at the end."""
     with new_database() as variables:
         host = FragileHost(folder, variables=variables)
         anyio.run(register_order, host)
@@ -97,7 +98,7 @@ def host(tmp_path: Path, new_database: Callable[[], Database]) -> Iterator[Fragi
 def waiting(
     tmp_path_factory: pytest.TempPathFactory, new_database: Callable[[], Database], old: Path
 ) -> Iterator[tuple[FragileHost, str]]:
-    """A host with a run that waits for code."""
+    """Return a host with a run that waits for code."""
     with ordering(tmp_path_factory.mktemp("waiting"), new_database) as host:
         wire = with_app(host, old, "--code-version", "v1")
         run_id = wire.create(ORDER)
@@ -105,7 +106,7 @@ def waiting(
         yield host, run_id
 
 
-def test_a_run_waits_for_the_code_of_its_next_node_and_goes_on_when_it_is_there(
+def test_a_run_waits_for_the_code_of_its_next_node_and_continues_when_it_is_available(
     host: FragileHost, old: Path, new: Path
 ) -> None:
     wire = with_app(host, old)
@@ -126,7 +127,7 @@ def test_a_run_waits_for_the_code_of_its_next_node_and_goes_on_when_it_is_there(
     assert [event["type"] for event in stamped] == ["node.started", "node.completed"]
 
 
-def test_a_running_node_whose_code_is_gone_after_a_restart_is_called_when_it_is_back(
+def test_a_running_node_without_code_after_a_restart_is_called_when_the_code_is_back(
     host: FragileHost, apps: Path
 ) -> None:
     slow = write_app(apps / "slow", "reserve", "ship", seconds=60)
@@ -142,7 +143,7 @@ def test_a_running_node_whose_code_is_gone_after_a_restart_is_called_when_it_is_
     assert with_app(host, quick).finished(run_id)["status"] == "completed"
 
 
-def test_an_operator_sees_the_versions_that_are_alive_and_the_runs_that_wait(
+def test_an_operator_sees_the_versions_of_live_processes_and_the_waiting_runs(
     waiting: tuple[FragileHost, str],
 ) -> None:
     host, run_id = waiting
@@ -169,7 +170,7 @@ def test_runs_that_wait_for_code_can_be_listed_and_are_counted(
     assert "wopr_runs_waiting_for_code 1.0" in host.wire.metrics()
 
 
-def test_another_tenant_sees_no_runs_that_wait_and_a_developer_sees_no_processes(
+def test_another_tenant_sees_no_waiting_runs_and_a_developer_sees_no_processes(
     waiting: tuple[FragileHost, str],
 ) -> None:
     host, _ = waiting
@@ -210,7 +211,7 @@ def test_the_page_of_a_run_names_the_node_that_no_process_can_run(
     assert f"/runs/{run_id}" in processes.links
 
 
-def test_a_filter_that_is_not_true_is_refused(waiting: tuple[FragileHost, str]) -> None:
+def test_an_invalid_filter_is_refused(waiting: tuple[FragileHost, str]) -> None:
     host, _ = waiting
 
     refused = host.wire.get("/v1/runs?waitingForCode=yes")

@@ -1,4 +1,4 @@
-"""Every event that is appended for a tenant counts in its rate of events, however it came to be."""
+"""Every event appended for a tenant counts in its rate of events, whatever its origin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Literal
 import msgspec
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, eventually
-from tests.fleet.builders import line
-from tests.wire.definitions import delay, node
-from wopr.fleet.observed_ids import observed_run_id
+from tests.support.definitions import delay, node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench
+from tests.support.kahn_lines import line
 from wopr.protocol.forks import ForkRun
+from wopr.protocol.observed_ids import observed_run_id
 from wopr.store.port.usage import QuotaRow
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +24,7 @@ CHILDREN = 20
 
 
 class Counted:
-    """The events that count in the rate of a tenant, from when its quota is set."""
+    """The events that count in the rate of a tenant since its quota was set."""
 
     def __init__(self, ours: Bench) -> None:
         self._ours = ours
@@ -36,7 +37,7 @@ class Counted:
         self._began = time.monotonic()
 
     def most(self) -> float:
-        """What is counted now, and what the passing of time may have taken from it."""
+        """Return the current count, and the tokens that may have been refilled meanwhile."""
         owed = RATE * self._ours.host.quotas.delay(TENANT)
         return owed + 2 * RATE + RATE * (time.monotonic() - self._began)
 
@@ -46,7 +47,7 @@ async def appended(ours: Bench, run_ids: Sequence[str]) -> int:
 
 
 @pytest.mark.parametrize("mode", ["replay", "branch"])
-async def test_the_events_of_forks_count(ours: Bench, mode: Literal["replay", "branch"]) -> None:
+async def test_events_of_forks_count(ours: Bench, mode: Literal["replay", "branch"]) -> None:
     counted = Counted(ours)
     source = await ours.create(await ours.register(node(f"step-{n}") for n in range(100)))
     await ours.until(source, "completed")
@@ -62,7 +63,7 @@ async def test_the_events_of_forks_count(ours: Bench, mode: Literal["replay", "b
     assert counted.most() >= total
 
 
-async def test_the_first_events_of_children_count(ours: Bench) -> None:
+async def test_first_events_of_children_count(ours: Bench) -> None:
     counted = Counted(ours)
     child = await ours.register([delay("sleep", 60_000)])
     config = {"workflowId": child}
@@ -75,19 +76,19 @@ async def test_the_first_events_of_children_count(ours: Bench) -> None:
     async def have_begun() -> bool:
         return sum((await ours.host.store.open_counts()).values()) == CHILDREN + 1
 
-    await eventually(have_begun)
+    await eventually_async(have_begun)
     runs = await ours.host.store.unfinished(None, 100)
     total = await appended(ours, [run_id for _, run_id in runs])
     assert counted.most() >= total
 
 
-async def test_the_events_of_observed_runs_count(ours: Bench) -> None:
+async def test_events_of_observed_runs_count(ours: Bench) -> None:
     counted = Counted(ours)
     lines = [line("agent_run_start", run_id="r-1", agent_id=f"agent-{n}") for n in range(200)]
     await counted.begin()
 
     await ours.host.fleet.ingest.push(TENANT, b"\n".join([*lines, b""]))
-    await ours.host.fleet.observers.catch_up(TENANT, observed_run_id(TENANT, "r-1"))
+    await ours.host.fleet.observed.catch_up(TENANT, observed_run_id(TENANT, "r-1"))
 
     total = await appended(ours, [observed_run_id(TENANT, "r-1")])
     assert total >= 200

@@ -1,4 +1,4 @@
-"""A replay that differs says so, once, and goes on."""
+"""A divergent replay reports the difference once, and continues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.fault.forking import ended, forked
-from tests.fault.inprocess import TENANT, Bench, bench, numbered
-from tests.wire.definitions import node
+from tests.support.definitions import node
+from tests.support.in_process import TENANT, Bench, bench, numbered
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
@@ -19,8 +19,8 @@ from wopr.protocol.events import RunEvent
 pytestmark = pytest.mark.anyio
 
 
-class Mind:
-    """A node type that changes what it does from one release to the next."""
+class ChangingNode:
+    """A node type whose behaviour changes between releases."""
 
     def __init__(self) -> None:
         self.says: JsonObject = {"answer": 42}
@@ -36,12 +36,12 @@ class Mind:
 
 
 @pytest.fixture
-def mind() -> Mind:
-    return Mind()
+def mind() -> ChangingNode:
+    return ChangingNode()
 
 
 @pytest.fixture
-async def ours(tmp_path: Path, mind: Mind) -> AsyncIterator[Bench]:
+async def ours(tmp_path: Path, mind: ChangingNode) -> AsyncIterator[Bench]:
     async with bench(tmp_path, mind.node_type(), new_id=numbered()) as running:
         yield running
 
@@ -50,8 +50,8 @@ async def divergences(ours: Bench, run_id: str) -> list[RunEvent]:
     return [event for event in await ours.log(run_id) if event.type == "replay.diverged"]
 
 
-async def test_another_output_is_reported_where_it_came_and_the_replay_goes_on(
-    ours: Bench, mind: Mind
+async def test_a_different_output_is_reported_and_the_replay_continues(
+    ours: Bench, mind: ChangingNode
 ) -> None:
     workflow = await ours.register([node("think", "test.mind"), node("b"), node("c")])
     source = await ended(ours, workflow)
@@ -71,9 +71,7 @@ async def test_another_output_is_reported_where_it_came_and_the_replay_goes_on(
     assert (await ours.loaded(replay)).state.nodes["think"].outputs == {"answer": 43}
 
 
-async def test_an_event_that_no_longer_comes_is_reported_as_another_type(
-    ours: Bench, mind: Mind
-) -> None:
+async def test_a_missing_event_is_reported_as_another_type(ours: Bench, mind: ChangingNode) -> None:
     mind.logs = 2
     workflow = await ours.register([node("think", "test.mind"), node("b")])
     source = await ended(ours, workflow)
@@ -87,7 +85,7 @@ async def test_an_event_that_no_longer_comes_is_reported_as_another_type(
     assert (await ours.row(replay)).status == "completed"
 
 
-async def test_an_event_that_comes_in_addition_is_reported(ours: Bench, mind: Mind) -> None:
+async def test_an_additional_event_is_reported(ours: Bench, mind: ChangingNode) -> None:
     workflow = await ours.register([node("think", "test.mind"), node("b")])
     source = await ended(ours, workflow)
     mind.logs = 1
@@ -99,8 +97,8 @@ async def test_an_event_that_comes_in_addition_is_reported(ours: Bench, mind: Mi
     assert (await ours.row(replay)).status == "completed"
 
 
-async def test_a_replay_that_differs_from_a_given_event_on_only_reports_what_it_worked_out(
-    ours: Bench, mind: Mind
+async def test_a_replay_that_is_compared_from_an_event_on_reports_only_later_differences(
+    ours: Bench, mind: ChangingNode
 ) -> None:
     workflow = await ours.register([node("think", "test.mind"), node("again", "test.mind")])
     source = await ended(ours, workflow)
@@ -115,8 +113,8 @@ async def test_a_replay_that_differs_from_a_given_event_on_only_reports_what_it_
     assert (await ours.loaded(replay)).state.nodes["again"].outputs == {"answer": 43}
 
 
-async def test_a_replay_of_a_replay_that_differed_compares_with_what_that_said(
-    ours: Bench, mind: Mind
+async def test_a_replay_of_a_diverged_replay_is_compared_with_that_replay(
+    ours: Bench, mind: ChangingNode
 ) -> None:
     workflow = await ours.register([node("think", "test.mind"), node("b")])
     source = await ended(ours, workflow)
@@ -128,7 +126,7 @@ async def test_a_replay_of_a_replay_that_differed_compares_with_what_that_said(
     assert await divergences(ours, again) == []
 
 
-async def test_nothing_is_reported_when_nothing_changed(ours: Bench) -> None:
+async def test_no_divergence_is_reported_when_nothing_changed(ours: Bench) -> None:
     workflow = await ours.register([node("think", "test.mind"), node("b")])
     source = await ended(ours, workflow)
 
@@ -137,7 +135,9 @@ async def test_nothing_is_reported_when_nothing_changed(ours: Bench) -> None:
     assert await divergences(ours, replay) == []
 
 
-async def test_a_replay_goes_on_where_its_source_was_cancelled_and_says_so(ours: Bench) -> None:
+async def test_a_replay_continues_where_its_source_was_cancelled_and_reports_it(
+    ours: Bench,
+) -> None:
     wait = node("wait", "core.delay", config={"ms": 50_000})
     source = await ours.create(await ours.register([wait, node("b")]))
     await ours.until_logged(source, "node.started")

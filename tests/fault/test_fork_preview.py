@@ -13,22 +13,22 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.fault.forking import ENDED, WAITING, fork, forked
-from tests.fault.inprocess import (
+from tests.fault.test_fork_properties import (
+    APPROVAL,
+    Outside,
+    Ticking,
+    approve,
+    definitions,
+    run_to_its_end,
+)
+from tests.support.definitions import edge, fresh, node
+from tests.support.in_process import (
     DEADLINE_SECONDS,
     TENANT,
     Bench,
     bench,
     numbered,
 )
-from tests.fault.test_fork_properties import (
-    APPROVAL,
-    Outside,
-    Ticking,
-    definitions,
-    run_to_its_end,
-    say_yes,
-)
-from tests.wire.definitions import edge, fresh, node
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import NotFound, WoprError
 from wopr.protocol.events import RunEvent
@@ -42,13 +42,13 @@ async def previewed(ours: Bench, run_id: str, mode: ForkMode, start: int) -> For
 
 
 async def seen_through(ours: Bench, run_id: str) -> None:
-    """Wait for a run's end, and approve whatever it asks."""
+    """Wait for a run's end, and approve its waits."""
     with anyio.fail_after(DEADLINE_SECONDS):
         while (status := (await ours.row(run_id)).status) not in ENDED:
             if status in WAITING:
                 # A branch from within a suspension starts the node again before it can be answered.
                 with suppress(NotFound):
-                    await say_yes(ours, run_id)
+                    await approve(ours, run_id)
             await anyio.sleep(0.001)
 
 
@@ -59,7 +59,7 @@ def resolved(log: list[RunEvent]) -> list[str]:
 
 
 async def executed(ours: Bench, run_id: str, start: int) -> set[str]:
-    """The nodes that a run executed itself, from an event on."""
+    """Return the nodes that a run executed itself from an event on."""
     log = await ours.log(run_id)
     own = [event for event in log if event.sequence >= start and event.type in _EXECUTIONS]
     started = {str(event.node_id) for event in log if event.type == "node.started"}
@@ -113,7 +113,7 @@ async def is_completed(ours: Bench, run_id: str) -> bool:
 
 
 async def run_and_cancel(ours: Bench, workflow_id: str, length: int) -> str:
-    """Run a workflow, and cancel it once its log has a length, or once it waits for a person."""
+    """Run a workflow, and cancel it at a log length, or once it waits for a person."""
     run_id = await ours.create(workflow_id)
     with anyio.fail_after(DEADLINE_SECONDS):
         while (row := await ours.row(run_id)).status not in ENDED:
@@ -194,7 +194,7 @@ async def test_a_replay_of_a_cancelled_run_previews_nodes_up_to_the_first_effect
 
 
 @pytest.mark.anyio
-async def test_a_branch_of_a_run_that_waits_previews_the_effects_after_the_wait(
+async def test_a_branch_of_a_waiting_run_previews_the_effects_after_the_wait(
     tmp_path: Path,
 ) -> None:
     outside = Outside()
@@ -230,7 +230,7 @@ async def test_a_branch_of_a_failed_run_previews_what_follows_if_the_node_succee
 
 
 @pytest.mark.anyio
-async def test_a_branch_with_other_inputs_previews_the_path_that_they_lead_to(
+async def test_a_branch_with_other_inputs_previews_the_resulting_path(
     tmp_path: Path,
 ) -> None:
     outside = Outside()

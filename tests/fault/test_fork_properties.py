@@ -1,4 +1,4 @@
-"""Whatever a run was like: its replay, from any event on, says the same, byte for byte."""
+"""A replay of any run from any event has the same log, byte for byte."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import anyio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fault.forking import ENDED, WAITING, answer, forked, story
-from tests.fault.inprocess import (
+from tests.fault.forking import ENDED, WAITING, answer, forked, log_content
+from tests.support.definitions import edge, fresh, node, workflow
+from tests.support.in_process import (
     DEADLINE_SECONDS,
     NOON,
     TENANT,
@@ -19,7 +20,6 @@ from tests.fault.inprocess import (
     bench,
     numbered,
 )
-from tests.wire.definitions import edge, fresh, node, workflow
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.engine.state import RunState
 from wopr.nodes.context import NodeContext
@@ -33,7 +33,7 @@ CONDITIONS = ("", "", "", "true", "false", "variables.x == 1", "nodes.absent.ok"
 
 
 class Ticking(Clock):
-    """Time in which no two looks at the clock are the same."""
+    """A clock that returns a later time at each call."""
 
     def __call__(self) -> int:
         self.now += 1
@@ -41,7 +41,7 @@ class Ticking(Clock):
 
 
 class Outside:
-    """Effects whose every outcome is different, and some of which fail."""
+    """Effects with different outcomes, some of which fail."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -67,7 +67,7 @@ class Outside:
 
 @st.composite
 def agents(draw: st.DrawFn) -> JsonObject:
-    """The script of a mock agent."""
+    """Generate the script of a mock agent."""
     script: JsonObject = {}
     if draw(st.booleans()):
         chunks = draw(st.lists(st.text("abc ", min_size=1, max_size=4), max_size=3))
@@ -84,7 +84,7 @@ def agents(draw: st.DrawFn) -> JsonObject:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> JsonObject:
-    """A node of any kind: pure, agent, effect, or one that waits for a person."""
+    """Generate a node: pure, agent, effect, or one that waits for a person."""
     kind = draw(st.integers(0, 8))
     match kind:
         case 0:
@@ -110,7 +110,7 @@ def nodes(draw: st.DrawFn, name: str) -> JsonObject:
 
 @st.composite
 def definitions(draw: st.DrawFn) -> JsonObject:
-    """A workflow of a few nodes, each after some of those before it."""
+    """Generate a workflow of a few nodes, each after some earlier ones."""
     names = [f"n{number}" for number in range(draw(st.integers(1, 6)))]
     edges = {
         (source, name): draw(st.sampled_from(CONDITIONS))
@@ -131,17 +131,17 @@ def definitions(draw: st.DrawFn) -> JsonObject:
 
 
 async def run_to_its_end(ours: Bench, workflow_id: str) -> str:
-    """Run a workflow, and say yes to whatever it asks."""
+    """Run a workflow, and approve its waits."""
     run_id = await ours.create(workflow_id)
     with anyio.fail_after(DEADLINE_SECONDS):
         while (status := (await ours.row(run_id)).status) not in ENDED:
             if status in WAITING:
-                await say_yes(ours, run_id)
+                await approve(ours, run_id)
             await anyio.sleep(0.001)
     return run_id
 
 
-async def say_yes(ours: Bench, run_id: str) -> None:
+async def approve(ours: Bench, run_id: str) -> None:
     state = await folded(ours, run_id)
     for name, found in state.nodes.items():
         if found.status == "suspended":
@@ -150,14 +150,14 @@ async def say_yes(ours: Bench, run_id: str) -> None:
 
 
 async def folded(ours: Bench, run_id: str) -> RunState:
-    """The run as its log says."""
+    """Return the folded log of a run."""
     run = await ours.host.advancer.journal.load(TENANT, run_id)
     assert run is not None
     return run.state
 
 
-def came_to(state: RunState) -> JsonObject:
-    """All that a run came to, but for times."""
+def results_of(state: RunState) -> JsonObject:
+    """Return the results of a run without times."""
     return {
         "status": state.status,
         "outputs": state.outputs,
@@ -177,13 +177,13 @@ async def check(definition: JsonObject, folder: Path) -> None:
         except WoprError:
             return
         source = await run_to_its_end(ours, definition["id"])
-        original, performed = await story(ours, source), outside.calls
-        end = came_to(await folded(ours, source))
+        original, performed = await log_content(ours, source), outside.calls
+        end = results_of(await folded(ours, source))
 
         for start in range(len(original) + 1):
             replay = await forked(ours, source, from_seq=start)
-            assert await story(ours, replay) == original, start
-            assert came_to(await folded(ours, replay)) == end
+            assert await log_content(ours, replay) == original, start
+            assert results_of(await folded(ours, replay)) == end
 
         assert outside.calls == performed
         assert clock.now > NOON
@@ -191,18 +191,18 @@ async def check(definition: JsonObject, folder: Path) -> None:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(definitions())
-def test_a_replay_from_any_event_says_what_the_run_said(definition: JsonObject) -> None:
+def test_a_replay_from_any_event_repeats_the_log(definition: JsonObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(check, definition, Path(folder))
 
 
-def test_what_was_planned_at_once_is_not_planned_anew_from_its_midst(tmp_path: Path) -> None:
+def test_steps_planned_together_are_not_planned_again_from_between_them(tmp_path: Path) -> None:
     nodes = [
         node("effect", "test.effect"),
         node("forget", "core.setVariable", config={"name": "x", "value": None}),
         node("note", "core.channelWrite", config={"channelName": "c", "value": 1}),
     ]
-    # When both are planned the condition holds; once the first has run it does not any more.
+    # When both are planned the condition holds; once the first has run it no longer does.
     holds = {"expression": "variables.x == 1"}
     edges = [edge("effect", "forget"), edge("effect", "note", condition=holds)]
     x = {"name": "x", "type": "number", "defaultValue": 0}

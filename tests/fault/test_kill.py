@@ -12,24 +12,25 @@ import msgspec
 import pytest
 
 from tests.fault.checker import Stored, StoredRun
-from tests.fault.hosts import FragileHost
 from tests.fault.load import WORDS, Ledger, Load, Page
-from tests.wire.host import ACME
-from wopr.protocol.times import to_millis
+from tests.support.eventually import eventually_async
+from tests.support.fragile_host import FragileHost
+from tests.support.host import ACME
+from wopr.protocol.documents import to_millis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
-# A slow machine lives fewer lives rather than failing the test by its length.
+# A slow machine has fewer restarts, so that the test does not exceed its time limit.
 MOST_SECONDS = 150
 SEED = int(os.environ.get("FAULT_SEED") or time.time())
 SETTLING_SECONDS = 60
-# The least time that a workflow of the load whose runs wait has for a run.
+# The shortest run timeout of the load's workflows that wait.
 SHORTEST_LIFE_MS = 30_000
 
 
-class Story:
-    """One data directory through many lives of its host."""
+class KillScenario:
+    """One data directory over many restarts of its host."""
 
     def __init__(self, host: FragileHost, seed: int) -> None:
         self.host = host
@@ -37,7 +38,7 @@ class Story:
         self.ledger = Ledger()
 
     async def live(self) -> None:
-        """Start, see that nothing was forgotten, be busy, and die."""
+        """Start, check that nothing was lost, keep the host busy, and kill it."""
         if self.chance.random() < 0.2:
             await self.die_while_starting()
         await anyio.to_thread.run_sync(self.host.start)
@@ -54,13 +55,13 @@ class Story:
             tasks.cancel_scope.cancel()
 
     async def die_while_starting(self) -> None:
-        """Kill a host that has not come to serving, or has just begun."""
+        """Kill a host during or shortly after its start."""
         self.host.launch()
         await anyio.sleep(self.chance.uniform(0, 1))
         await anyio.to_thread.run_sync(self.host.kill)
 
     async def recall(self) -> None:
-        """Everything that was seen in the last life is there, byte for byte."""
+        """Check that everything received before the kill is stored, byte for byte."""
         places, self.ledger.lately = self.ledger.lately, set()
         async with self.client() as client:
             for run_id in {run_id for run_id, _ in places}:
@@ -74,7 +75,7 @@ class Story:
         self.ledger.lately.clear()
 
     async def settle(self) -> None:
-        """Ask again for what was never answered, then let every run come to its end."""
+        """Repeat unanswered requests, then wait until every run has ended."""
         await anyio.to_thread.run_sync(self.host.start)
         await self.recall()
         async with self.client() as client:
@@ -85,24 +86,23 @@ class Story:
             await self.check_pauses(client)
             for run_id in await self.listed(client, "paused"):
                 response = await client.post(f"/v1/runs/{run_id}:resume")
-                # Its time may have run out since it was listed.
+                # Its time limit may have passed since it was listed.
                 is_over = response.json().get("details", {}).get("runStatus") == "failed"
                 assert response.status_code == 202 or is_over, response.text
             await self.until_still(client)
             assert await self.listed(client, "paused") == []
 
     async def check_pauses(self, client: httpx.AsyncClient) -> None:
-        """A pause that was acknowledged holds until somebody resumes the run or it ends."""
+        """Check that an acknowledged pause holds until a resume or the run's end."""
         for run_id in self.ledger.paused:
             found = (await client.get(f"/v1/runs/{run_id}")).json()
             assert found["status"] in ("paused", "completed", "failed", "cancelled"), found
 
     async def until_still(self, client: httpx.AsyncClient) -> None:
-        with anyio.fail_after(SETTLING_SECONDS):
-            while True:
-                if not await self.listed(client, "pending,running,cancelling"):
-                    return
-                await anyio.sleep(0.05)
+        async def is_still() -> bool:
+            return not await self.listed(client, "pending,running,cancelling")
+
+        await eventually_async(is_still, SETTLING_SECONDS)
 
     async def listed(self, client: httpx.AsyncClient, statuses: str) -> list[str]:
         response = await client.get("/v1/runs", params={"status": statuses, "limit": 200})
@@ -116,9 +116,9 @@ class Story:
         )
 
 
-async def test_a_host_that_is_killed_again_and_again_forgets_nothing(tmp_path: Path) -> None:
+async def test_a_repeatedly_killed_host_loses_nothing(tmp_path: Path) -> None:
     print(f"FAULT_SEED={SEED}")
-    story = Story(FragileHost(tmp_path / "host", ("--conformance",)), SEED)
+    story = KillScenario(FragileHost(tmp_path / "host", ("--conformance",)), SEED)
 
     lives = 0
     began = time.monotonic()
@@ -133,12 +133,12 @@ async def test_a_host_that_is_killed_again_and_again_forgets_nothing(tmp_path: P
 
 
 def compare(ledger: Ledger, runs: dict[str, StoredRun]) -> None:
-    """What clients were told is what the store holds."""
+    """Compare what clients received with the store."""
     assert ledger.acknowledged.keys() <= runs.keys()
     for (run_id, sequence), body in ledger.events.items():
         assert runs[run_id].log[sequence].body == body
     for run in runs.values():
-        # Nothing here fails by itself; a pause or a death lasts as long as it lasts, and time goes on.
+        # Nothing here fails by itself: pauses and kills only take time, and time limits continue.
         assert run.row.status in ("completed", "cancelled") or has_run_out_of_time(run), run
     assert {runs[run_id].row.status for run_id in ledger.cancelled} <= {"cancelled"}
     assert not ledger.unanswered
@@ -156,12 +156,12 @@ def has_run_out_of_time(run: StoredRun) -> bool:
 
 
 def compare_results(run: StoredRun) -> None:
-    """A run that was interrupted by the death of its host says what every other run says."""
+    """Check that an interrupted run has the results of every other run."""
     if run.row.status != "completed":
         return
     events = run.events
     if run.row.workflow_id == "conformance-stream-text":
-        # A pause that interrupts makes a fresh attempt, which says everything from the start.
+        # An interrupting pause causes a new attempt, which repeats all its output.
         last = max(e.sequence for e in events if e.type == "node.started")
         chunks = [e for e in events if e.type == "output.chunk" and e.sequence > last]
         assert [chunk.payload["chunk"] for chunk in chunks] == WORDS

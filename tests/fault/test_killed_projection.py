@@ -1,4 +1,4 @@
-"""A host killed between a run and the fleet, either way: nothing is lost or doubled."""
+"""A host killed between a run and the fleet, or the reverse: nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.hosts import FragileHost, eventually
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, held, push, transitions
-from tests.wire.host import GLOBEX
-from wopr.fleet.observed_ids import observed_run_id
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.fragile_host import FragileHost
+from tests.support.host import GLOBEX
+from tests.support.kahn import KahnRun, push, stored_lines, transitions
+from wopr.protocol.observed_ids import observed_run_id
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -33,8 +34,8 @@ def host(tmp_path: Path) -> Iterator[FragileHost]:
 
 
 def is_told(wire: Wire, run_id: str) -> bool:
-    """Whether the fleet has of a run what its log tells."""
-    return held(wire, run_id) == transitions(wire, run_id)
+    """Return whether the fleet has all lines of a run's log."""
+    return stored_lines(wire, run_id) == transitions(wire, run_id)
 
 
 def test_every_run_is_in_the_fleet_once_however_often_the_host_is_killed(host: FragileHost) -> None:
@@ -58,12 +59,12 @@ def test_every_run_is_in_the_fleet_once_however_often_the_host_is_killed(host: F
     with Wire(host.url, GLOBEX) as globex:
         for run_id in theirs:
             eventually(partial(is_told, globex, run_id))
-            assert held(host.wire, run_id) == []
+            assert stored_lines(host.wire, run_id) == []
     host.check()
 
 
-def test_a_push_that_was_answered_is_whole_after_a_kill(host: FragileHost) -> None:
-    stories = [Story() for _ in range(5)]
+def test_an_acknowledged_push_is_complete_after_a_kill(host: FragileHost) -> None:
+    stories = [KahnRun() for _ in range(5)]
     for story in stories:
         assert push(host.wire, *story.whole()[:5]).status_code == 200
     host.kill()
@@ -75,13 +76,13 @@ def test_a_push_that_was_answered_is_whole_after_a_kill(host: FragileHost) -> No
         assert answer.json()["duplicate"] == 5
 
     for story in stories:
-        assert held(host.wire, story.run_id) == story.whole()
+        assert stored_lines(host.wire, story.run_id) == story.whole()
         assert transitions(host.wire, story.run_id) == story.whole()
     host.check()
 
 
 def built(host: FragileHost, status: str) -> set[str]:
-    """The observed runs of that status on the disk: who asked the host would have them built."""
+    """Return the stored observed runs of that status; a request to the host would build them."""
     with closing(sqlite3.connect(f"{host.db.as_uri()}?mode=ro", uri=True)) as connection:
         rows = connection.execute(
             "SELECT run_id FROM runs WHERE run_id GLOB 'kahn-*' AND status = ?", (status,)
@@ -97,7 +98,7 @@ def has_built(host: FragileHost, status: str, least: int) -> bool:
 def test_a_host_killed_between_a_push_and_its_runs_builds_them_once(
     host: FragileHost, least: int
 ) -> None:
-    stories = {observed_run_id("acme", story.run_id): story for story in map(Story, AGENTS)}
+    stories = {observed_run_id("acme", story.run_id): story for story in map(KahnRun, AGENTS)}
     for cut, status in ((slice(0, 3), "running"), (slice(3, None), "completed")):
         lines = [line for story in stories.values() for line in story.whole()[cut]]
         assert push(host.wire, *lines).status_code == 200

@@ -1,4 +1,4 @@
-"""Conditions that subprocesses decide, and what is repeated when their results are there."""
+"""Conditions evaluated in subprocesses, and what is repeated when their results arrive."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.inprocess import bench, numbered
-from tests.wire.definitions import edge, node
+from tests.support.definitions import edge, node
+from tests.support.in_process import bench, numbered
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
@@ -16,7 +16,7 @@ from wopr.protocol.documents import JsonObject
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_node_is_executed_once_however_many_large_conditions_follow(
+async def test_a_node_is_executed_once_with_any_number_of_large_conditions(
     tmp_path: Path,
 ) -> None:
     executed: list[str] = []

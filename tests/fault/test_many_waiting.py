@@ -10,14 +10,17 @@ import pytest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.fault.inprocess import TENANT, Bench, eventually
 from tests.fault.waiting import answer
-from tests.wire.waiting import ACCEPT, external, gate
-from wopr.runtime.active import ActiveRun
-from wopr.runtime.tracing import Tracing
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench
+from tests.support.interrupts import ACCEPT, external, gate
+from wopr.runs.active import ActiveRun
+from wopr.runs.journal import Commit
+from wopr.security.redact import Redactor
+from wopr.services.telemetry.tracing import Tracing
 from wopr.store.port import SuspensionFilter
-from wopr.store.sql.dialect import SQLITE
-from wopr.store.sql.inbox import pending_listing
+from wopr.store.tables.dialect import SQLITE
+from wopr.store.tables.runs.suspensions import pending_listing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -28,7 +31,7 @@ MANY = 10_000
 
 
 @pytest.mark.sqlite("it counts the instructions of SQLite itself")
-async def test_ten_thousand_waiting_runs_hold_nothing_in_memory_and_no_page_costs_more(
+async def test_ten_thousand_waiting_runs_use_no_memory_and_no_page_is_slower(
     ours: Bench,
 ) -> None:
     workflow = await ours.register([gate()])
@@ -39,18 +42,18 @@ async def test_ten_thousand_waiting_runs_hold_nothing_in_memory_and_no_page_cost
     await create_many(ours, workflow, MANY - 300)
 
     async def is_quiet() -> bool:
-        # Tasks that were begun with the host may have ended since.
-        return not ours.host.advancer.runs and len(asyncio.all_tasks()) <= tasks
+        # Tasks that started with the host may have ended since.
+        return not ours.host.advancer.active.runs and len(asyncio.all_tasks()) <= tasks
 
     assert await ours.host.store.pending_count(TENANT) == MANY
-    await eventually(is_quiet)
+    await eventually_async(is_quiet)
     gc.collect()
     assert not [each for each in gc.get_objects() if isinstance(each, ActiveRun)]
     assert await steps_of_a_page(ours) <= few * 1.05
 
 
 async def create_many(ours: Bench, workflow: str, count: int) -> None:
-    """Create runs, a hundred at once so that they share their commits."""
+    """Create runs, a hundred concurrently so that they share their commits."""
     room = anyio.CapacityLimiter(100)
 
     async def create() -> None:
@@ -63,7 +66,7 @@ async def create_many(ours: Bench, workflow: str, count: int) -> None:
 
 
 async def steps_of_a_page(ours: Bench) -> int:
-    """How many instructions the database executes for the first page of the inbox."""
+    """Return the number of instructions that the database executes for the inbox's first page."""
     count = 0
 
     def tick() -> int:
@@ -87,14 +90,14 @@ async def steps_of_a_page(ours: Bench) -> int:
 # Traces
 
 
-async def test_a_trace_says_which_waits_a_run_had(ours: Bench) -> None:
+async def test_a_trace_shows_the_waits_of_a_run(ours: Bench) -> None:
     exporter = InMemorySpanExporter()
-    tracing = Tracing(SimpleSpanProcessor(exporter))
+    tracing = Tracing(ours.host.store, Redactor(), SimpleSpanProcessor(exporter))
     run_id = await ours.create(await ours.register([gate(), external()]))
     await answer(ours, run_id, ACCEPT)
     await answer(ours, run_id, {"orderId": "o1"}, "wait")
 
-    tracing.ended((await ours.loaded(run_id)).state)
+    tracing.committed(Commit(TENANT, (await ours.loaded(run_id)).state, ()))
     await tracing.close()
 
     spans = {

@@ -1,4 +1,4 @@
-"""Names that take long to resolve, with two tenants on one host."""
+"""Names that resolve slowly, with two tenants on one host."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.attack.attacked import API_KEYS
-from tests.fault.inprocess import eventually
-from tests.wire.definitions import node, workflow
-from tests.wire.receiver import Receiver, receiving
+from tests.attack.attacked_host import API_KEYS
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually_async
+from tests.support.webhook_receiver import Receiver, receiving
+from wopr.host.assembly import running_host
+from wopr.host.host import Host
+from wopr.process.settings import Settings
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import CreateRun, Owner
-from wopr.runtime.host import Host, running_host
-from wopr.runtime.requests import NewRun
-from wopr.runtime.settings import Settings
+from wopr.runs.requests import NewRun
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +30,7 @@ _system = socket.getaddrinfo
 
 
 class SlowNames:
-    """The system's resolver, which does not answer for one name until the test says so."""
+    """The system's resolver, which blocks for one name until the test releases it."""
 
     def __init__(self) -> None:
         self.released = threading.Event()
@@ -85,7 +86,7 @@ async def ended(host: Host, tenant: str, run_id: str) -> JsonObject:
         row = await host.store.run(tenant, run_id)
         return row is not None and row.status in ("completed", "failed")
 
-    await eventually(is_over)
+    await eventually_async(is_over)
     found = await host.readers.snapshot(tenant, run_id)
     snapshot: JsonObject = msgspec.json.decode(found.body)
     return snapshot
@@ -96,7 +97,7 @@ def asks(name: str, service: Receiver, host: str, timeout_ms: int = 10_000) -> J
     return node(name, "wopr.http.request", config={"url": url, "timeoutMs": timeout_ms})
 
 
-async def test_slow_names_of_one_tenant_do_not_stop_the_lookups_of_another(
+async def test_slow_lookups_of_one_tenant_do_not_stop_the_lookups_of_another(
     tmp_path: Path, names: SlowNames, service: Receiver
 ) -> None:
     settings = Settings(data_dir=tmp_path, api_keys=API_KEYS, allow_private_destinations=True)
@@ -107,7 +108,7 @@ async def test_slow_names_of_one_tenant_do_not_stop_the_lookups_of_another(
         async def are_waiting() -> bool:
             return names.asked >= settings.max_lookups_per_tenant
 
-        await eventually(are_waiting)
+        await eventually_async(are_waiting)
         of_alice = await ended(
             host, "alice", await started(host, "alice", asks("a", service, QUICK))
         )

@@ -1,4 +1,4 @@
-"""The newest version of a workflow is read once for all who ask, and is the newest at once."""
+"""The newest version of a workflow is read once for concurrent requests, and is current at once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Gates, eventually, two_benches
-from tests.postgres.databases import Databases
-from tests.wire.definitions import node
-from wopr.runtime import library
-from wopr.runtime.library import NEWEST_KEPT_MS
+from tests.support.definitions import node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench, Gates, two_benches
+from tests.support.postgres.databases import Databases
+from wopr.runs.definitions import library
+from wopr.runs.definitions.library import NEWEST_KEPT_MS
 from wopr.store.port import WorkflowRow
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
@@ -21,7 +22,7 @@ ASKERS = 50
 
 
 class SlowReads:
-    """Reads of workflows that wait until the test lets them go."""
+    """Reads of workflows that block until the test releases them."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -44,7 +45,7 @@ async def newest(bench: Bench, workflow_id: str) -> str:
     return (await bench.host.library.newest(TENANT, workflow_id)).version
 
 
-async def test_all_who_ask_at_once_wait_for_one_read(
+async def test_concurrent_requests_share_one_read(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow_id = await ours.register([node("a")], version="1.0.0")
@@ -67,7 +68,7 @@ async def test_all_who_ask_at_once_wait_for_one_read(
 async def test_compiled_patterns_count_in_the_bytes_of_the_cache(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "COMPILED_BYTES", 2_000_000)
+    monkeypatch.setattr(library, "MAX_COMPILED_BYTES", 2_000_000)
     schema = {"pattern": r"^\pL{18}$"}
     one, other = [
         await ours.register([node("a")], version="1.0.0", configurableSchema=schema)
@@ -81,11 +82,11 @@ async def test_compiled_patterns_count_in_the_bytes_of_the_cache(
     assert await ours.host.library.version(TENANT, one, "1.0.0") is not first
 
 
-async def test_an_old_answer_is_given_while_it_is_read_again(
+async def test_a_stale_response_is_sent_while_the_workflow_is_read_again(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow_id = await ours.register([node("a")], version="1.0.0")
-    # On PostgreSQL the notification of the registration may come at any time from here on.
+    # On PostgreSQL the notification of the registration can arrive at any time from here on.
     monkeypatch.setattr(ours.host.library, "forget_newest", lambda: None)
     assert await newest(ours, workflow_id) == "1.0.0"
     reads = SlowReads(ours, monkeypatch)
@@ -99,7 +100,7 @@ async def test_an_old_answer_is_given_while_it_is_read_again(
     reads.may_go_on.set()
 
 
-async def test_a_version_that_was_registered_here_during_a_read_is_the_newest_afterwards(
+async def test_a_version_registered_here_during_a_read_is_the_newest_afterwards(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workflow_id = await ours.register([node("a")], version="1.0.0")
@@ -118,12 +119,12 @@ async def test_a_version_that_was_registered_here_during_a_read_is_the_newest_af
 async def both(
     tmp_path: Path, gates: Gates, databases: Databases
 ) -> AsyncIterator[tuple[Bench, Bench]]:
-    with databases.new() as url:
+    with databases.lent() as url:
         async with two_benches(tmp_path, gates, url) as running:
             yield running
 
 
-async def test_a_version_that_was_registered_elsewhere_is_the_newest_by_notification_alone(
+async def test_a_version_registered_elsewhere_becomes_the_newest_by_notification(
     both: tuple[Bench, Bench],
 ) -> None:
     one, two = both
@@ -132,8 +133,8 @@ async def test_a_version_that_was_registered_elsewhere_is_the_newest_by_notifica
 
     await one.register([node("a"), node("b")], id=workflow_id, version="2.0.0")
 
-    # The clock of these hosts stands still: nothing grows old.
+    # The clock of these hosts stands still, so nothing expires.
     async def is_heard() -> bool:
         return await newest(two, workflow_id) == "2.0.0"
 
-    await eventually(is_heard)
+    await eventually_async(is_heard)

@@ -1,4 +1,4 @@
-"""Nodes that wait for something other than a person: their own time ends at its instant."""
+"""Nodes that do not wait for a person: their time limit applies exactly."""
 
 from __future__ import annotations
 
@@ -8,21 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Database
-from tests.fault.forking import forked, story
-from tests.fault.inprocess import (
-    NOON,
-    TENANT,
-    Bench,
-    Clock,
-    Gates,
-    bench,
-    eventually,
-    numbered,
-    two_benches,
-)
+from tests.fault.forking import forked, log_content
 from tests.fault.waiting import ANN, answer, payloads
-from tests.wire.definitions import delay, edge, node
-from tests.wire.waiting import ACCEPT, gate
+from tests.support.definitions import delay, edge, node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import NOON, TENANT, Bench, Clock, Gates, bench, numbered, two_benches
+from tests.support.interrupts import ACCEPT, gate
 from wopr.engine.outcome import Outcome, Waiting
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
@@ -36,20 +27,20 @@ LIMITED: JsonObject = {"timeout": LIMIT_MS}
 
 
 async def calling(ours: Bench, settings: JsonObject = LIMITED, **config: Json) -> JsonObject:
-    """A node whose child waits for a person."""
+    """Return a node whose child waits for a person."""
     child = await ours.register([gate()])
     config = {"workflowId": child, **config}
     return node("call", "core.subWorkflow", config=config, settings=settings)
 
 
 async def until_due_at(ours: Bench, run_id: str, instant: int) -> None:
-    """Wait until nobody has the run and its timer is set."""
+    """Wait until the run has no holder and its timer is set."""
 
     async def is_so() -> bool:
         row = await ours.row(run_id)
         return row.holder is None and row.wake_at == instant
 
-    await eventually(is_so)
+    await eventually_async(is_so)
 
 
 async def children(ours: Bench, run_id: str) -> list[str]:
@@ -65,7 +56,7 @@ async def failure(ours: Bench, run_id: str) -> str:
 # A child that takes too long
 
 
-async def test_a_wait_for_a_child_ends_with_the_nodes_time_and_not_before(ours: Bench) -> None:
+async def test_a_wait_for_a_child_ends_with_the_node_s_time_and_not_before(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([await calling(ours)]))
     await until_due_at(ours, run_id, OVER_AT)
     ours.clock.now = OVER_AT - 1
@@ -80,7 +71,7 @@ async def test_a_wait_for_a_child_ends_with_the_nodes_time_and_not_before(ours: 
     assert early == ["run.started", "node.started", "node.dispatched"]
 
 
-async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(ours: Bench) -> None:
+async def test_a_child_that_no_parent_waits_for_any_more_is_cancelled(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([await calling(ours)]))
     await until_due_at(ours, run_id, OVER_AT)
     [child] = await children(ours, run_id)
@@ -93,7 +84,7 @@ async def test_a_child_that_nobody_waits_for_any_more_is_cancelled(ours: Bench) 
     assert cancelled == {"reason": "parent-cancelled", "parentRunId": run_id}
 
 
-async def test_a_child_that_cancels_do_not_reach_outlives_the_wait_for_it(ours: Bench) -> None:
+async def test_a_child_that_cancels_do_not_reach_survives_the_wait_for_it(ours: Bench) -> None:
     call = await calling(ours, propagateCancellation=False)
     run_id = await ours.create(await ours.register([call]))
     await until_due_at(ours, run_id, OVER_AT)
@@ -106,7 +97,7 @@ async def test_a_child_that_cancels_do_not_reach_outlives_the_wait_for_it(ours: 
     assert (await answer(ours, child, ACCEPT)).status == "completed"
 
 
-async def test_the_next_attempt_waits_for_a_child_of_its_own_and_as_long_again(
+async def test_the_next_attempt_waits_for_its_own_child_for_the_full_time(
     ours: Bench,
 ) -> None:
     call = await calling(ours, LIMITED | {"maxRetries": 1, "backoff": {"initialMs": 0}})
@@ -142,7 +133,7 @@ async def test_a_child_that_takes_too_long_is_a_failure_that_the_workflow_can_ha
 # Other waits
 
 
-async def test_a_node_that_sleeps_for_longer_than_its_time_is_stopped_in_its_sleep(
+async def test_a_node_that_sleeps_longer_than_its_time_limit_is_stopped(
     ours: Bench, gates: Gates
 ) -> None:
     sleeper = delay("sleep", LIMIT_MS) | {"settings": {"timeout": 1000}}
@@ -156,7 +147,7 @@ async def test_a_node_that_sleeps_for_longer_than_its_time_is_stopped_in_its_sle
     assert await failure(ours, run_id) == "node_timeout"
 
 
-async def test_nobody_is_woken_for_a_node_that_is_being_executed(ours: Bench, gates: Gates) -> None:
+async def test_the_time_limit_of_an_executing_node_wakes_no_run(ours: Bench, gates: Gates) -> None:
     waits = node("wait", "test.gate", settings=LIMITED)
     run_id = await ours.create(await ours.register([waits]))
     await gates.until_reached("wait")
@@ -167,7 +158,7 @@ async def test_nobody_is_woken_for_a_node_that_is_being_executed(ours: Bench, ga
     assert wake_at > OVER_AT
 
 
-async def test_a_person_may_take_longer_than_the_node_that_asks(ours: Bench) -> None:
+async def test_a_person_can_take_longer_than_the_node_s_time_limit(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([gate() | {"settings": LIMITED}]))
     wake_at = (await ours.row(run_id)).wake_at
 
@@ -182,7 +173,7 @@ async def test_a_person_may_take_longer_than_the_node_that_asks(ours: Bench) -> 
 # Restarts and other processes
 
 
-async def test_a_restart_does_not_give_a_node_more_time(
+async def test_a_restart_does_not_extend_a_node_s_time(
     tmp_path: Path, new_database: Callable[[], Database]
 ) -> None:
     clock, new_id = Clock(), numbered()
@@ -202,7 +193,7 @@ async def test_a_restart_does_not_give_a_node_more_time(
             assert await failure(ours, run_id) == "node_timeout"
 
 
-async def test_a_wait_that_another_process_began_ends_here(
+async def test_a_wait_started_by_another_process_ends_here(
     tmp_path: Path, gates: Gates, postgres_url: str
 ) -> None:
     async with two_benches(tmp_path, gates, postgres_url) as (one, two):
@@ -215,7 +206,7 @@ async def test_a_wait_that_another_process_began_ends_here(
         assert await failure(two, run_id) == "node_timeout"
 
 
-async def test_a_process_that_does_not_execute_keeps_the_time_of_a_wait_that_another_one_began(
+async def test_a_process_that_does_not_execute_enforces_the_time_of_another_process_s_wait(
     tmp_path: Path, gates: Gates, postgres_url: str
 ) -> None:
     async with two_benches(tmp_path, gates, postgres_url, second_executes=False) as (one, two):
@@ -231,7 +222,7 @@ async def test_a_process_that_does_not_execute_keeps_the_time_of_a_wait_that_ano
 # Replays
 
 
-async def test_a_replay_repeats_how_a_nodes_time_ended(ours: Bench) -> None:
+async def test_a_replay_repeats_how_a_node_s_time_ended(ours: Bench) -> None:
     sleeper = delay("sleep", LIMIT_MS) | {"settings": {"timeout": 1000}}
     nodes = [sleeper, await calling(ours)]
     ends = [edge("sleep", "call", triggerRule="any_failed")]
@@ -245,10 +236,10 @@ async def test_a_replay_repeats_how_a_nodes_time_ended(ours: Bench) -> None:
 
     replay = await forked(ours, run_id)
 
-    assert await story(ours, replay) == await story(ours, run_id)
+    assert await log_content(ours, replay) == await log_content(ours, run_id)
 
 
-async def test_a_replay_that_goes_beyond_the_record_waits_for_no_time(tmp_path: Path) -> None:
+async def test_a_replay_beyond_the_record_does_not_wait(tmp_path: Path) -> None:
     def wait(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Outcome:
         return Waiting()
 

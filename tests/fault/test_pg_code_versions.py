@@ -12,14 +12,14 @@ import pytest
 
 from tests.fault.apps import write_app
 from tests.fault.cluster import cluster
-from tests.fault.inprocess import NOON, TENANT, Bench, Clock, Gates, bench, eventually, gate_types
-from tests.postgres.databases import Databases
-from tests.wire.definitions import edge, node, workflow
+from tests.support.definitions import edge, node, workflow
+from tests.support.eventually import eventually_async
+from tests.support.in_process import NOON, TENANT, Bench, Clock, Gates, bench, gate_types
+from tests.support.postgres.databases import Databases
 from wopr.nodes.registry import NodeType
 from wopr.protocol.forks import ForkRun
 from wopr.protocol.runs import PauseRun
-from wopr.store.postgres.schema import MIGRATIONS, migrate
-from wopr.store.postgres.schema_code import CODE
+from wopr.store.postgres.migrations import MIGRATIONS, migrate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -28,7 +28,7 @@ THIRTY_DAYS_MS = 30 * 24 * 3_600_000
 
 
 class Place:
-    """A database that processes with different code are started on."""
+    """A database for processes with different code."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class Place:
 
 @pytest.fixture
 async def place(tmp_path: Path, databases: Databases) -> AsyncIterator[Place]:
-    with databases.new() as url:
+    with databases.lent() as url:
         yield Place(tmp_path, url)
 
 
@@ -69,7 +69,7 @@ async def waits(bench: Bench, run_id: str) -> None:
     async def does() -> bool:
         return "waitingForCode" in await bench.snapshot(run_id)
 
-    await eventually(does)
+    await eventually_async(does)
 
 
 @pytest.mark.parametrize("executes", [True, False])
@@ -89,7 +89,7 @@ async def test_a_process_without_a_node_type_leaves_the_run_to_one_that_has_it(
             assert (await bare.row(run_id)).status == "completed"
 
 
-async def test_a_run_goes_on_when_a_process_appears_that_has_its_code(
+async def test_a_run_continues_when_a_process_with_its_code_appears(
     place: Place, types: tuple[NodeType, ...], gates: Gates
 ) -> None:
     async with place.process() as bare:
@@ -105,14 +105,14 @@ async def test_a_run_goes_on_when_a_process_appears_that_has_its_code(
         assert "waitingForCode" not in await bare.snapshot(run_id)
 
 
-async def test_a_running_node_that_no_process_holds_is_called_when_its_code_is_back(
+async def test_a_running_node_without_a_holder_is_called_when_its_code_is_back(
     place: Place, types: tuple[NodeType, ...], gates: Gates
 ) -> None:
     async with place.process() as bare:
         async with place.process(*types) as able:
             run_id = await able.create(await able.register([node("wait", "test.gate")]))
             await gates.until_reached("wait")
-        # The process that had the node in flight has given it back unfinished.
+        # The process with the node in flight has released it unfinished.
         await waits(bare, run_id)
         gates.open("wait")
 
@@ -121,7 +121,7 @@ async def test_a_running_node_that_no_process_holds_is_called_when_its_code_is_b
             assert (await bare.types(run_id)).count("node.started") == 1
 
 
-async def test_a_node_in_flight_elsewhere_does_not_wait_for_code_of_who_answers_beside_it(
+async def test_a_node_in_flight_elsewhere_does_not_wait_for_code_of_other_nodes(
     place: Place, types: tuple[NodeType, ...], gates: Gates
 ) -> None:
     async with place.process(*types) as able, place.process(executes=False) as bare:
@@ -155,10 +155,10 @@ async def test_a_replay_waits_for_the_code_of_its_nodes(
         assert "replay.diverged" not in await bare.types(replay_id)
 
 
-async def test_a_run_that_an_older_version_stranded_goes_on_after_the_migration(
+async def test_a_run_stranded_by_an_older_version_continues_after_the_migration(
     tmp_path: Path, databases: Databases, types: tuple[NodeType, ...], gates: Gates
 ) -> None:
-    with databases.new() as current, databases.new(is_empty=True) as url:
+    with databases.lent() as current, databases.new(is_empty=True) as url:
         async with Place(tmp_path, current).process(*types) as writing:
             run_id = await writing.create(await writing.register([node("wait", "test.gate")]))
             await gates.until_reached("wait")
@@ -172,12 +172,12 @@ async def test_a_run_that_an_older_version_stranded_goes_on_after_the_migration(
 
 async def copy_to_older_schema(current: str, url: str) -> None:
     """Copy workflows, runs and events to a database from before runs could wait for code."""
-    statements = [migration.statements for migration in MIGRATIONS]
+    steps = [migration.name for migration in MIGRATIONS]
     async with (
         await psycopg.AsyncConnection.connect(current, autocommit=True) as source,
         await psycopg.AsyncConnection.connect(url, autocommit=True) as target,
     ):
-        await migrate(target, MIGRATIONS[: statements.index(CODE)])
+        await migrate(target, MIGRATIONS[: steps.index("node_code")])
         for table in ("workflows", "runs", "events"):
             empty = await target.execute(f"SELECT * FROM wopr.{table}".encode())
             names = ", ".join(column.name for column in empty.description or ())
@@ -200,7 +200,7 @@ async def strand(url: str, run_id: str) -> None:
         assert await jobs.fetchone() == (0,)
 
 
-def test_a_rolling_deploy_of_an_app_with_a_new_node_type_loses_no_run(
+def test_a_rolling_deployment_with_a_new_node_type_loses_no_run(
     tmp_path: Path, databases: Databases
 ) -> None:
     old = write_app(tmp_path / "old", "reserve")
@@ -208,13 +208,13 @@ def test_a_rolling_deploy_of_an_app_with_a_new_node_type_loses_no_run(
     nodes = [node("reserve", "shop.reserve"), node("ship", "shop.ship")]
     first = workflow(nodes[:1], id="order", version="1.0.0")
     second = workflow(nodes, id="order", version="2.0.0", edges=[edge("reserve", "ship")])
-    with databases.new() as url, cluster(url, tmp_path / "cluster", apis=0, workers=0) as ours:
+    with databases.lent() as url, cluster(url, tmp_path / "cluster", apis=0, workers=0) as ours:
         api = ours.api("--no-worker", WOPR_APP=str(old))
         workers = [ours.worker(WOPR_APP=str(old), WOPR_CODE_VERSION="v1") for _ in range(2)]
         api.wire.register(first)
         runs = [api.wire.create("order") for _ in range(RUNS)]
 
-        # The API comes first and starts runs of what only the next workers can run.
+        # The API starts first, with runs that only the next workers can execute.
         api = ours.api("--no-worker", WOPR_APP=str(new))
         ours.apis[0].end()
         api.wire.register(second)

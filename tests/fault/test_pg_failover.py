@@ -1,4 +1,4 @@
-"""Processes that die, freeze and come back while others go on."""
+"""Processes that die, freeze and return while others continue."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.fault.cluster import Cluster, Member, cluster, stream_text
-from tests.fault.hosts import eventually
-from tests.postgres.databases import Databases
+from tests.support.eventually import eventually
+from tests.support.postgres.databases import Databases
 
 pytestmark = pytest.mark.timeout(240)
 
 FAILOVER_SECONDS = 60.0
-# A run goes on for longer than a busy machine may keep a test from what it does next.
+# A run lasts longer than a busy machine may delay the next step of a test.
 TOKENS = 60
 DELAY_MS = 250
 
@@ -23,20 +23,20 @@ DELAY_MS = 250
 @pytest.fixture
 def ours(databases: Databases, tmp_path: Path) -> Iterator[Cluster]:
     with (
-        databases.new() as url,
+        databases.lent() as url,
         cluster(url, tmp_path, api_options=("--no-worker",)) as running,
     ):
         yield running
 
 
 def other(ours: Cluster, member: Member) -> Member:
-    """The worker that is not this one."""
+    """Return the other worker."""
     [found] = [worker for worker in ours.workers if worker is not member]
     return found
 
 
 def until_moved(ours: Cluster, run_id: str, holder: str | None) -> None:
-    """Wait until another process has the run."""
+    """Wait until another process holds the run."""
     eventually(lambda: ours.holder(run_id) not in (holder, None), FAILOVER_SECONDS)
 
 
@@ -44,7 +44,7 @@ def completions(ours: Cluster, run_id: str) -> int:
     return ours.events(run_id).count("node.completed")
 
 
-def test_any_process_takes_any_run_and_all_see_it(ours: Cluster) -> None:
+def test_any_process_accepts_any_run_and_all_read_it(ours: Cluster) -> None:
     first, second = ours.apis
     runs = [first.wire.create("conformance-delay", {"delayMs": 300}) for _ in range(10)]
     runs += [second.wire.create("conformance-noop") for _ in range(10)]
@@ -55,7 +55,7 @@ def test_any_process_takes_any_run_and_all_see_it(ours: Cluster) -> None:
     ours.check()
 
 
-def test_a_worker_that_is_killed_mid_step_loses_nothing(ours: Cluster) -> None:
+def test_a_worker_killed_during_a_step_loses_nothing(ours: Cluster) -> None:
     runs = [stream_text(ours.apis[n % 2], TOKENS, DELAY_MS) for n in range(6)]
     victim = ours.holder_of(runs[0])
     eventually(lambda: len(ours.events(runs[0])) > 5)
@@ -70,7 +70,7 @@ def test_a_worker_that_is_killed_mid_step_loses_nothing(ours: Cluster) -> None:
     ours.check()
 
 
-def test_a_worker_that_was_frozen_comes_back_to_find_its_runs_gone(ours: Cluster) -> None:
+def test_a_worker_that_was_frozen_does_not_write_to_its_lost_runs(ours: Cluster) -> None:
     run_id = stream_text(ours.apis[0], TOKENS, DELAY_MS)
     frozen = ours.holder_of(run_id)
     before = ours.holder(run_id)
@@ -81,18 +81,18 @@ def test_a_worker_that_was_frozen_comes_back_to_find_its_runs_gone(ours: Cluster
     frozen.signal(signal.SIGCONT)
     ours.until_over(run_id)
 
-    # What was said is on the log once, whichever process said it.
+    # Output is logged once, whichever process produced it.
     assert ours.chunks(run_id) == [str(n) for n in range(TOKENS)]
     assert completions(ours, run_id) == 1
-    eventually(lambda: "taken for dead" in frozen.log())
-    # It is one of them again.
+    eventually(lambda: "process was declared dead by others" in frozen.log())
+    # It is a member again.
     last = stream_text(ours.apis[0], 2, 0)
     other(ours, frozen).end()
     ours.until_over(last, stream_text(ours.apis[1], 2, 0))
     ours.check()
 
 
-def test_a_rescuer_that_is_killed_itself_is_rescued_too(ours: Cluster) -> None:
+def test_runs_of_a_killed_rescuer_are_rescued_too(ours: Cluster) -> None:
     ours.worker()
     run_id = stream_text(ours.apis[0], TOKENS, DELAY_MS)
     first = ours.holder_of(run_id)
@@ -108,7 +108,7 @@ def test_a_rescuer_that_is_killed_itself_is_rescued_too(ours: Cluster) -> None:
     ours.check()
 
 
-def test_a_worker_that_is_stopped_gives_its_runs_back_at_once(ours: Cluster) -> None:
+def test_a_stopped_worker_releases_its_runs_at_once(ours: Cluster) -> None:
     run_id = stream_text(ours.apis[0], TOKENS, DELAY_MS)
     leaving = ours.holder_of(run_id)
     before = ours.holder(run_id)
@@ -122,7 +122,7 @@ def test_a_worker_that_is_stopped_gives_its_runs_back_at_once(ours: Cluster) -> 
     ours.check()
 
 
-def test_duties_are_taken_over_when_the_leader_freezes(ours: Cluster) -> None:
+def test_timers_are_taken_over_when_the_leader_freezes(ours: Cluster) -> None:
     def leader() -> str:
         return str(ours.one("SELECT process_id FROM leases"))
 

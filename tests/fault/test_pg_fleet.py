@@ -1,4 +1,4 @@
-"""The fleet on several processes: lines may come to any of them, and all of them show the same."""
+"""The fleet on several processes: lines can be pushed to any of them, and all show the same."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.fault.cluster import Cluster, cluster
-from tests.fault.hosts import eventually
-from tests.postgres.databases import Databases
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, push, pushed, transitions
-from tests.wire.recorder import NOTICE
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.kahn import KahnRun, push, push_run, transitions
+from tests.support.postgres.databases import Databases
+from tests.support.recorder import NOTICE
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def shared(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("fleet")
-    with databases.new() as url, cluster(url, folder, workers=1) as running:
+    with databases.lent() as url, cluster(url, folder, workers=1) as running:
         yield running
         running.check()
 
@@ -35,10 +35,10 @@ def second(shared: Cluster) -> Wire:
     return shared.apis[1].wire
 
 
-def test_lines_that_come_to_both_are_streamed_at_either(first: Wire, second: Wire) -> None:
-    story = Story()
+def test_lines_pushed_to_both_processes_are_streamed_at_either(first: Wire, second: Wire) -> None:
+    story = KahnRun()
     lines = story.whole()
-    run_id = pushed(first, lines[0])
+    run_id = push_run(first, lines[0])
 
     with ThreadPoolExecutor(2) as readers:
         reading = [
@@ -49,17 +49,18 @@ def test_lines_that_come_to_both_are_streamed_at_either(first: Wire, second: Wir
         seen = [each.result(timeout=60) for each in reading]
 
     for frames in seen:
-        # A slow reader still gets what the last line adds: an event behind the end, and a notice.
+        # A slow reader still gets the events of the last line: an event after the end, and a
+        # notice.
         events = [frame for frame in frames if frame.event != NOTICE]
         assert [event.json["sequence"] for event in events] == list(range(len(events)))
         assert "run.completed" in [event.event for event in events[-2:]]
     assert [transitions(wire, run_id) for wire in (first, second)] == [lines, lines]
 
 
-def test_runs_that_both_are_asked_for_at_once_are_built_once(
+def test_runs_requested_at_both_processes_at_once_are_built_once(
     shared: Cluster, first: Wire, second: Wire
 ) -> None:
-    stories = [Story() for _ in range(12)]
+    stories = [KahnRun() for _ in range(12)]
     for story in stories:
         assert push(first, *story.whole()).status_code == 200
     run_ids = [
@@ -92,11 +93,11 @@ def test_a_run_of_the_host_is_in_the_fleet_wherever_it_was_executed(
     eventually(is_told)
 
 
-def test_the_fleet_is_told_on_although_the_process_that_did_it_dies(
+def test_another_process_continues_the_fleet_when_its_leader_dies(
     databases: Databases, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("successor")
-    with databases.new() as url, cluster(url, folder, workers=0) as running:
+    with databases.lent() as url, cluster(url, folder, workers=0) as running:
         leader = running.one("SELECT process_id FROM leases")
         dying = next(m for m in running.apis if m.process and f"-{m.process.pid}-" in leader)
         [heir] = [api for api in running.apis if api is not dying]

@@ -1,4 +1,4 @@
-"""Forks where processes share a store: whoever comes first, the history is copied before all else."""
+"""Forks on a shared store: the history is copied first, whichever process starts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.fault.forking import ended, fork, story
-from tests.fault.inprocess import TENANT, Bench, Gates, two_benches
-from tests.postgres.databases import Databases
-from tests.wire.definitions import node
+from tests.fault.forking import ended, fork, log_content
+from tests.support.definitions import node
+from tests.support.in_process import TENANT, Bench, Gates, two_benches
+from tests.support.postgres.databases import Databases
 from wopr.protocol.runs import PauseRun
 
 pytestmark = pytest.mark.anyio
@@ -26,8 +26,8 @@ PREFIX = 451
 async def both(
     tmp_path: Path, gates: Gates, databases: Databases
 ) -> AsyncIterator[tuple[Bench, Bench]]:
-    """Two processes, of which none takes anything from the queue."""
-    with databases.new() as url:
+    """Run two processes without a queue."""
+    with databases.lent() as url:
         async with two_benches(tmp_path, gates, url) as running:
             for each in running:
                 await each.host.advancer.wakeups.source.stop()
@@ -38,7 +38,7 @@ async def long_run(bench: Bench) -> str:
     return await ended(bench, await bench.register([node(f"step{n}") for n in range(MANY)]))
 
 
-async def test_a_fork_that_is_paused_at_once_has_its_whole_history(
+async def test_a_fork_paused_at_once_has_its_whole_history(
     both: tuple[Bench, Bench],
 ) -> None:
     one, two = both
@@ -47,8 +47,8 @@ async def test_a_fork_that_is_paused_at_once_has_its_whole_history(
 
     await two.host.commands.pause(TENANT, branch, NOW)
 
-    log = await story(two, branch)
-    assert log[:PREFIX] == (await story(two, source))[:PREFIX]
+    log = await log_content(two, branch)
+    assert log[:PREFIX] == (await log_content(two, source))[:PREFIX]
     assert [event[0] for event in log[PREFIX:]] == ["run.paused"]
     await two.host.commands.resume(TENANT, branch)
     await two.until(branch, "completed")
@@ -66,4 +66,4 @@ async def test_a_fork_that_two_processes_copy_at_once_is_copied_once(
         tasks.start_soon(two.wake, branch)
 
     assert (await one.row(branch)).status == "completed"
-    assert (await story(two, branch))[:PREFIX] == (await story(two, source))[:PREFIX]
+    assert (await log_content(two, branch))[:PREFIX] == (await log_content(two, source))[:PREFIX]

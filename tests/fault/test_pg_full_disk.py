@@ -1,4 +1,4 @@
-"""A disk that is really full: a small one of the test's own, filled to its last byte."""
+"""A disk that is really full: a small file system of the test."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import psycopg
 import pytest
 
 from tests.fault.cluster import Cluster, cluster, stream_text
-from tests.fault.hosts import eventually
-from tests.postgres.cluster import running_cluster
-from tests.postgres.server import SETTINGS
-from tests.wire.host import ACME
+from tests.support.eventually import eventually
+from tests.support.host import ACME
+from tests.support.postgres.cluster import running_cluster
+from tests.support.postgres.server import SETTINGS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -32,7 +32,7 @@ class Disk:
         self._ballast = place / "ballast"
 
     def fill(self) -> None:
-        """Leave no room."""
+        """Fill the disk."""
         with self._ballast.open("wb", buffering=0) as file:
             while True:
                 try:
@@ -41,13 +41,13 @@ class Disk:
                     return
 
     def clear(self) -> None:
-        """Make room again."""
+        """Free the space."""
         self._ballast.unlink()
 
 
 @contextmanager
 def small_disk(place: Path, like: Path) -> Iterator[Disk]:
-    """Mount a small file system that belongs to the owner of another folder."""
+    """Mount a small file system owned by the owner of another folder."""
     if os.geteuid() != 0 and os.environ.get("CI") != "true":
         pytest.skip("only root can mount a small disk")
     place.mkdir()
@@ -64,7 +64,7 @@ def small_disk(place: Path, like: Path) -> Iterator[Disk]:
 
 @pytest.fixture
 def disk_and_processes(tmp_path: Path) -> Iterator[tuple[Disk, Cluster]]:
-    """Processes whose database has its tables on a disk of its own."""
+    """Run processes whose database has its tables on a separate disk."""
     with (
         running_cluster(SETTINGS) as server,
         small_disk(server.folder / "small", like=server.folder) as disk,
@@ -86,7 +86,7 @@ def create(http: httpx.Client, created: list[str]) -> int:
     return response.status_code
 
 
-def test_a_full_disk_is_refused_cleanly_and_forgotten_when_there_is_room(
+def test_a_full_disk_is_refused_cleanly_and_writes_work_again_with_free_space(
     disk_and_processes: tuple[Disk, Cluster],
 ) -> None:
     disk, ours = disk_and_processes
@@ -100,9 +100,9 @@ def test_a_full_disk_is_refused_cleanly_and_forgotten_when_there_is_room(
     ) as http:
         assert http.get("/readyz").status_code == 200
         disk.fill()
-        # What lies half empty in the files takes a few more.
+        # Half-empty pages in the files accept a few more.
         eventually(lambda: create(http, created) == 503)
-        # It is said for a few seconds after a write that found no room.
+        # It is reported for a few seconds after a write without space.
         eventually(lambda: create(http, []) == 503 and http.get("/readyz").status_code == 503)
         before = ours.one("SELECT count(*) FROM runs")
         assert {create(http, []) for _ in range(10)} == {503}

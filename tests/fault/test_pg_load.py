@@ -1,4 +1,4 @@
-"""Busy clients of several processes, while processes and the database itself come and go."""
+"""Busy clients of several processes, while processes and the database are stopped and started."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 from tests.fault.cluster import Cluster, Member, cluster
 from tests.fault.load import Ledger, Load
 from tests.fault.test_kill import compare
-from tests.postgres.databases import Databases
-from tests.postgres.own import own_server
-from tests.wire.host import ACME
+from tests.support.host import ACME
+from tests.support.postgres.databases import Databases
+from tests.support.postgres.restartable import own_server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -28,8 +28,8 @@ SEED = int(os.environ.get("FAULT_SEED") or time.time())
 SETTLING_SECONDS = 120
 
 
-class Story:
-    """Clients of several processes, and everything that they were told."""
+class LoadScenario:
+    """Clients of several processes, and everything that they received."""
 
     def __init__(self, ours: Cluster, seed: int) -> None:
         self.ours = ours
@@ -37,7 +37,7 @@ class Story:
         self.ledger = Ledger()
 
     async def live(self, disturb: Callable[[], Awaitable[None]]) -> None:
-        """Be busy, be disturbed, and be busy a little longer."""
+        """Keep busy, disturb, and keep busy a little longer."""
         loads = [
             Load(api.url, self.ledger, random.Random(self.chance.random()))
             for api in self.ours.apis
@@ -57,7 +57,7 @@ class Story:
                 await load.until_noted(load.noted + more)
 
     async def settle(self) -> None:
-        """Ask again for what was never answered, and let every run come to its end."""
+        """Repeat unanswered requests, and wait until every run has ended."""
         api = next(api for api in self.ours.apis if api.process is not None)
         async with client(api) as http:
             load = Load(api.url, self.ledger, self.chance)
@@ -85,12 +85,12 @@ async def client(api: Member) -> AsyncGenerator[httpx.AsyncClient, None]:
         yield http
 
 
-async def test_whoever_is_killed_nothing_that_was_acknowledged_is_lost(
+async def test_no_acknowledged_write_is_lost_whichever_process_is_killed(
     databases: Databases, tmp_path: Path
 ) -> None:
     print(f"FAULT_SEED={SEED}")
-    with databases.new() as url, cluster(url, tmp_path) as ours:
-        story = Story(ours, SEED)
+    with databases.lent() as url, cluster(url, tmp_path) as ours:
+        story = LoadScenario(ours, SEED)
         for number in range(ROUNDS):
             victim = [ours.workers, ours.apis][number % 2][story.chance.randrange(2)]
 
@@ -105,12 +105,10 @@ async def test_whoever_is_killed_nothing_that_was_acknowledged_is_lost(
 
 
 @pytest.mark.parametrize("way", ["restart", "crash"])
-async def test_a_database_that_goes_away_and_comes_back_loses_nothing(
-    tmp_path: Path, way: str
-) -> None:
+async def test_an_interrupted_database_loses_nothing(tmp_path: Path, way: str) -> None:
     print(f"FAULT_SEED={SEED}")
     with own_server() as server, cluster(server.url, tmp_path) as ours:
-        story = Story(ours, SEED)
+        story = LoadScenario(ours, SEED)
         for _ in range(2):
 
             async def disturb() -> None:

@@ -1,4 +1,4 @@
-"""A node's time goes on when the process dies that began its wait."""
+"""A node's time limit applies when the process that started its wait dies."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from tests.fault.cluster import cluster
-from tests.fault.hosts import eventually
-from tests.postgres.databases import Databases
-from tests.wire.definitions import delay, node, workflow
+from tests.support.definitions import delay, node, workflow
+from tests.support.eventually import eventually
+from tests.support.postgres.databases import Databases
 
 pytestmark = pytest.mark.timeout(300)
 
 LIMIT_MS = 5000
-# Longer than anybody waits for it here.
+# Longer than any test waits here.
 LONG_MS = 600_000
 
 
-def test_a_wait_whose_process_was_killed_ends_at_another_one(
+def test_a_wait_of_a_killed_process_ends_at_another_one(
     databases: Databases, tmp_path: Path
 ) -> None:
-    with databases.new() as url, cluster(url, tmp_path, apis=1, workers=0) as ours:
+    with databases.lent() as url, cluster(url, tmp_path, apis=1, workers=0) as ours:
         [first] = ours.apis
         child = first.wire.register(workflow([delay("wait", LONG_MS)]))
         config = {"workflowId": child}
@@ -33,7 +33,7 @@ def test_a_wait_whose_process_was_killed_ends_at_another_one(
         first.kill()
         ours.worker()
 
-        # The child as well: nothing else would end it.
+        # The child too: nothing else would end it.
         ours.until_over()
         assert ours.events(run_id)[-2:] == ["node.failed", "run.failed"]
         ours.check()

@@ -1,4 +1,4 @@
-"""Pauses that two processes are asked for at the same time: none outlives the resume."""
+"""Concurrent pauses at two processes: none survives the resume."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Gates, eventually, two_benches
-from tests.fault.rival import Rival
-from tests.wire.definitions import node
+from tests.fault.second_writer import SecondWriter
+from tests.support.definitions import node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench, Gates, two_benches
 from wopr.protocol.runs import PauseRun
 
 pytestmark = pytest.mark.anyio
@@ -43,22 +44,22 @@ def api(both: tuple[Bench, Bench]) -> Bench:
 
 @pytest.fixture
 async def run_id(worker: Bench, gates: Gates) -> str:
-    """A run whose first node is in flight at the worker."""
+    """Start a run whose first node is in flight at the worker."""
     nodes = [node("wait", "test.gate"), node("next", "test.gate")]
     created = await worker.create(await worker.register(nodes))
     await gates.until_reached("wait")
     return created
 
 
-async def until_no_wish_is_left(bench: Bench, run_id: str) -> None:
+async def until_no_pending_pause(bench: Bench, run_id: str) -> None:
     async def is_so() -> bool:
-        return (await bench.row(run_id)).wish is None
+        return (await bench.row(run_id)).pending_command is None
 
-    await eventually(is_so)
+    await eventually_async(is_so)
 
 
 async def completes(worker: Bench, gates: Gates, run_id: str) -> None:
-    """See the run go on to its end, and its one pause."""
+    """Check that the run continues to its end and was paused once."""
     gates.open("wait")
     gates.open("next")
     await worker.until(run_id, "completed")
@@ -66,14 +67,14 @@ async def completes(worker: Bench, gates: Gates, run_id: str) -> None:
     assert (types.count("run.paused"), types.count("run.resumed")) == (1, 1)
 
 
-async def test_a_draining_pause_that_an_immediate_one_did_not_know_of_ends_with_the_resume(
+async def test_a_draining_pause_unknown_to_an_immediate_one_ends_with_the_resume(
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
         deaf.setattr(worker.host.advancer.wakeups, "advance", never)
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
-        assert (await worker.row(run_id)).wish is not None
+        assert (await worker.row(run_id)).pending_command is not None
 
         await api.host.commands.resume(TENANT, run_id)
 
@@ -81,7 +82,7 @@ async def test_a_draining_pause_that_an_immediate_one_did_not_know_of_ends_with_
     await completes(worker, gates, run_id)
 
 
-async def test_a_draining_pause_that_a_resume_did_not_know_of_ends_with_it(
+async def test_a_draining_pause_unknown_to_a_resume_ends_with_it(
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
@@ -89,29 +90,29 @@ async def test_a_draining_pause_that_a_resume_did_not_know_of_ends_with_it(
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)
-        assert (await worker.row(run_id)).wish is not None
+        assert (await worker.row(run_id)).pending_command is not None
 
     await worker.wake(run_id)
-    await until_no_wish_is_left(worker, run_id)
+    await until_no_pending_pause(worker, run_id)
     await completes(worker, gates, run_id)
 
 
-async def test_a_process_that_has_a_pause_in_mind_forgets_it_with_the_resume(
+async def test_a_process_with_a_pending_pause_drops_it_with_the_resume(
     worker: Bench, api: Bench, run_id: str, gates: Gates
 ) -> None:
     await api.host.commands.pause(TENANT, run_id, DRAINING)
 
-    async def has_it_in_mind() -> bool:
+    async def has_pending_pause() -> bool:
         return (await worker.loaded(run_id)).pausing is not None
 
-    await eventually(has_it_in_mind)
+    await eventually_async(has_pending_pause)
     for event_type in ("run.paused", "run.resumed"):
-        Rival(worker.database).append(run_id, event_type)
+        SecondWriter(worker.database).append(run_id, event_type)
 
     await completes(worker, gates, run_id)
 
 
-async def test_a_pause_after_the_resume_is_none_of_those_before(
+async def test_a_pause_after_the_resume_is_not_dropped_with_earlier_ones(
     worker: Bench, api: Bench, run_id: str, gates: Gates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as deaf:
@@ -119,7 +120,7 @@ async def test_a_pause_after_the_resume_is_none_of_those_before(
         await api.host.commands.pause(TENANT, run_id, DRAINING)
         await worker.host.commands.pause(TENANT, run_id, AT_ONCE)
         await worker.host.commands.resume(TENANT, run_id)
-        assert (await worker.row(run_id)).wish is not None
+        assert (await worker.row(run_id)).pending_command is not None
 
         await api.host.commands.pause(TENANT, run_id, DRAINING)
 

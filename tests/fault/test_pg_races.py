@@ -1,4 +1,4 @@
-"""Several processes at the same run at the same moment: one of them wins, and nothing is lost."""
+"""Several processes that change one run at the same time: one wins, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import psycopg
 import pytest
 
 from tests.fault.cluster import LOCAL, Cluster, Member, cluster, stream_text
-from tests.fault.hosts import eventually
 from tests.fault.receiver import receiving
-from tests.postgres.databases import Databases
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, node, workflow
-from tests.wire.host import ACME
-from tests.wire.waiting import answer, gate, until_waiting
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ACME
+from tests.support.interrupts import answer, gate, until_waiting
+from tests.support.postgres.databases import Databases
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -31,7 +31,7 @@ FROM generate_series(1, %s)
 def shared(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("races")
     with (
-        databases.new() as url,
+        databases.lent() as url,
         cluster(
             url, folder, api_options=("--no-worker",), WOPR_ALLOW_PRIVATE_DESTINATIONS="1"
         ) as running,
@@ -43,14 +43,16 @@ def shared(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def wires(shared: Cluster) -> Iterator[list[Wire]]:
-    """A caller of each process that answers requests, for use in threads of their own."""
+    """Return a client of each serving process, for separate threads."""
     made = [Wire(api.url, ACME) for api in shared.apis]
     yield made
     for wire in made:
         wire.http.close()
 
 
-def test_of_two_answers_at_two_processes_one_is_taken(shared: Cluster, wires: list[Wire]) -> None:
+def test_one_of_two_concurrent_answers_at_two_processes_is_accepted(
+    shared: Cluster, wires: list[Wire]
+) -> None:
     definition = workflow([gate(), delay("after", 20)])
     runs = [wires[0].create(wires[0].register(definition)) for _ in range(RUNS)]
     for run_id in runs:
@@ -75,7 +77,7 @@ def test_of_two_answers_at_two_processes_one_is_taken(shared: Cluster, wires: li
         assert shared.events(run_id).count("interrupt.resolved") == 1
 
 
-def test_a_cancel_that_races_an_advance_ends_the_run_once(
+def test_a_cancel_concurrent_with_an_advance_ends_the_run_once(
     shared: Cluster, wires: list[Wire]
 ) -> None:
     runs = [stream_text(shared.apis[n % 2], 20, 20) for n in range(RUNS)]
@@ -95,7 +97,7 @@ def test_a_cancel_that_races_an_advance_ends_the_run_once(
         assert len(ends) == 1
 
 
-def test_a_pause_at_one_process_holds_at_another(shared: Cluster, wires: list[Wire]) -> None:
+def test_a_pause_at_one_process_applies_at_another(shared: Cluster, wires: list[Wire]) -> None:
     with receiving() as receiver:
         receiver.may_answer.clear()
         config = {"url": receiver.url, "method": "POST", "timeoutMs": 60_000}
@@ -114,10 +116,10 @@ def test_a_pause_at_one_process_holds_at_another(shared: Cluster, wires: list[Wi
         assert shared.status(run_id) == "completed"
 
 
-def test_two_workers_that_race_for_one_run_execute_it_once(shared: Cluster) -> None:
+def test_workers_that_compete_for_one_run_execute_it_once(shared: Cluster) -> None:
     run_id = stream_text(shared.apis[0], 30, 50)
 
-    # Without the lock that keeps the queue from doing this.
+    # Without the lock that prevents the queue from doing this.
     with psycopg.connect(shared.url, autocommit=True, options=LOCAL) as connection:
         connection.execute(JOB, (run_id, 20))
     shared.until_over(run_id)
@@ -126,7 +128,7 @@ def test_two_workers_that_race_for_one_run_execute_it_once(shared: Cluster) -> N
     assert shared.events(run_id).count("node.completed") == 1
 
 
-def test_children_are_executed_by_whoever_is_free(shared: Cluster, wires: list[Wire]) -> None:
+def test_children_are_executed_by_any_free_worker(shared: Cluster, wires: list[Wire]) -> None:
     child = wires[0].register(workflow([delay("wait", 30), node("done")]))
     config = {"workflowId": child, "waitForCompletion": True}
     parent = wires[0].register(
@@ -142,11 +144,11 @@ def test_children_are_executed_by_whoever_is_free(shared: Cluster, wires: list[W
         assert children == [("completed",)] * 8
 
 
-def test_every_worker_executes_runs(shared: Cluster, wires: list[Wire]) -> None:
+def test_only_a_worker_executes_runs(shared: Cluster, wires: list[Wire]) -> None:
     name = wires[0].register(workflow([delay("wait", 30), node("done")]))
 
     def have_all_worked() -> bool:
-        # One that was held up may have found nothing left to do.
+        # A delayed worker may have found no work left.
         shared.until_over(*(wires[n % 2].create(name) for n in range(RUNS)))
         return all(has_completed(worker) for worker in shared.workers)
 
@@ -154,7 +156,7 @@ def test_every_worker_executes_runs(shared: Cluster, wires: list[Wire]) -> None:
 
 
 def has_completed(worker: Member) -> bool:
-    """Whether runs have ended well at this process."""
+    """Return whether runs have completed at this process."""
     lines = worker.wire.metrics().splitlines()
     counts = [line.split()[-1] for line in lines if 'ended_total{status="completed"}' in line]
     return any(float(count) > 0 for count in counts)

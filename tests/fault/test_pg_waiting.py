@@ -1,4 +1,4 @@
-"""Many runs that wait for people: nothing is held for them, and each can be answered anywhere."""
+"""Many runs that wait for people: they use no resources, and any process can answer them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import httpx
 import pytest
 
 from tests.fault.cluster import Cluster, Member, cluster
-from tests.fault.hosts import eventually
-from tests.postgres.databases import Databases
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME
-from tests.wire.waiting import gate
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ACME
+from tests.support.interrupts import gate
+from tests.support.postgres.databases import Databases
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
-RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "10000"))
+RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "2000"))
 AT_ONCE = 16
-# Two pools of ten and the two that listen, the queue's three and its listener, of four processes.
+# Two pools of ten and their two listeners, the queue's three and its listener, of four processes.
 MOST_CONNECTIONS = 4 * (10 + 1 + 3 + 1)
 
 
@@ -41,7 +41,7 @@ async def clients(apis: Iterable[Member]) -> AsyncGenerator[list[httpx.AsyncClie
 
 
 async def for_each(count: int, act: Callable[[int], Awaitable[None]]) -> None:
-    """Do something so many times, a few at once."""
+    """Do something so many times, a few concurrently."""
     left = iter(range(count))
 
     async def work() -> None:
@@ -60,7 +60,7 @@ def in_memory(member: Member) -> float:
 
 
 def holds_nothing(ours: Cluster) -> bool:
-    """No job, no holder, and no process that has one of the runs in mind."""
+    """Check for no job, no holder, and no process with one of the runs in memory."""
     return (
         ours.one("SELECT count(*) FROM procrastinate_jobs") == 0
         and ours.one("SELECT count(*) FROM runs WHERE holder IS NOT NULL") == 0
@@ -71,7 +71,7 @@ def holds_nothing(ours: Cluster) -> bool:
 async def test_runs_that_wait_for_people_hold_nothing_and_can_all_be_answered(
     databases: Databases, tmp_path: Path
 ) -> None:
-    with databases.new() as url, cluster(url, tmp_path, WOPR_RATE_LIMIT="0") as ours:
+    with databases.lent() as url, cluster(url, tmp_path, WOPR_RATE_LIMIT="0") as ours:
         workflow_id = ours.apis[0].wire.register(workflow([gate(), node("after")]))
         runs: list[str] = []
 

@@ -1,10 +1,11 @@
-"""A run that ends or freezes the process again and again is put into quarantine."""
+"""A run that repeatedly kills or freezes the process is quarantined."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import httpx
 import pytest
 
 from tests.conftest import Database
-from tests.console.client import Person
-from tests.fault.hosts import FragileHost, eventually
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, GLOBEX, VIEWER
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
+from tests.support.fragile_host import FragileHost
+from tests.support.host import ACME, GLOBEX, VIEWER
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -79,7 +81,7 @@ MOST_DEATHS = 6
 
 @pytest.fixture
 def harmless(tmp_path: Path) -> Path:
-    """A file; once it is there, the bad nodes do no harm."""
+    """Return a file; once it exists, the bad nodes do nothing."""
     return tmp_path / "harmless"
 
 
@@ -100,7 +102,7 @@ def host(
 
 
 def start_bad_run(wire: Wire, workflow_id: str) -> None:
-    # The process may end before it has answered.
+    # The process may end before it responds.
     with suppress(httpx.HTTPError):
         wire.post("/v1/runs", {"workflowId": workflow_id})
 
@@ -111,7 +113,7 @@ def run_of(wire: Wire, workflow_id: str) -> str:
 
 
 def kill_until_quarantined(host: FragileHost) -> tuple[str, str]:
-    """Have a run kill the process, and twice the process that recovers it."""
+    """Let a run kill the process, and twice the process that recovers it."""
     good = host.wire.create(GOOD)
     start_bad_run(host.wire, KILL)
     host.wait_for_exit()
@@ -124,7 +126,7 @@ def kill_until_quarantined(host: FragileHost) -> tuple[str, str]:
     return bad, good
 
 
-def test_a_run_that_kills_the_process_twice_more_is_quarantined_and_an_innocent_one_completes(
+def test_a_run_that_kills_the_process_repeatedly_is_quarantined_and_others_complete(
     host: FragileHost,
 ) -> None:
     bad, good = kill_until_quarantined(host)
@@ -149,7 +151,7 @@ def test_a_run_that_kills_the_process_twice_more_is_quarantined_and_an_innocent_
     host.check()
 
 
-def test_a_run_that_kills_the_process_late_is_told_from_runs_that_are_in_flight_with_it(
+def test_a_run_that_kills_the_process_late_is_distinguished_from_concurrent_runs(
     host: FragileHost,
 ) -> None:
     innocent = [host.wire.create(LONG) for _ in range(2)]
@@ -167,7 +169,7 @@ def test_a_run_that_kills_the_process_late_is_told_from_runs_that_are_in_flight_
 
 
 def is_quarantined_or_dead(host: FragileHost) -> bool:
-    """Start the host; False when it dies again before a run is in quarantine."""
+    """Start the host; return False when it dies again before a run is quarantined."""
     host.start()
     found: list[str] = []
 
@@ -180,12 +182,12 @@ def is_quarantined_or_dead(host: FragileHost) -> bool:
     return bool(found)
 
 
-def test_a_run_in_flight_is_not_quarantined_when_the_process_is_killed_from_outside(
+def test_no_run_is_quarantined_when_the_process_is_killed_from_outside(
     host: FragileHost,
 ) -> None:
     alone = host.wire.create(LONG)
     for _ in range(5):
-        # Time for the process to begin to recover the run.
+        # Time for the process to start the recovery of the run.
         time.sleep(0.4)
         host.kill()
         host.start()
@@ -205,7 +207,7 @@ def quarantined(wire: Wire, value: str) -> list[str]:
     return [run["runId"] for run in found]
 
 
-def test_runs_in_quarantine_can_be_listed_by_their_tenant(host: FragileHost) -> None:
+def test_quarantined_runs_can_be_listed_by_their_tenant(host: FragileHost) -> None:
     bad, good = kill_until_quarantined(host)
 
     assert quarantined(host.wire, "true") == [bad]
@@ -231,7 +233,7 @@ def test_runs_in_quarantine_can_be_listed_by_their_tenant(host: FragileHost) -> 
     assert quarantined(host.wire, "true") == []
 
 
-def test_a_run_in_quarantine_goes_on_when_a_person_of_its_tenant_resumes_it(
+def test_a_quarantined_run_continues_when_a_person_of_its_tenant_resumes_it(
     host: FragileHost, harmless: Path
 ) -> None:
     bad, _ = kill_until_quarantined(host)
@@ -257,8 +259,22 @@ def test_a_run_in_quarantine_goes_on_when_a_person_of_its_tenant_resumes_it(
     host.check()
 
 
+@contextmanager
+def freezing(host: FragileHost) -> Iterator[None]:
+    """Start the run that freezes the process; its response comes after the freeze, if at all."""
+
+    def ask() -> None:
+        with Wire(host.url, ACME) as wire:
+            start_bad_run(wire, FREEZE)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    yield
+    thread.join()
+
+
 def freeze_and_kill(host: FragileHost) -> None:
-    """Wait until the frozen process has put the run on record, and kill it."""
+    """Wait until the frozen process has recorded the run, and kill it."""
     before = host.log().count("a run freezes the process")
     if host.process is None:
         host.launch()
@@ -270,10 +286,8 @@ def test_a_run_that_freezes_the_process_until_it_is_killed_is_quarantined(
     host: FragileHost,
 ) -> None:
     good = host.wire.create(GOOD)
-    with Wire(host.url, ACME) as impatient:
-        impatient.http.timeout = 1.0
-        start_bad_run(impatient, FREEZE)
-    freeze_and_kill(host)
+    with freezing(host):
+        freeze_and_kill(host)
     freeze_and_kill(host)
 
     host.start()
@@ -287,11 +301,9 @@ def test_a_run_that_freezes_the_process_until_it_is_killed_is_quarantined(
 def test_a_run_that_freezes_the_process_for_a_while_is_not_quarantined(
     host: FragileHost, harmless: Path
 ) -> None:
-    with Wire(host.url, ACME) as impatient:
-        impatient.http.timeout = 1.0
-        start_bad_run(impatient, FREEZE)
-    eventually(lambda: "a run freezes the process" in host.log())
-    harmless.touch()
+    with freezing(host):
+        eventually(lambda: "a run freezes the process" in host.log())
+        harmless.touch()
 
     bad = run_of(host.wire, FREEZE)
 

@@ -10,27 +10,27 @@ import pytest
 
 from tests.conftest import Database
 from tests.fault.checker import problems
-from tests.fault.inprocess import (
+from tests.fault.second_writer import SecondWriter
+from tests.support.definitions import delay, node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import (
     DEADLINE_SECONDS,
     LINES,
     TENANT,
     Bench,
     Gates,
     bench,
-    eventually,
     gate_types,
     numbered,
 )
-from tests.fault.rival import Rival
-from tests.wire.definitions import delay, node
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RUN_TERMINAL_TYPES
+from wopr.protocol.resources.webhooks import RegisterWebhook
 from wopr.protocol.runs import CancelAnswer, PauseRun
-from wopr.protocol.webhooks import RegisterWebhook
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ DRAIN = PauseRun()
 
 
 async def at_once(*calls: Callable[[], Awaitable[object]]) -> None:
-    """Make all calls at the same time; those that conflict with another are simply refused."""
+    """Make all calls concurrently; conflicting ones are refused."""
 
     async def make(call: Callable[[], Awaitable[object]]) -> None:
         with suppress(Conflict):
@@ -50,7 +50,7 @@ async def at_once(*calls: Callable[[], Awaitable[object]]) -> None:
             tasks.start_soon(make, call)
 
 
-async def test_fifty_cancels_at_once_make_one_end(ours: Bench, gates: Gates) -> None:
+async def test_concurrent_cancels_cause_one_end(ours: Bench, gates: Gates) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
     await gates.until_reached("wait")
     answers: list[CancelAnswer] = []
@@ -65,7 +65,7 @@ async def test_fifty_cancels_at_once_make_one_end(ours: Bench, gates: Gates) -> 
     assert (await ours.types(run_id)).count("run.cancelled") == 1
 
 
-async def test_a_cancel_that_races_the_end_makes_one_end(ours: Bench, gates: Gates) -> None:
+async def test_a_cancel_concurrent_with_the_end_causes_one_end(ours: Bench, gates: Gates) -> None:
     workflow = await ours.register([node("wait", "test.gate"), node("after")])
     runs = [await ours.create(workflow) for _ in range(30)]
     await gates.until_reached("wait")
@@ -90,7 +90,7 @@ async def test_a_cancel_that_races_the_end_makes_one_end(ours: Bench, gates: Gat
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_storm_of_pauses_and_resumes_leaves_a_run_that_can_finish(
+async def test_many_pauses_and_resumes_leave_a_run_that_can_complete(
     ours: Bench, gates: Gates, seed: int
 ) -> None:
     chance = random.Random(seed)
@@ -127,7 +127,7 @@ async def test_a_storm_of_pauses_and_resumes_leaves_a_run_that_can_finish(
     assert events.count("run.completed") == 1
 
 
-async def test_a_run_that_was_resumed_is_not_paused_by_the_same_wish_again(
+async def test_a_resumed_run_is_not_paused_by_the_same_request_again(
     ours: Bench, gates: Gates
 ) -> None:
     nodes = [node("first", "test.gate"), node("second", "test.gate")]
@@ -146,7 +146,7 @@ async def test_a_run_that_was_resumed_is_not_paused_by_the_same_wish_again(
     assert (await ours.row(run_id)).status == "completed"
 
 
-async def test_a_run_that_drains_is_left_alone_until_something_happens(
+async def test_a_draining_run_is_not_advanced_until_an_event_occurs(
     ours: Bench, gates: Gates
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
@@ -160,7 +160,7 @@ async def test_a_run_that_drains_is_left_alone_until_something_happens(
     assert wake_at > ours.clock.now
 
 
-async def test_a_delay_goes_on_while_its_run_drains(ours: Bench) -> None:
+async def test_a_delay_continues_while_its_run_drains(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([delay("wait", 500), node("after")]))
 
     await ours.host.commands.pause(TENANT, run_id, DRAIN)
@@ -178,9 +178,11 @@ async def test_a_second_pause_is_refused_while_the_first_one_drains(ours: Bench)
         await ours.host.commands.pause(TENANT, run_id, DRAIN)
 
 
-async def test_a_pause_does_not_take_the_place_of_a_cancellation(ours: Bench) -> None:
+async def test_a_pause_does_not_replace_a_cancellation(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([delay("wait", 500)]))
-    Rival(ours.database).wish(run_id, b'{"kind":"cancel","reason":"parent-cancelled"}')
+    SecondWriter(ours.database).add_command(
+        run_id, b'{"kind":"cancel","reason":"parent-cancelled"}'
+    )
 
     with pytest.raises(Conflict):
         await ours.host.commands.pause(TENANT, run_id, DRAIN)
@@ -189,7 +191,7 @@ async def test_a_pause_does_not_take_the_place_of_a_cancellation(ours: Bench) ->
     assert (await ours.row(run_id)).status == "cancelled"
 
 
-async def test_a_node_that_is_slow_to_stop_does_not_disturb_its_next_attempt(
+async def test_a_node_that_stops_slowly_does_not_disturb_its_next_attempt(
     ours: Bench, gates: Gates
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.clingy")]))
@@ -209,7 +211,7 @@ async def test_a_node_that_is_slow_to_stop_does_not_disturb_its_next_attempt(
     assert (await ours.types(run_id)).count("node.started") == 2
 
 
-async def test_a_child_that_ends_before_its_parent_waits_is_not_missed(
+async def test_the_end_of_a_child_before_its_parent_waits_is_not_missed(
     ours: Bench, gates: Gates
 ) -> None:
     child = await ours.register([node("quick")])
@@ -226,9 +228,7 @@ async def test_a_child_that_ends_before_its_parent_waits_is_not_missed(
     await ours.until(run_id, "completed")
 
 
-async def test_a_child_that_is_gone_fails_its_parent_and_not_the_host(
-    ours: Bench, gates: Gates
-) -> None:
+async def test_a_deleted_child_fails_its_parent_and_not_the_host(ours: Bench, gates: Gates) -> None:
     config = {"workflowId": await ours.register([node("wait", "test.gate")])}
     run_id = await ours.create(
         await ours.register([node("call", "core.subWorkflow", config=config)])
@@ -238,7 +238,7 @@ async def test_a_child_that_is_gone_fails_its_parent_and_not_the_host(
     await ours.host.commands.pause(TENANT, run_id, NOW)
     gates.open("wait")
     await ours.until(child["runId"], "completed")
-    await ours.host.store.expire(ours.clock.now + 1, 10)
+    await ours.host.store.delete_expired_runs(ours.clock.now + 1, 10)
 
     await ours.host.commands.resume(TENANT, run_id)
     await ours.until(run_id, "failed")
@@ -246,7 +246,7 @@ async def test_a_child_that_is_gone_fails_its_parent_and_not_the_host(
     assert (await ours.snapshot(run_id))["error"]["code"] == "child_failed"
 
 
-async def test_two_tasks_of_a_node_may_flush_at_the_same_time(ours: Bench) -> None:
+async def test_concurrent_tasks_of_a_node_can_flush(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([node("sing", "test.duet")]))
 
     await ours.until(run_id, "completed")
@@ -256,7 +256,7 @@ async def test_two_tasks_of_a_node_may_flush_at_the_same_time(ours: Bench) -> No
     assert [line for line in lines if line.startswith("b")] == [f"b{n}" for n in range(LINES)]
 
 
-async def test_a_node_that_runs_out_of_time_while_it_flushes_leaves_a_whole_log(
+async def test_a_node_that_times_out_during_a_flush_leaves_a_complete_log(
     ours: Bench,
 ) -> None:
     chatter = node("talk", "test.chatter", settings={"timeout": 40})
@@ -277,7 +277,7 @@ async def test_a_node_that_runs_out_of_time_while_it_flushes_leaves_a_whole_log(
         assert [event.type for event in log[-2:]] == ["node.failed", "run.failed"]
 
 
-async def test_a_run_that_is_woken_while_it_is_created_executes_its_nodes_once(
+async def test_a_run_woken_during_its_creation_executes_its_nodes_once(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open("wait")
@@ -304,7 +304,7 @@ async def wake_as_soon_as_stored(ours: Bench, run_id: str) -> None:
     await ours.wake(run_id)
 
 
-async def test_a_wait_that_answers_itself_calls_no_node_twice_that_starts_beside_it(
+async def test_a_wait_that_answers_itself_calls_no_parallel_node_twice(
     tmp_path: Path, new_database: Callable[[], Database]
 ) -> None:
     calls: list[str] = []
@@ -328,29 +328,29 @@ async def test_a_wait_that_answers_itself_calls_no_node_twice_that_starts_beside
     assert calls == ["beside"]
 
 
-async def test_news_for_a_webhook_that_come_while_its_last_are_counted_are_delivered_at_once(
+async def test_events_queued_during_a_delivery_count_are_delivered_at_once(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = RegisterWebhook(url="https://example.com/hook", events=["run.*"])
     made = await ours.host.subscriptions.register(TENANT, request)
     looks: list[str] = []
 
-    async def next_lane_due(tenant: str, webhook_id: str) -> None:
+    async def next_queue_due(tenant: str, webhook_id: str) -> None:
         looks.append(webhook_id)
         if len(looks) == 1:
-            # Committed after this look at the store, and told before its answer.
+            # Committed after this read of the store, and reported before its result.
             ours.host.dispatcher.wake(tenant, webhook_id)
 
-    monkeypatch.setattr(ours.host.store, "next_lane_due", next_lane_due)
+    monkeypatch.setattr(ours.host.store, "next_queue_due", next_queue_due)
 
     async def is_at_work() -> bool:
         if not looks:
             ours.host.dispatcher.wake(TENANT, made.webhook_id)
         return bool(looks)
 
-    await eventually(is_at_work)
+    await eventually_async(is_at_work)
 
     async def has_looked_again() -> bool:
         return len(looks) > 1
 
-    await eventually(has_looked_again)
+    await eventually_async(has_looked_again)

@@ -7,15 +7,15 @@ from itertools import islice
 import msgspec
 import pytest
 
-from tests.fault.hosts import FragileHost, eventually
 from tests.fault.receiver import receiving
-from tests.fault.rival import Rival
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, node, workflow
-from wopr.protocol.documents import JsonObject
-from wopr.protocol.times import to_millis
-from wopr.runtime.wishes import CancelWish
-from wopr.store.port import Wish
+from tests.fault.second_writer import SecondWriter
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, workflow
+from tests.support.eventually import eventually
+from tests.support.fragile_host import FragileHost
+from wopr.protocol.documents import JsonObject, to_millis
+from wopr.runs.active import PendingCancel
+from wopr.store.port import PendingCommand
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,7 +30,7 @@ def now_ms() -> int:
 
 
 def crash_and_restart(host: FragileHost) -> int:
-    """Kill the host and start it again; answers when it served again."""
+    """Kill the host and start it again; return when it served again."""
     host.kill()
     host.start()
     return now_ms()
@@ -41,18 +41,18 @@ def instants(wire: Wire, run_id: str, event_type: str) -> list[int]:
 
 
 def started(wire: Wire, definition: JsonObject, *wanted: str) -> str:
-    """Start a run of a definition and wait until its log has a wanted event."""
+    """Start a run of a definition and wait for an event."""
     run_id = wire.create(wire.register(definition))
     wire.events_until(run_id, *(wanted or ("node.started",)))
     return run_id
 
 
 def is_in_time_once(attempt: Callable[[], bool]) -> bool:
-    """Whether one of several attempts is in time: what is held up by a busy machine is late."""
+    """Return whether one of several attempts is in time; a busy machine can delay some."""
     return any(attempt() for _ in range(TRIES))
 
 
-def test_a_delay_goes_on_where_it_was(new_host: NewHost) -> None:
+def test_a_delay_continues_after_a_restart(new_host: NewHost) -> None:
     host = new_host()
 
     def goes_on_in_time() -> bool:
@@ -70,7 +70,7 @@ def test_a_delay_goes_on_where_it_was(new_host: NewHost) -> None:
     assert is_in_time_once(goes_on_in_time)
 
 
-def test_a_delay_that_passed_while_the_host_was_down_is_over_at_once(new_host: NewHost) -> None:
+def test_a_delay_that_passed_while_the_host_was_down_ends_at_once(new_host: NewHost) -> None:
     host = new_host()
 
     def is_over_at_once() -> bool:
@@ -89,7 +89,7 @@ def test_a_delay_that_passed_while_the_host_was_down_is_over_at_once(new_host: N
     assert is_in_time_once(is_over_at_once)
 
 
-def test_the_wait_before_another_attempt_goes_on_where_it_was(new_host: NewHost) -> None:
+def test_the_wait_before_a_retry_continues_after_a_restart(new_host: NewHost) -> None:
     host = new_host()
     settings = {"maxRetries": 1, "backoff": {"initialMs": 4000}}
     failing = workflow([node("fail", "core.fail", settings=settings)])
@@ -129,9 +129,9 @@ def test_a_deadline_that_passed_while_the_host_was_down_fails_the_run(new_host: 
 
 
 def asked_to_pause(wire: Wire, policy: str, milliseconds: int) -> str:
-    """A run that is asked to pause while its first node waits.
+    """Start a run that is asked to pause while its first node waits.
 
-    On a busy machine the wish may come when that is over; then it is another run's turn.
+    On a busy machine the request can arrive after the wait; then another run is started.
     """
     definition = workflow([delay("wait", milliseconds), node("after")])
     types: list[str] = []
@@ -173,7 +173,7 @@ def test_a_paused_run_stays_paused_and_can_be_resumed(new_host: NewHost, policy:
 
 
 def family(wire: Wire, milliseconds: int) -> tuple[str, str]:
-    """A parent that waits for a child that sleeps."""
+    """Start a parent that waits for a sleeping child."""
     child = wire.register(workflow([delay("sleep", milliseconds)]))
     calling = workflow([node("call", "core.subWorkflow", config={"workflowId": child})])
     parent_id = started(wire, calling, "node.dispatched")
@@ -181,15 +181,17 @@ def family(wire: Wire, milliseconds: int) -> tuple[str, str]:
     return parent_id, dispatch["payload"]["childRunId"]
 
 
-def test_a_cancellation_that_reached_the_parent_reaches_the_child(new_host: NewHost) -> None:
+def test_a_cancellation_of_the_parent_reaches_the_child(new_host: NewHost) -> None:
     host = new_host()
     parent_id, child_id = family(host.wire, 30_000)
     host.kill()
-    # What the host commits for the parent, had it died right after that commit.
-    wish = msgspec.json.encode(CancelWish(reason="parent-cancelled", parent_run_id=parent_id))
-    rival = Rival(host.database)
+    # The state after the parent's commit, if the host had died right after it.
+    command = msgspec.json.encode(PendingCancel(reason="parent-cancelled", parent_run_id=parent_id))
+    rival = SecondWriter(host.database)
     rival.append(parent_id, "node.cancelled", {"nodeId": "call"}, "call")
-    rival.append(parent_id, "run.cancelled", wishes=(Wish(run_id=child_id, body=wish),))
+    rival.append(
+        parent_id, "run.cancelled", commands=(PendingCommand(run_id=child_id, body=command),)
+    )
 
     host.start()
     found = host.wire.finished(child_id)
@@ -201,7 +203,7 @@ def test_a_cancellation_that_reached_the_parent_reaches_the_child(new_host: NewH
     }
 
 
-def test_a_cancellation_that_was_acknowledged_reaches_the_child_after_a_crash(
+def test_an_acknowledged_cancellation_reaches_the_child_after_a_crash(
     new_host: NewHost,
 ) -> None:
     host = new_host()
@@ -226,7 +228,7 @@ def test_a_child_that_ends_after_a_restart_wakes_its_parent(new_host: NewHost) -
     assert host.wire.types(parent_id).count("node.dispatched") == 1
 
 
-def test_words_that_are_on_the_log_are_not_streamed_again(new_host: NewHost) -> None:
+def test_logged_events_are_not_streamed_again(new_host: NewHost) -> None:
     host = new_host()
     words = [f"word{number} " for number in range(12)]
     provider = {"id": "stream-text", "config": {"tokens": words, "delayMsPerToken": 150}}
@@ -244,7 +246,7 @@ def test_words_that_are_on_the_log_are_not_streamed_again(new_host: NewHost) -> 
     assert host.wire.types(run_id).count("node.started") == 1
 
 
-def test_credentials_that_were_cut_short_do_not_keep_a_host_from_starting(
+def test_truncated_credentials_do_not_prevent_the_start_of_a_host(
     new_host: NewHost,
 ) -> None:
     host = new_host()
@@ -262,7 +264,7 @@ def posting(url: str, **settings: object) -> JsonObject:
     return workflow([effect, delay("wait", 1500)])
 
 
-def test_an_effect_that_is_recorded_is_not_performed_again(new_host: NewHost) -> None:
+def test_a_recorded_effect_is_not_performed_again(new_host: NewHost) -> None:
     host = new_host(WOPR_ALLOW_PRIVATE_DESTINATIONS="1")
     with receiving() as receiver:
         run_id = started(host.wire, posting(receiver.url), "node.completed")
@@ -274,7 +276,7 @@ def test_an_effect_that_is_recorded_is_not_performed_again(new_host: NewHost) ->
         assert len(receiver.keys) == 1
 
 
-def test_an_effect_that_was_under_way_is_sent_again_with_the_same_key(new_host: NewHost) -> None:
+def test_an_effect_in_progress_is_sent_again_with_the_same_key(new_host: NewHost) -> None:
     host = new_host(WOPR_ALLOW_PRIVATE_DESTINATIONS="1")
     with receiving() as receiver:
         receiver.may_answer.clear()
@@ -291,7 +293,7 @@ def test_an_effect_that_was_under_way_is_sent_again_with_the_same_key(new_host: 
         assert receiver.keys[0] == receiver.keys[1]
 
 
-def test_another_attempt_at_an_effect_has_the_key_of_the_first(new_host: NewHost) -> None:
+def test_a_retried_effect_has_the_key_of_the_first_attempt(new_host: NewHost) -> None:
     host = new_host(WOPR_ALLOW_PRIVATE_DESTINATIONS="1")
     with receiving() as receiver:
         trying = posting(receiver.url, maxRetries=3, backoff={"initialMs": 1000})
@@ -300,7 +302,7 @@ def test_another_attempt_at_an_effect_has_the_key_of_the_first(new_host: NewHost
             receiver.keys, receiver.statuses = [], [503, 429]
             run_id = started(host.wire, trying, "node.retried")
             host.kill()
-            # Killed during an attempt, the host has to make that one again.
+            # Killed during an attempt, the host repeats that attempt.
             is_between = len(receiver.keys) == 1
             host.start()
             found = host.wire.finished(run_id)

@@ -7,22 +7,23 @@ import anyio.to_thread
 import pytest
 
 from tests.fault.checker import problems
-from tests.fault.inprocess import TENANT, Bench, Gates, eventually
-from tests.fault.rival import Rival
-from tests.wire.definitions import node
+from tests.fault.second_writer import SecondWriter
+from tests.support.definitions import node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench, Gates
 from wopr.protocol.errors import Conflict, Unavailable
 from wopr.protocol.runs import PauseRun
-from wopr.runtime.appender import Burst
-from wopr.runtime.bus import Bus
-from wopr.runtime.journal import MOST_RACES
+from wopr.runs.append import EventBatch
+from wopr.runs.event_bus import Bus
+from wopr.runs.journal import MOST_RACES
 from wopr.store.port import StoredEvent
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def rival(ours: Bench) -> Rival:
-    return Rival(ours.database)
+def rival(ours: Bench) -> SecondWriter:
+    return SecondWriter(ours.database)
 
 
 async def messages(ours: Bench, run_id: str) -> list[str]:
@@ -30,8 +31,8 @@ async def messages(ours: Bench, run_id: str) -> list[str]:
     return [line.payload.get("message", "rival") for line in lines]
 
 
-async def test_a_node_that_ends_after_another_writer_keeps_all_that_it_did(
-    ours: Bench, gates: Gates, rival: Rival
+async def test_a_node_that_ends_after_another_writer_keeps_all_its_output(
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.gate"), node("after")]))
     await gates.until_reached("wait")
@@ -46,7 +47,7 @@ async def test_a_node_that_ends_after_another_writer_keeps_all_that_it_did(
 
 
 async def test_a_flush_after_another_writer_is_neither_lost_nor_repeated(
-    ours: Bench, gates: Gates, rival: Rival
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
     await gates.until_reached("wait")
@@ -58,8 +59,8 @@ async def test_a_flush_after_another_writer_is_neither_lost_nor_repeated(
     assert await messages(ours, run_id) == ["before", "rival", "after"]
 
 
-async def test_a_run_that_another_writer_cancelled_gets_nothing_more(
-    ours: Bench, gates: Gates, rival: Rival
+async def test_a_run_cancelled_by_another_writer_gets_no_more_events(
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.talk"), node("after")]))
     await gates.until_reached("wait")
@@ -74,8 +75,8 @@ async def test_a_run_that_another_writer_cancelled_gets_nothing_more(
     assert (await ours.types(run_id))[-1] == "run.cancelled"
 
 
-async def test_what_a_node_says_after_its_attempt_was_taken_from_it_is_not_logged(
-    ours: Bench, gates: Gates, rival: Rival
+async def test_output_of_a_superseded_attempt_is_not_logged(
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.talk")]))
     await gates.until_reached("wait")
@@ -89,13 +90,13 @@ async def test_what_a_node_says_after_its_attempt_was_taken_from_it_is_not_logge
 
 
 @pytest.mark.parametrize("meanwhile", ["run.resumed", "run.cancelled"])
-async def test_a_resume_that_comes_second_is_refused(
-    ours: Bench, gates: Gates, rival: Rival, meanwhile: str
+async def test_the_second_of_two_resumes_is_refused(
+    ours: Bench, gates: Gates, rival: SecondWriter, meanwhile: str
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
     await gates.until_reached("wait")
     await ours.host.commands.pause(TENANT, run_id, PauseRun(drain_policy="immediate"))
-    run = ours.host.advancer.runs[run_id] = await ours.loaded(run_id)
+    run = ours.host.advancer.active.runs[run_id] = await ours.loaded(run_id)
     rival.append(run_id, meanwhile)
 
     with pytest.raises(Conflict):
@@ -104,14 +105,14 @@ async def test_a_resume_that_comes_second_is_refused(
     async def is_known() -> bool:
         return run.state.next_sequence == len(await ours.log(run_id))
 
-    await eventually(is_known)
+    await eventually_async(is_known)
     types = await ours.types(run_id)
     assert types[types.index("run.paused") + 1] == meanwhile
     assert types.count("run.resumed") == (meanwhile == "run.resumed")
 
 
-async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
-    ours: Bench, gates: Gates, rival: Rival
+async def test_a_live_reader_gets_the_other_writer_s_events_in_order(
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     nodes = [node("first", "test.talk"), node("second", "test.talk")]
     run_id = await ours.create(await ours.register(nodes))
@@ -137,7 +138,7 @@ async def test_a_live_reader_gets_the_other_writers_events_in_their_place(
     assert seen == list(range(len(await ours.log(run_id))))
 
 
-async def test_readers_are_not_offered_what_lies_beyond_a_hole() -> None:
+async def test_readers_get_no_events_beyond_a_gap() -> None:
     first, third = (StoredEvent(sequence=n, type="log.appended", body=b"{}") for n in (1, 3))
 
     with Bus(max_readers_per_run=1).subscribe("run") as topic:
@@ -148,17 +149,17 @@ async def test_readers_are_not_offered_what_lies_beyond_a_hole() -> None:
         assert topic.since(3) == [third]
 
 
-async def test_a_writer_that_always_comes_second_gives_up_and_says_so(
-    ours: Bench, gates: Gates, rival: Rival
+async def test_a_writer_that_always_loses_stops_and_reports_it(
+    ours: Bench, gates: Gates, rival: SecondWriter
 ) -> None:
     run_id = await ours.create(await ours.register([node("wait", "test.gate")]))
     await gates.until_reached("wait")
     run = await ours.loaded(run_id)
     before = len(await ours.log(run_id))
 
-    def change(burst: Burst) -> None:
+    def change(batch: EventBatch) -> None:
         rival.append(run_id)
-        burst.add("log.appended", {})
+        batch.add("log.appended", {})
 
     async with run.lock:
         with pytest.raises(Unavailable):
@@ -168,8 +169,8 @@ async def test_a_writer_that_always_comes_second_gives_up_and_says_so(
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_busy_second_writer_costs_neither_a_gap_nor_a_repeat(
-    ours: Bench, rival: Rival, gates: Gates, seed: int
+async def test_any_second_writer_causes_neither_a_gap_nor_a_repetition(
+    ours: Bench, rival: SecondWriter, gates: Gates, seed: int
 ) -> None:
     chance = random.Random(seed)
     names = [f"n{number}" for number in range(6)]
@@ -179,7 +180,7 @@ async def test_a_busy_second_writer_costs_neither_a_gap_nor_a_repeat(
     for name in names:
         await gates.until_reached(name)
         for _ in range(chance.randrange(8)):
-            # Beside the loop, which may have to end a transaction first.
+            # In a thread, because the event loop may have to end a transaction first.
             await anyio.to_thread.run_sync(rival.append, chance.choice(runs))
         gates.open(name)
         for run_id in runs:

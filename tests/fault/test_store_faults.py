@@ -13,14 +13,15 @@ import httpx
 import pytest
 
 from tests.fault.cluster import stream_text
-from tests.fault.hosts import FragileHost, eventually
-from tests.fault.inprocess import NOON, TENANT, Gates, bench, gate_types, numbered
-from tests.fault.inprocess import eventually as eventually_so
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, node, variable, workflow
-from tests.wire.host import WOPR, environment
-from wopr.runtime.wakeups import FAILED_MS
-from wopr.store.sqlite.schema import MIGRATIONS
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, variable, workflow
+from tests.support.eventually import eventually, eventually_async
+from tests.support.forked import run
+from tests.support.fragile_host import FragileHost
+from tests.support.host import environment
+from tests.support.in_process import NOON, TENANT, Gates, bench, gate_types, numbered
+from wopr.cluster.wakeups import FAILED_DELAY_MS
+from wopr.store.sqlite.migrations import MIGRATIONS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -31,7 +32,7 @@ UNDER_WAY_MS = 12_000
 
 
 def fill_disk(host: FragileHost) -> None:
-    """Let the host write nothing beyond the first few pages of any file, as on a full disk."""
+    """Limit the host's writes to the first few pages of any file, as on a full disk."""
     assert Path(f"{host.db}-wal").stat().st_size > SMALL_BYTES
     assert host.stderr_file.stat().st_size < SMALL_BYTES // 2
     limit(host, SMALL_BYTES)
@@ -51,7 +52,7 @@ def readiness(host: FragileHost) -> int:
 
 
 def refuses(response: httpx.Response) -> bool:
-    """Tell whether an answer is the envelope of a host that cannot serve now."""
+    """Return whether a response is the envelope of an unavailable host."""
     body = response.json()
     return bool(
         response.status_code == 503
@@ -61,7 +62,7 @@ def refuses(response: httpx.Response) -> bool:
 
 
 @pytest.mark.sqlite("the disk is full for the files of this host")
-def test_a_full_disk_is_said_and_nothing_is_acknowledged_until_there_is_room(
+def test_a_full_disk_is_reported_and_nothing_is_acknowledged_until_there_is_space(
     new_host: NewHost,
 ) -> None:
     host = new_host()
@@ -87,12 +88,12 @@ def test_a_full_disk_is_said_and_nothing_is_acknowledged_until_there_is_room(
 
 
 @pytest.mark.sqlite("the disk is full for the files of this host")
-def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_room(
+def test_runs_in_progress_on_a_full_disk_continue_when_there_is_space(
     new_host: NewHost,
 ) -> None:
     host = new_host()
     wire = host.wire
-    # All of them are under way for longer than a busy machine may keep the disk from filling up.
+    # All of them last longer than a busy machine may delay the filling of the disk.
     talking = stream_text(host, 60, 200)
     asleep = wire.create(wire.register(workflow([delay("wait", UNDER_WAY_MS), node("after")])))
     child = wire.register(workflow([delay("sleep", UNDER_WAY_MS)]))
@@ -111,7 +112,7 @@ def test_runs_that_were_under_way_when_the_disk_filled_up_go_on_when_there_is_ro
 
 
 @pytest.mark.sqlite("the disk is full for the files of this host")
-def test_commands_that_a_full_disk_refused_can_be_given_again(new_host: NewHost) -> None:
+def test_commands_refused_on_a_full_disk_can_be_repeated(new_host: NewHost) -> None:
     host = new_host()
     wire = host.wire
     runs = {
@@ -133,33 +134,26 @@ def test_commands_that_a_full_disk_refused_can_be_given_again(new_host: NewHost)
 
 
 def try_to_serve(data_dir: Path) -> subprocess.CompletedProcess[str]:
-    """Start a host that should refuse to, and wait for its end."""
-    return subprocess.run(
-        [WOPR, "serve", "--port", "0"],
-        env=environment(data_dir, {}),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """Start a host that should refuse to start, and wait for its end."""
+    return run(("serve", "--port", "0"), environment(data_dir, {}))
 
 
 def told(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that a host which does not start has for its operator."""
+    """Return the one line that a host prints when it does not start."""
     assert done.returncode not in (0, -signal.SIGKILL)
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
     return line
 
 
-def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused_in_one_line(tmp_path: Path) -> None:
     tmp_path.joinpath("wopr.db").write_bytes(secrets.token_bytes(5000))
 
     assert "not a database" in told(try_to_serve(tmp_path))
 
 
 @pytest.mark.sqlite("the database is a file")
-def test_a_database_that_was_cut_short_is_refused_in_one_line(new_host: NewHost) -> None:
+def test_a_truncated_database_is_refused_in_one_line(new_host: NewHost) -> None:
     host = new_host()
     host.stop()
     cut = host.data_dir.parent / "cut"
@@ -171,7 +165,7 @@ def test_a_database_that_was_cut_short_is_refused_in_one_line(new_host: NewHost)
 
 
 @pytest.mark.sqlite("the database is a file")
-def test_a_schema_from_the_future_is_refused_in_one_line(new_host: NewHost) -> None:
+def test_a_newer_schema_is_refused_in_one_line(new_host: NewHost) -> None:
     host = new_host()
     host.stop()
     later = host.data_dir.parent / "later"
@@ -187,7 +181,7 @@ def test_a_schema_from_the_future_is_refused_in_one_line(new_host: NewHost) -> N
     assert "newer" in line
 
 
-def test_a_host_key_that_others_can_read_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_host_key_readable_by_others_is_refused_in_one_line(tmp_path: Path) -> None:
     key = tmp_path / "host.key"
     key.write_bytes(secrets.token_bytes(32))
     key.chmod(0o644)
@@ -205,7 +199,7 @@ def test_a_second_host_on_the_same_database_is_refused_in_one_line(new_host: New
     assert host.wire.finished(host.wire.create("conformance-noop"))["status"] == "completed"
 
 
-def test_a_host_that_was_killed_holds_no_place(new_host: NewHost) -> None:
+def test_a_killed_host_does_not_block_the_next_one(new_host: NewHost) -> None:
     host = new_host()
     host.kill()
 
@@ -214,7 +208,7 @@ def test_a_host_that_was_killed_holds_no_place(new_host: NewHost) -> None:
     assert readiness(host) == 200
 
 
-def test_keys_are_made_and_used_beside_a_host_that_serves(new_host: NewHost) -> None:
+def test_keys_are_created_and_used_beside_a_serving_host(new_host: NewHost) -> None:
     host = new_host()
 
     key = host.command("keys", "create", "--tenant", "acme").splitlines()[0]
@@ -224,7 +218,7 @@ def test_keys_are_made_and_used_beside_a_host_that_serves(new_host: NewHost) -> 
 
 
 @pytest.mark.anyio
-async def test_a_run_that_cannot_be_opened_is_put_off_and_others_go_on(
+async def test_an_unreadable_run_is_postponed_and_others_continue(
     tmp_path: Path, gates: Gates
 ) -> None:
     secret = variable("secret", sensitive=True)
@@ -242,7 +236,7 @@ async def test_a_run_that_cannot_be_opened_is_put_off_and_others_go_on(
         await ours.until(other, "completed")
 
         async def is_put_off() -> bool:
-            return (await ours.row(run_id)).wake_at == NOON + FAILED_MS
+            return (await ours.row(run_id)).wake_at == NOON + FAILED_DELAY_MS
 
-        await eventually_so(is_put_off)
+        await eventually_async(is_put_off)
         assert (await ours.host.store.run(TENANT, run_id)) is not None

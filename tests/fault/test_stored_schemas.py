@@ -1,4 +1,4 @@
-"""Gates whose schema of answers was registered before there were limits for it."""
+"""Gates whose answer schema was registered before schema limits existed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psycopg
 import pytest
 
 from tests.conftest import Database
-from tests.fault.hosts import FragileHost
-from tests.wire.definitions import node, workflow
-from tests.wire.schemas import bomb
+from tests.support.definitions import node, workflow
+from tests.support.fragile_host import FragileHost
+from tests.support.schemas import expanding_schema
 from wopr.protocol.documents import JsonObject
 
 ANY: JsonObject = {}
-DEEP = bomb(60)
+DEEP = expanding_schema(60)
 WIDE: JsonObject = {"pattern": "((a{1,100}){1,100}){1,100}"}
 ROLE = {"requiredRole": "admin"}
 
@@ -68,7 +68,7 @@ def host(tmp_path: Path, new_database: Callable[[], Database]) -> Iterator[Fragi
 
 
 def store(host: FragileHost, definition: JsonObject) -> None:
-    """Put a definition in the place of the registered one, behind the back of the host."""
+    """Replace the registered definition in the database."""
     body = msgspec.json.encode(definition)
     if isinstance(host.database, str):
         with psycopg.connect(host.database, options="-c search_path=wopr") as server:
@@ -82,7 +82,7 @@ def store(host: FragileHost, definition: JsonObject) -> None:
             )
 
 
-def test_a_gate_with_a_stored_schema_beyond_a_limit_fails_and_names_both(host: FragileHost) -> None:
+def test_a_node_with_a_stored_schema_above_a_limit_fails_and_names_both(host: FragileHost) -> None:
     stored = {name: WIDE if name == "interrupt" else DEEP for name in GATES}
     for name in GATES:
         host.wire.register(gate(name, ANY))
@@ -101,7 +101,7 @@ def test_a_gate_with_a_stored_schema_beyond_a_limit_fails_and_names_both(host: F
     host.check()
 
 
-def test_a_run_that_waits_at_such_a_gate_already_can_be_answered(host: FragileHost) -> None:
+def test_a_run_already_waiting_at_such_a_gate_can_be_answered(host: FragileHost) -> None:
     waiting = host.wire.create(host.wire.register(gate("interrupt", ANY)))
     host.wire.events_until(waiting, "interrupt.requested")
     host.stop()

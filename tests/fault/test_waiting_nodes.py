@@ -7,10 +7,10 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, bench, numbered
 from tests.fault.waiting import answer, inbox, payloads
-from tests.wire.definitions import edge, node
-from tests.wire.waiting import ACCEPT, REFINE, gate
+from tests.support.definitions import edge, node
+from tests.support.in_process import TENANT, Bench, bench, numbered
+from tests.support.interrupts import ACCEPT, REFINE, gate
 from wopr.engine.outcome import Completed, Outcome, Suspended
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType
@@ -42,7 +42,7 @@ async def asked(tmp_path: Path) -> AsyncIterator[Bench]:
         yield running
 
 
-async def test_a_node_that_asks_under_the_same_key_gets_the_recorded_answer(
+async def test_a_question_with_a_used_key_gets_the_recorded_answer(
     asked: Bench,
 ) -> None:
     config = {"key": "shared", "data": CUSTOM_DATA}
@@ -57,7 +57,7 @@ async def test_a_node_that_asks_under_the_same_key_gets_the_recorded_answer(
     assert [each["outputs"]["answer"] for each in completed] == [{"n": 1}, {"n": 1}]
 
 
-async def test_a_node_that_asks_again_what_was_answered_fails_instead_of_asking_twice(
+async def test_a_node_that_repeats_an_answered_question_fails(
     asked: Bench,
 ) -> None:
     config = {"data": CUSTOM_DATA, "forgetful": True}
@@ -81,7 +81,7 @@ async def test_a_node_that_asks_again_what_was_answered_fails_instead_of_asking_
         {"data": CUSTOM_DATA, "key": ""},
     ],
 )
-async def test_a_wait_that_cannot_be_is_on_the_log_as_such_and_fails_the_run(
+async def test_an_invalid_request_is_logged_and_fails_the_run(
     asked: Bench, config: JsonObject
 ) -> None:
     run_id = await asked.create(await asked.register([node("one", "test.ask", config=config)]))
@@ -103,7 +103,9 @@ async def test_a_wait_that_cannot_be_is_on_the_log_as_such_and_fails_the_run(
         "conversation.closed",
     ],
 )
-async def test_nothing_that_a_node_says_advances_a_wait(tmp_path: Path, event_type: str) -> None:
+async def test_an_event_emitted_by_a_node_does_not_advance_a_wait(
+    tmp_path: Path, event_type: str
+) -> None:
     def speak(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
         value = {"action": "accept", "decidedBy": "me", "nodeId": "gate", "answers": {}}
         about = {"interruptId": "int-gate:0", "gateId": "gate", "principal": "me"}
@@ -121,7 +123,7 @@ async def test_nothing_that_a_node_says_advances_a_wait(tmp_path: Path, event_ty
         assert failed["nodeId"] == "speak"
 
 
-async def test_the_node_that_does_the_work_again_gets_the_feedback(tmp_path: Path) -> None:
+async def test_a_node_that_repeats_the_work_gets_the_feedback(tmp_path: Path) -> None:
     def work(ctx: NodeContext, config: JsonObject, inputs: JsonObject) -> Completed:
         return Completed({"feedback": ctx.feedback, "visit": ctx.visit})
 
@@ -143,7 +145,7 @@ async def test_the_node_that_does_the_work_again_gets_the_feedback(tmp_path: Pat
     assert [each["visit"] for each in done] == [0, 1, 2]
 
 
-async def test_a_run_that_waits_while_it_drains_is_paused_with_its_interrupt(
+async def test_a_run_that_suspends_while_it_drains_is_paused_with_its_interrupt(
     tmp_path: Path,
 ) -> None:
     reached, opened = anyio.Event(), anyio.Event()

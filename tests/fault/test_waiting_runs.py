@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.inprocess import NOON, TENANT, Bench, Clock, bench, numbered
 from tests.fault.waiting import ANN, answer, inbox, payloads
-from tests.wire.definitions import delay, edge, node
-from tests.wire.waiting import ACCEPT, external, gate
+from tests.support.definitions import delay, edge, node
+from tests.support.in_process import NOON, TENANT, Bench, Clock, bench, numbered
+from tests.support.interrupts import ACCEPT, external, gate
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Conflict, NotFound, Unprocessable
 
@@ -24,7 +24,7 @@ ASK = gate(
 )
 CUSTOM = {"kind": "custom", "data": {"customKind": "k"}, "timeoutMs": MINUTE_MS}
 GOVERNED = {"requiredRole": "admin", "timeoutSec": 60}
-# Each kind of wait with a minute's patience, its answer, and the events that only its end has.
+# Each kind of wait with a timeout of a minute, its answer, and the events of its end only.
 KINDS: dict[str, tuple[JsonObject, Json, list[str]]] = {
     "approval": (gate(timeoutMs=MINUTE_MS), ACCEPT, ["approval.received"]),
     "clarification": (ASK, {"answers": {"q": 1}}, []),
@@ -89,7 +89,7 @@ async def test_a_timed_out_wait_is_resolved_by_the_system_as_rejected(
         assert received == {"nodeId": "gate", "action": "timeout"}
 
 
-async def test_a_conversation_that_times_out_is_closed_by_the_host_first(ours: Bench) -> None:
+async def test_a_timed_out_conversation_is_first_closed_by_the_host(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([KINDS["conversation"][0]]))
     ours.clock.now += MINUTE_MS
 
@@ -103,7 +103,7 @@ async def test_a_conversation_that_times_out_is_closed_by_the_host_first(ours: B
     assert types.index("conversation.closed") < types.index("interrupt.resolved")
 
 
-async def test_a_timeout_that_the_workflow_handles_does_not_fail_the_run(ours: Bench) -> None:
+async def test_a_handled_timeout_does_not_fail_the_run(ours: Bench) -> None:
     handled = [edge("gate", "after", triggerRule="any_failed"), edge("after", "second")]
     nodes = [gate(timeoutMs=MINUTE_MS), node("after"), gate("second")]
     run_id = await ours.create(await ours.register(nodes, edges=handled))
@@ -117,7 +117,7 @@ async def test_a_timeout_that_the_workflow_handles_does_not_fail_the_run(ours: B
     assert (await answer(ours, run_id, ACCEPT, "second")).status == "completed"
 
 
-async def test_a_run_that_goes_on_after_a_timeout_no_longer_says_that_it_waits(
+async def test_a_run_that_continues_after_a_timeout_no_longer_waits(
     ours: Bench,
 ) -> None:
     handled = [edge("gate", "after", triggerRule="any_failed")]
@@ -130,7 +130,7 @@ async def test_a_run_that_goes_on_after_a_timeout_no_longer_says_that_it_waits(
     assert (await ours.row(run_id)).status == "running"
 
 
-async def test_waiting_costs_a_node_nothing_of_its_own_time(ours: Bench) -> None:
+async def test_a_wait_does_not_count_against_the_node_s_time(ours: Bench) -> None:
     patient = gate() | {"settings": {"timeout": 1000}}
     run_id = await ours.create(await ours.register([patient]))
     ours.clock.now += DAY_MS
@@ -142,7 +142,7 @@ async def test_waiting_costs_a_node_nothing_of_its_own_time(ours: Bench) -> None
 
 
 @every_kind
-async def test_a_wait_is_answered_days_and_a_restart_later(tmp_path: Path, kind: str) -> None:
+async def test_a_wait_can_be_answered_days_and_a_restart_later(tmp_path: Path, kind: str) -> None:
     waits, value, _ = KINDS[kind]
     unhurried = waits | {
         "config": {k: v for k, v in waits["config"].items() if not k.startswith("timeout")}
@@ -163,7 +163,7 @@ async def test_a_wait_is_answered_days_and_a_restart_later(tmp_path: Path, kind:
 
 
 @every_kind
-async def test_a_deadline_that_passed_while_the_host_was_down_is_kept(
+async def test_a_deadline_that_passed_while_the_host_was_down_applies(
     tmp_path: Path, kind: str
 ) -> None:
     clock, new_id = Clock(), numbered()
@@ -178,7 +178,7 @@ async def test_a_deadline_that_passed_while_the_host_was_down_is_kept(
         )
 
 
-async def test_a_restart_does_not_give_a_wait_more_time(tmp_path: Path) -> None:
+async def test_a_restart_does_not_extend_a_wait(tmp_path: Path) -> None:
     clock, new_id = Clock(), numbered()
     async with bench(tmp_path, clock=clock, new_id=new_id) as ours:
         run_id = await ours.create(await ours.register([gate(timeoutMs=MINUTE_MS)]))
@@ -192,11 +192,13 @@ async def test_a_restart_does_not_give_a_wait_more_time(tmp_path: Path) -> None:
         assert (await ours.row(run_id)).status == "failed"
 
 
-# Too late
+# Late answers
 
 
 @every_kind
-async def test_an_answer_to_a_cancelled_run_is_told_so(ours: Bench, kind: str) -> None:
+async def test_an_answer_to_a_cancelled_run_is_refused_with_the_reason(
+    ours: Bench, kind: str
+) -> None:
     waits, value, _ = KINDS[kind]
     run_id = await ours.create(await ours.register([waits]))
     await ours.host.commands.cancel(TENANT, run_id, "enough")
@@ -209,7 +211,7 @@ async def test_an_answer_to_a_cancelled_run_is_told_so(ours: Bench, kind: str) -
 
 
 @every_kind
-async def test_a_second_answer_is_told_who_was_first(ours: Bench, kind: str) -> None:
+async def test_a_second_answer_is_refused_with_the_first_author(ours: Bench, kind: str) -> None:
     waits, value, _ = KINDS[kind]
     run_id = await ours.create(await ours.register([waits]))
     await answer(ours, run_id, value)
@@ -221,7 +223,7 @@ async def test_a_second_answer_is_told_who_was_first(ours: Bench, kind: str) -> 
     assert told.value.details["resolvedBy"] == "ann"
 
 
-async def test_a_run_of_another_tenant_is_not_there(ours: Bench) -> None:
+async def test_another_tenant_s_run_is_not_found(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([gate()]))
 
     with pytest.raises(NotFound):
@@ -232,9 +234,7 @@ async def test_a_run_of_another_tenant_is_not_there(ours: Bench) -> None:
 
 
 @pytest.mark.parametrize("length", [MINUTE_MS + 1000, 20 * DAY_MS])
-async def test_a_delay_of_any_length_lasts_that_long_across_a_restart(
-    tmp_path: Path, length: int
-) -> None:
+async def test_a_delay_of_any_length_is_exact_across_a_restart(tmp_path: Path, length: int) -> None:
     clock, new_id = Clock(), numbered()
     async with bench(tmp_path, clock=clock, new_id=new_id) as ours:
         run_id = await ours.create(await ours.register([delay("wait", length)]))

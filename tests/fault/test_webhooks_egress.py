@@ -1,4 +1,4 @@
-"""Where a webhook may lead: looked at when it is registered, and again at every delivery."""
+"""Destinations of webhooks: checked at registration, and again at every delivery."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.inprocess import TENANT, Bench, Clock, eventually, numbered
-from tests.wire.definitions import node
+from tests.support.definitions import node
+from tests.support.eventually import eventually_async
+from tests.support.in_process import TENANT, Bench, Clock, numbered
+from wopr.host.assembly import running_host
 from wopr.nodes.builtin import builtin_registry
-from wopr.protocol.webhooks import RegisterWebhook
-from wopr.runtime.host import running_host
-from wopr.runtime.settings import Settings
-from wopr.runtime.sources import Sources
+from wopr.process.settings import Settings
+from wopr.process.sources import Sources
+from wopr.protocol.resources.webhooks import RegisterWebhook
 from wopr.store.port.webhooks import DeadLetter
 
 pytestmark = pytest.mark.anyio
 
 
 class Trap:
-    """A socket on loopback that nobody may ever connect to."""
+    """A socket on loopback that must not be connected to."""
 
     def __init__(self, family: socket.AddressFamily, address: str) -> None:
         self._socket = socket.socket(family, socket.SOCK_STREAM)
@@ -59,7 +60,7 @@ def trap() -> Iterator[Trap]:
 
 
 class Names:
-    """A resolver that changes its mind when the test says so."""
+    """A resolver whose answers the test changes."""
 
     def __init__(self) -> None:
         self.answers: Sequence[str] = ("203.0.114.7",)
@@ -98,7 +99,7 @@ async def given_up(ours: Bench, webhook_id: str) -> list[DeadLetter]:
         page = await ours.host.store.dead_letters(TENANT, webhook_id, None, 10)
         return bool(page.letters)
 
-    await eventually(has_letters)
+    await eventually_async(has_letters)
     page = await ours.host.store.dead_letters(TENANT, webhook_id, None, 10)
     return list(page.letters)
 
@@ -119,7 +120,7 @@ async def given_up(ours: Bench, webhook_id: str) -> list[DeadLetter]:
     ],
     ids=str,
 )
-async def test_a_name_that_leads_inside_at_delivery_is_not_dialled(
+async def test_a_name_that_resolves_to_a_private_address_at_delivery_is_not_called(
     ours: Bench, names: Names, trap: Trap, addresses: list[str]
 ) -> None:
     request = RegisterWebhook(
@@ -137,7 +138,7 @@ async def test_a_name_that_leads_inside_at_delivery_is_not_dialled(
     assert trap.caught == 0
 
 
-async def test_a_subscription_from_freer_times_does_not_reach_inside_any_more(
+async def test_an_older_subscription_cannot_reach_a_private_address_any_more(
     tmp_path: Path, names: Names, trap: Trap
 ) -> None:
     free = Settings(
@@ -157,7 +158,7 @@ async def test_a_subscription_from_freer_times_does_not_reach_inside_any_more(
     assert trap.caught == 0
 
 
-async def test_a_name_that_does_not_resolve_is_a_failed_delivery(ours: Bench, names: Names) -> None:
+async def test_an_unresolvable_name_is_a_failed_delivery(ours: Bench, names: Names) -> None:
     request = RegisterWebhook(url="https://hooks.example.com/in", events=["run.completed"])
     made = await ours.host.subscriptions.register(TENANT, request)
     names.answers = ()
@@ -169,7 +170,7 @@ async def test_a_name_that_does_not_resolve_is_a_failed_delivery(ours: Bench, na
     assert letter.reason == "the request failed: ConnectError"
 
 
-async def test_a_hundred_failures_in_a_week_end_a_subscription_until_somebody_redelivers(
+async def test_a_hundred_failures_in_a_week_end_a_subscription_until_a_redelivery(
     ours: Bench, names: Names
 ) -> None:
     request = RegisterWebhook(url="https://hooks.example.com/in", events=["run.completed"])
@@ -182,13 +183,13 @@ async def test_a_hundred_failures_in_a_week_end_a_subscription_until_somebody_re
         assert subscription is not None
         ours.clock.now = max(ours.clock.now, subscription.health.open_until or 0)
         ours.host.dispatcher.wake(TENANT, made.webhook_id)
-        # What is known here is written a moment later.
+        # The database is updated a moment later.
         row = await ours.host.store.webhook(TENANT, made.webhook_id)
         return row is not None and row.health.state == subscription.health.state == "failed"
 
     for _ in range(105):
         await ours.create(workflow)
-    await eventually(is_failed)
+    await eventually_async(is_failed)
     asked = names.asked
     quiet = await ours.create(workflow)
     row = await ours.host.store.webhook(TENANT, made.webhook_id)

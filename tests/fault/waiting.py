@@ -1,13 +1,13 @@
-"""Runs that wait on a bench: their answers, their events and their places in the inbox."""
+"""Waiting runs of a bench: their answers, their events and their inbox items."""
 
 from __future__ import annotations
 
 import msgspec
 
-from tests.fault.inprocess import TENANT, Bench
+from tests.support.in_process import TENANT, Bench
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.interrupts import AnswerTaken
-from wopr.runtime.waits import Resolver
+from wopr.runs.interrupts.approvals import Resolver
 from wopr.store.port import SuspensionFilter
 
 ANN = Resolver(name="ann", role="admin")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.contract.builders import T0, TENANT, ended
-from tests.contract.feedback import annotation, rated
+from tests.support.feedback_rows import annotation, rated
+from tests.support.rows import T0, TENANT, ended
 from wopr.feedback.export import COLUMNS, Exports
+from wopr.feedback.snapshots import RunSnapshots
 from wopr.protocol.errors import NotProvided
-from wopr.protocol.reviews import ExportFormat
+from wopr.protocol.resources.reviews import ExportFormat
 from wopr.store.open import open_store
 from wopr.store.port import RunFilter, RunRow, Store
 
@@ -25,12 +26,19 @@ FORMATS: list[ExportFormat] = ["jsonl", "csv"]
 MEGABYTE = 1024 * 1024
 
 
-def exports_of(store: Store) -> Exports:
-    async def snapshot(tenant: str, run: RunRow) -> bytes:
-        row = await store.run(tenant, run.run_id)
+class StoredSnapshots(RunSnapshots):
+    """Snapshots of runs that have no log here."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def read_whole(self, tenant: str, run: RunRow) -> bytes:
+        row = await self.store.run(tenant, run.run_id)
         return b"{}" if row is None else row.snapshot or b"{}"
 
-    return Exports(store, snapshot)
+
+def exports_of(store: Store) -> Exports:
+    return Exports(store, StoredSnapshots(store))
 
 
 @pytest.fixture
@@ -58,7 +66,7 @@ def _with_snapshot(run: RunRow, body: bytes) -> RunRow:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-async def test_an_export_takes_the_same_memory_however_many_runs_there_are(
+async def test_an_export_uses_the_same_memory_for_any_number_of_runs(
     store: Store, format_name: ExportFormat
 ) -> None:
     await filled(store, RUNS, SNAPSHOT)
@@ -80,7 +88,7 @@ async def test_an_export_takes_the_same_memory_however_many_runs_there_are(
     assert peak < 4 * MEGABYTE < size / 5
 
 
-async def test_a_run_with_more_annotations_than_a_page_is_exported_whole(store: Store) -> None:
+async def test_a_run_with_more_annotations_than_a_page_is_exported_completely(store: Store) -> None:
     await store.append(TENANT, [ended("run-1", first=0)])
     for n in range(450):
         await store.put_annotation(TENANT, annotation(f"ann-{n:03}"))
@@ -102,7 +110,7 @@ async def test_parquet_without_its_extra_is_refused_before_the_first_byte(
         exports_of(store).chunks(TENANT, RunFilter(), "parquet")
 
 
-async def test_a_parquet_file_holds_the_flat_rows(store: Store, tmp_path: Path) -> None:
+async def test_a_parquet_file_contains_the_flat_rows(store: Store, tmp_path: Path) -> None:
     await filled(store, 1200, b'{"outputs":{"text":"hi"},"agent":{"agentId":"core.a.b"}}')
     await store.put_annotation(TENANT, rated("a", 4, run_id="run-01199"))
     file = tmp_path / "runs.parquet"

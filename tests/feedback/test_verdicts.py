@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from wopr.feedback.verdicts import (
+from wopr.feedback.judges import (
     MOST_EVENT_BYTES,
     MOST_EVENTS,
-    BadVerdict,
-    NoVerdict,
+    InvalidJudgeOutput,
+    JudgeSkipped,
     capped,
     judge_inputs,
     verdict,
@@ -42,7 +42,7 @@ def test_outputs_that_name_one_signal_are_a_verdict(outputs: Json, signal: JsonO
     assert given == signal
 
 
-def test_a_verdict_may_have_a_note() -> None:
+def test_a_verdict_can_have_a_note() -> None:
     assert verdict({"rating": 3, "note": "because"}).note == "because"
 
 
@@ -55,13 +55,13 @@ def test_a_verdict_may_have_a_note() -> None:
     ],
     ids=str,
 )
-def test_other_outputs_are_no_verdict(outputs: Json) -> None:
-    with pytest.raises(BadVerdict):
+def test_invalid_outputs_are_no_verdict(outputs: Json) -> None:
+    with pytest.raises(InvalidJudgeOutput):
         verdict(outputs)
 
 
-def test_a_judge_that_flags_nothing_says_nothing() -> None:
-    with pytest.raises(NoVerdict):
+def test_a_judge_that_flags_nothing_gives_no_signal() -> None:
+    with pytest.raises(JudgeSkipped):
         verdict({"flag": False})
 
 
@@ -76,7 +76,7 @@ def test_a_judge_gets_the_run_and_its_log_marked_untrusted() -> None:
     }
 
 
-def test_a_mapping_takes_what_it_names_and_leaves_out_what_is_not_there() -> None:
+def test_a_mapping_includes_named_values_and_omits_missing_ones() -> None:
     mapping = {
         "answer": "run.outputs.text",
         "second": "run.outputs.parts.1",
@@ -92,7 +92,7 @@ def test_a_mapping_takes_what_it_names_and_leaves_out_what_is_not_there() -> Non
     assert inputs == {"answer": "hi", "second": "b", "log": [], "contentTrust": "untrusted"}
 
 
-def test_a_long_log_is_cut_by_number_and_by_size() -> None:
+def test_a_long_log_is_limited_by_number_and_size() -> None:
     many = [event(n) for n in range(MOST_EVENTS + 5)]
     large = [event(n, b"x" * (MOST_EVENT_BYTES // 2)) for n in range(4)]
 

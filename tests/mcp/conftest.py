@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,36 +10,36 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.host import ACME, ServedHost
 from wopr import mcp_server
-from wopr.agents.mcp_servers import McpServer
+from wopr.agents.mcp.servers import McpServer
 from wopr.protocol.documents import JsonObject
 
 SCRIPT = Path(__file__).with_name("notes_server.py")
 COMMAND = (sys.executable, str(SCRIPT))
 TOOLS = ("search", "token", "read", "refuse", "rant", "die", "hang")
-DEADLINE_SECONDS = 60.0
 
 
 NewHost = Callable[..., ServedHost]
 
 
 class Notes:
-    """The server of a test: how it is declared, and which calls it has got."""
+    """The server of a test: its declaration, and the calls that it has received."""
 
     def __init__(self, folder: Path) -> None:
         self.calls_file = folder / "calls.jsonl"
         self.calls_file.touch()
 
     def server(self, **options: object) -> McpServer:
-        """The server as a process that the host starts."""
+        """Return the server as a process that the host starts."""
         given: JsonObject = {"command": COMMAND, "tools": TOOLS, **options}
         environment = {"NOTES_CALLS": str(self.calls_file), **given.pop("env", {})}
         return mcp_server("notes", env=environment, **given)
 
     def server_at(self, url: str) -> McpServer:
-        """The server where it listens."""
+        """Return the server at its address."""
         return mcp_server("notes", url=url, tools=TOOLS)
 
     @property
@@ -65,8 +64,8 @@ def notes(tmp_path: Path) -> Notes:
 
 @pytest.fixture
 def notes_url(notes: Notes) -> Iterator[Callable[[], str]]:
-    """Start the server on a port of its own; a second call starts it anew on the same one."""
-    # Bound and not listened on, the port stays this test's while no server has it.
+    """Start the server on its own port; a second call restarts it on the same one."""
+    # Bound but not listening, the port stays reserved while no server uses it.
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     kept.bind(("127.0.0.1", 0))
@@ -96,9 +95,11 @@ def notes_url(notes: Notes) -> Iterator[Callable[[], str]]:
 
 
 def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
+    """Wait until the server listens on the port."""
+
+    def listens() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    raise AssertionError("the server does not listen")
+            return True
+        return False
+
+    eventually(listens)

@@ -1,11 +1,11 @@
-"""A workflow whose one agent has tools of an MCP server."""
+"""A workflow with one agent that has tools of an MCP server."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from wopr import Agent, Event, Workflow
-from wopr.agents.mcp_servers import McpServer
+from wopr.agents.mcp.servers import McpServer
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 from wopr.testing.models import ScriptedModels
@@ -14,7 +14,7 @@ Desk = Workflow[JsonObject, JsonObject]
 
 
 def desk(tools: McpServer | Agent, config: JsonObject | None = None) -> Desk:
-    """A workflow whose agent may call the named tools of a server."""
+    """Return a workflow whose agent may call the named tools of a server."""
     agent = tools
     if isinstance(agent, McpServer):
         agent = Agent("acme.clerk", model="openai:gpt", tools=[agent])

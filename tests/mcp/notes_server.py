@@ -1,4 +1,4 @@
-"""A small MCP server, run as a process of its own: over its standard streams, or on a port of loopback.
+"""A small MCP server, run as a separate process: over stdio, or on a loopback port.
 
 Every call is written to the file that `NOTES_CALLS` names, so that a test can count them.
 """
@@ -22,7 +22,7 @@ server = MCPServer("notes")
 
 
 def told(tool: str, ctx: Context) -> None:
-    """Write a call down, with what came beside its arguments."""
+    """Record a call with its metadata."""
     request = ctx.request_context
     meta = dict(request.meta or {})
     line = json.dumps(

@@ -1,4 +1,4 @@
-"""Results of tools whose check cannot begin."""
+"""Results of tools whose check cannot start."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from mcp_types import CallToolResult
 
 from tests.mcp.test_listings import no_secret
 from wopr import mcp_server
-from wopr.agents.mcp_listings import listed
-from wopr.agents.mcp_sessions import McpSessions
-from wopr.agents.mcp_tools import McpTool
-from wopr.nodes.tools import ToolContext, ToolFault
-from wopr.protocol.checking import Violation
+from wopr.agents.mcp.sessions import McpSessions
+from wopr.agents.mcp.tools import McpTool, listed
+from wopr.agents.tools.tool import ToolContext, ToolFault
 from wopr.protocol.errors import Unavailable
+from wopr.protocol.json_schema.validation import Violation
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +37,7 @@ class Sessions:
 
 
 async def busy(tenant: str, work: Callable[[], Sequence[Violation]], /) -> Sequence[Violation]:
-    raise Unavailable("100 other checks of this tenant wait for their turn")
+    raise Unavailable("100 checks of this tenant are waiting")
 
 
 async def test_a_tool_whose_result_cannot_be_checked_now_is_not_called_twice() -> None:
@@ -61,7 +60,7 @@ async def test_a_tool_whose_result_cannot_be_checked_now_is_not_called_twice() -
             secret=no_secret,
         )
 
-        with pytest.raises(ToolFault, match="could not be checked: 100 other checks"):
+        with pytest.raises(ToolFault, match="could not be checked: 100 checks of this tenant"):
             await tool.call({}, context)
 
     assert sessions.calls == 1

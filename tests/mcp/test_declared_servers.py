@@ -1,29 +1,29 @@
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import msgspec
 import pytest
 import yaml
 
-from tests.fault.hosts import eventually
 from tests.mcp.conftest import COMMAND, NewHost, Notes
-from tests.wire.client import Wire
-from tests.wire.definitions import from_variable, node, variable, workflow
-from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost, environment
-from wopr.agents.mcp_servers import McpServer, read_servers
+from tests.support.client import Wire
+from tests.support.definitions import from_variable, node, variable, workflow
+from tests.support.eventually import eventually
+from tests.support.forked import run
+from tests.support.host import ACME, GLOBEX, ServedHost, environment
+from wopr.agents.mcp.servers import McpServer, read_servers
 from wopr.protocol.documents import Json, JsonObject
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TOKEN = "hunter2-hunter2-hunter2"
-# Enough for a busy machine to take the call.
+# Enough for a busy machine to accept the call.
 HANGS_MS = 10_000
 
 
 @pytest.fixture
 def file(notes: Notes, tmp_path: Path) -> Path:
-    """The file that an operator declares the server in."""
+    """Return the file in which an operator declares the server."""
     declared: JsonObject = {
         "name": "notes",
         "command": list(COMMAND),
@@ -48,7 +48,7 @@ def declaring(file: Path, new_host: NewHost) -> NewHost:
 
 
 def calls(tool: str, *more: JsonObject, **fields: Json) -> JsonObject:
-    """A workflow that calls one tool, and then has further nodes."""
+    """Return a workflow that calls one tool, and then has further nodes."""
     config = {"server": "notes", "tool": tool, **fields.pop("config", {})}
     return workflow([node("call", "openwop.mcp.call", config=config, **fields), *more])
 
@@ -83,7 +83,7 @@ def test_a_node_calls_a_tool_with_its_inputs_and_the_trace_of_its_run(
     assert call["meta"]["io.openwop/invocationId"]
 
 
-def test_a_replay_of_such_a_node_calls_nothing(declaring: NewHost, notes: Notes) -> None:
+def test_a_replay_of_such_a_node_makes_no_call(declaring: NewHost, notes: Notes) -> None:
     with Wire(declaring().url, ACME) as acme:
         run_id = acme.run(acme.register(calls("search", config={"arguments": {"text": "x"}})))[
             "runId"
@@ -105,7 +105,7 @@ def test_a_replay_of_such_a_node_calls_nothing(declaring: NewHost, notes: Notes)
         ("nothing", {}, "tool_unavailable"),
     ],
 )
-def test_a_call_that_cannot_be_made_fails_the_node_and_is_not_made(
+def test_an_impossible_call_fails_the_node_and_is_not_made(
     declaring: NewHost, notes: Notes, tool: str, arguments: JsonObject, code: str
 ) -> None:
     with Wire(declaring().url, ACME) as acme:
@@ -115,7 +115,7 @@ def test_a_call_that_cannot_be_made_fails_the_node_and_is_not_made(
     assert notes.called == []
 
 
-def test_a_tool_that_fails_a_node_with_sensitive_outputs_leaves_its_code_only(
+def test_a_failed_call_in_a_node_with_sensitive_outputs_shows_its_code_only(
     declaring: NewHost, notes: Notes
 ) -> None:
     marked = {"outputSensitivity": {"result": True}}
@@ -129,7 +129,7 @@ def test_a_tool_that_fails_a_node_with_sensitive_outputs_leaves_its_code_only(
     assert result["error"] == {"code": "tool_error", "message": "[REDACTED]"}
 
 
-def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
+def test_a_server_that_dies_or_hangs_fails_the_node_with_the_reason(
     declaring: NewHost, notes: Notes
 ) -> None:
     with Wire(declaring().url, ACME) as acme:
@@ -141,7 +141,7 @@ def test_a_server_that_dies_or_hangs_fails_the_node_with_its_reason(
     assert notes.called == ["hang", "die"]
 
 
-def test_a_tool_that_fails_fails_the_node_and_the_log_has_not_what_it_said(
+def test_a_failed_tool_fails_the_node_and_its_text_is_not_logged(
     declaring: NewHost, notes: Notes
 ) -> None:
     with Wire(declaring().url, ACME) as acme:
@@ -149,7 +149,7 @@ def test_a_tool_that_fails_fails_the_node_and_the_log_has_not_what_it_said(
         log = acme.log(found["runId"])
 
     assert found["error"]["code"] == "tool_error"
-    assert found["error"]["message"] == "mcp:notes.rant answered with an error"
+    assert found["error"]["message"] == "mcp:notes.rant returned an error"
     assert notes.called == ["rant"]
     assert "private notes" not in f"{found} {log}"
 
@@ -166,7 +166,7 @@ def test_a_tool_that_is_called_too_often_is_not_called(declaring: NewHost, notes
     assert notes.called == ["search"]
 
 
-def test_each_tenant_has_a_session_of_its_own(declaring: NewHost, notes: Notes) -> None:
+def test_each_tenant_has_its_own_session(declaring: NewHost, notes: Notes) -> None:
     host = declaring()
 
     for key in (ACME, GLOBEX, ACME):
@@ -177,15 +177,15 @@ def test_each_tenant_has_a_session_of_its_own(declaring: NewHost, notes: Notes) 
     assert first == again != other
 
 
-def test_neither_log_nor_data_of_the_host_has_the_secret_of_a_server(
+def test_neither_log_nor_data_of_the_host_contains_the_secret_of_a_server(
     declaring: NewHost, notes: Notes
 ) -> None:
     host = declaring()
     with Wire(host.url, ACME) as acme:
         found = acme.run(acme.register(calls("token")))
         everything = f"{found} {acme.log(found['runId'])}"
-    # What it says beside its answers comes when it comes.
-    eventually(lambda: "mcp server says" in host.log())
+    # Notifications beside the responses arrive at any time.
+    eventually(lambda: "mcp server stderr" in host.log())
     host.stop()
 
     assert notes.called == ["token"]
@@ -194,7 +194,7 @@ def test_neither_log_nor_data_of_the_host_has_the_secret_of_a_server(
     assert not [path for path in held if TOKEN.encode() in path.read_bytes()]
 
 
-def test_what_a_tool_says_approves_nothing_and_leaves_its_tenant_alone(
+def test_text_of_a_tool_approves_nothing_and_stays_in_its_tenant(
     declaring: NewHost, notes: Notes
 ) -> None:
     host = declaring()
@@ -222,7 +222,7 @@ def test_what_a_tool_says_approves_nothing_and_leaves_its_tenant_alone(
         ({"name": "notes", "command": ["x"], "wish": 1}, "wish"),
     ],
 )
-def test_a_declaration_that_cannot_work_is_refused_by_its_place(
+def test_an_invalid_declaration_is_refused_with_its_place(
     declared: JsonObject, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -232,22 +232,16 @@ def test_a_declaration_that_cannot_work_is_refused_by_its_place(
 def test_two_servers_of_one_name_are_refused() -> None:
     one: Json = msgspec.to_builtins(McpServer(name="notes", command=["x"]))
 
-    with pytest.raises(ValueError, match="two MCP servers named notes"):
+    with pytest.raises(ValueError, match="Two MCP servers have the same name: notes"):
         read_servers({"servers": [one, one]})
 
 
-def test_a_host_with_a_bad_declaration_does_not_start_and_says_why(tmp_path: Path) -> None:
+def test_a_host_with_an_invalid_declaration_does_not_start_and_says_why(tmp_path: Path) -> None:
     file = tmp_path / "servers.yaml"
     file.write_text("servers: [{name: notes}]")
     variables = {"WOPR_MCP_SERVERS": str(file)}
 
-    done = subprocess.run(
-        [WOPR, "serve", "--port", "0"],
-        env=environment(tmp_path / "data", variables),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(("serve", "--port", "0"), environment(tmp_path / "data", variables))
 
     assert done.returncode != 0
     assert "mcp_servers" in done.stderr

@@ -5,12 +5,12 @@ import pytest
 from mcp import MCPError
 from mcp_types import ElicitResult, InputRequiredResult, InputResponses
 
-from tests.mcp.clients import MODES, Asleep, Person, connected, run_of, text_of
 from tests.mcp.conftest import NewHost
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, DEVELOPER, GLOBEX, LIVE, ServedHost
-from tests.wire.waiting import ACCEPT, name_of, taken
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, DEVELOPER, GLOBEX, LIVE, ServedHost
+from tests.support.interrupts import ACCEPT, accepted, principal_of
+from tests.support.mcp_clients import MODES, Person, SilentPerson, connected, run_of, text_of
 from wopr.protocol.documents import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +18,7 @@ APPROVAL = "conformance-approval"
 
 
 def gate(**config: object) -> JsonObject:
-    """A workflow with one gate."""
+    """Return a workflow with one gate."""
     shown: JsonObject = {"title": "Send it?", "actions": ["accept", "reject"]}
     return workflow([node("gate", "core.approvalGate", config=shown | config)])
 
@@ -28,7 +28,7 @@ def yes() -> Person:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_run_that_waits_for_approval_asks_the_person_and_goes_on(
+async def test_a_run_that_waits_for_approval_asks_the_person_and_continues(
     host: ServedHost, acme: Wire, mode: str
 ) -> None:
     person = yes()
@@ -42,13 +42,13 @@ async def test_a_run_that_waits_for_approval_asks_the_person_and_goes_on(
     assert asked.requested_schema["properties"]["action"]["enum"] == ["accept", "reject"]
     log = acme.log(run_of(result))
     [received] = [e["payload"] for e in log if e["type"] == "approval.received"]
-    assert received["decidedBy"] == name_of(ACME)
+    assert received["decidedBy"] == principal_of(ACME)
     assert received["feedback"] == "looks right"
     assert acme.snapshot(run_of(result))["status"] == "completed"
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_person_who_rejects_fails_the_run(host: ServedHost, acme: Wire, mode: str) -> None:
+async def test_a_person_s_rejection_fails_the_run(host: ServedHost, acme: Wire, mode: str) -> None:
     person = Person("accept", {"action": "reject"})
 
     async with connected(host.url, mode=mode, person=person) as client:
@@ -61,7 +61,7 @@ async def test_a_person_who_rejects_fails_the_run(host: ServedHost, acme: Wire, 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", ["decline", "cancel"])
-async def test_a_person_who_says_nothing_answers_nothing(
+async def test_a_declined_or_cancelled_form_answers_nothing(
     host: ServedHost, acme: Wire, mode: str, action: str
 ) -> None:
     person = Person("decline" if action == "decline" else "cancel")
@@ -75,12 +75,12 @@ async def test_a_person_who_says_nothing_answers_nothing(
     assert acme.snapshot(run_of(result))["status"] == "waiting-approval"
 
 
-async def test_a_person_of_an_older_client_who_never_answers_is_not_waited_for(
+async def test_a_person_with_an_older_client_who_never_answers_is_not_waited_for(
     new_host: NewHost,
 ) -> None:
-    # Enough for a busy machine to come to the question.
+    # Enough for a busy machine to reach the question.
     host = new_host("--conformance", WOPR_MCP_CALL_SECONDS="10")
-    asleep = Asleep("cancel")
+    asleep = SilentPerson("cancel")
 
     async with connected(host.url, mode="legacy", person=asleep) as client:
         with anyio.fail_after(60):
@@ -92,7 +92,7 @@ async def test_a_person_of_an_older_client_who_never_answers_is_not_waited_for(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_client_that_cannot_ask_is_told_what_waits_and_where_to_answer(
+async def test_a_client_without_elicitation_gets_the_waiting_node_and_where_to_answer(
     host: ServedHost, acme: Wire, mode: str
 ) -> None:
     async with connected(host.url, mode=mode) as client:
@@ -105,14 +105,14 @@ async def test_a_client_that_cannot_ask_is_told_what_waits_and_where_to_answer(
     assert (waits["kind"], waits["nodeId"]) == ("approval", "gate")
     assert waits["answerUrl"] == f"/v1/runs/{run_id}/interrupts/gate"
     assert waits["answerUrl"] in text_of(result)
-    assert taken(acme, run_id, "gate", ACCEPT) == "completed"
+    assert accepted(acme, run_id, "gate", ACCEPT) == "completed"
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_caller_who_may_not_answer_is_not_asked(
+async def test_a_client_without_the_right_to_answer_is_not_asked(
     host: ServedHost, acme: Wire, mode: str
 ) -> None:
-    named = acme.register(gate(approversList=[name_of(LIVE)]))
+    named = acme.register(gate(approversList=[principal_of(LIVE)]))
     person = yes()
 
     async with connected(host.url, DEVELOPER, mode=mode, person=person) as client:
@@ -125,7 +125,7 @@ async def test_a_caller_who_may_not_answer_is_not_asked(
         assert acme.snapshot(run_of(result))["status"] == "waiting-approval"
 
 
-async def test_a_gate_that_needs_two_takes_one_vote_of_one_caller(
+async def test_a_gate_for_two_votes_accepts_one_vote_of_one_client(
     host: ServedHost, acme: Wire
 ) -> None:
     name = acme.register(gate(requiredApprovals=2))
@@ -139,7 +139,7 @@ async def test_a_gate_that_needs_two_takes_one_vote_of_one_caller(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_questions_are_asked_as_fields_and_answered_together(
+async def test_questions_are_fields_of_one_form_and_answered_together(
     host: ServedHost, acme: Wire, mode: str
 ) -> None:
     person = Person("accept", {"q1": "blue"})
@@ -155,9 +155,7 @@ async def test_questions_are_asked_as_fields_and_answered_together(
     assert resolved["answers"] == {"q1": "blue"}
 
 
-async def test_an_answer_that_the_gate_does_not_take_leaves_it_open(
-    host: ServedHost, acme: Wire
-) -> None:
+async def test_an_answer_refused_by_the_gate_leaves_it_open(host: ServedHost, acme: Wire) -> None:
     person = Person("accept", {"action": "edit-accept"})
 
     async with connected(host.url, person=person) as client:
@@ -169,7 +167,7 @@ async def test_an_answer_that_the_gate_does_not_take_leaves_it_open(
     assert acme.snapshot(run_of(result))["status"] == "waiting-approval"
 
 
-async def test_what_one_caller_was_asked_nobody_else_can_answer(
+async def test_a_question_to_one_client_cannot_be_answered_by_another(
     host: ServedHost, acme: Wire
 ) -> None:
     async with connected(host.url, person=yes()) as client:

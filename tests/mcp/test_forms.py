@@ -3,13 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from wopr.http.mcp_forms import form_of
+from wopr.http.mcp.elicitation import form_of
 from wopr.protocol.documents import Json, JsonObject
-from wopr.runtime.inbox import InboxItem
+from wopr.protocol.interrupts import InboxItem
 
 
 def item(kind: str, data: JsonObject, answers: JsonObject, **more: Json) -> InboxItem:
-    """A wait with what a test does not care about."""
+    """Return a wait with defaults for what a test does not care about."""
     return msgspec.convert(
         {
             "interruptId": "i",
@@ -110,11 +110,11 @@ def test_the_content_of_a_form_becomes_the_resume_value_of_its_kind(
     ],
     ids=lambda wait: wait.kind,
 )
-def test_a_wait_that_asks_for_more_than_a_form_can_hold_has_none(wait: InboxItem) -> None:
+def test_a_wait_that_needs_more_than_a_form_can_hold_has_no_form(wait: InboxItem) -> None:
     assert form_of(wait) is None
 
 
-def test_a_form_says_who_asks_and_shows_a_long_matter_cut() -> None:
+def test_a_form_names_the_requester_and_cuts_long_text() -> None:
     form = form_of(item("approval", {"artifactData": "x" * 9000}, {"accept": "Goes on."}))
 
     assert form is not None

@@ -1,4 +1,4 @@
-"""Probes: what an MCP tool says can neither approve, name other tools, nor speak for another tenant."""
+"""Text of an MCP tool can neither approve, nor name other tools, nor act for another tenant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wipe() -> str:
 
 
 def desk(notes: Notes) -> Desk:
-    """An agent that reads a note, and a gate behind it; another agent may wipe."""
+    """Return an agent that reads a note, and a gate after it; another agent may wipe."""
     clerk = Agent("acme.clerk", model="openai:clerk", tools=[notes.server()])
     other = Agent("acme.other", model="openai:other", tools=[wipe])
     flow: Desk = Workflow("desk", inputs=dict)
@@ -32,7 +32,7 @@ def desk(notes: Notes) -> Desk:
     return flow
 
 
-async def test_orders_in_a_result_stay_in_quarantine_and_change_nothing(notes: Notes) -> None:
+async def test_instructions_in_a_result_stay_marked_and_change_nothing(notes: Notes) -> None:
     flow = desk(notes)
     # The model obeys the note as far as it can.
     models = scripted(

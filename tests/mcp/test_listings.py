@@ -1,4 +1,4 @@
-"""What is known of tools, in a host with other processes beside it."""
+"""Stored tool listings, in a host beside other processes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from tests.api.hosted import hosted
 from tests.mcp.conftest import Notes
 from tests.mcp.desk import desk
 from wopr import mcp_server
-from wopr.agents.mcp_listings import Listed, Listings, listed
-from wopr.agents.mcp_sessions import McpSessions
-from wopr.agents.mcp_tools import McpTools
-from wopr.nodes.tools import ToolFault
-from wopr.runtime.subprocess_pool import PoolLimits, SubprocessPool
+from wopr.agents.mcp.sessions import McpSessions
+from wopr.agents.mcp.tools import ListedTool, McpTools, ToolListings, listed
+from wopr.agents.tools.tool import ToolFault
+from wopr.process.subprocess_pool import PoolLimits, SubprocessPool
 from wopr.testing import call, say, scripted
 
 pytestmark = pytest.mark.anyio
 
 
-def a_tool(name: str, description: str = "Search.") -> Listed:
+def a_tool(name: str, description: str = "Search.") -> ListedTool:
     return listed(name, description, {"type": "object"})
 
 
@@ -30,7 +29,7 @@ async def no_secret(ref: str, *, host: str = "", provider: str = "") -> str:
     raise ToolFault(f"there is no credential {ref}")
 
 
-async def test_a_replay_where_the_tools_are_not_known_does_not_call_the_prompt_changed(
+async def test_a_replay_without_known_tools_does_not_report_a_changed_prompt(
     notes: Notes, tmp_path: Path
 ) -> None:
     flow, folder = desk(notes.server()), tmp_path / "data"
@@ -38,7 +37,7 @@ async def test_a_replay_where_the_tools_are_not_known_does_not_call_the_prompt_c
     async with hosted(folder, [flow], models) as host:
         run = await host.start(flow)
         await run.settled()
-    # As for a process with a directory of its own.
+    # Like a process with its own directory.
     shutil.rmtree(folder / "mcp")
 
     async with hosted(folder, [flow], models) as host:
@@ -52,8 +51,8 @@ async def test_a_replay_where_the_tools_are_not_known_does_not_call_the_prompt_c
     assert notes.called == ["search"]
 
 
-async def test_what_another_process_has_heard_of_a_server_is_known_at_once(tmp_path: Path) -> None:
-    one, other = Listings(tmp_path), Listings(tmp_path)
+async def test_listings_read_by_another_process_are_shared(tmp_path: Path) -> None:
+    one, other = ToolListings(tmp_path), ToolListings(tmp_path)
     assert other.get("acme", "notes") is None
 
     await one.put("acme", "notes", [a_tool("search")])
@@ -66,19 +65,19 @@ async def test_what_another_process_has_heard_of_a_server_is_known_at_once(tmp_p
     assert other.get("globex", "notes") is None
 
 
-async def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+async def test_an_unreadable_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "notes@acme.json").write_text("[{")
 
-    assert Listings(tmp_path).get("acme", "notes") is None
+    assert ToolListings(tmp_path).get("acme", "notes") is None
 
 
-async def test_a_server_that_cannot_be_asked_is_tried_once_for_all_its_tools(
+async def test_an_unreachable_server_is_tried_once_for_all_its_tools(
     tmp_path: Path,
 ) -> None:
     tried = tmp_path / "tried"
     command = ["/bin/sh", "-c", f"echo $NAME >> {tried}"]
     servers = [mcp_server(name, command=command, env={"NAME": name}) for name in ("notes", "mail")]
-    listings = Listings(tmp_path)
+    listings = ToolListings(tmp_path)
     for server in servers:
         await listings.put("acme", server.name, [a_tool("search")])
     wanted = [f"mcp:{name}.{tool}" for tool in ("search", "read") for name in ("notes", "mail")]

@@ -8,18 +8,17 @@ import anyio.to_thread
 import httpx
 import pytest
 from mcp import MCPError
-from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, Tool
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 
-from tests.fault.hosts import eventually
-from tests.fault.inprocess import eventually as eventually_so
-from tests.mcp.clients import MODES, beside, connected, run_of, text_of
 from tests.mcp.conftest import NewHost
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, fresh, from_variable, node, variable, workflow
-from tests.wire.host import ACME, DEVELOPER, GLOBEX, VIEWER, ServedHost
-from tests.wire.waiting import name_of
-from wopr.http.endpoint import Shared
-from wopr.http.mcp_server import Context, McpHost
+from tests.support.client import Wire
+from tests.support.definitions import delay, fresh, from_variable, node, variable, workflow
+from tests.support.eventually import eventually, eventually_async
+from tests.support.host import ACME, DEVELOPER, GLOBEX, VIEWER, ServedHost
+from tests.support.interrupts import principal_of
+from tests.support.mcp_clients import MODES, all_tools, beside, connected, run_of, text_of
+from wopr.http.endpoint import AppState
+from wopr.http.mcp.server import Context, McpHost
 from wopr.protocol.documents import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +38,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
 def greeting() -> JsonObject:
-    """A workflow that gives back what it is given."""
+    """Return a workflow that returns its input."""
     return workflow(
         [node("say", "core.identity", inputs={"name": from_variable("name")})],
         id=fresh("greet"),
@@ -58,14 +57,7 @@ async def test_the_official_client_lists_workflows_with_the_schema_of_their_inpu
     name = acme.register(greeting())
 
     async with connected(host.url, mode=mode) as client:
-        cursor: str | None = None
-        tools: list[Tool] = []
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            tools += page.tools
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        tools = await all_tools(client)
 
     [found] = [tool for tool in tools if tool.name == name]
     assert found.description == "Greets."
@@ -79,7 +71,7 @@ async def test_the_official_client_lists_workflows_with_the_schema_of_their_inpu
     }
 
 
-async def test_the_outputs_of_a_tool_have_large_values_in_full(
+async def test_the_outputs_of_a_tool_contain_large_values_in_full(
     host: ServedHost, acme: Wire
 ) -> None:
     name = acme.register(greeting())
@@ -92,7 +84,7 @@ async def test_the_outputs_of_a_tool_have_large_values_in_full(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_calling_a_tool_runs_the_workflow_and_gives_its_outputs(
+async def test_calling_a_tool_runs_the_workflow_and_returns_its_outputs(
     host: ServedHost, acme: Wire, mode: str
 ) -> None:
     name = acme.register(greeting())
@@ -106,8 +98,8 @@ async def test_calling_a_tool_runs_the_workflow_and_gives_its_outputs(
 
     async with connected(host.url, mode=mode) as client:
         result = await client.call_tool(name, {"name": "Ada"}, progress_callback=hear)
-        # Told beside the result, and heard when it is heard.
-        await eventually_so(has_heard)
+        # Notified beside the result, at any time.
+        await eventually_async(has_heard)
 
     assert not result.is_error
     snapshot = acme.snapshot(run_of(result))
@@ -116,10 +108,10 @@ async def test_calling_a_tool_runs_the_workflow_and_gives_its_outputs(
     assert snapshot["status"] == "completed"
     [started] = [e for e in acme.log(run_of(result)) if e["type"] == "run.started"]
     assert started["payload"]["transport"] == "mcp"
-    assert started["payload"]["owner"] == {"tenant": "acme", "principal": name_of(ACME)}
+    assert started["payload"]["owner"] == {"tenant": "acme", "principal": principal_of(ACME)}
 
 
-async def test_a_run_that_fails_is_an_error_with_its_code_and_its_run(
+async def test_a_failed_run_is_an_error_with_its_code_and_its_run(
     host: ServedHost, acme: Wire
 ) -> None:
     async with connected(host.url) as client:
@@ -133,7 +125,7 @@ async def test_a_run_that_fails_is_an_error_with_its_code_and_its_run(
     assert snapshot["error"]["code"] in text_of(result)
 
 
-async def test_bad_input_is_told_with_its_field_and_starts_nothing(
+async def test_an_invalid_input_is_reported_with_its_field_and_starts_nothing(
     host: ServedHost, acme: Wire
 ) -> None:
     name = acme.register(greeting())
@@ -154,21 +146,19 @@ async def test_another_tenant_neither_sees_nor_calls_a_workflow(
     name = acme.register(greeting())
 
     async with connected(host.url, GLOBEX) as client:
-        first = await client.list_tools()
+        tools = await all_tools(client)
         with pytest.raises(MCPError) as foreign:
             await client.call_tool(name, {"name": "Ada"})
         with pytest.raises(MCPError) as unknown:
             await client.call_tool("no-such-workflow", {"name": "Ada"})
 
-    assert name not in [tool.name for tool in first.tools]
+    assert name not in [tool.name for tool in tools]
     assert foreign.value.message == f"there is no tool {name!r}"
     assert foreign.value.code == unknown.value.code
     assert acme.document("/v1/runs", params={"workflowId": name})["items"] == []
 
 
-async def test_a_key_that_may_not_start_runs_has_no_tools_and_calls_none(
-    host: ServedHost, acme: Wire
-) -> None:
+async def test_a_key_that_may_not_start_runs_has_no_tools(host: ServedHost, acme: Wire) -> None:
     name = acme.register(greeting())
 
     async with connected(host.url, VIEWER) as client:
@@ -181,7 +171,7 @@ async def test_a_key_that_may_not_start_runs_has_no_tools_and_calls_none(
 
 
 @pytest.mark.parametrize("key", ["wrong-key-of-nobody", None])
-def test_a_bad_key_or_none_is_answered_401_and_not_repeated(
+def test_a_wrong_or_missing_key_gets_401_and_is_not_repeated(
     host: ServedHost, key: str | None
 ) -> None:
     headers = ACCEPT | ({} if key is None else {"Authorization": f"Bearer {key}"})
@@ -194,7 +184,7 @@ def test_a_bad_key_or_none_is_answered_401_and_not_repeated(
     assert "wrong-key" not in response.text
 
 
-def test_a_page_of_another_site_is_not_let_in(acme: Wire, host: ServedHost) -> None:
+def test_a_page_of_another_site_is_refused(acme: Wire, host: ServedHost) -> None:
     foreign = acme.http.post("/mcp", json=CALL, headers=ACCEPT | {"Origin": "https://evil.example"})
     own = acme.http.post("/mcp", json=CALL, headers=ACCEPT | {"Origin": host.url})
 
@@ -202,7 +192,7 @@ def test_a_page_of_another_site_is_not_let_in(acme: Wire, host: ServedHost) -> N
     assert own.status_code != 403
 
 
-def test_a_host_header_does_not_make_a_page_of_another_site_the_hosts_own(
+def test_a_host_header_does_not_make_another_site_s_page_trusted(
     acme: Wire, host: ServedHost
 ) -> None:
     site = f"rebound.example:{host.port}"
@@ -214,7 +204,7 @@ def test_a_host_header_does_not_make_a_page_of_another_site_the_hosts_own(
     assert "WOPR_MCP_ORIGINS" in answer.json()["message"]
 
 
-def test_a_page_of_a_configured_origin_is_let_in(new_host: NewHost) -> None:
+def test_a_page_of_a_configured_origin_is_accepted(new_host: NewHost) -> None:
     host = new_host(
         WOPR_MCP_ORIGINS="https://app.example.com,https://other.example.com",
         WOPR_PUBLIC_URL="https://wopr.example.com",
@@ -232,7 +222,9 @@ def test_a_page_of_a_configured_origin_is_let_in(new_host: NewHost) -> None:
             assert answer.status_code != 403, origin
 
 
-def test_a_session_is_of_use_to_the_key_alone_that_opened_it(acme: Wire, host: ServedHost) -> None:
+def test_a_session_can_be_used_only_with_the_key_that_opened_it(
+    acme: Wire, host: ServedHost
+) -> None:
     opened = acme.http.post("/mcp", json=OPENING, headers=ACCEPT)
     session = ACCEPT | {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
 
@@ -248,7 +240,7 @@ def test_a_session_is_of_use_to_the_key_alone_that_opened_it(acme: Wire, host: S
     assert {answer.text for answer in answers} == {invented.text}
 
 
-def test_a_key_can_hold_so_many_sessions_and_leaves_those_of_others(new_host: NewHost) -> None:
+def test_a_key_has_a_limit_of_sessions_that_does_not_affect_others(new_host: NewHost) -> None:
     host = new_host(WOPR_RATE_LIMIT="0")
 
     with Wire(host.url, ACME) as acme, Wire(host.url, DEVELOPER) as colleague:
@@ -261,12 +253,12 @@ def test_a_key_can_hold_so_many_sessions_and_leaves_those_of_others(new_host: Ne
 
     assert {answer.status_code for answer in opened} == {200}
     assert refused.status_code == 429
-    assert "this key holds 50 MCP sessions" in refused.json()["message"]
+    assert "this key has 50 MCP sessions" in refused.json()["message"]
     assert other.status_code == 200
     assert (ended.status_code, again.status_code) == (200, 200)
 
 
-async def test_a_key_that_holds_all_its_sessions_still_calls_without_one(new_host: NewHost) -> None:
+async def test_a_key_at_its_session_limit_can_call_without_a_session(new_host: NewHost) -> None:
     host = new_host(WOPR_RATE_LIMIT="0")
     with Wire(host.url, ACME) as acme:
         for _ in range(50):
@@ -302,7 +294,7 @@ async def test_a_run_belongs_to_the_trace_that_the_call_names(host: ServedHost, 
     assert started["payload"]["traceparent"] == TRACE
 
 
-async def test_a_client_is_let_go_when_a_run_takes_too_long_and_the_run_goes_on(
+async def test_a_call_returns_when_a_run_takes_too_long_and_the_run_continues(
     new_host: NewHost,
 ) -> None:
     host = new_host(WOPR_MCP_CALL_SECONDS="1")
@@ -317,7 +309,7 @@ async def test_a_client_is_let_go_when_a_run_takes_too_long_and_the_run_goes_on(
         assert acme.snapshot(run_of(result))["status"] == "running"
 
 
-async def test_a_host_that_stops_lets_its_mcp_clients_go(new_host: NewHost) -> None:
+async def test_a_stopping_host_disconnects_its_mcp_clients(new_host: NewHost) -> None:
     host = new_host()
     with Wire(host.url, ACME) as acme:
         name = acme.register(workflow([delay("sleep", 600_000)]))
@@ -339,7 +331,7 @@ async def test_a_host_that_stops_lets_its_mcp_clients_go(new_host: NewHost) -> N
         host.start()
 
 
-def test_a_host_that_is_told_not_to_serve_mcp_says_so(new_host: NewHost) -> None:
+def test_a_host_with_mcp_disabled_says_so(new_host: NewHost) -> None:
     host = new_host(WOPR_MCP="off")
 
     with Wire(host.url, ACME) as acme:
@@ -351,19 +343,19 @@ def test_a_host_that_is_told_not_to_serve_mcp_says_so(new_host: NewHost) -> None
     assert transports == ["rest"]
 
 
-def test_discovery_names_mcp_where_it_is_served(acme: Wire) -> None:
+def test_discovery_names_mcp_when_it_is_served(acme: Wire) -> None:
     assert acme.document("/.well-known/openwop")["supportedTransports"] == ["rest", "mcp"]
 
 
-def test_requests_over_mcp_count_against_the_key(new_host: NewHost) -> None:
+def test_mcp_requests_count_against_the_rate_limit_of_the_key(new_host: NewHost) -> None:
     host = new_host(WOPR_RATE_LIMIT="1")
 
     with Wire(host.url, ACME) as acme:
-        # Those that come slowly enough are let in.
+        # Slow clients are accepted.
         eventually(lambda: acme.http.post("/mcp", json=CALL, headers=ACCEPT).status_code == 429)
 
 
-async def test_an_idempotency_key_that_no_header_can_hold_is_refused(
+async def test_an_idempotency_key_that_no_header_can_carry_is_refused(
     host: ServedHost, acme: Wire
 ) -> None:
     name = acme.register(greeting())
@@ -377,11 +369,11 @@ async def test_an_idempotency_key_that_no_header_can_hold_is_refused(
     assert "Latin-1" in refused.value.error.message
 
 
-async def test_an_unexpected_error_is_told_without_its_text() -> None:
+async def test_an_unexpected_error_is_reported_without_its_text() -> None:
     async def broken(ctx: Context, params: None) -> None:
         raise ValueError("inner workings")
 
-    tell = McpHost(Shared(time.monotonic)).telling(broken)
+    tell = McpHost(AppState(time.monotonic)).with_mcp_errors(broken)
     with pytest.raises(MCPError) as told:
         await tell(cast("Context", None), None)
 

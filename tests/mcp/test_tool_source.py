@@ -5,12 +5,12 @@ from collections.abc import Callable
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 import pytest
 
-from tests.fault.inprocess import eventually
 from tests.mcp.conftest import Notes
 from tests.mcp.desk import desk, payloads, ran
+from tests.support.eventually import eventually_async
 from wopr import Agent, mcp_server
+from wopr.agents.models.port import ModelRequest
 from wopr.api.errors import WorkflowError
-from wopr.nodes.models import ModelRequest
 from wopr.testing import call, memory_host, say, scripted
 from wopr.testing.models import Call
 
@@ -19,7 +19,7 @@ SEARCH = call("notes_search", text="rain")
 
 
 @pytest.mark.parametrize("way", ["process", "http"])
-async def test_an_agent_calls_a_tool_of_a_real_server_and_the_log_says_so(
+async def test_an_agent_calls_a_tool_of_a_real_server_and_the_call_is_logged(
     notes: Notes, notes_url: Callable[[], str], way: str
 ) -> None:
     server = notes.server() if way == "process" else notes.server_at(notes_url())
@@ -42,7 +42,7 @@ async def test_an_agent_calls_a_tool_of_a_real_server_and_the_log_says_so(
     assert notes.called == ["search"]
 
 
-async def test_what_a_server_says_reaches_the_model_marked_as_untrusted(notes: Notes) -> None:
+async def test_text_of_a_server_reaches_the_model_marked_as_untrusted(notes: Notes) -> None:
     models = scripted(SEARCH, say("Nothing."))
 
     await ran(desk(notes.server()), models)
@@ -66,10 +66,10 @@ async def test_a_tool_outside_the_allowlist_is_neither_offered_nor_called(notes:
     assert [spec.name for spec in models.requests[0].tools] == ["notes_search"]
     assert payloads(log, "agent.toolCalled") == []
     assert notes.called == []
-    assert "may not use mcp:notes.wipe" in str(payloads(log, "log.appended"))
+    assert "The tool mcp:notes.wipe does not exist" in str(payloads(log, "log.appended"))
 
 
-async def test_an_allowlist_alone_gives_no_tool_that_the_operator_has_not_let_in(
+async def test_an_allowlist_gives_no_tool_that_the_operator_has_not_allowed(
     notes: Notes,
 ) -> None:
     server = notes.server(tools=["search"])
@@ -82,7 +82,7 @@ async def test_an_allowlist_alone_gives_no_tool_that_the_operator_has_not_let_in
     assert notes.called == []
 
 
-async def test_a_call_that_the_key_lacks_a_scope_for_is_not_made(notes: Notes) -> None:
+async def test_a_call_without_the_required_scope_is_not_made(notes: Notes) -> None:
     models = scripted(SEARCH, say("I may not."))
 
     log = await ran(desk(notes.server(scopes=["db:write"])), models)
@@ -93,7 +93,7 @@ async def test_a_call_that_the_key_lacks_a_scope_for_is_not_made(notes: Notes) -
     assert notes.called == []
 
 
-async def test_a_tool_that_fails_says_why_and_the_agent_goes_on(notes: Notes) -> None:
+async def test_a_failed_tool_reports_why_and_the_agent_continues(notes: Notes) -> None:
     models = scripted(call("notes_refuse"), say("No notes."))
 
     log = await ran(desk(notes.server()), models)
@@ -104,7 +104,7 @@ async def test_a_tool_that_fails_says_why_and_the_agent_goes_on(notes: Notes) ->
     assert "there are no notes today" in models.requests[1].messages[-1].content
 
 
-async def test_what_a_tool_says_of_its_failure_is_cut(notes: Notes) -> None:
+async def test_the_error_text_of_a_tool_is_cut(notes: Notes) -> None:
     models = scripted(call("notes_rant"), say("It rants."))
 
     log = await ran(desk(notes.server()), models)
@@ -112,12 +112,12 @@ async def test_what_a_tool_says_of_its_failure_is_cut(notes: Notes) -> None:
     [returned] = payloads(log, "agent.toolReturned")
     message = returned["error"]["message"]
     assert "no private notes today" in message
-    assert "(cut: " in message
+    assert "(truncated: " in message
     assert len(message) < 5000
     assert len(models.requests[1].messages[-1].content) < 6000
 
 
-async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_is_started_again(
+async def test_a_server_that_dies_during_a_call_is_a_tool_error_and_is_restarted(
     notes: Notes,
 ) -> None:
     models = scripted(call("notes_die"), SEARCH, say("Nothing."))
@@ -132,10 +132,10 @@ async def test_a_server_that_dies_in_a_call_is_a_tool_error_and_is_started_again
     assert notes.calls[0]["pid"] != notes.calls[1]["pid"]
 
 
-async def test_a_server_that_hangs_is_given_up_at_its_limit_and_started_again(notes: Notes) -> None:
+async def test_a_hanging_server_is_stopped_at_its_limit_and_restarted(notes: Notes) -> None:
     models = scripted(call("notes_hang"), SEARCH, say("Nothing."))
 
-    # Enough for a busy machine to take the call.
+    # Enough for a busy machine to accept the call.
     log = await ran(desk(notes.server(timeout_ms=10_000)), models)
 
     hung, searched = payloads(log, "agent.toolReturned")
@@ -144,7 +144,7 @@ async def test_a_server_that_hangs_is_given_up_at_its_limit_and_started_again(no
     assert notes.calls[0]["pid"] != notes.calls[1]["pid"]
 
 
-async def test_a_server_that_comes_back_under_its_address_is_found_again(
+async def test_a_restarted_server_is_found_under_its_address(
     notes: Notes, notes_url: Callable[[], str]
 ) -> None:
     def started_again(request: ModelRequest) -> Call:
@@ -170,7 +170,7 @@ async def test_one_session_serves_many_calls_and_ends_with_the_host(notes: Notes
     async def has_ended() -> bool:
         return not psutil.pid_exists(pid)
 
-    await eventually(has_ended)
+    await eventually_async(has_ended)
 
 
 async def test_an_agent_whose_server_cannot_be_started_fails_with_the_reason() -> None:
@@ -182,7 +182,7 @@ async def test_an_agent_whose_server_cannot_be_started_fails_with_the_reason() -
     assert snapshot.status == "failed"
     assert snapshot.error
     assert snapshot.error.code == "tool_unavailable"
-    assert "the command 'no-such-command' of the MCP server notes was not found" in (
+    assert "The command 'no-such-command' of the MCP server notes was not found" in (
         snapshot.error.message
     )
 
@@ -204,7 +204,7 @@ async def test_a_replay_knows_the_tools_and_calls_none(notes: Notes) -> None:
     assert notes.called == ["search"]
 
 
-async def test_a_secret_goes_to_the_server_and_nowhere_else(
+async def test_a_secret_is_sent_to_its_server_only(
     notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WOPR_SECRET_test__notes_2Dkey", "hunter2-hunter2-hunter2")
@@ -218,7 +218,7 @@ async def test_a_secret_goes_to_the_server_and_nowhere_else(
     assert "token [REDACTED" in everything
 
 
-async def test_a_secret_that_is_not_there_is_told_by_its_name(notes: Notes) -> None:
+async def test_a_missing_secret_is_reported_by_its_name(notes: Notes) -> None:
     flow = desk(notes.server(secret_env={"NOTES_TOKEN": "notes-key"}))
 
     async with memory_host(flow, models=scripted(say("never"))) as host:
@@ -229,8 +229,8 @@ async def test_a_secret_that_is_not_there_is_told_by_its_name(notes: Notes) -> N
     assert notes.called == []
 
 
-def test_an_agent_gets_named_tools_of_a_server_only(notes: Notes) -> None:
+def test_an_agent_gets_only_the_named_tools_of_a_server(notes: Notes) -> None:
     server = notes.server(tools=[])
 
-    with pytest.raises(WorkflowError, match="name the tools of notes"):
+    with pytest.raises(WorkflowError, match="MCP server notes has no tools"):
         Agent("acme.clerk", model="openai:gpt", tools=[server])

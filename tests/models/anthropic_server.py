@@ -1,4 +1,4 @@
-"""Scripted models that speak Anthropic's Messages API."""
+"""Scripted models with Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from wopr.protocol.documents import Json, JsonObject
 
 _STOPS = {"stop": "end_turn", "length": "max_tokens"}
 _ERRORS = {429: "rate_limit_error", 500: "api_error", 529: "overloaded_error"}
-# A block whole, and the pieces in which it is streamed.
+# A complete block, and the pieces in which it is streamed.
 Block = tuple[JsonObject, list[JsonObject]]
 
 
 class AnthropicServer(ModelServer):
-    """Anthropic, at an address of its operator's."""
+    """Anthropic's API at an operator's address."""
 
     provider = "anthropic"
     family = "claude-sonnet-4-5"
     key_header = "Authorization"
 
-    def asked_of(self, path: str, body: bytes) -> JsonObject | None:
+    def model_request(self, path: str, body: bytes) -> JsonObject | None:
         asked: JsonObject | None = None
         if path.partition("?")[0] == "/v1/messages":
             asked = json.loads(body)
@@ -113,7 +113,7 @@ def _call(place: int, call: tuple[str, Json]) -> Block:
 
 
 def _end(turn: Turn) -> tuple[JsonObject, tuple[int, int]]:
-    """Why a turn ended, and how many tokens it took."""
+    """Return the stop reason of a turn and its tokens."""
     match turn:
         case Say():
             return {"stop_reason": _STOPS[turn.finish]}, turn.tokens

@@ -1,4 +1,4 @@
-"""A host inside the test, whose models and tools are the test's own."""
+"""A host inside the test with models and tools of the test."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.fault.inprocess import TENANT, Bench, Clock, numbered
-from wopr.agents.toolbox import Toolbox
-from wopr.nodes.models import Asking, ModelAnswer, ModelFault, ModelRequest, ToolCallPart
+from tests.support.in_process import TENANT, Bench, Clock, numbered
+from wopr.agents.models.port import (
+    ModelAnswer,
+    ModelFault,
+    ModelRequest,
+    RequestOptions,
+    ToolCallPart,
+)
+from wopr.agents.tools.toolbox import Toolbox
+from wopr.host.assembly import running_host
+from wopr.process.settings import Settings
+from wopr.process.sources import Sources
 from wopr.protocol.documents import Json
-from wopr.runtime.host import running_host
-from wopr.runtime.settings import Settings
-from wopr.runtime.sources import Sources
 
 
 class TestModels:
-    """Answers in order, and keeps what it was asked; `able` is what each model can do."""
+    """Answer in order, and record the requests; `able` is what each model can do."""
 
     __test__ = False
 
@@ -27,7 +33,7 @@ class TestModels:
         self.requests: list[ModelRequest] = []
         self._able = able
 
-    async def ask(self, request: ModelRequest, asking: Asking) -> ModelAnswer:
+    async def ask(self, request: ModelRequest, asking: RequestOptions) -> ModelAnswer:
         self.requests.append(request)
         answer = self.answers.pop(0)
         if isinstance(answer, ModelFault):

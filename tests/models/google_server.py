@@ -1,4 +1,4 @@
-"""Scripted models that speak Google's Gemini API."""
+"""Scripted models with Google's Gemini API."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from tests.models.model_server import ModelServer, no_message
 from tests.models.turns import CallTools, Fail, Refuse, Say, Turn
-from wopr.agents.pydantic_requests import OUTPUT_TOOL
+from wopr.agents.models.pydantic_adapter import OUTPUT_TOOL
 from wopr.protocol.documents import Json, JsonObject
 
 _PATH = re.compile(r"/v1(?:beta)?/models/([^:]+):(stream)?[gG]enerateContent(?:\?.*)?")
@@ -16,15 +16,15 @@ _STATUSES = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE", 404
 
 
 class GoogleServer(ModelServer):
-    """Google, at an address of its operator's."""
+    """Google's API at an operator's address."""
 
     provider = "google"
     family = "gemini-2.5-pro"
     key_header = "x-goog-api-key"
-    said_in = "contents"
-    tells_why = False
+    messages_member = "contents"
+    explains_refusals = False
 
-    def asked_of(self, path: str, body: bytes) -> JsonObject | None:
+    def model_request(self, path: str, body: bytes) -> JsonObject | None:
         found = _PATH.fullmatch(path)
         if found is None:
             return None
@@ -51,7 +51,7 @@ class GoogleServer(ModelServer):
         return schema
 
     def conclusion(self, answer: JsonObject) -> Turn:
-        # Gemini 2.5 has either tools or a form, so the answer is a tool as well.
+        # Gemini 2.5 supports either tools or a schema, so the answer is a tool as well.
         return CallTools(((OUTPUT_TOOL, answer),))
 
 
@@ -73,7 +73,7 @@ def _answer(request: JsonObject, parts: list[JsonObject], stop: str = "") -> Jso
 
 
 def _pieces(turn: Turn) -> list[list[JsonObject]]:
-    """The parts of an answer, as they are streamed."""
+    """Return the parts of an answer as they are streamed."""
     match turn:
         case Say():
             thought = [[{"text": turn.reasoning, "thought": True}]] if turn.reasoning else []
@@ -90,7 +90,7 @@ def _pieces(turn: Turn) -> list[list[JsonObject]]:
 
 
 def _end(turn: Turn) -> tuple[str, tuple[int, int]]:
-    """Why a turn ended, and how many tokens it took."""
+    """Return the stop reason of a turn and its tokens."""
     match turn:
         case Say():
             return _STOPS[turn.finish], turn.tokens

@@ -1,17 +1,16 @@
-"""A server on loopback that speaks a provider's API and says what the test has scripted.
+"""A server on loopback with a provider's API and scripted answers.
 
-Every model name has a script of its own, so that tests share one server. A script is a list of
-turns, taken in order; a request without a turn is answered 418 and shows in `requests`.
+Every model name has its own script, so that tests share one server. A script is a list of turns,
+used in order; a request without a turn is answered 418 and shows in `requests`.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,33 +20,33 @@ from typing import ClassVar, TypeVar
 from tests.models.turns import BreakOff, Fail, FailLate, Garble, GarbleLate, Hang, Say, Turn
 from wopr.protocol.documents import Json, JsonObject
 
-DEADLINE_SECONDS = 60.0
 AnyServer = TypeVar("AnyServer", bound="ModelServer")
 _ids = count(1)
 
 
 @dataclass
 class Service:
-    """A plain HTTP service beside the models, for tools: path → what it answers."""
+    """A plain HTTP service beside the models, for tools: path → response."""
 
     answers: dict[str, tuple[int, Json]] = field(default_factory=dict[str, tuple[int, Json]])
     requests: list[JsonObject] = field(default_factory=list[JsonObject])
 
 
 class ModelServer(ABC):
-    """The scripted models and what they were asked; a subclass has the words of one provider.
+    """The scripted models and the received requests; each subclass has the API of one provider."""
 
-    `provider` is what a host calls it, `base` the path that belongs to its address, `family` how
-    the names of its models begin, `key_header` where a key is sent and `said_in` where messages
-    are; one that refuses may not tell why.
-    """
-
+    # The name of the provider in a host.
     provider: ClassVar[str]
+    # The path at the end of the server's address.
     base: ClassVar[str] = ""
+    # The beginning of the names of its models.
     family: ClassVar[str]
+    # The header with the key.
     key_header: ClassVar[str]
-    said_in: ClassVar[str] = "messages"
-    tells_why: ClassVar[bool] = True
+    # The member of a request that has the messages.
+    messages_member: ClassVar[str] = "messages"
+    # Whether a refusal has a text.
+    explains_refusals: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self.scripts: defaultdict[str, list[Turn]] = defaultdict(list)
@@ -59,32 +58,32 @@ class ModelServer(ABC):
         self._lock = threading.Lock()
 
     @abstractmethod
-    def asked_of(self, path: str, body: bytes) -> JsonObject | None:
-        """A request for an answer, with `model` and `stream`; None when it is for the service."""
+    def model_request(self, path: str, body: bytes) -> JsonObject | None:
+        """Return the model request with `model` and `stream`; None when it is for the service."""
 
     @abstractmethod
     def whole(self, turn: Turn, request: JsonObject) -> Json:
-        """An answer in one piece."""
+        """Return an answer in one piece."""
 
     @abstractmethod
     def streamed(self, turn: Turn, request: JsonObject) -> list[str]:
-        """An answer as server-sent events."""
+        """Return an answer as server-sent events."""
 
     @abstractmethod
     def error(self, turn: Fail) -> Json:
-        """The body of an error."""
+        """Return the body of an error."""
 
     @abstractmethod
     def schema_of(self, request: JsonObject) -> JsonObject:
-        """The form that an answer is asked for in."""
+        """Return the schema in which an answer is requested."""
 
     def conclusion(self, answer: JsonObject) -> Turn:
-        """How a model with tools gives an answer that has a form."""
+        """Return the turn in which a model with tools gives an answer with a schema."""
         return Say(json.dumps(answer))
 
     @property
     def address(self) -> str:
-        """What an operator tells the host, as a model server."""
+        """Return the setting of an operator for this model server."""
         return f"{self.provider}={self.url}{self.base}"
 
     def script(self, turns: Sequence[Turn]) -> str:
@@ -94,42 +93,35 @@ class ModelServer(ABC):
         return name
 
     def take(self, request: JsonObject, authorization: str) -> Turn | None:
-        """Keep a request and say whose turn it is."""
+        """Record a request and return its turn."""
         name = str(request["model"])
         with self._lock:
             self.requests[name].append(request)
             self.authorizations[name].append(authorization)
             return self.scripts[name].pop(0) if self.scripts[name] else None
 
-    def asked(self, name: str) -> int:
-        """How often a model was asked."""
+    def request_count(self, name: str) -> int:
+        """Return how often a model was called."""
         return len(self.requests[name])
 
     def keys(self, name: str) -> list[str]:
-        """The keys with which a model was asked."""
+        """Return the keys with which a model was called."""
         return [sent.removeprefix("Bearer ") for sent in self.authorizations[name]]
 
     def prompt(self, name: str, place: int = 0) -> str:
-        """All that a model was told in one request, as text."""
-        return json.dumps(self.requests[name][place][self.said_in], ensure_ascii=False)
-
-    def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait until something has come to pass."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not is_so():
-            assert time.monotonic() < deadline, "it did not come to pass in time"
-            time.sleep(0.01)
+        """Return all messages of one request to a model as text."""
+        return json.dumps(self.requests[name][place][self.messages_member], ensure_ascii=False)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Plays the turns."""
+    """Play the turns."""
 
     protocol_version = "HTTP/1.1"
     state: ModelServer
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        request = self.state.asked_of(self.path, body)
+        request = self.state.model_request(self.path, body)
         if request is None:
             self._serve(body)
             return
@@ -140,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         self._serve(b"")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _serve(self, body: bytes) -> None:
         service = self.state.service
@@ -154,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
     def _play(self, turn: Turn | None, request: JsonObject) -> None:
         match turn:
             case None:
-                self._json(418, self.state.error(Fail(418, message="nobody scripted this")))
+                self._json(418, self.state.error(Fail(418, message="this model has no more turns")))
             case Fail():
                 extra = {"Retry-After": turn.retry_after} if turn.retry_after else {}
                 self._json(turn.status, self.state.error(turn), extra)
@@ -162,20 +154,20 @@ class Handler(BaseHTTPRequestHandler):
                 self.state.ends.wait()
                 self.close_connection = True
             case Garble():
-                self._bytes(200, b"<html>not what you think", "application/json")
+                self._bytes(200, b"<html>not JSON", "application/json")
             case BreakOff() | GarbleLate() | FailLate():
                 events = self.state.streamed(Say(turn.text), request)
                 begun, rest = events[: len(events) // 2], events[len(events) // 2 :]
                 self._stream(
-                    [*begun, *self._spoilt(turn, rest)], complete=not isinstance(turn, BreakOff)
+                    [*begun, *self._end_of(turn, rest)], complete=not isinstance(turn, BreakOff)
                 )
             case _ if request.get("stream"):
                 self._stream(self.state.streamed(turn, request), complete=True)
             case _:
                 self._json(200, self.state.whole(turn, request))
 
-    def _spoilt(self, turn: Turn, rest: Sequence[str]) -> list[str]:
-        """What comes in place of the rest of an answer."""
+    def _end_of(self, turn: Turn, rest: Sequence[str]) -> list[str]:
+        """Return the events that replace the rest of an answer."""
         match turn:
             case GarbleLate():
                 return [rest[0].rstrip()[:-3] + "\n\n"]
@@ -202,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
     def _stream(self, events: Sequence[str], *, complete: bool) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
-        # A length that is never reached: whoever hangs up early is found out.
+        # Chunked, so that a client notices a stream that is cut off.
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in events:
@@ -217,8 +209,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def no_message(turn: Turn) -> AssertionError:
-    """What is raised when a turn is none that a model says."""
-    return AssertionError(f"{turn} is no message")
+    """Return the error for a turn that is not a message of a model."""
+    return AssertionError(f"{turn} is not a message")
 
 
 @contextmanager
@@ -228,7 +220,7 @@ def serving(state: AnyServer) -> Iterator[AnyServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     state.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield state

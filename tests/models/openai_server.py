@@ -1,4 +1,4 @@
-"""Scripted models that speak the OpenAI chat API."""
+"""Scripted models with the OpenAI chat API."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wopr.protocol.documents import Json, JsonObject
 
 
 class OpenAiServer(ModelServer):
-    """A server of somebody's own, compatible with OpenAI's."""
+    """A custom server compatible with OpenAI's."""
 
     provider = "local"
     base = "/v1"
     family = "model"
     key_header = "Authorization"
 
-    def asked_of(self, path: str, body: bytes) -> JsonObject | None:
+    def model_request(self, path: str, body: bytes) -> JsonObject | None:
         asked: JsonObject | None = None
         if path.endswith("/chat/completions"):
             asked = json.loads(body)
@@ -87,7 +87,7 @@ def _chunks(turn: Turn, request: JsonObject) -> list[JsonObject]:
 
 
 def _message(turn: Turn) -> tuple[JsonObject, str, tuple[int, int]]:
-    """A turn as a message, with why it ended and how many tokens it took."""
+    """Return a turn as a message, with its stop reason and its tokens."""
     message: JsonObject = {"role": "assistant", "content": None}
     match turn:
         case Say():

@@ -5,24 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.hosts import FragileHost
-from tests.models.asking import OUTCOMES, asks, error_of, payloads, started
 from tests.models.conftest import NewHost, variables
+from tests.models.model_runs import OUTCOMES, error_of, model_node, payloads, started
 from tests.models.model_server import ModelServer
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import CallTools, Fail, Say
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, from_variable, variable
-from tests.wire.host import WOPR, environment
+from tests.support.client import Wire
+from tests.support.definitions import fresh, from_variable, variable
+from tests.support.fragile_host import FragileHost
+from tests.support.host import WOPR, environment
 from wopr.protocol.documents import JsonObject
 
-# No known shape of a key, so that only its registration can keep it out of everything.
+# Not a known form of a key, so that only its registration masks it.
 CANARY = "canary.of.acme.which.nobody.may.read"
 OTHER = "canary.of.globex.which.nobody.may.read"
 
 
 def keep(host: FragileHost, name: str, value: str, *options: str) -> None:
-    """Keep a credential with the command that operators use."""
+    """Store a credential with the operators' command."""
     done = subprocess.run(
         [WOPR, "secrets", "set", name, *options],
         env=environment(host.data_dir, {}),
@@ -36,7 +36,7 @@ def keep(host: FragileHost, name: str, value: str, *options: str) -> None:
 
 
 def ran_with(wire: Wire, model: str, ref: str, **config: object) -> list[JsonObject]:
-    run_id = started(wire, [asks("chat", model, dict(config), credentialsRef=ref)])
+    run_id = started(wire, [model_node("chat", model, dict(config), credentialsRef=ref)])
     return wire.events_until(run_id, *OUTCOMES)
 
 
@@ -70,7 +70,7 @@ def test_a_key_is_found_in_the_environment_or_in_a_file(
     assert server.authorizations[model] == [f"Bearer {CANARY}"]
 
 
-def test_no_tenant_reaches_another_s_credential(
+def test_no_tenant_can_use_another_s_credential(
     new_host: NewHost, server: OpenAiServer, tmp_path: Path
 ) -> None:
     (tmp_path / "secrets" / "globex").mkdir(parents=True)
@@ -82,10 +82,10 @@ def test_no_tenant_reaches_another_s_credential(
     for ref in refs:
         model = server.script([Say("Never.")])
         assert error_of(ran_with(host.wire, model, ref)) == "credential_not_found"
-        assert server.asked(model) == 0
+        assert server.request_count(model) == 0
 
 
-def test_a_credential_goes_only_to_whom_it_is_for(new_host: NewHost, server: OpenAiServer) -> None:
+def test_a_credential_is_sent_only_to_its_audience(new_host: NewHost, server: OpenAiServer) -> None:
     host = new_host()
     keep(host, "narrow", CANARY, "--tenant", "acme", "--for", "openai")
     model = server.script([Say("Never.")])
@@ -93,7 +93,7 @@ def test_a_credential_goes_only_to_whom_it_is_for(new_host: NewHost, server: Ope
     log = ran_with(host.wire, model, "narrow")
 
     assert error_of(log) == "credential_forbidden"
-    assert server.asked(model) == 0
+    assert server.request_count(model) == 0
 
 
 def _tool(server: OpenAiServer, ref: str) -> JsonObject:
@@ -107,7 +107,7 @@ def _tool(server: OpenAiServer, ref: str) -> JsonObject:
     }
 
 
-def test_a_workflow_cannot_carry_a_credential_off_to_a_host_of_its_choice(
+def test_a_workflow_cannot_send_a_credential_to_another_host(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host(WOPR_SECRET_acme__loose=CANARY)
@@ -116,7 +116,7 @@ def test_a_workflow_cannot_carry_a_credential_off_to_a_host_of_its_choice(
         tool = _tool(server, ref)
         model = server.script([CallTools((("call", {}),)), Say("No.")])
 
-        run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
+        run_id = started(host.wire, [model_node("agent", model, {"httpTools": [tool]})])
 
         log = host.wire.events_until(run_id, *OUTCOMES)
         [returned] = payloads(log, "agent.toolReturned")
@@ -124,7 +124,7 @@ def test_a_workflow_cannot_carry_a_credential_off_to_a_host_of_its_choice(
     assert CANARY not in str(server.service.requests)
 
 
-def test_an_http_tool_sends_a_credential_to_the_host_that_it_is_for(
+def test_an_http_tool_sends_a_credential_to_its_audience(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -132,7 +132,7 @@ def test_an_http_tool_sends_a_credential_to_the_host_that_it_is_for(
     tool = _tool(server, "service")
     model = server.script([CallTools((("call", {}),)), Say("Fine.")])
 
-    run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
+    run_id = started(host.wire, [model_node("agent", model, {"httpTools": [tool]})])
     host.wire.finished(run_id)
 
     path = tool["url"].removeprefix(server.url)
@@ -146,27 +146,27 @@ def test_tenants_that_must_bring_keys_cannot_use_the_operator_s(
     host = new_host(WOPR_REQUIRE_OWN_KEYS="1", LOCAL_API_KEY=OTHER)
     model = server.script([Say("Never.")])
 
-    run_id = started(host.wire, [asks("chat", model)])
+    run_id = started(host.wire, [model_node("chat", model)])
 
     log = host.wire.events_until(run_id, *OUTCOMES)
     assert error_of(log) == "provider_policy_denied"
-    assert server.asked(model) == 0
+    assert server.request_count(model) == 0
 
 
-def test_only_the_models_that_the_operator_allows_are_asked(
+def test_only_the_models_that_the_operator_allows_are_called(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host(WOPR_MODELS_ALLOWED="local:gpt-*")
     model = server.script([Say("Never.")])
 
-    run_id = started(host.wire, [asks("chat", model)])
+    run_id = started(host.wire, [model_node("chat", model)])
 
     log = host.wire.events_until(run_id, *OUTCOMES)
     assert error_of(log) == "provider_policy_denied"
-    assert server.asked(model) == 0
+    assert server.request_count(model) == 0
 
 
-def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
+def test_a_credential_s_value_appears_only_in_the_request_that_uses_it(
     new_host: NewHost, server: OpenAiServer, any_server: ModelServer
 ) -> None:
     provider = any_server.provider
@@ -176,16 +176,19 @@ def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
     tool = _tool(server, "mine")
     server.service.answers[tool["url"].removeprefix(server.url)] = (200, f"you sent {CANARY}")
     leak = f"keys: {CANARY} {OTHER}"
-    # Everybody who sees the keys repeats them: the provider's errors, the model, the tool.
+    # Everything that receives the keys repeats them: the provider's errors, the model, the tool.
     turns = [
         Fail(500, message=leak),
         CallTools((("call", {"note": CANARY}),), text=leak),
         Say(leak, pieces=(leak[:20], leak[20:33], leak[33:]), reasoning=leak),
     ]
     model = any_server.script(turns)
-    agent = asks("agent", model, {"httpTools": [tool]}, provider, credentialsRef="mine")
+    agent = model_node("agent", model, {"httpTools": [tool]}, provider, credentialsRef="mine")
     plain = any_server.script([Say(leak), Fail(400, message=leak)])
-    nodes = [agent, *(asks("chat", plain, {}, provider, id=name) for name in ("second", "third"))]
+    nodes = [
+        agent,
+        *(model_node("chat", plain, {}, provider, id=name) for name in ("second", "third")),
+    ]
     wire = host.wire
 
     run_id = started(wire, nodes)
@@ -208,7 +211,7 @@ def test_a_credential_s_value_is_nowhere_but_in_the_request_that_uses_it(
 
 
 def _surfaces(run_id: str, fork: str) -> list[str]:
-    """Everywhere that a reader could find what a run did."""
+    """Return everything where a reader could find the results of a run."""
     return [
         *(f"/v1/runs/{each}" for each in (run_id, fork)),
         *(f"/v1/runs/{each}/events/poll" for each in (run_id, fork)),
@@ -221,7 +224,7 @@ def _surfaces(run_id: str, fork: str) -> list[str]:
     ]
 
 
-def test_the_use_of_a_credential_is_on_the_audit_log_by_its_name(
+def test_each_use_of_a_credential_is_audited_by_name(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -235,7 +238,7 @@ def test_the_use_of_a_credential_is_on_the_audit_log_by_its_name(
     assert "secret.use" in entries
 
 
-def test_what_a_run_hides_stays_hidden_when_a_model_repeats_it(
+def test_values_hidden_in_a_run_stay_hidden_when_a_model_repeats_them(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -244,8 +247,8 @@ def test_what_a_run_hides_stays_hidden_when_a_model_repeats_it(
     first, second = server.script([turn]), server.script([Say("Good.")])
     said = {"type": "expression", "expression": "nodes.first.text"}
     nodes = [
-        asks("chat", first, id="first", inputs={"note": from_variable("note")}),
-        asks("chat", second, id="second", inputs={"said": said}),
+        model_node("chat", first, id="first", inputs={"note": from_variable("note")}),
+        model_node("chat", second, id="second", inputs={"said": said}),
     ]
 
     run_id = started(

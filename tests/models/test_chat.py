@@ -2,43 +2,44 @@ from __future__ import annotations
 
 import pytest
 
-from tests.models.asking import (
+from tests.models.conftest import Servers
+from tests.models.model_runs import (
     OUTCOMES,
-    asks,
     error_of,
-    only,
+    model_node,
+    only_payload,
     outputs_of,
     payloads,
-    ran,
+    run_node,
     started,
     types,
 )
-from tests.models.conftest import Servers
 from tests.models.model_server import ModelServer
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import BreakOff, Fail, FailLate, Garble, GarbleLate, Hang, Refuse, Say, Turn
-from tests.wire.client import Wire
-from tests.wire.definitions import workflow
+from tests.support.client import Wire
+from tests.support.definitions import workflow
+from tests.support.eventually import eventually
 
-# The shape of a key that nobody registered, cut where a stream cuts it.
+# The form of an unregistered key, cut where a stream cuts it.
 CANARY = ("The key is AKIA", "IOSFODNN", "7EXAMPLE, keep it.")
 
 
 def test_a_chat_streams_its_text_and_returns_it(acme: Wire, any_server: ModelServer) -> None:
     turn = Say("Hello there.", pieces=("Hel", "lo ", "there."), reasoning="They greet me.")
 
-    _, log = ran(acme, any_server, [turn])
+    _, log = run_node(acme, any_server, [turn])
 
     assert outputs_of(log)["text"] == "Hello there."
     assert "".join(chunk["chunk"] for chunk in payloads(log, "output.chunk")) == "Hello there."
     assert [chunk["isLast"] for chunk in payloads(log, "output.chunk")][-1] is True
-    assert only(log, "agent.reasoned")["reasoning"] == "They greet me."
+    assert only_payload(log, "agent.reasoned")["reasoning"] == "They greet me."
 
 
-def test_reasoning_is_told_in_pieces_before_it_is_told_whole(
+def test_reasoning_is_streamed_in_pieces_before_it_is_complete(
     acme: Wire, any_server: ModelServer
 ) -> None:
-    _, log = ran(acme, any_server, [Say("Yes.", reasoning="I think so.")])
+    _, log = run_node(acme, any_server, [Say("Yes.", reasoning="I think so.")])
 
     deltas = payloads(log, "agent.reasoning.delta")
     assert "".join(delta["delta"] for delta in deltas) == "I think so."
@@ -46,63 +47,67 @@ def test_reasoning_is_told_in_pieces_before_it_is_told_whole(
     assert types(log).index("agent.reasoning.delta") < types(log).index("agent.reasoned")
 
 
-def test_every_answer_leaves_one_usage_event_before_its_node_ends(
+def test_every_answer_has_one_usage_event_before_its_node_ends(
     acme: Wire, any_server: ModelServer
 ) -> None:
-    model, log = ran(acme, any_server, [Say("Hello.", tokens=(12, 3))])
+    model, log = run_node(acme, any_server, [Say("Hello.", tokens=(12, 3))])
 
-    usage = only(log, "provider.usage")
+    usage = only_payload(log, "provider.usage")
     assert (usage["provider"], usage["model"]) == (any_server.provider, model)
     assert (usage["inputTokens"], usage["outputTokens"], usage["totalTokens"]) == (12, 3, 15)
     assert types(log).index("provider.usage") < types(log).index("node.completed")
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])
-def test_the_price_of_an_answer_is_told_where_it_is_known(
+def test_the_price_of_an_answer_is_reported_where_it_is_known(
     acme: Wire, servers: Servers, provider: str
 ) -> None:
-    _, log = ran(acme, servers[provider], [Say("Hello.", tokens=(1000, 10))])
+    _, log = run_node(acme, servers[provider], [Say("Hello.", tokens=(1000, 10))])
 
-    price = only(log, "provider.usage")["costEstimateUsd"]
+    price = only_payload(log, "provider.usage")["costEstimateUsd"]
     assert 0 < price < 1
 
 
-def test_a_chat_without_streaming_says_it_all_at_once(acme: Wire, any_server: ModelServer) -> None:
+def test_a_host_without_streaming_sends_the_text_at_once(
+    acme: Wire, any_server: ModelServer
+) -> None:
     # Few enough that Anthropic's client does not stream by itself.
     config = {"stream": False, "maxOutputTokens": 99}
 
-    model, log = ran(acme, any_server, [Say("Hello.")], config=config)
+    model, log = run_node(acme, any_server, [Say("Hello.")], config=config)
 
-    assert only(log, "output.chunk")["chunk"] == "Hello."
+    assert only_payload(log, "output.chunk")["chunk"] == "Hello."
     assert not any_server.requests[model][0].get("stream")
 
 
-def test_a_secret_that_is_cut_into_pieces_reaches_no_reader(
+def test_a_secret_split_across_pieces_reaches_no_reader(
     acme: Wire, any_server: ModelServer
 ) -> None:
-    _, log = ran(acme, any_server, [Say("".join(CANARY), pieces=CANARY, reasoning="".join(CANARY))])
+    _, log = run_node(
+        acme, any_server, [Say("".join(CANARY), pieces=CANARY, reasoning="".join(CANARY))]
+    )
 
     assert "IOSFODNN" not in str(log)
     assert "REDACTED" in outputs_of(log)["text"]
 
 
-def test_a_refusal_fails_the_node_and_its_words_stay_out_of_the_error(
+def test_a_refusal_fails_the_node_and_its_text_is_not_in_the_error(
     acme: Wire, any_server: ModelServer
 ) -> None:
-    model, log = ran(acme, any_server, [Refuse("I will not.")])
+    model, log = run_node(acme, any_server, [Refuse("I will not.")])
 
-    refusal = only(log, "envelope.refusal")
+    refusal = only_payload(log, "envelope.refusal")
     assert refusal["provider"] == any_server.provider
-    assert refusal.get("refusalText") == ("I will not." if any_server.tells_why else None)
+    assert refusal.get("refusalText") == ("I will not." if any_server.explains_refusals else None)
     assert error_of(log) == "envelope_refused_by_provider"
     assert "I will not" not in str(payloads(log, "run.failed"))
-    assert any_server.asked(model) == 1
+    assert any_server.request_count(model) == 1
 
 
-def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, any_server: ModelServer) -> None:
-    _, log = ran(acme, any_server, [Say("Half a sen", finish="length")])
+def test_a_truncated_answer_is_reported_as_such(acme: Wire, any_server: ModelServer) -> None:
+    _, log = run_node(acme, any_server, [Say("Half a sen", finish="length")])
 
-    cut = only(log, "envelope.truncated")
+    cut = only_payload(log, "envelope.truncated")
     assert (cut["stopReason"], cut["partialPayloadAvailable"]) == ("length", True)
     assert outputs_of(log)["finishReason"] == "length"
 
@@ -120,53 +125,51 @@ def test_an_answer_that_was_cut_off_is_told_as_such(acme: Wire, any_server: Mode
     ],
     ids=["429", "500", "503", "garbled", "garbled-late", "failed-late", "broken-off"],
 )
-def test_a_provider_that_fails_once_is_asked_again(
+def test_a_provider_that_fails_once_gets_a_second_request(
     acme: Wire, any_server: ModelServer, fault: Turn
 ) -> None:
-    model, log = ran(acme, any_server, [fault, Say("Hello.")])
+    model, log = run_node(acme, any_server, [fault, Say("Hello.")])
 
     assert outputs_of(log)["text"] == "Hello."
-    assert any_server.asked(model) == 2
+    assert any_server.request_count(model) == 2
     assert len(payloads(log, "provider.usage")) == 1
 
 
-def test_a_provider_says_how_long_to_stay_away(acme: Wire, any_server: ModelServer) -> None:
-    _, log = ran(acme, any_server, [Fail(429, retry_after="1"), Say("Hello.")])
+def test_a_provider_s_retry_after_is_respected(acme: Wire, any_server: ModelServer) -> None:
+    _, log = run_node(acme, any_server, [Fail(429, retry_after="1"), Say("Hello.")])
 
     [line] = [p for p in payloads(log, "log.appended") if p["level"] == "warn"]
-    assert line["message"].endswith("asking again in 1 s")
+    assert line["message"].endswith("next attempt in 1 s")
 
 
-def test_a_provider_that_wants_us_away_for_long_fails_the_node(
-    acme: Wire, any_server: ModelServer
-) -> None:
-    model, log = ran(acme, any_server, [Fail(429, retry_after="3600")])
+def test_a_long_retry_after_fails_the_node(acme: Wire, any_server: ModelServer) -> None:
+    model, log = run_node(acme, any_server, [Fail(429, retry_after="3600")])
 
     assert error_of(log) == "model_unavailable"
-    assert any_server.asked(model) == 1
+    assert any_server.request_count(model) == 1
 
 
 def test_a_provider_that_keeps_failing_fails_the_node(acme: Wire, any_server: ModelServer) -> None:
-    model, log = ran(acme, any_server, [Fail(500), Fail(500)], config={"maxRetries": 1})
+    model, log = run_node(acme, any_server, [Fail(500), Fail(500)], config={"maxRetries": 1})
 
     assert error_of(log) == "model_unavailable"
-    assert any_server.asked(model) == 2
+    assert any_server.request_count(model) == 2
 
 
-def test_a_provider_that_never_answers_is_given_up(acme: Wire, any_server: ModelServer) -> None:
+def test_a_provider_that_never_answers_times_out(acme: Wire, any_server: ModelServer) -> None:
     config = {"timeoutMs": 1000, "maxRetries": 1}
 
-    model, log = ran(acme, any_server, [Hang(), Hang()], config=config)
+    model, log = run_node(acme, any_server, [Hang(), Hang()], config=config)
 
     assert error_of(log) == "model_timeout"
-    any_server.until(lambda: any_server.asked(model) == 2)
+    eventually(lambda: any_server.request_count(model) == 2)
 
 
-def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, any_server: ModelServer) -> None:
-    model, log = ran(acme, any_server, [Fail(400, message="you said: Do your task.")])
+def test_a_rejected_request_is_not_repeated(acme: Wire, any_server: ModelServer) -> None:
+    model, log = run_node(acme, any_server, [Fail(400, message="you said: Do your task.")])
 
     assert error_of(log) == "model_rejected"
-    assert any_server.asked(model) == 1
+    assert any_server.request_count(model) == 1
     assert "you said" not in str(log)
 
 
@@ -177,19 +180,19 @@ def test_a_request_that_is_rejected_is_not_made_again(acme: Wire, any_server: Mo
         (404, "there is no such model"),
     ],
 )
-def test_a_rejection_says_what_it_mostly_means_without_the_provider_s_words(
+def test_a_rejection_explains_the_likely_cause_without_the_provider_s_text(
     acme: Wire, any_server: ModelServer, status: int, told: str
 ) -> None:
-    model, log = ran(acme, any_server, [Fail(status, message="you said: Do your task.")])
+    model, log = run_node(acme, any_server, [Fail(status, message="you said: Do your task.")])
 
-    message = only(log, "run.failed")["error"]["message"]
+    message = only_payload(log, "run.failed")["error"]["message"]
     assert told.format(provider=any_server.provider.upper()) in message
     assert model in message
     assert "you said" not in str(log)
 
 
-def test_a_provider_that_nobody_configured_is_refused(acme: Wire, server: OpenAiServer) -> None:
-    question = asks("chat", "gpt-4o", provider="elsewhere")
+def test_an_unconfigured_provider_is_refused(acme: Wire, server: OpenAiServer) -> None:
+    question = model_node("chat", "gpt-4o", provider="elsewhere")
 
     response = acme.post("/v1/workflows", workflow([question]))
 
@@ -198,25 +201,23 @@ def test_a_provider_that_nobody_configured_is_refused(acme: Wire, server: OpenAi
     assert "there is no model provider 'elsewhere'" in response.json()["message"]
 
 
-def test_a_run_s_option_may_not_name_a_provider_that_nobody_configured(
+def test_a_run_s_option_cannot_name_an_unconfigured_provider(
     acme: Wire, server: OpenAiServer
 ) -> None:
     model = server.script([])
     options = {"configurable": {"model": "elsewhere:gpt-4o"}}
 
-    log = acme.events_until(started(acme, [asks("chat", model)], **options), *OUTCOMES)
+    log = acme.events_until(started(acme, [model_node("chat", model)], **options), *OUTCOMES)
 
     assert error_of(log) == "provider_policy_denied"
-    assert only(log, "run.failed")["error"]["details"]["reason"] == "provider_disabled"
+    assert only_payload(log, "run.failed")["error"]["details"]["reason"] == "provider_disabled"
 
 
-def test_a_host_without_its_own_key_says_that_one_is_needed(
-    acme: Wire, server: OpenAiServer
-) -> None:
-    _, log = ran(acme, server, [], config={"model": "openai:gpt-4o"})
+def test_a_host_without_its_key_says_that_one_is_needed(acme: Wire, server: OpenAiServer) -> None:
+    _, log = run_node(acme, server, [], config={"model": "openai:gpt-4o"})
 
     assert error_of(log) == "credential_required"
-    assert "set OPENAI_API_KEY, or name" in only(log, "run.failed")["error"]["message"]
+    assert "Set OPENAI_API_KEY, or name" in only_payload(log, "run.failed")["error"]["message"]
 
 
 def test_the_options_of_a_run_choose_another_model(acme: Wire, server: OpenAiServer) -> None:
@@ -224,20 +225,20 @@ def test_the_options_of_a_run_choose_another_model(acme: Wire, server: OpenAiSer
     own = server.script([])
     options = {"model": other, "temperature": 0.5, "maxTokens": 99}
 
-    run_id = started(acme, [asks("chat", own)], configurable=options)
+    run_id = started(acme, [model_node("chat", own)], configurable=options)
     acme.events_until(run_id, *OUTCOMES)
 
     request = server.requests[other][0]
     assert (request["temperature"], request["max_completion_tokens"]) == (0.5, 99)
-    assert server.asked(own) == 0
+    assert server.request_count(own) == 0
 
 
-def test_sensitive_outputs_are_neither_streamed_nor_kept_in_the_open(
+def test_sensitive_outputs_are_neither_streamed_nor_stored_in_plain_text(
     acme: Wire, server: OpenAiServer
 ) -> None:
     turn = Say("a very private sentence", reasoning="a very private thought")
 
-    _, log = ran(acme, server, [turn], outputSensitivity={"text": True})
+    _, log = run_node(acme, server, [turn], outputSensitivity={"text": True})
 
     assert "very private" not in str(log)
     assert types(log)[-1] == "run.completed"

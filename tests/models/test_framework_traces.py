@@ -14,25 +14,25 @@ from pydantic_ai.capabilities import Instrumentation
 from pydantic_ai.models.instrumented import InstrumentationSettings
 from pydantic_ai.models.test import TestModel
 
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.fleet import eventually
-from tests.wire.host import ACME, INGEST, served
-from tests.wire.otlp import PATH, PATIENT, of, told
-from tests.wire.surfaces import leaks
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.host import ACME, INGEST, served
+from tests.support.otlp import PATH, PATIENT, fleet_lines, of
+from tests.support.stored_files import stored
+from tests.support.surfaces import leaks
 
 pytestmark = pytest.mark.anyio
 
 PROMPT = "a-prompt-that-stays-where-it-is"
 
 
-async def test_an_agent_of_pydantic_ai_is_seen_without_its_words(tmp_path: Path) -> None:
+async def test_an_agent_of_pydantic_ai_is_traced_without_its_text(tmp_path: Path) -> None:
     with served(tmp_path / "host", **PATIENT) as host, Wire(host.url, ACME) as wire:
         exporter = OTLPSpanExporter(
             f"{host.url}{PATH}", headers={"Authorization": f"Bearer {INGEST}"}, timeout=60
         )
         provider = TracerProvider()
-        # Each span is an export of its own, the children before their agent.
+        # Each span is a separate export, the children before their agent.
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         traced = Instrumentation(settings=InstrumentationSettings(tracer_provider=provider))
         agent = Agent(TestModel(), name="tester", capabilities=[traced])
@@ -43,7 +43,7 @@ async def test_an_agent_of_pydantic_ai_is_seen_without_its_words(tmp_path: Path)
 
         eventually(lambda: bool(wire.document("/api/runs")["runs"]))
         [run] = wire.document("/api/runs")["runs"]
-        lines = told(wire, run["run_id"])
+        lines = fleet_lines(wire, run["run_id"])
         [start], [call] = of(lines, "agent_run_start"), of(lines, "tool_invocation")
         [end] = of(lines, "agent_run_end")
         assert (start["agent_id"], start["model"]) == ("tester", "test")

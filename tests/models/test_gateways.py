@@ -1,11 +1,11 @@
-"""A hosted provider at an address of the operator's: its own API, its own prices."""
+"""A hosted provider at an operator's address, with its own API and prices."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.models.asking import OUTCOMES, asks, only, started
 from tests.models.conftest import NewHost, Servers
+from tests.models.model_runs import OUTCOMES, model_node, only_payload, started
 from tests.models.turns import Say
 
 KEY = "key.of.the.operator.for.a.gateway"
@@ -21,7 +21,7 @@ NOWHERE = "http://127.0.0.1:1"
     ],
     ids=["openai", "anthropic", "google"],
 )
-def test_a_hosted_provider_is_asked_where_the_operator_says(
+def test_a_hosted_provider_is_called_at_the_operator_s_address(
     new_host: NewHost, servers: Servers, provider: str, speaks_as: str, model: str
 ) -> None:
     gateway = servers[speaks_as]
@@ -33,11 +33,11 @@ def test_a_hosted_provider_is_asked_where_the_operator_says(
         GOOGLE_GEMINI_BASE_URL=NOWHERE,
         **{f"{provider.upper()}_API_KEY": KEY},
     )
-    question = asks("chat", model, {"requires": ["function-calling"]}, provider)
+    question = model_node("chat", model, {"requires": ["function-calling"]}, provider)
 
     log = host.wire.events_until(started(host.wire, [question]), *OUTCOMES)
 
-    usage = only(log, "provider.usage")
+    usage = only_payload(log, "provider.usage")
     assert (usage["provider"], usage["model"]) == (provider, model)
     assert usage["costEstimateUsd"] > 0
     assert gateway.keys(model) == [KEY]

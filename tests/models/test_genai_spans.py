@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, to_iso
 from wopr.protocol.events import RunEvent
-from wopr.protocol.times import to_iso
-from wopr.runtime.genai_spans import SpanDraft, SpanLog
+from wopr.services.telemetry.genai_spans import RunSpans, SpanDraft
 
 NOON = 1_800_000_000_000
 USAGE: JsonObject = {"provider": "google", "model": "m-1", "inputTokens": 3, "outputTokens": 4}
@@ -15,15 +14,15 @@ CALL: JsonObject = {"agentId": "lead", "toolName": "search", "callId": "c-1"}
 
 
 class Log:
-    """A log of one node; each event comes a second after the one before."""
+    """A log of one node; each event is a second after the previous one."""
 
     def __init__(self) -> None:
-        self.read = SpanLog()
+        self.read = RunSpans()
         self._places = count()
 
     def add(self, event_type: str, node_id: str = "a", **payload: Json) -> Log:
         place = next(self._places)
-        self.read.feed(
+        self.read.add(
             RunEvent(
                 event_id=f"e-{place}",
                 run_id="run-1",
@@ -47,7 +46,7 @@ def seconds(span: SpanDraft) -> tuple[int, int]:
     return (span.start - NOON) // 1000, (span.end - NOON) // 1000
 
 
-def test_a_request_lasts_from_the_step_before_it() -> None:
+def test_a_request_span_starts_at_the_previous_step() -> None:
     log = Log().begin().add("output.chunk", chunk="x").add("provider.usage", **USAGE)
     log.add("agent.toolCalled", **CALL).add("agent.toolReturned", **CALL)
 
@@ -67,13 +66,13 @@ def test_a_request_lasts_from_the_step_before_it() -> None:
     assert agent.attributes["gen_ai.usage.output_tokens"] == 8
 
 
-def test_a_request_without_an_agent_hangs_on_its_node() -> None:
+def test_a_request_without_an_agent_is_a_child_of_its_node() -> None:
     [chat] = Log().add("node.started").add("provider.usage", **USAGE).end()
 
     assert (chat.name, chat.node_id) == ("chat m-1", "a")
 
 
-def test_a_call_that_never_returned_says_so_and_the_agent_what_stopped_it() -> None:
+def test_an_unreturned_tool_is_marked_and_the_agent_has_the_error_that_stopped_it() -> None:
     [agent] = Log().begin().add("agent.toolCalled", **CALL).end("cancelled")
 
     [tool] = agent.children
@@ -89,7 +88,7 @@ def test_an_agent_s_error_is_its_node_s_code() -> None:
     assert "hidden" not in str(agent)
 
 
-def test_every_attempt_is_an_invocation_of_its_own() -> None:
+def test_every_attempt_is_a_separate_invocation() -> None:
     log = Log().begin().add("node.failed", error={"code": "x"}).begin().add("node.completed")
 
     first, second = log.end()
@@ -97,7 +96,7 @@ def test_every_attempt_is_an_invocation_of_its_own() -> None:
     assert (first.attributes.get("error.type"), second.attributes.get("error.type")) == ("x", None)
 
 
-def test_who_is_handed_over_to_is_invoked_when_it_acts() -> None:
+def test_a_hand_off_target_is_invoked_when_it_acts() -> None:
     log = Log().begin().add("agent.handoff", fromAgentId="lead", toAgentId="helper")
 
     lead, helper = log.add("agent.reasoned", agentId="helper").end()
@@ -106,7 +105,7 @@ def test_who_is_handed_over_to_is_invoked_when_it_acts() -> None:
     assert seconds(helper)[0] == 2
 
 
-def test_an_invocation_says_what_it_was_resolved_to_and_how_it_went() -> None:
+def test_an_invocation_names_its_resolved_agent_and_outcome() -> None:
     log = Log().begin()
     resolved = {"resolvedModel": "m-1", "resolvedProvider": "openai", "resolvedAgentVersion": "2"}
     log.add("agent.invocation.started", agentId="lead", invocationId="i", **resolved)
@@ -118,7 +117,7 @@ def test_an_invocation_says_what_it_was_resolved_to_and_how_it_went() -> None:
     assert agent.attributes["error.type"] == "refused"
 
 
-def test_an_answer_that_was_cut_off_or_refused_says_so() -> None:
+def test_a_truncated_or_refused_answer_is_marked() -> None:
     log = Log().begin().add("provider.usage", **USAGE).add("envelope.truncated")
 
     [agent] = log.add("provider.usage", **USAGE).add("envelope.refusal").end()
@@ -127,13 +126,13 @@ def test_an_answer_that_was_cut_off_or_refused_says_so() -> None:
     assert reasons == [["length"], ["content_filter"]]
 
 
-def test_verdicts_and_scores_are_evaluations_without_words() -> None:
+def test_annotations_and_scores_are_evaluations_without_text() -> None:
     log = Log().begin().add("agent.verified", agentId="lead", target="e-0", verdict="pass")
 
     [agent] = log.add("eval.scored", taskId="t", passed=False, score=0.5, note="hidden").end()
 
-    [(_, verdict)] = agent.verdicts
-    [(_, score)] = log.read.verdicts
+    [(_, verdict)] = agent.evaluations
+    [(_, score)] = log.read.evaluations
     assert verdict["gen_ai.evaluation.score.label"] == "pass"
     assert score == {
         "gen_ai.evaluation.name": "t",
@@ -142,5 +141,5 @@ def test_verdicts_and_scores_are_evaluations_without_words() -> None:
     }
 
 
-def test_the_host_itself_is_no_agent() -> None:
+def test_the_host_itself_is_not_an_agent() -> None:
     assert Log().begin("core.system").end() == []

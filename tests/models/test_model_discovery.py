@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tests.models.conftest import NewHost
-from tests.wire.client import Wire
+from tests.support.client import Wire
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.emitters import look_up
 
@@ -20,7 +20,7 @@ def discovered(wire: Wire) -> JsonObject:
     return wire.document("/.well-known/openwop")
 
 
-def test_a_host_with_models_says_what_they_make_true(acme: Wire) -> None:
+def test_a_host_with_models_advertises_the_matching_capabilities(acme: Wire) -> None:
     document = discovered(acme)
 
     assert document["aiProviders"]["supported"] == ["anthropic", "google", "local"]
@@ -30,7 +30,7 @@ def test_a_host_with_models_says_what_they_make_true(acme: Wire) -> None:
     assert all(look_up(document, path) is not None for path in ONLY_WITH_MODELS)
 
 
-def test_a_host_without_models_says_nothing_of_them(new_host: NewHost) -> None:
+def test_a_host_without_models_advertises_none(new_host: NewHost) -> None:
     host = new_host(WOPR_MODEL_SERVERS="")
 
     document = discovered(host.wire)
@@ -38,7 +38,7 @@ def test_a_host_without_models_says_nothing_of_them(new_host: NewHost) -> None:
     assert [path for path in ONLY_WITH_MODELS if look_up(document, path) is not None] == []
 
 
-def test_the_address_of_a_model_server_is_told_to_nobody(acme: Wire) -> None:
+def test_the_address_of_a_model_server_is_never_shown(acme: Wire) -> None:
     document = discovered(acme)
 
     assert "http://127.0.0.1" not in str(document["aiProviders"])

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from tests.models.asking import asks, payloads, started
 from tests.models.conftest import NewHost
+from tests.models.model_runs import model_node, payloads, started
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import CallTools, Hang, Say
-from tests.wire.definitions import fresh
+from tests.support.definitions import fresh
+from tests.support.eventually import eventually
 from wopr.protocol.documents import JsonObject
 
 
-def test_after_a_kill_no_model_or_tool_call_that_was_done_is_done_again(
+def test_after_a_kill_no_completed_model_or_tool_call_is_repeated(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -22,8 +23,8 @@ def test_after_a_kill_no_model_or_tool_call_that_was_done_is_done_again(
     }
     turns = [CallTools((("note", {"n": 1}),)), CallTools((("note", {"n": 2}),)), Hang()]
     model = server.script([*turns, Say("Done.")])
-    run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
-    server.until(lambda: server.asked(model) == 3)
+    run_id = started(host.wire, [model_node("agent", model, {"httpTools": [tool]})])
+    eventually(lambda: server.request_count(model) == 3)
 
     host.kill()
     host.start()
@@ -33,8 +34,8 @@ def test_after_a_kill_no_model_or_tool_call_that_was_done_is_done_again(
     notes = [request for request in server.service.requests if request["path"] == path]
     assert [request["body"] for request in notes] == ['{"n":1}', '{"n":2}']
     assert len({request["headers"]["idempotency-key"] for request in notes}) == 2
-    # Two answers before the kill, the one that hung, and the last: none was asked for again.
-    assert server.asked(model) == 4
+    # Two answers before the kill, the hanging one, and the last: none was requested again.
+    assert server.request_count(model) == 4
     assert server.requests[model][3] == server.requests[model][2]
     assert len(payloads(log, "provider.usage")) == 3
     assert len(payloads(log, "agent.toolCalled")) == len(payloads(log, "agent.toolReturned")) == 2
@@ -42,7 +43,7 @@ def test_after_a_kill_no_model_or_tool_call_that_was_done_is_done_again(
     host.check()
 
 
-def test_a_kill_while_a_tool_works_repeats_that_tool_under_the_same_ids(
+def test_a_kill_during_a_tool_call_repeats_that_call_with_the_same_ids(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -51,12 +52,12 @@ def test_a_kill_while_a_tool_works_repeats_that_tool_under_the_same_ids(
         "name": "desk:slow",
         "description": "Wait.",
         "method": "POST",
-        # The scripted models double as a service that hangs, and then does not.
+        # The scripted models are also a service that hangs first, and then responds.
         "url": f"{server.url}/v1/chat/completions",
     }
     model = server.script([CallTools((("slow", {"model": slow}),)), Say("Done.")])
-    run_id = started(host.wire, [asks("agent", model, {"httpTools": [tool]})])
-    server.until(lambda: server.asked(slow) == 1)
+    run_id = started(host.wire, [model_node("agent", model, {"httpTools": [tool]})])
+    eventually(lambda: server.request_count(slow) == 1)
     host.kill()
     server.scripts[slow] = [Say("At last.")]
 
@@ -65,5 +66,5 @@ def test_a_kill_while_a_tool_works_repeats_that_tool_under_the_same_ids(
     assert host.wire.finished(run_id)["outputs"]["ask"]["text"] == "Done."
     log = host.wire.log(run_id)
     assert len(payloads(log, "agent.toolCalled")) == len(payloads(log, "agent.toolReturned")) == 1
-    assert server.asked(model) == 2
+    assert server.request_count(model) == 2
     host.check()

@@ -1,4 +1,4 @@
-"""Supervisors whose decisions a model takes."""
+"""Supervisors whose decisions are made by a model."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.models.asking import payloads
 from tests.models.conftest import NewHost
+from tests.models.model_runs import payloads
 from tests.models.model_server import ModelServer
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import Refuse, Say, Turn
-from tests.wire.agent_definitions import DISPATCH, LOOP, SUPERVISOR
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, from_variable, node, variable, workflow
+from tests.support.agent_definitions import DISPATCH, LOOP, SUPERVISOR
+from tests.support.client import Wire
+from tests.support.definitions import fresh, from_variable, node, variable, workflow
 from wopr.protocol.documents import Json, JsonObject
 
 PROMPT = "Answer the ticket."
@@ -34,7 +34,7 @@ DONE: JsonObject = {"kind": "terminate", "reason": "answered"}
 
 
 def worker(wire: Wire, **fields: Json) -> str:
-    """A worker that answers "Monday." in its variable `answer`."""
+    """Return a worker that answers "Monday." in its variable `answer`."""
     said = [variable("answer", defaultValue="Monday.")]
     return wire.register(workflow([node("work")], **({"variables": said} | fields)))
 
@@ -62,7 +62,7 @@ def run_of(
     body: JsonObject | None = None,
     **config: Json,
 ) -> tuple[str, str]:
-    """Start a supervised run: the name of its model and the run's id."""
+    """Start a supervised run; return the name of its model and the run's id."""
     model = server.script(turns)
     definition = supervised(f"{server.provider}:{model}", workers, **config)
     wire.register(definition)
@@ -72,7 +72,9 @@ def run_of(
 ENDS = ("run.completed", "run.failed")
 
 
-def test_a_model_decides_who_works_and_when_it_is_over(acme: Wire, any_server: ModelServer) -> None:
+def test_a_model_decides_which_worker_runs_and_when_the_run_ends(
+    acme: Wire, any_server: ModelServer
+) -> None:
     clerk = worker(acme)
     turns = [decides(starts(clerk), reasoning="A clerk knows."), decides(DONE)]
 
@@ -90,13 +92,13 @@ def test_a_model_decides_who_works_and_when_it_is_over(acme: Wire, any_server: M
     assert [p["outcome"] for p in payloads(log, "agent.invocation.completed")] == ["completed"] * 2
     assert acme.snapshot(run_id)["variables"]["reply"] == "Monday."
     assert acme.snapshot(run_id)["runOrchestrator"]["agentId"] == BOSS
-    # The decision is on the log before its effect.
+    # The decision is logged before its effect.
     types = [event["type"] for event in log]
     assert types.index("runOrchestrator.decided") < types.index("node.dispatched")
-    assert any_server.asked(model) == 2
+    assert any_server.request_count(model) == 2
 
 
-def test_the_model_is_told_its_workers_the_inputs_and_what_came_of_its_decisions(
+def test_the_model_receives_workers_inputs_and_results_of_its_decisions(
     acme: Wire, server: OpenAiServer
 ) -> None:
     clerk = worker(acme)
@@ -116,9 +118,7 @@ def test_the_model_is_told_its_workers_the_inputs_and_what_came_of_its_decisions
     assert '"turn":1' in again
 
 
-def test_an_answer_that_is_no_decision_is_asked_for_once_more(
-    acme: Wire, server: OpenAiServer
-) -> None:
+def test_an_invalid_decision_is_requested_once_more(acme: Wire, server: OpenAiServer) -> None:
     turns = [decides(starts("not-a-worker")), decides(DONE)]
 
     model, run_id = run_of(acme, server, turns, {worker(acme): "Works."})
@@ -126,7 +126,7 @@ def test_an_answer_that_is_no_decision_is_asked_for_once_more(
 
     assert log[-1]["type"] == "run.completed"
     assert len(payloads(log, "runOrchestrator.decided")) == 1
-    assert server.asked(model) == 2
+    assert server.request_count(model) == 2
 
 
 def test_a_model_that_never_decides_fails_the_supervisor(acme: Wire, server: OpenAiServer) -> None:
@@ -147,7 +147,7 @@ def test_a_refusal_fails_the_supervisor(acme: Wire, server: OpenAiServer) -> Non
     assert [p["outcome"] for p in payloads(log, "agent.invocation.completed")] == ["refused"]
 
 
-# How sure it is
+# Confidence
 
 
 def test_a_decision_below_the_threshold_is_held_and_asked_about_once(
@@ -168,13 +168,13 @@ def test_a_decision_below_the_threshold_is_held_and_asked_about_once(
     log = acme.events_until(run_id, *ENDS)
 
     decided = payloads(log, "runOrchestrator.decided")
-    # Ratified by a person: it carries no doubt that the floor would ask about again.
+    # Ratified by a person: it has no low confidence that the floor would ask about again.
     assert decided[0]["decision"] == starts(clerk)
     assert log[-1]["type"] == "run.completed"
-    assert server.asked(model) == 2
+    assert server.request_count(model) == 2
 
 
-def test_a_person_may_give_another_decision_or_reject_it(acme: Wire, server: OpenAiServer) -> None:
+def test_a_person_can_replace_or_reject_the_decision(acme: Wire, server: OpenAiServer) -> None:
     clerk = worker(acme)
     ended: list[JsonObject] = []
     for value in ({"decision": DONE}, {"rejected": True}):
@@ -205,7 +205,7 @@ def test_a_decision_between_the_threshold_and_the_floor_waits_at_the_floor(
 # Caps, budget and record
 
 
-def test_the_loop_s_cap_and_the_node_s_budget_hold(acme: Wire, server: OpenAiServer) -> None:
+def test_the_loop_s_cap_and_the_node_s_budget_apply(acme: Wire, server: OpenAiServer) -> None:
     clerk = worker(acme)
     capped: JsonObject = {"configurable": {"maxLoopIterations": 2}}
     turns = [decides(starts(clerk)) for _ in range(5)]
@@ -217,7 +217,9 @@ def test_the_loop_s_cap_and_the_node_s_budget_hold(acme: Wire, server: OpenAiSer
     assert codes == ["loop_limit_exceeded", "token_budget_exceeded"]
 
 
-def test_a_replay_repeats_the_decisions_and_asks_nobody(acme: Wire, server: OpenAiServer) -> None:
+def test_a_replay_repeats_the_decisions_without_a_model_call(
+    acme: Wire, server: OpenAiServer
+) -> None:
     clerk = worker(acme)
     turns = [decides(starts(clerk)), decides(DONE)]
     model, run_id = run_of(acme, server, turns, {clerk: "Works."})
@@ -230,10 +232,10 @@ def test_a_replay_repeats_the_decisions_and_asks_nobody(acme: Wire, server: Open
     assert payloads(log, "runOrchestrator.decided") == payloads(
         acme.log(run_id), "runOrchestrator.decided"
     )
-    assert server.asked(model) == 2
+    assert server.request_count(model) == 2
 
 
-def test_a_branch_from_right_after_a_models_decision_carries_it_out(
+def test_a_branch_from_right_after_a_model_s_decision_carries_it_out(
     acme: Wire, server: OpenAiServer
 ) -> None:
     clerk = worker(acme)
@@ -251,10 +253,10 @@ def test_a_branch_from_right_after_a_models_decision_carries_it_out(
     ]
     assert decisions == ["next-worker", "terminate"]
     assert len(payloads(log, "node.dispatched")) == 1
-    assert server.asked(model) == 3
+    assert server.request_count(model) == 3
 
 
-def test_a_supervisor_goes_on_after_a_restart_without_asking_twice(
+def test_a_supervisor_continues_after_a_restart_without_a_repeated_request(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -272,10 +274,10 @@ def test_a_supervisor_goes_on_after_a_restart_without_asking_twice(
     log = host.wire.events_until(run_id, *ENDS)
 
     assert log[-1]["type"] == "run.completed"
-    assert server.asked(model) == 2
+    assert server.request_count(model) == 2
 
 
-def test_a_supervisor_that_shares_a_context_knows_its_own_decisions(
+def test_a_supervisor_in_a_shared_context_knows_its_own_decisions(
     acme: Wire, server: OpenAiServer
 ) -> None:
     clerk = worker(acme)
@@ -288,7 +290,7 @@ def test_a_supervisor_that_shares_a_context_knows_its_own_decisions(
     assert clerk in server.requests[model][1]["messages"][2]["content"]
 
 
-def test_a_mock_provider_may_decide(acme: Wire) -> None:
+def test_a_mock_provider_can_decide(acme: Wire) -> None:
     answer = {"answer": DONE, "confidence": 1, "reasoning": "It is a test."}
     mock = {"id": "stream-text", "config": {"tokens": [json.dumps(answer)]}}
     definition = supervised("local:any", {worker(acme): "Works."})
@@ -299,7 +301,7 @@ def test_a_mock_provider_may_decide(acme: Wire) -> None:
     assert found["status"] == "completed"
 
 
-# What is refused at registration
+# Refusals at registration
 
 BAD: dict[str, tuple[JsonObject, str]] = {
     "nothing to decide by": ({}, ""),
@@ -323,7 +325,7 @@ BAD: dict[str, tuple[JsonObject, str]] = {
 
 
 @pytest.mark.parametrize(("config", "at"), BAD.values(), ids=BAD)
-def test_a_supervisor_that_cannot_decide_is_refused_at_its_place(
+def test_a_supervisor_that_cannot_decide_is_refused_with_its_place(
     acme: Wire, config: JsonObject, at: str
 ) -> None:
     response = acme.post("/v1/workflows", workflow([node("supervisor", SUPERVISOR, config=config)]))

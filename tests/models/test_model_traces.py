@@ -1,4 +1,4 @@
-"""What a model's agent does, as GenAI spans: requests, tools, tokens, and no secrets."""
+"""GenAI spans of a model's agent: requests, tools, tokens, and no secrets."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.models.asking import ran
 from tests.models.conftest import NewHost
+from tests.models.model_runs import run_node
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import CallTools, Say
-from tests.wire.collector import Collector, attributes
-from tests.wire.definitions import fresh
-from tests.wire.surfaces import CANARIES, leaks
+from tests.support.definitions import fresh
+from tests.support.otlp_collector import Collector, attributes
+from tests.support.surfaces import CANARIES, leaks
 from wopr.protocol.documents import JsonObject
 
 TOOL = "shop:orders"
@@ -45,7 +45,7 @@ def worked(
         "parameters": {"type": "object"},
     }
     turns = [CallTools((("orders", {"customer": "acme"}),)), Say(said)]
-    _, log = ran(host.wire, server, turns, "agent", {"httpTools": [orders]})
+    _, log = run_node(host.wire, server, turns, "agent", {"httpTools": [orders]})
     return collector.of_run(log[0]["runId"])
 
 
@@ -58,7 +58,7 @@ def genai(spans: list[Span]) -> list[Span]:
     return [span for span in spans if "gen_ai.operation.name" in attributes(span)]
 
 
-def test_an_agent_s_requests_and_tools_are_spans_under_it(
+def test_an_agent_s_requests_and_tools_are_child_spans(
     new_host: NewHost, server: OpenAiServer, collector: Collector
 ) -> None:
     spans = genai(worked(new_host, server, collector, {"orders": [1, 2]}, "Two orders."))
@@ -83,7 +83,7 @@ def test_an_agent_s_requests_and_tools_are_spans_under_it(
     assert first.end_time_unix_nano <= call.end_time_unix_nano <= last.end_time_unix_nano
 
 
-def test_canaries_that_models_and_tools_say_are_in_no_span(
+def test_secrets_of_models_and_tools_are_in_no_span(
     new_host: NewHost, server: OpenAiServer, collector: Collector
 ) -> None:
     spans = worked(new_host, server, collector, {"all": CANARIES}, " ".join(CANARIES.values()))

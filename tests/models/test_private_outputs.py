@@ -1,4 +1,4 @@
-"""Nodes that ask a model and whose outputs are marked sensitive give nothing away."""
+"""Nodes with a model and sensitive outputs reveal nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from tests.models.asking import OUTCOMES, asks, only, started
 from tests.models.conftest import NewHost
+from tests.models.model_runs import OUTCOMES, model_node, only_payload, started
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import CallTools, Hang, Say, Turn
-from tests.wire.at_rest import stored
-from tests.wire.definitions import edge, fresh, node
-from tests.wire.surfaces import leaks, surfaces
+from tests.support.definitions import edge, fresh, node
+from tests.support.eventually import eventually
+from tests.support.stored_files import stored
+from tests.support.surfaces import leaks, surfaces
 from wopr.protocol.documents import JsonObject
 
 CANARY = "the-heron-nests-under-the-weir"
@@ -44,14 +45,14 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_a_sensitive_result_is_nowhere_in_the_open(
+def test_a_sensitive_result_is_never_in_plain_text(
     new_host: NewHost, server: OpenAiServer, tool: JsonObject, kind: str, turns: tuple[Turn, ...]
 ) -> None:
     host = new_host("--log-format", "json", "--log-level", "debug")
     config = {"schema": RESULT} | ({"httpTools": [tool]} if turns else {})
     model = server.script([*turns, said(0.9)])
-    marked = asks(kind, model, config, outputSensitivity={"result": True})
-    # By its length: a definition that held the value itself would give it away.
+    marked = model_node(kind, model, config, outputSensitivity={"result": True})
+    # Given by its length: a definition with the value itself would reveal it.
     right = f"size(nodes.ask.result.word) == {len(CANARY)}"
     check = node("check", "core.conditional", config={"expression": right})
 
@@ -73,7 +74,7 @@ def test_a_sensitive_decision_waits_for_a_person_without_being_shown(
 ) -> None:
     host = new_host()
     model = server.script([said(0.3)])
-    marked = asks(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
+    marked = model_node(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
     masking = {"metadata": {"complianceConfig": {"maskingMode": mode}}}
     run_id = started(host.wire, [marked], definition=masking)
     log = host.wire.events_until(run_id, *OUTCOMES)
@@ -83,19 +84,19 @@ def test_a_sensitive_decision_waits_for_a_person_without_being_shown(
     ended = host.wire.finished(run_id)
 
     assert ended["status"] == "completed"
-    assert only(log, "agent.decided")["decision"] == "[REDACTED]"
+    assert only_payload(log, "agent.decided")["decision"] == "[REDACTED]"
     assert not leaks(inbox + surfaces(host.wire, run_id), CANARY)
     assert not leaks(stored(host), CANARY)
 
 
 @pytest.mark.parametrize("is_wrapped", [True, False])
 @pytest.mark.parametrize("kind", ["structured", "agent"])
-def test_a_person_s_decision_instead_of_a_sensitive_one_is_carried_out_and_not_shown(
+def test_a_person_s_replacement_of_a_sensitive_decision_is_carried_out_and_not_shown(
     new_host: NewHost, server: OpenAiServer, kind: str, is_wrapped: bool
 ) -> None:
     host = new_host("--log-format", "json", "--log-level", "debug")
     model = server.script([said(0.3)])
-    marked = asks(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
+    marked = model_node(kind, model, {"schema": RESULT}, outputSensitivity={"result": True})
     right = f"size(nodes.ask.result.word) == {len(INSTEAD)}"
     check = node("check", "core.conditional", config={"expression": right})
     run_id = started(host.wire, [marked, check], definition={"edges": [edge("ask", "check")]})
@@ -107,7 +108,7 @@ def test_a_person_s_decision_instead_of_a_sensitive_one_is_carried_out_and_not_s
     ended = host.wire.finished(run_id)
 
     assert ended["nodeStates"]["check"]["outputs"] == {"result": True}
-    resolved = only(host.wire.log(run_id), "interrupt.resolved")["resumeValue"]
+    resolved = only_payload(host.wire.log(run_id), "interrupt.resolved")["resumeValue"]
     assert resolved == ({"decision": "[REDACTED]"} if is_wrapped else "[REDACTED]")
     bundle = host.wire.get(f"/v1/runs/{run_id}/debug-bundle").text
     assert not leaks(bundle + surfaces(host.wire, run_id), INSTEAD, CANARY)
@@ -116,7 +117,7 @@ def test_a_person_s_decision_instead_of_a_sensitive_one_is_carried_out_and_not_s
     assert not leaks(host.log(), INSTEAD, CANARY)
 
 
-def test_what_a_reviewer_says_at_a_sensitive_gate_reaches_the_model_also_after_a_kill(
+def test_a_reviewer_s_text_at_a_sensitive_gate_reaches_the_model_even_after_a_kill(
     new_host: NewHost, server: OpenAiServer
 ) -> None:
     host = new_host()
@@ -124,16 +125,16 @@ def test_what_a_reviewer_says_at_a_sensitive_gate_reaches_the_model_also_after_a
     config = {"title": "Fine?", "actions": ["accept", "refine"]}
     gate = node("gate", "core.approvalGate", config=config, outputSensitivity={"artifact": True})
     run_id = started(
-        host.wire, [asks("chat", model), gate], definition={"edges": [edge("ask", "gate")]}
+        host.wire, [model_node("chat", model), gate], definition={"edges": [edge("ask", "gate")]}
     )
     host.wire.events_until(run_id, *OUTCOMES)
     refined = {"action": "refine", "refineFeedback": {"scope": "whole", "text": INSTEAD}}
     host.wire.post(f"/v1/runs/{run_id}/interrupts/gate", {"resumeValue": refined})
-    server.until(lambda: server.asked(model) == 2)
+    eventually(lambda: server.request_count(model) == 2)
 
     host.kill()
     host.start()
-    server.until(lambda: server.asked(model) == 3)
+    eventually(lambda: server.request_count(model) == 3)
 
     assert INSTEAD in server.prompt(model, 1)
     assert server.requests[model][2] == server.requests[model][1]
@@ -141,19 +142,19 @@ def test_what_a_reviewer_says_at_a_sensitive_gate_reaches_the_model_also_after_a
     assert not leaks(stored(host), INSTEAD)
 
 
-def test_a_failed_tool_of_a_sensitive_node_tells_its_code_and_not_its_words(
+def test_a_failed_tool_of_a_sensitive_node_shows_its_code_and_not_its_text(
     new_host: NewHost, server: OpenAiServer, tool: JsonObject
 ) -> None:
     host = new_host()
     tool |= {"url": f"{server.url}/nowhere"}
     config = {"schema": RESULT, "httpTools": [tool]}
     model = server.script([LOOK, said(0.9)])
-    marked = asks("agent", model, config, outputSensitivity={"result": True})
+    marked = model_node("agent", model, config, outputSensitivity={"result": True})
 
     run_id = started(host.wire, [marked])
     host.wire.finished(run_id)
 
-    returned = only(host.wire.log(run_id), "agent.toolReturned")
+    returned = only_payload(host.wire.log(run_id), "agent.toolReturned")
     assert returned["error"] == {"code": "http_error", "message": "[REDACTED]"}
     assert "answered 404" in server.prompt(model, 1)
     assert "answered 404" not in stored(host).decode(errors="replace")

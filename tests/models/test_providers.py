@@ -7,10 +7,11 @@ import pytest
 from httpx2 import AsyncClient, MockTransport, Request, Response
 
 from wopr.agents.credentials import Credentials
-from wopr.agents.providers import ProviderModels, ProviderSettings, is_installed
-from wopr.nodes.models import Asking, Message, ModelFault, ModelRequest
+from wopr.agents.models.port import Message, ModelFault, ModelRequest, RequestOptions
+from wopr.agents.models.provider_settings import ProviderSettings, is_installed
+from wopr.agents.models.providers import ProviderModels
+from wopr.security.encryption import Seal
 from wopr.security.redact import Redactors
-from wopr.security.seal import Seal
 from wopr.store.open import open_store
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +25,7 @@ KEYS = {
 
 @pytest.fixture
 def dialled() -> list[str]:
-    """The hosts that were asked."""
+    """Return the called hosts."""
     return []
 
 
@@ -63,7 +64,7 @@ def test_a_provider_is_configured_by_a_key_or_an_address() -> None:
     ("provider", "model"),
     [("openai", "gpt-4o"), ("anthropic", "claude-sonnet-4-5"), ("google", "gemini-2.5-pro")],
 )
-async def test_the_profile_of_a_hosted_model_says_what_it_can_do(
+async def test_the_profile_of_a_hosted_model_lists_its_capabilities(
     models: ProviderModels, provider: str, model: str
 ) -> None:
     able = models.capabilities(provider, model)
@@ -80,7 +81,7 @@ async def test_the_profile_of_a_hosted_model_says_what_it_can_do(
         ("google", "GOOGLE_GEMINI_BASE_URL", "generativelanguage.googleapis.com"),
     ],
 )
-async def test_no_variable_of_the_environment_sends_a_key_elsewhere(
+async def test_no_environment_variable_sends_a_key_to_another_address(
     models: ProviderModels,
     dialled: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -93,17 +94,18 @@ async def test_no_variable_of_the_environment_sends_a_key_elsewhere(
 
     with pytest.raises(ModelFault):
         await models.ask(
-            ModelRequest(provider=provider, model="m", messages=[question]), Asking(tenant="acme")
+            ModelRequest(provider=provider, model="m", messages=[question]),
+            RequestOptions(tenant="acme"),
         )
 
     assert dialled == [address]
 
 
-async def test_nothing_is_known_of_a_server_of_one_s_own(models: ProviderModels) -> None:
+async def test_nothing_is_known_about_a_custom_server(models: ProviderModels) -> None:
     assert models.capabilities("local", "whatever") is None
 
 
-async def test_a_provider_that_does_not_exist_is_refused(models: ProviderModels) -> None:
+async def test_a_missing_provider_is_refused(models: ProviderModels) -> None:
     with pytest.raises(ModelFault) as fault:
         models.capabilities("nobody", "x")
 

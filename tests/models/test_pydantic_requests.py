@@ -6,8 +6,8 @@ import pytest
 from pydantic_ai import messages as said
 from pydantic_ai.models.test import TestModel
 
-from wopr.agents.pydantic_requests import OUTPUT_TOOL, history_of, parameters_of
-from wopr.nodes.models import Message, ModelRequest, ToolCallPart
+from wopr.agents.models.port import Message, ModelRequest, ToolCallPart
+from wopr.agents.models.pydantic_adapter import OUTPUT_TOOL, history_of, parameters_of
 from wopr.protocol.documents import Json, JsonObject
 
 CITY: JsonObject = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -30,7 +30,7 @@ def test_messages_between_two_answers_are_one_request() -> None:
     assert kinds(history) == [["system-prompt", "user-prompt"], ["text"], ["user-prompt"]]
 
 
-def test_a_tool_s_return_names_the_call_that_it_answers() -> None:
+def test_a_tool_s_return_names_its_call() -> None:
     call = ToolCallPart(id="c1", name="find", arguments={"q": "x"})
 
     history = history_of(
@@ -45,7 +45,7 @@ def test_a_tool_s_return_names_the_call_that_it_answers() -> None:
     assert (returned.tool_name, returned.tool_call_id) == ("find", "c1")
 
 
-def test_what_a_model_said_goes_back_as_it_came() -> None:
+def test_earlier_answers_are_sent_back_unchanged() -> None:
     response = said.ModelResponse(
         parts=[said.ThinkingPart(content="Hm.", signature="signed"), said.TextPart(content="Yes.")]
     )
@@ -56,7 +56,7 @@ def test_what_a_model_said_goes_back_as_it_came() -> None:
     assert again.parts == response.parts
 
 
-def test_an_answer_by_tool_that_was_not_taken_is_not_left_open() -> None:
+def test_a_refused_answer_by_tool_is_closed() -> None:
     response = said.ModelResponse(
         parts=[said.ToolCallPart(tool_name=OUTPUT_TOOL, args={"city": 7}, tool_call_id="c9")]
     )
@@ -77,11 +77,11 @@ def test_an_answer_by_tool_that_was_not_taken_is_not_left_open() -> None:
     [
         ({"supports_json_schema_output": True}, CITY, "native"),
         ({"supports_json_schema_output": False}, CITY, "tool"),
-        # Providers want an object at the root.
+        # Providers require an object at the root.
         ({"supports_json_schema_output": True}, {"type": "array"}, "tool"),
     ],
 )
-def test_the_answer_s_form_is_asked_for_in_the_way_that_the_model_knows(
+def test_the_answer_s_schema_is_requested_in_the_way_that_the_model_supports(
     profile: Json, schema: JsonObject, mode: str
 ) -> None:
     request = ModelRequest(

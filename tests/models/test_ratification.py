@@ -1,4 +1,4 @@
-"""A person's word on a decision: it counts for what they were shown, and for nothing else."""
+"""A person's answer to a decision applies only to the decision that was shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tests.models.asking import payloads, ran
+from tests.models.model_runs import payloads, run_node
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import Say
-from tests.wire.client import Wire
-from tests.wire.forking import fork
+from tests.support.client import Wire
+from tests.support.forks import fork
 from wopr.protocol.documents import JsonObject
 
 DECISION: JsonObject = {
@@ -27,8 +27,8 @@ def unsure(team: str) -> Say:
 
 
 def waiting(wire: Wire, server: OpenAiServer, kind: str, *later: Say) -> str:
-    """A run that waits for a person's word on billing; asked again, the model says the rest."""
-    _, log = ran(wire, server, [unsure("billing"), *later], kind, CONFIGS[kind])
+    """Start a run that waits for a decision on billing; further answers of the model follow."""
+    _, log = run_node(wire, server, [unsure("billing"), *later], kind, CONFIGS[kind])
     return str(log[0]["runId"])
 
 
@@ -38,25 +38,21 @@ def accept(wire: Wire, run_id: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def asked(wire: Wire, run_id: str, times: int) -> list[str]:
-    """Wait until the run has asked that often, and return the teams that it asked about."""
-    log = wire.log(run_id)
-    while len(found := payloads(log, "interrupt.requested")) < times:
-        ended = [e for e in log if e["type"] in ("run.completed", "run.failed")]
-        assert not ended, ended
-        wire.poll(run_id, lastSequence=len(log) - 1, timeout=1)
-        log = wire.log(run_id)
+def asked_teams(wire: Wire, run_id: str, times: int) -> list[str]:
+    """Wait until the run has asked so often, and return the teams that it asked about."""
+    log = wire.events_until(run_id, "interrupt.requested", times=times)
+    found = payloads(log, "interrupt.requested")
     return [request["data"]["decision"]["team"] for request in found]
 
 
 def team_of(snapshot: JsonObject) -> str:
-    """The team in the node's result; an agent's and a structured node's look alike."""
+    """Return the team in the node's result; agents and structured nodes have the same form."""
     team: str = snapshot["outputs"]["ask"]["result"]["team"]
     return team
 
 
 @BOTH
-def test_a_yes_to_one_decision_does_not_ratify_another_that_a_branch_comes_to(
+def test_a_yes_to_one_decision_does_not_ratify_another_decision_of_a_branch(
     acme: Wire, server: OpenAiServer, kind: str
 ) -> None:
     source = waiting(acme, server, kind, unsure("legal"))
@@ -64,13 +60,13 @@ def test_a_yes_to_one_decision_does_not_ratify_another_that_a_branch_comes_to(
 
     accept(acme, branch)
 
-    assert asked(acme, branch, 2) == ["billing", "legal"]
+    assert asked_teams(acme, branch, 2) == ["billing", "legal"]
     accept(acme, branch)
     assert team_of(acme.finished(branch)) == "legal"
 
 
 @BOTH
-def test_an_answer_from_before_the_fork_point_does_not_let_another_decision_pass(
+def test_an_answer_before_the_fork_point_does_not_ratify_another_decision(
     acme: Wire, server: OpenAiServer, kind: str
 ) -> None:
     source = waiting(acme, server, kind, unsure("legal"))
@@ -80,11 +76,11 @@ def test_an_answer_from_before_the_fork_point_does_not_let_another_decision_pass
 
     branch = fork(acme, source, "branch", fromSeq=after)
 
-    assert asked(acme, branch, 2) == ["billing", "legal"]
+    assert asked_teams(acme, branch, 2) == ["billing", "legal"]
 
 
 @BOTH
-def test_a_yes_still_holds_for_the_decision_that_it_was_given_to(
+def test_a_yes_still_applies_to_the_decision_it_was_given_to(
     acme: Wire, server: OpenAiServer, kind: str
 ) -> None:
     source = waiting(acme, server, kind, unsure("billing"))
@@ -104,7 +100,7 @@ def test_an_invocation_ends_once_however_often_a_person_is_asked(
     source = waiting(acme, server, "agent", unsure("legal"))
     branch = fork(acme, source, "branch", fromSeq=len(acme.log(source)))
     accept(acme, branch)
-    asked(acme, branch, 2)
+    asked_teams(acme, branch, 2)
     accept(acme, branch)
     acme.finished(branch)
 

@@ -5,8 +5,8 @@ import hashlib
 import pytest
 from msgspec.structs import replace
 
-from wopr.nodes.llm_key import request_key, semantic_request
-from wopr.nodes.models import Message, ModelRequest, ToolCallPart, ToolSpec
+from wopr.agents.models.port import Message, ModelRequest, ToolCallPart, ToolSpec
+from wopr.agents.models.request_key import request_key, semantic_request
 from wopr.protocol.documents import Json
 
 PLAIN = ModelRequest(
@@ -27,7 +27,7 @@ def test_the_key_is_the_hash_of_the_canonical_request() -> None:
     assert request_key(PLAIN) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def test_the_order_of_tools_makes_no_difference() -> None:
+def test_the_order_of_tools_does_not_matter() -> None:
     assert request_key(replace(PLAIN, tools=TOOLS)) == request_key(
         replace(PLAIN, tools=TOOLS[::-1])
     )
@@ -56,7 +56,7 @@ def test_text_is_not_normalised() -> None:
         ("messages", [Message(role="user", content="Gruss")]),
     ],
 )
-def test_whatever_decides_the_answer_decides_the_key(field: str, value: Json) -> None:
+def test_everything_that_affects_the_answer_affects_the_key(field: str, value: Json) -> None:
     assert request_key(replace(PLAIN, **{field: value})) != request_key(PLAIN)
 
 
@@ -69,7 +69,7 @@ def test_the_provider_s_own_form_of_a_message_does_not_matter() -> None:
     )
 
 
-def test_the_calls_that_an_assistant_wished_for_are_part_of_what_it_said() -> None:
+def test_tool_calls_of_an_assistant_are_part_of_its_message() -> None:
     call = ToolCallPart(id="c1", name="find", arguments={"q": "x"})
     messages = [
         Message(role="assistant", content="Wait.", tool_calls=[call]),
@@ -85,7 +85,7 @@ def test_the_calls_that_an_assistant_wished_for_are_part_of_what_it_said() -> No
     assert found[1] == {"role": "tool", "content": "[]", "name": "find", "toolCallId": "c1"}
 
 
-def test_further_options_stand_under_the_provider_s_name() -> None:
+def test_further_options_are_grouped_under_the_provider_s_name() -> None:
     found = semantic_request(replace(PLAIN, provider_options={"tier": "flex"}))
 
     assert found["providerOptions"] == {"vendor.openai.tier": "flex"}

@@ -4,11 +4,19 @@ import json
 
 import pytest
 
-from tests.models.asking import CITY, NODE, error_of, only, outputs_of, payloads, ran
+from tests.models.model_runs import (
+    CITY,
+    NODE,
+    error_of,
+    only_payload,
+    outputs_of,
+    payloads,
+    run_node,
+)
 from tests.models.model_server import ModelServer
 from tests.models.openai_server import OpenAiServer
 from tests.models.turns import Say
-from tests.wire.client import Wire
+from tests.support.client import Wire
 from wopr.protocol.documents import Json, JsonObject
 
 PARIS = '{"city": "Paris"}'
@@ -19,24 +27,22 @@ DECISION: JsonObject = {
 }
 
 
-def test_an_answer_that_fits_the_schema_is_the_result(acme: Wire, any_server: ModelServer) -> None:
-    model, log = ran(acme, any_server, [Say(PARIS)], "structured", {"schema": CITY})
+def test_a_valid_answer_is_the_result(acme: Wire, any_server: ModelServer) -> None:
+    model, log = run_node(acme, any_server, [Say(PARIS)], "structured", {"schema": CITY})
 
     assert outputs_of(log)["result"] == {"city": "Paris"}
     wanted = any_server.schema_of(any_server.requests[model][0])
     assert wanted["properties"] == CITY["properties"]
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_once_more(
-    acme: Wire, any_server: ModelServer
-) -> None:
+def test_an_invalid_answer_is_requested_once_more(acme: Wire, any_server: ModelServer) -> None:
     turns = [Say('{"town": "Paris"}'), Say(PARIS)]
 
-    model, log = ran(acme, any_server, turns, "structured", {"schema": CITY})
+    model, log = run_node(acme, any_server, turns, "structured", {"schema": CITY})
 
-    assert only(log, "envelope.retry.attempted")["reason"] == "schema-violation"
+    assert only_payload(log, "envelope.retry.attempted")["reason"] == "schema-violation"
     assert outputs_of(log)["result"] == {"city": "Paris"}
-    assert len(payloads(log, "provider.usage")) == any_server.asked(model) == 2
+    assert len(payloads(log, "provider.usage")) == any_server.request_count(model) == 2
 
 
 @pytest.mark.parametrize(
@@ -51,55 +57,59 @@ def test_an_answer_that_does_not_fit_is_asked_for_once_more(
         ),
     ],
 )
-def test_an_answer_that_stays_wrong_fails_the_node(
+def test_a_repeatedly_invalid_answer_fails_the_node(
     acme: Wire, any_server: ModelServer, turn: Say, reason: str, code: str
 ) -> None:
-    model, log = ran(acme, any_server, [turn, turn], "structured", {"schema": CITY})
+    model, log = run_node(acme, any_server, [turn, turn], "structured", {"schema": CITY})
 
-    exhausted = only(log, "envelope.retry.exhausted")
+    exhausted = only_payload(log, "envelope.retry.exhausted")
     assert (exhausted["totalAttempts"], exhausted["finalReason"]) == (2, reason)
     assert error_of(log) == code
-    message = only(log, "run.failed")["error"]["message"]
+    message = only_payload(log, "run.failed")["error"]["message"]
     assert ("maxOutputTokens" in message) == (reason == "truncation")
-    assert any_server.asked(model) == 2
+    assert any_server.request_count(model) == 2
 
 
-def test_what_a_model_got_wrong_is_named_and_not_repeated(acme: Wire, server: OpenAiServer) -> None:
-    _, log = ran(acme, server, [Say('{"city": 7391}')] * 2, "structured", {"schema": CITY})
+def test_an_invalid_value_of_a_model_is_named_and_not_repeated(
+    acme: Wire, server: OpenAiServer
+) -> None:
+    _, log = run_node(
+        acme, server, [Say('{"city": 7391000739100073910}')] * 2, "structured", {"schema": CITY}
+    )
 
-    assert "7391" not in str(log)
+    assert "7391000739100073910" not in str(log)
 
 
-def test_an_answer_in_a_code_block_is_taken_out_of_it(acme: Wire, server: OpenAiServer) -> None:
-    _, log = ran(acme, server, [Say(f"```json\n{PARIS}\n```")], "structured", {"schema": CITY})
+def test_an_answer_is_extracted_from_a_code_block(acme: Wire, server: OpenAiServer) -> None:
+    _, log = run_node(acme, server, [Say(f"```json\n{PARIS}\n```")], "structured", {"schema": CITY})
 
-    assert only(log, "envelope.recovery.applied")["path"] == "markdown-fence"
+    assert only_payload(log, "envelope.recovery.applied")["path"] == "markdown-fence"
     assert outputs_of(log)["result"] == {"city": "Paris"}
 
 
-def test_an_answer_of_many_line_ends_is_refused_like_any_other(
+def test_an_answer_of_many_line_breaks_is_refused_like_any_other(
     acme: Wire, server: OpenAiServer
 ) -> None:
     turns = [Say("```json" + "\n" * 20_000 + "Paris")] * 2
 
-    _, log = ran(acme, server, turns, "structured", {"schema": CITY})
+    _, log = run_node(acme, server, turns, "structured", {"schema": CITY})
 
-    assert only(log, "envelope.retry.exhausted")["finalReason"] == "parse-error"
+    assert only_payload(log, "envelope.retry.exhausted")["finalReason"] == "parse-error"
 
 
-def test_a_sure_decision_stands(acme: Wire, any_server: ModelServer) -> None:
+def test_a_sure_decision_is_accepted(acme: Wire, any_server: ModelServer) -> None:
     said = json.dumps({"route": "billing", "confidence": 0.9})
 
-    _, log = ran(acme, any_server, [Say(said)], "structured", {"schema": DECISION})
+    _, log = run_node(acme, any_server, [Say(said)], "structured", {"schema": DECISION})
 
-    assert only(log, "agent.decided")["confidence"] == 0.9
+    assert only_payload(log, "agent.decided")["confidence"] == 0.9
     assert outputs_of(log)["confidence"] == 0.9
 
 
 def _unsure(wire: Wire, server: OpenAiServer) -> str:
     said = json.dumps({"route": "billing", "confidence": 0.2})
-    _, log = ran(wire, server, [Say(said)], "structured", {"schema": DECISION})
-    assert only(log, "node.suspended")["observed"] == 0.2
+    _, log = run_node(wire, server, [Say(said)], "structured", {"schema": DECISION})
+    assert only_payload(log, "node.suspended")["observed"] == 0.2
     run_id: str = log[0]["runId"]
     return run_id
 
@@ -109,7 +119,7 @@ def _answered(wire: Wire, run_id: str, value: Json) -> int:
     return answer.status_code
 
 
-def test_an_unsure_decision_waits_and_stands_when_a_person_says_so(
+def test_an_unsure_decision_waits_and_is_accepted_by_a_person(
     acme: Wire, server: OpenAiServer
 ) -> None:
     run_id = _unsure(acme, server)
@@ -121,9 +131,7 @@ def test_an_unsure_decision_waits_and_stands_when_a_person_says_so(
     assert [d.get("confidence") for d in payloads(acme.log(run_id), "agent.decided")] == [0.2, None]
 
 
-def test_a_person_s_own_decision_takes_the_place_of_the_model_s(
-    acme: Wire, server: OpenAiServer
-) -> None:
+def test_a_person_s_decision_replaces_the_model_s(acme: Wire, server: OpenAiServer) -> None:
     run_id = _unsure(acme, server)
     instead = {"route": "sales", "confidence": 1}
 
@@ -133,7 +141,7 @@ def test_a_person_s_own_decision_takes_the_place_of_the_model_s(
     assert payloads(acme.log(run_id), "agent.decided")[-1]["decision"] == instead
 
 
-def test_a_decision_that_does_not_fit_the_schema_is_not_taken(
+def test_a_decision_that_does_not_fit_the_schema_is_refused(
     acme: Wire, server: OpenAiServer
 ) -> None:
     run_id = _unsure(acme, server)

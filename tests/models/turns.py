@@ -1,4 +1,4 @@
-"""What a scripted model does when it is asked, whatever API it speaks."""
+"""The behaviour of a scripted model for one request, with any API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from wopr.protocol.documents import Json
 
 
 class Turn:
-    """What a model does when it is asked."""
+    """The behaviour of a model for one request."""
 
 
 @dataclass(frozen=True)
 class Say(Turn):
-    """Say a text, in these pieces when it is streamed."""
+    """Answer with a text, in these pieces when it is streamed."""
 
     text: str
     pieces: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Say(Turn):
 
 @dataclass(frozen=True)
 class CallTools(Turn):
-    """Ask for tools: their names and arguments; arguments that are text go out as they are."""
+    """Request tool calls: their names and arguments; arguments that are text are sent unchanged."""
 
     calls: tuple[tuple[str, Json], ...]
     text: str = ""
@@ -49,30 +49,30 @@ class Fail(Turn):
 
 @dataclass(frozen=True)
 class Hang(Turn):
-    """Take the request and say nothing until the server ends."""
+    """Accept the request and never respond."""
 
 
 @dataclass(frozen=True)
 class Garble(Turn):
-    """Answer 200 with a body that is no JSON."""
+    """Respond 200 with a body that is not JSON."""
 
 
 @dataclass(frozen=True)
 class BreakOff(Turn):
-    """Begin to say a text, and hang up."""
+    """Begin a text, and close the connection."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class GarbleLate(Turn):
-    """Begin to say a text, and go on with what is no JSON."""
+    """Begin a text, and continue with data that is not JSON."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class FailLate(Turn):
-    """Begin to say a text, and go on with an error."""
+    """Begin a text, and continue with an error."""
 
     text: str

@@ -1,4 +1,4 @@
-"""The server of the tests: it changes nothing outside its folder, and it is gone afterwards."""
+"""The PostgreSQL server of the tests: it changes nothing outside its folder, and leaves nothing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tempfile import TemporaryDirectory
 import psutil  # type: ignore[import-untyped]  # the package carries no types
 import pytest
 
-from tests.postgres import cluster as clusters
-from tests.postgres.cluster import Cluster, running_cluster
+from tests.support.postgres import cluster as clusters
+from tests.support.postgres.cluster import Cluster, running_cluster
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = "fsync = off\nshared_buffers = 1MB\nmax_connections = 10"
 _SERVE = """
 import sys, time
 from pathlib import Path
-from tests.postgres.cluster import running_cluster
+from tests.support.postgres.cluster import running_cluster
 with running_cluster(sys.argv[1], Path(sys.argv[2])) as cluster:
     print(cluster.pid, flush=True)
     time.sleep(600)
@@ -35,13 +35,13 @@ def rights(folder: Path) -> list[tuple[int, int, int]]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that everybody can look into, as that of the system for such things is."""
+    """Return a folder that all users can read, like the system's temporary folder."""
     with TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
 
-def test_a_server_leaves_the_folders_above_its_own_as_they_are(folder: Path) -> None:
+def test_a_server_does_not_change_the_folders_above_its_own(folder: Path) -> None:
     before = rights(folder)
 
     with running_cluster(SETTINGS, under=folder) as cluster:
@@ -52,7 +52,7 @@ def test_a_server_leaves_the_folders_above_its_own_as_they_are(folder: Path) -> 
     assert list(folder.iterdir()) == []
 
 
-def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed(
+def test_a_server_ends_with_the_process_that_started_it_even_after_a_kill(
     folder: Path,
 ) -> None:
     command = [sys.executable, "-c", _SERVE, SETTINGS, str(folder)]
@@ -66,7 +66,7 @@ def test_a_server_ends_with_the_process_that_started_it_even_when_that_is_killed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has programs that its server cannot reach")
-def test_programs_in_a_folder_of_root_alone_are_copied(
+def test_programs_in_a_folder_readable_by_root_only_are_copied(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden, own = folder / "hidden", folder / "own"

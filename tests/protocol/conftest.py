@@ -51,7 +51,7 @@ OVERRIDES: dict[tuple[str, bool], JsonObject] = {
 
 
 class Sample:
-    """Builds documents from the schema of a struct: the least one, or one with every field."""
+    """Build documents from the schema of a struct: the smallest one, or one with every field."""
 
     def __init__(self, struct: Json, *, full: bool, intruder_in: str = "") -> None:
         root = msgspec.json.schema(struct)
@@ -110,7 +110,7 @@ class Sample:
 
 
 class Official:
-    """The published schemas, found on the disk and never on the network."""
+    """The published schemas, read from disk and never from the network."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class Official:
         )
 
     def fault(self, reference: str, document: Json) -> str | None:
-        """What the published schema has against a document."""
+        """Return the error of the published schema for a document."""
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": reference}
         validator = jsonschema_rs.validator_for(
             schema, registry=self.registry, base_uri=BASE, offline=True
@@ -128,13 +128,13 @@ class Official:
         return next((error.message for error in validator.iter_errors(document)), None)
 
     def find(self, reference: str, base: str = BASE) -> tuple[JsonObject, str]:
-        """A published schema, and the address that its own references start from."""
+        """Return a published schema, and the base address of its references."""
         found = self.registry.resolver(base).lookup(reference)
         assert isinstance(found.contents, dict)
         return found.contents, found.resolver.base_uri
 
     def workflows(self) -> Iterator[JsonObject]:
-        """Every published conformance workflow."""
+        """Return every published conformance workflow."""
         for path in sorted(self.folder.glob("fixtures/*.json")):
             yield json.loads(path.read_text())
 

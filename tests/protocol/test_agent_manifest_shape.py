@@ -11,7 +11,7 @@ from wopr.protocol.manifests import (
     AgentInventoryResponse,
     AgentManifest,
 )
-from wopr.protocol.memory import MemoryEntry, MemoryListOptions
+from wopr.protocol.resources.memory import MemoryEntry, MemoryListOptions
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official
@@ -66,7 +66,7 @@ NOT_MANIFESTS: list[JsonObject] = [
 
 
 @pytest.mark.parametrize("document", [LEAST, FULL], ids=["least", "full"])
-def test_a_published_manifest_is_read_and_written_unchanged(
+def test_a_published_manifest_is_parsed_and_written_unchanged(
     document: JsonObject, official: Official
 ) -> None:
     manifest = msgspec.convert(document, AgentManifest)
@@ -76,7 +76,7 @@ def test_a_published_manifest_is_read_and_written_unchanged(
 
 
 @pytest.mark.parametrize("changes", NOT_MANIFESTS, ids=str)
-def test_what_the_published_schema_refuses_is_refused(
+def test_a_manifest_refused_by_the_published_schema_is_refused(
     changes: JsonObject, official: Official
 ) -> None:
     document = {**LEAST, **changes}
@@ -94,7 +94,7 @@ def test_a_manifest_needs_a_system_prompt() -> None:
     msgspec.convert({**without, "systemPromptRef": "prompts/writer.md"}, AgentManifest)
 
 
-def test_handoff_schemas_and_the_version_may_stand_in_the_manifest() -> None:
+def test_handoff_schemas_and_the_version_can_be_in_the_manifest() -> None:
     extended = {**LEAST, "version": "2.1.0", "handoff": {"taskSchema": {"type": "object"}}}
 
     manifest = msgspec.convert(extended, AgentManifest)
@@ -110,7 +110,7 @@ def test_a_manifest_without_lists_and_thresholds_has_none() -> None:
     assert (full.tools, full.threshold) == (frozenset({"mcp:search"}), 0.9)
 
 
-def test_an_inventory_is_what_the_published_schema_says(official: Official) -> None:
+def test_an_inventory_is_valid_by_the_published_schema(official: Official) -> None:
     least = AgentInventoryEntry(
         agent_id="a.b.c",
         persona="A",
@@ -140,7 +140,7 @@ def test_an_inventory_is_what_the_published_schema_says(official: Official) -> N
 
 
 @pytest.mark.parametrize("extra", [{}, {"expiresAt": "2026-01-01T00:00:00.000Z"}])
-def test_a_memory_entry_is_what_the_published_schema_says(
+def test_a_memory_entry_is_valid_by_the_published_schema(
     extra: JsonObject, official: Official
 ) -> None:
     document = {"id": "m", "content": "c", "tags": ["t"], "createdAt": "2026-01-01T00:00:00Z"}
@@ -153,7 +153,7 @@ def test_a_memory_entry_is_what_the_published_schema_says(
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 0}, {"limit": 5, "tag": "t"}])
-def test_list_options_are_what_the_published_schema_says(
+def test_list_options_are_valid_by_the_published_schema(
     options: JsonObject, official: Official
 ) -> None:
     assert official.fault("memory-list-options.schema.json", options) is None

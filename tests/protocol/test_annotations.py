@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.protocol.annotations import (
+from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.json_schema.export import export
+from wopr.protocol.resources.annotations import (
     SIGNAL_KINDS,
     VALUED,
     Actor,
@@ -18,8 +20,6 @@ from wopr.protocol.annotations import (
     Signal,
     Target,
 )
-from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.schemas import export
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official
@@ -67,7 +67,7 @@ BODIES = st.fixed_dictionaries(
 
 
 def read(body: Json) -> AnnotationCreate | None:
-    """What our decoder makes of a body; None when it refuses."""
+    """Decode a body; return None when the decoder refuses it."""
     try:
         return msgspec.json.decode(json.dumps(body).encode(), type=AnnotationCreate)
     except msgspec.ValidationError:
@@ -80,14 +80,14 @@ def has_only_its_own_field(body: JsonObject) -> bool:
 
 
 @given(body=BODIES)
-def test_a_body_is_read_exactly_when_our_own_schema_allows_it(
+def test_a_body_is_accepted_exactly_when_our_own_schema_allows_it(
     body: JsonObject,
 ) -> None:
     assert (read(body) is not None) == OWN.is_valid(body)
 
 
 @given(body=BODIES)
-def test_a_body_is_read_when_the_published_schema_and_the_only_if_rule_allow_it(
+def test_a_body_is_accepted_when_the_published_schema_and_the_only_if_rule_allow_it(
     official: Official, body: JsonObject
 ) -> None:
     is_published = official.fault("annotation-create.schema.json", body) is None
@@ -104,13 +104,13 @@ def test_a_field_of_another_kind_is_refused(kind: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("kind", VALUED)
-def test_the_field_of_the_kind_must_be_there(kind: str) -> None:
+def test_the_field_of_the_kind_is_required(kind: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=f"missing required field `{kind}`"):
         msgspec.convert({"kind": kind}, Signal)
 
 
 @pytest.mark.parametrize("rating", [1, 5, 4.0])
-def test_a_rating_is_a_whole_number_however_it_is_written(rating: float) -> None:
+def test_a_rating_is_an_integer_in_any_notation(rating: float) -> None:
     request = read({"signal": {"kind": "rating", "rating": rating}})
 
     assert request is not None
@@ -119,14 +119,14 @@ def test_a_rating_is_a_whole_number_however_it_is_written(rating: float) -> None
 
 
 @pytest.mark.parametrize("rating", [0, 6, 2.5, "4", True, False, None, [4], -1, 5.5])
-def test_what_is_no_rating_is_refused(rating: Json) -> None:
+def test_an_invalid_rating_is_refused(rating: Json) -> None:
     assert read({"signal": {"kind": "rating", "rating": rating}}) is None
 
 
 @pytest.mark.parametrize(
     "intruder", ["annotationId", "createdAt", "actor", "runId", "tenant", "principalRef"]
 )
-def test_a_client_cannot_say_what_the_host_assigns(intruder: str) -> None:
+def test_a_client_cannot_set_the_members_of_the_host(intruder: str) -> None:
     body = {"signal": {"kind": "flag"}, intruder: "x"}
 
     with pytest.raises(msgspec.ValidationError, match=f"unknown field `{intruder}`"):
@@ -134,7 +134,7 @@ def test_a_client_cannot_say_what_the_host_assigns(intruder: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SIGNAL_KINDS)
-def test_empty_texts_are_fine(kind: str) -> None:
+def test_empty_texts_are_valid(kind: str) -> None:
     signal = {name: "" if value == name else value for name, value in GOOD[kind].items()}
 
     assert read({"signal": signal, "note": "", "target": {}}) is not None

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from wopr.protocol.agent_families import (
+from wopr.protocol.discovery.agent_families import (
     Agents,
     AiProviders,
     Attribution,
     ExecutionModel,
     MultiAgent,
 )
-from wopr.protocol.capabilities import FAMILIES, Capabilities, DiscoveryRoot, document, etag
+from wopr.protocol.discovery.document import FAMILIES, Capabilities, DiscoveryRoot, document, etag
+from wopr.protocol.discovery.families import Auth, Authorization, Kahn
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.families import Auth, Authorization, Kahn
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official, Sample
@@ -42,7 +42,7 @@ def decoded(root: Capabilities) -> JsonObject:
     return read
 
 
-def test_the_least_document_holds_the_required_fields_and_the_protocol_defaults() -> None:
+def test_the_smallest_document_has_the_required_fields_and_the_protocol_defaults() -> None:
     assert decoded(LEAST) == {
         "protocolVersion": "1.0",
         "supportedEnvelopes": ["clarification.request"],
@@ -60,7 +60,7 @@ def test_the_mirror_repeats_every_family_and_no_base_field(full: Capabilities) -
     assert mirror.keys() == set(FAMILIES)
     assert all(mirror[name] == written[name] for name in FAMILIES)
     assert not mirror.keys() & set(DiscoveryRoot.__struct_encode_fields__)
-    # RFC 0056 names feedback so; it is the one family that has a second name.
+    # RFC 0056 names feedback so; it is the only family with a second name.
     assert written.pop("host") == {"feedback": written["feedback"]}
     assert written.keys() == set(FAMILIES) | set(DiscoveryRoot.__struct_encode_fields__)
 
@@ -72,7 +72,7 @@ def test_an_absent_family_is_in_neither_place() -> None:
     assert written["capabilities"] == {"conversationPrimitive": True}
 
 
-def test_the_least_and_the_full_document_are_officially_valid(
+def test_the_smallest_and_the_full_document_are_valid_by_the_published_schema(
     full: Capabilities, official: Official
 ) -> None:
     assert official.fault("capabilities.schema.json", decoded(LEAST)) is None
@@ -107,7 +107,7 @@ def test_an_unknown_limit_is_refused_by_name() -> None:
         msgspec.convert({"supportedEnvelopes": [], "limits": limits}, Capabilities)
 
 
-def test_a_list_that_names_something_twice_is_refused_by_path() -> None:
+def test_a_duplicate_in_a_list_is_refused_by_path() -> None:
     root = msgspec.structs.replace(LEAST, auth=Auth(profiles=["bearer", "bearer"]))
 
     with pytest.raises(ValueError, match=r"\$\.auth\.profiles"):
@@ -119,12 +119,12 @@ def test_a_three_part_protocol_version_is_refused() -> None:
         msgspec.convert({"protocolVersion": "1.0.0", "supportedEnvelopes": []}, Capabilities)
 
 
-def test_an_experimental_tier_needs_its_end() -> None:
+def test_an_experimental_tier_needs_its_end_date() -> None:
     with pytest.raises(ValueError, match="experimentalUntil"):
         ExecutionModel(supported=True, version=1, tier="experimental")
 
 
-def test_authorization_that_fails_open_cannot_be_advertised() -> None:
+def test_fail_open_authorization_cannot_be_advertised() -> None:
     with pytest.raises(ValueError, match="failClosed"):
         Authorization(supported=True, fail_closed=False)
 
@@ -134,7 +134,7 @@ def test_unsupported_attribution_cannot_be_advertised() -> None:
         Attribution(supported=False)
 
 
-def test_own_keys_are_taken_for_supported_providers_only() -> None:
+def test_byok_is_accepted_for_supported_providers_only() -> None:
     with pytest.raises(ValueError, match="acme"):
         AiProviders(supported=["openai"], byok=["acme", "openai"])
 

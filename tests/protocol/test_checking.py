@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from wopr.protocol.checking import Fault, first_faults
+from wopr.protocol.json_schema.validation import Fault, first_faults
 
 
-def test_faults_beyond_the_first_hundred_are_not_looked_for() -> None:
+def test_faults_beyond_the_first_hundred_are_not_searched() -> None:
     found: list[int] = []
 
     def faults() -> Iterator[Fault]:

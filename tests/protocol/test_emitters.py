@@ -45,7 +45,7 @@ def emitters_of(event_type: str) -> set[str]:
         ("agent.decided", {"core.orchestrator.supervisor", "core.conformance.mock-agent"}),
     ],
 )
-def test_agent_events_come_from_models_and_from_the_types_the_protocol_names(
+def test_usage_events_come_from_models_and_from_the_types_the_protocol_names(
     event_type: str, emitters: set[str]
 ) -> None:
     assert emitters_of(event_type) == emitters | {"openwop.llm.", "core.llm.", "vendor."}
@@ -70,12 +70,12 @@ def test_orchestration_events_have_exactly_their_emitters(
 
 @pytest.mark.parametrize("type_id", UNAUTHORISED)
 @pytest.mark.parametrize("event_type", AGENT_EVENTS)
-def test_other_types_never_emit_agent_events(type_id: str, event_type: str) -> None:
+def test_pure_types_never_emit_agent_events(type_id: str, event_type: str) -> None:
     assert not may_emit(type_id, event_type)
 
 
 @pytest.mark.parametrize("event_type", AGENT_EVENTS)
-def test_vendor_types_may_emit_every_agent_event(event_type: str) -> None:
+def test_vendor_types_can_emit_every_agent_event(event_type: str) -> None:
     assert may_emit("vendor.acme.researcher", event_type)
 
 
@@ -99,7 +99,7 @@ def test_events_of_the_run_itself_belong_to_the_host(event_type: str) -> None:
         ("vendor.acme.step", "acme.shipment.booked"),
     ],
 )
-def test_a_granted_event_may_be_emitted(type_id: str, event_type: str) -> None:
+def test_a_granted_event_can_be_emitted(type_id: str, event_type: str) -> None:
     assert may_emit(type_id, event_type)
 
 
@@ -114,7 +114,7 @@ def test_a_granted_event_may_be_emitted(type_id: str, event_type: str) -> None:
         ("core.llmish", "agent.reasoned"),
     ],
 )
-def test_what_is_not_granted_is_refused(type_id: str, event_type: str) -> None:
+def test_an_event_that_is_not_granted_is_refused(type_id: str, event_type: str) -> None:
     assert not may_emit(type_id, event_type)
 
 
@@ -143,7 +143,7 @@ def test_the_tables_name_protocol_events_only() -> None:
         ("acme.shipment.booked", None),
     ],
 )
-def test_an_event_family_names_the_capability_it_needs(event_type: str, path: str | None) -> None:
+def test_each_event_family_names_the_capability_it_needs(event_type: str, path: str | None) -> None:
     assert required_capability(event_type) == path
 
 
@@ -165,11 +165,11 @@ def test_an_event_family_names_the_capability_it_needs(event_type: str, path: st
         ({}, "run.started", True),
     ],
 )
-def test_an_event_is_emitted_only_where_discovery_says_so(
+def test_an_event_is_emitted_only_where_discovery_allows_it(
     document: dict[str, object], event_type: str, expected: bool
 ) -> None:
     assert is_advertised(event_type, document) is expected
 
 
-def test_a_path_through_something_that_is_no_object_leads_nowhere() -> None:
+def test_a_path_through_a_value_that_is_not_an_object_finds_nothing() -> None:
     assert look_up({"agents": True}, "agents.reasoning.streaming") is None

@@ -30,13 +30,13 @@ def request(kind: str, data: JsonObject) -> JsonObject:
     return {"kind": kind, "key": "gate:0", "data": data}
 
 
-def test_every_kind_has_its_data() -> None:
+def test_every_kind_has_its_data_type() -> None:
     assert DATA.keys() == set(get_args(InterruptKind))
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["least", "full"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_of_each_kind_is_read_and_officially_valid(
+def test_a_request_of_each_kind_is_parsed_and_valid_by_the_published_schema(
     kind: InterruptKind, full: bool, official: Official, sample: type[Sample]
 ) -> None:
     wire = request(kind, sample(DATA[kind], full=full).document)
@@ -87,9 +87,7 @@ def test_approval_data_is_open(sample: type[Sample]) -> None:
         ("telepathy", {}, "Invalid enum value 'telepathy'"),
     ],
 )
-def test_a_request_that_breaks_a_rule_is_refused(
-    kind: str, data: JsonObject, complaint: str
-) -> None:
+def test_an_invalid_request_is_refused(kind: str, data: JsonObject, complaint: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=complaint):
         msgspec.convert(request(kind, data), InterruptPayload)
 
@@ -122,7 +120,7 @@ def test_an_unknown_field_in_the_request_is_refused_by_name() -> None:
         ),
     ],
 )
-def test_an_approval_is_read_in_its_new_and_its_old_form(value: Json, expected: object) -> None:
+def test_an_approval_is_parsed_in_its_new_and_its_old_form(value: Json, expected: object) -> None:
     assert read_approval(value) == expected
 
 
@@ -137,19 +135,19 @@ def test_an_approval_is_read_in_its_new_and_its_old_form(value: Json, expected: 
         (None, "object"),
     ],
 )
-def test_an_approval_that_lacks_its_part_is_refused(value: Json, complaint: str) -> None:
+def test_an_incomplete_approval_is_refused(value: Json, complaint: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=complaint):
         read_approval(value)
 
 
 @pytest.mark.parametrize("answers", [{"q1": "blue"}, [{"id": "q1", "answer": "blue"}]])
-def test_answers_are_read_as_a_map_and_as_a_list(answers: Json) -> None:
+def test_answers_are_parsed_as_a_map_and_as_a_list(answers: Json) -> None:
     read = msgspec.convert({"answers": answers}, ClarificationResume)
 
     assert read.by_question() == {"q1": "blue"}
 
 
-def test_the_resolve_body_is_closed_and_needs_its_value() -> None:
+def test_the_resolve_body_is_closed_and_requires_its_value() -> None:
     assert msgspec.convert({"resumeValue": None}, ResolveInterrupt).resume_value is None
     with pytest.raises(msgspec.ValidationError, match="resumeValue"):
         msgspec.convert({}, ResolveInterrupt)

@@ -1,4 +1,4 @@
-"""Suggestions for unknown names: what is suggested, and what is too much to compare."""
+"""Suggestions for unknown names, and the limits of the comparison."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from difflib import SequenceMatcher
 
 import pytest
 
-from wopr.protocol import names
-from wopr.protocol.names import nearest, not_there, unknown_key
+from wopr.protocol import suggestions as names
+from wopr.protocol.suggestions import nearest, not_there, unknown_key
 
 
 def test_the_nearest_of_several_hundred_names_is_suggested() -> None:
@@ -16,12 +16,12 @@ def test_the_nearest_of_several_hundred_names_is_suggested() -> None:
     assert nearest("Nodee_042", known) == "node-042"
 
 
-def test_nothing_is_compared_with_very_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_not_compared_with_very_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(names, "SequenceMatcher")
 
     hint = not_there("output", [f"output{index}" for index in range(9000)])
 
-    assert hint == "none of the 9000 known names is like it"
+    assert hint == "none of the 9000 known names is similar"
 
 
 def test_a_very_long_name_is_cut_and_compared_with_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_very_long_name_is_cut_and_compared_with_none(monkeypatch: pytest.Monk
     assert message == f"unknown key '{'k' * 200}…': expected one of kind"
 
 
-def test_only_the_names_with_the_most_letters_in_common_are_compared_closely(
+def test_only_the_names_with_the_most_common_letters_are_compared_closely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared: list[str] = []

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.events.payloads import PAYLOADS
 from wopr.protocol.interrupts import DATA
-from wopr.protocol.payloads import PAYLOADS
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official
@@ -36,12 +36,12 @@ EXTRAS = {
     "agent.handoff": {"context"},
     "agent.decided": {"reasoning"},
 }
-# Where the contract rules that a value goes beyond the published pattern or enum.
+# Values for which the contract overrides the published pattern or enum.
 WIDER = {
     "channel.written.reducer": "message",
     "cap.breached.kind": "confidence-escalation-suppressed",
 }
-# Published as a union of shapes; ours reads the shape by kind, compared one by one below.
+# Published as a union of types; ours selects the type by kind, and each is compared below.
 BY_KIND = {"interrupt.requested.data"}
 
 EVERY_JSON = {"object", "array", "string", "number", "boolean", "null"}
@@ -58,7 +58,7 @@ BOUNDS = (
 
 
 class Comparison:
-    """Walks our schema and the published one side by side, and names each difference."""
+    """Compare our schema with the published one, and name each difference."""
 
     def __init__(self, official: Official, shapes: dict[str, JsonObject]) -> None:
         self.official = official
@@ -169,7 +169,7 @@ def differences(official: Official, path: str, struct: Json, reference: str) -> 
 
 
 @pytest.mark.parametrize("event_type", sorted(PAYLOADS))
-def test_our_payload_is_the_published_one(event_type: str, official: Official) -> None:
+def test_a_payload_equals_the_published_one(event_type: str, official: Official) -> None:
     index, _ = official.find("run-event-payloads.schema.json#/$defs/_typeIndex")
     published = f"run-event-payloads.schema.json{index['properties'][event_type]['$ref']}"
 
@@ -181,7 +181,7 @@ def test_our_payload_is_the_published_one(event_type: str, official: Official) -
 
 
 @pytest.mark.parametrize("kind", sorted(DATA))
-def test_the_data_of_an_interrupt_is_the_published_one(kind: str, official: Official) -> None:
+def test_the_data_of_an_interrupt_equals_the_published_one(kind: str, official: Official) -> None:
     struct = next(struct for name, struct in DATA.items() if name == kind)
 
     found = differences(
@@ -197,7 +197,7 @@ def test_the_published_index_names_exactly_our_types(official: Official) -> None
     assert index["properties"].keys() == PAYLOADS.keys()
 
 
-def test_the_comparison_sees_a_difference(official: Official) -> None:
+def test_the_comparison_detects_a_difference(official: Official) -> None:
     reference = "run-event-payloads.schema.json#/$defs/nodeFailed"
 
     found = differences(official, "node.dispatched", PAYLOADS["node.dispatched"], reference)

@@ -7,8 +7,7 @@ import pytest
 
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import EVENT_TYPES
-from wopr.protocol.payloads import PAYLOADS
-from wopr.protocol.payloads.check import faults
+from wopr.protocol.events.payloads import PAYLOADS, faults
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official, Sample
@@ -37,7 +36,7 @@ def test_the_event_types_are_the_published_ones(official: Official) -> None:
 
 @pytest.mark.parametrize("full", [False, True], ids=["least", "full"])
 @pytest.mark.parametrize("event_type", TYPES)
-def test_what_our_struct_writes_is_valid_officially(
+def test_output_of_our_structs_is_valid_by_the_published_schema(
     event_type: str, full: bool, official: Official, sample: type[Sample]
 ) -> None:
     written = msgspec.convert(
@@ -52,7 +51,7 @@ def test_what_our_struct_writes_is_valid_officially(
 
 
 @pytest.mark.parametrize("event_type", TYPES)
-def test_a_full_payload_comes_back_as_it_was(event_type: str, sample: type[Sample]) -> None:
+def test_a_full_payload_survives_a_round_trip(event_type: str, sample: type[Sample]) -> None:
     payload = sample(PAYLOADS[event_type], full=True).document
 
     again = msgspec.to_builtins(msgspec.convert(payload, PAYLOADS[event_type]))
@@ -82,7 +81,7 @@ def test_an_unknown_field_in_an_open_payload_is_ignored(
 
 
 @pytest.mark.parametrize("event_type", TYPES)
-def test_each_required_field_is_missed_by_name(event_type: str, sample: type[Sample]) -> None:
+def test_a_missing_required_field_is_named(event_type: str, sample: type[Sample]) -> None:
     payload: JsonObject = sample(PAYLOADS[event_type], full=False).document
 
     for name in payload:
@@ -152,12 +151,10 @@ def test_each_required_field_is_missed_by_name(event_type: str, sample: type[Sam
             "missingCapabilities",
         ),
         ("node.dispatched", None, "Expected `object`"),
-        ("run.invented", {}, "no event type"),
+        ("run.invented", {}, "not an event type"),
     ],
 )
-def test_a_payload_that_breaks_a_rule_is_refused(
-    event_type: str, payload: Json, complaint: str
-) -> None:
+def test_an_invalid_payload_is_refused(event_type: str, payload: Json, complaint: str) -> None:
     assert complaint in str(faults(event_type, payload))
 
 
@@ -169,7 +166,7 @@ def test_a_payload_that_breaks_a_rule_is_refused(
         {"kind": "terminate", "successCriteria": [{"key": "shipped", "met": True}]},
     ],
 )
-def test_every_kind_of_decision_is_read_and_officially_valid(
+def test_each_kind_of_decision_is_parsed_and_valid_by_the_published_schema(
     decision: JsonObject, official: Official
 ) -> None:
     payload = {"agentId": "host:orchestrator", "decision": decision}
@@ -178,11 +175,11 @@ def test_every_kind_of_decision_is_read_and_officially_valid(
     assert official.fault(f"{CATALOGUE}#/$defs/runOrchestratorDecided", payload) is None
 
 
-def test_a_vendor_event_may_hold_any_json() -> None:
+def test_a_vendor_event_can_contain_any_json() -> None:
     assert faults("acme.shipment.booked", ["anything", None]) is None
 
 
-def test_a_null_outcome_is_an_outcome() -> None:
+def test_a_null_outcome_is_a_present_outcome() -> None:
     payload = {"agentId": "core.x", "toolName": "t", "callId": "c", "outcome": None}
 
     returned = msgspec.convert(payload, PAYLOADS["agent.toolReturned"])

@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from wopr.http.answers import error_answer
+from wopr.http.response import error_response
 from wopr.protocol.errors import QuotaExceeded
 
 
-def test_a_used_up_quota_is_answered_with_its_name_its_limit_its_use_and_when_to_come_back() -> (
-    None
-):
+def test_an_exhausted_quota_is_answered_with_name_limit_use_and_retry_time() -> None:
     error = QuotaExceeded(
-        "activeRuns", limit=10, current=10, way_out="Wait for a run to end.", retry_after=7
+        "activeRuns", limit=10, current=10, remedy="Wait for a run to end.", retry_after=7
     )
 
-    answer = error_answer(error)
+    answer = error_response(error)
 
     assert (answer.status, error.code) == (429, "quota_exceeded")
     assert answer.headers["retry-after"] == "7"

@@ -17,14 +17,14 @@ VALUES: st.SearchStrategy[Json] = st.recursive(
 
 
 @given(VALUES)
-def test_user_data_is_the_same_after_it_was_escaped_and_never_a_reference(value: Json) -> None:
+def test_user_data_survives_escaping_and_is_never_a_reference(value: Json) -> None:
     stored = referring(value, {})
 
     assert list(references_in(stored)) == []
     assert resolved(stored, {FORGED["$artifact"]["artifactId"]: "forged"}) == value
 
 
-def test_values_are_found_again_by_their_references() -> None:
+def test_values_are_restored_from_their_references() -> None:
     large = ["large"]
     reference = reference_to(b'["large"]')
 
@@ -37,7 +37,7 @@ def test_values_are_found_again_by_their_references() -> None:
     assert resolved(stored, values) == {"a": large, "b": [large, {"$artifact": large}]}
 
 
-def test_deeply_nested_data_is_never_resolved_and_never_exhausts_the_stack() -> None:
+def test_very_deeply_nested_data_is_never_resolved_and_never_exhausts_the_stack() -> None:
     deep: Json = reduce(lambda inner, _: {"$artifact": [inner]}, range(450), FORGED)
 
     stored = referring(deep, {})

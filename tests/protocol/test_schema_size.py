@@ -1,16 +1,16 @@
-"""What a JSON Schema can cost, measured without applying it."""
+"""The cost of a JSON Schema, measured without applying it."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import pytest
-from tests.wire.schemas import bomb, disguised_bombs, tree
 
-from wopr.protocol.checking import UserSchema, violations_of
+from tests.support.schemas import disguised_expanding_schemas, expanding_schema, tree
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.json_schema.size import MAX_DEPTH, SchemaLimits, measure, size_faults
+from wopr.protocol.json_schema.validation import UserSchema, violations_of
 from wopr.protocol.offloading import WorkNeeded
-from wopr.protocol.schema_size import MAX_DEPTH, SchemaLimits, measure, size_faults
 
 PERSON: JsonObject = {
     "type": "object",
@@ -19,7 +19,7 @@ PERSON: JsonObject = {
 }
 
 
-# Forms of a reference to the fourth part of a list, as the library reads them.
+# Forms of a reference to the fourth part of a list, as the library resolves them.
 REFERENCE_FORMS = (
     *("#/$defs/l/allOf/+3", "#/$defs/l/allOf/03", "#/$defs/l/allOf/0000000003"),
     *(
@@ -38,7 +38,7 @@ REFERENCE_FORMS = (
 
 
 def referring(reference: str) -> JsonObject:
-    """A schema that names one part of itself, with a part of the same anchor that is only data."""
+    """Return a schema that refers to one part of itself; data elsewhere has the same anchor."""
     parts: list[Json] = [{}, {}, {}, {"$anchor": "fourth", "type": "string"}]
     return {
         "$id": "https://example.com/root",
@@ -49,23 +49,23 @@ def referring(reference: str) -> JsonObject:
 
 
 def redirected(base: JsonObject) -> JsonObject:
-    """A schema with a part that has a base of its own, so that its pointers begin there."""
+    """Return a schema with a part that has its own base, so that its pointers start there."""
     inner = base | {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "string"}}}
     return {"$ref": "#/$defs/inner/$defs/a", "$defs": {"inner": inner, "b": {}}}
 
 
-def test_every_doubling_doubles_the_expanded_size() -> None:
-    sizes = [measure(bomb(doublings)).subschemas for doublings in (1, 2, 3, 4, 5)]
+def test_each_doubling_doubles_the_expanded_size() -> None:
+    sizes = [measure(expanding_schema(doublings)).subschemas for doublings in (1, 2, 3, 4, 5)]
 
     assert all(later > 2 * earlier for earlier, later in pairwise(sizes))
 
 
-def test_a_definition_that_is_not_used_is_not_counted() -> None:
-    assert measure({"$defs": bomb()["$defs"]}).subschemas == 1
+def test_an_unused_definition_is_not_counted() -> None:
+    assert measure({"$defs": expanding_schema()["$defs"]}).subschemas == 1
 
 
 def test_a_chain_of_a_thousand_references_is_too_deep() -> None:
-    assert measure(bomb(1000)).depth == MAX_DEPTH + 1
+    assert measure(expanding_schema(1000)).depth == MAX_DEPTH + 1
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_chain_of_a_thousand_references_is_too_deep() -> None:
     ],
     ids=str,
 )
-def test_a_schema_whose_cost_its_size_does_not_bound_is_applied_by_a_subprocess(
+def test_a_schema_of_unbounded_cost_is_applied_by_a_subprocess(
     schema: JsonObject,
 ) -> None:
     with pytest.raises(WorkNeeded):
@@ -108,7 +108,7 @@ def test_a_schema_whose_cost_its_size_does_not_bound_is_applied_by_a_subprocess(
         ({}, [((), '"name" is a required property')]),
     ],
 )
-def test_a_small_value_is_checked_at_once_against_a_small_schema(
+def test_a_small_value_is_checked_in_the_process_against_a_small_schema(
     value: Json, expected: list[tuple[tuple[str, ...], str]]
 ) -> None:
     found = UserSchema(PERSON).violations(value)
@@ -140,7 +140,7 @@ def test_a_subschema_is_counted_whatever_the_name_that_it_is_found_under(
     assert measure(schema).subschemas > 2**doublings
 
 
-def test_many_fractions_are_divided_by_a_subprocess() -> None:
+def test_fractions_are_divided_by_a_subprocess() -> None:
     schema = UserSchema({"items": {"multipleOf": 5e-324}})
 
     assert schema.violations([1.0]) == ()
@@ -166,7 +166,7 @@ def test_each_limit_is_named_with_the_number_found() -> None:
     ]
 
 
-def test_the_discriminator_of_alternatives_does_not_make_their_cost_unknown() -> None:
+def test_a_discriminator_of_alternatives_does_not_make_their_cost_unknown() -> None:
     forms = [{"type": "object", "properties": {"kind": {"enum": [kind]}}} for kind in ("a", "b")]
     schema = {"anyOf": forms, "discriminator": {"propertyName": "kind", "mapping": {"a": "#/a"}}}
 
@@ -174,11 +174,11 @@ def test_the_discriminator_of_alternatives_does_not_make_their_cost_unknown() ->
 
 
 @pytest.mark.parametrize("form", REFERENCE_FORMS)
-def test_the_forms_of_a_reference_are_those_that_the_library_reads(form: str) -> None:
+def test_the_accepted_forms_of_a_reference_are_those_that_the_library_resolves(form: str) -> None:
     assert violations_of(referring(form), None, 1)
 
 
-def test_a_part_with_a_base_of_its_own_is_where_its_pointers_begin() -> None:
+def test_a_part_with_its_own_base_is_the_root_of_its_pointers() -> None:
     assert violations_of(redirected({"$id": "https://example.com/a"}), None, 1)
 
 
@@ -197,22 +197,24 @@ def test_a_reference_that_names_no_part_of_the_schema_is_refused(reference: str)
     assert fault.startswith(f"the reference {reference!r} names no part of the schema")
 
 
-def test_an_index_with_a_sign_or_many_digits_names_the_item_that_the_library_finds() -> None:
+def test_an_index_with_a_sign_or_many_digits_selects_the_item_that_the_library_selects() -> None:
     for form in ("+3", "0000000003"):
-        schema = bomb()
+        schema = expanding_schema()
         schema["$defs"]["d0"] = {"allOf": [{}, {}, {}, {"$ref": "#/$defs/d1"}]}
         schema["$ref"] = f"#/$defs/d0/allOf/{form}"
 
         assert measure(schema).subschemas > 2**29
 
 
-@pytest.mark.parametrize("schema", disguised_bombs().values(), ids=disguised_bombs())
-def test_a_disguised_bomb_is_not_applied_here(schema: JsonObject) -> None:
+@pytest.mark.parametrize(
+    "schema", disguised_expanding_schemas().values(), ids=disguised_expanding_schemas()
+)
+def test_a_disguised_expanding_schema_is_not_applied_in_the_process(schema: JsonObject) -> None:
     with pytest.raises(WorkNeeded):
         UserSchema(schema).violations({})
 
 
-def test_each_name_of_dependent_members_counts() -> None:
+def test_any_name_of_dependent_members_counts() -> None:
     names: JsonObject = {f"k{index}": [] for index in range(1000)}
     schema = UserSchema({"items": {"dependentRequired": names}})
 
@@ -222,7 +224,7 @@ def test_each_name_of_dependent_members_counts() -> None:
 
 
 @pytest.mark.parametrize("pattern", [r"^\p{L}[\p{L}\p{M}' -]*$", r"\pN{4}", "[a-z]{500}"])
-def test_a_few_classes_of_unicode_characters_are_allowed(pattern: str) -> None:
+def test_small_classes_of_unicode_characters_are_allowed(pattern: str) -> None:
     assert [*size_faults({"pattern": pattern}, SchemaLimits())] == []
 
 
@@ -231,7 +233,7 @@ MOMENT = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"
 
 
 @pytest.mark.parametrize("pattern", [UUID, MOMENT, r"^(\d{1,3}\.){3}\d{1,3}$"])
-def test_repetitions_one_after_the_other_do_not_multiply(pattern: str) -> None:
+def test_consecutive_repetitions_do_not_multiply(pattern: str) -> None:
     assert [*size_faults({"pattern": pattern}, SchemaLimits())] == []
 
 
@@ -239,13 +241,13 @@ def test_repetitions_one_after_the_other_do_not_multiply(pattern: str) -> None:
     "pattern",
     ["(a{100}){100}", "a{100}{100}", "a{100}?{100}", "(?x)(a{100})#\n{100}", "(a{99})*{99}"],
 )
-def test_repetitions_inside_each_other_multiply(pattern: str) -> None:
+def test_nested_repetitions_multiply(pattern: str) -> None:
     assert [*size_faults({"pattern": pattern}, SchemaLimits())] != []
 
 
 @pytest.mark.parametrize("pattern", [r"\pL{100}", r"[^\P{L}]{100}", r"(\pL\pN){20}", r"\pL" * 30])
 @pytest.mark.parametrize("keyword", ["pattern", "patternProperties"])
-def test_many_classes_of_unicode_characters_are_refused(pattern: str, keyword: str) -> None:
+def test_large_classes_of_unicode_characters_are_refused(pattern: str, keyword: str) -> None:
     schema: JsonObject = {keyword: pattern if keyword == "pattern" else {pattern: {}}}
 
     (fault,) = size_faults(schema, SchemaLimits())
@@ -262,7 +264,7 @@ def test_a_compiled_schema_counts_with_the_memory_of_its_patterns() -> None:
     assert classes > 1_000_000
 
 
-def test_a_schema_that_is_never_compiled_here_holds_no_memory() -> None:
+def test_a_schema_never_compiled_here_uses_no_memory() -> None:
     assert UserSchema(tree()).compiled_bytes == 0
 
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.payloads import PAYLOADS
-from wopr.protocol.schemas import DIALECT, export
+from wopr.protocol.events.payloads import PAYLOADS
+from wopr.protocol.json_schema.export import DIALECT, export
 from wopr.protocol.workflow import WorkflowDefinition
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def test_the_published_names_are_stable(schemas: dict[str, JsonObject]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_every_schema_is_a_schema(name: str, schemas: dict[str, JsonObject]) -> None:
+def test_every_exported_schema_is_valid(name: str, schemas: dict[str, JsonObject]) -> None:
     assert jsonschema_rs.meta.is_valid(schemas[name])
 
 
@@ -103,7 +103,7 @@ def test_a_page_of_events_is_described_down_to_the_event(schemas: dict[str, Json
     assert fault(schemas["event-page"], page) == '"runId" is a required property'
 
 
-def test_options_know_the_reserved_keys_and_let_others_pass(schemas: dict[str, JsonObject]) -> None:
+def test_options_define_the_reserved_keys_and_allow_others(schemas: dict[str, JsonObject]) -> None:
     schema = schemas["run-options"]
 
     assert fault(schema, {"configurable": {"recursionLimit": 1, "acme.mode": "x"}}) is None
@@ -111,7 +111,7 @@ def test_options_know_the_reserved_keys_and_let_others_pass(schemas: dict[str, J
     assert fault(schema, {"tags": ["x"] * 101}) is not None
 
 
-def test_the_published_workflows_are_read_and_written_as_valid_definitions(
+def test_the_published_workflows_are_parsed_and_written_as_valid_definitions(
     official: Official,
 ) -> None:
     workflows = list(official.workflows())

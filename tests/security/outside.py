@@ -1,4 +1,4 @@
-"""A destination outside: its name, its addresses, and a server that answers as it is told."""
+"""An external destination: its name, its addresses, and a server with configured responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpcore
 import httpx
 from anyio.streams.tls import TLSListener
 
-from wopr.runtime.egress import Egress
+from wopr.process.egress import Egress
 
 PUBLIC = "93.184.216.34"
 NAME = "hooks.example.test"
@@ -25,7 +25,7 @@ def answer(body: bytes = b"ok", *headers: str, status: str = "200 OK") -> bytes:
 
 
 class Names:
-    """A resolver whose answers are set by the test; the last one stays."""
+    """A resolver whose answers are set by the test; the last one repeats."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
@@ -37,7 +37,7 @@ class Names:
 
 
 class Dialler(httpcore.AsyncNetworkBackend):
-    """Records what is dialled and connects to a loopback port in its place."""
+    """Record the dialled addresses, and connect to a loopback port instead."""
 
     def __init__(self, port: int, refusing: Sequence[str] = ()) -> None:
         self.port = port
@@ -59,7 +59,7 @@ class Dialler(httpcore.AsyncNetworkBackend):
 
 
 class Server:
-    """A loopback server that answers each request by its head, and remembers it."""
+    """A loopback server that responds according to the request's head, and records it."""
 
     def __init__(self, reply: Answer) -> None:
         self.reply = reply
@@ -113,7 +113,7 @@ async def serving(reply: Answer, tls: ssl.SSLContext | None = None) -> AsyncIter
 async def exchange(
     reply: Answer, limit: int = 10_000
 ) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
-    """Serve on loopback, with a client that is allowed to go there."""
+    """Serve on loopback, with a client that may connect there."""
     async with (
         serving(reply) as server,
         Egress(

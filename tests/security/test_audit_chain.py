@@ -10,21 +10,22 @@ from hypothesis import strategies as st
 
 from wopr.protocol.documents import JsonObject
 from wopr.security.audit_chain import (
+    AuditFinding,
+    ChainVerifier,
     CheckpointKey,
-    Tree,
+    MerkleTree,
     canonical,
     hash_of,
     is_signed,
     linked,
 )
-from wopr.security.audit_findings import Finding, Walk
 
 KEY = CheckpointKey(b"k" * 32)
 bodies = st.lists(st.binary(max_size=8), max_size=40)
 
 
 def merkle(leaves: list[bytes]) -> bytes:
-    """The tree of RFC 6962, written down as it is defined there."""
+    """Compute the tree of RFC 6962 as it is defined there."""
     if not leaves:
         return hashlib.sha256(b"").digest()
     if len(leaves) == 1:
@@ -36,24 +37,24 @@ def merkle(leaves: list[bytes]) -> bytes:
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
-def grown(leaves: list[bytes]) -> Tree:
-    tree = Tree()
+def grown(leaves: list[bytes]) -> MerkleTree:
+    tree = MerkleTree()
     for leaf in leaves:
         tree.add(leaf)
     return tree
 
 
 @given(bodies)
-def test_a_tree_that_grows_has_the_root_that_the_definition_gives(leaves: list[bytes]) -> None:
+def test_a_growing_tree_has_the_root_that_the_definition_gives(leaves: list[bytes]) -> None:
     assert grown(leaves).root() == merkle(leaves)
 
 
 @given(bodies, bodies)
-def test_a_tree_restored_from_its_peaks_grows_on_like_the_first(
+def test_a_tree_restored_from_its_peaks_grows_like_the_original(
     before: list[bytes], after: list[bytes]
 ) -> None:
     first = grown(before)
-    restored = Tree.restored(first.count, first.peaks)
+    restored = MerkleTree.restored(first.count, first.peaks)
     assert restored is not None
 
     for leaf in after:
@@ -64,16 +65,16 @@ def test_a_tree_restored_from_its_peaks_grows_on_like_the_first(
 
 @pytest.mark.parametrize(("count", "length"), [(1, 0), (3, 32), (4, 64), (0, 32), (5, 63)])
 def test_peaks_of_the_wrong_length_restore_nothing(count: int, length: int) -> None:
-    assert Tree.restored(count, b"x" * length) is None
+    assert MerkleTree.restored(count, b"x" * length) is None
 
 
-def test_the_canonical_form_sorts_members_and_holds_no_space() -> None:
+def test_the_canonical_form_sorts_members_and_has_no_spaces() -> None:
     assert (
         canonical({"b": 1, "a": {"d": "ü", "c": None}}) == '{"a":{"c":null,"d":"ü"},"b":1}'.encode()
     )
 
 
-def test_an_entry_holds_the_hash_of_the_one_before_and_the_first_one_null() -> None:
+def test_an_entry_contains_the_hash_of_the_previous_one_and_the_first_has_null() -> None:
     first = linked({"sequence": 0}, None)
     second = linked({"sequence": 1}, first)
 
@@ -81,7 +82,7 @@ def test_an_entry_holds_the_hash_of_the_one_before_and_the_first_one_null() -> N
     assert json.loads(second)["prevHash"] == hashlib.sha256(first).hexdigest() == hash_of(first)
 
 
-def test_a_signature_is_over_the_raw_bytes_of_the_root() -> None:
+def test_a_signature_covers_the_raw_bytes_of_the_root() -> None:
     root = hashlib.sha256(b"root").digest()
     signature = KEY.sign(root)
 
@@ -104,11 +105,11 @@ def test_a_signature_is_over_the_raw_bytes_of_the_root() -> None:
         ("not hex", KEY.sign(b"r" * 32), KEY.public_key),
     ],
 )
-def test_what_the_key_did_not_sign_is_not_signed(root: str, signature: str, key: str) -> None:
+def test_data_signed_by_another_key_is_not_verified(root: str, signature: str, key: str) -> None:
     assert not is_signed(root, signature, key)
 
 
-# What a walk finds
+# Verification
 
 
 def log(count: int) -> list[tuple[int, str, bytes, bytes]]:
@@ -121,17 +122,17 @@ def log(count: int) -> list[tuple[int, str, bytes, bytes]]:
     return rows
 
 
-def findings(rows: list[tuple[int, str, bytes, bytes]]) -> list[Finding]:
-    walk = Walk()
+def findings(rows: list[tuple[int, str, bytes, bytes]]) -> list[AuditFinding]:
+    walk = ChainVerifier()
     return [finding for row in rows for finding in walk.entry(*row)]
 
 
-def test_an_untouched_log_has_nothing_wrong_with_it() -> None:
+def test_an_unchanged_log_has_no_faults() -> None:
     assert findings(log(20)) == []
 
 
 @given(st.integers(0, 9), st.data())
-def test_a_flipped_bit_anywhere_in_an_entry_is_found_and_the_entry_is_named(
+def test_a_flipped_bit_in_an_entry_is_found_and_the_entry_is_named(
     place: int, data: st.DataObject
 ) -> None:
     rows = log(10)
@@ -158,7 +159,7 @@ def test_a_flipped_bit_in_the_digest_column_is_found(place: int, position: int) 
     assert {finding.at for finding in findings(rows)} == {place}
 
 
-def test_an_entry_that_was_rewritten_with_its_digest_breaks_the_chain_after_it() -> None:
+def test_an_entry_rewritten_with_its_digest_breaks_the_chain_after_it() -> None:
     rows = log(5)
     forged = canonical(json.loads(rows[2][2]) | {"action": "nothing"})
     rows[2] = (2, "acme", forged, hashlib.sha256(forged).digest())
@@ -169,7 +170,7 @@ def test_an_entry_that_was_rewritten_with_its_digest_breaks_the_chain_after_it()
     assert finding.expected == hash_of(forged)
 
 
-def test_an_entry_that_is_missing_is_named() -> None:
+def test_a_missing_entry_is_named() -> None:
     rows = log(6)
     del rows[2:4]
 
@@ -179,7 +180,7 @@ def test_an_entry_that_is_missing_is_named() -> None:
     assert {finding.at for finding in found} == {4}
 
 
-def test_an_entry_filed_under_another_tenant_is_found() -> None:
+def test_an_entry_moved_to_another_tenant_is_found() -> None:
     rows = log(3)
     rows[1] = (1, "globex", *rows[1][2:])
 
@@ -188,15 +189,15 @@ def test_an_entry_filed_under_another_tenant_is_found() -> None:
     assert (finding.at, "tenant" in finding.message) == (1, True)
 
 
-def test_two_entries_that_changed_places_are_found() -> None:
+def test_two_swapped_entries_are_found() -> None:
     rows = log(4)
     rows[1], rows[2] = (1, *rows[2][1:]), (2, *rows[1][1:])
 
     assert {finding.at for finding in findings(rows)} == {1, 2, 3}
 
 
-def checkpointed(count: int) -> tuple[Walk, dict[str, str | int | bytes]]:
-    walk = Walk()
+def checkpointed(count: int) -> tuple[ChainVerifier, dict[str, str | int | bytes]]:
+    walk = ChainVerifier()
     for row in log(count):
         assert not list(walk.entry(*row))
     root = walk.tree.root()
@@ -209,7 +210,7 @@ def checkpointed(count: int) -> tuple[Walk, dict[str, str | int | bytes]]:
     }
 
 
-def test_a_checkpoint_over_what_is_there_has_nothing_wrong_with_it() -> None:
+def test_a_checkpoint_over_unchanged_entries_has_no_faults() -> None:
     walk, row = checkpointed(7)
 
     assert list(walk.checkpoint(**row)) == []  # type: ignore[arg-type]  # as the row has them

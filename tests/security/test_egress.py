@@ -8,15 +8,15 @@ import anyio.abc
 import httpcore
 import httpx
 import pytest
-from tests.security.outside import NAME, PUBLIC, Dialler, Names, answer, public_client, serving
 
-from wopr.runtime.egress import Egress, resolve
+from tests.security.outside import NAME, PUBLIC, Dialler, Names, answer, public_client, serving
+from wopr.process.egress import Egress, resolve
 from wopr.security.ssrf import DestinationDenied
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_the_checked_address_is_dialled_under_the_original_name(
+async def test_a_checked_address_is_dialled_under_the_original_name(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     names = Names([PUBLIC])
@@ -33,7 +33,7 @@ async def test_the_checked_address_is_dialled_under_the_original_name(
     assert f"Host: {NAME}" in server.heads[0].split("\r\n")
 
 
-async def test_a_name_that_changes_its_mind_after_the_check_gains_nothing(
+async def test_dns_rebinding_after_the_check_has_no_effect(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     names = Names([PUBLIC], ["127.0.0.1"])
@@ -63,7 +63,7 @@ async def test_a_name_that_changes_its_mind_after_the_check_gains_nothing(
         ["not an address"],
     ],
 )
-async def test_one_private_address_among_the_answers_is_enough_to_refuse(
+async def test_one_private_address_among_several_is_refused(
     addresses: list[str], client_tls: ssl.SSLContext
 ) -> None:
     dialler = Dialler(9)
@@ -87,7 +87,7 @@ async def test_one_private_address_among_the_answers_is_enough_to_refuse(
         "https://169.254.169.254/latest/meta-data",
     ],
 )
-async def test_a_forbidden_url_is_refused_before_a_name_is_asked_for(
+async def test_a_forbidden_url_is_refused_before_a_name_lookup(
     url: str, client_tls: ssl.SSLContext
 ) -> None:
     names, dialler = Names([PUBLIC]), Dialler(9)
@@ -100,7 +100,7 @@ async def test_a_forbidden_url_is_refused_before_a_name_is_asked_for(
     assert dialler.dialled == []
 
 
-async def test_the_next_address_is_tried_when_one_does_not_answer(
+async def test_the_next_address_is_tried_when_one_does_not_respond(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     async with serving(lambda _: answer(), server_tls) as server:
@@ -112,7 +112,7 @@ async def test_the_next_address_is_tried_when_one_does_not_answer(
     assert dialler.dialled == [PUBLIC, "1.1.1.1"]
 
 
-async def test_a_destination_none_of_whose_addresses_answers_is_a_connect_error(
+async def test_a_destination_without_a_reachable_address_is_a_connect_error(
     client_tls: ssl.SSLContext,
 ) -> None:
     dialler = Dialler(9, refusing=[PUBLIC, "1.1.1.1"])
@@ -125,7 +125,7 @@ async def test_a_destination_none_of_whose_addresses_answers_is_a_connect_error(
 
 
 class _Lost(httpcore.AsyncNetworkStream):
-    """A connection whose peer hung up before it was used."""
+    """A connection whose peer disconnected before it was used."""
 
     def get_extra_info(self, info: str) -> object:
         socket = None
@@ -138,7 +138,7 @@ class _Lost(httpcore.AsyncNetworkStream):
         pass
 
 
-async def test_a_peer_that_hangs_up_at_once_is_a_connect_error(
+async def test_a_peer_that_disconnects_at_once_is_a_connect_error(
     client_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def connect(*_: object, **__: object) -> httpcore.AsyncNetworkStream:
@@ -183,7 +183,7 @@ async def test_a_name_without_an_address_is_a_connect_error(client_tls: ssl.SSLC
             await client.get(f"https://{NAME}/")
 
 
-async def test_a_name_that_does_not_resolve_is_a_connect_error() -> None:
+async def test_an_unresolvable_name_is_a_connect_error() -> None:
     async def unknown(host: str, port: int) -> Sequence[str]:
         raise OSError("no such name")
 
@@ -194,7 +194,7 @@ async def test_a_name_that_does_not_resolve_is_a_connect_error() -> None:
             await egress.client("acme").get(f"https://{NAME}/")
 
 
-async def test_a_resolver_that_hangs_is_a_connect_timeout() -> None:
+async def test_a_hanging_resolver_is_a_connect_timeout() -> None:
     async def hanging(host: str, port: int) -> Sequence[str]:
         await anyio.sleep_forever()
         return []
@@ -206,7 +206,7 @@ async def test_a_resolver_that_hangs_is_a_connect_timeout() -> None:
             await egress.client("acme").get(f"https://{NAME}/")
 
 
-async def test_the_system_resolver_names_every_address_once() -> None:
+async def test_the_system_resolver_returns_every_address_once() -> None:
     addresses = await resolve("127.0.0.1", 443)
 
     assert addresses == ["127.0.0.1"]

@@ -4,9 +4,9 @@ import gzip
 
 import httpx
 import pytest
-from tests.security.outside import NAME, answer, exchange
 
-from wopr.runtime.egress import ResponseTooLarge
+from tests.security.outside import NAME, answer, exchange
+from wopr.process.egress import ResponseTooLarge
 
 pytestmark = pytest.mark.anyio
 
@@ -22,20 +22,20 @@ pytestmark = pytest.mark.anyio
     ],
     ids=["declared", "until close", "chunked"],
 )
-async def test_an_answer_over_the_limit_is_cut_off(reply: bytes) -> None:
+async def test_a_response_above_the_limit_is_refused(reply: bytes) -> None:
     async with exchange(lambda _: reply, limit=100) as (server, client):
         with pytest.raises(ResponseTooLarge):
             await client.get(f"http://{NAME}:{server.port}/")
 
 
-async def test_an_answer_of_exactly_the_limit_is_read() -> None:
+async def test_a_response_of_exactly_the_limit_is_read() -> None:
     async with exchange(lambda _: answer(b"x" * 100), limit=100) as (server, client):
         response = await client.get(f"http://{NAME}:{server.port}/")
 
     assert len(response.content) == 100
 
 
-async def test_a_compressed_answer_cannot_unpack_past_the_limit() -> None:
+async def test_a_compressed_response_cannot_unpack_beyond_the_limit() -> None:
     bomb = answer(gzip.compress(bytes(1_000_000)), "Content-Encoding: gzip")
 
     async with exchange(lambda _: bomb) as (server, client):
@@ -45,7 +45,7 @@ async def test_a_compressed_answer_cannot_unpack_past_the_limit() -> None:
     assert "accept-encoding: identity" in server.heads[0].lower()
 
 
-async def test_no_cookie_of_one_answer_is_sent_with_the_next_request() -> None:
+async def test_no_cookie_of_one_response_is_sent_with_the_next_request() -> None:
     async with exchange(lambda _: answer(b"ok", "Set-Cookie: s=1; Path=/")) as (server, client):
         await client.get(f"http://{NAME}:{server.port}/")
         await client.get(f"http://{NAME}:{server.port}/")
@@ -63,7 +63,7 @@ async def test_a_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyP
     assert response.status_code == 200
 
 
-async def test_a_host_header_of_the_callers_own_does_not_reach_the_wire() -> None:
+async def test_a_host_header_of_the_caller_is_not_sent() -> None:
     async with exchange(lambda _: answer()) as (server, client):
         url = f"http://{NAME}:{server.port}/"
         await client.get(url, headers={"Host": "metadata.google.internal"})
@@ -71,7 +71,7 @@ async def test_a_host_header_of_the_callers_own_does_not_reach_the_wire() -> Non
     assert "metadata" not in server.heads[0]
 
 
-async def test_a_server_that_breaks_off_is_an_httpx_error() -> None:
+async def test_an_interrupted_response_is_an_httpx_error() -> None:
     async with exchange(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf") as (
         server,
         client,

@@ -4,6 +4,7 @@ import ssl
 
 import httpx
 import pytest
+
 from tests.security.outside import (
     NAME,
     PUBLIC,
@@ -14,8 +15,7 @@ from tests.security.outside import (
     public_client,
     serving,
 )
-
-from wopr.runtime.egress import follow
+from wopr.process.egress import follow
 from wopr.security.ssrf import DestinationDenied
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed(
     assert dialler.dialled == [PUBLIC]
 
 
-async def test_a_redirect_to_a_name_that_leads_inside_is_not_followed(
+async def test_a_redirect_to_a_name_with_a_private_address_is_not_followed(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     names = Names([PUBLIC], ["192.168.1.1"])
@@ -62,7 +62,7 @@ async def test_a_redirect_to_a_name_that_leads_inside_is_not_followed(
     assert dialler.dialled == [PUBLIC]
 
 
-async def test_the_client_follows_no_redirect_by_itself() -> None:
+async def test_the_client_follows_no_redirect_by_default() -> None:
     async with exchange(lambda _: redirect("/next")) as (server, client):
         response = await client.get(f"http://{NAME}:{server.port}/")
 
@@ -77,7 +77,7 @@ def hop(head: str) -> bytes:
     return redirect("/end") if head.startswith("GET /same") else answer()
 
 
-async def test_a_redirect_to_another_origin_takes_no_credential_along() -> None:
+async def test_a_redirect_to_another_origin_carries_no_credential() -> None:
     headers = {
         "Authorization": "Bearer t",
         "X-Api-Key": "k",
@@ -109,7 +109,7 @@ async def test_a_redirect_within_the_origin_keeps_its_credential() -> None:
     assert "x-api-key: k" in server.heads[1].lower()
 
 
-async def test_endless_redirects_come_to_an_end() -> None:
+async def test_endless_redirects_are_stopped() -> None:
     async with exchange(lambda _: redirect("/again")) as (server, client):
         request = client.build_request("GET", f"http://{NAME}:{server.port}/")
         with pytest.raises(httpx.TooManyRedirects):
@@ -118,7 +118,7 @@ async def test_endless_redirects_come_to_an_end() -> None:
     assert len(server.heads) == 4
 
 
-async def test_the_last_allowed_redirect_may_arrive() -> None:
+async def test_the_last_allowed_redirect_succeeds() -> None:
     async with exchange(hop) as (server, client):
         request = client.build_request("GET", f"http://{NAME}:{server.port}/same")
         response = await follow(client, request, max_redirects=1)

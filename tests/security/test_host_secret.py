@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wopr.runtime.host_secret import UnusableHostKey, host_secret
+from wopr.process.keys import UnusableHostKey, host_secret
 
 
 def test_the_first_start_creates_a_private_file_that_later_starts_read(tmp_path: Path) -> None:
@@ -18,13 +18,13 @@ def test_the_first_start_creates_a_private_file_that_later_starts_read(tmp_path:
     assert (tmp_path / "data" / "host.key").stat().st_mode & 0o777 == 0o600
 
 
-def test_nothing_but_the_key_file_is_left_behind(tmp_path: Path) -> None:
+def test_only_the_key_file_is_left_behind(tmp_path: Path) -> None:
     host_secret(tmp_path, {})
 
     assert [path.name for path in tmp_path.iterdir()] == ["host.key"]
 
 
-def test_hosts_that_start_at_once_agree_on_one_secret(tmp_path: Path) -> None:
+def test_concurrent_starts_agree_on_one_secret(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as starts:
         found = set(starts.map(lambda _: host_secret(tmp_path, {}), range(32)))
 
@@ -36,7 +36,7 @@ def test_two_data_directories_have_two_secrets(tmp_path: Path) -> None:
     assert host_secret(tmp_path / "a", {}) != host_secret(tmp_path / "b", {})
 
 
-def test_the_environment_wins_and_writes_nothing(tmp_path: Path) -> None:
+def test_the_environment_takes_precedence_and_writes_nothing(tmp_path: Path) -> None:
     given = base64.b64encode(b"s" * 32).decode()
 
     assert host_secret(tmp_path, {"WOPR_HOST_KEY": f" {given}\n"}) == b"s" * 32
@@ -44,7 +44,7 @@ def test_the_environment_wins_and_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["hunter2!", base64.b64encode(b"hunter2").decode(), "ünïcode"])
-def test_a_bad_key_in_the_environment_is_refused_without_repeating_it(
+def test_a_weak_key_in_the_environment_is_refused_without_repeating_it(
     tmp_path: Path, text: str
 ) -> None:
     with pytest.raises(UnusableHostKey) as refusal:
@@ -53,7 +53,7 @@ def test_a_bad_key_in_the_environment_is_refused_without_repeating_it(
     assert text not in str(refusal.value)
 
 
-def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_readable_by_others_is_refused(tmp_path: Path) -> None:
     host_secret(tmp_path, {})
     (tmp_path / "host.key").chmod(0o644)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.security.invocation import answer_key_hash, logical_invocation_id, request_digest
+from wopr.security.invocation import logical_invocation_id, request_digest, response_key_hash
 
 
-def test_the_invocation_id_is_the_recipe_of_the_protocol() -> None:
+def test_an_invocation_id_follows_the_recipe_of_the_protocol() -> None:
     recipe = b"openwop:activity:v2\x00acme\x00run-1\x00charge\x003\x00stripe"
     expected = base64.urlsafe_b64encode(hashlib.sha256(recipe).digest()).decode().rstrip("=")
 
@@ -18,7 +18,7 @@ def test_the_invocation_id_is_the_recipe_of_the_protocol() -> None:
     assert len(expected) == 43
 
 
-def test_no_two_ingredients_can_be_shifted_into_each_other() -> None:
+def test_no_two_lists_of_parts_give_the_same_id() -> None:
     ids = {
         logical_invocation_id("acme", "run-1", "charge", 0, "stripe"),
         logical_invocation_id("acme", "run-1", "charge", 1, "stripe"),
@@ -31,22 +31,22 @@ def test_no_two_ingredients_can_be_shifted_into_each_other() -> None:
         logical_invocation_id("acme\0run-1", "", "charge", 0, "stripe")
 
 
-def test_the_answer_key_is_the_hash_of_tenant_endpoint_and_key() -> None:
+def test_an_idempotency_key_is_the_hash_of_tenant_endpoint_and_key() -> None:
     expected = hashlib.sha256(b"acme:POST /v1/runs:k-1").digest()
 
-    assert answer_key_hash("acme", "POST /v1/runs", "k-1") == expected
+    assert response_key_hash("acme", "POST /v1/runs", "k-1") == expected
 
 
 @given(st.text(alphabet="a:%3A", max_size=6), st.text(alphabet="a:%3A", max_size=6), st.text())
 def test_the_same_key_of_another_tenant_or_endpoint_is_another_key(
     tenant: str, endpoint: str, key: str
 ) -> None:
-    own = answer_key_hash(tenant, endpoint, key)
+    own = response_key_hash(tenant, endpoint, key)
 
-    assert own != answer_key_hash(tenant + "x", endpoint, key)
-    assert own != answer_key_hash(tenant, endpoint + "x", key)
-    assert own != answer_key_hash(f"{tenant}:{endpoint}", "", key)
-    assert own != answer_key_hash(tenant, f"{endpoint}:x", key.removeprefix("x:"))
+    assert own != response_key_hash(tenant + "x", endpoint, key)
+    assert own != response_key_hash(tenant, endpoint + "x", key)
+    assert own != response_key_hash(f"{tenant}:{endpoint}", "", key)
+    assert own != response_key_hash(tenant, f"{endpoint}:x", key.removeprefix("x:"))
 
 
 def test_key_order_and_white_space_do_not_change_a_request() -> None:

@@ -13,7 +13,6 @@ from wopr.security.keys import (
     is_test_key,
     new_key,
     parse_env_keys,
-    same,
     scopes_of,
 )
 
@@ -35,7 +34,7 @@ def test_a_new_key_says_whether_it_is_for_testing(is_test: bool, prefix: str) ->
 
 
 @given(st.binary(min_size=32, max_size=48))
-def test_a_new_key_can_stand_in_the_environment_and_in_a_header(secret: bytes) -> None:
+def test_a_new_key_is_valid_in_the_environment_and_in_a_header(secret: bytes) -> None:
     key = new_key(secret, is_test=False)
 
     assert not set(key) & set(":, \t=+/")
@@ -51,18 +50,12 @@ def test_a_key_is_stored_as_its_sha256() -> None:
     assert hash_key("wopr_live_x") == hashlib.sha256(b"wopr_live_x").digest()
 
 
-def test_hashes_are_compared_whole() -> None:
-    assert same(hash_key("a"), hash_key("a"))
-    assert not same(hash_key("a"), hash_key("b"))
-    assert not same(hash_key("a"), hash_key("a")[:-1])
-
-
-def test_an_admin_holds_every_scope_but_the_one_no_role_holds() -> None:
+def test_an_admin_has_every_scope_except_the_reserved_one() -> None:
     assert ROLES["admin"] == SCOPES
     assert not any("conformance:author" in scopes for scopes in ROLES.values())
 
 
-def test_every_role_holds_known_scopes_only() -> None:
+def test_every_role_has_known_scopes_only() -> None:
     of_tenants = {"admin", "operator", "developer", "reviewer", "viewer", "ingest"}
     assert set(ROLES) == of_tenants | {"metrics"}
     assert all(ROLES[role] <= SCOPES for role in of_tenants)
@@ -83,7 +76,7 @@ def test_an_unknown_role_may_do_nothing() -> None:
     assert scopes_of("root") == frozenset()
 
 
-def test_a_principal_may_do_exactly_what_its_scopes_say() -> None:
+def test_a_principal_may_do_exactly_what_its_scopes_allow() -> None:
     viewer = Principal(
         key_id="k1", tenant="acme", role="viewer", scopes=scopes_of("viewer"), is_test=False
     )
@@ -116,9 +109,7 @@ def test_no_keys_in_the_environment_are_no_keys() -> None:
         ("testify0123456789", False),
     ],
 )
-def test_a_key_of_the_operators_own_is_for_testing_if_it_begins_so(
-    key: str, expected: bool
-) -> None:
+def test_an_operator_s_key_with_the_test_prefix_is_for_testing(key: str, expected: bool) -> None:
     assert parse_env_keys(f"{key}:acme")[0].is_test is expected
 
 
@@ -135,12 +126,14 @@ def test_a_key_of_the_operators_own_is_for_testing_if_it_begins_so(
         ("s3cr3t-01234567:acme", "entry 1 of WOPR_API_KEYS has a key shorter than 16 characters"),
     ],
 )
-def test_a_bad_entry_is_named_by_its_number_and_never_repeated(text: str, complaint: str) -> None:
+def test_an_invalid_entry_is_named_by_its_number_and_not_repeated(
+    text: str, complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint) as refusal:
         parse_env_keys(text)
 
     assert "s3cr3t" not in str(refusal.value)
 
 
-def test_a_configured_key_does_not_show_itself_when_printed() -> None:
+def test_a_configured_key_is_not_visible_when_printed() -> None:
     assert "s3cr3t" not in repr(parse_env_keys("s3cr3t-0123456789:acme"))

@@ -13,7 +13,7 @@ def test_omit_writes_nothing() -> None:
     assert mask("x", "omit") is OMIT
 
 
-def test_hash_writes_the_digest_of_the_value_whatever_its_key_order() -> None:
+def test_hash_writes_the_digest_of_the_value_at_any_key_order() -> None:
     expected = "sha256:" + hashlib.sha256(b'{"a":1,"b":[true,null]}').hexdigest()
 
     assert mask({"b": [True, None], "a": 1}, "hash") == expected
@@ -34,11 +34,11 @@ def test_only_the_named_members_are_masked() -> None:
     assert outputs == {"card": "4929", "count": 2}
 
 
-def test_a_member_that_is_null_is_masked_and_not_dropped() -> None:
+def test_a_null_member_is_masked_and_not_dropped() -> None:
     assert mask_members({"card": None}, ["card"], "mask") == {"card": "[REDACTED]"}
 
 
-def test_an_object_without_the_named_members_is_returned_as_it_is() -> None:
+def test_an_object_without_the_named_members_is_returned_unchanged() -> None:
     outputs = {"count": 2}
 
     assert mask_members(outputs, {"card"}, "mask") is outputs

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from wopr.protocol.documents import Json
-from wopr.security.plaintext import credentials_in
+from wopr.security.credential_names import credentials_in
 
 SECRET = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
 
@@ -18,7 +18,7 @@ SECRET = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
         (SECRET, [""]),
     ],
 )
-def test_every_credential_is_found_where_it_stands(document: Json, places: list[str]) -> None:
+def test_a_plain_credential_is_found_with_its_place(document: Json, places: list[str]) -> None:
     assert list(credentials_in(document)) == places
 
 
@@ -31,5 +31,5 @@ def test_every_credential_is_found_where_it_stands(document: Json, places: list[
         {},
     ],
 )
-def test_references_and_ordinary_text_are_no_credentials(document: Json) -> None:
+def test_references_and_ordinary_text_are_not_credentials(document: Json) -> None:
     assert list(credentials_in(document)) == []

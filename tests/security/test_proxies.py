@@ -24,11 +24,13 @@ PROXIES = TrustedProxies("127.0.0.1, 10.0.0.0/8, ::1")
         ("", "127.0.0.1"),
     ],
 )
-def test_the_client_is_the_rightmost_address_that_is_no_proxy(forwarded: str, client: str) -> None:
+def test_the_client_is_the_rightmost_address_that_is_not_a_proxy(
+    forwarded: str, client: str
+) -> None:
     assert PROXIES.client("127.0.0.1", forwarded) == client
 
 
-def test_no_proxy_is_trusted_unless_it_is_named() -> None:
+def test_no_proxy_is_trusted_unless_it_is_configured() -> None:
     assert not TrustedProxies("").trust("127.0.0.1")
     assert PROXIES.trust("127.0.0.1")
     assert PROXIES.trust("::ffff:10.0.0.1")
@@ -37,7 +39,7 @@ def test_no_proxy_is_trusted_unless_it_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["proxy.example.com", "10.0.0.1/8", "127.0.0.1;127.0.0.2"])
-def test_a_name_or_a_wrong_network_is_refused(text: str) -> None:
+def test_an_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         TrustedProxies(text)
 
@@ -55,5 +57,7 @@ def test_a_name_or_a_wrong_network_is_refused(text: str) -> None:
         ("no:address", "no:address"),
     ],
 )
-def test_limits_per_address_count_the_64_of_an_ipv6_address(address: str, network: str) -> None:
+def test_limits_per_address_count_the_64_prefix_of_an_ipv6_address(
+    address: str, network: str
+) -> None:
     assert network_of(address) == network

@@ -16,7 +16,7 @@ from wopr.security.shapes import CANARY, MASK
 SECRET = 'pa55 "wörd"/+&\n?'
 ID = "openwop-conformance-canary-secret"
 
-# Few letters, so that values overlap each other and the marks that replace them.
+# Few letters, so that values overlap each other and their marks.
 TIGHT = st.text(alphabet="ab[]:RED", max_size=30)
 VALUES = st.lists(st.text(alphabet="ab[]:RED", min_size=8, max_size=14), max_size=4)
 TEXTS = st.text(max_size=60) | TIGHT
@@ -54,13 +54,13 @@ def test_a_value_under_eight_characters_is_not_registered() -> None:
     assert not made.may_hold_secret(b'"1234567"')
 
 
-def test_the_longest_value_wins_where_two_match() -> None:
+def test_the_longest_of_two_matching_values_wins() -> None:
     made = redactor("password", "password-of-the-admin")
 
     assert made.text("password-of-the-admin password") == "[REDACTED:secret-1] [REDACTED:secret-0]"
 
 
-def test_values_that_overlap_leave_no_half_behind() -> None:
+def test_overlapping_values_are_masked_completely() -> None:
     made = redactor("abcdefgh12", "gh12345xyz")
 
     assert made.text("<abcdefgh12345xyz>") == "<[REDACTED:secret-0]>"
@@ -106,7 +106,7 @@ def test_names_and_values_are_redacted_at_any_depth() -> None:
     assert clean == {"a": [{"[REDACTED:secret-0]": ["x", "[REDACTED:secret-0]"]}]}
 
 
-def test_what_did_not_change_is_shared_with_the_original() -> None:
+def test_unchanged_parts_are_shared_with_the_original() -> None:
     made = redactor("hunter2hunter2")
     untouched = {"deep": [1, 2.5, None, True, "text"]}
 
@@ -116,7 +116,7 @@ def test_what_did_not_change_is_shared_with_the_original() -> None:
     assert made.json(untouched) is untouched
 
 
-def test_a_number_whose_digits_are_secret_is_masked() -> None:
+def test_a_number_with_secret_digits_is_masked() -> None:
     made = redactor("4929123412341234")
 
     assert made.json({"pin": 4929123412341234, "n": 7, "big": 10**400}) == {
@@ -126,7 +126,7 @@ def test_a_number_whose_digits_are_secret_is_masked() -> None:
     }
 
 
-def test_a_document_too_deep_to_walk_is_masked_whole() -> None:
+def test_a_document_nested_too_deeply_is_masked_whole() -> None:
     deep: Json = CANARY
     for _ in range(100_000):
         deep = [deep]
@@ -134,7 +134,7 @@ def test_a_document_too_deep_to_walk_is_masked_whole() -> None:
     clean = redactor().json(deep)
 
     assert clean == MASK
-    # Taken apart by hand: freeing such a chain at once would recurse as well.
+    # Taken apart step by step: freeing such a chain at once would recurse too.
     while isinstance(deep, list):
         deep = deep[0]
 
@@ -148,7 +148,7 @@ def test_an_id_that_is_itself_a_secret_is_not_named() -> None:
     assert made.text("hunter2hunter2 another-secret a-third-secret") == f"{MASK} {MASK} {MASK}"
 
 
-def test_a_credential_reference_names_the_secret_and_stays() -> None:
+def test_a_credential_reference_names_the_secret_and_is_kept() -> None:
     made = Redactor()
     made.register("cred_a3b9c2", "hunter2hunter2")
 
@@ -158,14 +158,14 @@ def test_a_credential_reference_names_the_secret_and_stays() -> None:
     assert Redactor().text(once) is once
 
 
-def test_a_secret_cannot_hide_in_a_mark_that_the_host_did_not_write() -> None:
+def test_a_secret_in_a_forged_mark_is_masked() -> None:
     made = redactor("hunter2hunter2")
 
     assert "hunter2" not in made.text("[REDACTED:hunter2hunter2]")
     assert "sk-ant" not in made.text("[REDACTED:sk-ant-0123456789abcdefghij]")
 
 
-def test_a_value_that_reads_like_the_mark_does_not_run_away() -> None:
+def test_a_value_that_equals_the_mark_is_redacted_once() -> None:
     made = redactor("REDACTED", "[REDACTED]")
 
     once = made.text("REDACTED")
@@ -190,7 +190,7 @@ def test_redacting_twice_changes_nothing_more(values: list[str], text: str) -> N
     assert made.text(once) == once
 
 
-# Secrets without anything between them: the mask of one uncovers the beginning of the next.
+# Adjacent secrets: the mask of one uncovers the beginning of the next.
 GLUED = (
     "bearer=AgEIcHlwaS5vcmc",
     "bearer AgEIcHlwaS5vcmc",
@@ -204,7 +204,7 @@ GLUED = (
 
 @pytest.mark.parametrize("count", [2, 12, 13, 200, 2000])
 @pytest.mark.parametrize("unit", GLUED)
-def test_redacting_glued_secrets_twice_changes_nothing_more(unit: str, count: int) -> None:
+def test_redacting_adjacent_secrets_twice_changes_nothing_more(unit: str, count: int) -> None:
     made = redactor()
 
     once = made.text(unit * count)
@@ -212,12 +212,12 @@ def test_redacting_glued_secrets_twice_changes_nothing_more(unit: str, count: in
     assert made.text(once) == once
 
 
-def test_none_of_many_glued_bearer_tokens_is_left() -> None:
+def test_nothing_of_many_adjacent_bearer_tokens_is_left() -> None:
     assert redactor().text("bearer AgEIcHlwaS5vcmc1" * 12) == MASK
 
 
 @pytest.mark.parametrize("unit", GLUED)
-def test_glued_secrets_are_searched_a_few_times_at_most(
+def test_nested_secrets_need_a_limited_number_of_passes(
     unit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched: list[int] = []
@@ -235,8 +235,8 @@ def test_glued_secrets_are_searched_a_few_times_at_most(
     assert sum(searched) <= 4 * len(text)
 
 
-def test_text_that_uncovers_a_secret_in_every_round_is_masked_whole() -> None:
-    # Each value is complete only when the one inside it has been replaced.
+def test_text_that_uncovers_a_secret_in_every_pass_is_masked_whole() -> None:
+    # Each value is complete only when the inner one has been replaced.
     made = Redactor()
     made.register("", "innermost")
     text = "innermost"
@@ -248,7 +248,7 @@ def test_text_that_uncovers_a_secret_in_every_round_is_masked_whole() -> None:
     assert made.text(text) == MASK
 
 
-def test_an_excerpt_is_short_and_holds_no_part_of_a_secret_that_it_cuts() -> None:
+def test_an_excerpt_is_short_and_contains_no_part_of_a_cut_secret() -> None:
     made = redactor("correct horse battery staple")
 
     for padding in range(900, 1_400):
@@ -263,7 +263,9 @@ def test_an_excerpt_of_a_short_text_is_the_redacted_text() -> None:
 
 
 @given(VALUES, DOCUMENTS)
-def test_redaction_takes_any_document_and_is_idempotent(values: list[str], document: Json) -> None:
+def test_redaction_accepts_any_document_and_is_idempotent(
+    values: list[str], document: Json
+) -> None:
     made = redactor(*values)
 
     once = made.json(document)
@@ -272,7 +274,9 @@ def test_redaction_takes_any_document_and_is_idempotent(values: list[str], docum
 
 
 @given(VALUES, DOCUMENTS)
-def test_a_document_the_pre_check_clears_is_unchanged(values: list[str], document: Json) -> None:
+def test_a_document_cleared_by_the_pre_check_is_unchanged(
+    values: list[str], document: Json
+) -> None:
     made = redactor(*values)
 
     if not made.may_hold_secret(msgspec.json.encode(document)):
@@ -331,7 +335,7 @@ def test_no_registered_value_survives_inside_longer_base64(
     ],
     ids=["registered", "key", "bearer", "long token", "private key", "canary"],
 )
-def test_a_secret_that_straddles_chunks_is_caught(secret: str, size: int) -> None:
+def test_a_secret_across_chunks_is_redacted(secret: str, size: int) -> None:
     made = redactor("hunter2 hunter2 and some more words")
     stream = StreamRedactor(made)
     text = f"task-42 says: {secret} and goes on with many ordinary words. " * 2
@@ -343,7 +347,7 @@ def test_a_secret_that_straddles_chunks_is_caught(secret: str, size: int) -> Non
     assert secret not in "".join(pieces)
 
 
-def test_a_stream_of_plain_words_is_passed_on_as_it_comes() -> None:
+def test_a_stream_of_plain_words_is_passed_on_without_delay() -> None:
     stream = StreamRedactor(redactor())
 
     passed = "".join(stream.feed("some ordinary words ") for _ in range(50))
@@ -351,7 +355,7 @@ def test_a_stream_of_plain_words_is_passed_on_as_it_comes() -> None:
     assert len(passed) > 800
 
 
-def test_a_stream_without_blanks_does_not_pile_up() -> None:
+def test_a_stream_without_blanks_does_not_accumulate() -> None:
     stream = StreamRedactor(redactor())
 
     passed = "".join(stream.feed("0123456789abcdef" * 64) for _ in range(64))
@@ -359,7 +363,7 @@ def test_a_stream_without_blanks_does_not_pile_up() -> None:
     assert len(passed) > 30_000
 
 
-def test_an_endless_private_key_does_not_pile_up() -> None:
+def test_an_endless_private_key_does_not_accumulate() -> None:
     stream = StreamRedactor(redactor())
 
     passed = stream.feed("-----BEGIN " + "PRIVATE KEY-----\n" + "MIIEowIB\n" * 10_000)
@@ -368,7 +372,7 @@ def test_an_endless_private_key_does_not_pile_up() -> None:
 
 
 @given(st.lists(st.text(alphabet="ab sk-01\n", max_size=12), max_size=20), st.data())
-def test_no_chunking_lets_a_registered_value_through(words: list[str], data: st.DataObject) -> None:
+def test_no_chunking_passes_a_registered_value(words: list[str], data: st.DataObject) -> None:
     secret = "ab sk-01 ab0"
     made = redactor(secret)
     stream = StreamRedactor(made)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wopr.security.redact import Redactor, StreamRedactor
-from wopr.security.shapes import CANARY, FAR_WINDOW, MASK, WINDOW, holds_shape, shapes_in
+from wopr.security.shapes import CANARY, LONG_WINDOW, MASK, WINDOW, holds_shape, shapes_in
 
-# Assembled at run time, so that no scanner takes this file for a leak.
+# Assembled at run time, so that no scanner reports this file as a leak.
 LONG = "Ab3dEf6hIj9lMn2pQr5tUv8xYz1BcD4FgH7JkL0MnP3"
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxMjM0NTY3ODkwIn0" + ".dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
 PEM = (
@@ -140,14 +140,14 @@ ORDINARY = (
 )
 
 
-# Names and schemes before a credential may stay.
+# Names and schemes before a credential may remain.
 NAMES = re.compile(
     r"\"?(?:db_|PG)?password\"?(?:[=:]|\\u003d) ?\"?|x-api-key: |aws_secret_access_key="
     r"|client_secret=|access_token=|basic ",
     re.IGNORECASE,
 )
 
-# What may stand right before and right behind a credential.
+# Text that may be directly before and after a credential.
 GLUE = st.text(alphabet="-_./:,;()[]{}<>#!?~^`| \n\t", max_size=6)
 WORDS = st.sampled_from(["", "prefix_", "x-", "a_b-", "url/", "key: ", "é"])
 
@@ -189,7 +189,7 @@ def test_a_credential_is_found_at_every_depth_and_in_names(
 
 
 @pytest.mark.parametrize("before", ["\n", "\t", "\x07", '"', "=", "%20", ":", "/", "key_"])
-def test_a_credential_is_found_right_behind_a_separator(redactor: Redactor, before: str) -> None:
+def test_a_credential_is_found_directly_after_a_separator(redactor: Redactor, before: str) -> None:
     text = before + CREDENTIALS["anthropic"]
 
     assert redactor.text(text) == before + MASK
@@ -263,7 +263,7 @@ def test_the_password_of_a_url_is_masked_and_the_url_stays_readable(redactor: Re
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_text_is_the_very_same_object_afterwards(redactor: Redactor, text: str) -> None:
+def test_ordinary_text_is_returned_as_the_same_object(redactor: Redactor, text: str) -> None:
     document = {"a": [text], text: 1}
 
     assert redactor.text(text) is text
@@ -272,7 +272,7 @@ def test_ordinary_text_is_the_very_same_object_afterwards(redactor: Redactor, te
 
 
 @given(st.binary(min_size=16, max_size=16), st.binary(max_size=200))
-def test_ids_hashes_and_encoded_bytes_are_no_secrets(identity: bytes, content: bytes) -> None:
+def test_hashes_and_encoded_bytes_are_not_secrets(identity: bytes, content: bytes) -> None:
     words = (
         f"task-{uuid.UUID(bytes=identity)}",
         hashlib.sha256(content).hexdigest(),
@@ -282,7 +282,7 @@ def test_ids_hashes_and_encoded_bytes_are_no_secrets(identity: bytes, content: b
     assert not any(holds_shape(word) for word in words)
 
 
-def test_every_private_key_header_the_library_knows_is_masked(redactor: Redactor) -> None:
+def test_every_private_key_header_known_to_the_library_is_masked(redactor: Redactor) -> None:
     module = importlib.import_module("detect_secrets.plugins.private_key")
     headers: list[re.Pattern[str]] = module.PrivateKeyDetector.denylist
 
@@ -313,7 +313,7 @@ def test_a_named_value_is_found_in_json_text_within_json_text_at_any_usual_depth
     st.integers(0, 5),
     st.sampled_from(["plain", "JSON", "JSON in JSON", "HTML"]),
 )
-def test_nothing_that_is_glued_to_a_credential_hides_it(
+def test_text_adjacent_to_a_credential_does_not_hide_it(
     name: str, word: str, before: str, after: str, depth: int, encoding: str
 ) -> None:
     secret = CREDENTIALS[name]
@@ -338,9 +338,7 @@ def test_text_without_digits_and_assignments_is_unchanged(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["password", "DB_PASSWORD", "apiKey", "x-api-key", "clientSecret"])
-def test_a_member_whose_name_says_that_it_is_secret_is_masked(
-    redactor: Redactor, name: str
-) -> None:
+def test_a_member_with_a_secret_name_is_masked(redactor: Redactor, name: str) -> None:
     document = {"a": [{name: "q"}], "b": {name: ""}, "c": {name: 7}, "d": {f"{name}s": "q"}}
 
     clean = redactor.json(document)
@@ -350,12 +348,12 @@ def test_a_member_whose_name_says_that_it_is_secret_is_masked(
     assert redactor.may_hold_secret(msgspec.json.encode(document))
 
 
-def test_a_mark_does_not_protect_what_stands_behind_it(redactor: Redactor) -> None:
+def test_a_mark_does_not_protect_the_text_after_it(redactor: Redactor) -> None:
     assert redactor.json({"password": f"{MASK}hunter2"}) == {"password": MASK}
     assert redactor.text(f"password={MASK}hunter2") == f"password={MASK}"
 
 
-# Texts that are made to be slow: beginnings of credentials, marks, and values in all states.
+# Texts designed to be slow: beginnings of credentials, marks, and values in all states.
 HOSTILE = [
     "sk-",
     "-eyJabcdefgh",
@@ -401,7 +399,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_the_work_grows_no_faster_than_the_text(unit: str) -> None:
+def test_the_time_grows_no_faster_than_the_text(unit: str) -> None:
     made = Redactor()
     for number, value in enumerate(
         ("hunter2hunter2", "REDACTED", "aaaaaaaa", "[REDACTED:secret-0]")
@@ -425,7 +423,7 @@ def test_the_work_grows_no_faster_than_the_text(unit: str) -> None:
     few, many = seconds(9_000), seconds(36_000)
 
     # Linear work takes four times as long, quadratic work sixteen times; below a millisecond the
-    # clock says little.
+    # clock is too inexact.
     assert many < 8 * max(few, 0.001)
 
 
@@ -444,7 +442,7 @@ def test_a_stream_in_small_pieces_costs_no_more_than_its_length() -> None:
     assert many < 8 * max(few, 0.001)
 
 
-def test_registering_many_values_costs_no_more_than_their_number() -> None:
+def test_filtering_many_values_costs_no_more_than_their_number() -> None:
     def seconds(count: int) -> float:
         made = Redactor()
         began = time.thread_time()
@@ -467,7 +465,7 @@ def _traces(secret: str, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", CREDENTIALS)
-@pytest.mark.parametrize("edge", [WINDOW, FAR_WINDOW])
+@pytest.mark.parametrize("edge", [WINDOW, LONG_WINDOW])
 def test_a_credential_is_found_across_the_windows_of_a_long_text(name: str, edge: int) -> None:
     credential = CREDENTIALS[name]
     [alone, *_] = sorted(shapes_in(f"{credential} "))
@@ -479,13 +477,13 @@ def test_a_credential_is_found_across_the_windows_of_a_long_text(name: str, edge
         assert MASK in Redactor().text(text)
 
 
-def test_a_long_text_without_credentials_is_left_as_it_is() -> None:
-    text = " ".join(ORDINARY) * (2 * FAR_WINDOW // 1_000)
+def test_a_long_text_without_credentials_is_unchanged() -> None:
+    text = " ".join(ORDINARY) * (2 * LONG_WINDOW // 1_000)
 
     assert Redactor().text(text) is text
 
 
-def test_a_credential_that_is_too_long_to_be_one_is_masked_to_the_end_of_the_text() -> None:
+def test_an_overlong_credential_is_masked_to_the_end_of_the_text() -> None:
     text = f"first Bearer {LONG * 4_000} and what follows"
 
     assert Redactor().text(text) == f"first {MASK}"

@@ -25,7 +25,7 @@ PUBLIC_ADDRESSES = """
     198.17.255.255 198.20.0.1 223.255.255.255 2606:4700:4700::1111 2a00:1450:4001::1
 """.split()
 
-# Every one of these reaches, somewhere, an address that must not be dialled.
+# Each of these resolves somewhere to an address that must not be dialled.
 SPELLINGS = """
     https://127.0.0.1/ https://127.0.0.1./ https://127.1/ https://127.0.1/ https://2130706433/
     https://017700000001/ https://0177.0.0.1/ https://0x7f.0.0.1/ https://0x7f000001/ https://0X7F.1/
@@ -102,12 +102,12 @@ def test_a_public_address_is_not_blocked(address: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "127.1", "0x7f000001", "1.1.1.1 ", "::g"])
-def test_what_is_no_address_is_blocked(text: str) -> None:
+def test_a_text_that_is_not_an_address_is_blocked(text: str) -> None:
     assert is_blocked_address(text)
 
 
 @given(st.ip_addresses())
-def test_nothing_the_standard_library_calls_private_gets_through(
+def test_no_address_that_the_standard_library_calls_private_is_accepted(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
     if not address.is_global or address.is_multicast:
@@ -115,14 +115,14 @@ def test_nothing_the_standard_library_calls_private_gets_through(
 
 
 @given(st.ip_addresses(v=4), st.sampled_from(["::{}", "::ffff:{}", "64:ff9b::{}", "::ffff:0:{}"]))
-def test_no_ipv4_address_hides_inside_an_ipv6_one(
+def test_no_ipv4_address_is_hidden_inside_an_ipv6_one(
     address: ipaddress.IPv4Address, spelling: str
 ) -> None:
     assert is_blocked_address(spelling.format(address))
 
 
 @pytest.mark.parametrize("url", SPELLINGS + WHITESPACE)
-def test_no_spelling_of_a_forbidden_destination_is_accepted(url: str) -> None:
+def test_no_notation_of_a_forbidden_destination_is_accepted(url: str) -> None:
     with pytest.raises(DestinationDenied) as denial:
         check_url(url, allow_private=False)
 
@@ -154,12 +154,12 @@ def test_an_operator_who_allows_private_destinations_reaches_them(url: str) -> N
     "url",
     ["ftp://localhost/", "http://user:pw@localhost/", "http://127.1/", "http://local host/", ""],
 )
-def test_a_malformed_url_is_refused_even_then(url: str) -> None:
+def test_an_invalid_url_is_refused_even_then(url: str) -> None:
     with pytest.raises(DestinationDenied):
         check_url(url, allow_private=True)
 
 
-def test_a_denial_does_not_repeat_the_url() -> None:
+def test_the_denial_does_not_repeat_the_url() -> None:
     with pytest.raises(DestinationDenied) as denial:
         check_url("https://bob:hunter2@example.com/?token=hunter2", allow_private=False)
 

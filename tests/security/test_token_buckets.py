@@ -9,7 +9,7 @@ from wopr.security.buckets import BUCKETS_KEPT, SecondCounts, TokenBuckets, whol
 
 
 class Clock:
-    """Time that moves only when the test says so."""
+    """A clock that the test controls."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def test_twice_the_rate_is_granted_at_once_and_the_rate_from_then_on() -> None:
+def test_twice_the_rate_is_granted_at_once_and_then_the_rate() -> None:
     clock = Clock()
     limit = TokenBuckets[str](5, clock)
 
@@ -27,7 +27,7 @@ def test_twice_the_rate_is_granted_at_once_and_the_rate_from_then_on() -> None:
     assert [limit.take("acme") > 0 for _ in range(6)] == [False] * 5 + [True]
 
 
-def test_a_burst_can_be_chosen() -> None:
+def test_the_burst_can_be_configured() -> None:
     clock = Clock()
     limit = TokenBuckets[str](2, clock, burst=3)
 
@@ -38,13 +38,13 @@ def test_a_burst_can_be_chosen() -> None:
     assert [limit.take("key") for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-def test_each_key_has_a_bucket_of_its_own() -> None:
+def test_every_key_has_its_own_bucket() -> None:
     limit = TokenBuckets[str](1, Clock(), burst=1)
 
     assert [limit.take(key) for key in ("acme", "umbrella", "acme")] == [0, 0, 1]
 
 
-def test_the_wait_is_the_time_until_the_token_is_there() -> None:
+def test_the_wait_is_the_time_until_a_token_is_available() -> None:
     clock = Clock()
     limit = TokenBuckets[str](0.1, clock, burst=1)
     limit.take("key")
@@ -56,7 +56,7 @@ def test_the_wait_is_the_time_until_the_token_is_there() -> None:
     assert limit.take("key") == 0
 
 
-def test_looking_at_the_wait_takes_nothing() -> None:
+def test_reading_the_wait_uses_no_token() -> None:
     limit = TokenBuckets[str](1, Clock(), burst=1)
 
     assert [limit.wait("key") for _ in range(3)] == [0, 0, 0]
@@ -64,7 +64,7 @@ def test_looking_at_the_wait_takes_nothing() -> None:
     assert [limit.wait("key") for _ in range(3)] == [1, 1, 1]
 
 
-def test_a_key_can_have_a_rate_of_its_own() -> None:
+def test_a_key_can_have_its_own_rate() -> None:
     limit = TokenBuckets[str](1, Clock())
 
     assert [limit.take("big", rate=2) for _ in range(5)] == [0, 0, 0, 0, 0.5]
@@ -72,7 +72,7 @@ def test_a_key_can_have_a_rate_of_its_own() -> None:
     assert limit.take("small") == 0
 
 
-def test_more_tokens_than_a_bucket_holds_are_granted_by_a_full_one_that_then_owes_them() -> None:
+def test_a_full_bucket_grants_more_tokens_than_it_holds_and_goes_negative() -> None:
     clock = Clock()
     limit = TokenBuckets[str](10, clock)
 
@@ -101,7 +101,7 @@ def test_recent_refusals_are_counted_and_old_ones_are_not() -> None:
     assert (before, limit.recent_refusals("acme")) == (2, 0)
 
 
-def test_the_bucket_that_was_used_longest_ago_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_bucket_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "BUCKETS_KEPT", 2)
     limit = TokenBuckets[str](1, Clock(), burst=1)
     for key in ("a", "b", "a", "c"):
@@ -112,11 +112,11 @@ def test_the_bucket_that_was_used_longest_ago_is_dropped(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("wait", "told"), [(0.01, 1), (1, 1), (1.2, 2), (60, 60)])
-def test_a_wait_is_told_in_whole_seconds_and_never_too_short(wait: float, told: int) -> None:
+def test_a_wait_is_in_whole_seconds_and_never_too_short(wait: float, told: int) -> None:
     assert whole_seconds(wait) == told
 
 
-def test_the_keys_that_are_counted_per_second_are_bounded() -> None:
+def test_the_number_of_keys_counted_per_second_is_limited() -> None:
     counts: SecondCounts[int] = SecondCounts(lambda: 5.0)
 
     for key in range(BUCKETS_KEPT + 100):

@@ -1,4 +1,4 @@
-"""Refusals, whatever they are about."""
+"""Refused requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 def refusal(response: httpx.Response, *statuses: int) -> JsonObject:
-    """The envelope of a refusal."""
+    """Return the envelope of a refusal."""
     assert response.status_code in statuses, (response.status_code, response.text)
     assert response.headers["content-type"] == "application/json"
     envelope: JsonObject = response.json()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.agent_definitions import agent_name, agents_of, mock, only, scripted
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
+from tests.support.agent_definitions import agent_events, agent_name, mock, only_event, scripted
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
 from wopr.protocol.documents import Json, JsonObject
 
 PROBE = "/v1/host/sample/toolhooks/invoke"
@@ -43,9 +43,9 @@ def test_an_agent_calls_only_the_tools_that_its_manifest_lists(
 
     log = acme.log(run_id)
 
-    assert bool(agents_of(log)) is is_allowed
+    assert bool(agent_events(log)) is is_allowed
     if not is_allowed:
-        line = only(log, "log.appended")["payload"]
+        line = only_event(log, "log.appended")["payload"]
         assert line["level"] == "warn"
         assert line["fields"] == {
             "agentId": agent["agentId"],
@@ -54,7 +54,7 @@ def test_an_agent_calls_only_the_tools_that_its_manifest_lists(
         }
 
 
-def test_a_pinned_version_that_is_not_installed_may_call_nothing(acme: Wire) -> None:
+def test_a_missing_pinned_version_may_call_nothing(acme: Wire) -> None:
     agent = manifest(["openwop:echo"])
     assert acme.post("/v1/agents", agent).status_code == 201
     pin = {"agentId": agent["agentId"], "version": "9.9.9"}
@@ -62,7 +62,7 @@ def test_a_pinned_version_that_is_not_installed_may_call_nothing(acme: Wire) -> 
     run_id = acme.create(acme.register(scripted([mock("actor", pin, mockToolCalls=[tool])])))
     acme.finished(run_id)
 
-    assert agents_of(acme.log(run_id)) == []
+    assert agent_events(acme.log(run_id)) == []
 
 
 # The seam

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import agent_name, mock, only, scripted
-from tests.wire.client import Wire
-from tests.wire.deciding import UNSURE, deciding, held
+from tests.support.agent_definitions import agent_name, mock, only_event, scripted
+from tests.support.client import Wire
+from tests.wire.unsure_agents import UNSURE, deciding, held
 from wopr.protocol.documents import Json
 
 CAUTIOUS = "core.conformance.agents.cautious"
@@ -13,7 +13,7 @@ CAUTIOUS = "core.conformance.agents.cautious"
 def passes(
     wire: Wire, confidence: float, agent_id: str | None = None, **configurable: Json
 ) -> bool:
-    """Whether a decision of this confidence goes ahead."""
+    """Return whether a decision of this confidence passes."""
     decision = {"decision": "go", "confidence": confidence}
     workflow_id = wire.register(deciding(decision, agent_id))
     run_id = wire.create(workflow_id, configurable=configurable)
@@ -21,7 +21,7 @@ def passes(
     return str(wire.snapshot(run_id)["status"]) == "completed"
 
 
-# Which threshold
+# Thresholds
 
 
 @pytest.mark.parametrize(("confidence", "goes"), [(0.69, False), (0.7, True), (0.71, True)])
@@ -84,9 +84,7 @@ def test_a_pinned_version_brings_the_threshold_of_that_version(acme: Wire) -> No
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, "0.5", True])
-def test_an_impossible_threshold_is_refused_when_the_run_is_created(
-    acme: Wire, value: Json
-) -> None:
+def test_an_invalid_threshold_is_refused_when_the_run_is_created(acme: Wire, value: Json) -> None:
     body = {
         "workflowId": acme.register(deciding(UNSURE)),
         "configurable": {"escalationThreshold": value},
@@ -98,7 +96,7 @@ def test_an_impossible_threshold_is_refused_when_the_run_is_created(
     assert response.json()["details"]["field"] == "configurable.escalationThreshold"
 
 
-# When nothing is said
+# Missing confidence
 
 
 def test_a_decision_without_a_confidence_is_no_signal(acme: Wire) -> None:
@@ -107,10 +105,10 @@ def test_a_decision_without_a_confidence_is_no_signal(acme: Wire) -> None:
     assert found["status"] == "completed"
 
 
-def test_a_lone_confidence_makes_a_decision_of_its_own(acme: Wire) -> None:
+def test_a_confidence_without_a_decision_makes_a_mock_decision(acme: Wire) -> None:
     run_id = held(acme, scripted([mock("decider", mockConfidence=0.2)]))
 
-    decided = only(acme.log(run_id), "agent.decided")["payload"]
+    decided = only_event(acme.log(run_id), "agent.decided")["payload"]
 
     assert decided["decision"] == {"kind": "mock-decision"}
     assert decided["confidence"] == 0.2
@@ -123,7 +121,7 @@ def test_a_decision_s_own_confidence_wins_over_the_shorthand(acme: Wire) -> None
     )
 
     assert acme.finished(run_id)["status"] == "completed"
-    assert only(acme.log(run_id), "agent.decided")["payload"]["confidence"] == 1
+    assert only_event(acme.log(run_id), "agent.decided")["payload"]["confidence"] == 1
 
 
 def test_the_shorthand_is_ignored_beside_a_decision_without_a_confidence(acme: Wire) -> None:
@@ -131,7 +129,7 @@ def test_the_shorthand_is_ignored_beside_a_decision_without_a_confidence(acme: W
     run_id = acme.create(acme.register(scripted([script])))
 
     assert acme.finished(run_id)["status"] == "completed"
-    assert only(acme.log(run_id), "agent.decided")["payload"] == {
+    assert only_event(acme.log(run_id), "agent.decided")["payload"] == {
         "agentId": "host:mock-agent:decider",
         "decision": "go",
     }

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 import pytest
 import rfc8785
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
+    agent_events,
     agent_name,
-    agents_of,
-    every,
+    events_of,
     mock,
-    only,
+    only_event,
     scripted,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node
-from tests.wire.host import ACME, ServedHost, served
+from tests.support.client import Wire
+from tests.support.definitions import edge, node
+from tests.support.host import ACME, ServedHost, served
 from wopr.protocol.documents import Json, JsonObject
 
 ECHO: JsonObject = {"toolId": "openwop.echo:echo", "arguments": {"x": 1}, "result": {"x": 1}}
@@ -31,15 +31,15 @@ EVERYTHING: JsonObject = {
 def acted(
     wire: Wire, config: JsonObject, agent: JsonObject | None = None, **body: Json
 ) -> list[JsonObject]:
-    """What a mock agent puts on the log."""
+    """Run a mock agent and return its events."""
     workflow_id = wire.register(scripted([mock("actor", agent, **config)]))
     run_id = wire.create(workflow_id, **body)
     wire.finished(run_id)
-    return agents_of(wire.log(run_id))
+    return agent_events(wire.log(run_id))
 
 
 def payload(log: list[JsonObject], event_type: str) -> JsonObject:
-    found: JsonObject = only(log, event_type)["payload"]
+    found: JsonObject = only_event(log, event_type)["payload"]
     return found
 
 
@@ -51,7 +51,7 @@ def reasoned(wire: Wire, reasoning: Json, **configurable: Json) -> JsonObject:
 # Order and names
 
 
-def test_an_agent_reasons_calls_hands_over_and_decides_in_this_order(acme: Wire) -> None:
+def test_an_agent_reasons_calls_hands_off_and_decides_in_this_order(acme: Wire) -> None:
     log = acted(acme, EVERYTHING)
 
     assert [event["type"] for event in log] == [
@@ -67,7 +67,7 @@ def test_every_agent_event_names_its_node_on_the_envelope(acme: Wire) -> None:
     assert {event["nodeId"] for event in acted(acme, EVERYTHING)} == {"actor"}
 
 
-def test_payloads_carry_the_names_of_the_schema_and_no_others(acme: Wire) -> None:
+def test_payloads_have_the_names_of_the_schema_and_no_others(acme: Wire) -> None:
     agent = {"agentId": agent_name()}
     log = acted(acme, EVERYTHING, agent)
     who = agent["agentId"]
@@ -116,14 +116,14 @@ def test_an_empty_script_emits_nothing_and_completes(acme: Wire) -> None:
 
     log = acme.log(run_id)
 
-    assert agents_of(log) == []
-    assert only(log, "node.completed")["payload"]["outputs"] == {}
+    assert agent_events(log) == []
+    assert only_event(log, "node.completed")["payload"]["outputs"] == {}
 
 
-# Who speaks
+# Agents
 
 
-def test_the_config_names_the_agent_before_the_pin_does(acme: Wire) -> None:
+def test_the_config_names_the_agent_before_the_pin(acme: Wire) -> None:
     script = {"agentId": "host:by-config", "mockReasoning": True}
     log = acted(acme, script, {"agentId": "host:by-pin"})
 
@@ -137,7 +137,7 @@ def test_a_mock_agent_without_a_name_gets_one_from_its_node(acme: Wire) -> None:
     assert payload(log, "agent.handoff")["fromAgentId"] == "host:mock-agent:actor"
 
 
-def test_a_hand_over_comes_from_the_pinned_agent(acme: Wire) -> None:
+def test_a_hand_off_comes_from_the_pinned_agent(acme: Wire) -> None:
     script = {"agentId": "host:by-config", "mockHandoff": {"toAgentId": "host:next"}}
     log = acted(acme, script, {"agentId": "host:by-pin"})
 
@@ -154,7 +154,7 @@ def test_a_return_shares_the_call_s_id_and_is_caused_by_it(acme: Wire) -> None:
     calls = [ECHO | {"arguments": {"n": number}} for number in range(3)]
     log = acted(acme, {"mockToolCalls": calls})
 
-    called, returned = every(log, "agent.toolCalled"), every(log, "agent.toolReturned")
+    called, returned = events_of(log, "agent.toolCalled"), events_of(log, "agent.toolReturned")
     assert log == [event for pair in zip(called, returned, strict=True) for event in pair]
     for call, back in zip(called, returned, strict=True):
         assert back["payload"]["callId"] == call["payload"]["callId"]
@@ -162,32 +162,34 @@ def test_a_return_shares_the_call_s_id_and_is_caused_by_it(acme: Wire) -> None:
         assert "causationId" not in back["payload"]
 
 
-def test_call_ids_are_the_same_in_every_run_and_name_no_run(acme: Wire) -> None:
+def test_call_ids_are_the_same_in_every_run_and_do_not_contain_the_run_id(acme: Wire) -> None:
     workflow_id = acme.register(scripted([mock(mockToolCalls=[ECHO, ECHO])]))
 
     ids = []
     for _ in range(2):
         run_id = acme.create(workflow_id)
         acme.finished(run_id)
-        ids.append([e["payload"]["callId"] for e in every(acme.log(run_id), "agent.toolCalled")])
+        ids.append(
+            [e["payload"]["callId"] for e in events_of(acme.log(run_id), "agent.toolCalled")]
+        )
 
     assert ids == [["call-actor-0-0", "call-actor-0-1"]] * 2
 
 
-def test_call_ids_are_unique_in_a_run_that_goes_round(acme: Wire) -> None:
+def test_call_ids_are_unique_in_a_run_with_a_loop(acme: Wire) -> None:
     back = {"type": "expression", "expression": "!nodes.loop.done"}
     nodes = [node("loop", "core.loop", config={"times": 3}), mock(mockToolCalls=[ECHO, ECHO])]
     edges = [edge("loop", "actor", condition=back), edge("actor", "loop")]
     run_id = acme.create(acme.register(scripted(nodes, edges=edges)))
     acme.finished(run_id)
 
-    ids = [event["payload"]["callId"] for event in every(acme.log(run_id), "agent.toolCalled")]
+    ids = [event["payload"]["callId"] for event in events_of(acme.log(run_id), "agent.toolCalled")]
 
     assert len(ids) == 6
     assert len(set(ids)) == 6
 
 
-def test_inputs_are_left_out_where_a_call_has_no_arguments(acme: Wire) -> None:
+def test_hashes_are_omitted_when_a_call_has_no_arguments(acme: Wire) -> None:
     log = acted(acme, {"mockToolCalls": [{"toolId": "openwop:clock", "result": 1}]})
 
     called = payload(log, "agent.toolCalled")
@@ -204,7 +206,7 @@ def test_a_result_of_null_is_an_outcome(acme: Wire) -> None:
     assert not {"error", "durationMs"} & returned.keys()
 
 
-def test_an_error_is_told_as_code_and_message(acme: Wire) -> None:
+def test_an_error_is_logged_as_code_and_message(acme: Wire) -> None:
     error = {"error": "boom", "message": "It broke.", "details": {"part": 7}}
     log = acted(acme, {"mockToolCalls": [{"toolId": "openwop:clock", "error": error}]})
 
@@ -218,13 +220,15 @@ def test_an_error_is_told_as_code_and_message(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("reasoning", [False, None])
-def test_an_agent_that_is_not_told_to_reason_does_not(acme: Wire, reasoning: Json) -> None:
+def test_an_agent_without_reasoning_in_its_script_does_not_reason(
+    acme: Wire, reasoning: Json
+) -> None:
     config: JsonObject = {} if reasoning is None else {"mockReasoning": reasoning}
 
     assert acted(acme, config) == []
 
 
-def test_an_agent_that_is_only_told_to_reason_says_something(acme: Wire) -> None:
+def test_an_agent_with_only_reasoning_in_its_script_emits_a_text(acme: Wire) -> None:
     assert reasoned(acme, True)["reasoning"]
 
 
@@ -240,7 +244,7 @@ def test_a_full_run_gets_the_trace_and_others_the_summary(acme: Wire) -> None:
     assert reasoned(acme, {"summary": "short"}, reasoningVerbosity="full")["reasoning"] == "short"
 
 
-def test_verbosity_off_silences_reasoning_and_nothing_else(acme: Wire) -> None:
+def test_verbosity_off_suppresses_reasoning_and_nothing_else(acme: Wire) -> None:
     script = EVERYTHING | {"mockReasoning": {"summary": "x", "streamChunks": ["a", "b"]}}
     log = acted(acme, script, configurable={"reasoningVerbosity": "off"})
 
@@ -253,7 +257,7 @@ def test_verbosity_off_silences_reasoning_and_nothing_else(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("value", ["loud", "", 3, None, ["full"]])
-def test_an_unknown_verbosity_leaves_it_to_the_host(acme: Wire, value: Json) -> None:
+def test_an_unknown_verbosity_falls_back_to_the_host_s(acme: Wire, value: Json) -> None:
     assert reasoned(acme, {"summary": "s"}, reasoningVerbosity=value)["verbosity"] == "summary"
 
 
@@ -303,23 +307,23 @@ def test_each_block_counts_its_deltas_from_zero(acme: Wire) -> None:
     run_id = acme.create(acme.register(scripted(nodes)))
     acme.finished(run_id)
 
-    deltas = every(acme.log(run_id), "agent.reasoning.delta")
+    deltas = events_of(acme.log(run_id), "agent.reasoning.delta")
 
     assert [event["payload"]["sequence"] for event in deltas] == [0, 1, 0, 1]
 
 
-# The host's own defaults
+# Defaults of the host
 
 
 @pytest.fixture(scope="module")
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """Where reasoning is off by default, and a token is scarce."""
+    """Start a host with reasoning off by default and a low token limit."""
     settings = {"WOPR_REASONING_VERBOSITY": "off", "WOPR_REASONING_TOKEN_LIMIT": "2"}
     with served(tmp_path_factory.mktemp("quiet"), "--conformance", **settings) as running:
         yield running
 
 
-def test_the_host_s_verbosity_counts_unless_the_run_says_otherwise(quiet: ServedHost) -> None:
+def test_the_host_s_verbosity_applies_unless_the_run_sets_another(quiet: ServedHost) -> None:
     thoughts = {"mockReasoning": {"summary": "more than eight bytes"}}
     with Wire(quiet.url, ACME) as wire:
         advertised = wire.document("/.well-known/openwop")["agents"]["reasoning"]

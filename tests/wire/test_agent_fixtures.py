@@ -1,4 +1,4 @@
-"""The agent and memory workflows, as their tables say.
+"""The agent and memory workflows, as in the contract's tables.
 
 Every test runs twice: with the project's own definitions and with the published ones.
 """
@@ -10,11 +10,19 @@ import re
 
 import pytest
 
-from tests.wire.agent_definitions import agents_of, every, only, ran, waiting
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.host import ServedHost
+from tests.support.agent_definitions import (
+    agent_events,
+    events_of,
+    only_event,
+    run_and_log,
+    waiting_run,
+)
+from tests.support.client import Wire
+from tests.support.host import ServedHost
+from tests.support.stored_files import stored
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 FIXTURES = {
     "conformance-dispatch-loop",
@@ -47,11 +55,11 @@ STRUCTURED = "conformance-agent-pack-handoff-schema-validation"
 TASK: JsonObject = {"text": "It rained.", "extractionFields": ["weather"]}
 
 
-def test_every_fixture_that_behaves_is_advertised(fixtures: Wire) -> None:
+def test_every_working_fixture_is_advertised(fixtures: Wire) -> None:
     assert set(fixtures.document("/.well-known/openwop")["fixtures"]) >= FIXTURES
 
 
-def test_a_fixture_for_a_capability_that_is_missing_is_not_seeded(fixtures: Wire) -> None:
+def test_a_fixture_for_a_missing_capability_is_not_seeded(fixtures: Wire) -> None:
     listed = fixtures.document("/.well-known/openwop")["fixtures"]
 
     assert "conformance-agent-channel-dispatch" not in listed
@@ -61,16 +69,16 @@ def test_a_fixture_for_a_capability_that_is_missing_is_not_seeded(fixtures: Wire
 # Agents
 
 
-def test_agent_identity(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-agent-identity")
+def test_the_agent_identity_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-agent-identity")
 
     assert found["status"] == "completed"
     assert found["agent"]["agentId"] == "core.conformance.identity-agent"
-    assert agents_of(log) == []
+    assert agent_events(log) == []
 
 
-def test_agent_reasoning(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-agent-reasoning")
+def test_the_agent_reasoning_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-agent-reasoning")
 
     assert found["status"] == "completed"
     assert [event["type"] for event in log] == [
@@ -99,20 +107,20 @@ def test_agent_reasoning(fixtures: Wire) -> None:
     assert found["agent"] == {"agentId": "core.conformance.handoff-target"}
 
 
-def test_agent_reasoning_switched_off_loses_only_its_reasoning(fixtures: Wire) -> None:
-    _, full = ran(fixtures, "conformance-agent-reasoning")
+def test_reasoning_switched_off_removes_only_the_reasoning(fixtures: Wire) -> None:
+    _, full = run_and_log(fixtures, "conformance-agent-reasoning")
     options = {"reasoningVerbosity": "off"}
-    _, quiet = ran(fixtures, "conformance-agent-reasoning", configurable=options)
+    _, quiet = run_and_log(fixtures, "conformance-agent-reasoning", configurable=options)
 
     types = [event["type"] for event in full]
     types.remove("agent.reasoned")
     assert [event["type"] for event in quiet] == types
 
 
-def test_agent_reasoning_streaming(fixtures: Wire) -> None:
-    _, log = ran(fixtures, "conformance-agent-reasoning-streaming")
+def test_the_agent_reasoning_streaming_fixture(fixtures: Wire) -> None:
+    _, log = run_and_log(fixtures, "conformance-agent-reasoning-streaming")
 
-    *deltas, closing = agents_of(log)
+    *deltas, closing = agent_events(log)
     chunks = [
         "Let me think about this. ",
         "First, the user is asking a question. ",
@@ -121,15 +129,15 @@ def test_agent_reasoning_streaming(fixtures: Wire) -> None:
     assert [event["payload"]["delta"] for event in deltas] == chunks
     assert [event["payload"]["sequence"] for event in deltas] == [0, 1, 2]
     assert closing["payload"]["reasoning"] == "".join(chunks)
-    assert {event["payload"]["agentId"] for event in agents_of(log)} == {
+    assert {event["payload"]["agentId"] for event in agent_events(log)} == {
         "core.conformance.streaming-reasoner"
     }
 
 
-def test_agent_low_confidence(fixtures: Wire) -> None:
-    run_id = waiting(fixtures, "conformance-agent-low-confidence")
+def test_the_agent_low_confidence_fixture(fixtures: Wire) -> None:
+    run_id = waiting_run(fixtures, "conformance-agent-low-confidence")
 
-    suspended = only(fixtures.log(run_id), "node.suspended")["payload"]
+    suspended = only_event(fixtures.log(run_id), "node.suspended")["payload"]
 
     assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
     assert suspended["reason"] == "low-confidence"
@@ -138,27 +146,27 @@ def test_agent_low_confidence(fixtures: Wire) -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.5])
-def test_agent_low_confidence_is_enough_for_a_run_that_asks_for_less(
+def test_low_confidence_is_sufficient_for_a_run_with_a_lower_threshold(
     fixtures: Wire, threshold: float
 ) -> None:
     options = {"escalationThreshold": threshold}
-    found, _ = ran(fixtures, "conformance-agent-low-confidence", configurable=options)
+    found, _ = run_and_log(fixtures, "conformance-agent-low-confidence", configurable=options)
 
     assert found["status"] == "completed"
 
 
-def test_agent_pack_provenance(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-agent-pack-provenance")
+def test_the_agent_pack_provenance_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-agent-pack-provenance")
 
     assert found["agent"]["sourceManifestId"] == "core.conformance.agent-pack.installed-agent"
-    assert only(log, "node.started")["payload"]["agent"] == found["agent"]
+    assert only_event(log, "node.started")["payload"]["agent"] == found["agent"]
 
 
 # Hand-off schemas
 
 
-def test_a_task_that_the_agent_takes_is_worked_on(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, STRUCTURED, TASK)
+def test_a_task_that_fits_the_agent_s_schema_is_executed(fixtures: Wire) -> None:
+    found, _ = run_and_log(fixtures, STRUCTURED, TASK)
 
     assert found["status"] == "completed"
 
@@ -175,16 +183,16 @@ def test_a_task_that_the_agent_takes_is_worked_on(fixtures: Wire) -> None:
 def test_a_task_or_a_return_outside_the_agent_s_schemas_fails_the_node(
     fixtures: Wire, inputs: JsonObject, code: str
 ) -> None:
-    found, log = ran(fixtures, STRUCTURED, inputs)
+    found, log = run_and_log(fixtures, STRUCTURED, inputs)
 
     assert found["status"] == "failed"
     assert found["error"]["code"] == code
-    assert only(log, "node.failed")["payload"]["error"]["code"] == code
+    assert only_event(log, "node.failed")["payload"]["error"]["code"] == code
     assert "node.completed" not in [event["type"] for event in log]
 
 
-def test_the_older_values_of_the_scenario_are_tolerated(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, STRUCTURED, {"scenario": "valid-task"})
+def test_older_values_of_the_scenario_are_accepted(fixtures: Wire) -> None:
+    found, _ = run_and_log(fixtures, STRUCTURED, {"scenario": "valid-task"})
 
     assert found["status"] == "completed"
 
@@ -192,52 +200,52 @@ def test_the_older_values_of_the_scenario_are_tolerated(fixtures: Wire) -> None:
 # Memory and messages
 
 
-def test_agent_memory_roundtrip(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-agent-memory-roundtrip")
+def test_the_agent_memory_roundtrip_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-agent-memory-roundtrip")
 
     entry = found["variables"]["memoryReadback"]
     fixtures.recorder.check("memory-entry.schema.json", entry)
-    written = only(log, "memory.written")["payload"]
+    written = only_event(log, "memory.written")["payload"]
     assert written["memoryId"] == entry["id"]
     assert written["memoryRef"] == "conformance/agent-memory-roundtrip"
     assert written["agentId"] == "core.conformance.memory-agent"
     assert "content" not in written
 
 
-def test_agent_memory_redaction(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-agent-memory-redaction")
+def test_the_agent_memory_redaction_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-agent-memory-redaction")
 
     assert re.search(r"\[REDACTED:[^\]]+\]", found["variables"]["memoryReadback"]["content"])
     assert "conformance-byok-plaintext" not in json.dumps([found, log])
 
 
-def test_agent_memory_ttl(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, "conformance-agent-memory-ttl")
+def test_the_agent_memory_ttl_fixture(fixtures: Wire) -> None:
+    found, _ = run_and_log(fixtures, "conformance-agent-memory-ttl")
 
     listed = [entry["id"] for entry in found["variables"]["memoryList"]]
     assert found["variables"]["freshId"] in listed
     assert found["variables"]["expiredId"] not in listed
 
 
-def test_agent_memory_cross_tenant(fixtures: Wire) -> None:
-    found, _ = ran(fixtures, "conformance-agent-memory-cross-tenant")
+def test_the_agent_memory_cross_tenant_fixture(fixtures: Wire) -> None:
+    found, _ = run_and_log(fixtures, "conformance-agent-memory-cross-tenant")
 
     variables = found["variables"]
     assert variables["crossTenantProbe"] == []
     assert variables["ownerEntryId"] in [entry["id"] for entry in variables["ownerProbe"]]
 
 
-def test_message_reducer(fixtures: Wire) -> None:
-    found, log = ran(fixtures, "conformance-message-reducer")
+def test_the_message_reducer_fixture(fixtures: Wire) -> None:
+    found, log = run_and_log(fixtures, "conformance-message-reducer")
 
     messages = found["channels"]["messages"]
     assert [message["messageId"] for message in messages] == ["id-1", "id-2"]
     assert messages[0]["content"] == "first"
     assert all({"messageId", "from", "content", "ts"} <= message.keys() for message in messages)
-    assert len(every(log, "channel.written")) == 3
+    assert len(events_of(log, "channel.written")) == 3
 
 
 def test_the_plaintext_of_the_probe_is_nowhere_on_disk(host: ServedHost, acme: Wire) -> None:
-    ran(acme, "conformance-agent-memory-redaction")
+    run_and_log(acme, "conformance-agent-memory-redaction")
 
     assert b"conformance-byok-plaintext" not in stored(host) + host.log().encode()

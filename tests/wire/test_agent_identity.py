@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import (
-    agents_of,
-    every,
+from tests.support.agent_definitions import (
+    agent_events,
+    events_of,
     faults,
     mock,
-    only,
+    only_event,
     scripted,
     supervised,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, workflow
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
 from wopr.protocol.documents import Json, JsonObject
 
 ALICE: JsonObject = {
@@ -34,21 +34,21 @@ def pinned(node_id: str, agent: JsonObject, type_id: str = "core.identity") -> J
 def handoffs(log: list[JsonObject]) -> list[tuple[str, str, str]]:
     return [
         (e["nodeId"], e["payload"]["fromAgentId"], e["payload"]["toAgentId"])
-        for e in every(log, "agent.handoff")
+        for e in events_of(log, "agent.handoff")
     ]
 
 
-def test_the_start_and_the_end_of_a_pinned_node_carry_its_whole_agent(acme: Wire) -> None:
+def test_the_start_and_the_end_of_a_pinned_node_contain_its_whole_agent(acme: Wire) -> None:
     run_id = acme.create(acme.register(workflow([pinned("work", ALICE)])))
     acme.finished(run_id)
 
     log = acme.log(run_id)
 
-    assert only(log, "node.started")["payload"]["agent"] == ALICE
-    assert only(log, "node.completed")["payload"]["agent"] == ALICE
+    assert only_event(log, "node.started")["payload"]["agent"] == ALICE
+    assert only_event(log, "node.completed")["payload"]["agent"] == ALICE
 
 
-def test_a_pin_comes_back_from_the_definition_unchanged(acme: Wire) -> None:
+def test_a_pin_is_returned_unchanged_in_the_definition(acme: Wire) -> None:
     workflow_id = acme.register(workflow([pinned("work", ALICE)]))
 
     assert acme.document(f"/v1/workflows/{workflow_id}")["nodes"][0]["agent"] == ALICE
@@ -108,7 +108,7 @@ def test_a_hand_off_inside_a_node_makes_the_receiver_the_run_s_agent(acme: Wire)
     assert found["agent"] == BOB
 
 
-def test_control_that_moves_between_agents_is_handed_over_before_the_receiver_starts(
+def test_control_is_handed_off_between_agents_before_the_receiver_starts(
     acme: Wire,
 ) -> None:
     definition = workflow([pinned("first", ALICE), pinned("second", BOB)])
@@ -118,11 +118,11 @@ def test_control_that_moves_between_agents_is_handed_over_before_the_receiver_st
     log = acme.log(run_id)
 
     assert handoffs(log) == [("second", ALICE["agentId"], BOB["agentId"])]
-    at = log.index(only(log, "agent.handoff"))
+    at = log.index(only_event(log, "agent.handoff"))
     assert (log[at + 1]["type"], log[at + 1]["nodeId"]) == ("node.started", "second")
 
 
-def test_the_engine_hands_over_from_whoever_holds_control(acme: Wire) -> None:
+def test_the_engine_hands_off_from_the_current_agent(acme: Wire) -> None:
     hand_over = mock("first", ALICE, mockHandoff={"toAgentId": CAROL["agentId"]})
     run_id = acme.create(acme.register(scripted([hand_over, pinned("second", BOB)])))
     acme.finished(run_id)
@@ -133,7 +133,7 @@ def test_the_engine_hands_over_from_whoever_holds_control(acme: Wire) -> None:
     ]
 
 
-def test_where_branches_meet_each_agent_hands_over(acme: Wire) -> None:
+def test_where_branches_join_each_agent_hands_off(acme: Wire) -> None:
     definition = workflow(
         [pinned("left", ALICE), pinned("right", CAROL), pinned("join", BOB)],
         edges=[edge("left", "join"), edge("right", "join")],
@@ -157,16 +157,16 @@ def test_where_branches_meet_each_agent_hands_over(acme: Wire) -> None:
     ],
     ids=["same agent", "to an unpinned node", "from an unpinned node", "through an unpinned node"],
 )
-def test_nothing_is_handed_over_without_two_known_agents(
+def test_nothing_is_handed_off_without_two_known_agents(
     acme: Wire, nodes: list[JsonObject]
 ) -> None:
     run_id = acme.create(acme.register(workflow(nodes)))
     acme.finished(run_id)
 
-    assert agents_of(acme.log(run_id)) == []
+    assert agent_events(acme.log(run_id)) == []
 
 
-def test_a_node_that_is_tried_again_is_not_handed_over_again(acme: Wire) -> None:
+def test_a_retried_node_is_not_handed_off_again(acme: Wire) -> None:
     retry = {"maxRetries": 2, "backoff": {"initialMs": 1}}
     fails = node("second", "core.fail", agent=BOB, settings=retry)
     run_id = acme.create(acme.register(workflow([pinned("first", ALICE), fails])))
@@ -174,7 +174,7 @@ def test_a_node_that_is_tried_again_is_not_handed_over_again(acme: Wire) -> None
 
     log = acme.log(run_id)
 
-    assert len(every(log, "node.retried")) == 2
+    assert len(events_of(log, "node.retried")) == 2
     assert len(handoffs(log)) == 1
 
 
@@ -192,7 +192,7 @@ def test_a_node_that_is_tried_again_is_not_handed_over_again(acme: Wire) -> None
     ],
     ids=["version and channel", "channel", "short", "long", "class", "memory", "pin", "closed"],
 )
-def test_an_agent_reference_that_breaks_its_rules_is_refused_by_place(
+def test_an_invalid_agent_reference_is_refused_by_place(
     acme: Wire, fields: JsonObject, at: str
 ) -> None:
     found = faults(acme, workflow([pinned("work", BOB | fields)]))
@@ -200,7 +200,7 @@ def test_an_agent_reference_that_breaks_its_rules_is_refused_by_place(
     assert list(found) == [at]
 
 
-def test_a_channel_is_refused_with_the_capability_that_it_would_need(acme: Wire) -> None:
+def test_a_channel_is_refused_with_the_missing_capability(acme: Wire) -> None:
     found = faults(acme, workflow([pinned("work", BOB | {"channel": "stable"})]))
 
     assert "agents.deployment" in found["nodes.0.agent.channel"]

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.agent_definitions import every, mock, only, scripted
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, from_variable, node, variable, workflow
-from tests.wire.host import ACME, VIEWER, WOPR, ServedHost, environment
+from tests.support.agent_definitions import events_of, mock, only_event, scripted
+from tests.support.client import Wire
+from tests.support.definitions import fresh, from_variable, node, variable, workflow
+from tests.support.forked import run
+from tests.support.host import ACME, VIEWER, ServedHost, environment
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 INVENTORY = "agent-inventory-response.schema.json"
 TASK = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
@@ -18,7 +21,7 @@ RETURN = {"type": "object", "required": ["seen"], "properties": {"seen": {"type"
 
 
 def manifest(**fields: Json) -> JsonObject:
-    """A manifest that no other test uses."""
+    """Return a manifest that no other test uses."""
     base: JsonObject = {
         "agentId": f"local.acme.{fresh('a')}",
         "persona": "Writer",
@@ -91,17 +94,17 @@ def test_the_inventory_lists_every_agent_once_by_id_in_the_published_shape(acme:
     assert entry["packVersion"] == "2"
 
 
-def test_a_conformance_host_lists_an_agent_with_a_threshold_of_its_own(acme: Wire) -> None:
+def test_a_conformance_host_lists_an_agent_with_its_own_threshold(acme: Wire) -> None:
     found = acme.document("/v1/agents/core.conformance.agents.cautious")
 
     assert found["confidenceThreshold"] not in (0.7, None)
 
 
-def test_a_label_that_is_missing_is_the_persona(acme: Wire) -> None:
+def test_a_missing_label_is_the_persona(acme: Wire) -> None:
     assert acme.document(f"/v1/agents/{installed(acme)}")["label"] == "Writer"
 
 
-def test_what_an_agent_misses_here_is_listed(acme: Wire) -> None:
+def test_missing_requirements_of_an_agent_are_listed(acme: Wire) -> None:
     needs = ["agents.supported", "prompts.supported", "voice"]
     agent_id = installed(acme, requiresCapabilities=needs, promptLibraryRef="acme")
 
@@ -110,7 +113,7 @@ def test_what_an_agent_misses_here_is_listed(acme: Wire) -> None:
     assert entry["degraded"] == ["prompts.supported", "voice", "prompts"]
 
 
-def test_the_same_manifest_twice_changes_nothing_and_another_content_is_refused(
+def test_the_same_manifest_twice_changes_nothing_and_other_content_is_refused(
     acme: Wire,
 ) -> None:
     document = manifest()
@@ -122,7 +125,7 @@ def test_the_same_manifest_twice_changes_nothing_and_another_content_is_refused(
     assert changed.json()["error"] == "agent_exists"
 
 
-def test_a_new_version_stands_beside_the_old_one(acme: Wire) -> None:
+def test_an_old_version_can_be_read_beside_a_new_one(acme: Wire) -> None:
     agent_id = installed(acme, version="1", persona="Old")
     installed(acme, agentId=agent_id, version="2", persona="New")
 
@@ -145,7 +148,7 @@ def test_installing_needs_its_own_scope(host: ServedHost) -> None:
         assert viewer.get("/v1/agents").status_code == 200
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -159,7 +162,7 @@ def test_installing_needs_its_own_scope(host: ServedHost) -> None:
         ("general", "chat"),
     ],
 )
-def test_every_class_that_is_advertised_after_projection_can_be_installed(
+def test_a_class_that_is_advertised_after_mapping_can_be_installed(
     acme: Wire, model_class: str, projected: str
 ) -> None:
     classes = acme.document("/.well-known/openwop")["agents"]["modelClasses"]
@@ -185,14 +188,16 @@ def test_every_class_that_is_advertised_after_projection_can_be_installed(
         ({"evalSuiteRef": "e"}, "evalSuiteRef"),
     ],
 )
-def test_a_bad_manifest_is_refused_at_its_place(acme: Wire, fields: JsonObject, path: str) -> None:
+def test_an_invalid_manifest_is_refused_at_its_place(
+    acme: Wire, fields: JsonObject, path: str
+) -> None:
     found = refusal(acme, manifest(**fields))
 
     assert found["error"] == "validation_error"
     assert path in [fault["path"] for fault in found["details"]["errors"]]
 
 
-def test_every_fault_of_a_manifest_is_named_at_once(acme: Wire) -> None:
+def test_all_faults_of_a_manifest_are_named_together(acme: Wire) -> None:
     found = refusal(acme, {"agentId": "host:x", "modelClass": "chat", "handoff": {"x": 1}})
 
     paths = {fault["path"] for fault in found["details"]["errors"]}
@@ -213,7 +218,7 @@ def ran(
     return wire.finished(run_id), wire.log(run_id)
 
 
-def test_a_pinned_agent_is_handed_only_what_its_task_schema_takes(acme: Wire) -> None:
+def test_a_pinned_agent_gets_only_inputs_that_fit_its_task_schema(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK})
     ports = {"text": from_variable("words")}
     definition = workflow([pinned(agent_id, inputs=ports)], variables=[variable("words", "object")])
@@ -228,7 +233,7 @@ def test_a_pinned_agent_is_handed_only_what_its_task_schema_takes(acme: Wire) ->
     assert ran(acme, good, {"words": "hello"})[0]["status"] == "completed"
 
 
-def test_a_pinned_node_without_inputs_of_its_own_is_handed_the_run_s(acme: Wire) -> None:
+def test_a_pinned_node_without_inputs_gets_the_run_s_inputs(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK})
     definition = workflow([pinned(agent_id)])
 
@@ -236,7 +241,7 @@ def test_a_pinned_node_without_inputs_of_its_own_is_handed_the_run_s(acme: Wire)
     assert ran(acme, definition, {})[0]["error"]["code"] == "handoff_task_schema_violation"
 
 
-def test_what_an_agent_hands_back_is_checked_before_it_is_stored(acme: Wire) -> None:
+def test_the_return_of_an_agent_is_checked_before_it_is_stored(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"returnSchema": RETURN})
     ports = {"seen": from_variable("words")}
     definition = workflow(
@@ -250,7 +255,7 @@ def test_what_an_agent_hands_back_is_checked_before_it_is_stored(acme: Wire) -> 
     assert found["nodeStates"]["after"]["status"] in ("pending", "skipped")
 
 
-def test_an_agent_that_cannot_take_its_task_does_nothing(acme: Wire) -> None:
+def test_an_agent_with_an_invalid_task_does_nothing(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK}, toolAllowlist=["openwop:a"])
     tool = {"toolId": "openwop:a", "result": 1}
     definition = scripted([mock("work", {"agentId": agent_id}, mockToolCalls=[tool])])
@@ -261,7 +266,7 @@ def test_an_agent_that_cannot_take_its_task_does_nothing(acme: Wire) -> None:
     assert not [event for event in log if event["type"].startswith("agent.")]
 
 
-def test_a_workflow_that_works_for_an_agent_checks_inputs_first_and_outputs_last(
+def test_a_workflow_of_an_agent_checks_inputs_first_and_outputs_last(
     acme: Wire,
 ) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK, "returnSchema": RETURN})
@@ -276,26 +281,26 @@ def test_a_workflow_that_works_for_an_agent_checks_inputs_first_and_outputs_last
     found, log = ran(acme, definition, {})
 
     assert found["error"]["code"] == "handoff_task_schema_violation"
-    assert only(log, "node.failed")["nodeId"] == "first"
+    assert only_event(log, "node.failed")["nodeId"] == "first"
 
 
-def test_a_violation_never_repeats_what_was_handed_over(acme: Wire) -> None:
+def test_a_violation_never_repeats_the_values(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK})
     definition = workflow([pinned(agent_id)], variables=[variable("text", "object")])
 
     found, log = ran(acme, definition, {"text": {"password": "hunter2"}})
 
     assert found["error"]["code"] == "handoff_task_schema_violation"
-    assert "hunter2" not in json.dumps(every(log, "node.failed"))
+    assert "hunter2" not in json.dumps(events_of(log, "node.failed"))
 
 
-def test_a_violation_is_not_tried_again(acme: Wire) -> None:
+def test_a_violation_is_not_retried(acme: Wire) -> None:
     agent_id = installed(acme, handoff={"taskSchema": TASK})
     definition = workflow([pinned(agent_id)], settings={"maxRetries": 3})
 
     _, log = ran(acme, definition, {})
 
-    assert every(log, "node.retried") == []
+    assert events_of(log, "node.retried") == []
 
 
 def test_a_run_keeps_the_manifest_that_it_started_with(acme: Wire) -> None:
@@ -318,14 +323,8 @@ def test_a_run_keeps_the_manifest_that_it_started_with(acme: Wire) -> None:
 
 def wopr(host: ServedHost, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `wopr agents` against a real host."""
-    return subprocess.run(
-        [WOPR, "agents", *arguments, "--url", host.url, "--api-key", ACME],
-        env=environment(host.data_dir, {}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    given = ("agents", *arguments, "--url", host.url, "--api-key", ACME)
+    return run(given, environment(host.data_dir, {}))
 
 
 def test_agents_are_added_listed_and_shown_from_the_command_line(
@@ -347,7 +346,7 @@ def test_agents_are_added_listed_and_shown_from_the_command_line(
     assert "systemPrompt" not in shown
 
 
-def test_a_bad_manifest_fails_on_the_command_line_with_every_fault(
+def test_an_invalid_manifest_fails_on_the_command_line_with_every_fault(
     host: ServedHost, tmp_path: Path
 ) -> None:
     file = tmp_path / "agent.json"
@@ -361,7 +360,7 @@ def test_a_bad_manifest_fails_on_the_command_line_with_every_fault(
     assert "Traceback" not in done.stderr
 
 
-def test_an_agent_that_is_not_there_is_said_to_be_missing(host: ServedHost) -> None:
+def test_a_missing_agent_is_reported_as_missing(host: ServedHost) -> None:
     done = wopr(host, "show", "local.acme.nobody")
 
     assert done.returncode != 0

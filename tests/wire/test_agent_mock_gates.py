@@ -5,24 +5,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     DONE,
     MOCK_AGENT,
     SUPERVISOR,
     answer,
-    every,
+    events_of,
     faults,
     mock,
-    only,
-    ran,
+    only_event,
+    run_and_log,
     scripted,
     supervised,
-    waiting,
+    waiting_run,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.recorder import OFFICIAL
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.recorder import OFFICIAL
 from wopr.protocol.documents import Json, JsonObject
 
 ECHO: JsonObject = {"toolId": "openwop.echo:echo", "result": 1}
@@ -39,22 +39,22 @@ def refusal(wire: Wire, definition: JsonObject) -> JsonObject:
 
 @pytest.fixture(scope="module")
 def author(host: ServedHost) -> Iterator[Wire]:
-    """A caller whose key may author conformance workflows under any name."""
+    """Connect a client whose key may author conformance workflows under any name."""
     options = ("--tenant", "acme", "--role", "developer", "--scope", "conformance:author")
     made = json.loads(host.command("keys", "create", "--json", "--test", *options))
     with Wire(host.url, made["key"]) as wire:
         yield wire
 
 
-# Where it may be used
+# Allowed workflows
 
 
-def test_a_workflow_with_the_conformance_prefix_may_use_the_mock_agent(acme: Wire) -> None:
+def test_a_workflow_with_the_conformance_prefix_can_use_the_mock_agent(acme: Wire) -> None:
     assert acme.post("/v1/workflows", scripted([mock()])).status_code == 201
 
 
 @pytest.mark.parametrize("name", ["production", "x-conformance", "conformances"])
-def test_another_workflow_may_not_and_is_told_what_it_needs(acme: Wire, name: str) -> None:
+def test_another_workflow_is_refused_with_the_required_scope(acme: Wire, name: str) -> None:
     found = refusal(acme, workflow([mock()], id=fresh(name)))
 
     assert found["error"] == "validation_error"
@@ -90,7 +90,7 @@ def test_test_hooks_are_refused_in_a_production_workflow(
     assert "config." in found["message"]
 
 
-def test_every_script_in_a_production_workflow_is_named_at_once(acme: Wire) -> None:
+def test_all_scripts_in_a_production_workflow_are_named_together(acme: Wire) -> None:
     hooked = node("s", SUPERVISOR, config={"mockConfidence": 0.5, "mockDecisions": []})
     found = refusal(acme, workflow([mock(), hooked]))
 
@@ -101,13 +101,15 @@ def test_every_script_in_a_production_workflow_is_named_at_once(acme: Wire) -> N
     ]
 
 
-def test_a_key_with_the_author_scope_may_script_a_workflow_of_any_name(author: Wire) -> None:
+def test_a_key_with_the_author_scope_can_script_a_workflow_of_any_name(author: Wire) -> None:
     for nodes in ([mock()], [IDENTITY_HOOKS], supervised(DONE)["nodes"]):
         definition = workflow(nodes, id=fresh("hvmap"))
         assert author.post("/v1/workflows", definition).status_code == 201
 
 
-def test_the_author_s_workflow_runs_for_everyone_in_the_tenant(author: Wire, acme: Wire) -> None:
+def test_an_author_s_workflow_can_be_run_by_everyone_in_the_tenant(
+    author: Wire, acme: Wire
+) -> None:
     workflow_id = author.register(workflow([mock(mockReasoning=True)], id=fresh("authored")))
 
     run_id = acme.create(workflow_id)
@@ -116,14 +118,14 @@ def test_the_author_s_workflow_runs_for_everyone_in_the_tenant(author: Wire, acm
     assert "agent.reasoned" in acme.types(run_id)
 
 
-def test_no_role_brings_the_author_scope_along(host: ServedHost, acme: Wire) -> None:
+def test_no_role_includes_the_author_scope(host: ServedHost, acme: Wire) -> None:
     roles = acme.document("/.well-known/openwop")["authorization"]["roles"]
 
     assert roles
     assert not any("conformance:author" in role["scopes"] for role in roles)
 
 
-# A host without it
+# Hosts without it
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +166,7 @@ def test_a_production_host_refuses_the_mock_agent_under_any_name(production: Wir
     [supervised(DONE), scripted([IDENTITY_HOOKS]), scripted([AUTO_RESUME])],
     ids=["supervisor", "identity", "conversation"],
 )
-def test_a_production_host_honours_no_test_hook(production: Wire, definition: JsonObject) -> None:
+def test_a_production_host_ignores_test_hooks(production: Wire, definition: JsonObject) -> None:
     assert refusal(production, definition)["details"]["requiredCapability"] == (
         "conformance.mockAgent"
     )
@@ -175,7 +177,7 @@ def test_a_production_host_has_no_conformance_agents_and_no_fixtures(production:
     assert "fixtures" not in production.document("/.well-known/openwop")
 
 
-# Its config
+# Config
 
 BAD: dict[str, tuple[JsonObject, str]] = {
     "a stray key": ({"mock": 1}, ".mock"),
@@ -219,11 +221,11 @@ BAD: dict[str, tuple[JsonObject, str]] = {
 
 
 @pytest.mark.parametrize(("config", "at"), BAD.values(), ids=BAD)
-def test_a_bad_script_is_refused_at_its_place(acme: Wire, config: JsonObject, at: str) -> None:
+def test_an_invalid_script_is_refused_at_its_place(acme: Wire, config: JsonObject, at: str) -> None:
     assert list(faults(acme, scripted([mock(**config)]))) == [f"nodes.0.config{at}"]
 
 
-def test_every_fault_of_a_script_is_named_at_once(acme: Wire) -> None:
+def test_all_faults_of_a_script_are_named_together(acme: Wire) -> None:
     calls = [{"toolId": "t"}, ECHO, ECHO | {"error": {"error": "e", "message": "m"}}]
     script: JsonObject = {"mockConfidence": 7, "mockToolCalls": calls, "mockHandoff": {}}
 
@@ -249,14 +251,14 @@ def test_every_fault_of_a_script_is_named_at_once(acme: Wire) -> None:
         {"mockConfidence": 0},
     ],
 )
-def test_a_good_script_is_good_by_the_published_schema_too(acme: Wire, script: Json) -> None:
+def test_a_valid_script_is_valid_by_the_published_schema_too(acme: Wire, script: Json) -> None:
     acme.register(scripted([mock(**script)]))
 
     if (OFFICIAL / "schemas").is_dir():
         acme.recorder.check("core-conformance-mock-agent-config.schema.json", script)
 
 
-# A host that had it and comes back without it
+# Hosts restarted without it
 
 LOW = 0.2
 HOOKED: dict[str, tuple[JsonObject, str, str]] = {
@@ -315,7 +317,7 @@ HELD = scripted([mock(mockDecision={"decision": {"kind": "go"}, "confidence": LO
 
 @pytest.fixture(scope="module")
 def returned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Wire, dict[str, str]]]:
-    """A host that came back without conformance, and the runs that it had under way."""
+    """Restart a host without conformance, and return the runs that were in progress."""
     host = ServedHost(tmp_path_factory.mktemp("returned"), ("--conformance",))
     host.start()
     options = ("--tenant", "acme", "--role", "admin", "--scope", "conformance:author")
@@ -331,8 +333,8 @@ def returned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Wire, d
             ("unsure", UNSURE),
             ("held", HELD),
         ):
-            runs[name] = waiting(wire, wire.register(definition))
-        finished, _ = ran(wire, HOOKED["the mock agent"][0]["id"])
+            runs[name] = waiting_run(wire, wire.register(definition))
+        finished, _ = run_and_log(wire, HOOKED["the mock agent"][0]["id"])
         runs["finished"] = finished["runId"]
     host.options = ()
     host.restart()
@@ -356,7 +358,7 @@ def test_a_workflow_with_a_test_hook_is_refused_at_start_once_the_host_does_not_
     assert response.json()["details"]["nodeId"] == node_id
 
 
-def test_a_fork_is_a_start_and_is_refused_alike(returned: tuple[Wire, dict[str, str]]) -> None:
+def test_a_fork_is_refused_like_a_start(returned: tuple[Wire, dict[str, str]]) -> None:
     wire, runs = returned
 
     for mode in ("replay", "branch"):
@@ -367,7 +369,7 @@ def test_a_fork_is_a_start_and_is_refused_alike(returned: tuple[Wire, dict[str, 
 
 
 def failed_after_answer(wire: Wire, run_id: str, node_id: str) -> str:
-    """Accept what a run waits for; return the message with which it fails for lack of a hook."""
+    """Accept the wait of a run, and return the message with which it fails."""
     answer(wire, run_id, node_id, {"action": "accept"})
     ended = wire.finished(run_id)
     assert ended["status"] == "failed"
@@ -376,18 +378,18 @@ def failed_after_answer(wire: Wire, run_id: str, node_id: str) -> str:
     return message
 
 
-def test_a_run_under_way_fails_the_node_that_needs_the_mock_agent(
+def test_a_run_in_progress_fails_at_the_node_that_needs_the_mock_agent(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
     wire, runs = returned
 
     assert MOCK_AGENT in failed_after_answer(wire, runs["mock"], "gate")
-    failed = only(wire.log(runs["mock"]), "node.failed")
+    failed = only_event(wire.log(runs["mock"]), "node.failed")
     assert failed["payload"]["nodeId"] == "actor"
     assert "agent.reasoned" not in wire.types(runs["mock"])
 
 
-def test_a_run_under_way_fails_a_node_whose_type_is_for_tests_only(
+def test_a_run_in_progress_fails_at_a_node_whose_type_is_for_tests_only(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
     wire, runs = returned
@@ -397,18 +399,18 @@ def test_a_run_under_way_fails_a_node_whose_type_is_for_tests_only(
     assert "core.conformance.side-effect" in message
 
 
-def test_a_mock_agent_whose_decision_was_held_does_not_complete(
+def test_a_mock_agent_with_a_held_decision_does_not_complete(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
     wire, runs = returned
 
     failed_after_answer(wire, runs["held"], "actor")
 
-    assert len(every(wire.log(runs["held"]), "agent.decided")) == 1
+    assert len(events_of(wire.log(runs["held"]), "agent.decided")) == 1
     assert "node.completed" not in wire.types(runs["held"])
 
 
-def test_a_supervisor_that_was_held_by_a_script_does_not_go_on_with_it(
+def test_a_supervisor_held_by_a_script_does_not_continue_with_it(
     returned: tuple[Wire, dict[str, str]],
 ) -> None:
     wire, runs = returned

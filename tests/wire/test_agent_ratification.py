@@ -2,18 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import agent_name, agents_of, answer, every, mock, only, scripted
-from tests.wire.client import Wire
-from tests.wire.deciding import UNSURE, deciding, held
-from tests.wire.definitions import edge, node
-from tests.wire.host import ACME
-from tests.wire.waiting import name_of
+from tests.support.agent_definitions import (
+    agent_events,
+    agent_name,
+    answer,
+    events_of,
+    mock,
+    only_event,
+    scripted,
+)
+from tests.support.client import Wire
+from tests.support.definitions import edge, node
+from tests.support.host import ACME
+from tests.support.interrupts import principal_of
+from tests.wire.unsure_agents import UNSURE, deciding, held
 from wopr.protocol.documents import Json
 
-# Exactly one action
+# The first round
 
 
-def test_an_unsure_decision_suspends_its_node_and_does_nothing_else(acme: Wire) -> None:
+def test_an_unsure_decision_only_suspends_its_node(acme: Wire) -> None:
     agent_id = agent_name()
     run_id = held(acme, deciding(UNSURE, agent_id))
 
@@ -44,7 +52,7 @@ def test_an_unsure_decision_suspends_its_node_and_does_nothing_else(acme: Wire) 
     assert found["currentNodeId"] == "decider"
 
 
-def test_what_depends_on_the_decision_waits_with_it(acme: Wire) -> None:
+def test_nodes_that_depend_on_the_decision_wait_with_it(acme: Wire) -> None:
     definition = scripted([mock("decider", mockDecision=UNSURE), node("after")])
     run_id = held(acme, definition)
 
@@ -54,7 +62,7 @@ def test_what_depends_on_the_decision_waits_with_it(acme: Wire) -> None:
     assert "outputs" not in states["decider"]
 
 
-def test_one_wait_comes_of_a_loop_s_every_unsure_round(acme: Wire) -> None:
+def test_every_unsure_round_of_a_loop_has_one_wait(acme: Wire) -> None:
     back = {"type": "expression", "expression": "!nodes.loop.done"}
     nodes = [
         node("loop", "core.loop", config={"times": 2}),
@@ -68,17 +76,15 @@ def test_one_wait_comes_of_a_loop_s_every_unsure_round(acme: Wire) -> None:
     answer(acme, run_id, "decider", {"action": "accept"})
 
     assert acme.finished(run_id)["status"] == "completed"
-    keys = [event["payload"]["key"] for event in every(acme.log(run_id), "node.suspended")]
+    keys = [event["payload"]["key"] for event in events_of(acme.log(run_id), "node.suspended")]
     assert len(set(keys)) == 2
 
 
-# The answer
+# Answers
 
 
 @pytest.mark.parametrize("value", [{"action": "accept"}, {"ratified": True}])
-def test_a_ratified_decision_stands_and_is_on_the_record_without_a_confidence(
-    acme: Wire, value: Json
-) -> None:
+def test_a_ratified_decision_is_recorded_without_a_confidence(acme: Wire, value: Json) -> None:
     agent_id = agent_name()
     run_id = held(acme, deciding(UNSURE, agent_id))
     answer(acme, run_id, "decider", value)
@@ -95,7 +101,7 @@ def test_a_ratified_decision_stands_and_is_on_the_record_without_a_confidence(
     assert log[7]["payload"] == {"agentId": agent_id, "decision": {"kind": "stub"}}
     resolved = log[5]["payload"]
     assert resolved["resumeValue"] == value
-    assert resolved["resolvedBy"] == name_of(ACME)
+    assert resolved["resolvedBy"] == principal_of(ACME)
 
 
 def test_a_ratified_node_completes_with_its_agent_and_its_outputs(acme: Wire) -> None:
@@ -104,7 +110,7 @@ def test_a_ratified_node_completes_with_its_agent_and_its_outputs(acme: Wire) ->
     answer(acme, run_id, "decider", {"action": "accept"})
     acme.finished(run_id)
 
-    completed = only(acme.log(run_id), "node.completed")["payload"]
+    completed = only_event(acme.log(run_id), "node.completed")["payload"]
 
     assert completed == {"nodeId": "decider", "outputs": {}, "agent": {"agentId": agent_id}}
 
@@ -113,14 +119,14 @@ def test_a_ratified_node_completes_with_its_agent_and_its_outputs(acme: Wire) ->
     ("value", "decision"),
     [({"decision": {"kind": "other"}}, {"kind": "other"}), ({"kind": "own"}, {"kind": "own"})],
 )
-def test_a_decision_given_instead_replaces_the_agent_s(
+def test_a_replacement_decision_is_recorded_instead_of_the_agent_s(
     acme: Wire, value: Json, decision: Json
 ) -> None:
     run_id = held(acme, deciding(UNSURE))
     answer(acme, run_id, "decider", value)
 
     assert acme.finished(run_id)["status"] == "completed"
-    assert agents_of(acme.log(run_id))[-1]["payload"]["decision"] == decision
+    assert agent_events(acme.log(run_id))[-1]["payload"]["decision"] == decision
 
 
 @pytest.mark.parametrize("value", [{"action": "reject"}, {"rejected": True}])
@@ -133,14 +139,14 @@ def test_a_rejected_decision_fails_its_node(acme: Wire, value: Json) -> None:
     assert found["status"] == "failed"
     assert found["error"]["code"] == "decision_rejected"
     log = acme.log(run_id)
-    assert only(log, "node.failed")["payload"]["error"]["code"] == "decision_rejected"
-    assert len(every(log, "agent.decided")) == 1
+    assert only_event(log, "node.failed")["payload"]["error"]["code"] == "decision_rejected"
+    assert len(events_of(log, "agent.decided")) == 1
 
 
-def test_who_ratified_is_what_the_host_knows_and_not_what_the_answer_says(acme: Wire) -> None:
+def test_ratified_is_set_by_the_host_and_not_by_the_answer(acme: Wire) -> None:
     run_id = held(acme, deciding(UNSURE))
     answer(acme, run_id, "decider", {"action": "accept", "resolvedBy": "the king"})
 
-    resolved = only(acme.log(run_id), "interrupt.resolved")["payload"]
+    resolved = only_event(acme.log(run_id), "interrupt.resolved")["payload"]
 
-    assert resolved["resolvedBy"] == name_of(ACME)
+    assert resolved["resolvedBy"] == principal_of(ACME)

@@ -9,24 +9,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import rfc8785
 
-from tests.wire.agent_definitions import (
-    agents_of,
-    every,
+from tests.support.agent_definitions import (
+    agent_events,
+    events_of,
     mock,
-    only,
+    only_event,
     scripted,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, workflow
-from tests.wire.host import ACME, OPERATOR, ServedHost, served
-from tests.wire.surfaces import leaks, surfaces
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
+from tests.support.host import ACME, OPERATOR, ServedHost, served
+from tests.support.surfaces import leaks, surfaces
 from wopr.protocol.documents import Json, JsonObject
 
 HTTP = "wopr.http.request"
 
 
 class Shop:
-    """A service that counts its visitors and remembers what they sent."""
+    """A service that counts and records its requests."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str, bytes]] = []
@@ -47,7 +47,7 @@ class Shop:
             do_GET = do_POST = _serve
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Counter)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
@@ -66,7 +66,7 @@ def shop() -> Iterator[Shop]:
 
 @pytest.fixture(scope="module")
 def outgoing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host whose HTTP nodes may reach this machine."""
+    """Start a host whose HTTP nodes may call this machine."""
     settings = {"WOPR_ALLOW_PRIVATE_DESTINATIONS": "1"}
     with served(tmp_path_factory.mktemp("outgoing"), "--conformance", **settings) as running:
         yield running
@@ -79,7 +79,7 @@ def wire(outgoing: ServedHost) -> Iterator[Wire]:
 
 
 def called(wire: Wire, url: str, **config: Json) -> tuple[JsonObject, list[JsonObject]]:
-    """The snapshot and the log of a run that calls a URL."""
+    """Return the snapshot and the log of a run that calls a URL."""
     call = node("call", HTTP, config={"url": url, **config})
     run_id = wire.create(wire.register(workflow([call])))
     return wire.finished(run_id), wire.log(run_id)
@@ -88,11 +88,11 @@ def called(wire: Wire, url: str, **config: Json) -> tuple[JsonObject, list[JsonO
 # Egress of nodes
 
 
-def test_a_node_s_http_call_is_on_the_log_as_the_host_s_own(wire: Wire, shop: Shop) -> None:
+def test_a_node_s_http_call_is_logged_as_the_host_s_own(wire: Wire, shop: Shop) -> None:
     found, log = called(wire, f"{shop.url}/stock")
 
     assert found["status"] == "completed"
-    before, after = (event["payload"] for event in agents_of(log))
+    before, after = (event["payload"] for event in agent_events(log))
     arguments = {"method": "GET", "url": f"{shop.url}/stock"}
     assert before == {
         "agentId": "core.system",
@@ -115,7 +115,7 @@ def test_a_node_s_http_call_is_on_the_log_as_the_host_s_own(wire: Wire, shop: Sh
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize(("status", "attempts"), [(404, 1), (503, 2)])
-def test_a_failed_call_of_a_node_with_sensitive_outputs_tells_its_code_and_not_its_words(
+def test_a_failed_call_of_a_node_with_sensitive_outputs_shows_its_code_and_not_its_text(
     wire: Wire, shop: Shop, method: str, status: int, attempts: int
 ) -> None:
     shop.status = status
@@ -128,26 +128,26 @@ def test_a_failed_call_of_a_node_with_sensitive_outputs_tells_its_code_and_not_i
 
     assert found["error"]["code"] == "http_error"
     assert found["error"]["details"] == {"status": status}
-    returned = [e["payload"] for e in every(wire.log(run_id), "agent.toolReturned")]
+    returned = [e["payload"] for e in events_of(wire.log(run_id), "agent.toolReturned")]
     error = {"code": "http_error", "message": "[REDACTED]"}
     assert [each["error"] for each in returned] == [error] * attempts
     seen = surfaces(wire, run_id) + wire.get(f"/v1/runs/{run_id}/debug-bundle").text
     assert not leaks(seen, f"answered {status}")
 
 
-def test_a_call_of_a_node_with_sensitive_outputs_tells_no_outcome(wire: Wire, shop: Shop) -> None:
+def test_a_call_of_a_node_with_sensitive_outputs_has_no_outcome(wire: Wire, shop: Shop) -> None:
     call = node("call", HTTP, config={"url": shop.url}, outputSensitivity={"body": True})
     run_id = wire.create(wire.register(workflow([call])))
 
     found = wire.finished(run_id)
 
     assert found["outputs"]["call"]["body"] == "[REDACTED]"
-    returned = only(wire.log(run_id), "agent.toolReturned")["payload"]
+    returned = only_event(wire.log(run_id), "agent.toolReturned")["payload"]
     assert returned["status"] == "ok"
     assert "outcome" not in returned
 
 
-def test_the_return_is_caused_by_the_call_and_both_lie_inside_the_node(
+def test_a_return_is_caused_by_the_call_and_both_are_inside_the_node(
     wire: Wire, shop: Shop
 ) -> None:
     _, log = called(wire, shop.url)
@@ -164,56 +164,59 @@ def test_the_return_is_caused_by_the_call_and_both_lie_inside_the_node(
     assert {event["nodeId"] for event in log[1:5]} == {"call"}
 
 
-def test_the_hash_covers_what_is_sent_and_the_log_shows_none_of_it(wire: Wire, shop: Shop) -> None:
+def test_the_hash_covers_the_sent_arguments_and_the_log_shows_none_of_them(
+    wire: Wire, shop: Shop
+) -> None:
     body = {"order": "a private matter"}
     _, log = called(wire, shop.url, method="POST", body=body, headers={"x-key": "open sesame"})
 
     arguments: JsonObject = {"method": "POST", "url": shop.url, "body": body}
     hashed = hashlib.sha256(rfc8785.dumps(arguments)).hexdigest()
-    assert agents_of(log)[0]["payload"]["argsHash"] == hashed
-    told = json.dumps(agents_of(log))
+    assert agent_events(log)[0]["payload"]["argsHash"] == hashed
+    told = json.dumps(agent_events(log))
     assert "private matter" not in told
     assert "sesame" not in told
     assert "stock" not in told
     assert json.loads(shop.seen[0][2]) == body
 
 
-def test_a_call_that_fails_returns_an_error_and_how_long_it_took(wire: Wire, shop: Shop) -> None:
+def test_a_failed_call_returns_an_error_and_its_duration(wire: Wire, shop: Shop) -> None:
     shop.server.server_close()
     found, log = called(wire, shop.url)
 
     assert found["error"]["code"] == "http_error"
-    returned = agents_of(log)[1]["payload"]
+    returned = agent_events(log)[1]["payload"]
     assert returned["status"] == "error"
     assert returned["error"]["code"] == "http_error"
     assert "durationMs" in returned
     assert "outcome" not in returned
 
 
-def test_an_answer_of_the_wrong_kind_is_an_error_that_says_which(wire: Wire, shop: Shop) -> None:
+def test_a_response_of_the_wrong_kind_is_an_error_that_names_it(wire: Wire, shop: Shop) -> None:
     shop.status = 404
     found, log = called(wire, shop.url)
 
     assert found["error"]["code"] == "http_error"
-    assert "404" in agents_of(log)[1]["payload"]["error"]["message"]
+    message = agent_events(log)[1]["payload"]["error"]["message"]
+    assert message == "GET 127.0.0.1 answered 404"
 
 
-def test_a_destination_that_is_denied_is_a_call_that_failed(acme: Wire, shop: Shop) -> None:
+def test_a_denied_destination_is_a_failed_call(acme: Wire, shop: Shop) -> None:
     found, log = called(acme, shop.url)
 
     assert found["error"]["code"] == "egress_denied"
-    assert agents_of(log)[1]["payload"]["error"]["code"] == "egress_denied"
+    assert agent_events(log)[1]["payload"]["error"]["code"] == "egress_denied"
     assert shop.seen == []
 
 
-def test_a_call_that_is_tried_again_is_another_call(wire: Wire, shop: Shop) -> None:
+def test_a_retried_call_is_another_call(wire: Wire, shop: Shop) -> None:
     shop.status = 503
     settings = {"maxRetries": 1, "backoff": {"initialMs": 1}}
     call = node("call", HTTP, config={"url": shop.url}, settings=settings)
     run_id = wire.create(wire.register(workflow([call])))
     wire.finished(run_id)
 
-    ids = [event["payload"]["callId"] for event in every(wire.log(run_id), "agent.toolCalled")]
+    ids = [event["payload"]["callId"] for event in events_of(wire.log(run_id), "agent.toolCalled")]
 
     assert ids == ["call-call-0-0", "call-call-1-0"]
     assert len(shop.seen) == 2
@@ -235,13 +238,13 @@ def test_a_changing_call_in_a_loop_is_made_in_every_round(wire: Wire, shop: Shop
 # Per-tool authorisation
 
 
-def test_a_tool_needs_the_scopes_that_it_declares_from_whoever_started_the_run(
+def test_a_tool_needs_its_declared_scopes_from_the_principal_of_the_run(
     wire: Wire, shop: Shop
 ) -> None:
     found, log = called(wire, shop.url, requiredScopes=["agents:write"])
 
     assert found["status"] == "completed"
-    assert agents_of(log)[1]["payload"]["status"] == "ok"
+    assert agent_events(log)[1]["payload"]["status"] == "ok"
 
 
 def test_a_call_without_the_scope_is_refused_and_not_made(
@@ -261,7 +264,7 @@ def test_a_call_without_the_scope_is_refused_and_not_made(
         "toolName": HTTP,
         "requiredScopes": ["agents:write"],
     }
-    before, after = agents_of(log)
+    before, after = agent_events(log)
     assert after["payload"]["status"] == "forbidden"
     assert after["payload"]["error"]["code"] == "forbidden"
     assert not {"durationMs", "outcome"} & after["payload"].keys()
@@ -269,16 +272,14 @@ def test_a_call_without_the_scope_is_refused_and_not_made(
     assert shop.seen == []
 
 
-def test_a_scope_that_nobody_has_denies_everybody(wire: Wire, shop: Shop) -> None:
+def test_an_unheld_scope_denies_every_key(wire: Wire, shop: Shop) -> None:
     found, _ = called(wire, shop.url, requiredScopes=["db:write"])
 
     assert found["error"]["code"] == "forbidden"
     assert shop.seen == []
 
 
-def test_a_key_that_is_revoked_meanwhile_may_call_nothing(
-    outgoing: ServedHost, wire: Wire, shop: Shop
-) -> None:
+def test_a_revoked_key_may_call_nothing(outgoing: ServedHost, wire: Wire, shop: Shop) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Go on?"})
     call = node("call", HTTP, config={"url": shop.url, "requiredScopes": ["runs:read"]})
     workflow_id = wire.register(workflow([gate, call]))
@@ -300,7 +301,7 @@ def test_a_key_that_is_revoked_meanwhile_may_call_nothing(
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A host that lets a key call a tool once in a thousand seconds."""
+    """Start a host that lets a key call a tool once in a thousand seconds."""
     settings = {"WOPR_TOOL_RATE_LIMIT": "0.001", "WOPR_ALLOW_PRIVATE_DESTINATIONS": "1"}
     with (
         served(tmp_path_factory.mktemp("slow"), "--conformance", **settings) as running,
@@ -309,7 +310,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
         yield opened
 
 
-def test_a_tool_that_is_called_too_often_is_not_called_and_the_log_says_so(
+def test_a_tool_called_too_often_is_not_called_and_the_refusal_is_logged(
     slow: Wire, shop: Shop
 ) -> None:
     assert called(slow, shop.url)[0]["status"] == "completed"
@@ -320,25 +321,25 @@ def test_a_tool_that_is_called_too_often_is_not_called_and_the_log_says_so(
     assert found["error"]["code"] == "rate_limited"
     assert found["error"]["details"]["scope"] == "tool"
     assert found["error"]["details"]["retryAfterMs"] > 0
-    before, after = agents_of(log)
+    before, after = agent_events(log)
     assert after["payload"]["status"] == "rate_limited"
     assert "durationMs" not in after["payload"]
     assert after["causationId"] == before["eventId"]
     assert len(shop.seen) == 1
 
 
-def test_every_tool_of_an_agent_has_a_limit_of_its_own(slow: Wire) -> None:
+def test_each_tool_of_an_agent_has_its_own_limit(slow: Wire) -> None:
     calls = [{"toolId": f"openwop:{name}", "result": 1} for name in ("a", "a", "b")]
     run_id = slow.create(slow.register(scripted([mock(mockToolCalls=calls)])))
 
     assert slow.finished(run_id)["status"] == "completed"
-    returned = [e["payload"] for e in every(slow.log(run_id), "agent.toolReturned")]
+    returned = [e["payload"] for e in events_of(slow.log(run_id), "agent.toolReturned")]
     assert [payload["status"] for payload in returned] == ["ok", "rate_limited", "ok"]
     assert returned[1]["error"]["code"] == "rate_limited"
     assert "outcome" not in returned[1]
 
 
-def test_a_limit_is_advertised_where_there_is_one(slow: Wire, acme: Wire) -> None:
+def test_a_limit_is_advertised_where_it_is_set(slow: Wire, acme: Wire) -> None:
     for wire, is_limited in ((slow, True), (acme, False)):
         assert wire.document("/.well-known/openwop")["toolHooks"] == {
             "supported": True,

@@ -5,10 +5,12 @@ from uuid import uuid4
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.host import ROLES, ServedHost
 from tests.wire.conftest import Connect
-from tests.wire.host import ROLES, ServedHost
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 CAUTIOUS = "core.conformance.agents.cautious"
 INVENTORY = "agent-inventory-response.schema.json"
@@ -16,7 +18,7 @@ ENTRY = f"{INVENTORY}#/$defs/AgentInventoryEntry"
 
 
 def manifest(**changes: Json) -> JsonObject:
-    """A manifest that nobody has installed."""
+    """Return a manifest that is not installed."""
     least = {
         "agentId": f"local.acme.a{uuid4().hex}",
         "persona": "Writer",
@@ -66,7 +68,7 @@ def test_an_installed_agent_is_read_by_its_id(acme: Wire) -> None:
     }
 
 
-def test_the_same_manifest_again_is_no_news_and_another_under_its_version_a_conflict(
+def test_the_same_manifest_is_no_change_and_another_under_its_version_a_conflict(
     acme: Wire,
 ) -> None:
     document = manifest()
@@ -84,7 +86,7 @@ def test_the_same_manifest_again_is_no_news_and_another_under_its_version_a_conf
     assert acme.document(path, params={"version": "1.0.0"})["persona"] == "Writer"
 
 
-def test_a_bad_manifest_is_refused_with_every_fault(acme: Wire) -> None:
+def test_an_invalid_manifest_is_refused_with_every_fault(acme: Wire) -> None:
     refused = acme.post("/v1/agents", {"agentId": "host:x", "persona": "", "modelClass": "general"})
 
     error = refused.json()
@@ -97,7 +99,7 @@ def test_a_bad_manifest_is_refused_with_every_fault(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"text"'])
-def test_what_is_no_manifest_is_refused(acme: Wire, body: bytes) -> None:
+def test_a_body_that_is_not_a_manifest_is_refused(acme: Wire, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
 
     refused = acme.post("/v1/agents", content=body, headers=headers)
@@ -106,7 +108,7 @@ def test_what_is_no_manifest_is_refused(acme: Wire, body: bytes) -> None:
     assert refused.json()["error"] == "validation_error"
 
 
-def test_a_foreign_agent_looks_like_one_that_does_not_exist(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_agent_looks_like_a_missing_one(acme: Wire, globex: Wire) -> None:
     document = manifest()
     acme.post("/v1/agents", document)
     unknown = manifest()["agentId"]
@@ -132,13 +134,13 @@ def test_only_a_key_that_may_write_agents_installs_one(
     assert connect(key).get("/v1/agents").status_code == (403 if role == "ingest" else 200)
 
 
-def test_nobody_sees_agents_without_a_key(nobody: Wire) -> None:
+def test_agents_cannot_be_read_without_a_key(anonymous: Wire) -> None:
     for path in ("/v1/agents", f"/v1/agents/{CAUTIOUS}"):
-        assert nobody.get(path).status_code == 401
-    assert nobody.post("/v1/agents", manifest()).status_code == 401
+        assert anonymous.get(path).status_code == 401
+    assert anonymous.post("/v1/agents", manifest()).status_code == 401
 
 
-def test_agents_outlive_the_host(new_host: Callable[..., ServedHost], connect: Connect) -> None:
+def test_agents_survive_a_restart(new_host: Callable[..., ServedHost], connect: Connect) -> None:
     document = manifest()
     running = new_host()
     assert connect(at=running).post("/v1/agents", document).status_code == 201

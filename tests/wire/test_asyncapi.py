@@ -1,4 +1,4 @@
-"""The AsyncAPI document: its structure, and that real frames are as it describes them."""
+"""The AsyncAPI document: its structure, and that real frames match it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.wire.client import Frame, Wire
-from tests.wire.feedback import annotate, live_run, until
-from tests.wire.fleet import Story, pushed
-from wopr.fleet.events import VARIANTS
+from tests.support.client import Frame, Wire
+from tests.support.feedback import annotate, live_run, until
+from tests.support.kahn import KahnRun, push_run
+from wopr.kahn.events import VARIANTS
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import EVENT_TYPES
 from wopr.protocol.streams import MODES, is_update
@@ -30,8 +30,8 @@ FIELDS = {
 
 
 @pytest.fixture
-def described(nobody: Wire) -> JsonObject:
-    response = nobody.get("/v1/asyncapi.json")
+def described(anonymous: Wire) -> JsonObject:
+    response = anonymous.get("/v1/asyncapi.json")
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
     found: JsonObject = response.json()
@@ -39,7 +39,7 @@ def described(nobody: Wire) -> JsonObject:
 
 
 def resolved(document: JsonObject, reference: str) -> Any:
-    """What a reference of the document points at."""
+    """Return the target of a reference in the document."""
     assert reference.startswith("#/"), reference
     found: Any = document
     for part in reference[2:].split("/"):
@@ -64,7 +64,7 @@ def validator(document: JsonObject, message: str) -> jsonschema_rs.Draft7Validat
 
 
 def own(fields: JsonObject) -> set[str]:
-    """The fields of an object that are no extensions."""
+    """Return the fields of an object that are not extensions."""
     return {name for name in fields if not name.startswith("x-")}
 
 
@@ -101,7 +101,7 @@ def test_every_reference_of_the_document_resolves(described: JsonObject) -> None
         resolved(described, reference)
 
 
-def test_every_schema_of_the_document_is_one(described: JsonObject) -> None:
+def test_every_schema_of_the_document_is_valid(described: JsonObject) -> None:
     for name in described["components"]["messages"]:
         validator(described, name)
     for schema in described["components"]["schemas"].values():
@@ -110,7 +110,7 @@ def test_every_schema_of_the_document_is_one(described: JsonObject) -> None:
         )
 
 
-def test_there_is_a_channel_for_every_mode_with_all_that_it_carries(described: JsonObject) -> None:
+def test_there_is_a_channel_for_every_mode_with_all_its_messages(described: JsonObject) -> None:
     carried = {mode: set(found["messages"]) for mode, found in described["channels"].items()}
 
     assert carried.keys() == set(MODES)
@@ -125,7 +125,9 @@ def test_there_is_a_channel_for_every_mode_with_all_that_it_carries(described: J
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_frames_of_a_run_are_as_described(acme: Wire, described: JsonObject, mode: str) -> None:
+def test_the_frames_of_a_run_match_their_description(
+    acme: Wire, described: JsonObject, mode: str
+) -> None:
     run_id = acme.run("conformance-agent-reasoning")["runId"]
 
     frames = acme.frames(run_id, streamMode=mode)
@@ -135,7 +137,9 @@ def test_the_frames_of_a_run_are_as_described(acme: Wire, described: JsonObject,
         assert_described(described, mode, frame)
 
 
-def test_a_batch_and_an_annotation_are_as_described(acme: Wire, described: JsonObject) -> None:
+def test_a_batch_and_an_annotation_match_their_description(
+    acme: Wire, described: JsonObject
+) -> None:
     with (
         live_run(acme) as run_id,
         acme.stream(run_id, streamMode="debug", bufferMs=50) as frames,
@@ -149,8 +153,10 @@ def test_a_batch_and_an_annotation_are_as_described(acme: Wire, described: JsonO
     assert found[-1].id == ""
 
 
-def test_the_frames_of_an_observed_run_are_as_described(acme: Wire, described: JsonObject) -> None:
-    run_id = pushed(acme, *Story().whole())
+def test_the_frames_of_an_observed_run_match_their_description(
+    acme: Wire, described: JsonObject
+) -> None:
+    run_id = push_run(acme, *KahnRun().whole())
 
     frames = acme.frames(run_id, streamMode="debug")
 
@@ -173,8 +179,8 @@ def assert_described(described: JsonObject, mode: str, frame: Frame) -> None:
     assert [error.message for error in errors] == []
 
 
-def test_discovery_names_feedback_as_a_member_of_host_too(nobody: Wire) -> None:
-    found = nobody.document("/.well-known/openwop")
+def test_discovery_lists_feedback_under_host_too(anonymous: Wire) -> None:
+    found = anonymous.document("/.well-known/openwop")
 
     assert found["feedback"]["supported"] is True
     assert found["host"] == {"feedback": found["feedback"]}
@@ -195,8 +201,8 @@ def test_discovery_names_feedback_as_a_member_of_host_too(nobody: Wire) -> None:
     ],
 )
 def test_the_config_of_the_mock_agent_has_a_schema(
-    nobody: Wire, config: JsonObject, is_valid: bool
+    anonymous: Wire, config: JsonObject, is_valid: bool
 ) -> None:
-    schema = nobody.document("/v1/schemas/core-conformance-mock-agent-config.json")
+    schema = anonymous.document("/v1/schemas/core-conformance-mock-agent-config.json")
 
     assert jsonschema_rs.Draft202012Validator(schema).is_valid(config) == is_valid

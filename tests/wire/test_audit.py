@@ -1,4 +1,4 @@
-"""The audit log on the wire: what is on record, for whom, and that it holds."""
+"""The audit log over HTTP: the recorded operations, the readers, and the integrity."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 import rfc8785
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from tests.wire.at_rest import audit_entries
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, workflow
+from tests.support.host import ACME, GLOBEX, OPERATOR, REVIEWER, VIEWER, ServedHost
+from tests.support.stored_files import audit_entries
 from tests.wire.conftest import Connect
-from tests.wire.definitions import delay, node, workflow
-from tests.wire.host import ACME, GLOBEX, OPERATOR, REVIEWER, VIEWER, ServedHost, served
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 APPROVAL = {"title": "May it?", "actions": ["accept", "reject"]}
 URL = "https://hooks.example.com/"
@@ -24,19 +26,18 @@ URL = "https://hooks.example.com/"
 
 @pytest.fixture
 def own_host(new_host: Callable[..., ServedHost]) -> ServedHost:
-    """A host of a test's own, with an empty log."""
+    """Start a host with an empty log."""
     return new_host("--conformance")
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """The host that the others share; each looks at what is new."""
-    with served(tmp_path_factory.mktemp("audited"), "--conformance") as running:
-        yield running
+def host(module_host: Callable[..., ServedHost]) -> ServedHost:
+    """Start the host that the other tests share; each reads only new entries."""
+    return module_host("--conformance")
 
 
 class Auditor(Wire):
-    """A caller who knows where the log ended when the test began."""
+    """A client that knows the end of the log at the start of the test."""
 
     since = -1
 
@@ -56,7 +57,7 @@ def globex(host: ServedHost, acme: Auditor) -> Iterator[Auditor]:
 
 
 def entries(wire: Wire) -> list[JsonObject]:
-    """A tenant's new entries, oldest first."""
+    """Return a tenant's new entries, oldest first."""
     items: list[JsonObject] = wire.document("/v1/audit", params={"limit": 200})["items"]
     since = wire.since if isinstance(wire, Auditor) else -1
     return [item for item in items[::-1] if item["sequence"] > since]
@@ -70,7 +71,7 @@ def verdict(wire: Wire, start: int = 0, end: int = 10_000) -> JsonObject:
     return wire.document("/v1/audit/verify", params={"fromSeq": start, "toSeq": end})
 
 
-def test_what_is_done_to_runs_is_on_record_with_who_did_it(acme: Auditor, connect: Connect) -> None:
+def test_operations_on_runs_are_audited_with_their_actor(acme: Auditor, connect: Connect) -> None:
     operator = connect(OPERATOR)
     definition = workflow([delay("wait", 60_000)])
     run_id = acme.create(acme.register(definition))
@@ -96,7 +97,7 @@ def test_what_is_done_to_runs_is_on_record_with_who_did_it(acme: Auditor, connec
     assert found[3]["facts"] == {"sourceRunId": run_id, "mode": "branch", "fromSeq": 1}
 
 
-def test_what_was_refused_by_the_state_of_a_run_is_not_on_record(acme: Auditor) -> None:
+def test_operations_refused_by_the_state_of_a_run_are_not_audited(acme: Auditor) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     assert acme.post(f"/v1/runs/{run_id}:pause").status_code == 409
@@ -105,7 +106,7 @@ def test_what_was_refused_by_the_state_of_a_run_is_not_on_record(acme: Auditor) 
     assert entries(acme) == []
 
 
-def test_an_answer_is_on_record_without_what_was_answered(acme: Auditor) -> None:
+def test_an_answer_is_audited_without_its_value(acme: Auditor) -> None:
     definition = workflow([node("gate", "core.approvalGate", config=APPROVAL)])
     run_id = acme.create(acme.register(definition))
     acme.events_until(run_id, "approval.requested")
@@ -119,9 +120,7 @@ def test_an_answer_is_on_record_without_what_was_answered(acme: Auditor) -> None
     assert "private word" not in json.dumps(entry)
 
 
-def test_an_answer_by_token_is_on_record_under_the_wait_it_was_for(
-    acme: Auditor, connect: Connect
-) -> None:
+def test_an_answer_by_token_is_audited_under_its_wait(acme: Auditor, connect: Connect) -> None:
     definition = workflow([node("gate", "core.approvalGate", config=APPROVAL)])
     run_id = acme.create(acme.register(definition))
     acme.events_until(run_id, "approval.requested")
@@ -135,7 +134,7 @@ def test_an_answer_by_token_is_on_record_under_the_wait_it_was_for(
     assert interrupt["interruptToken"] not in json.dumps(entry)
 
 
-def test_changes_of_webhooks_and_exports_of_runs_are_on_record(acme: Auditor) -> None:
+def test_changes_of_webhooks_and_exports_of_runs_are_audited(acme: Auditor) -> None:
     made = acme.post("/v1/webhooks", {"url": URL, "events": ["*"]}).json()
     path = f"/v1/webhooks/{made['webhookId']}"
     secret = acme.post(f"{path}:rotate").json()["secret"]
@@ -155,7 +154,7 @@ def test_changes_of_webhooks_and_exports_of_runs_are_on_record(acme: Auditor) ->
     assert made["secret"] not in json.dumps(entries(acme))
 
 
-def test_what_a_key_may_not_do_is_on_record(acme: Auditor, connect: Connect) -> None:
+def test_forbidden_operations_are_audited(acme: Auditor, connect: Connect) -> None:
     viewer = connect(VIEWER)
     run_id = acme.run("conformance-noop")["runId"]
     viewer.post(f"/v1/runs/{run_id}/cancel")
@@ -172,7 +171,7 @@ def test_what_a_key_may_not_do_is_on_record(acme: Auditor, connect: Connect) -> 
     assert found[0]["facts"] == {"code": "forbidden", "scopeRequired": "runs:cancel"}
 
 
-def test_a_caller_that_is_refused_all_the_time_does_not_fill_the_log(
+def test_repeated_refusals_of_one_caller_do_not_fill_the_log(
     own_host: ServedHost, connect: Connect
 ) -> None:
     acme, viewer = connect(ACME, own_host), connect(VIEWER, own_host)
@@ -183,7 +182,7 @@ def test_a_caller_that_is_refused_all_the_time_does_not_fill_the_log(
     assert 20 <= len(entries(acme)) <= 40
 
 
-def test_failed_authentication_is_on_record_without_what_was_presented(
+def test_failed_authentication_is_audited_without_the_presented_key(
     own_host: ServedHost, connect: Connect
 ) -> None:
     connect("wopr_live_somebody_elses_key", own_host).get("/v1/runs")
@@ -198,7 +197,7 @@ def test_failed_authentication_is_on_record_without_what_was_presented(
     assert "somebody" not in json.dumps(rows)
 
 
-def test_keys_made_rotated_and_revoked_at_the_command_line_are_on_record(
+def test_keys_created_rotated_and_revoked_on_the_command_line_are_audited(
     host: ServedHost, acme: Auditor
 ) -> None:
     made = json.loads(host.command("keys", "create", "--tenant", "acme", "--json"))
@@ -216,7 +215,7 @@ def test_keys_made_rotated_and_revoked_at_the_command_line_are_on_record(
     assert made["key"] not in json.dumps(found)
 
 
-def test_an_entry_names_the_trace_that_its_request_belongs_to(acme: Auditor) -> None:
+def test_an_entry_names_the_trace_of_its_request(acme: Auditor) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
 
@@ -228,7 +227,7 @@ def test_an_entry_names_the_trace_that_its_request_belongs_to(acme: Auditor) -> 
     assert "correlationId" not in second
 
 
-def test_a_secret_in_what_is_recorded_is_masked(acme: Auditor) -> None:
+def test_a_secret_in_an_entry_is_masked(acme: Auditor) -> None:
     path = "/v1/runs/sk-proj-abcdefghijklmnopqrstuvwxyz0123456789/cancel"
     acme.request("POST", path)
     viewer = acme.http.post(path, headers={"Authorization": f"Bearer {VIEWER}"})
@@ -237,7 +236,7 @@ def test_a_secret_in_what_is_recorded_is_masked(acme: Auditor) -> None:
     assert "abcdefghijklmnop" not in json.dumps(entries(acme))
 
 
-def test_a_tenant_is_shown_its_own_entries_only(acme: Auditor, globex: Auditor) -> None:
+def test_a_tenant_reads_its_own_entries_only(acme: Auditor, globex: Auditor) -> None:
     acme.post("/v1/webhooks", {"url": URL, "events": ["*"]})
     globex.post("/v1/webhooks", {"url": URL, "events": ["*"]})
 
@@ -245,7 +244,7 @@ def test_a_tenant_is_shown_its_own_entries_only(acme: Auditor, globex: Auditor) 
         assert [each["tenant"] for each in entries(wire)] == [name]
 
 
-def test_entries_come_in_pages_newest_first(acme: Auditor) -> None:
+def test_entries_are_listed_newest_first_in_pages(acme: Auditor) -> None:
     for _ in range(5):
         acme.post("/v1/webhooks", {"url": URL, "events": ["*"]})
 
@@ -263,7 +262,7 @@ def test_entries_come_in_pages_newest_first(acme: Auditor) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/audit", "/v1/audit/verify?fromSeq=0&toSeq=1"])
 @pytest.mark.parametrize("key", [VIEWER, REVIEWER])
-def test_reading_the_log_takes_its_own_scope(connect: Connect, path: str, key: str) -> None:
+def test_reading_the_log_needs_its_own_scope(connect: Connect, path: str, key: str) -> None:
     response = connect(key).get(path)
 
     assert response.status_code == 403
@@ -282,14 +281,14 @@ def test_reading_the_log_takes_its_own_scope(connect: Connect, path: str, key: s
         ("fromSeq=0&toSeq=1.5", "toSeq"),
     ],
 )
-def test_verifying_needs_a_range(acme: Auditor, query: str, field: str) -> None:
+def test_verifying_requires_a_range(acme: Auditor, query: str, field: str) -> None:
     response = acme.get(f"/v1/audit/verify?{query}")
 
     assert (response.status_code, response.json()["error"]) == (400, "validation_error")
     assert response.json()["details"]["field"] == field
 
 
-def test_a_verdict_has_the_published_shape(acme: Auditor) -> None:
+def test_a_verification_result_has_the_published_form(acme: Auditor) -> None:
     found = verdict(acme, 0, 5)
 
     acme.recorder.check("audit-verify-result.schema.json", found)
@@ -303,7 +302,7 @@ def test_a_verdict_has_the_published_shape(acme: Auditor) -> None:
     }
 
 
-def test_anybody_can_check_the_chain_and_the_signed_root_with_what_is_published(
+def test_anyone_can_verify_the_chain_and_the_signed_root_with_published_data(
     own_host: ServedHost, connect: Connect
 ) -> None:
     for _ in range(7):
@@ -342,7 +341,7 @@ def _root(leaves: list[bytes]) -> bytes:
 
 
 @pytest.mark.sqlite("several processes derive the key from the one that they share")
-def test_the_signing_key_is_its_owners_only_and_outlives_the_process(
+def test_the_signing_key_is_readable_by_its_owner_only_and_survives_a_restart(
     own_host: ServedHost, connect: Connect
 ) -> None:
     file = own_host.data_dir / "audit.key"
@@ -356,7 +355,7 @@ def test_the_signing_key_is_its_owners_only_and_outlives_the_process(
 
 
 @pytest.mark.sqlite("several processes derive the key from the one that they share")
-def test_old_checkpoints_hold_after_a_new_key_has_taken_over(
+def test_old_checkpoints_stay_valid_after_a_key_change(
     own_host: ServedHost, connect: Connect
 ) -> None:
     connect(ACME, own_host).post("/v1/webhooks", {"url": URL, "events": ["*"]})

@@ -1,20 +1,20 @@
-"""Reads on the audit log: off unless the operator wants them, and then who read what."""
+"""Audited reads: off unless enabled, and then with the reader and the resource."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.console.client import Person
-from tests.mcp.clients import connected, run_of
-from tests.wire.at_rest import audit_entries
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, from_variable, node, variable, workflow
-from tests.wire.host import ACME, GLOBEX, VIEWER, WOPR, ServedHost, environment
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import fresh, from_variable, node, variable, workflow
+from tests.support.forked import run
+from tests.support.host import ACME, GLOBEX, VIEWER, ServedHost, environment
+from tests.support.mcp_clients import connected, run_of
+from tests.support.stored_files import audit_entries
 from wopr.protocol.documents import JsonObject
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -25,12 +25,12 @@ NewHost = Callable[..., ServedHost]
 
 
 class Reader(Wire):
-    """A caller of a host whose audit log the test reads past the host."""
+    """A client of a host whose audit log the test reads from the database."""
 
     host: ServedHost
 
     def reads(self, since: int = 0) -> list[JsonObject]:
-        """The entries that are about reads, oldest first."""
+        """Return the entries about reads, oldest first."""
         return [each for each in audit_entries(self.host)[since:] if "principal" in each]
 
 
@@ -58,7 +58,7 @@ def told(entries: list[JsonObject]) -> list[tuple[str, str, str]]:
     return [(each["action"], each["resource"], each["outcome"]) for each in entries]
 
 
-def test_reads_are_not_on_record_unless_the_operator_wants_them(
+def test_reads_are_not_audited_unless_enabled(
     reader: Callable[..., Reader],
 ) -> None:
     acme = reader("")
@@ -71,11 +71,13 @@ def test_reads_are_not_on_record_unless_the_operator_wants_them(
     acme.get(f"/v1/runs/{run_id}/transitions")
     acme.get(f"/v1/runs/{run_id}/debug-bundle")
 
-    # What was on record before there was a setting still is.
+    # Entries from before the setting existed are still written.
     assert told(acme.reads(since)) == [("run.export", run_id, "allowed")]
 
 
-def test_sensitive_reads_are_on_record_with_who_read_what(reader: Callable[..., Reader]) -> None:
+def test_sensitive_reads_are_audited_with_reader_and_resource(
+    reader: Callable[..., Reader],
+) -> None:
     acme = reader("sensitive")
     run = acme.run("conformance-noop")
     run_id = run["runId"]
@@ -104,7 +106,7 @@ def test_sensitive_reads_are_on_record_with_who_read_what(reader: Callable[..., 
     assert found[0]["correlationId"] == TRACE.split("-")[1]
 
 
-def test_other_reads_are_on_record_only_when_all_are(reader: Callable[..., Reader]) -> None:
+def test_list_reads_are_audited_only_when_all_reads_are(reader: Callable[..., Reader]) -> None:
     acme = reader("sensitive")
     run_id = acme.run("conformance-noop")["runId"]
     since = len(audit_entries(acme.host))
@@ -116,7 +118,7 @@ def test_other_reads_are_on_record_only_when_all_are(reader: Callable[..., Reade
     assert acme.reads(since) == []
 
 
-def test_all_reads_are_on_record_when_the_operator_wants_all(
+def test_all_reads_are_audited_when_enabled(
     reader: Callable[..., Reader],
 ) -> None:
     acme = reader("all")
@@ -141,7 +143,7 @@ def test_all_reads_are_on_record_when_the_operator_wants_all(
     ]
 
 
-def test_a_read_that_failed_is_on_record_with_its_code(reader: Callable[..., Reader]) -> None:
+def test_a_failed_read_is_audited_with_its_code(reader: Callable[..., Reader]) -> None:
     acme = reader("sensitive")
     run_id = acme.run("conformance-noop")["runId"]
     globex, viewer = reader("", GLOBEX), reader("", VIEWER)
@@ -158,11 +160,11 @@ def test_a_read_that_failed_is_on_record_with_its_code(reader: Callable[..., Rea
         ("listAudit", "/v1/audit", "denied"),
     ]
     assert found[0]["facts"] == {"code": "not_found", "artifactId": "none"}
-    # Another tenant's attempt is its own entry: the owner's log does not tell of it.
+    # Another tenant's attempt is in its own log: the owner's log does not contain it.
     assert [each["tenant"] for each in found] == ["acme", "globex", "acme"]
 
 
-def test_an_entry_of_a_read_holds_neither_content_nor_a_credential(
+def test_the_entry_of_a_read_contains_neither_content_nor_a_credential(
     reader: Callable[..., Reader],
 ) -> None:
     acme = reader("all")
@@ -178,7 +180,7 @@ def test_an_entry_of_a_read_holds_neither_content_nor_a_credential(
     assert secret not in json.dumps(found)
 
 
-def test_what_the_holder_of_a_token_sees_is_on_record_without_the_token(
+def test_a_read_by_token_is_audited_without_the_token(
     reader: Callable[..., Reader],
 ) -> None:
     acme = reader("sensitive")
@@ -195,7 +197,7 @@ def test_what_the_holder_of_a_token_sees_is_on_record_without_the_token(
     assert interrupt["interruptToken"] not in json.dumps(entry)
 
 
-def test_pages_of_the_console_are_on_record_as_reads(reader: Callable[..., Reader]) -> None:
+def test_pages_of_the_console_are_audited_as_reads(reader: Callable[..., Reader]) -> None:
     acme = reader("sensitive")
     run_id = acme.run("conformance-noop")["runId"]
     with Person(acme.host.url) as person:
@@ -215,7 +217,7 @@ def test_pages_of_the_console_are_on_record_as_reads(reader: Callable[..., Reade
 
 
 @pytest.mark.anyio
-async def test_what_an_mcp_client_reads_is_on_record(reader: Callable[..., Reader]) -> None:
+async def test_reads_of_an_mcp_client_are_audited(reader: Callable[..., Reader]) -> None:
     acme = reader("all")
     definition = workflow(
         [node("say", "core.identity", inputs={"name": from_variable("name")})],
@@ -234,18 +236,14 @@ async def test_what_an_mcp_client_reads_is_on_record(reader: Callable[..., Reade
 
 
 @pytest.mark.parametrize("command", ["keys", "secrets"])
-def test_listing_credentials_from_the_command_line_is_on_record(
+def test_listing_credentials_on_the_command_line_is_audited(
     reader: Callable[..., Reader], command: str
 ) -> None:
     host = reader("sensitive").host
     since = len(audit_entries(host))
 
-    subprocess.run(
-        [WOPR, command, "list", "--tenant", "acme"],
-        env=environment(host.data_dir, host.variables),
-        check=True,
-        capture_output=True,
-    )
+    done = run((command, "list", "--tenant", "acme"), environment(host.data_dir, host.variables))
+    assert done.returncode == 0, done.stderr
 
     [entry] = audit_entries(host)[since:]
     action = {"keys": "key.list", "secrets": "secret.list"}[command]
@@ -253,7 +251,7 @@ def test_listing_credentials_from_the_command_line_is_on_record(
     assert entry["principal"].startswith("cli")
 
 
-def test_an_answer_is_sent_only_after_its_entry_is_written(
+def test_a_response_is_sent_only_after_its_entry_is_written(
     reader: Callable[..., Reader],
 ) -> None:
     acme = reader("all")
@@ -270,14 +268,8 @@ def test_an_answer_is_sent_only_after_its_entry_is_written(
 
 
 def test_an_unknown_level_is_refused_at_start(tmp_path_factory: pytest.TempPathFactory) -> None:
-    done = subprocess.run(
-        [WOPR, "serve", "--port", "0"],
-        env=environment(tmp_path_factory.mktemp("refused"), {"WOPR_AUDIT_READS": "some"}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    variables = environment(tmp_path_factory.mktemp("refused"), {"WOPR_AUDIT_READS": "some"})
+    done = run(("serve", "--port", "0"), variables)
 
     assert done.returncode != 0
     assert "audit_reads must be off, sensitive or all, not some" in done.stderr

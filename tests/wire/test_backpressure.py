@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, INGEST, LIVE, ROLES, ServedHost, served
+from tests.support.client import Wire
+from tests.support.host import ACME, INGEST, LIVE, ROLES, ServedHost, served
 
 UNKNOWN = "wopr_live_Zq8VxK3mTtY7pLw2RbN9cHd5JfGs4AeU"
 
 
 def _spend(wire: Wire, path: str = "/v1/runs/nowhere") -> httpx.Response:
-    """Call until the rate limit answers."""
+    """Call until the rate limit refuses."""
     for _ in range(200):
         response = wire.get(path)
         if response.status_code == 429:
@@ -28,9 +28,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
         yield running
 
 
-def test_too_many_requests_are_told_when_to_come_back(
-    slow: ServedHost, connect: Callable[..., Wire]
-) -> None:
+def test_too_many_requests_get_a_retry_time(slow: ServedHost, connect: Callable[..., Wire]) -> None:
     response = _spend(connect(ACME, slow))
 
     details = response.json()["details"]
@@ -48,7 +46,7 @@ def test_the_limit_of_one_key_is_not_the_limit_of_another(
     assert connect(LIVE, slow).get("/v1/runs").status_code == 200
 
 
-def test_the_rate_limit_comes_after_the_key_and_before_the_scope(
+def test_the_rate_limit_is_checked_after_the_key_and_before_the_scope(
     slow: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     assert _spend(connect(INGEST, slow), "/v1/runs").status_code == 429
@@ -56,7 +54,7 @@ def test_the_rate_limit_comes_after_the_key_and_before_the_scope(
     assert connect(UNKNOWN, slow).get("/v1/runs").status_code == 401
 
 
-def test_a_key_may_go_on_when_its_time_has_come(
+def test_a_key_can_continue_after_its_retry_time(
     slow: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     wire = connect(ROLES["developer"], slow)
@@ -65,18 +63,18 @@ def test_a_key_may_go_on_when_its_time_has_come(
 
     began = time.monotonic()
     while wire.get("/v1/runs").status_code == 429:
-        # What counts is when a call begins: its answer may be slow to come.
+        # The start of a call counts: its response may be slow.
         assert began < deadline
         began = time.monotonic()
 
 
-def test_open_paths_are_not_limited(slow: ServedHost, connect: Callable[..., Wire]) -> None:
+def test_public_paths_are_not_limited(slow: ServedHost, connect: Callable[..., Wire]) -> None:
     wire = connect(None, slow)
 
     assert all(wire.get("/healthz").status_code == 200 for _ in range(30))
 
 
-def test_over_capacity_the_host_says_so_and_recovers(
+def test_at_capacity_the_host_reports_it_and_recovers(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", WOPR_MAX_IN_FLIGHT="1")
@@ -85,7 +83,7 @@ def test_over_capacity_the_host_says_so_and_recovers(
     refused: list[httpx.Response] = []
 
     def create(caller: Wire) -> None:
-        """Start runs until a caller of this test was refused."""
+        """Start runs until one client of this test was refused."""
         deadline = time.monotonic() + 60
         while not refused and time.monotonic() < deadline:
             response = caller.post("/v1/runs", body)
@@ -104,7 +102,7 @@ def test_over_capacity_the_host_says_so_and_recovers(
     assert wire.document("/.well-known/openwop")["production"]["backpressure"]["inflightCap"] == 1
 
 
-def test_a_host_for_one_request_at_a_time_takes_one(
+def test_a_host_for_one_request_at_a_time_accepts_one(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host(WOPR_MAX_IN_FLIGHT="1")

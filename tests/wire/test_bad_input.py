@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
 from tests.wire.refusals import JSON, refusal
 from wopr.http.app import OPERATIONS
 from wopr.http.operation import Operation
 from wopr.protocol.documents import JsonObject
 
-# No admin has the scopes to change quotas and to read metrics; `test_quotas` has their bad input.
+# No admin can change quotas and read metrics; `test_quotas` tests their bad input.
 OPERATOR_S = ("quotas:manage", "metrics:read")
 OPEN_TO_ADMINS = [operation for operation in OPERATIONS if operation.scope not in OPERATOR_S]
 WRITERS = [operation for operation in OPEN_TO_ADMINS if operation.body is not None]
@@ -59,13 +59,13 @@ ODD_IDS = [
     "%0d%0aX-Evil:%20yes",
 ]
 ODD_VALUES = ["", "\x00", "\ud800", "9" * 400, "-1", "1e3", "'; DROP TABLE runs; --", "%"]
-# Ids that make another path of it.
+# Ids that change the path.
 MISLEADING = {"..", "..%2f..%2fetc%2fpasswd", "a:b"}
 
 
 @pytest.fixture
 def unchanged(acme: Wire) -> Iterator[None]:
-    """Whatever the test sends, no run and no workflow comes of it."""
+    """Check that the test creates no run and no workflow."""
     newest = _newest_run(acme)
     own = [w for w in _workflows(acme) if not w["isShared"]]
     yield
@@ -74,7 +74,7 @@ def unchanged(acme: Wire) -> Iterator[None]:
 
 
 def _newest_run(wire: Wire) -> str:
-    """Its id alone: a run that a test before this one started may still be under way."""
+    """Return its id only: a run of an earlier test may still be active."""
     items = wire.document("/v1/runs", params={"limit": 1})["items"]
     return str(items[0]["runId"]) if items else ""
 
@@ -102,11 +102,13 @@ def test_a_body_that_is_not_json_is_refused(acme: Wire, body: bytes) -> None:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("operation", WRITERS, ids=lambda each: each.name)
-def test_no_operation_takes_what_is_not_an_object(acme: Wire, operation: Operation) -> None:
+def test_every_operation_refuses_a_body_that_is_not_an_object(
+    acme: Wire, operation: Operation
+) -> None:
     for body in (*NOT_AN_OBJECT, NOT_JSON["half an object"], NOT_JSON["invalid utf-8"]):
         response = acme.post(_path(operation), content=body, headers=JSON)
 
-        # A thing that is not there is not there, whatever is said about it.
+        # A missing resource is reported as missing, whatever the body is.
         if "{" in operation.path:
             refusal(response, 404)
         elif operation.name == "validateWorkflow" and response.status_code == 200:
@@ -120,7 +122,7 @@ def test_no_operation_takes_what_is_not_an_object(acme: Wire, operation: Operati
 @pytest.mark.parametrize(
     "media_type", ["text/plain", "application/xml", "multipart/form-data", "x"]
 )
-def test_no_operation_takes_another_media_type(
+def test_every_operation_refuses_another_media_type(
     acme: Wire, operation: Operation, media_type: str
 ) -> None:
     response = acme.post(_path(operation), content=b"{}", headers={"Content-Type": media_type})
@@ -133,7 +135,7 @@ def test_no_operation_takes_another_media_type(
 @pytest.mark.parametrize(
     "media_type", ["application/json; charset=utf-8", "application/ld+json", "APPLICATION/JSON"]
 )
-def test_json_under_its_other_names_is_taken(acme: Wire, media_type: str) -> None:
+def test_json_is_accepted_under_its_other_media_types(acme: Wire, media_type: str) -> None:
     body = json.dumps({"workflowId": "conformance-noop"})
 
     response = acme.post("/v1/runs", content=body, headers={"Content-Type": media_type})
@@ -144,7 +146,7 @@ def test_json_under_its_other_names_is_taken(acme: Wire, media_type: str) -> Non
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("depth", [70, 500, 900, 1100, 3000])
 @pytest.mark.parametrize("member", ["inputs", "configurable", "metadata"])
-def test_a_body_nested_too_deep_is_refused(acme: Wire, depth: int, member: str) -> None:
+def test_a_body_nested_too_deeply_is_refused(acme: Wire, depth: int, member: str) -> None:
     nested = '{"a":' * depth + "1" + "}" * depth
     body = f'{{"workflowId": "conformance-noop", "{member}": {nested}}}'
 
@@ -165,7 +167,7 @@ def test_a_body_of_too_many_lists_and_objects_is_refused(acme: Wire, part: str) 
     assert envelope["details"]["limit"] == 200_000
 
 
-def test_brackets_in_texts_are_neither_parts_nor_nested(acme: Wire) -> None:
+def test_brackets_in_texts_do_not_count_as_nesting(acme: Wire) -> None:
     texts = ["[" * 300, '"[{' * 300, "\\[" * 300, '\\"{' * 300, "]", "}"]
     payload: JsonObject = {"[[": [texts] * 20, '\\"{': "[" * 50_000}
 
@@ -184,7 +186,7 @@ def test_the_depth_of_a_body_counts_its_lists_and_objects(
     assert acme.post("/v1/runs", content=body, headers=JSON).status_code == status
 
 
-def test_a_body_nested_deep_but_not_too_deep_is_taken(acme: Wire) -> None:
+def test_a_body_nested_within_the_limit_is_accepted(acme: Wire) -> None:
     nested: JsonObject = {}
     for _ in range(50):
         nested = {"a": nested}
@@ -196,7 +198,7 @@ def test_a_body_nested_deep_but_not_too_deep_is_taken(acme: Wire) -> None:
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("depth", [70, 500, 3000])
-def test_a_definition_nested_too_deep_is_refused(acme: Wire, depth: int) -> None:
+def test_a_definition_nested_too_deeply_is_refused(acme: Wire, depth: int) -> None:
     definition = workflow([node("a")], metadata={"deep": "HERE"})
     nested = '{"a":' * depth + "1" + "}" * depth
     body = json.dumps(definition).replace('"HERE"', nested)
@@ -218,7 +220,7 @@ def test_a_definition_nested_too_deep_is_refused(acme: Wire, depth: int) -> None
         ("1e-400", 0.0),
     ],
 )
-def test_a_number_that_json_can_hold_comes_back_as_it_went(
+def test_any_number_that_json_allows_is_returned_unchanged(
     acme: Wire, number: str, kept: float
 ) -> None:
     body = f'{{"workflowId": "conformance-identity", "inputs": {{"payload": {{"n": {number}}}}}}}'
@@ -232,9 +234,7 @@ def test_a_number_that_json_can_hold_comes_back_as_it_went(
 @pytest.mark.parametrize(
     "number", ["1e400", "-1e999", "1" + "0" * 30, "9" * 5000, "1e" + "9" * 100]
 )
-def test_a_number_too_large_is_refused_or_kept_but_never_breaks_the_host(
-    acme: Wire, number: str
-) -> None:
+def test_a_huge_number_is_refused_or_kept_without_an_error(acme: Wire, number: str) -> None:
     body = f'{{"workflowId": "conformance-identity", "inputs": {{"payload": {{"n": {number}}}}}}}'
 
     response = acme.post("/v1/runs", content=body, headers=JSON)
@@ -245,7 +245,7 @@ def test_a_number_too_large_is_refused_or_kept_but_never_breaks_the_host(
         assert refusal(response, 400)["error"] == "validation_error"
 
 
-def test_any_text_that_json_can_hold_comes_back_as_it_went(acme: Wire) -> None:
+def test_any_text_that_json_allows_is_returned_unchanged(acme: Wire) -> None:
     text = "\x00 \u0001 \u2028 \U0001f4a9 \ufffe \u202e " + "é" * 300
 
     found = acme.run("conformance-identity", {"payload": {text: text}}, tags=[text[:200]])
@@ -254,7 +254,7 @@ def test_any_text_that_json_can_hold_comes_back_as_it_went(acme: Wire) -> None:
     assert found["tags"] == [text[:200]]
 
 
-def test_a_member_named_twice_counts_once(acme: Wire) -> None:
+def test_the_last_of_two_members_with_one_name_counts(acme: Wire) -> None:
     body = b'{"workflowId": "nowhere", "workflowId": "conformance-noop"}'
 
     assert acme.post("/v1/runs", content=body, headers=JSON).status_code == 201
@@ -271,9 +271,7 @@ def test_an_unknown_path_is_not_found(acme: Wire, path: str) -> None:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda each: each.name)
-def test_a_wrong_method_is_refused_with_those_that_are_right(
-    acme: Wire, operation: Operation
-) -> None:
+def test_a_wrong_method_is_refused_with_the_allowed_ones(acme: Wire, operation: Operation) -> None:
     right = {o.method for o in OPERATIONS if o.path == operation.path}
     for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - right:
         response = acme.request(method, _path(operation))
@@ -286,7 +284,7 @@ def test_a_wrong_method_is_refused_with_those_that_are_right(
 @pytest.mark.parametrize(
     "operation", [o for o in OPEN_TO_ADMINS if "{" in o.path], ids=lambda each: each.name
 )
-def test_an_id_that_nothing_can_have_is_not_found(acme: Wire, operation: Operation) -> None:
+def test_an_impossible_id_is_not_found(acme: Wire, operation: Operation) -> None:
     for odd in ODD_IDS:
         response = acme.request(operation.method, _path(operation, odd))
 
@@ -295,7 +293,7 @@ def test_an_id_that_nothing_can_have_is_not_found(acme: Wire, operation: Operati
 
 
 @pytest.mark.parametrize("operation", READERS, ids=lambda each: each.name)
-def test_no_query_breaks_a_read(acme: Wire, operation: Operation) -> None:
+def test_no_query_causes_a_server_error(acme: Wire, operation: Operation) -> None:
     for parameter in operation.parameters:
         if parameter.where == "query":
             for value in ODD_VALUES:
@@ -304,6 +302,6 @@ def test_no_query_breaks_a_read(acme: Wire, operation: Operation) -> None:
                 assert response.status_code in (200, 400, 404), response.text
 
 
-def test_a_query_that_is_no_text_does_not_break_a_read(acme: Wire) -> None:
+def test_a_query_that_is_not_text_causes_no_server_error(acme: Wire) -> None:
     for query in ("tag=%ff%fe", "tag=%ed%a0%80", "%", "=&=&&", "tag", "cursor=%00", "limit=%31"):
         assert acme.get(f"/v1/runs?{query}").status_code in (200, 400)

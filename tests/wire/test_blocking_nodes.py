@@ -1,21 +1,21 @@
-"""Nodes of users that block: the host goes on, and says which node it was."""
+"""Nodes of users that block: the host continues, and names the node."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.wire.client import DEADLINE_SECONDS, Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, ServedHost, served
-from wopr.nodes.threads import MOST_THREADS
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ACME, ServedHost, served
+from wopr.agents.threads import MAX_THREADS
 
-# The nodes block until the test has seen what it wants to see.
+# The nodes block until the test has made its checks.
 APP = """
 import contextvars
 import os
@@ -74,7 +74,7 @@ def caller(host: ServedHost) -> Iterator[Wire]:
         yield wire
 
 
-def test_the_host_answers_while_a_plain_function_blocks(blocking: ServedHost, go: Path) -> None:
+def test_the_host_responds_while_a_plain_function_blocks(blocking: ServedHost, go: Path) -> None:
     value = {"type": "static", "value": 7}
     definition = workflow([node("slow", "local.plain", inputs={"value": value}), node("after")])
     with caller(blocking) as wire:
@@ -103,15 +103,15 @@ def test_a_blocking_function_ends_with_its_time_limit(blocking: ServedHost) -> N
     assert (ended["status"], ended["error"]["code"]) == ("failed", "node_timeout")
 
 
-def test_functions_that_go_on_after_their_limit_leave_room_for_others(
+def test_functions_that_continue_after_their_limit_leave_capacity_for_others(
     blocking: ServedHost, go: Path
 ) -> None:
     limited = workflow([node("slow", "local.stubborn", settings={"timeout": 100})])
     go.touch()
     with caller(blocking) as wire:
         workflow_id = wire.register(limited)
-        # On a busy machine the limit of some is over before they begin.
-        while _abandoned(wire) < MOST_THREADS:
+        # On a busy machine the time limit of some passes before they begin.
+        while _abandoned(wire) < MAX_THREADS:
             runs = [wire.create(workflow_id) for _ in range(20)]
             ended = {wire.finished(run_id)["error"]["code"] for run_id in runs}
             assert ended == {"node_timeout"}
@@ -168,17 +168,11 @@ def test_an_async_function_that_blocks_is_logged_with_its_line_and_counted(
 
 
 def _abandoned(wire: Wire) -> float:
-    """How many functions the host counts as abandoned."""
+    """Return the number of functions that the host counts as abandoned."""
     [value] = re.findall(r"^wopr_abandoned_threads (\S+)$", wire.metrics(), re.MULTILINE)
     return float(value)
 
 
 def _logged(host: ServedHost, text: str) -> str:
-    """The first line of the host's log with this text. The host itself cannot be asked."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while time.monotonic() < deadline:
-        for line in host.log().splitlines():
-            if text in line:
-                return line
-        time.sleep(0.05)
-    raise AssertionError(f"the log never said {text!r}:\n{host.log()}")
+    """Return the first line of the host's log with this text. The blocked host cannot respond."""
+    return eventually(lambda: next((line for line in host.log().splitlines() if text in line), ""))

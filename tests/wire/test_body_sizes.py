@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.host import ACME, ServedHost, served
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.host import ACME, ServedHost, served
 from tests.wire.refusals import JSON, refusal
 
 SMALL = 4096
@@ -16,20 +16,20 @@ SMALL = 4096
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host that takes small bodies only."""
+    """Start a host that accepts small bodies only."""
     data_dir = tmp_path_factory.mktemp("small")
     with served(data_dir, "--conformance", WOPR_MAX_BODY_BYTES=str(SMALL)) as running:
         yield running
 
 
 def _body(size: int) -> bytes:
-    """A create request of exactly this many bytes."""
+    """Return a create request of exactly this many bytes."""
     empty = len(json.dumps({"workflowId": "conformance-noop", "inputs": {"pad": ""}}))
     padded = {"workflowId": "conformance-noop", "inputs": {"pad": "x" * (size - empty)}}
     return json.dumps(padded).encode()
 
 
-def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_not(
+def test_a_body_at_the_limit_is_accepted_and_one_byte_more_is_not(
     small: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     wire = connect(ACME, small)
@@ -59,7 +59,9 @@ def test_a_body_without_a_length_is_refused_as_soon_as_it_is_too_large(
     assert refusal(response, 413)["error"] == "payload_too_large"
 
 
-def test_a_body_in_pieces_is_taken_whole(small: ServedHost, connect: Callable[..., Wire]) -> None:
+def test_a_body_in_pieces_is_read_completely(
+    small: ServedHost, connect: Callable[..., Wire]
+) -> None:
     whole = _body(SMALL)
 
     def chunks() -> Iterator[bytes]:
@@ -70,7 +72,7 @@ def test_a_body_in_pieces_is_taken_whole(small: ServedHost, connect: Callable[..
     assert response.status_code == 201
 
 
-def test_a_length_that_promises_too_much_is_refused_before_the_body_comes(
+def test_a_content_length_above_the_limit_is_refused_before_the_body_arrives(
     small: ServedHost,
 ) -> None:
     head = _head(small, f"Content-Length: {10**12}")
@@ -98,7 +100,7 @@ def _runs(wire: Wire) -> list[str]:
 
 @pytest.mark.parametrize("framing", ["Content-Length: 500", "Transfer-Encoding: chunked"])
 @pytest.mark.parametrize("key", [None, "Idempotency-Key: truncated"])
-def test_an_upload_that_breaks_off_leaves_nothing_behind(
+def test_an_interrupted_upload_leaves_nothing_behind(
     small: ServedHost, connect: Callable[..., Wire], framing: str, key: str | None
 ) -> None:
     wire = connect(ACME, small)
@@ -117,7 +119,7 @@ def test_an_upload_that_breaks_off_leaves_nothing_behind(
     assert "Traceback" not in small.log()
 
 
-def test_a_reader_that_leaves_in_the_middle_harms_nobody(
+def test_a_disconnecting_reader_affects_no_other(
     small: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     wire = connect(ACME, small)

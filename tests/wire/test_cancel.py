@@ -4,11 +4,13 @@ import time
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, fresh, node, workflow
-from tests.wire.steering import SLOW, under_way
+from tests.support.client import Wire
+from tests.support.definitions import delay, fresh, node, workflow
+from tests.support.long_runs import SLOW, under_way
 from tests.wire.timing import is_within
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def last_payload(wire: Wire, run_id: str, event_type: str) -> JsonObject:
@@ -48,7 +50,7 @@ def test_a_cancel_needs_no_reason(acme: Wire, body: JsonObject | None) -> None:
     ("workflow_id", "status"),
     [("conformance-noop", "completed"), ("conformance-failure", "failed")],
 )
-def test_a_run_that_has_ended_keeps_its_status_and_its_log(
+def test_an_ended_run_keeps_its_status_and_its_log(
     acme: Wire, workflow_id: str, status: str
 ) -> None:
     run_id = acme.create(workflow_id)
@@ -62,7 +64,7 @@ def test_a_run_that_has_ended_keeps_its_status_and_its_log(
     assert (acme.snapshot(run_id), acme.log(run_id)) == (before, log)
 
 
-def test_cancelling_twice_is_cancelling_once(acme: Wire) -> None:
+def test_a_second_cancel_has_no_effect(acme: Wire) -> None:
     run_id = under_way(acme)
     acme.post(f"/v1/runs/{run_id}/cancel")
     acme.finished(run_id)
@@ -87,7 +89,7 @@ def test_an_unknown_run_cannot_be_cancelled(acme: Wire) -> None:
 
 
 def _family(wire: Wire) -> tuple[str, str, str]:
-    """A run, its child and its grandchild, all three waiting."""
+    """Start a run with a child and a grandchild, all three waiting."""
     grandchild = wire.register(workflow([delay("wait", 120_000)]))
     call = {"waitForCompletion": True}
     child = wire.register(
@@ -102,7 +104,7 @@ def _family(wire: Wire) -> tuple[str, str, str]:
     return first, second, third
 
 
-def test_a_cancel_reaches_children_and_their_children(acme: Wire) -> None:
+def test_a_cancel_reaches_all_descendants(acme: Wire) -> None:
     def seconds() -> float:
         parent, child, grandchild = _family(acme)
         began = time.monotonic()
@@ -133,7 +135,7 @@ def test_a_cancelled_child_fails_its_parent(acme: Wire) -> None:
 # Bulk cancel
 
 
-def test_a_bulk_cancel_answers_for_every_item_in_order(acme: Wire, globex: Wire) -> None:
+def test_a_bulk_cancel_reports_every_item_in_order(acme: Wire, globex: Wire) -> None:
     running = under_way(acme)
     completed = acme.run("conformance-noop")["runId"]
     failed = acme.run("conformance-failure")["runId"]
@@ -179,7 +181,7 @@ def test_a_bulk_cancel_answers_for_every_item_in_order(acme: Wire, globex: Wire)
         ({"runIds": ["x"], "other": 1}, "other"),
     ],
 )
-def test_a_bulk_cancel_that_is_wrong_says_where_and_how_many_there_may_be(
+def test_an_invalid_bulk_cancel_names_the_place_and_the_maximum(
     acme: Wire, body: JsonObject, field: str
 ) -> None:
     response = acme.post("/v1/runs:bulk-cancel", body)

@@ -1,11 +1,11 @@
-"""Messages in a channel: the record of RFC 0002, its later form, and records that lack something."""
+"""Messages in a channel: the record of RFC 0002, its later form, and incomplete records."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
 from wopr.protocol.documents import Json, JsonObject
 
 MESSAGE: JsonObject = {
@@ -19,7 +19,7 @@ MESSAGE: JsonObject = {
 
 
 def written(wire: Wire, value: Json) -> JsonObject:
-    """The end of a run that writes one message."""
+    """Return the snapshot of a run that writes one message."""
     write = node("write", "core.channelWrite", config={"channelName": "talk", "value": value})
     channels = {"talk": {"reducer": "message"}}
     return wire.run(wire.register(workflow([write], channels=channels)))
@@ -32,7 +32,7 @@ def talk(wire: Wire, value: Json) -> list[JsonObject]:
     return entries
 
 
-def test_the_record_of_the_rfc_is_accepted_and_kept_as_it_is(acme: Wire) -> None:
+def test_a_record_of_the_rfc_is_accepted_and_kept_unchanged(acme: Wire) -> None:
     assert talk(acme, MESSAGE) == [MESSAGE]
 
 
@@ -46,7 +46,7 @@ def test_the_record_of_the_rfc_is_accepted_and_kept_as_it_is(acme: Wire) -> None
     ],
     ids=["null content", "a user", "a role", "unknown members"],
 )
-def test_a_record_may_hold_any_content_a_role_and_unknown_members(
+def test_a_record_can_have_any_content_a_role_and_unknown_members(
     acme: Wire, change: JsonObject
 ) -> None:
     assert talk(acme, MESSAGE | change) == [MESSAGE | change]
@@ -113,5 +113,5 @@ def test_an_incomplete_record_is_refused_and_every_fault_is_named(
     assert [name for name in unnamed if f"needs {name}, " in message] == []
 
 
-def test_a_text_is_no_record(acme: Wire) -> None:
+def test_text_is_not_a_record(acme: Wire) -> None:
     assert "must be an object" in written(acme, "hello")["error"]["message"]

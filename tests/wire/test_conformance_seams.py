@@ -1,4 +1,4 @@
-"""The test seams of `--conformance`: what they do, for whom, and where they are absent."""
+"""The test seams of `--conformance`: their results, their users, and hosts without them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, variable, workflow
+from tests.support.forks import forked
+from tests.support.host import ACME, LIVE, ServedHost, served
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, variable, workflow
-from tests.wire.forking import forked
-from tests.wire.host import ACME, LIVE, ServedHost, served
 from wopr.protocol.documents import Json, JsonObject
 
 SAMPLE = "/v1/host/sample"
@@ -120,7 +120,7 @@ def test_a_sample_workflow_runs_its_nodes_in_order(acme: Wire) -> None:
         ),
     ],
 )
-def test_a_capability_that_is_switched_off_refuses_what_needs_it_in_that_tenant_alone(
+def test_a_disabled_capability_refuses_what_needs_it_in_that_tenant_only(
     acme: Wire, globex: Wire, capability: str, sample: JsonObject
 ) -> None:
     toggle = f"{SAMPLE}/test/capability-toggle"
@@ -167,14 +167,14 @@ def test_a_webhook_of_one_test_tenant_is_not_listed_in_another(acme: Wire, globe
     assert listed(acme, "tenant-a") == []
 
 
-def test_a_test_tenant_is_none_that_a_key_belongs_to(acme: Wire, globex: Wire) -> None:
+def test_no_key_belongs_to_a_test_tenant(acme: Wire, globex: Wire) -> None:
     own = globex.post("/v1/webhooks", {"url": RECEIVER, "events": ["*"]}).json()["webhookId"]
 
     assert own not in listed(acme, "globex")
     assert own not in listed(globex, "globex")
 
 
-def test_a_webhook_that_a_test_tenant_lacks_cannot_be_removed(acme: Wire) -> None:
+def test_a_webhook_missing_in_a_test_tenant_cannot_be_removed(acme: Wire) -> None:
     name = surface(acme, "tenant-a", "register", url=RECEIVER, events=["*"])["webhookId"]
     body = {"surface": "webhooks", "op": "unregister", "args": {"webhookId": name}}
 
@@ -185,7 +185,7 @@ def test_a_webhook_that_a_test_tenant_lacks_cannot_be_removed(acme: Wire) -> Non
     surface(acme, "tenant-a", "unregister", webhookId=name)
 
 
-def test_a_surface_that_the_host_lacks_is_not_found(acme: Wire) -> None:
+def test_a_missing_surface_is_not_found(acme: Wire) -> None:
     body = {"tenantId": "tenant-a", "surface": "kv", "op": "set", "args": {"key": "k"}}
 
     response = acme.post(f"{SAMPLE}/test/surface", body)
@@ -204,7 +204,7 @@ def test_a_surface_that_the_host_lacks_is_not_found(acme: Wire) -> None:
         ({"op": "list", "args": {"limit": 5}}, "args.limit"),
     ],
 )
-def test_a_surface_call_that_cannot_work_is_refused_by_its_field(
+def test_an_invalid_surface_call_is_refused_by_its_field(
     acme: Wire, call: JsonObject, field: str
 ) -> None:
     body = {"tenantId": "tenant-a", "surface": "webhooks", **call}
@@ -241,7 +241,7 @@ def test_one_of_several_executors_performs_an_effect(acme: Wire, executors: int)
     assert set(found["mintedIds"]) == {found["logicalInvocationId"]}
 
 
-def test_a_principal_is_allowed_what_its_key_may_do(acme: Wire, globex: Wire) -> None:
+def test_a_principal_has_the_rights_of_its_key(acme: Wire, globex: Wire) -> None:
     run = acme.snapshot(acme.create("conformance-noop"))
     own = {"principal": run["owner"]["principal"], "action": "runs:cancel", "resource": "run"}
     path = f"{SAMPLE}/authorization/decide"
@@ -275,7 +275,7 @@ def test_a_governance_gate_is_decided_by_those_entitled(
 
 
 @pytest.mark.parametrize(("confidence", "status"), [(0.95, "completed"), (0.8, "escalated")])
-def test_a_turn_of_an_installed_agent_is_held_to_its_own_threshold(
+def test_the_threshold_of_an_installed_agent_applies_to_its_turn(
     acme: Wire, confidence: float, status: str
 ) -> None:
     body = {"task": {"text": "decide"}, "confidence": confidence}
@@ -297,7 +297,7 @@ def handing_over(**task: JsonObject) -> JsonObject:
     }
 
 
-def test_the_task_of_a_turn_is_held_to_the_agents_schema(acme: Wire) -> None:
+def test_the_agent_s_task_schema_applies_to_a_turn(acme: Wire) -> None:
     manifest = handing_over(text={"type": "string"})
     assert acme.post("/v1/agents", manifest).status_code == 201
     path = f"{SAMPLE}/agents/{manifest['agentId']}/dispatch"
@@ -309,7 +309,7 @@ def test_the_task_of_a_turn_is_held_to_the_agents_schema(acme: Wire) -> None:
     assert refused["error"]["code"] == "handoff_task_schema_violation"
 
 
-def test_another_tenants_agent_cannot_be_dispatched(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_agent_cannot_be_dispatched(acme: Wire, globex: Wire) -> None:
     agent = own_agent(acme)
 
     own = acme.post(f"{SAMPLE}/agents/{agent}/dispatch", {})
@@ -341,7 +341,7 @@ def exported(wire: Wire) -> set[str]:
     return {each["agentId"] for each in wire.document("/v1/packs/export")["manifests"]}
 
 
-def test_packs_hold_the_manifests_of_the_tenants_agents(acme: Wire, globex: Wire) -> None:
+def test_packs_contain_the_manifests_of_the_tenant_s_agents(acme: Wire, globex: Wire) -> None:
     agent = own_agent(acme)
 
     assert {agent, CAUTIOUS} <= packed(acme) & exported(acme)
@@ -361,7 +361,7 @@ def test_the_new_fixtures_are_advertised(acme: Wire) -> None:
     } <= found
 
 
-def test_a_replay_of_a_run_that_was_cancelled_before_its_effect_fails_closed(acme: Wire) -> None:
+def test_a_replay_of_a_run_cancelled_before_its_effect_fails_closed(acme: Wire) -> None:
     source = acme.create("conformance-replay-side-effect", {"delayMs": 30_000})
     acme.events_until(source, "node.started")
     assert acme.post(f"/v1/runs/{source}/cancel", {"reason": "enough"}).status_code == 200
@@ -379,7 +379,7 @@ def test_a_replay_of_a_run_that_was_cancelled_before_its_effect_fails_closed(acm
     assert "log.appended" not in acme.types(replay)
 
 
-def test_a_branch_of_it_performs_the_effect(acme: Wire) -> None:
+def test_a_branch_of_that_run_performs_the_effect(acme: Wire) -> None:
     run = acme.run("conformance-replay-side-effect", {"delayMs": 1})
 
     branch = forked(acme, run["runId"], "branch", fromSeq=0)
@@ -422,7 +422,7 @@ def test_an_approval_fixture_records_what_the_reviewer_changed(
     assert {key: received["payload"][key] for key in answer} == answer
 
 
-def test_ancestry_is_advertised_with_the_host_id_that_it_names(acme: Wire) -> None:
+def test_an_entry_is_advertised_with_its_host_id(acme: Wire) -> None:
     family = acme.document("/.well-known/openwop")["multiAgent"]["executionModel"]
     ancestry = acme.document(f"/v1/runs/{acme.create('conformance-noop')}/ancestry")
 

@@ -1,4 +1,4 @@
-"""Limits of connections: what arrives before a request is whole, and how many may be open."""
+"""Limits of connections: incomplete requests, and the number of open connections."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.fleet import eventually
-from tests.wire.host import ACME, GLOBEX, ServedHost, served
-from tests.wire.sockets import RawConnection, request, send_until_closed
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.eventually import eventually
+from tests.support.host import ACME, GLOBEX, ServedHost, served
+from tests.support.sockets import RawConnection, request, send_until_closed
 
 KIB = 1024
 PATHS = ["/healthz", "/metrics", "/mcp", "/sign-in", "/v1/runs", "/nowhere"]
@@ -21,7 +21,7 @@ PATHS = ["/healthz", "/metrics", "/mcp", "/sign-in", "/v1/runs", "/nowhere"]
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host with short deadlines."""
+    """Start a host with short deadlines."""
     with served(
         tmp_path_factory.mktemp("hasty"),
         WOPR_HEADER_SECONDS="1",
@@ -34,7 +34,7 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host with room for few connections."""
+    """Start a host with few connections."""
     with served(
         tmp_path_factory.mktemp("small"),
         WOPR_MAX_CONNECTIONS="16",
@@ -72,7 +72,7 @@ def test_a_head_over_64_kib_is_refused_with_the_limit(host: ServedHost, path: st
     ],
     ids=["one header", "many headers", "the path", "blank lines", "trailers", "a chunk extension"],
 )
-def test_a_head_that_does_not_end_is_cut_off(host: ServedHost, start: str, part: bytes) -> None:
+def test_an_endless_head_is_rejected(host: ServedHost, start: str, part: bytes) -> None:
     with RawConnection(host) as connection:
         connection.send(start)
 
@@ -80,7 +80,7 @@ def test_a_head_that_does_not_end_is_cut_off(host: ServedHost, start: str, part:
 
 
 @pytest.mark.parametrize("key", [ACME, None])
-def test_a_request_of_very_many_headers_is_refused_with_the_limit(
+def test_a_request_with_too_many_headers_is_refused_with_the_limit(
     host: ServedHost, key: str | None
 ) -> None:
     with RawConnection(host) as connection:
@@ -91,14 +91,14 @@ def test_a_request_of_very_many_headers_is_refused_with_the_limit(
     assert answer.json["details"] == {"limit": 256}
 
 
-def test_a_body_of_very_many_small_chunks_is_cut_off(host: ServedHost) -> None:
+def test_a_body_of_too_many_small_chunks_is_rejected(host: ServedHost) -> None:
     with RawConnection(host) as connection:
         connection.send("POST /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
 
         assert send_until_closed(connection, lambda _: b"1\r\nx\r\n" * KIB, most=10_000)
 
 
-def test_a_body_of_some_small_chunks_is_taken(host: ServedHost) -> None:
+def test_a_body_of_some_small_chunks_is_accepted(host: ServedHost) -> None:
     body = b"".join(b"1\r\n%c\r\n" % byte for byte in b'{"workflowId":"hello"}') + b"0\r\n\r\n"
     head = request(
         "/v1/runs", "Transfer-Encoding: chunked", "Connection: close", method="POST", key=ACME
@@ -116,7 +116,9 @@ def test_a_head_within_the_limit_is_served(host: ServedHost) -> None:
 
 
 @pytest.mark.parametrize("sent", ["GET /heal", "GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_half_sent_head_is_answered_408_after_the_deadline(hasty: ServedHost, sent: str) -> None:
+def test_an_incomplete_head_is_answered_408_after_the_deadline(
+    hasty: ServedHost, sent: str
+) -> None:
     with RawConnection(hasty) as connection:
         answer = connection.send(sent).answer()
 
@@ -125,7 +127,7 @@ def test_a_half_sent_head_is_answered_408_after_the_deadline(hasty: ServedHost, 
     assert "1 s" in answer.json["message"]
 
 
-def test_bytes_that_trickle_in_do_not_extend_the_deadline(hasty: ServedHost) -> None:
+def test_slow_bytes_do_not_extend_the_deadline(hasty: ServedHost) -> None:
     with RawConnection(hasty) as connection:
         connection.send("GET /healthz HTTP/1.1\r\n")
         connection.socket.settimeout(0.2)
@@ -146,7 +148,7 @@ def test_a_connection_without_a_request_is_closed(hasty: ServedHost) -> None:
         assert connection.read_to_end() == b""
 
 
-def test_a_connection_is_closed_when_no_further_request_comes(hasty: ServedHost) -> None:
+def test_a_connection_without_a_further_request_is_closed(hasty: ServedHost) -> None:
     with RawConnection(hasty) as connection:
         answer = connection.send(request("/healthz")).answer()
 
@@ -157,7 +159,7 @@ def test_a_connection_is_closed_when_no_further_request_comes(hasty: ServedHost)
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 60", "Transfer-Encoding: chunked"])
-def test_a_half_sent_body_is_answered_408_after_the_deadline(
+def test_an_incomplete_body_is_answered_408_after_the_deadline(
     hasty: ServedHost, framing: str
 ) -> None:
     with RawConnection(hasty) as connection:
@@ -169,7 +171,7 @@ def test_a_half_sent_body_is_answered_408_after_the_deadline(
     assert "1000000 bytes per second" in answer.json["message"]
 
 
-def test_a_half_sent_sign_in_form_is_answered_408(hasty: ServedHost) -> None:
+def test_an_incomplete_sign_in_form_is_answered_408(hasty: ServedHost) -> None:
     with RawConnection(hasty) as connection:
         head = request("/sign-in", "Content-Length: 60", method="POST")
         answer = connection.send(head, b"key=").answer()
@@ -177,14 +179,14 @@ def test_a_half_sent_sign_in_form_is_answered_408(hasty: ServedHost) -> None:
     assert answer.status == 408
 
 
-def test_a_body_that_was_refused_is_not_read_for_ever(host: ServedHost) -> None:
+def test_a_refused_body_is_not_read_without_limit(host: ServedHost) -> None:
     with RawConnection(host) as connection:
         connection.send(request("/v1/runs", "Content-Length: 90000000000", method="POST"))
 
         assert send_until_closed(connection, lambda _: b"x" * 256 * KIB, most=4000)
 
 
-def test_a_slow_body_that_keeps_the_rate_is_taken(
+def test_a_slow_body_above_the_minimum_rate_is_accepted(
     new_host: Callable[..., ServedHost],
 ) -> None:
     host = new_host(WOPR_BODY_GRACE_SECONDS="1", WOPR_MIN_BODY_RATE="1")
@@ -200,7 +202,7 @@ def test_a_slow_body_that_keeps_the_rate_is_taken(
     assert answer.status == 201
 
 
-def test_a_sign_in_form_may_have_8_kib(connect: Callable[..., Wire]) -> None:
+def test_a_sign_in_form_can_have_8_kib(connect: Callable[..., Wire]) -> None:
     form = {"key": "x" * 9000, "next": "/"}
 
     response = connect(None).http.post("/sign-in", data=form)
@@ -209,10 +211,10 @@ def test_a_sign_in_form_may_have_8_kib(connect: Callable[..., Wire]) -> None:
     assert "8192 bytes" in response.text
 
 
-# Requests under way
+# Requests in progress
 
 
-def test_requests_without_their_body_do_not_use_up_the_requests_under_way(
+def test_requests_without_their_body_do_not_count_as_requests_in_progress(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host(WOPR_MAX_IN_FLIGHT="2")
@@ -232,7 +234,7 @@ def test_requests_without_their_body_do_not_use_up_the_requests_under_way(
         assert all(connection.is_open() for connection in half_sent)
 
 
-def test_many_pipelined_requests_end_the_connection(host: ServedHost) -> None:
+def test_too_many_pipelined_requests_end_the_connection(host: ServedHost) -> None:
     with RawConnection(host) as connection:
         connection.send(request("/healthz") * 10_000)
         read = connection.read_to_end()
@@ -240,7 +242,7 @@ def test_many_pipelined_requests_end_the_connection(host: ServedHost) -> None:
     assert read.count(b"HTTP/1.1 200 OK") < 10_000
 
 
-def test_a_few_pipelined_requests_are_answered_in_order(host: ServedHost) -> None:
+def test_some_pipelined_requests_are_answered_in_order(host: ServedHost) -> None:
     with RawConnection(host) as connection:
         paths = ("/healthz", "/nowhere", "/readyz")
         connection.send(*(request(path) for path in paths))
@@ -251,10 +253,10 @@ def test_a_few_pipelined_requests_are_answered_in_order(host: ServedHost) -> Non
     assert statuses == [b"200", b"404", b"200", b"401"]
 
 
-# How many connections
+# The number of connections
 
 
-def test_an_address_with_too_many_connections_is_told_so(small: ServedHost) -> None:
+def test_an_address_with_too_many_connections_is_refused(small: ServedHost) -> None:
     with ExitStack() as stack:
         keep = request("/v1/runs", key=ACME)
         for _ in range(8):
@@ -272,7 +274,7 @@ def test_an_address_with_too_many_connections_is_told_so(small: ServedHost) -> N
         assert other.answer().status == 200
 
 
-def test_connections_that_wait_make_room_for_new_ones(small: ServedHost) -> None:
+def test_waiting_connections_are_closed_for_new_ones(small: ServedHost) -> None:
     with ExitStack() as stack:
         waiting = [
             stack.enter_context(RawConnection(small)).send("GET /healthz HT") for _ in range(6)
@@ -287,7 +289,7 @@ def test_connections_that_wait_make_room_for_new_ones(small: ServedHost) -> None
         assert int(first.headers["retry-after"]) >= 1
 
 
-def test_idle_connections_of_clients_with_a_key_make_room_when_all_are_taken(
+def test_waiting_connections_of_clients_with_a_key_are_closed_when_all_are_in_use(
     small: ServedHost,
 ) -> None:
     with ExitStack() as stack:
@@ -302,7 +304,7 @@ def test_idle_connections_of_clients_with_a_key_make_room_when_all_are_taken(
         assert new.answer().status == 200
 
 
-def test_a_host_whose_connections_all_are_in_use_says_so_and_answers_health_checks(
+def test_a_host_with_all_connections_in_use_says_so_and_answers_health_checks(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", WOPR_MAX_CONNECTIONS="6")
@@ -326,7 +328,7 @@ def test_a_host_whose_connections_all_are_in_use_says_so_and_answers_health_chec
     assert health.status == 200
 
 
-def test_an_address_may_have_half_of_the_connections(new_host: Callable[..., ServedHost]) -> None:
+def test_an_address_can_use_half_of_the_connections(new_host: Callable[..., ServedHost]) -> None:
     host = new_host(WOPR_MAX_CONNECTIONS="6")
 
     with ExitStack() as stack:
@@ -339,8 +341,8 @@ def test_an_address_may_have_half_of_the_connections(new_host: Callable[..., Ser
     assert answer.json["details"]["limit"] == 3
 
 
-def test_half_sent_bodies_of_a_key_make_room_for_other_tenants(small: ServedHost) -> None:
-    # The host asks for the body once it knows the key.
+def test_incomplete_bodies_of_a_key_are_closed_for_other_tenants(small: ServedHost) -> None:
+    # The host requests the body once it knows the key.
     headers = ("Content-Length: 60", "Expect: 100-continue")
     head = request("/v1/runs", *headers, method="POST", key=ACME)
 
@@ -360,7 +362,7 @@ def test_half_sent_bodies_of_a_key_make_room_for_other_tenants(small: ServedHost
         assert "15 connections with a valid key" in told.json["message"]
 
 
-def test_connections_whose_answers_are_not_read_make_room(small: ServedHost) -> None:
+def test_connections_with_unread_responses_are_closed_for_new_ones(small: ServedHost) -> None:
     with Wire(small.url, None) as wire:
         [style] = re.findall(r'href="(/static/[^"]+\.css)"', wire.http.get("/sign-in").text)
 
@@ -405,7 +407,7 @@ def test_a_request_for_a_websocket_is_answered_400(host: ServedHost, path: str) 
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-def test_an_offer_of_http_2_is_not_taken_and_the_request_is_served(host: ServedHost) -> None:
+def test_an_http_2_upgrade_is_ignored_and_the_request_is_served(host: ServedHost) -> None:
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
 
     with RawConnection(host) as connection:
@@ -414,7 +416,7 @@ def test_an_offer_of_http_2_is_not_taken_and_the_request_is_served(host: ServedH
     assert answer.status == 200
 
 
-def test_a_request_with_a_body_and_an_offer_of_http_2_is_refused_by_name(host: ServedHost) -> None:
+def test_a_request_with_a_body_and_an_http_2_upgrade_is_refused_by_name(host: ServedHost) -> None:
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
     body = '{"workflowId":"hello"}'
     head = request("/v1/runs", *offer, f"Content-Length: {len(body)}", method="POST", key=ACME)
@@ -429,7 +431,7 @@ def test_a_request_with_a_body_and_an_offer_of_http_2_is_refused_by_name(host: S
 # Content types
 
 
-def test_every_answer_tells_browsers_not_to_guess_its_type(host: ServedHost) -> None:
+def test_every_response_forbids_content_sniffing(host: ServedHost) -> None:
     with Wire(host.url, ACME) as wire:
         run_id = wire.create("conformance-noop")
         style = re.findall(r'href="(/static/[^"]+)"', wire.http.get("/sign-in").text)[0]
@@ -449,7 +451,7 @@ def test_every_answer_tells_browsers_not_to_guess_its_type(host: ServedHost) -> 
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host behind proxies at 127.0.0.2 and in 10.0.0.0/8."""
+    """Start a host behind proxies at 127.0.0.2 and in 10.0.0.0/8."""
     with served(
         tmp_path_factory.mktemp("proxied"),
         WOPR_TRUSTED_PROXIES="127.0.0.2, 10.0.0.0/8",
@@ -459,7 +461,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
 
 
 def _sign_in(forwarded: str) -> str:
-    """Half a request that stays in progress, of a client behind a proxy."""
+    """Send half a request of a client behind a proxy, which stays in progress."""
     header = f"X-Forwarded-For: {forwarded}"
     return request("/sign-in", header, "Content-Length: 60", method="POST")
 
@@ -467,7 +469,7 @@ def _sign_in(forwarded: str) -> str:
 @pytest.mark.parametrize(
     "forwarded", ["203.0.113.7", "198.51.100.1, 203.0.113.7", "203.0.113.7, 10.1.2.3"]
 )
-def test_behind_a_proxy_the_limit_of_an_address_is_that_of_the_client(
+def test_behind_a_proxy_the_limit_of_an_address_applies_to_the_client(
     proxied: ServedHost, forwarded: str
 ) -> None:
     with ExitStack() as stack:
@@ -483,7 +485,7 @@ def test_behind_a_proxy_the_limit_of_an_address_is_that_of_the_client(
         assert other.answer().status == 200
 
 
-def test_another_clients_claim_to_be_forwarded_is_ignored(proxied: ServedHost) -> None:
+def test_a_forwarded_header_of_a_client_is_ignored(proxied: ServedHost) -> None:
     with ExitStack() as stack:
         for number in range(2):
             connection = stack.enter_context(RawConnection(proxied, "127.0.0.3"))

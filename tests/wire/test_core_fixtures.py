@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.steering import SLOW
+from tests.support.client import Wire
+from tests.support.long_runs import SLOW
 from tests.wire.timing import in_time
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 NESTED = {
     "text": "héllo ☃",
@@ -24,7 +26,7 @@ STREAM_TEXT = {
         },
     }
 }
-# Fixtures that need no more than a start, and the log that the contract's table gives them.
+# Fixtures that need only a start, with their log in the contract's table.
 STRAIGHT = {
     "conformance-noop": "S noop+ noop✓ C",
     "conformance-delay": "S wait+ wait✓ C",
@@ -42,7 +44,7 @@ STRAIGHT = {
     "conformance-multi-agent-handoff-child": "S noop+ noop✓ C",
     "conformance-dispatch-deterministic-fail-child": "S fail+ fail✗ F",
 }
-# Fixtures that a test of their own drives.
+# Fixtures with separate tests.
 DRIVEN = {
     "conformance-identity",
     "conformance-idempotent",
@@ -68,7 +70,7 @@ SIGNS = {
 
 
 def spelled(log: list[JsonObject]) -> str:
-    """A log in the notation of the contract; other types are written out with their node."""
+    """Return a log in the notation of the contract; other types are written with their node."""
     return " ".join(
         SIGNS.get(event["type"], f"{event['type']}({{}})").format(event.get("nodeId", ""))
         for event in log
@@ -76,20 +78,20 @@ def spelled(log: list[JsonObject]) -> str:
 
 
 def payload(log: list[JsonObject], event_type: str, node_id: str | None = None) -> JsonObject:
-    """The payload of the only event of a type."""
+    """Return the payload of the only event of a type."""
     found = [e for e in log if e["type"] == event_type and node_id in (None, e.get("nodeId"))]
     assert len(found) == 1, spelled(log)
     only: JsonObject = found[0]["payload"]
     return only
 
 
-def test_discovery_lists_every_fixture_of_the_core(fixtures: Wire) -> None:
+def test_discovery_lists_every_core_fixture(fixtures: Wire) -> None:
     listed = set(fixtures.document("/.well-known/openwop")["fixtures"])
 
     assert listed >= STRAIGHT.keys() | DRIVEN
 
 
-def test_discovery_lists_no_fixture_that_asks_for_more_than_it_advertises(fixtures: Wire) -> None:
+def test_discovery_lists_no_fixture_that_requires_unadvertised_capabilities(fixtures: Wire) -> None:
     discovery = fixtures.document("/.well-known/openwop")
     agents: JsonObject = discovery.get("agents", {})
     for name in discovery["fixtures"]:
@@ -117,7 +119,7 @@ def test_a_fixture_writes_exactly_the_log_of_its_table(fixtures: Wire, workflow_
     assert len({event["eventId"] for event in log}) == len(log)
 
 
-def test_every_seeded_workflow_is_returned_as_it_was_written(fixtures: Wire) -> None:
+def test_every_seeded_workflow_is_returned_unchanged(fixtures: Wire) -> None:
     for workflow_id in STRAIGHT.keys() | DRIVEN:
         found = fixtures.document(f"/v1/workflows/{workflow_id}")
         assert (found["id"], found["version"]) == (workflow_id, "1.0")
@@ -125,7 +127,7 @@ def test_every_seeded_workflow_is_returned_as_it_was_written(fixtures: Wire) -> 
 
 
 @pytest.mark.parametrize("value", [NESTED, {}, {"list": [[[]]]}])
-def test_identity_hands_any_json_on_unchanged(fixtures: Wire, value: Json) -> None:
+def test_identity_returns_any_json_unchanged(fixtures: Wire, value: Json) -> None:
     run_id = fixtures.create("conformance-identity", {"payload": value})
 
     found = fixtures.finished(run_id)
@@ -137,7 +139,7 @@ def test_identity_hands_any_json_on_unchanged(fixtures: Wire, value: Json) -> No
     assert payload(log, "node.completed")["outputs"] == {"payload": value}
 
 
-def test_delay_is_running_while_it_sleeps_and_takes_its_time(fixtures: Wire) -> None:
+def test_a_run_is_running_while_it_sleeps_for_the_requested_time(fixtures: Wire) -> None:
     def seen_running(milliseconds: int) -> str | None:
         run_id = fixtures.create("conformance-delay", {"delayMs": milliseconds})
         return run_id if fixtures.snapshot(run_id)["status"] == "running" else None
@@ -180,7 +182,7 @@ def test_idempotent_ignores_its_nonce(fixtures: Wire) -> None:
     assert spelled(fixtures.log(run_id)) == "S noop+ noop✓ C"
 
 
-def test_a_breach_of_the_cap_stops_before_the_node_that_is_too_many(fixtures: Wire) -> None:
+def test_the_node_cap_stops_the_run_before_the_excess_node(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-cap-breach", configurable={"recursionLimit": 3})
 
     found = fixtures.finished(run_id)
@@ -192,7 +194,7 @@ def test_a_breach_of_the_cap_stops_before_the_node_that_is_too_many(fixtures: Wi
     assert breach == {"kind": "node-executions", "limit": 3, "observed": 4, "nodeId": "n4"}
 
 
-def test_without_a_cap_of_its_own_the_same_workflow_completes(fixtures: Wire) -> None:
+def test_without_its_own_cap_the_same_workflow_completes(fixtures: Wire) -> None:
     assert fixtures.run("conformance-cap-breach")["status"] == "completed"
 
 
@@ -232,7 +234,7 @@ def test_expired_channel_entries_are_pruned_when_the_next_one_is_written(fixture
     assert isinstance(entry["_ts"], int | float)
 
 
-def test_streamed_text_arrives_in_order_and_says_where_it_ends(fixtures: Wire) -> None:
+def test_streamed_text_is_in_order_and_its_end_is_marked(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-stream-text", configurable=STREAM_TEXT)
 
     chunks = fixtures.frames(run_id, streamMode="messages")
@@ -259,7 +261,7 @@ def test_one_usage_is_reported_for_a_model_call_before_its_node_completes(fixtur
     assert types.index("provider.usage") < types.index("node.completed")
 
 
-def test_every_version_that_can_be_forced_completes_and_reads_back(fixtures: Wire) -> None:
+def test_any_version_that_can_be_forced_completes_and_is_returned(fixtures: Wire) -> None:
     allowed = fixtures.document("/.well-known/openwop")["testing"]["forceEngineVersionRange"]
     for version in range(allowed["min"], allowed["max"] + 1):
         forced = {"X-Force-Engine-Version": str(version)}
@@ -270,7 +272,7 @@ def test_every_version_that_can_be_forced_completes_and_reads_back(fixtures: Wir
         assert fixtures.poll(run_id, timeout=1)["isComplete"]
 
 
-def test_a_parent_gets_what_its_child_returned(fixtures: Wire) -> None:
+def test_a_parent_gets_its_child_s_outputs(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-subworkflow-parent")
 
     found = fixtures.finished(run_id)
@@ -307,7 +309,7 @@ def test_a_mapped_input_without_a_value_is_absent_and_never_null(fixtures: Wire)
     assert spelled(fixtures.log(run_id)) == expected
 
 
-def test_a_child_made_for_cancelling_waits_until_it_is_cancelled(fixtures: Wire) -> None:
+def test_the_cancellable_child_waits_until_it_is_cancelled(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-dispatch-cancellable-child")
 
     fixtures.post(f"/v1/runs/{run_id}/cancel")
@@ -315,7 +317,7 @@ def test_a_child_made_for_cancelling_waits_until_it_is_cancelled(fixtures: Wire)
     assert fixtures.finished(run_id)["status"] == "cancelled"
 
 
-def test_a_fixture_that_needs_what_this_host_lacks_is_not_promised(fixtures: Wire) -> None:
+def test_a_fixture_that_needs_missing_capabilities_is_not_advertised(fixtures: Wire) -> None:
     promised = fixtures.document("/.well-known/openwop")["fixtures"]
 
     assert "conformance-conversation-capability-negotiation" not in promised

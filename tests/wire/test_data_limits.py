@@ -1,21 +1,21 @@
-"""How large a value, an event and the data of a run may be."""
+"""The maximum sizes of a value, an event and the data of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, variable, workflow
+from tests.support.host import ServedHost
+from tests.support.interrupts import answer, gate
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, variable, workflow
-from tests.wire.host import ServedHost
-from tests.wire.waiting import answer, gate
 from wopr.protocol.documents import JsonObject
 
 NewHost = Callable[..., ServedHost]
 
 
 def doubling(times: int) -> JsonObject:
-    """A workflow that doubles a text again and again."""
+    """Return a workflow that doubles a text repeatedly."""
     config = {"name": "v", "expression": "variables.v + variables.v"}
     nodes = [node(f"n{n}", "core.setVariable", config=config) for n in range(times)]
     return workflow(nodes, id=fresh("double"), variables=[variable("v", defaultValue="x" * 1024)])
@@ -25,7 +25,7 @@ def log_bytes(wire: Wire, run_id: str) -> int:
     return sum(len(str(event)) for event in wire.log(run_id))
 
 
-def test_a_variable_that_is_doubled_again_and_again_fails_its_node_at_the_limit_of_a_value(
+def test_a_repeatedly_doubled_variable_fails_its_node_at_the_limit_of_a_value(
     connect: Connect, new_host: NewHost
 ) -> None:
     wire = connect(at=new_host(WOPR_MAX_VALUE_BYTES="100000"))
@@ -41,7 +41,7 @@ def test_a_variable_that_is_doubled_again_and_again_fails_its_node_at_the_limit_
     assert len(found["variables"]["v"]) == 65536
 
 
-def test_the_data_of_a_run_is_limited_in_all(connect: Connect, new_host: NewHost) -> None:
+def test_the_total_data_of_a_run_is_limited(connect: Connect, new_host: NewHost) -> None:
     wire = connect(at=new_host(WOPR_MAX_RUN_BYTES="200000"))
     nodes = [
         node(f"n{n}", "core.setVariable", config={"name": f"v{n}", "value": "x" * 10_000})
@@ -72,7 +72,7 @@ def test_the_data_of_a_run_counts_after_a_restart(connect: Connect, new_host: Ne
     assert wire.finished(run_id)["error"]["code"] == "run_data_limit_exceeded"
 
 
-def test_an_answer_that_is_too_large_is_refused_and_the_run_still_waits(
+def test_an_oversized_answer_is_refused_and_the_run_still_waits(
     connect: Connect, new_host: NewHost
 ) -> None:
     wire = connect(at=new_host(WOPR_MAX_VALUE_BYTES="10000"))
@@ -88,9 +88,7 @@ def test_an_answer_that_is_too_large_is_refused_and_the_run_still_waits(
     assert wire.snapshot(run_id)["status"] == "waiting-input"
 
 
-def test_inputs_that_are_too_large_for_an_event_are_refused(
-    connect: Connect, new_host: NewHost
-) -> None:
+def test_inputs_too_large_for_an_event_are_refused(connect: Connect, new_host: NewHost) -> None:
     wire = connect(at=new_host(WOPR_MAX_EVENT_BYTES="50000", WOPR_MAX_VALUE_BYTES="20000"))
     flow = wire.register(workflow([node("a")]))
 
@@ -100,9 +98,7 @@ def test_inputs_that_are_too_large_for_an_event_are_refused(
     assert "50000" in refused.json()["message"]
 
 
-def test_outputs_of_a_run_that_are_too_large_for_an_event_fail_the_run(
-    connect: Connect, new_host: NewHost
-) -> None:
+def test_outputs_too_large_for_an_event_fail_the_run(connect: Connect, new_host: NewHost) -> None:
     wire = connect(at=new_host(WOPR_MAX_EVENT_BYTES="50000", WOPR_MAX_VALUE_BYTES="20000"))
     nodes = [
         node(f"n{n}", "core.setVariable", config={"name": f"v{n}", "value": "x" * 19_000})
@@ -115,7 +111,7 @@ def test_outputs_of_a_run_that_are_too_large_for_an_event_fail_the_run(
     assert found["error"]["code"] == "event_too_large"
 
 
-def test_an_expression_that_would_make_a_huge_value_fails_before_it_is_made(acme: Wire) -> None:
+def test_an_expression_with_a_huge_result_fails_before_it_is_evaluated(acme: Wire) -> None:
     source = "+".join(["variables.v"] * 25)
     nodes = [node("n", "core.setVariable", config={"name": "w", "expression": source})]
     flow = workflow(nodes, variables=[variable("v", required=True)])

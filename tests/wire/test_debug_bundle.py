@@ -1,4 +1,4 @@
-"""The debug bundle: all about a run, redacted, within its size, and for its tenant only."""
+"""The debug bundle: everything about a run, redacted, limited, and for its tenant only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import node, variable, workflow
+from tests.support.host import ACME, INGEST, VIEWER, ServedHost
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.host import ACME, INGEST, VIEWER, ServedHost
 from wopr.protocol.documents import JsonObject
 
 LARGEST_BYTES = 8_000_000
-# Statuses that the published schema of the bundle leaves out, and the snapshot's has.
+# Statuses that the published schema of the bundle lacks, unlike that of the snapshot.
 BEYOND_THE_SCHEMA = {"paused", "cancelling", "waiting-input", "waiting-external"}
 CANARIES = [
     "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD",
@@ -31,7 +31,7 @@ def bundle(wire: Wire, run_id: str, **params: int) -> JsonObject:
     return found
 
 
-def test_a_bundle_holds_the_run_and_its_whole_log(acme: Wire) -> None:
+def test_a_bundle_contains_the_run_and_its_whole_log(acme: Wire) -> None:
     run_id = acme.run("conformance-multi-node")["runId"]
 
     found = bundle(acme, run_id)
@@ -50,7 +50,7 @@ def test_a_bundle_holds_the_run_and_its_whole_log(acme: Wire) -> None:
     assert found["annotations"] == []
 
 
-def test_a_bundle_is_never_stored_on_its_way(acme: Wire) -> None:
+def test_a_bundle_must_not_be_cached(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     response = acme.get(f"/v1/runs/{run_id}/debug-bundle")
@@ -70,14 +70,14 @@ def test_a_bundle_has_a_span_for_the_run_and_one_for_each_node_that_ran(acme: Wi
     assert all(span["startedAt"] <= span["endedAt"] for span in (root, *nodes))
 
 
-def test_a_bundle_tells_what_models_cost(acme: Wire) -> None:
+def test_a_bundle_shows_the_cost_of_models(acme: Wire) -> None:
     provider = {"id": "stream-text", "config": {"tokens": ["a", "b"], "delayMsPerToken": 1}}
     run_id = acme.run("conformance-stream-text", configurable={"mockProvider": provider})["runId"]
 
     assert bundle(acme, run_id)["metrics"]["openwopCost"]["tokens"]["output"] >= 1
 
 
-def test_a_bundle_holds_the_runs_annotations(acme: Wire) -> None:
+def test_a_bundle_contains_the_run_s_annotations(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
     made = acme.post(
         f"/v1/runs/{run_id}/annotations",
@@ -91,7 +91,7 @@ def test_a_bundle_holds_the_runs_annotations(acme: Wire) -> None:
     assert CANARIES[0] not in json.dumps(found)
 
 
-def test_what_a_run_was_given_is_left_out_and_said_to_be(acme: Wire) -> None:
+def test_the_inputs_of_a_run_are_omitted_and_marked_as_omitted(acme: Wire) -> None:
     run_id = acme.run("conformance-identity", {"payload": {"a": 1}})["runId"]
 
     found = bundle(acme, run_id)
@@ -124,7 +124,7 @@ def test_a_sensitive_variable_stays_masked(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])
-def test_no_more_events_are_in_a_bundle_than_asked_for_and_it_says_so(
+def test_a_bundle_is_limited_to_the_requested_number_of_events_and_says_so(
     acme: Wire, most: int
 ) -> None:
     run_id = acme.run("conformance-multi-node")["runId"]
@@ -138,14 +138,14 @@ def test_no_more_events_are_in_a_bundle_than_asked_for_and_it_says_so(
     assert found["metrics"]["eventCount"] == len(log)
 
 
-def test_a_limit_that_is_not_reached_cuts_nothing(acme: Wire) -> None:
+def test_a_limit_above_the_log_s_length_cuts_nothing(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     assert bundle(acme, run_id, maxEvents=4)["truncated"] is False
 
 
 @pytest.mark.parametrize("most", ["-1", "x", "1.5", ""])
-def test_a_limit_is_a_whole_number(acme: Wire, most: str) -> None:
+def test_a_limit_is_an_integer(acme: Wire, most: str) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     response = acme.get(f"/v1/runs/{run_id}/debug-bundle", params={"maxEvents": most})
@@ -154,7 +154,7 @@ def test_a_limit_is_a_whole_number(acme: Wire, most: str) -> None:
 
 
 def large(count: int, size: int, names: int) -> JsonObject:
-    """A workflow that writes so many values of that size, under so many names."""
+    """Return a workflow that writes so many values of that size under so many names."""
     value = "x" * size
     nodes = [
         node(f"n{n}", "core.setVariable", config={"name": f"v{n % names}", "value": value})
@@ -193,7 +193,7 @@ def test_a_bundle_is_never_larger_than_eight_megabytes(
     assert sequences == list(range(len(sequences)))
 
 
-def test_a_run_that_waits_is_exported_with_its_real_status_and_without_a_token(
+def test_a_waiting_run_is_exported_with_its_real_status_and_without_a_token(
     acme: Wire,
 ) -> None:
     run_id = acme.create("conformance-approval")
@@ -205,7 +205,7 @@ def test_a_run_that_waits_is_exported_with_its_real_status_and_without_a_token(
     assert "interruptToken" not in json.dumps(found)
 
 
-def test_another_tenants_run_cannot_be_exported(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_run_cannot_be_exported(acme: Wire, globex: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     foreign = globex.get(f"/v1/runs/{run_id}/debug-bundle")
@@ -215,7 +215,7 @@ def test_another_tenants_run_cannot_be_exported(acme: Wire, globex: Wire) -> Non
     assert foreign.text.replace(run_id, "") == missing.text.replace(run_id[::-1], "")
 
 
-def test_exporting_takes_the_scope_to_read_runs(connect: Connect, acme: Wire) -> None:
+def test_exporting_needs_the_scope_to_read_runs(connect: Connect, acme: Wire) -> None:
     path = f"/v1/runs/{acme.run('conformance-noop')['runId']}/debug-bundle"
 
     assert connect(VIEWER).get(path).status_code == 200

@@ -1,4 +1,4 @@
-"""How large a definition may be, who may have one checked, and expressions on large values."""
+"""The maximum size of a definition, the right to check one, and expressions on large values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, variable, workflow
-from tests.wire.host import ACME, served
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, variable, workflow
+from tests.support.host import ACME, served
 from tests.wire.refusals import refusal
 from wopr.protocol.documents import JsonObject
 
@@ -23,7 +23,7 @@ def conditions(count: int, source: str = "outputs.n > 1") -> JsonObject:
 
 
 def comparisons(count: int) -> JsonObject:
-    """Edges whose conditions look for numbers in a list."""
+    """Return edges whose conditions look for numbers in a list."""
     edges = [
         edge("a", "b", id=f"e{n}", condition={"type": "contains", "left": "v", "right": -n})
         for n in range(count)
@@ -59,7 +59,7 @@ def comparisons(count: int) -> JsonObject:
     ],
     ids=["nodes", "edges", "loops", "expressions", "comparisons", "expression-bytes", "bytes"],
 )
-def test_a_definition_over_a_limit_is_refused_with_the_number_and_the_limit(
+def test_a_definition_above_a_limit_is_refused_with_the_number_and_the_limit(
     acme: Wire, definition: JsonObject, why: str
 ) -> None:
     checked = acme.post("/v1/workflows:validate", definition).json()
@@ -71,7 +71,7 @@ def test_a_definition_over_a_limit_is_refused_with_the_number_and_the_limit(
     assert why in told["message"]
 
 
-def test_the_operator_sets_how_large_a_definition_may_be(tmp_path: Path) -> None:
+def test_the_operator_sets_the_maximum_size_of_a_definition(tmp_path: Path) -> None:
     limits = {"WOPR_MAX_WORKFLOW_NODES": "2", "WOPR_MAX_WORKFLOW_EDGES": "1"}
     definition = workflow([node("a"), node("b"), node("c")])
 

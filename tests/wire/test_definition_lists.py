@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.console.client import Person
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, ServedHost
+import pytest
+
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, ServedHost
+
+pytestmark = pytest.mark.both_stores
 
 Connect = Callable[..., Wire]
 NewHost = Callable[..., ServedHost]
@@ -27,7 +31,7 @@ def test_a_description_above_the_limit_is_refused_with_its_size(acme: Wire) -> N
     assert str(LONGEST) in response.text
 
 
-def test_a_list_cuts_long_descriptions_and_the_definition_has_them_whole(
+def test_a_list_cuts_long_descriptions_and_the_definition_has_them_in_full(
     new_host: NewHost, connect: Connect
 ) -> None:
     host = new_host()
@@ -73,7 +77,7 @@ def test_a_page_of_large_definitions_ends_early_with_a_cursor(
     assert len(set(seen)) == len(seen)
 
 
-def test_all_versions_of_a_definition_are_listed_newest_first_however_many_there_are(
+def test_the_versions_of_a_definition_are_listed_newest_first_in_any_number(
     acme: Wire, globex: Wire
 ) -> None:
     names = [f"1.0.{number}" for number in range(45)]

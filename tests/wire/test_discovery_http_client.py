@@ -1,18 +1,18 @@
-"""What the discovery document promises of the client that nodes call the outside with."""
+"""The discovery document's description of the HTTP client for nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, ServedHost
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
-def test_the_guarded_client_is_advertised_with_its_methods(nobody: Wire) -> None:
-    document = nobody.document("/.well-known/openwop")
+def test_a_guarded_client_is_advertised_with_its_methods(anonymous: Wire) -> None:
+    document = anonymous.document("/.well-known/openwop")
 
     assert document["httpClient"]["supported"] is True
     assert document["httpClient"]["ssrfGuard"] is True
@@ -20,7 +20,7 @@ def test_the_guarded_client_is_advertised_with_its_methods(nobody: Wire) -> None
     assert document["capabilities"]["httpClient"] == document["httpClient"]
 
 
-def test_the_methods_are_those_that_a_node_takes(acme: Wire) -> None:
+def test_the_methods_are_those_that_a_node_accepts(acme: Wire) -> None:
     def call(method: str) -> int:
         config = {"url": "https://example.com", "method": method}
         definition = workflow([node("call", "wopr.http.request", config=config)])

@@ -2,30 +2,29 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     CHAIN,
     DONE,
     ESCALATED,
     answer,
     children,
-    every,
-    kinds,
-    logged,
+    decision_kinds,
+    events_of,
     next_worker,
-    only,
+    only_event,
     supervised,
 )
-from tests.wire.client import Wire
-from tests.wire.escalating import OTHER, UNSURE, escalated
+from tests.support.client import Wire
+from tests.wire.escalations import OTHER, UNSURE, escalated
 from wopr.protocol.documents import JsonObject
 
-# When it applies
+# Conditions
 
 
 @pytest.mark.parametrize(
     ("confidence", "goes"), [(0.49, False), (0.5, True), (0.51, True), (0, False), (None, True)]
 )
-def test_a_decision_needs_half_the_confidence_and_equality_or_silence_passes(
+def test_a_decision_needs_half_the_confidence_and_equality_or_none_passes(
     acme: Wire, confidence: float | None, goes: bool
 ) -> None:
     fields = {} if confidence is None else {"confidence": confidence}
@@ -44,7 +43,7 @@ def test_the_floor_is_not_the_agent_s_threshold(acme: Wire) -> None:
     assert acme.run(acme.register(plan), configurable=options)["status"] == "completed"
 
 
-def test_asking_the_user_is_never_escalated(acme: Wire) -> None:
+def test_a_question_to_the_user_is_never_escalated(acme: Wire) -> None:
     ask: JsonObject = {"kind": "ask-user", "prompt": "Sure?"}
     run_id = acme.create(acme.register(supervised(ask, DONE)))
     acme.events_until(run_id, "conversation.opened")
@@ -52,7 +51,7 @@ def test_asking_the_user_is_never_escalated(acme: Wire) -> None:
     assert ESCALATED not in acme.types(run_id)
 
 
-# The order of things
+# Order of events
 
 
 def test_an_unsure_decision_is_recorded_then_escalated_then_asked_about(acme: Wire) -> None:
@@ -77,14 +76,14 @@ def test_an_unsure_decision_is_recorded_then_escalated_then_asked_about(acme: Wi
     assert "childRuns" not in found
 
 
-def test_the_escalation_tells_the_decision_and_is_caused_by_it(acme: Wire) -> None:
+def test_the_escalation_contains_the_decision_and_is_caused_by_it(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
 
     log = acme.log(run_id)
-    event = only(log, ESCALATED)
+    event = only_event(log, ESCALATED)
 
     assert event["nodeId"] == "dispatch"
-    assert event["causationId"] == only(log, "runOrchestrator.decided")["eventId"]
+    assert event["causationId"] == only_event(log, "runOrchestrator.decided")["eventId"]
     assert event["payload"] == {
         "confidence": 0.3,
         "floor": 0.5,
@@ -98,7 +97,7 @@ def test_the_escalation_tells_the_decision_and_is_caused_by_it(acme: Wire) -> No
 def test_an_unsure_end_is_escalated_without_a_worker(acme: Wire) -> None:
     run_id = escalated(acme, DONE | {"confidence": 0.2})
 
-    payload = only(acme.log(run_id), ESCALATED)["payload"]
+    payload = only_event(acme.log(run_id), ESCALATED)["payload"]
 
     assert "workerId" not in payload
     assert payload["originalDecision"] == DONE | {"confidence": 0.2}
@@ -110,13 +109,13 @@ def test_the_first_of_several_workers_is_named(acme: Wire) -> None:
     two = next_worker("conformance-noop", OTHER, confidence=0.1)
     run_id = escalated(acme, two, DONE)
 
-    assert only(acme.log(run_id), ESCALATED)["payload"]["workerId"] == "conformance-noop"
+    assert only_event(acme.log(run_id), ESCALATED)["payload"]["workerId"] == "conformance-noop"
 
 
-def test_the_approval_shows_the_decision_and_three_ways_out(acme: Wire) -> None:
+def test_the_approval_shows_the_decision_and_three_actions(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
 
-    request = only(acme.log(run_id), "interrupt.requested")["payload"]
+    request = only_event(acme.log(run_id), "interrupt.requested")["payload"]
 
     assert request["kind"] == "approval"
     assert request["data"]["artifactType"] == "orchestrator-decision"
@@ -125,7 +124,7 @@ def test_the_approval_shows_the_decision_and_three_ways_out(acme: Wire) -> None:
     assert request["data"]["actions"] == ["accept", "reject", "edit-accept"]
 
 
-def test_the_inbox_says_what_each_way_out_does(acme: Wire) -> None:
+def test_the_inbox_describes_the_effect_of_each_action(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
 
     (item,) = acme.document("/v1/interrupts", params={"runId": run_id})["items"]
@@ -134,7 +133,7 @@ def test_the_inbox_says_what_each_way_out_does(acme: Wire) -> None:
     assert "another turn" in item["answers"]["reject"]
 
 
-# The answer
+# Answers
 
 
 def test_an_accepted_decision_is_carried_out_without_a_second_question(acme: Wire) -> None:
@@ -143,45 +142,45 @@ def test_an_accepted_decision_is_carried_out_without_a_second_question(acme: Wir
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    assert kinds(log) == ["next-worker", "terminate"]
-    assert len(every(log, ESCALATED)) == len(every(log, "interrupt.requested")) == 1
+    assert decision_kinds(log) == ["next-worker", "terminate"]
+    assert len(events_of(log, ESCALATED)) == len(events_of(log, "interrupt.requested")) == 1
     assert len(children(log)) == 1
-    assert only(log, "interrupt.resolved")["payload"]["resumeValue"]["action"] == "accept"
+    assert only_event(log, "interrupt.resolved")["payload"]["resumeValue"]["action"] == "accept"
 
 
-def test_the_chain_of_an_accepted_decision_still_hangs_on_the_decision(acme: Wire) -> None:
+def test_the_causal_chain_of_an_accepted_decision_starts_at_the_decision(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
     answer(acme, run_id, "dispatch", {"action": "accept"})
     acme.finished(run_id)
 
     log = acme.log(run_id)
 
-    decided = every(log, "runOrchestrator.decided")[0]["eventId"]
-    assert every(log, CHAIN)[0]["causationId"] == decided
+    decided = events_of(log, "runOrchestrator.decided")[0]["eventId"]
+    assert events_of(log, CHAIN)[0]["causationId"] == decided
 
 
-def test_an_edited_decision_is_carried_out_in_place_of_the_first(acme: Wire) -> None:
+def test_an_edited_decision_replaces_the_first(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
     edited = next_worker(OTHER)
     answer(acme, run_id, "dispatch", {"action": "edit-accept", "editedArtifactData": edited})
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    dispatched = only(log, "node.dispatched")["payload"]
+    dispatched = only_event(log, "node.dispatched")["payload"]
     assert dispatched["childWorkflowId"] == OTHER
-    resolved = only(log, "interrupt.resolved")["payload"]["resumeValue"]
+    resolved = only_event(log, "interrupt.resolved")["payload"]["resumeValue"]
     assert resolved["editedArtifactData"] == edited
 
 
-def test_an_edit_may_end_the_run(acme: Wire) -> None:
+def test_an_edit_can_end_the_run(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, UNSURE)
     answer(acme, run_id, "dispatch", {"action": "edit-accept", "editedArtifactData": DONE})
 
     assert acme.finished(run_id)["status"] == "completed"
-    assert kinds(acme.log(run_id)) == ["next-worker"]
+    assert decision_kinds(acme.log(run_id)) == ["next-worker"]
 
 
-def test_an_edited_decision_that_is_none_is_refused_and_the_run_waits_on(acme: Wire) -> None:
+def test_an_invalid_edited_decision_is_refused_and_the_run_still_waits(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, DONE)
     body = {"resumeValue": {"action": "edit-accept", "editedArtifactData": {"kind": "dance"}}}
 
@@ -191,14 +190,14 @@ def test_an_edited_decision_that_is_none_is_refused_and_the_run_waits_on(acme: W
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_rejected_decision_goes_back_to_the_supervisor(acme: Wire) -> None:
+def test_a_rejected_decision_returns_to_the_supervisor(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, next_worker(OTHER), DONE)
     answer(acme, run_id, "dispatch", {"action": "reject"})
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    assert kinds(log) == ["next-worker", "next-worker", "terminate"]
-    (dispatched,) = every(log, "node.dispatched")
+    assert decision_kinds(log) == ["next-worker", "next-worker", "terminate"]
+    (dispatched,) = events_of(log, "node.dispatched")
     assert dispatched["payload"]["childWorkflowId"] == OTHER
 
 
@@ -208,15 +207,15 @@ def test_a_rejected_end_gives_the_supervisor_another_turn(acme: Wire) -> None:
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    assert kinds(log) == ["terminate", "next-worker", "terminate"]
+    assert decision_kinds(log) == ["terminate", "next-worker", "terminate"]
     assert len(children(log)) == 1
 
 
 def test_every_unsure_decision_of_a_run_is_asked_about(acme: Wire) -> None:
     run_id = escalated(acme, UNSURE, UNSURE, DONE | {"confidence": 0.1})
     for number in (1, 2, 3):
-        log = logged(acme, run_id, "interrupt.requested", number)
-        assert len(every(log, ESCALATED)) == number
+        log = acme.events_until(run_id, "interrupt.requested", times=number)
+        assert len(events_of(log, ESCALATED)) == number
         assert len(children(log)) == number - 1
         answer(acme, run_id, "dispatch", {"action": "accept"})
 

@@ -1,28 +1,28 @@
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     CHAIN,
     DONE,
     ESCALATED,
     answer,
-    every,
+    events_of,
     next_worker,
-    only,
+    only_event,
     supervised,
 )
-from tests.wire.client import Wire
-from tests.wire.escalating import OTHER, UNSURE, escalated
-from tests.wire.host import ACME, WOPR, ServedHost, environment
+from tests.support.client import Wire
+from tests.support.forked import run
+from tests.support.host import ACME, ServedHost, environment
+from tests.wire.escalations import OTHER, UNSURE, escalated
 from wopr.protocol.documents import Json
 
 
-def test_the_default_is_advertised_as_it_is_kept(acme: Wire) -> None:
+def test_the_default_is_advertised_as_it_is_enforced(acme: Wire) -> None:
     model = acme.document("/.well-known/openwop")["multiAgent"]["executionModel"]
 
     del model["crossHostCausation"]
@@ -44,7 +44,7 @@ def host_with(tmp_path_factory: pytest.TempPathFactory, **settings: str) -> Iter
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
-    """A floor above the default, and questions in place of approvals."""
+    """Start a host with a floor above the default, and clarifications instead of approvals."""
     yield from host_with(
         tmp_path_factory,
         WOPR_CONFIDENCE_FLOOR="0.8",
@@ -52,7 +52,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     )
 
 
-def test_a_raised_floor_is_advertised_and_kept(strict: Wire) -> None:
+def test_a_raised_floor_is_advertised_and_enforced(strict: Wire) -> None:
     model = strict.document("/.well-known/openwop")["multiAgent"]["executionModel"]
     assert model["confidenceEscalationFloor"] == 0.8
     for confidence, goes in ((0.79, False), (0.8, True)):
@@ -68,11 +68,11 @@ def test_a_clarification_asks_and_waits_for_input(strict: Wire) -> None:
 
     log = strict.log(run_id)
 
-    assert only(log, ESCALATED)["payload"]["escalationKind"] == "clarify"
-    assert only(log, ESCALATED)["payload"]["floor"] == 0.8
-    assert only(log, "interrupt.requested")["payload"]["kind"] == "clarification"
+    assert only_event(log, ESCALATED)["payload"]["escalationKind"] == "clarify"
+    assert only_event(log, ESCALATED)["payload"]["floor"] == 0.8
+    assert only_event(log, "interrupt.requested")["payload"]["kind"] == "clarification"
     assert strict.snapshot(run_id)["status"] == "waiting-input"
-    assert every(log, CHAIN) == []
+    assert events_of(log, CHAIN) == []
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,18 @@ def test_a_clarification_asks_and_waits_for_input(strict: Wire) -> None:
     ],
     ids=["accept", "reject", "instead"],
 )
-def test_a_clarification_is_answered_in_words_or_with_a_decision(
+def test_a_clarification_is_answered_with_text_or_a_decision(
     strict: Wire, said: Json, workers: list[str]
 ) -> None:
     run_id = escalated(strict, UNSURE, DONE)
     answer(strict, run_id, "dispatch", {"answers": {"decision": said}})
 
     assert strict.finished(run_id)["status"] == "completed"
-    dispatched = every(strict.log(run_id), "node.dispatched")
+    dispatched = events_of(strict.log(run_id), "node.dispatched")
     assert [event["payload"]["childWorkflowId"] for event in dispatched] == workers
 
 
-def test_an_answer_that_is_neither_is_refused(strict: Wire) -> None:
+def test_any_other_answer_is_refused(strict: Wire) -> None:
     run_id = escalated(strict, UNSURE, DONE)
 
     body = {"resumeValue": {"answers": {"decision": "perhaps"}}}
@@ -123,17 +123,10 @@ def test_an_answer_that_is_neither_is_refused(strict: Wire) -> None:
         ("WOPR_TOOL_RATE_LIMIT", "-1", "tool_rate_limit must be 0 or more"),
     ],
 )
-def test_a_host_refuses_to_start_with_a_setting_that_cannot_be_kept(
+def test_a_host_does_not_start_with_a_setting_that_cannot_be_enforced(
     tmp_path: Path, name: str, value: str, told: str
 ) -> None:
-    done = subprocess.run(
-        [WOPR, "serve", "--port", "0"],
-        env=environment(tmp_path, {name: value}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    done = run(("serve", "--port", "0"), environment(tmp_path, {name: value}))
 
     assert done.returncode == 2
     assert told in done.stderr

@@ -2,26 +2,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     CHAIN,
     DONE,
     answer,
     child,
     children,
-    every,
+    events_of,
     next_worker,
     phases,
     supervised,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, from_variable, node, variable
+from tests.support.client import Wire
+from tests.support.definitions import edge, from_variable, node, variable
 from wopr.protocol.documents import Json, JsonObject
 
 MINE = [variable("mine", defaultValue="alice"), variable("other", defaultValue="bob")]
 
 
 def echo(**variables: Json) -> JsonObject:
-    """A worker that hands what it is given on, with variables of its own."""
+    """Return a worker that returns its input, with own variables."""
     own = [variable(name, defaultValue=value) for name, value in variables.items()]
     given = node("echo", "core.identity", inputs={})
     return child(given, variables=own)
@@ -30,7 +30,7 @@ def echo(**variables: Json) -> JsonObject:
 def mapped(
     wire: Wire, *workers: str, variables: list[JsonObject] | None = None, **dispatch: Json
 ) -> tuple[JsonObject, list[JsonObject], list[JsonObject]]:
-    """The snapshot, the log and the children of a run that dispatches these workers."""
+    """Return the snapshot, the log and the children of a run that dispatches these workers."""
     definition = supervised(
         next_worker(*workers), DONE, dispatch=dispatch, variables=variables or MINE
     )
@@ -41,7 +41,7 @@ def mapped(
     return found, log, [wire.snapshot(child_id) for child_id in children(log)]
 
 
-# Going in
+# Inputs
 
 
 def test_a_child_gets_the_parent_s_variable_under_its_own_name(acme: Wire) -> None:
@@ -50,7 +50,7 @@ def test_a_child_gets_the_parent_s_variable_under_its_own_name(acme: Wire) -> No
     assert born["inputs"] == {"greeting": "alice"}
 
 
-def test_an_input_mapping_overrides_the_child_s_own_default(acme: Wire) -> None:
+def test_an_input_mapping_overrides_the_child_s_default(acme: Wire) -> None:
     worker = acme.register(echo(greeting="nobody"))
     _, _, (born,) = mapped(acme, worker, inputMapping={"greeting": "mine"})
 
@@ -64,9 +64,7 @@ def test_without_a_mapping_a_child_gets_nothing(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("unset", ["undeclared", "empty"])
-def test_a_variable_that_is_not_set_leaves_its_key_out_and_is_never_null(
-    acme: Wire, unset: str
-) -> None:
+def test_a_variable_without_a_value_is_omitted_and_never_null(acme: Wire, unset: str) -> None:
     variables = [*MINE, variable("empty")]
     worker = acme.register(echo())
     mapping = {"greeting": "mine", "missing": unset}
@@ -75,14 +73,14 @@ def test_a_variable_that_is_not_set_leaves_its_key_out_and_is_never_null(
     assert born["inputs"] == {"greeting": "alice"}
 
 
-def test_a_child_s_own_default_stays_where_nothing_is_mapped_in(acme: Wire) -> None:
+def test_a_child_s_default_is_kept_where_nothing_is_mapped(acme: Wire) -> None:
     worker = acme.register(echo(greeting="own"))
     _, _, (born,) = mapped(acme, worker, inputMapping={"greeting": "undeclared"})
 
     assert born["variables"]["greeting"] == "own"
 
 
-def test_a_null_that_the_parent_really_has_is_handed_on(acme: Wire) -> None:
+def test_a_null_value_of_the_parent_is_passed_on(acme: Wire) -> None:
     sets = node("set", "core.setVariable", config={"name": "mine", "value": None})
     definition = supervised(
         next_worker(acme.register(echo())),
@@ -101,7 +99,7 @@ def test_a_null_that_the_parent_really_has_is_handed_on(acme: Wire) -> None:
     assert acme.snapshot(children(acme.log(run_id))[0])["inputs"] == {"greeting": None}
 
 
-def test_a_worker_s_own_mapping_replaces_the_default_one(acme: Wire) -> None:
+def test_a_worker_s_mapping_replaces_the_default_one(acme: Wire) -> None:
     one, two = acme.register(echo()), acme.register(echo())
     _, _, (first, second) = mapped(
         acme,
@@ -115,7 +113,7 @@ def test_a_worker_s_own_mapping_replaces_the_default_one(acme: Wire) -> None:
     assert second["inputs"] == {"name": "bob"}
 
 
-def test_a_worker_s_empty_mapping_switches_the_default_off(acme: Wire) -> None:
+def test_a_worker_s_empty_mapping_disables_the_default(acme: Wire) -> None:
     worker = acme.register(echo())
     _, _, (born,) = mapped(
         acme, worker, inputMapping={"greeting": "mine"}, perWorkerInputMappings={worker: {}}
@@ -131,35 +129,35 @@ def test_two_children_of_one_workflow_share_its_mapping(acme: Wire) -> None:
     assert [each["inputs"] for each in born] == [{"name": "bob"}] * 2
 
 
-# Coming back
+# Outputs
 
 
-def test_the_parent_takes_a_completed_child_s_variable_under_its_own_name(acme: Wire) -> None:
+def test_a_parent_gets_a_completed_child_s_variable_under_its_own_name(acme: Wire) -> None:
     worker = acme.register(echo(outcome="done"))
     found, log, _ = mapped(acme, worker, outputMapping={"mine": "outcome"})
 
     assert found["variables"] == {"mine": "done", "other": "bob"}
-    harvested = every(log, CHAIN)[-1]["payload"]
+    harvested = events_of(log, CHAIN)[-1]["payload"]
     assert harvested["harvestedKeys"] == ["mine"]
 
 
-def test_a_variable_that_the_child_does_not_have_leaves_the_parent_s_alone(acme: Wire) -> None:
+def test_a_variable_missing_in_the_child_does_not_change_the_parent_s(acme: Wire) -> None:
     worker = acme.register(echo(outcome="done"))
     found, log, _ = mapped(acme, worker, outputMapping={"mine": "outcome", "other": "nothing"})
 
     assert found["variables"] == {"mine": "done", "other": "bob"}
-    assert every(log, CHAIN)[-1]["payload"]["harvestedKeys"] == ["mine"]
+    assert events_of(log, CHAIN)[-1]["payload"]["harvestedKeys"] == ["mine"]
 
 
-def test_a_harvest_that_finds_nothing_is_still_a_harvest(acme: Wire) -> None:
+def test_a_harvest_without_values_is_still_a_harvest(acme: Wire) -> None:
     found, log, _ = mapped(acme, acme.register(echo()), outputMapping={"mine": "nothing"})
 
     assert found["variables"]["mine"] == "alice"
-    assert every(log, CHAIN)[-1]["payload"]["harvestedKeys"] == []
+    assert events_of(log, CHAIN)[-1]["payload"]["harvestedKeys"] == []
     assert phases(log)[-1] == "output.harvested"
 
 
-def test_a_worker_s_empty_output_mapping_switches_the_default_off(acme: Wire) -> None:
+def test_a_worker_s_empty_output_mapping_disables_the_default(acme: Wire) -> None:
     worker = acme.register(echo(outcome="done"))
     found, log, _ = mapped(
         acme, worker, outputMapping={"mine": "outcome"}, perWorkerOutputMappings={worker: {}}
@@ -169,7 +167,7 @@ def test_a_worker_s_empty_output_mapping_switches_the_default_off(acme: Wire) ->
     assert "output.harvested" not in phases(log)
 
 
-def test_what_one_worker_returned_reaches_the_next(acme: Wire) -> None:
+def test_the_output_of_one_worker_reaches_the_next(acme: Wire) -> None:
     one, two = acme.register(echo(output="hello")), acme.register(echo())
     found, _, (_, second) = mapped(
         acme,
@@ -183,7 +181,7 @@ def test_what_one_worker_returned_reaches_the_next(acme: Wire) -> None:
     assert second["inputs"] == {"input": "hello"}
 
 
-def test_what_a_turn_harvested_reaches_the_next_turn(acme: Wire) -> None:
+def test_harvested_values_of_a_turn_reach_the_next_turn(acme: Wire) -> None:
     one, two = acme.register(echo(output="hello")), acme.register(echo())
     definition = supervised(
         next_worker(one),
@@ -202,7 +200,7 @@ def test_what_a_turn_harvested_reaches_the_next_turn(acme: Wire) -> None:
     assert last["inputs"] == {"input": "hello"}
 
 
-def test_a_child_s_whole_value_comes_back_and_not_its_text(acme: Wire) -> None:
+def test_a_child_s_value_is_returned_as_json_and_not_as_text(acme: Wire) -> None:
     deep = {"list": [1, {"a": None}], "text": "ü"}
     worker = acme.register(child(variables=[variable("outcome", "object", defaultValue=deep)]))
     found, _, _ = mapped(
@@ -215,7 +213,7 @@ def test_a_child_s_whole_value_comes_back_and_not_its_text(acme: Wire) -> None:
     assert found["variables"]["mine"] == deep
 
 
-def test_seeding_happens_once_and_later_changes_stay_with_the_parent(acme: Wire) -> None:
+def test_inputs_are_mapped_once_and_later_changes_stay_in_the_parent(acme: Wire) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "Go on?"})
     after = node("after", "core.identity", inputs={"seen": from_variable("greeting")})
     worker = acme.register(child(gate, after, variables=[variable("greeting")]))

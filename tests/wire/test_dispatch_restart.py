@@ -1,4 +1,4 @@
-"""A host that is killed in the middle of its agents' work goes on where it stopped."""
+"""A host killed in the middle of its agents' work continues where it stopped."""
 
 from __future__ import annotations
 
@@ -8,44 +8,33 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     DONE,
     answer,
     child,
     children,
-    every,
-    kinds,
-    logged,
+    decision_kinds,
+    events_of,
     next_worker,
-    only,
+    only_event,
     phases,
     supervised,
 )
-from tests.wire.client import DEADLINE_SECONDS, Wire
-from tests.wire.definitions import delay, node, variable, workflow
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import DEADLINE_SECONDS, Wire
+from tests.support.definitions import delay, node, variable, workflow
+from tests.support.host import ACME, ServedHost
 from wopr.protocol.documents import JsonObject
 
 NewHost = Callable[..., ServedHost]
 
 
-def kill(host: ServedHost) -> None:
-    """End the process as a power cut would."""
-    process, host.process = host.process, None
-    assert process is not None
-    process.kill()
-    process.communicate()
-
-
 def killed_and_started(host: ServedHost) -> None:
-    kill(host)
+    host.kill()
     host.start()
 
 
 @pytest.mark.parametrize("seen", ["runOrchestrator.decided", "node.dispatched", "node.started"])
-def test_a_loop_that_is_killed_in_every_turn_starts_no_child_twice(
-    new_host: NewHost, seen: str
-) -> None:
+def test_a_loop_killed_in_every_turn_starts_no_child_twice(new_host: NewHost, seen: str) -> None:
     host = new_host("--conformance")
     with Wire(host.url, ACME) as wire:
         worker = wire.register(
@@ -57,7 +46,7 @@ def test_a_loop_that_is_killed_in_every_turn_starts_no_child_twice(
         run_id = wire.create(wire.register(definition))
     for times in (1, 2):
         with Wire(host.url, ACME) as wire:
-            logged(wire, run_id, seen, times)
+            wire.events_until(run_id, seen, times=times)
         killed_and_started(host)
 
     with Wire(host.url, ACME) as wire:
@@ -65,7 +54,7 @@ def test_a_loop_that_is_killed_in_every_turn_starts_no_child_twice(
         log = wire.log(run_id)
 
         assert found["status"] == "completed"
-        assert kinds(log) == ["next-worker", "next-worker", "terminate"]
+        assert decision_kinds(log) == ["next-worker", "next-worker", "terminate"]
         assert len(set(children(log))) == 3
         once = ["dispatch.began", "dispatch.succeeded", "child.completed", "output.harvested"]
         assert phases(log) == once * 3
@@ -74,7 +63,7 @@ def test_a_loop_that_is_killed_in_every_turn_starts_no_child_twice(
         assert [event["sequence"] for event in log] == list(range(len(log)))
 
 
-def test_a_held_decision_waits_through_a_crash_and_is_carried_out_once(new_host: NewHost) -> None:
+def test_a_held_decision_survives_a_crash_and_is_carried_out_once(new_host: NewHost) -> None:
     host = new_host("--conformance")
     with Wire(host.url, ACME) as wire:
         unsure = next_worker("conformance-noop", confidence=0.1)
@@ -90,8 +79,8 @@ def test_a_held_decision_waits_through_a_crash_and_is_carried_out_once(new_host:
         assert len(children(wire.log(run_id))) == 1
 
 
-class Door:
-    """A service that keeps its callers waiting until it is opened."""
+class BlockingService:
+    """A service that blocks its clients until it is opened."""
 
     def __init__(self) -> None:
         self.keys: list[str | None] = []
@@ -108,7 +97,7 @@ class Door:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Waiter)
         self.server.daemon_threads = True
@@ -116,8 +105,8 @@ class Door:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    built = Door()
+def door() -> Iterator[BlockingService]:
+    built = BlockingService()
     thread = threading.Thread(target=built.server.serve_forever, args=(0.05,))
     thread.start()
     yield built
@@ -127,8 +116,8 @@ def door() -> Iterator[Door]:
     built.server.server_close()
 
 
-def test_a_tool_call_that_a_crash_cut_short_is_one_call_with_one_return(
-    new_host: NewHost, door: Door
+def test_a_tool_call_interrupted_by_a_crash_is_one_call_with_one_return(
+    new_host: NewHost, door: BlockingService
 ) -> None:
     host = new_host(WOPR_ALLOW_PRIVATE_DESTINATIONS="1")
     config: JsonObject = {"url": door.url, "method": "POST"}
@@ -136,9 +125,9 @@ def test_a_tool_call_that_a_crash_cut_short_is_one_call_with_one_return(
         call = node("call", "wopr.http.request", config=config)
         run_id = wire.create(wire.register(workflow([call])))
         assert door.reached.wait(DEADLINE_SECONDS)
-        # The call is on the log before it is made.
+        # The call is logged before it is made.
         assert [e["type"] for e in wire.log(run_id)][-1] == "agent.toolCalled"
-    kill(host)
+    host.kill()
     door.opened.set()
     host.start()
 
@@ -146,8 +135,8 @@ def test_a_tool_call_that_a_crash_cut_short_is_one_call_with_one_return(
         assert wire.finished(run_id)["status"] == "completed"
         log = wire.log(run_id)
 
-    called, returned = only(log, "agent.toolCalled"), only(log, "agent.toolReturned")
+    called, returned = only_event(log, "agent.toolCalled"), only_event(log, "agent.toolReturned")
     assert returned["causationId"] == called["eventId"]
     assert returned["payload"]["callId"] == called["payload"]["callId"]
     assert len(set(door.keys)) == 1
-    assert every(log, "node.retried") == []
+    assert events_of(log, "node.retried") == []

@@ -4,24 +4,23 @@ from itertools import pairwise
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     CHAIN,
     DONE,
     answer,
     child,
     children,
-    every,
-    kinds,
-    logged,
+    decision_kinds,
+    events_of,
     mock,
     next_worker,
-    only,
+    only_event,
     phases,
     supervised,
-    waiting,
+    waiting_run,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, from_variable, node, variable
+from tests.support.client import Wire
+from tests.support.definitions import delay, from_variable, node, variable
 from wopr.protocol.documents import Json, JsonObject
 
 FAILS = "conformance-dispatch-deterministic-fail-child"
@@ -41,10 +40,10 @@ def ran(wire: Wire, definition: JsonObject, **body: Json) -> tuple[JsonObject, l
 # Children
 
 
-def test_a_child_is_announced_when_it_is_created_and_once(acme: Wire) -> None:
+def test_a_child_is_announced_once_when_it_is_created(acme: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
 
-    dispatched = only(log, "node.dispatched")
+    dispatched = only_event(log, "node.dispatched")
     assert dispatched["nodeId"] == "dispatch"
     assert dispatched["payload"].keys() == {"childRunId", "childWorkflowId"}
     assert dispatched["payload"]["childWorkflowId"] == "conformance-noop"
@@ -60,7 +59,7 @@ def test_parent_and_child_name_each_other(acme: Wire) -> None:
     assert [(c["runId"], c["status"]) for c in found["childRuns"]] == [(child_id, "completed")]
 
 
-def test_children_of_every_turn_are_listed_in_the_order_they_were_made(acme: Wire) -> None:
+def test_children_of_every_turn_are_listed_in_the_order_of_creation(acme: Wire) -> None:
     worker = next_worker("conformance-noop", "conformance-noop")
     found, log = ran(acme, supervised(worker, worker, DONE))
 
@@ -68,31 +67,31 @@ def test_children_of_every_turn_are_listed_in_the_order_they_were_made(acme: Wir
     assert [each["runId"] for each in found["childRuns"]] == children(log)
 
 
-def test_a_child_lives_in_its_parent_s_tenant(acme: Wire, globex: Wire) -> None:
+def test_a_child_belongs_to_its_parent_s_tenant(acme: Wire, globex: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
 
     assert acme.snapshot(children(log)[0])["status"] == "completed"
     assert globex.get(f"/v1/runs/{children(log)[0]}").status_code == 404
 
 
-def test_everything_that_dispatch_emits_follows_from_the_decision(acme: Wire) -> None:
+def test_every_event_of_dispatch_is_caused_by_the_decision(acme: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
-    first, last = every(log, "runOrchestrator.decided")
-    completed = [e for e in every(log, "node.completed") if e["nodeId"] == "dispatch"]
+    first, last = events_of(log, "runOrchestrator.decided")
+    completed = [e for e in events_of(log, "node.completed") if e["nodeId"] == "dispatch"]
 
-    assert only(log, "node.dispatched")["causationId"] == first["eventId"]
+    assert only_event(log, "node.dispatched")["causationId"] == first["eventId"]
     assert [e["causationId"] for e in completed] == [first["eventId"], last["eventId"]]
 
 
 # The chain of a hand-off
 
 
-def test_a_harvested_child_leaves_four_links_each_caused_by_the_one_before(acme: Wire) -> None:
+def test_a_harvested_child_leaves_a_chain_of_four_events(acme: Wire) -> None:
     worker = acme.register(child(variables=[variable("childOutcome", defaultValue="done")]))
     definition = supervised(next_worker(worker), DONE, dispatch=HARVEST, variables=RESULT)
     found, log = ran(acme, definition)
 
-    chain = every(log, CHAIN)
+    chain = events_of(log, CHAIN)
     (child_id,) = children(log)
     link = {"workerId": worker, "parentRunId": found["runId"]}
     born = link | {"childRunId": child_id}
@@ -102,17 +101,17 @@ def test_a_harvested_child_leaves_four_links_each_caused_by_the_one_before(acme:
         {"phase": "child.completed", **born},
         {"phase": "output.harvested", **born, "harvestedKeys": ["parentResult"]},
     ]
-    causes = [every(log, "runOrchestrator.decided")[0], *chain[:-1]]
+    causes = [events_of(log, "runOrchestrator.decided")[0], *chain[:-1]]
     assert [event["causationId"] for event in chain] == [cause["eventId"] for cause in causes]
     assert {event["nodeId"] for event in chain} == {"dispatch"}
     assert found["variables"]["parentResult"] == "done"
 
 
-def test_the_child_is_created_between_the_first_two_links(acme: Wire) -> None:
+def test_the_child_is_created_between_the_first_two_events_of_the_chain(acme: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
 
-    began, succeeded, _ = every(log, CHAIN)
-    dispatched = only(log, "node.dispatched")["sequence"]
+    began, succeeded, _ = events_of(log, CHAIN)
+    dispatched = only_event(log, "node.dispatched")["sequence"]
     assert began["sequence"] < dispatched < succeeded["sequence"]
 
 
@@ -122,10 +121,10 @@ def test_without_a_mapping_nothing_is_harvested(acme: Wire) -> None:
     assert phases(log) == ["dispatch.began", "dispatch.succeeded", "child.completed"]
 
 
-def test_a_terminate_decision_leaves_no_chain(acme: Wire) -> None:
+def test_a_terminate_decision_starts_no_chain(acme: Wire) -> None:
     _, log = ran(acme, supervised(DONE))
 
-    assert every(log, CHAIN) == []
+    assert events_of(log, CHAIN) == []
     assert children(log) == []
 
 
@@ -143,7 +142,7 @@ def test_a_worker_has_ended_before_the_next_one_is_created(acme: Wire) -> None:
     assert phases(log) == ["dispatch.began", "dispatch.succeeded", "child.completed"] * 3
 
 
-def test_while_a_worker_runs_the_next_one_does_not_exist(acme: Wire) -> None:
+def test_the_next_worker_is_not_created_while_one_runs(acme: Wire) -> None:
     asks = acme.register(child(node("gate", "core.approvalGate", config={"title": "Go on?"})))
     run_id = acme.create(acme.register(supervised(next_worker(asks, asks), DONE)))
     log = acme.events_until(run_id, "node.dispatched")
@@ -151,7 +150,7 @@ def test_while_a_worker_runs_the_next_one_does_not_exist(acme: Wire) -> None:
 
     assert len(acme.snapshot(run_id)["childRuns"]) == 1
     answer(acme, children(log)[0], "gate", {"action": "accept"})
-    log = logged(acme, run_id, "node.dispatched", 2)
+    log = acme.events_until(run_id, "node.dispatched", times=2)
 
     assert acme.snapshot(children(log)[0])["status"] == "completed"
     acme.post(f"/v1/runs/{run_id}/cancel")
@@ -162,12 +161,14 @@ def test_dispatch_reports_its_last_child(acme: Wire) -> None:
     _, log = ran(acme, definition)
 
     outputs = [
-        e["payload"]["outputs"] for e in every(log, "node.completed") if e["nodeId"] == "dispatch"
+        e["payload"]["outputs"]
+        for e in events_of(log, "node.completed")
+        if e["nodeId"] == "dispatch"
     ]
     assert outputs[0] == {"childRunId": children(log)[-1], "childStatus": "failed"}
 
 
-def test_a_policy_of_reject_refuses_more_than_one_worker(acme: Wire) -> None:
+def test_a_reject_policy_refuses_more_than_one_worker(acme: Wire) -> None:
     two = next_worker("conformance-noop", "conformance-noop")
     found, log = ran(acme, supervised(two, dispatch={"fanOutPolicy": "reject"}))
 
@@ -179,15 +180,15 @@ def test_a_policy_of_reject_refuses_more_than_one_worker(acme: Wire) -> None:
     assert found["status"] == "completed"
 
 
-# What can go wrong
+# Failures
 
 
-def test_an_unknown_worker_fails_dispatch_and_the_chain_says_so(acme: Wire) -> None:
+def test_an_unknown_worker_fails_dispatch_and_is_recorded_in_the_chain(acme: Wire) -> None:
     found, log = ran(acme, supervised(next_worker("no-such-workflow"), DONE))
 
     assert found["status"] == "failed"
     assert found["error"]["code"] == "unknown_child_workflow"
-    began, failed = every(log, CHAIN)
+    began, failed = events_of(log, CHAIN)
     assert failed["payload"]["phase"] == "dispatch.failed"
     assert failed["payload"]["error"]["code"] == "unknown_child_workflow"
     assert failed["causationId"] == began["eventId"]
@@ -202,7 +203,7 @@ def test_another_tenant_s_workflow_is_an_unknown_worker(acme: Wire, globex: Wire
     assert found["error"]["code"] == "unknown_child_workflow"
 
 
-def test_inputs_that_a_worker_does_not_take_fail_its_dispatch(acme: Wire) -> None:
+def test_inputs_refused_by_a_worker_fail_its_dispatch(acme: Wire) -> None:
     picky = acme.register(child(variables=[variable("count", "number", required=True)]))
     found, log = ran(acme, supervised(next_worker(picky), DONE))
 
@@ -216,11 +217,11 @@ def test_a_failed_child_gives_the_supervisor_another_turn(acme: Wire) -> None:
     found, log = ran(acme, definition)
 
     assert found["status"] == "completed"
-    assert kinds(log) == ["next-worker", "terminate"]
-    ended = every(log, CHAIN)[-1]
+    assert decision_kinds(log) == ["next-worker", "terminate"]
+    ended = events_of(log, CHAIN)[-1]
     assert ended["payload"]["phase"] == "child.failed"
     assert ended["payload"]["error"]["code"] == "hvmap_1b_failed_fixture"
-    assert ended["causationId"] == every(log, CHAIN)[1]["eventId"]
+    assert ended["causationId"] == events_of(log, CHAIN)[1]["eventId"]
 
 
 def test_a_failed_child_is_not_harvested(acme: Wire) -> None:
@@ -238,7 +239,7 @@ def test_the_workers_after_a_failed_one_are_still_started(acme: Wire) -> None:
     assert [p for p in phases(log) if p.startswith("child.")] == ["child.failed", "child.completed"]
 
 
-def test_a_cancelled_child_returns_to_the_supervisor_unharvested(acme: Wire) -> None:
+def test_a_cancelled_child_returns_to_the_supervisor_without_a_harvest(acme: Wire) -> None:
     definition = supervised(next_worker(LASTS), DONE, dispatch=HARVEST, variables=RESULT)
     run_id = acme.create(acme.register(definition))
     (child_id,) = children(acme.events_until(run_id, "node.dispatched"))
@@ -251,18 +252,18 @@ def test_a_cancelled_child_returns_to_the_supervisor_unharvested(acme: Wire) -> 
     assert found["variables"]["parentResult"] == "untouched"
     log = acme.log(run_id)
     assert phases(log) == ["dispatch.began", "dispatch.succeeded", "child.cancelled"]
-    assert kinds(log) == ["next-worker", "terminate"]
-    cancelled = only(acme.log(child_id), "run.cancelled")["payload"]
+    assert decision_kinds(log) == ["next-worker", "terminate"]
+    cancelled = only_event(acme.log(child_id), "run.cancelled")["payload"]
     assert "parentRunId" not in cancelled
 
 
-def test_cancelling_the_parent_cancels_the_child_that_it_waits_for(acme: Wire) -> None:
+def test_cancelling_the_parent_cancels_the_current_child(acme: Wire) -> None:
     run_id = acme.create(acme.register(supervised(next_worker(LASTS), DONE)))
     (child_id,) = children(acme.events_until(run_id, "node.dispatched"))
     acme.post(f"/v1/runs/{run_id}/cancel")
 
     assert acme.finished(child_id)["status"] == "cancelled"
-    assert only(acme.log(child_id), "run.cancelled")["payload"] == {
+    assert only_event(acme.log(child_id), "run.cancelled")["payload"] == {
         "reason": "parent-cancelled",
         "parentRunId": run_id,
     }
@@ -283,7 +284,7 @@ def test_a_parent_shows_that_its_child_waits_for_a_person(acme: Wire) -> None:
 # Agents of workers
 
 
-def test_dispatch_hands_over_to_a_worker_s_agent_and_from_worker_to_worker(acme: Wire) -> None:
+def test_dispatch_hands_off_to_a_worker_s_agent_and_from_worker_to_worker(acme: Wire) -> None:
     workers = [
         acme.register(child(node("work", "core.identity", agent={"agentId": f"host:{name}"})))
         for name in ("alice", "bob", "bob")
@@ -291,18 +292,18 @@ def test_dispatch_hands_over_to_a_worker_s_agent_and_from_worker_to_worker(acme:
     boss = {"agentId": "host:boss"}
     _, log = ran(acme, supervised(next_worker(*workers), DONE, agent=boss))
 
-    handed = every(log, "agent.handoff")
+    handed = events_of(log, "agent.handoff")
     assert [event["payload"] for event in handed] == [
         {"fromAgentId": "host:boss", "toAgentId": "host:alice"},
         {"fromAgentId": "host:alice", "toAgentId": "host:bob"},
     ]
-    decided = every(log, "runOrchestrator.decided")[0]["eventId"]
+    decided = events_of(log, "runOrchestrator.decided")[0]["eventId"]
     assert {event["causationId"] for event in handed} == {decided}
     assert {event["nodeId"] for event in handed} == {"dispatch"}
 
 
 def workers_of(wire: Wire, *names: str) -> list[str]:
-    """Workers whose entry nodes are pinned to these agents; an empty name is no agent."""
+    """Return workers whose entry nodes are pinned to these agents; an empty name is no agent."""
     pins = [{"agent": {"agentId": f"host:{name}"}} if name else {} for name in names]
     return [wire.register(child(node("work", "core.identity", **pin))) for pin in pins]
 
@@ -326,7 +327,7 @@ def workers_of(wire: Wire, *names: str) -> list[str]:
         "the same worker after a question",
     ],
 )
-def test_a_hand_off_goes_from_the_worker_before_whatever_the_supervisor_did_in_between(
+def test_a_hand_off_starts_at_the_last_worker_whatever_the_supervisor_did(
     acme: Wire, agents: str, turns: str, expected: list[tuple[str, str]]
 ) -> None:
     workers = workers_of(acme, *agents)
@@ -343,7 +344,7 @@ def test_a_hand_off_goes_from_the_worker_before_whatever_the_supervisor_did_in_b
         answer(acme, run_id, "dispatch", {"answers": {"q1": "go on"}})
     acme.finished(run_id)
 
-    handed = [event["payload"] for event in every(acme.log(run_id), "agent.handoff")]
+    handed = [event["payload"] for event in events_of(acme.log(run_id), "agent.handoff")]
     assert handed == [
         {"fromAgentId": f"host:{sender}", "toAgentId": f"host:{receiver}"}
         for sender, receiver in expected
@@ -358,17 +359,17 @@ def test_a_worker_without_an_agent_breaks_the_chain_of_hand_offs(acme: Wire) -> 
         supervised(next_worker(first), next_worker(unnamed), next_worker(second), DONE, agent=boss),
     )
 
-    handed = [event["payload"]["toAgentId"] for event in every(log, "agent.handoff")]
+    handed = [event["payload"]["toAgentId"] for event in events_of(log, "agent.handoff")]
     assert handed == ["host:a"]
 
 
-def test_a_worker_without_an_agent_is_handed_nothing(acme: Wire) -> None:
+def test_a_worker_without_an_agent_gets_no_hand_off(acme: Wire) -> None:
     _, log = ran(acme, supervised(next_worker("conformance-noop"), DONE))
 
-    assert every(log, "agent.handoff") == []
+    assert events_of(log, "agent.handoff") == []
 
 
-def test_a_child_inherits_how_its_agents_are_to_behave(acme: Wire) -> None:
+def test_a_child_inherits_the_agent_options(acme: Wire) -> None:
     worker = acme.register(
         child(mock("actor", mockReasoning=True, mockConfidence=0.4), id="conformance-inherits")
     )
@@ -381,30 +382,30 @@ def test_a_child_inherits_how_its_agents_are_to_behave(acme: Wire) -> None:
     assert "agent.reasoned" not in told
 
 
-# Asking the user
+# Questions to the user
 
 
-def test_ask_user_by_clarification_asks_one_question_and_hands_the_answer_on(acme: Wire) -> None:
+def test_ask_user_by_clarification_asks_one_question_and_passes_the_answer_on(acme: Wire) -> None:
     routing = {"askUserRouting": "clarification"}
-    run_id = waiting(acme, acme.register(supervised(ASK, DONE, dispatch=routing)))
+    run_id = waiting_run(acme, acme.register(supervised(ASK, DONE, dispatch=routing)))
 
     assert acme.snapshot(run_id)["status"] == "waiting-input"
-    asked = only(acme.log(run_id), "clarification.requested")["payload"]
+    asked = only_event(acme.log(run_id), "clarification.requested")["payload"]
     assert [(q["id"], q["question"]) for q in asked["questions"]] == [("q1", "Which colour?")]
-    decided = only(acme.log(run_id), "runOrchestrator.decided")
-    assert decided["sequence"] < only(acme.log(run_id), "clarification.requested")["sequence"]
+    decided = only_event(acme.log(run_id), "runOrchestrator.decided")
+    assert decided["sequence"] < only_event(acme.log(run_id), "clarification.requested")["sequence"]
     answer(acme, run_id, "dispatch", {"answers": {"q1": "blue"}})
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    completed = [e for e in every(log, "node.completed") if e["nodeId"] == "dispatch"]
+    completed = [e for e in events_of(log, "node.completed") if e["nodeId"] == "dispatch"]
     assert completed[0]["payload"]["outputs"] == {"answer": "blue"}
-    assert kinds(log) == ["ask-user", "terminate"]
-    assert every(log, CHAIN) == []
+    assert decision_kinds(log) == ["ask-user", "terminate"]
+    assert events_of(log, CHAIN) == []
 
 
 @pytest.mark.parametrize("routing", ["auto", "conversation"])
-def test_ask_user_by_conversation_opens_with_the_prompt_and_hands_the_last_turn_on(
+def test_ask_user_by_conversation_opens_with_the_prompt_and_passes_the_last_turn_on(
     acme: Wire, routing: str
 ) -> None:
     definition = supervised(ASK, DONE, dispatch={"askUserRouting": routing})
@@ -412,38 +413,38 @@ def test_ask_user_by_conversation_opens_with_the_prompt_and_hands_the_last_turn_
     acme.events_until(run_id, "conversation.opened")
 
     log = acme.log(run_id)
-    opened = only(log, "conversation.opened")
+    opened = only_event(log, "conversation.opened")
     assert opened["payload"]["initialTurn"]["content"] == "Which colour?"
-    assert only(log, "runOrchestrator.decided")["sequence"] < opened["sequence"]
-    assert opened["causationId"] == only(log, "node.suspended")["eventId"]
+    assert only_event(log, "runOrchestrator.decided")["sequence"] < opened["sequence"]
+    assert opened["causationId"] == only_event(log, "node.suspended")["eventId"]
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
     answer(acme, run_id, "dispatch", {"operation": "exchange", "turn": {"content": "Hm."}})
     answer(acme, run_id, "dispatch", {"operation": "close", "turn": {"content": "Blue."}})
 
     assert acme.finished(run_id)["status"] == "completed"
     log = acme.log(run_id)
-    completed = [e for e in every(log, "node.completed") if e["nodeId"] == "dispatch"]
+    completed = [e for e in events_of(log, "node.completed") if e["nodeId"] == "dispatch"]
     assert completed[0]["payload"]["outputs"] == {"answer": "Blue."}
     assert not {e["type"] for e in log} & {"clarification.requested", "clarification.resolved"}
 
 
-def test_two_questions_in_a_row_are_two_questions(acme: Wire) -> None:
+def test_two_consecutive_questions_are_two_waits(acme: Wire) -> None:
     again = ASK | {"prompt": "Which size?"}
     definition = supervised(ASK, again, DONE, dispatch={"askUserRouting": "clarification"})
-    run_id = waiting(acme, acme.register(definition))
+    run_id = waiting_run(acme, acme.register(definition))
     answer(acme, run_id, "dispatch", {"answers": {"q1": "blue"}})
-    logged(acme, run_id, "interrupt.requested", 2)
+    acme.events_until(run_id, "interrupt.requested", times=2)
     answer(acme, run_id, "dispatch", {"answers": {"q1": "small"}})
 
     assert acme.finished(run_id)["status"] == "completed"
-    asked = every(acme.log(run_id), "clarification.requested")
+    asked = events_of(acme.log(run_id), "clarification.requested")
     assert [event["payload"]["questions"][0]["question"] for event in asked] == [
         "Which colour?",
         "Which size?",
     ]
 
 
-def test_what_a_worker_returns_reaches_the_node_after_the_loop(acme: Wire) -> None:
+def test_the_output_of_a_worker_reaches_the_node_after_the_loop(acme: Wire) -> None:
     worker = acme.register(child(variables=[variable("childOutcome", defaultValue="fine")]))
     definition = supervised(next_worker(worker), DONE, dispatch=HARVEST, variables=RESULT)
     definition["nodes"].append(

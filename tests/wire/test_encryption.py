@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, WOPR, ServedHost, environment
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.forked import run
+from tests.support.host import ACME, ServedHost, environment
+from tests.support.stored_files import stored
+
+pytestmark = pytest.mark.both_stores
 
 MARKER = "a-sentence-that-only-this-run-has"
 
@@ -23,16 +26,10 @@ def command(
     host: ServedHost, *arguments: str, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     given = {k: v for k, v in host.variables.items() if k == "WOPR_DB"} | variables
-    return subprocess.run(
-        [WOPR, *arguments],
-        env=environment(host.data_dir, given),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(arguments, environment(host.data_dir, given))
 
 
-def test_inputs_and_events_of_a_run_do_not_lie_on_the_disk_in_the_clear(
+def test_inputs_and_events_of_a_run_are_encrypted_on_disk(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host(WOPR_ENCRYPTION_KEY=a_key("o"))
@@ -93,7 +90,7 @@ def test_a_host_without_the_key_of_its_content_does_not_start_and_names_the_key(
         ),
     ],
 )
-def test_a_key_that_cannot_be_used_is_refused_at_the_start(
+def test_an_invalid_key_is_refused_at_the_start(
     tmp_path: Path, variables: dict[str, str], message: str
 ) -> None:
     host = ServedHost(tmp_path)
@@ -104,7 +101,7 @@ def test_a_key_that_cannot_be_used_is_refused_at_the_start(
     assert message in " ".join(done.stderr.split())
 
 
-def test_the_key_may_come_from_a_file_or_a_command(tmp_path: Path) -> None:
+def test_the_key_can_come_from_a_file_or_a_command(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(a_key("o") + "\n")
     file.chmod(0o600)

@@ -1,11 +1,11 @@
-"""An expression that is certain to fail is refused with its workflow; others name their node."""
+"""An expression that must fail is refused with its workflow; other failures name their node."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, workflow
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
 from wopr.protocol.documents import JsonObject
 
 
@@ -31,9 +31,7 @@ CERTAIN_FAULTS = [
 
 
 @pytest.mark.parametrize(("expression", "message"), CERTAIN_FAULTS)
-def test_a_condition_that_is_certain_to_fail_is_refused(
-    acme: Wire, expression: str, message: str
-) -> None:
+def test_a_condition_that_must_fail_is_refused(acme: Wire, expression: str, message: str) -> None:
     question = node("cond", "core.conditional", config={"expression": expression})
 
     faults = _faults(acme, workflow([question]))
@@ -62,7 +60,7 @@ def test_a_condition_that_may_succeed_is_accepted(acme: Wire, expression: str) -
     assert _faults(acme, workflow([node("first"), question])) == {}
 
 
-def test_expressions_of_every_place_are_checked(acme: Wire) -> None:
+def test_expressions_in_every_place_are_checked(acme: Wire) -> None:
     rules = [{"when": when, "decision": {"kind": "terminate"}} for when in ("foo.bar", "turn")]
     definition = workflow(
         [
@@ -118,7 +116,7 @@ def test_expressions_of_every_place_are_checked(acme: Wire) -> None:
         ),
     ],
 )
-def test_an_expression_that_fails_in_a_run_is_named_with_its_node(
+def test_a_failed_expression_in_a_run_is_named_with_its_node(
     acme: Wire, failing: JsonObject, message: str
 ) -> None:
     workflow_id = acme.register(workflow([failing]))
@@ -128,7 +126,7 @@ def test_an_expression_that_fails_in_a_run_is_named_with_its_node(
     assert found["error"]["message"] == message
 
 
-def test_a_condition_that_fails_in_a_run_is_named_with_its_edge(acme: Wire) -> None:
+def test_a_failed_condition_in_a_run_is_named_with_its_edge(acme: Wire) -> None:
     condition = {"type": "expression", "expression": "outputs.absent"}
     workflow_id = acme.register(
         workflow([node("a"), node("b")], edges=[edge("a", "b", condition=condition)])

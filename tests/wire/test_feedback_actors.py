@@ -1,14 +1,14 @@
-"""Annotations in the name of an agent, by a key with the scope `annotations:actor`."""
+"""Annotations in the name of an agent, with a key that has the scope `annotations:actor`."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.feedback import CANARY, FLAG, finished_run, listed, path_of
+from tests.support.host import ServedHost
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh
-from tests.wire.feedback import CANARY, FLAG, finished_run, listed, path_of
-from tests.wire.host import ServedHost
 from tests.wire.test_feedback_audit import of_annotating
 from wopr.protocol.documents import Json, JsonObject
 from wopr.security.keys import ROLES
@@ -20,11 +20,11 @@ GRANT = ("--role", "admin", "--scope", "annotations:actor")
 
 @pytest.fixture
 def judge(host: ServedHost, connect: Connect) -> Wire:
-    """A client whose key an operator granted the scope."""
+    """Connect a client whose key has the scope."""
     return connect(host.command("keys", "create", "--tenant", "acme", *GRANT).strip())
 
 
-def test_an_actor_is_stored_as_given(acme: Wire, judge: Wire) -> None:
+def test_an_actor_is_stored_unchanged(acme: Wire, judge: Wire) -> None:
     run_id = finished_run(acme)
 
     response = judge.post(path_of(run_id), BODY)
@@ -48,7 +48,7 @@ def test_the_audit_entry_names_the_actor_and_the_credential(
     assert [entry["facts"].get("actor") for entry in entries] == [None, JUDGE]
 
 
-def test_a_key_without_the_scope_names_no_actor(acme: Wire) -> None:
+def test_a_key_without_the_scope_cannot_name_an_actor(acme: Wire) -> None:
     run_id = finished_run(acme)
 
     response = acme.post(path_of(run_id), BODY)
@@ -61,14 +61,14 @@ def test_a_key_without_the_scope_names_no_actor(acme: Wire) -> None:
     assert listed(acme, run_id) == []
 
 
-def test_no_role_has_the_scope() -> None:
+def test_no_role_includes_the_scope() -> None:
     assert not [role for role, scopes in ROLES.items() if "annotations:actor" in scopes]
 
 
 @pytest.mark.parametrize(
     "actor", [{}, {"principalRef": ""}, {"principalRef": 1}, {"principalRef": "x" * 257}, "judge"]
 )
-def test_an_actor_of_another_form_is_refused(acme: Wire, judge: Wire, actor: Json) -> None:
+def test_an_invalid_actor_is_refused(acme: Wire, judge: Wire, actor: Json) -> None:
     response = judge.post(path_of(finished_run(acme)), {"signal": FLAG, "actor": actor})
 
     assert response.status_code == 400
@@ -84,7 +84,7 @@ def test_a_secret_in_an_actor_is_not_stored(acme: Wire, judge: Wire) -> None:
     assert CANARY not in str(listed(acme, run_id))
 
 
-def test_an_agent_s_correction_is_no_intervention(acme: Wire, judge: Wire) -> None:
+def test_an_agent_s_correction_is_not_an_intervention(acme: Wire, judge: Wire) -> None:
     tag = fresh("tag")
     run_id = acme.run("conformance-noop", tags=[tag])["runId"]
     correction = {"kind": "correction", "correction": "so"}

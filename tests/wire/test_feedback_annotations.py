@@ -9,11 +9,9 @@ from openwop_client.types import (  # type: ignore[import-untyped]  # ships no t
     CreateAnnotationRequest,
 )
 
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.feedback import (
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.feedback import (
     CANARY,
     FLAG,
     annotate,
@@ -23,8 +21,12 @@ from tests.wire.feedback import (
     path_of,
     rating,
 )
-from tests.wire.host import ACME, REVIEWER, ROLES, VIEWER, ServedHost
+from tests.support.host import ACME, REVIEWER, ROLES, VIEWER, ServedHost
+from tests.support.stored_files import stored
+from tests.wire.conftest import Connect
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 SIGNALS: list[JsonObject] = [
     rating(5),
@@ -59,14 +61,14 @@ def test_a_signal_is_recorded_and_listed(acme: Wire, signal: JsonObject) -> None
     assert listed(acme, run_id) == [stored]
 
 
-def test_a_live_run_takes_annotations_too(acme: Wire) -> None:
+def test_a_live_run_accepts_annotations_too(acme: Wire) -> None:
     with live_run(acme) as run_id:
         stored = annotate(acme, run_id)
 
         assert listed(acme, run_id) == [stored]
 
 
-def test_a_rating_that_is_written_as_a_fraction_is_kept_whole(acme: Wire) -> None:
+def test_a_rating_written_as_a_fraction_is_stored_as_an_integer(acme: Wire) -> None:
     run_id = finished_run(acme)
 
     acme.post(path_of(run_id), {"signal": {"kind": "rating", "rating": 4.0}})
@@ -105,7 +107,7 @@ BAD_BODIES: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("body", "field"), BAD_BODIES, ids=str)
-def test_a_wrong_body_is_refused_by_its_field_and_stores_nothing(
+def test_an_invalid_body_is_refused_by_its_field_and_stores_nothing(
     acme: Wire, body: Json, field: str
 ) -> None:
     run_id = finished_run(acme)
@@ -118,7 +120,7 @@ def test_a_wrong_body_is_refused_by_its_field_and_stores_nothing(
     assert listed(acme, run_id) == []
 
 
-def test_an_annotation_can_point_at_an_event_and_a_node(acme: Wire) -> None:
+def test_an_annotation_can_refer_to_an_event_and_a_node(acme: Wire) -> None:
     run_id = finished_run(acme)
     event = next(e for e in acme.log(run_id) if e["type"] == "node.completed")
     target = {"eventId": event["eventId"], "nodeId": event["nodeId"]}
@@ -128,7 +130,7 @@ def test_an_annotation_can_point_at_an_event_and_a_node(acme: Wire) -> None:
     assert stored["target"] == {"runId": run_id, **target}
 
 
-def test_an_event_of_another_run_is_no_target(acme: Wire) -> None:
+def test_an_event_of_another_run_is_not_a_valid_target(acme: Wire) -> None:
     run_id, other = finished_run(acme), finished_run(acme)
     event_id = acme.log(other)[0]["eventId"]
 
@@ -137,7 +139,7 @@ def test_an_event_of_another_run_is_no_target(acme: Wire) -> None:
     assert response.status_code == 400
 
 
-def test_annotations_leave_the_run_as_it_was(acme: Wire) -> None:
+def test_annotations_do_not_change_the_run(acme: Wire) -> None:
     run_id = finished_run(acme)
     before = acme.get(f"/v1/runs/{run_id}")
     log = acme.log(run_id)
@@ -150,7 +152,7 @@ def test_annotations_leave_the_run_as_it_was(acme: Wire) -> None:
     assert acme.log(run_id) == log
 
 
-def test_many_annotations_are_kept_and_listed_in_order(acme: Wire) -> None:
+def test_many_annotations_are_stored_and_listed_in_order(acme: Wire) -> None:
     run_id = finished_run(acme)
 
     stored = [annotate(acme, run_id, rating(1 + n % 5)) for n in range(8)]
@@ -160,7 +162,7 @@ def test_many_annotations_are_kept_and_listed_in_order(acme: Wire) -> None:
 
 
 def pages(wire: Wire, run_id: str, limit: int) -> list[list[JsonObject]]:
-    """The annotations of a run page by page, as the links lead."""
+    """Return the annotations of a run page by page, following the links."""
     found: list[list[JsonObject]] = []
     url: str | None = f"{path_of(run_id)}?limit={limit}"
     while url is not None:
@@ -171,7 +173,7 @@ def pages(wire: Wire, run_id: str, limit: int) -> list[list[JsonObject]]:
     return found
 
 
-def test_a_page_leads_to_the_next_by_a_link_header_and_the_body_stays_closed(acme: Wire) -> None:
+def test_a_page_has_a_link_header_to_the_next_and_a_closed_body(acme: Wire) -> None:
     run_id = finished_run(acme)
     stored = [annotate(acme, run_id) for _ in range(5)]
 
@@ -193,11 +195,11 @@ def test_a_page_of_large_annotations_ends_early(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=nonsense"])
-def test_a_wrong_page_is_refused(acme: Wire, query: str) -> None:
+def test_an_invalid_page_is_refused(acme: Wire, query: str) -> None:
     assert acme.get(f"{path_of(finished_run(acme))}?{query}").status_code == 400
 
 
-def test_a_list_too_long_to_hold_is_sent_whole(acme: Wire) -> None:
+def test_a_list_too_long_to_buffer_is_sent_completely(acme: Wire) -> None:
     run_id = finished_run(acme)
 
     with ThreadPoolExecutor(8) as threads:
@@ -208,7 +210,7 @@ def test_a_list_too_long_to_hold_is_sent_whole(acme: Wire) -> None:
     assert found == sorted(found, key=lambda each: (each["createdAt"], each["annotationId"]))
 
 
-def test_secrets_are_gone_before_anything_is_stored(acme: Wire, host: ServedHost) -> None:
+def test_secrets_are_removed_before_anything_is_stored(acme: Wire, host: ServedHost) -> None:
     run_id = finished_run(acme)
     text = f"use {CANARY} instead of {ACME}"
 
@@ -233,10 +235,10 @@ def test_a_refused_body_does_not_repeat_its_secret(acme: Wire) -> None:
     assert CANARY not in response.text
 
 
-# Who may
+# Authorization
 
 
-def test_the_actor_is_the_callers_key_and_nothing_else(connect: Connect, acme: Wire) -> None:
+def test_the_actor_is_the_caller_s_key_only(connect: Connect, acme: Wire) -> None:
     run_id = finished_run(acme)
 
     by_admin = annotate(acme, run_id)
@@ -261,25 +263,25 @@ def test_annotating_needs_its_scope(connect: Connect, acme: Wire, role: str) -> 
         assert response.status_code == 201
 
 
-def test_a_viewer_may_list(connect: Connect, acme: Wire) -> None:
+def test_a_viewer_can_list(connect: Connect, acme: Wire) -> None:
     run_id = finished_run(acme)
     stored = annotate(acme, run_id)
 
     assert listed(connect(VIEWER), run_id) == [stored]
 
 
-def test_nobody_annotates_or_lists_without_a_key(acme: Wire, nobody: Wire) -> None:
+def test_annotating_and_listing_need_a_key(acme: Wire, anonymous: Wire) -> None:
     run_id = finished_run(acme)
 
-    assert nobody.post(path_of(run_id), {"signal": FLAG}).status_code == 401
-    assert nobody.get(path_of(run_id)).status_code == 401
+    assert anonymous.post(path_of(run_id), {"signal": FLAG}).status_code == 401
+    assert anonymous.get(path_of(run_id)).status_code == 401
 
 
 def _same_but_for_the_id(one: httpx.Response, other: httpx.Response, run_id: str) -> bool:
     return one.text.replace(run_id, "?") == other.text.replace("unknown-run", "?")
 
 
-def test_another_tenants_run_is_as_unknown_as_one_that_never_was(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_run_looks_like_a_missing_one(acme: Wire, globex: Wire) -> None:
     run_id = finished_run(acme)
     annotate(acme, run_id)
 
@@ -293,11 +295,11 @@ def test_another_tenants_run_is_as_unknown_as_one_that_never_was(acme: Wire, glo
     assert len(listed(acme, run_id)) == 1
 
 
-def test_an_unknown_run_is_found_out_before_the_body_is_read(acme: Wire) -> None:
+def test_an_unknown_run_is_reported_before_the_body_is_read(acme: Wire) -> None:
     assert acme.post(path_of("unknown-run"), {"signal": "nonsense"}).status_code == 404
 
 
-def test_a_list_holds_only_its_own_runs_annotations(acme: Wire) -> None:
+def test_a_list_contains_only_its_own_run_s_annotations(acme: Wire) -> None:
     one, other = finished_run(acme), finished_run(acme)
     stored = annotate(acme, one)
     annotate(acme, other)
@@ -308,7 +310,7 @@ def test_a_list_holds_only_its_own_runs_annotations(acme: Wire) -> None:
 # Idempotency
 
 
-def test_a_repeated_request_gives_the_same_annotation(acme: Wire) -> None:
+def test_a_repeated_request_returns_the_same_annotation(acme: Wire) -> None:
     run_id = finished_run(acme)
     headers = {"Idempotency-Key": fresh()}
     body = {"signal": rating(2)}
@@ -324,7 +326,7 @@ def test_a_repeated_request_gives_the_same_annotation(acme: Wire) -> None:
     assert len(listed(acme, run_id)) == 1
 
 
-def test_without_a_key_every_request_is_an_annotation_of_its_own(acme: Wire) -> None:
+def test_without_an_idempotency_key_every_request_is_a_new_annotation(acme: Wire) -> None:
     run_id = finished_run(acme)
 
     first, second = annotate(acme, run_id), annotate(acme, run_id)
@@ -332,7 +334,7 @@ def test_without_a_key_every_request_is_an_annotation_of_its_own(acme: Wire) -> 
     assert first["annotationId"] != second["annotationId"]
 
 
-def test_another_tenants_idempotency_key_is_another_one(acme: Wire, globex: Wire) -> None:
+def test_idempotency_keys_of_tenants_are_independent(acme: Wire, globex: Wire) -> None:
     headers = {"Idempotency-Key": fresh()}
     acme.post(path_of(finished_run(acme)), {"signal": FLAG}, headers=headers)
 
@@ -342,10 +344,10 @@ def test_another_tenants_idempotency_key_is_another_one(acme: Wire, globex: Wire
     assert "openwop-idempotent-replay" not in response.headers
 
 
-# Where annotations are not
+# Immutability and forks
 
 
-def test_there_is_no_way_to_change_or_take_back_an_annotation(acme: Wire) -> None:
+def test_an_annotation_can_be_neither_changed_nor_deleted(acme: Wire) -> None:
     run_id = finished_run(acme)
     stored = annotate(acme, run_id)
     single = f"{path_of(run_id)}/{stored['annotationId']}"

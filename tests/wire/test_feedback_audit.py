@@ -1,4 +1,4 @@
-"""What the audit is told of annotations: who and what, never the words."""
+"""The audit entries of annotations: actor and target, never the text."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import json
 
 import pytest
 
-from tests.wire.at_rest import audit_entries
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.eventually import eventually
+from tests.support.feedback import FLAG, annotate, finished_run, path_of
+from tests.support.host import ServedHost
+from tests.support.stored_files import audit_entries
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh
-from tests.wire.feedback import FLAG, annotate, finished_run, path_of
-from tests.wire.fleet import eventually
-from tests.wire.host import ServedHost
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def entries(host: ServedHost, resource: str) -> list[JsonObject]:
-    """The audit entries about a thing, as they lie in the database."""
+    """Return the audit entries about a resource from the database."""
     return [entry for entry in audit_entries(host) if entry["resource"] == resource]
 
 
@@ -30,7 +32,7 @@ def of_annotating(host: ServedHost, run_id: str) -> list[JsonObject]:
     [{"kind": "correction", "correction": "some words"}, {"kind": "label", "label": "some words"}],
     ids=lambda signal: str(signal["kind"]),
 )
-def test_a_stored_annotation_is_on_record_without_its_words(
+def test_a_stored_annotation_is_audited_without_its_text(
     acme: Wire, host: ServedHost, signal: JsonObject
 ) -> None:
     run_id = finished_run(acme)
@@ -50,7 +52,7 @@ def test_a_stored_annotation_is_on_record_without_its_words(
     assert "some words" not in str(entries(host, run_id))
 
 
-def test_a_repeated_request_is_on_record_once(acme: Wire, host: ServedHost) -> None:
+def test_a_repeated_request_is_audited_once(acme: Wire, host: ServedHost) -> None:
     run_id = finished_run(acme)
     headers = {"Idempotency-Key": fresh()}
 
@@ -60,7 +62,7 @@ def test_a_repeated_request_is_on_record_once(acme: Wire, host: ServedHost) -> N
     assert len(of_annotating(host, run_id)) == 1
 
 
-def test_a_review_and_a_judge_are_on_record_too(acme: Wire, host: ServedHost) -> None:
+def test_reviews_and_judges_are_audited_too(acme: Wire, host: ServedHost) -> None:
     run_id = finished_run(acme)
     rubric = [{"kind": "flag"}]
     queue = acme.post("/v1/queues", {"name": "q", "rubric": rubric, "runIds": [run_id]}).json()
@@ -81,15 +83,15 @@ def test_a_review_and_a_judge_are_on_record_too(acme: Wire, host: ServedHost) ->
     [ordered] = entries(host, judge["judgeId"])
     assert ordered["action"] == "judge.create"
     assert ordered["facts"]["agentId"] == "core.conformance.agents.cautious"
-    # Runs that it starts must not come into another test.
+    # Runs that it starts must not appear in another test.
     eventually(lambda: acme.document(f"/v1/judges/{judge['judgeId']}")["state"] == "done")
 
 
-def test_a_key_that_may_not_annotate_is_on_record(
+def test_an_annotation_without_the_right_is_audited(
     acme: Wire, connect: Connect, host: ServedHost
 ) -> None:
     run_id = finished_run(acme)
-    # A key of its own: of what one key is refused in a minute only the first is on record.
+    # With a separate key: only the first refusal of a key within a minute is recorded.
     options = ("--json", "--tenant", "acme", "--role", "viewer")
     viewer = connect(json.loads(host.command("keys", "create", *options))["key"])
 
@@ -101,7 +103,7 @@ def test_a_key_that_may_not_annotate_is_on_record(
     assert "some words" not in str(entry)
 
 
-def test_what_was_not_stored_is_not_on_record_as_allowed(
+def test_an_annotation_that_was_not_stored_is_not_audited_as_allowed(
     acme: Wire, globex: Wire, host: ServedHost
 ) -> None:
     run_id = finished_run(acme)

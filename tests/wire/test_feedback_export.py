@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.feedback import CANARY, FLAG, annotate, rating
+from tests.support.host import INGEST, VIEWER
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh
-from tests.wire.feedback import CANARY, FLAG, annotate, rating
-from tests.wire.host import INGEST, VIEWER
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def export(wire: Wire, **query: str) -> str:
-    """An export, read raw: its lines are no answer that the recorder knows."""
+    """Request an export without the recorder, which does not know its lines."""
     response = wire.http.get("/v1/export/runs", params=query)
     assert response.status_code == 200, response.text
     return response.text
@@ -36,7 +38,7 @@ def tag() -> str:
     return fresh("tag")
 
 
-def test_json_lines_hold_snapshot_and_annotations_newest_first(acme: Wire, tag: str) -> None:
+def test_json_lines_contain_snapshot_and_annotations_newest_first(acme: Wire, tag: str) -> None:
     runs = [acme.run("conformance-noop", tags=[tag])["runId"] for _ in range(3)]
     stored = [annotate(acme, runs[1], rating(4)), annotate(acme, runs[1], FLAG)]
 
@@ -61,7 +63,7 @@ def test_csv_has_one_flat_row_per_run(acme: Wire, tag: str) -> None:
     assert (row["flags"], row["corrections"], row["labels"]) == ("1", "0", "tone")
 
 
-def test_a_cell_that_a_spreadsheet_would_run_is_made_harmless(acme: Wire, tag: str) -> None:
+def test_a_cell_that_a_spreadsheet_would_execute_is_escaped(acme: Wire, tag: str) -> None:
     run_id = acme.run("conformance-noop", tags=[tag])["runId"]
     annotate(acme, run_id, {"kind": "label", "label": "=cmd()"})
 
@@ -70,7 +72,7 @@ def test_a_cell_that_a_spreadsheet_would_run_is_made_harmless(acme: Wire, tag: s
     assert row["labels"] == "'=cmd()"
 
 
-def test_the_filters_of_the_run_list_hold(acme: Wire, tag: str) -> None:
+def test_the_filters_of_the_run_list_apply(acme: Wire, tag: str) -> None:
     failed = acme.run("conformance-failure", tags=[tag])["runId"]
     good = acme.run("conformance-noop", tags=[tag])["runId"]
 
@@ -82,7 +84,7 @@ def test_the_filters_of_the_run_list_hold(acme: Wire, tag: str) -> None:
     assert lines(acme, tag=tag, until="2020-01-01T00:00:00Z") == []
 
 
-def test_a_run_that_goes_on_is_exported_as_it_stands(acme: Wire, tag: str) -> None:
+def test_a_live_run_is_exported_in_its_current_state(acme: Wire, tag: str) -> None:
     run_id = acme.create("conformance-approval", tags=[tag])
     acme.events_until(run_id, "node.suspended")
 
@@ -94,7 +96,7 @@ def test_a_run_that_goes_on_is_exported_as_it_stands(acme: Wire, tag: str) -> No
     acme.post(f"/v1/runs/{run_id}/cancel")
 
 
-def test_an_export_holds_redacted_text_only(acme: Wire, tag: str) -> None:
+def test_an_export_contains_redacted_text_only(acme: Wire, tag: str) -> None:
     run_id = acme.run("conformance-noop", tags=[tag])["runId"]
     annotate(acme, run_id, {"kind": "label", "label": CANARY}, note=CANARY)
 
@@ -102,7 +104,7 @@ def test_an_export_holds_redacted_text_only(acme: Wire, tag: str) -> None:
     assert CANARY not in export(acme, tag=tag, format="csv")
 
 
-def test_parquet_comes_as_parquet(acme: Wire, tag: str) -> None:
+def test_parquet_is_exported(acme: Wire, tag: str) -> None:
     run_id = acme.run("conformance-noop", tags=[tag])["runId"]
 
     response = acme.http.get("/v1/export/runs", params={"format": "parquet", "tag": tag})
@@ -118,14 +120,14 @@ def test_parquet_comes_as_parquet(acme: Wire, tag: str) -> None:
     ("query", "field"),
     [({"format": "xml"}, "format"), ({"status": "odd"}, "status"), ({"since": "?"}, "since")],
 )
-def test_a_wrong_question_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
+def test_an_invalid_query_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
     response = acme.get("/v1/export/runs", params=query)
 
     assert response.status_code == 400
     assert response.json()["details"]["field"] == field
 
 
-def test_another_tenant_exports_only_its_own(acme: Wire, globex: Wire, tag: str) -> None:
+def test_each_tenant_exports_its_own_runs_only(acme: Wire, globex: Wire, tag: str) -> None:
     acme.run("conformance-noop", tags=[tag])
     own = globex.run("conformance-noop", tags=[tag])["runId"]
 
@@ -133,7 +135,7 @@ def test_another_tenant_exports_only_its_own(acme: Wire, globex: Wire, tag: str)
     assert {line["run"]["owner"]["tenant"] for line in lines(globex)} == {"globex"}
 
 
-def test_exporting_needs_the_scope_to_read(connect: Connect, nobody: Wire, tag: str) -> None:
+def test_exporting_needs_the_scope_to_read(connect: Connect, anonymous: Wire, tag: str) -> None:
     assert connect(INGEST).get("/v1/export/runs").status_code == 403
-    assert nobody.get("/v1/export/runs").status_code == 401
+    assert anonymous.get("/v1/export/runs").status_code == 401
     assert lines(connect(VIEWER), tag=tag) == []

@@ -1,14 +1,16 @@
-"""Runs listed, queued and judged by what was said of them."""
+"""Runs are listed, queued and judged by their feedback."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.feedback import CANARY, FLAG, annotate, finished_run, rating
-from tests.wire.fleet import Story, pushed
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.feedback import CANARY, FLAG, annotate, finished_run, rating
+from tests.support.kahn import KahnRun, push_run
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 CORRECTION: JsonObject = {"kind": "correction", "correction": "so"}
 
@@ -18,7 +20,7 @@ def label(text: str) -> JsonObject:
 
 
 def ids(wire: Wire, **query: str | int) -> list[str]:
-    """The runs of all pages, each of two runs."""
+    """Return the runs of all pages of two runs each."""
     found: list[str] = []
     page = wire.document("/v1/runs", params={"limit": 2, **query})
     while True:
@@ -30,7 +32,7 @@ def ids(wire: Wire, **query: str | int) -> list[str]:
 
 @pytest.fixture
 def said(acme: Wire) -> tuple[str, dict[str, str]]:
-    """A tag, and its five runs by what was said of each."""
+    """Return a tag, and its five runs by their feedback."""
     tag = fresh("tag")
     runs = {
         name: acme.run("conformance-noop", tags=[tag])["runId"]
@@ -56,7 +58,7 @@ def said(acme: Wire) -> tuple[str, dict[str, str]]:
         ({"flagged": "false", "rated": "false", "corrected": "false"}, ["nothing"]),
     ],
 )
-def test_runs_are_listed_by_what_was_said_of_them(
+def test_runs_are_listed_by_their_feedback(
     acme: Wire,
     said: tuple[str, dict[str, str]],
     query: dict[str, str],
@@ -66,7 +68,7 @@ def test_runs_are_listed_by_what_was_said_of_them(
     wanted = [runs[name] for name in expected]
 
     assert ids(acme, tag=tag, **query) == wanted
-    # Without the tag another index is walked, through the runs of the whole host.
+    # Without the tag another index is used, over the runs of the whole host.
     everywhere = ids(acme, **query)
     assert [run for run in everywhere if run in runs.values()] == wanted
     assert ids(acme, tag=tag, status="failed", **query) == []
@@ -90,7 +92,7 @@ def test_runs_are_listed_by_a_label(acme: Wire) -> None:
     assert ids(acme, label=word, flagged="true") == []
 
 
-def test_a_label_that_holds_a_secret_is_found_by_the_words_that_were_sent(acme: Wire) -> None:
+def test_a_label_with_a_secret_is_found_by_its_original_text(acme: Wire) -> None:
     text = f"{fresh('leak')} {CANARY}"
     run_id = finished_run(acme)
     annotate(acme, run_id, label(text))
@@ -100,7 +102,7 @@ def test_a_label_that_holds_a_secret_is_found_by_the_words_that_were_sent(acme: 
 
 @pytest.mark.parametrize("name", ["flagged", "rated", "corrected"])
 @pytest.mark.parametrize("value", ["yes", "1", "TRUE", ""])
-def test_a_filter_takes_true_or_false_and_nothing_else(acme: Wire, name: str, value: str) -> None:
+def test_a_filter_accepts_only_true_or_false(acme: Wire, name: str, value: str) -> None:
     response = acme.get("/v1/runs", params={name: value})
 
     assert response.status_code == 400
@@ -136,7 +138,7 @@ def test_an_item_of_the_list_has_the_mean_rating_of_its_run(acme: Wire) -> None:
     }
 
 
-def test_another_tenant_finds_none_of_it(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_finds_no_annotated_run(acme: Wire, globex: Wire) -> None:
     word = fresh("word")
     run_id = finished_run(acme)
     for signal in (FLAG, rating(1), CORRECTION, label(word)):
@@ -148,9 +150,7 @@ def test_another_tenant_finds_none_of_it(acme: Wire, globex: Wire) -> None:
         assert run_id not in ids(globex, **{name: "true"})
 
 
-def test_a_queue_takes_the_runs_that_were_flagged(
-    acme: Wire, said: tuple[str, dict[str, str]]
-) -> None:
+def test_a_queue_can_select_flagged_runs(acme: Wire, said: tuple[str, dict[str, str]]) -> None:
     tag, runs = said
     rubric = [{"kind": "label"}]
     queue = acme.post(
@@ -169,7 +169,7 @@ def test_a_queue_takes_the_runs_that_were_flagged(
     assert taken == [runs["all"], runs["flag"]]
 
 
-def test_a_queue_takes_the_runs_that_carry_a_label(acme: Wire) -> None:
+def test_a_queue_can_select_runs_with_a_label(acme: Wire) -> None:
     word = fresh("word")
     run_id = finished_run(acme)
     annotate(acme, run_id, label(word))
@@ -183,7 +183,7 @@ def test_a_queue_takes_the_runs_that_carry_a_label(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"flagged": "true"}, {"rated": 1}, {"label": ""}])
-def test_a_queue_refuses_a_filter_of_another_form(acme: Wire, wrong: JsonObject) -> None:
+def test_a_queue_refuses_an_invalid_filter(acme: Wire, wrong: JsonObject) -> None:
     body = {"name": "q", "rubric": [{"kind": "flag"}], "filter": wrong}
 
     response = acme.post("/v1/queues", body)
@@ -193,12 +193,12 @@ def test_a_queue_refuses_a_filter_of_another_form(acme: Wire, wrong: JsonObject)
     assert name in response.json()["message"]
 
 
-def test_checks_of_an_observed_run_are_not_among_what_people_said(acme: Wire) -> None:
-    story, word = Story(), fresh("policy")
+def test_checks_of_an_observed_run_are_not_counted_as_human_feedback(acme: Wire) -> None:
+    story, word = KahnRun(), fresh("policy")
     checks = [
         story.check(agent_id=None, checkpoint_id=word, result=result) for result in ("pass", "fail")
     ]
-    run_id = pushed(acme, story.start(), *checks, story.end())
+    run_id = push_run(acme, story.start(), *checks, story.end())
 
     listed = acme.document(f"/v1/runs/{run_id}/annotations")["annotations"]
     assert [each["signal"]["kind"] for each in listed] == ["label", "flag"]

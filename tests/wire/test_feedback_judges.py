@@ -1,16 +1,18 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.wire.client import DEADLINE_SECONDS, Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, variable, workflow
+from tests.support.eventually import eventually
+from tests.support.feedback import CANARY, listed
+from tests.support.host import ACME, REVIEWER, ServedHost
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, variable, workflow
-from tests.wire.feedback import CANARY, listed
-from tests.wire.host import ACME, REVIEWER, ServedHost
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def installed_agent(wire: Wire) -> str:
@@ -31,7 +33,7 @@ def expression(text: str) -> JsonObject:
 
 
 def judging_workflow(wire: Wire, outputs: JsonObject, **fields: Json) -> str:
-    """A workflow whose run ends with these outputs, each an expression over the judged run."""
+    """Return a workflow with these outputs, each an expression over the judged run."""
     verdict = node(
         "verdict",
         "core.end",
@@ -51,12 +53,9 @@ def order(wire: Wire, workflow_id: str, agent_id: str, **fields: Json) -> JsonOb
 
 def settled(wire: Wire, judge: JsonObject) -> JsonObject:
     """Wait until a judge is done."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        found = wire.document(f"/v1/judges/{judge['judgeId']}")
-        if found["state"] == "done":
-            return found
-        assert time.monotonic() < deadline, found
+    path = f"/v1/judges/{judge['judgeId']}"
+    eventually(lambda: wire.document(path)["state"] == "done")
+    return wire.document(path)
 
 
 def test_a_judge_annotates_every_run_as_its_agent(acme: Wire) -> None:
@@ -86,7 +85,7 @@ def test_a_judge_annotates_every_run_as_its_agent(acme: Wire) -> None:
         assert stored["note"] == f"events: {len(acme.log(item['runId']))}"
 
 
-def test_a_judging_run_is_linked_to_what_it_judges_and_marked_untrusted(acme: Wire) -> None:
+def test_a_judging_run_is_linked_to_the_judged_one_and_marked_untrusted(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
     agent_id = installed_agent(acme)
     workflow_id = judging_workflow(acme, {"flag": "true"})
@@ -121,18 +120,18 @@ def test_inputs_can_be_mapped(acme: Wire) -> None:
 
 
 SAYINGS: list[tuple[JsonObject, str, str]] = [
-    ({"flag": "false"}, "skipped", "nothing to flag"),
-    ({"note": '"hm"'}, "failed", "must name one of"),
+    ({"flag": "false"}, "skipped", "did not flag"),
+    ({"note": '"hm"'}, "failed", "must have exactly one of"),
     ({"flag": "true", "rating": "3"}, "failed", "not rating, flag"),
-    ({"rating": "9"}, "failed", "no signal"),
-    ({"rating": '"good"'}, "failed", "no signal"),
+    ({"rating": "9"}, "failed", "not a valid signal"),
+    ({"rating": '"good"'}, "failed", "not a valid signal"),
     ({"flag": '"yes"'}, "failed", "true or false"),
     ({"rating": "variables.run.nothing.here"}, "failed", "the judging run failed"),
 ]
 
 
 @pytest.mark.parametrize(("outputs", "state", "reason"), SAYINGS, ids=str)
-def test_what_is_no_verdict_is_listed_with_its_reason(
+def test_a_missing_verdict_is_listed_with_its_reason(
     acme: Wire, outputs: JsonObject, state: str, reason: str
 ) -> None:
     run_id = acme.run("conformance-noop")["runId"]
@@ -168,7 +167,7 @@ def test_runs_that_cannot_be_judged_are_skipped_with_the_reason(acme: Wire, glob
     acme.post(f"/v1/runs/{unfinished}/cancel")
 
 
-def test_an_input_that_the_workflow_must_have_fails_the_item(acme: Wire) -> None:
+def test_a_missing_required_input_fails_the_item(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
     needy = acme.register(workflow([node("a")], variables=[variable("essay", required=True)]))
 
@@ -179,9 +178,9 @@ def test_an_input_that_the_workflow_must_have_fails_the_item(acme: Wire) -> None
     assert "judgeRunId" not in item
 
 
-def test_what_a_judge_writes_is_redacted(acme: Wire) -> None:
+def test_text_of_a_judge_is_redacted(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
-    # Put together when it runs: a definition that holds it whole is refused.
+    # Assembled when it runs: a definition that contains it is refused.
     correction = f'"use {CANARY[:8]}" + "{CANARY[8:]}"'
     workflow_id = judging_workflow(acme, {"correction": correction})
 
@@ -191,7 +190,7 @@ def test_what_a_judge_writes_is_redacted(acme: Wire) -> None:
     assert stored["signal"]["correction"] == "use [REDACTED]"
 
 
-def test_a_judge_goes_on_after_a_restart(new_host: Callable[..., ServedHost]) -> None:
+def test_a_judge_continues_after_a_restart(new_host: Callable[..., ServedHost]) -> None:
     host = new_host("--conformance")
     with Wire(host.url, ACME) as wire:
         run_id = wire.run("conformance-noop")["runId"]
@@ -222,9 +221,7 @@ def test_a_judge_goes_on_after_a_restart(new_host: Callable[..., ServedHost]) ->
     ],
     ids=str,
 )
-def test_an_order_that_cannot_be_carried_out_is_refused(
-    acme: Wire, changes: JsonObject, status: int
-) -> None:
+def test_an_invalid_judge_is_refused(acme: Wire, changes: JsonObject, status: int) -> None:
     body: JsonObject = {
         "workflowId": "conformance-noop",
         "agentId": installed_agent(acme),
@@ -234,7 +231,7 @@ def test_an_order_that_cannot_be_carried_out_is_refused(
     assert acme.post("/v1/judges", body | changes).status_code == status
 
 
-def test_a_reviewer_may_annotate_and_not_let_an_agent_do_it(acme: Wire, connect: Connect) -> None:
+def test_a_reviewer_can_annotate_but_not_start_a_judge(acme: Wire, connect: Connect) -> None:
     body = {
         "workflowId": "conformance-noop",
         "agentId": installed_agent(acme),
@@ -247,7 +244,7 @@ def test_a_reviewer_may_annotate_and_not_let_an_agent_do_it(acme: Wire, connect:
     assert response.json()["details"]["scopeRequired"] == "runs:create"
 
 
-def test_the_runs_of_a_judge_come_in_pages(acme: Wire) -> None:
+def test_the_runs_of_a_judge_are_listed_in_pages(acme: Wire) -> None:
     workflow_id = judging_workflow(acme, {"flag": "true"})
     wanted = [f"unknown-{n}" for n in range(5)]
     judge = order(acme, workflow_id, installed_agent(acme), runIds=wanted)
@@ -265,7 +262,7 @@ def test_the_runs_of_a_judge_come_in_pages(acme: Wire) -> None:
     assert found == wanted
 
 
-def test_another_tenant_finds_no_judge_and_uses_no_agent(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_judges_and_agents_are_not_found(acme: Wire, globex: Wire) -> None:
     agent_id = installed_agent(acme)
     workflow_id = judging_workflow(acme, {"flag": "true"})
     judge = order(acme, workflow_id, agent_id, runIds=["x"])

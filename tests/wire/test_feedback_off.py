@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.feedback import FLAG, path_of
-from tests.wire.host import ACME, INGEST, ServedHost, served
+from tests.support.client import Wire
+from tests.support.feedback import FLAG, path_of
+from tests.support.host import ACME, INGEST, ServedHost, served
 
 CALLS = [
     ("POST", path_of("unknown-run")),
@@ -24,7 +24,7 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def silent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host whose operator has switched feedback off."""
+    """Start a host whose operator has switched feedback off."""
     with served(tmp_path_factory.mktemp("silent"), "--conformance", WOPR_FEEDBACK="0") as running:
         yield running
 
@@ -42,7 +42,7 @@ def test_feedback_that_is_switched_off_is_not_advertised(silent: ServedHost) -> 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
 @pytest.mark.parametrize("key", [ACME, INGEST], ids=["admin", "without the scope"])
-def test_every_call_answers_501_before_anything_else_is_looked_at(
+def test_every_call_answers_501_before_any_other_check(
     silent: ServedHost, method: str, path: str, key: str
 ) -> None:
     with Wire(silent.url, key) as wire:
@@ -55,8 +55,6 @@ def test_every_call_answers_501_before_anything_else_is_looked_at(
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_a_caller_without_a_key_is_told_so_first(
-    silent: ServedHost, method: str, path: str
-) -> None:
+def test_a_missing_key_is_reported_first(silent: ServedHost, method: str, path: str) -> None:
     with Wire(silent.url, None) as wire:
         assert wire.http.request(method, path, json={}).status_code == 401

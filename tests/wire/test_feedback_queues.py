@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.feedback import CANARY, listed, rating
+from tests.support.host import DEVELOPER, REVIEWER, VIEWER
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.feedback import CANARY, listed, rating
-from tests.wire.host import DEVELOPER, REVIEWER, VIEWER
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 RUBRIC: list[JsonObject] = [
     {"kind": "rating", "question": "How good is it?"},
@@ -16,7 +18,7 @@ RUBRIC: list[JsonObject] = [
 
 
 def tagged_runs(wire: Wire, count: int) -> tuple[str, list[str]]:
-    """A tag of its own and the runs that carry it, newest first."""
+    """Return a new tag and the runs that have it, newest first."""
     tag = fresh("tag")
     runs = [wire.run("conformance-noop", tags=[tag])["runId"] for _ in range(count)]
     return tag, runs[::-1]
@@ -68,7 +70,7 @@ def developer(connect: Connect) -> Wire:
     return connect(DEVELOPER)
 
 
-def test_a_queue_holds_the_runs_that_were_chosen_in_that_order(acme: Wire) -> None:
+def test_a_queue_contains_the_chosen_runs_in_order(acme: Wire) -> None:
     _, runs = tagged_runs(acme, 2)
 
     queue = open_queue(acme, runIds=runs)
@@ -84,7 +86,7 @@ def test_a_queue_holds_the_runs_that_were_chosen_in_that_order(acme: Wire) -> No
     assert item["statusUrl"] == f"/v1/runs/{runs[0]}"
 
 
-def test_a_queue_over_a_filter_takes_in_what_ends_later(acme: Wire, reviewer: Wire) -> None:
+def test_a_queue_with_a_filter_adds_runs_that_end_later(acme: Wire, reviewer: Wire) -> None:
     tag, [first] = tagged_runs(acme, 1)
     queue = open_queue(acme, filter={"tag": tag})
     review(reviewer, queue, taken_run(reviewer, queue), rating(3))
@@ -96,7 +98,7 @@ def test_a_queue_over_a_filter_takes_in_what_ends_later(acme: Wire, reviewer: Wi
     assert progress(acme, queue)["items"] == 2
 
 
-def test_a_queue_over_a_filter_holds_no_more_than_was_asked_for(acme: Wire) -> None:
+def test_a_queue_with_a_filter_has_at_most_the_requested_number(acme: Wire) -> None:
     tag, runs = tagged_runs(acme, 3)
 
     queue = open_queue(acme, filter={"tag": tag}, mostItems=2)
@@ -108,7 +110,7 @@ def test_a_queue_over_a_filter_holds_no_more_than_was_asked_for(acme: Wire) -> N
     assert progress(acme, queue)["items"] == 2
 
 
-def test_only_runs_that_have_ended_are_reviewed_unless_asked_for(acme: Wire) -> None:
+def test_only_ended_runs_are_reviewed_by_default(acme: Wire) -> None:
     tag = fresh("tag")
     waiting = acme.register(workflow([node("gate", "core.delay", config={"ms": 60_000})]))
     run_id = acme.create(waiting, tags=[tag])
@@ -119,7 +121,7 @@ def test_only_runs_that_have_ended_are_reviewed_unless_asked_for(acme: Wire) -> 
     acme.post(f"/v1/runs/{run_id}/cancel")
 
 
-def test_a_run_is_held_for_one_reviewer_until_it_is_done(
+def test_a_run_is_held_for_one_reviewer_until_it_is_completed(
     acme: Wire, reviewer: Wire, developer: Wire
 ) -> None:
     _, runs = tagged_runs(acme, 2)
@@ -137,7 +139,7 @@ def test_a_run_is_held_for_one_reviewer_until_it_is_done(
     assert take(reviewer, queue) is None
 
 
-def test_reviewers_who_agree_and_who_do_not_are_counted(
+def test_agreeing_and_disagreeing_reviewers_are_counted(
     acme: Wire, reviewer: Wire, developer: Wire
 ) -> None:
     _, runs = tagged_runs(acme, 2)
@@ -176,7 +178,7 @@ def test_a_review_must_answer_the_rubric(acme: Wire, signals: list[JsonObject], 
     assert listed(acme, run_id) == []
 
 
-def test_a_run_must_be_taken_before_it_is_done_and_is_done_once(acme: Wire) -> None:
+def test_a_run_must_be_claimed_before_its_review_and_is_reviewed_once(acme: Wire) -> None:
     _, [run_id] = tagged_runs(acme, 1)
     queue = open_queue(acme, runIds=[run_id])
     body = {"annotations": [{"signal": rating(3)}]}
@@ -229,7 +231,7 @@ def test_the_texts_of_a_queue_are_redacted(acme: Wire) -> None:
     ],
     ids=str,
 )
-def test_a_queue_that_makes_no_sense_is_refused(acme: Wire, changes: JsonObject) -> None:
+def test_an_invalid_queue_is_refused(acme: Wire, changes: JsonObject) -> None:
     body: JsonObject = {"name": "q", "rubric": RUBRIC, **changes}
     if "filter" not in changes and "runIds" not in changes:
         body["filter"] = {}
@@ -254,7 +256,7 @@ def test_queues_are_listed_newest_first_in_pages(globex: Wire) -> None:
     assert found[:3] == made[::-1]
 
 
-def test_a_viewer_sees_queues_and_takes_nothing_from_them(acme: Wire, connect: Connect) -> None:
+def test_a_viewer_sees_queues_and_can_claim_nothing(acme: Wire, connect: Connect) -> None:
     queue = open_queue(acme, filter={"tag": fresh("tag")})
     viewer = connect(VIEWER)
 
@@ -264,7 +266,7 @@ def test_a_viewer_sees_queues_and_takes_nothing_from_them(acme: Wire, connect: C
     assert viewer.post(done_path(queue, "x"), {"annotations": []}).status_code == 403
 
 
-def test_another_tenant_finds_neither_queue_nor_runs(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_queues_and_runs_are_not_found(acme: Wire, globex: Wire) -> None:
     _, [run_id] = tagged_runs(acme, 1)
     queue = open_queue(acme, runIds=[run_id])
     take(acme, queue)

@@ -1,17 +1,19 @@
-"""`run.annotated`: heard live by those who stream updates, and by nobody else ever."""
+"""`run.annotated` is sent only to live readers of updates."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.feedback import CANARY, annotate, live_run, until
-from tests.wire.recorder import NOTICE
+from tests.support.client import Wire
+from tests.support.feedback import CANARY, annotate, live_run, until
+from tests.support.recorder import NOTICE
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 @pytest.mark.parametrize("mode", ["updates", "debug", "updates,messages"])
-def test_a_reader_of_updates_hears_of_an_annotation_while_it_reads(acme: Wire, mode: str) -> None:
+def test_a_reader_of_updates_receives_annotations(acme: Wire, mode: str) -> None:
     with live_run(acme) as run_id, acme.stream(run_id, streamMode=mode) as frames:
         until(frames, "node.completed")
 
@@ -24,7 +26,7 @@ def test_a_reader_of_updates_hears_of_an_annotation_while_it_reads(acme: Wire, m
 
 
 @pytest.mark.parametrize("mode", ["values", "messages"])
-def test_a_reader_of_values_or_messages_hears_nothing(acme: Wire, mode: str) -> None:
+def test_a_reader_of_values_or_messages_receives_no_annotations(acme: Wire, mode: str) -> None:
     with live_run(acme) as run_id, acme.stream(run_id, streamMode=mode) as frames:
         annotate(acme, run_id)
         acme.post(f"/v1/runs/{run_id}/cancel")
@@ -34,7 +36,7 @@ def test_a_reader_of_values_or_messages_hears_nothing(acme: Wire, mode: str) -> 
     assert NOTICE not in events
 
 
-def test_every_reader_hears_it_once_and_the_log_goes_on_without_it(acme: Wire) -> None:
+def test_every_reader_receives_it_once_and_the_log_does_not_contain_it(acme: Wire) -> None:
     with (
         live_run(acme) as run_id,
         acme.stream(run_id) as one,
@@ -55,7 +57,7 @@ def test_every_reader_hears_it_once_and_the_log_goes_on_without_it(acme: Wire) -
         assert sequences == sorted(set(sequences))
 
 
-def test_who_comes_later_or_resumes_hears_nothing(acme: Wire) -> None:
+def test_a_later_or_resumed_reader_does_not_receive_it(acme: Wire) -> None:
     with live_run(acme) as run_id:
         annotate(acme, run_id)
         with (
@@ -70,7 +72,7 @@ def test_who_comes_later_or_resumes_hears_nothing(acme: Wire) -> None:
     assert NOTICE not in events
 
 
-def test_a_batching_reader_gets_it_as_a_frame_of_its_own(acme: Wire) -> None:
+def test_a_batching_reader_receives_it_in_a_separate_frame(acme: Wire) -> None:
     with (
         live_run(acme) as run_id,
         acme.stream(run_id, streamMode="debug", bufferMs=5000) as frames,
@@ -87,7 +89,7 @@ def test_a_batching_reader_gets_it_as_a_frame_of_its_own(acme: Wire) -> None:
     assert NOTICE not in [event["type"] for event in batch.json]
 
 
-def test_neither_poll_nor_the_json_log_shows_it(acme: Wire) -> None:
+def test_neither_poll_nor_the_json_log_contains_it(acme: Wire) -> None:
     with live_run(acme) as run_id:
         newest = acme.poll(run_id, lastSequence=-1)["lastEventSeq"]
         stored = annotate(acme, run_id)
@@ -99,7 +101,7 @@ def test_neither_poll_nor_the_json_log_shows_it(acme: Wire) -> None:
         assert stored["annotationId"] not in str(acme.log(run_id))
 
 
-def test_another_run_and_another_tenant_hear_nothing(acme: Wire, globex: Wire) -> None:
+def test_readers_of_another_run_or_tenant_do_not_receive_it(acme: Wire, globex: Wire) -> None:
     with (
         live_run(acme) as run_id,
         live_run(acme) as other,
@@ -119,7 +121,7 @@ def test_another_run_and_another_tenant_hear_nothing(acme: Wire, globex: Wire) -
     assert NOTICE not in events
 
 
-def test_a_notice_is_no_event_of_the_protocols_log(acme: Wire) -> None:
+def test_the_notice_is_not_an_event_of_the_protocol_s_log(acme: Wire) -> None:
     schema: JsonObject = acme.document("/v1/schemas/run-event-payloads.json")
 
     assert NOTICE not in schema["$defs"]

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.feedback import FLAG, annotate, rating
+from tests.support.host import INGEST
+from tests.support.interrupts import gate
+from tests.support.kahn import KahnRun, push_run
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.feedback import FLAG, annotate, rating
-from tests.wire.fleet import Story, pushed
-from tests.wire.host import INGEST
-from tests.wire.waiting import gate
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 CORRECTION: JsonObject = {"kind": "correction", "correction": "so"}
 LABEL: JsonObject = {"kind": "label", "label": "tone"}
@@ -21,7 +23,7 @@ def summary(wire: Wire, by: str = "workflow", **query: Json) -> JsonObject:
 
 @pytest.fixture
 def judged(acme: Wire) -> str:
-    """The id of a workflow with one run, which was judged in every way."""
+    """Return the id of a workflow with one run that has every kind of feedback."""
     pinned = node("draft", agent={"agentId": "core.acme.writer"})
     workflow_id = acme.register(workflow([pinned, node("send")]))
     run_id = acme.run(workflow_id)["runId"]
@@ -43,7 +45,7 @@ def test_a_summary_counts_by_workflow(acme: Wire, judged: str) -> None:
     assert (group["correctionRate"], group["flagRate"]) == (1, 1)
 
 
-def test_rates_are_shares_of_the_runs(acme: Wire) -> None:
+def test_rates_are_fractions_of_the_runs(acme: Wire) -> None:
     workflow_id = acme.register(workflow([node("a")]))
     runs = [acme.run(workflow_id)["runId"] for _ in range(4)]
     for signal in (FLAG, FLAG, CORRECTION, rating(1)):
@@ -60,7 +62,7 @@ def test_rates_are_shares_of_the_runs(acme: Wire) -> None:
     assert (group["intervenedRuns"], group["interventionRate"]) == (1, 0.25)
 
 
-def test_a_workflow_without_annotations_has_rates_of_nothing(acme: Wire) -> None:
+def test_a_workflow_without_annotations_has_rates_of_zero(acme: Wire) -> None:
     workflow_id = acme.register(workflow([node("a")]))
     acme.run(workflow_id)
 
@@ -87,7 +89,7 @@ def test_a_person_s_answer_is_an_intervention(acme: Wire) -> None:
     acme.post(f"/v1/runs/{waiting}/cancel")
 
 
-def test_rates_of_an_agent_are_shares_of_the_runs_that_it_took_part_in(acme: Wire) -> None:
+def test_rates_of_an_agent_are_fractions_of_its_runs(acme: Wire) -> None:
     agent_id = f"core.acme.{fresh('writer')}"
     pinned = node("draft", agent={"agentId": agent_id})
     workflow_id = acme.register(workflow([pinned]))
@@ -106,7 +108,7 @@ def test_rates_of_an_agent_are_shares_of_the_runs_that_it_took_part_in(acme: Wir
     assert [g["workflowId"] for g in narrowed["groups"]] == [workflow_id]
 
 
-def test_an_agent_that_events_name_took_part(acme: Wire) -> None:
+def test_an_agent_named_in_events_took_part(acme: Wire) -> None:
     run_id = acme.run("conformance-agent-reasoning")["runId"]
     named = {
         e["payload"]["agentId"] for e in acme.log(run_id) if e["type"].startswith("agent.reasoned")
@@ -117,7 +119,7 @@ def test_an_agent_that_events_name_took_part(acme: Wire) -> None:
     assert named <= {g["agentId"] for g in groups if g["runs"]}
 
 
-def test_runs_are_counted_by_when_they_were_created(acme: Wire, judged: str) -> None:
+def test_runs_are_counted_by_their_creation_time(acme: Wire, judged: str) -> None:
     past = {"since": "2020-01-01T00:00:00Z", "until": "2020-02-01T00:00:00Z"}
 
     assert summary(acme, workflowId=judged)["total"]["runs"] == 1
@@ -135,9 +137,9 @@ def test_a_summary_by_node_or_signal_counts_no_runs(acme: Wire, judged: str) -> 
 
 def test_checks_of_observed_runs_are_not_counted(acme: Wire) -> None:
     before = summary(acme, workflowId="kahn.observed")["total"]
-    story = Story()
+    story = KahnRun()
     failed = story.check(agent_id=None, result="fail")
-    pushed(acme, story.start(), failed, story.end())
+    push_run(acme, story.start(), failed, story.end())
 
     after = summary(acme, workflowId="kahn.observed")["total"]
 
@@ -158,9 +160,7 @@ def test_a_summary_counts_by_node(acme: Wire, judged: str) -> None:
     assert groups[0]["annotations"] == 5
 
 
-def test_what_has_no_agent_of_its_own_counts_for_the_agent_of_the_run(
-    acme: Wire, judged: str
-) -> None:
+def test_a_signal_without_an_agent_counts_for_the_agent_of_the_run(acme: Wire, judged: str) -> None:
     groups = summary(acme, "agent", workflowId=judged)["groups"]
 
     assert {g.get("agentId"): g["annotations"] for g in groups} == {"core.acme.writer": 7}
@@ -200,7 +200,7 @@ def test_a_summary_counts_by_time(acme: Wire, judged: str) -> None:
     assert "workflowId" not in by_day[0]
 
 
-def test_a_window_leaves_out_what_is_outside(acme: Wire, judged: str) -> None:
+def test_a_window_excludes_other_annotations(acme: Wire, judged: str) -> None:
     past = {"since": "2020-01-01T00:00:00Z", "until": "2020-02-01T10:30:00Z"}
 
     found = summary(acme, workflowId=judged, **past)
@@ -210,13 +210,13 @@ def test_a_window_leaves_out_what_is_outside(acme: Wire, judged: str) -> None:
     assert found["until"] == "2020-02-01T11:00:00.000Z"
 
 
-def test_another_tenant_counts_only_its_own(acme: Wire, globex: Wire, judged: str) -> None:
+def test_each_tenant_counts_its_own_runs_only(acme: Wire, globex: Wire, judged: str) -> None:
     for by in ("workflow", "agent", "node", "signal", "time"):
         total = summary(globex, by, workflowId=judged)["total"]
         assert (total["annotations"], total["runs"]) == (0, 0)
 
 
-def test_no_text_of_a_judgment_is_in_a_summary(acme: Wire) -> None:
+def test_no_text_of_an_annotation_is_in_a_summary(acme: Wire) -> None:
     secret = fresh("word")
     run_id = acme.run("conformance-noop")["runId"]
     annotate(acme, run_id, {"kind": "label", "label": secret}, note=secret)
@@ -233,7 +233,7 @@ def test_no_text_of_a_judgment_is_in_a_summary(acme: Wire) -> None:
         ({"since": "2030-01-01T00:00:00Z", "until": "2029-01-01T00:00:00Z"}, "since"),
     ],
 )
-def test_a_wrong_question_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
+def test_an_invalid_query_is_refused(acme: Wire, query: dict[str, str], field: str) -> None:
     response = acme.get("/v1/feedback/summary", params=query)
 
     assert response.status_code == 400

@@ -1,4 +1,4 @@
-"""The producer's commands and the fleet's tables, against a host that is really served."""
+"""The producer's commands and the fleet's tables, with a served host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.fleet.builders import line
-from tests.wire.agent_definitions import agent_name, mock, scripted
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.fleet import ASKS, Story, eventually, held, pushed, transitions
-from tests.wire.host import ACME, GLOBEX, WOPR, ServedHost, kept_port
+from tests.support.agent_definitions import agent_name, mock, scripted
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.eventually import eventually
+from tests.support.forked import run
+from tests.support.host import ACME, GLOBEX, WOPR, ServedHost, kept_port
+from tests.support.kahn import ASKS, KahnRun, push_run, stored_lines, transitions
+from tests.support.kahn_lines import line
 from wopr.protocol.documents import JsonObject
 
 STOP_SECONDS = 60
 
 
 class Shell:
-    """Runs `wopr fleet` commands against one host."""
+    """Run `wopr fleet` commands with one host."""
 
     def __init__(self, host: ServedHost, place: Path, key: str = ACME) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WOPR_")}
@@ -32,15 +34,9 @@ class Shell:
         self.place = place
 
     def __call__(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [WOPR, "fleet", *arguments],
-            cwd=self.place,
-            env=self.variables,
-            capture_output=True,
-            check=False,
-        )
+        done = run(("fleet", *arguments), self.variables, self.place)
         assert done.returncode == 0, done.stderr
-        return done.stdout.decode()
+        return done.stdout
 
 
 @pytest.fixture
@@ -48,7 +44,7 @@ def fleet(host: ServedHost, tmp_path: Path) -> Shell:
     return Shell(host, tmp_path)
 
 
-def test_an_archive_comes_back_from_the_host_as_it_went_in(
+def test_an_archive_is_exported_as_it_was_pushed(
     new_host: Callable[..., ServedHost], tmp_path: Path
 ) -> None:
     fleet = Shell(new_host(), tmp_path)
@@ -68,8 +64,8 @@ GRAPH = {"version": 1, "nodes": [{"id": "build", "cost": 1.50}]}
 
 
 def ci_log(place: Path, run_id: str, graph: str | None = None) -> list[bytes]:
-    """A log of the CI family in an archive, with a graph beside it."""
-    same: JsonObject = {"run_id": run_id, "ts": Story().ts}
+    """Return a log of the CI family in an archive, with a graph beside it."""
+    same: JsonObject = {"run_id": run_id, "ts": KahnRun().ts}
     lines = [line("run_start", **same), line("run_end", **same)]
     folder = place / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +75,7 @@ def ci_log(place: Path, run_id: str, graph: str | None = None) -> list[bytes]:
     return lines
 
 
-def test_the_graph_of_a_run_is_sent_along_and_comes_back(fleet: Shell, acme: Wire) -> None:
+def test_the_graph_of_a_run_is_pushed_and_exported(fleet: Shell, acme: Wire) -> None:
     run_id = fresh("graph")
     lines = ci_log(fleet.place / "a", run_id, json.dumps(GRAPH, indent=2))
 
@@ -87,16 +83,16 @@ def test_the_graph_of_a_run_is_sent_along_and_comes_back(fleet: Shell, acme: Wir
     fleet("export", run_id, "--archive", "back")
 
     assert "2 lines accepted" in first
-    assert "0 lines accepted, 2 held already" in second
-    began, ended = held(acme, run_id)
+    assert "0 lines accepted, 2 known already" in second
+    began, ended = stored_lines(acme, run_id)
     assert json.loads(began) == json.loads(lines[0]) | {"graph": GRAPH}
     assert began.startswith(lines[0][:-1])
     assert ended == lines[1]
     assert json.loads((fleet.place / "back/runs" / run_id / "graph.json").read_text()) == GRAPH
-    assert "2 held already" in fleet("push", "back")
+    assert "2 known already" in fleet("push", "back")
 
 
-def test_a_graph_that_came_too_late_is_left_out(fleet: Shell, acme: Wire) -> None:
+def test_a_graph_that_arrives_too_late_is_ignored(fleet: Shell, acme: Wire) -> None:
     run_id = fresh("graph")
     lines = ci_log(fleet.place / "a", run_id)
     fleet("push", "a")
@@ -104,23 +100,25 @@ def test_a_graph_that_came_too_late_is_left_out(fleet: Shell, acme: Wire) -> Non
 
     again = fleet("push", "a")
 
-    assert "0 lines accepted, 2 held already" in again
-    assert held(acme, run_id) == lines
+    assert "0 lines accepted, 2 known already" in again
+    assert stored_lines(acme, run_id) == lines
 
 
 @pytest.mark.parametrize("graph", ["[]", "{", "\x00"])
-def test_a_graph_that_is_none_keeps_no_log_back(fleet: Shell, acme: Wire, graph: str) -> None:
+def test_an_invalid_graph_does_not_prevent_the_push_of_a_log(
+    fleet: Shell, acme: Wire, graph: str
+) -> None:
     run_id = fresh("graph")
     lines = ci_log(fleet.place / "a", run_id, graph)
 
     fleet("push", "a")
 
-    assert held(acme, run_id) == lines
+    assert stored_lines(acme, run_id) == lines
 
 
-def test_one_run_is_exported_to_a_file_or_to_the_terminal(fleet: Shell, acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+def test_a_run_is_exported_to_a_file_or_to_the_terminal(fleet: Shell, acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
 
     shown = fleet("export", run_id)
     fleet("export", story.run_id, "--out", "run.jsonl")
@@ -129,10 +127,10 @@ def test_one_run_is_exported_to_a_file_or_to_the_terminal(fleet: Shell, acme: Wi
     assert (fleet.place / "run.jsonl").read_text() == shown
 
 
-def test_an_archive_is_never_written_anew(fleet: Shell, acme: Wire, globex: Wire) -> None:
-    story = Story()
-    pushed(acme, *story.whole())
-    pushed(globex, story.start(task="another"))
+def test_an_archive_is_never_overwritten(fleet: Shell, acme: Wire, globex: Wire) -> None:
+    story = KahnRun()
+    push_run(acme, *story.whole())
+    push_run(globex, story.start(task="another"))
     fleet("export", story.run_id, "--archive", "a")
 
     other = subprocess.run(
@@ -148,20 +146,20 @@ def test_an_archive_is_never_written_anew(fleet: Shell, acme: Wire, globex: Wire
     assert log.read_bytes().split(b"\n")[:-1] == story.whole()
 
 
-def test_the_table_of_agents_says_who_waits_and_where_the_answer_goes(
+def test_the_table_of_agents_shows_waiting_ones_and_where_to_answer(
     new_host: Callable[..., ServedHost], tmp_path: Path
 ) -> None:
     host = new_host("--conformance")
     fleet = Shell(host, tmp_path)
     doubts: JsonObject = {"mockDecision": {"decision": {"next": "x"}, "confidence": 0.5}}
-    story = Story("outsider")
+    story = KahnRun("outsider")
     with Wire(host.url, ACME) as wire:
         run_id = wire.create(
             wire.register(scripted([mock(agent={"agentId": agent_name()}, **doubts)]))
         )
-        pushed(wire, story.start(), story.move(0, *ASKS))
+        push_run(wire, story.start(), story.move(0, *ASKS))
         wire.events_until(run_id, "interrupt.requested")
-        eventually(lambda: held(wire, run_id) == transitions(wire, run_id) != [])
+        eventually(lambda: stored_lines(wire, run_id) == transitions(wire, run_id) != [])
         [item] = wire.document("/v1/interrupts")["items"]
 
     rows = [row for row in fleet("agents").splitlines() if " s (" in row]
@@ -169,13 +167,13 @@ def test_the_table_of_agents_says_who_waits_and_where_the_answer_goes(
     assert len(rows) == 2
     [outside] = [row for row in rows if row.startswith("outsider")]
     [inside] = [row for row in rows if row not in (outside,)]
-    assert "(outside)" in outside
+    assert "(other system)" in outside
     assert f"(answer {item['interruptId']})" in inside
 
 
-def test_the_tables_show_runs_and_audits(fleet: Shell, acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+def test_tables_show_runs_and_audits(fleet: Shell, acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
 
     assert run_id in fleet("runs", "--limit", "200")
     assert story.run_id in fleet("runs", "--agent", "coder", "--limit", "200")
@@ -187,7 +185,7 @@ def test_the_tables_show_runs_and_audits(fleet: Shell, acme: Wire) -> None:
 
 @pytest.fixture
 def tail(new_host: Callable[..., ServedHost], tmp_path: Path) -> Iterator[tuple[ServedHost, Path]]:
-    """A host on a port that it keeps, and an archive that is followed."""
+    """Start a host on a fixed port, and follow an archive."""
     host = new_host("--port", str(kept_port()))
     archive = tmp_path / "archive"
     archive.mkdir()
@@ -201,19 +199,19 @@ def tail(new_host: Callable[..., ServedHost], tmp_path: Path) -> Iterator[tuple[
     assert process.wait(timeout=STOP_SECONDS) == 0
 
 
-def test_a_tail_goes_on_when_the_host_is_back(tail: tuple[ServedHost, Path]) -> None:
+def test_a_tail_continues_after_a_restart_of_the_host(tail: tuple[ServedHost, Path]) -> None:
     host, archive = tail
-    story = Story()
+    story = KahnRun()
     log = archive / "runs" / story.run_id / "transitions.jsonl"
     log.parent.mkdir(parents=True)
     log.write_bytes(story.start() + b"\n")
     with Wire(host.url, ACME) as wire:
-        eventually(lambda: held(wire, story.run_id) == [story.start()])
+        eventually(lambda: stored_lines(wire, story.run_id) == [story.start()])
     host.stop()
     with log.open("ab") as file:
         file.write(b"\n".join(story.whole()[1:]) + b"\n")
     host.start()
 
     with Wire(host.url, ACME) as wire:
-        eventually(lambda: held(wire, story.run_id) == story.whole())
+        eventually(lambda: stored_lines(wire, story.run_id) == story.whole())
         assert transitions(wire, story.run_id) == story.whole()

@@ -1,25 +1,30 @@
-"""The host's own runs are in the fleet without anybody's doing, once and as their log has them."""
+"""The host's own runs are in the fleet automatically, once, and with the lines of their log."""
 
 from __future__ import annotations
 
 import json
 
-from tests.wire.agent_definitions import agent_name, mock, scripted
-from tests.wire.client import Wire
-from tests.wire.fleet import ASKS, Story, agents_of, eventually, held, push, pushed, transitions
+import pytest
+
+from tests.support.agent_definitions import agent_name, mock, scripted
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.kahn import ASKS, KahnRun, agents_of, push, push_run, stored_lines, transitions
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 THINKS = "conformance-agent-reasoning"
 DOUBTS: JsonObject = {"mockDecision": {"decision": {"next": "x"}, "confidence": 0.5}}
 
 
 def unsure(wire: Wire) -> str:
-    """A workflow whose agent asks a person, for as long as it takes."""
+    """Return a workflow whose agent waits for a person without a deadline."""
     return wire.register(scripted([mock(agent={"agentId": agent_name()}, **DOUBTS)]))
 
 
 def waiting(wire: Wire, run_id: str) -> JsonObject:
-    """The agent of a run, once the fleet shows that it waits."""
+    """Return the agent of a run, once the fleet shows that it waits."""
 
     def waits() -> bool:
         found = wire.get(f"/api/runs/{run_id}")
@@ -30,12 +35,17 @@ def waiting(wire: Wire, run_id: str) -> JsonObject:
 
 
 def in_fleet(wire: Wire, run_id: str) -> list[bytes]:
-    """The lines that the fleet has of a run once it has all that the run's log tells."""
-    eventually(lambda: bool(held(wire, run_id)) and held(wire, run_id) == transitions(wire, run_id))
-    return held(wire, run_id)
+    """Return the lines of a run in the fleet once it has all those of the run's log."""
+    eventually(
+        lambda: (
+            bool(stored_lines(wire, run_id))
+            and stored_lines(wire, run_id) == transitions(wire, run_id)
+        )
+    )
+    return stored_lines(wire, run_id)
 
 
-def test_a_run_is_in_the_fleet_line_by_line_as_its_log_tells(acme: Wire) -> None:
+def test_a_run_is_in_the_fleet_with_the_lines_of_its_log(acme: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
 
     lines = [json.loads(each) for each in in_fleet(acme, run_id)]
@@ -46,7 +56,7 @@ def test_a_run_is_in_the_fleet_line_by_line_as_its_log_tells(acme: Wire) -> None
     assert (found["source"], found["openwop_run_id"]) == ("host", run_id)
 
 
-def test_another_tenant_s_fleet_knows_nothing_of_it(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_fleet_does_not_contain_it(acme: Wire, globex: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
     in_fleet(acme, run_id)
 
@@ -55,11 +65,11 @@ def test_another_tenant_s_fleet_knows_nothing_of_it(acme: Wire, globex: Wire) ->
     assert globex.get(f"/v1/runs/{run_id}/transitions").status_code == 404
 
 
-def test_an_agent_that_waits_here_is_answered_from_the_inbox(acme: Wire) -> None:
+def test_a_waiting_agent_of_this_host_is_answered_in_the_inbox(acme: Wire) -> None:
     run_id = acme.create(unsure(acme))
     agent = waiting(acme, run_id)
     [item] = acme.document("/v1/interrupts", params={"runId": run_id})["items"]
-    before = held(acme, run_id)
+    before = stored_lines(acme, run_id)
 
     acme.post(item["answerUrl"], {"resumeValue": {"ratified": True}})
 
@@ -74,9 +84,9 @@ def test_an_agent_that_waits_here_is_answered_from_the_inbox(acme: Wire) -> None
     assert ended["openwop_interrupt_id"] is None
 
 
-def test_an_agent_that_waits_outside_shows_since_when_and_nothing_to_answer(acme: Wire) -> None:
-    story = Story()
-    pushed(acme, story.start(), story.move(0, *ASKS))
+def test_an_externally_waiting_agent_shows_since_when_and_no_link_to_answer(acme: Wire) -> None:
+    story = KahnRun()
+    push_run(acme, story.start(), story.move(0, *ASKS))
 
     [agent] = agents_of(acme, story.run_id)
 
@@ -85,7 +95,7 @@ def test_an_agent_that_waits_outside_shows_since_when_and_nothing_to_answer(acme
     assert agent["openwop_interrupt_id"] is None
 
 
-def test_the_lines_of_a_run_that_goes_on_are_the_first_of_those_it_will_have(acme: Wire) -> None:
+def test_the_lines_of_a_live_run_are_a_prefix_of_its_final_ones(acme: Wire) -> None:
     run_id = acme.create(unsure(acme))
     waiting(acme, run_id)
     first = transitions(acme, run_id)
@@ -97,7 +107,7 @@ def test_the_lines_of_a_run_that_goes_on_are_the_first_of_those_it_will_have(acm
     assert json.loads(in_fleet(acme, run_id)[-1])["outcome"] == "aborted"
 
 
-def test_annotations_become_audits_once_each(acme: Wire) -> None:
+def test_each_annotation_becomes_one_audit(acme: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
     before = in_fleet(acme, run_id)
     for rating in (5, 3, 1):
@@ -112,7 +122,7 @@ def test_annotations_become_audits_once_each(acme: Wire) -> None:
     assert "words" not in str(audits)
 
 
-def test_a_run_without_agents_is_in_the_fleet_only_for_what_is_said_of_it(acme: Wire) -> None:
+def test_a_run_without_agents_is_in_the_fleet_only_with_its_annotations(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
     silent = transitions(acme, run_id)
 
@@ -131,15 +141,15 @@ def test_a_replay_is_not_counted_again(acme: Wire) -> None:
 
     in_fleet(acme, later)
 
-    assert held(acme, fork) == []
+    assert stored_lines(acme, fork) == []
     assert transitions(acme, fork) != []
 
 
-def test_what_came_out_of_the_host_does_not_come_in_as_a_second_run(acme: Wire) -> None:
+def test_a_pushed_export_of_the_host_is_not_a_second_run(acme: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
     lines = transitions(acme, run_id)
 
-    # At once: whether or not the fleet has heard of the run by itself makes no difference.
+    # At once: whether the fleet already has the run makes no difference.
     answer = push(acme, *lines)
 
     assert answer.json() == {"accepted": 0, "duplicate": len(lines), "runs": [run_id]}
@@ -147,10 +157,10 @@ def test_what_came_out_of_the_host_does_not_come_in_as_a_second_run(acme: Wire) 
     assert acme.get(f"/v1/runs/kahn-{run_id}").status_code == 404
 
 
-def test_nobody_else_adds_to_what_the_host_tells_of_its_runs(acme: Wire) -> None:
+def test_a_push_cannot_add_lines_to_the_host_s_runs(acme: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
     lines = transitions(acme, run_id)
-    more = Story().check(run_id=run_id, agent_id=None)
+    more = KahnRun().check(run_id=run_id, agent_id=None)
 
     answer = push(acme, *lines, more, more)
 
@@ -161,10 +171,10 @@ def test_nobody_else_adds_to_what_the_host_tells_of_its_runs(acme: Wire) -> None
     assert in_fleet(acme, run_id) == lines
 
 
-def test_a_run_without_lines_takes_none_from_outside(acme: Wire) -> None:
+def test_a_run_without_lines_accepts_no_pushed_ones(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
-    foreign, story = Story(), Story()
+    foreign, story = KahnRun(), KahnRun()
     answer = push(acme, foreign.start(), story.start(run_id=run_id), story.call(run_id=run_id))
 
     assert answer.status_code == 409
@@ -172,14 +182,14 @@ def test_a_run_without_lines_takes_none_from_outside(acme: Wire) -> None:
     errors = answer.json()["details"]["errors"]
     assert [each["line"] for each in errors] == [2, 3]
     assert all(run_id in each["message"] for each in errors)
-    assert held(acme, run_id) == held(acme, foreign.run_id) == []
+    assert stored_lines(acme, run_id) == stored_lines(acme, foreign.run_id) == []
 
 
-def test_another_tenant_may_push_a_run_of_the_same_name(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_can_push_a_run_of_the_same_name(acme: Wire, globex: Wire) -> None:
     run_id = acme.run(THINKS)["runId"]
     lines = transitions(acme, run_id)
 
-    seen = pushed(globex, *lines)
+    seen = push_run(globex, *lines)
 
     assert seen.startswith(f"kahn-{run_id}-")
     assert transitions(globex, seen) == lines

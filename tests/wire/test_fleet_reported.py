@@ -1,4 +1,4 @@
-"""What a producer reports is shown as reported; what the host counts stands beside it."""
+"""Reported values of a producer are shown unchanged, beside the host's own counts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.console.client import Person
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, agents_of, held, push, pushed
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.host import ACME, ServedHost
+from tests.support.kahn import KahnRun, agents_of, push, push_run, stored_lines
+
+pytestmark = pytest.mark.both_stores
 
 REPORTED = {
     "total_steps": 7,
@@ -21,10 +23,10 @@ REPORTED = {
 }
 
 
-def test_the_totals_of_an_end_are_shown_as_the_producer_reports_them(acme: Wire) -> None:
-    story = Story()
-    pushed(acme, story.start(), story.call(), story.check(), story.end("converged", **REPORTED))
-    pushed(acme, story.check(result="fail"))
+def test_the_totals_of_an_end_are_shown_as_reported(acme: Wire) -> None:
+    story = KahnRun()
+    push_run(acme, story.start(), story.call(), story.check(), story.end("converged", **REPORTED))
+    push_run(acme, story.check(result="fail"))
 
     [agent] = agents_of(acme, story.run_id)
 
@@ -37,8 +39,8 @@ def test_the_totals_of_an_end_are_shown_as_the_producer_reports_them(acme: Wire)
 
 
 def test_an_agent_without_an_end_has_counts_and_no_totals(acme: Wire) -> None:
-    story = Story()
-    pushed(acme, story.start(), story.call(), story.call(step=1))
+    story = KahnRun()
+    push_run(acme, story.start(), story.call(), story.call(step=1))
 
     [agent] = agents_of(acme, story.run_id)
 
@@ -47,8 +49,8 @@ def test_an_agent_without_an_end_has_counts_and_no_totals(acme: Wire) -> None:
 
 
 def test_a_difference_is_a_warning_of_the_checker(acme: Wire, host: ServedHost) -> None:
-    story = Story()
-    pushed(acme, story.start(), story.call(ok=True), story.end("partial", **REPORTED))
+    story = KahnRun()
+    push_run(acme, story.start(), story.call(ok=True), story.end("partial", **REPORTED))
 
     findings = acme.document(f"/api/runs/{story.run_id}")["findings"]
     with Person(host.url) as person:
@@ -62,9 +64,9 @@ def test_a_difference_is_a_warning_of_the_checker(acme: Wire, host: ServedHost) 
     assert "1 counted" in page
 
 
-def test_findings_are_left_out_where_a_page_is_not_the_whole_run(acme: Wire) -> None:
-    story = Story()
-    pushed(acme, *story.whole())
+def test_findings_are_omitted_on_a_page_with_a_part_of_the_run(acme: Wire) -> None:
+    story = KahnRun()
+    push_run(acme, *story.whole())
 
     first = acme.document(f"/api/runs/{story.run_id}", params={"limit": 3})
 
@@ -72,18 +74,18 @@ def test_findings_are_left_out_where_a_page_is_not_the_whole_run(acme: Wire) -> 
     assert first["next_line"] == 3
 
 
-def test_a_run_has_ended_with_the_last_of_its_agents(acme: Wire) -> None:
-    story = Story()
+def test_a_run_has_ended_when_its_last_agent_has(acme: Wire) -> None:
+    story = KahnRun()
     early, late = "2026-03-04T05:06:07.089Z", "2026-03-04T05:06:09.000Z"
 
     def ended() -> object:
         return acme.document(f"/api/runs/{story.run_id}")["run"]["ended"]
 
-    pushed(acme, story.start(), story.start(agent_id="tester"), story.end(ts=early))
+    push_run(acme, story.start(), story.start(agent_id="tester"), story.end(ts=early))
     while_one_goes_on = ended()
-    pushed(acme, story.end(agent_id="tester", ts=late), story.check(agent_id=None))
+    push_run(acme, story.end(agent_id="tester", ts=late), story.check(agent_id=None))
     after_the_last = ended()
-    pushed(acme, story.start(agent_id="third"))
+    push_run(acme, story.start(agent_id="third"))
 
     assert while_one_goes_on is None
     assert after_the_last == late
@@ -92,7 +94,7 @@ def test_a_run_has_ended_with_the_last_of_its_agents(acme: Wire) -> None:
     assert listed["ended"] is None
 
 
-SECOND: dict[str, Callable[[Story], bytes]] = {
+SECOND: dict[str, Callable[[KahnRun], bytes]] = {
     "start": lambda story: story.start(task="another task"),
     "start at another time": lambda story: story.start(ts="2026-03-04T05:06:07.089Z"),
     "end": lambda story: story.end("partial"),
@@ -103,11 +105,11 @@ SECOND: dict[str, Callable[[Story], bytes]] = {
 @pytest.mark.parametrize("second", SECOND)
 @pytest.mark.parametrize("how", ["at once", "later"])
 def test_a_second_start_or_end_would_rewrite_the_first(acme: Wire, second: str, how: str) -> None:
-    story = Story()
+    story = KahnRun()
     whole, late = [story.start(), story.end()], SECOND[second](story)
     before = [] if how == "at once" else whole
     if before:
-        pushed(acme, *before)
+        push_run(acme, *before)
 
     response = push(acme, *([*whole, late] if how == "at once" else [late]))
 
@@ -116,11 +118,11 @@ def test_a_second_start_or_end_would_rewrite_the_first(acme: Wire, second: str, 
     [fault] = response.json()["details"]["errors"]
     assert fault["line"] == (3 if how == "at once" else 1)
     assert "coder" in fault["message"]
-    assert held(acme, story.run_id) == before
+    assert stored_lines(acme, story.run_id) == before
 
 
 def test_every_second_start_and_end_is_named(acme: Wire) -> None:
-    story = Story()
+    story = KahnRun()
 
     response = push(
         acme, story.start(), story.end(), story.start(task="b"), story.end("partial"), story.call()
@@ -130,18 +132,18 @@ def test_every_second_start_and_end_is_named(acme: Wire) -> None:
 
 
 def test_an_identical_start_or_end_is_a_duplicate(acme: Wire) -> None:
-    story = Story()
+    story = KahnRun()
     lines = [story.start(), story.start(), story.call(), story.end(), story.end()]
 
     first, second = push(acme, *lines), push(acme, *lines)
 
     assert (first.json()["accepted"], first.json()["duplicate"]) == (3, 2)
     assert (second.json()["accepted"], second.json()["duplicate"]) == (0, 5)
-    assert held(acme, story.run_id) == [story.start(), story.call(), story.end()]
+    assert stored_lines(acme, story.run_id) == [story.start(), story.call(), story.end()]
 
 
 def test_agents_of_one_run_start_and_end_each_once(acme: Wire) -> None:
-    story = Story()
+    story = KahnRun()
 
     response = push(
         acme,

@@ -1,21 +1,25 @@
-"""Pushed runs are kept for ever, unless the operator sets a limit: then it is told in time."""
+"""Pushed runs are kept forever, unless the operator sets a limit, which pushes announce."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, push, pushed
-from tests.wire.host import ACME, GLOBEX, ServedHost
+import pytest
+
+from tests.support.client import Wire
+from tests.support.host import ACME, GLOBEX, ServedHost
+from tests.support.kahn import KahnRun, push, push_run
+
+pytestmark = pytest.mark.both_stores
 
 LONG_AGO = "2019-01-01T00:00:00.000Z"
 
 
-def test_a_run_of_a_producer_s_past_is_kept_over_restarts(
+def test_a_run_with_an_old_producer_time_is_kept_over_restarts(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
-    host, story = new_host(), Story(ts=LONG_AGO)
-    run_id = pushed(connect(at=host), *story.whole())
+    host, story = new_host(), KahnRun(ts=LONG_AGO)
+    run_id = push_run(connect(at=host), *story.whole())
     # Retention runs when a host starts.
     host.restart()
     wire = connect(at=host)
@@ -25,12 +29,12 @@ def test_a_run_of_a_producer_s_past_is_kept_over_restarts(
     assert push(wire, story.check(checkpoint_id="late")).json()["accepted"] == 1
 
 
-def test_a_push_names_the_caller_s_runs_that_are_dropped_soon(
+def test_a_push_names_the_caller_s_runs_that_expire_soon(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host(WOPR_FLEET_KEEP_DAYS="5")
     acme, globex = connect(ACME, host), connect(GLOBEX, host)
-    old, new = Story(ts=LONG_AGO), Story()
+    old, new = KahnRun(ts=LONG_AGO), KahnRun()
     push(acme, old.start())
 
     told, other = push(acme, new.start()).json(), push(globex, new.start()).json()
@@ -45,6 +49,6 @@ def test_a_push_names_the_caller_s_runs_that_are_dropped_soon(
 
 
 def test_without_a_limit_a_push_names_no_runs(acme: Wire) -> None:
-    push(acme, Story(ts=LONG_AGO).start())
+    push(acme, KahnRun(ts=LONG_AGO).start())
 
-    assert "expiring" not in push(acme, Story().start()).json()
+    assert "expiring" not in push(acme, KahnRun().start()).json()

@@ -1,4 +1,4 @@
-"""What a KAHN line says of an agent's confidence is what the host asked of it."""
+"""The confidence threshold in a KAHN line is the one that the host applied."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.agent_definitions import DONE, answer, next_worker, supervised
-from tests.wire.client import Wire
-from tests.wire.deciding import deciding
-from tests.wire.escalating import UNSURE, escalated
-from tests.wire.fleet import agents_of, eventually, held, transitions
-from tests.wire.host import ACME, ServedHost
+from tests.support.agent_definitions import DONE, answer, next_worker, supervised
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.host import ACME, ServedHost
+from tests.support.kahn import agents_of, stored_lines, transitions
+from tests.wire.escalations import UNSURE, escalated
+from tests.wire.unsure_agents import deciding
 from wopr.protocol.documents import Json, JsonObject
 
 CAUTIOUS = "core.conformance.agents.cautious"
@@ -40,7 +41,7 @@ def decided(wire: Wire, confidence: float, agent_id: str | None = None, **option
         (0.3, CAUTIOUS, {"escalationThreshold": 0.3}, "pass", 0.3),
     ],
 )
-def test_an_agent_s_decision_is_measured_by_the_threshold_that_was_applied(
+def test_the_applied_threshold_is_the_measure_of_an_agent_s_decision(
     acme: Wire,
     confidence: float,
     agent_id: str | None,
@@ -55,7 +56,7 @@ def test_an_agent_s_decision_is_measured_by_the_threshold_that_was_applied(
     assert (acme.snapshot(run_id)["status"] == "completed") is (result == "pass")
 
 
-def test_a_supervisor_s_decision_is_measured_by_the_floor(acme: Wire) -> None:
+def test_the_floor_is_the_measure_of_a_supervisor_s_decision(acme: Wire) -> None:
     decision = next_worker("conformance-noop", confidence=0.6)
     run_id = acme.create(acme.register(supervised(decision, DONE)))
     acme.finished(run_id)
@@ -80,13 +81,18 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_supervisor_that_waits_at_the_floor_is_shown_as_blocked(
+def test_a_supervisor_that_waits_at_the_floor_is_blocked(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire], kind: str
 ) -> None:
     wire = connect(ACME, new_host("--conformance", WOPR_CONFIDENCE_INTERRUPT_KIND=kind))
     run_id = escalated(wire, UNSURE, DONE)
 
-    eventually(lambda: bool(held(wire, run_id)) and held(wire, run_id) == transitions(wire, run_id))
+    eventually(
+        lambda: (
+            bool(stored_lines(wire, run_id))
+            and stored_lines(wire, run_id) == transitions(wire, run_id)
+        )
+    )
     [agent] = agents_of(wire, run_id)
 
     assert agent["last_status"] == "blocked-on-clarification"

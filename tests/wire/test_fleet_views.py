@@ -1,21 +1,24 @@
-"""What the fleet shows: agents, checkpoints, runs, steps; and nothing of another tenant."""
+"""The views of the fleet: agents, checkpoints, runs, steps; and no data of another tenant."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 
-from tests.wire.at_rest import age_pushes
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh
-from tests.wire.fleet import ASKS, Story, eventually, push
-from tests.wire.host import ACME, GLOBEX, ServedHost, served
-from wopr.fleet.instants import write_ts
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.eventually import eventually
+from tests.support.host import ACME, GLOBEX, ServedHost
+from tests.support.kahn import ASKS, KahnRun, push
+from tests.support.stored_files import age_pushes
+from wopr.kahn.timestamps import write_ts
 from wopr.protocol.documents import UNSET, JsonObject, Unset
+
+pytestmark = pytest.mark.both_stores
 
 WINDOWS = ("24h", "7d", "all")
 AGGREGATE = "/api/agent-runs/aggregate"
@@ -23,10 +26,9 @@ FLAKINESS = "/api/audit-checkpoints/flakiness"
 
 
 @pytest.fixture(scope="module")
-def fleet_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host whose fleet nobody else pushes into."""
-    with served(tmp_path_factory.mktemp("fleet")) as running:
-        yield running
+def fleet_host(module_host: Callable[..., ServedHost]) -> ServedHost:
+    """Start a host whose fleet only this file pushes to."""
+    return module_host()
 
 
 @pytest.fixture
@@ -41,8 +43,8 @@ def ago(**span: float) -> str:
 def ended(
     agent_id: str, outcome: str, at: str, duration_s: float = 2.0, score: float | Unset = UNSET
 ) -> list[bytes]:
-    """A run that began and ended at one time."""
-    story = Story(agent_id, at)
+    """Return a run that began and ended at one time."""
+    story = KahnRun(agent_id, at)
     end = story.end(outcome, total_duration_s=duration_s, convergence_score=score)
     return [story.start(), end]
 
@@ -61,7 +63,7 @@ def push_all(wire: Wire, *runs: list[bytes]) -> None:
 # Agents
 
 
-def test_a_row_tells_how_an_agent_is_doing(wire: Wire) -> None:
+def test_a_row_shows_the_state_of_an_agent(wire: Wire) -> None:
     agent = fresh("agent")
     push_all(
         wire,
@@ -70,7 +72,7 @@ def test_a_row_tells_how_an_agent_is_doing(wire: Wire) -> None:
         ended(agent, "aborted", ago(minutes=40), 3.0),
         ended(agent, "escaped", ago(minutes=30), 4.0, 0.0),
     )
-    waiting = Story(agent, ago(minutes=5))
+    waiting = KahnRun(agent, ago(minutes=5))
     push(wire, waiting.start(), waiting.move(0, *ASKS))
 
     found = row(wire, agent)
@@ -92,7 +94,7 @@ def test_a_row_tells_how_an_agent_is_doing(wire: Wire) -> None:
     assert last_seen.endswith("Z")
 
 
-def test_a_run_is_in_the_windows_that_its_last_event_lies_in(wire: Wire) -> None:
+def test_a_run_is_in_the_windows_of_its_last_event(wire: Wire) -> None:
     agent = fresh("agent")
     for at in (ago(hours=1), ago(hours=25), ago(days=8)):
         push_all(wire, ended(agent, "converged", at))
@@ -102,15 +104,17 @@ def test_a_run_is_in_the_windows_that_its_last_event_lies_in(wire: Wire) -> None
     assert counts == [1, 2, 3]
 
 
-def test_the_window_is_seven_days_unless_another_is_asked_for(wire: Wire) -> None:
+def test_the_default_window_is_seven_days(wire: Wire) -> None:
     assert wire.document(AGGREGATE)["window"] == "7d"
     assert wire.document(FLAKINESS)["window"] == "7d"
 
 
 @pytest.mark.parametrize("path", [AGGREGATE, FLAKINESS, "/api/agents/coder/agent-runs"])
 @pytest.mark.parametrize("window", ["30d", "", "24H", "7d ", "ALL"])
-def test_another_window_is_refused_with_those_there_are(wire: Wire, path: str, window: str) -> None:
-    push(wire, Story("coder", ago(hours=1)).start())
+def test_an_unknown_window_is_refused_with_the_valid_ones(
+    wire: Wire, path: str, window: str
+) -> None:
+    push(wire, KahnRun("coder", ago(hours=1)).start())
 
     response = wire.get(path, params={"window": window})
 
@@ -119,7 +123,7 @@ def test_another_window_is_refused_with_those_there_are(wire: Wire, path: str, w
     assert all(name in response.json()["message"] for name in WINDOWS)
 
 
-def test_a_fall_back_is_told_until_the_next_run_that_converges(wire: Wire) -> None:
+def test_a_regression_is_shown_until_the_next_converged_run(wire: Wire) -> None:
     agent = fresh("agent")
     push_all(wire, ended(agent, "converged", ago(hours=30)), ended(agent, "partial", ago(hours=3)))
     fallen = [row(wire, agent, window) for window in WINDOWS]
@@ -133,17 +137,17 @@ def test_a_fall_back_is_told_until_the_next_run_that_converges(wire: Wire) -> No
     assert (recovered["regressed"], recovered["severity"]) == (False, 1)
 
 
-def test_a_fall_back_that_is_older_than_the_window_is_not_told_in_it(wire: Wire) -> None:
+def test_an_old_regression_is_not_shown_in_a_shorter_window(wire: Wire) -> None:
     agent = fresh("agent")
     push_all(wire, ended(agent, "converged", ago(days=3)), ended(agent, "aborted", ago(days=2)))
-    push(wire, Story(agent, ago(hours=1)).start())
+    push(wire, KahnRun(agent, ago(hours=1)).start())
 
     told = {w: found["regressed"] for w in WINDOWS if (found := row(wire, agent, w))}
 
     assert told == {"24h": False, "7d": True, "all": True}
 
 
-def test_rows_come_busiest_first_or_by_severity(
+def test_rows_are_sorted_by_activity_or_by_severity(
     connect: Callable[..., Wire], new_host: Callable[..., ServedHost]
 ) -> None:
     wire = connect(ACME, new_host())
@@ -164,7 +168,7 @@ def test_rows_come_busiest_first_or_by_severity(
     assert wire.get(AGGREGATE, params={"sort": "name"}).status_code == 400
 
 
-def test_runs_of_an_agent_come_newest_first_page_by_page(wire: Wire) -> None:
+def test_runs_of_an_agent_are_listed_newest_first_in_pages(wire: Wire) -> None:
     agent = fresh("agent")
     runs = [ended(agent, "converged", ago(hours=n)) for n in (3, 2, 1)]
     push_all(wire, *runs)
@@ -180,9 +184,9 @@ def test_runs_of_an_agent_come_newest_first_page_by_page(wire: Wire) -> None:
     assert first["runs"][0]["duration_s"] == 2.0
 
 
-def test_an_agent_that_waits_says_for_how_long(wire: Wire) -> None:
+def test_a_waiting_agent_shows_for_how_long(wire: Wire) -> None:
     agent = fresh("agent")
-    story = Story(agent, ago(minutes=10))
+    story = KahnRun(agent, ago(minutes=10))
     push(wire, story.start(), story.move(0, *ASKS))
 
     [run] = wire.document(f"/api/agents/{agent}/agent-runs")["runs"]
@@ -191,28 +195,28 @@ def test_an_agent_that_waits_says_for_how_long(wire: Wire) -> None:
     assert 600 <= run["waiting_s"] < 660
 
 
-def test_an_agent_that_nobody_has_seen_is_not_found(wire: Wire) -> None:
+def test_an_unknown_agent_is_not_found(wire: Wire) -> None:
     assert wire.get("/api/agents/nobody/agent-runs").status_code == 404
 
 
-def test_an_agent_asked_for_by_its_id_on_the_log_is_told_its_name_in_the_fleet(wire: Wire) -> None:
+def test_a_request_with_an_agent_s_log_id_names_its_fleet_id(wire: Wire) -> None:
     agent = fresh("agent")
     push_all(wire, ended(f"local:{agent}", "converged", ago(hours=1)))
 
     answer = wire.get(f"/api/agents/local.{agent}/agent-runs")
 
     assert answer.status_code == 404
-    assert answer.json()["message"].endswith(f": it is called local:{agent} here")
+    assert answer.json()["message"].endswith(f": use its id local:{agent}")
 
 
 # Checkpoints
 
 
-def test_checkpoints_come_most_undecided_first(
+def test_checkpoints_are_listed_most_uncertain_first(
     connect: Callable[..., Wire], new_host: Callable[..., ServedHost]
 ) -> None:
     wire = connect(ACME, new_host())
-    story = Story("coder", ago(hours=1))
+    story = KahnRun("coder", ago(hours=1))
     results = {
         "even": ["pass", "fail"],
         "nine-to-one": ["pass"] * 9 + ["fail"],
@@ -252,8 +256,8 @@ def test_checkpoints_come_most_undecided_first(
 # Runs
 
 
-def test_a_run_shows_its_agents_and_steps_page_by_page(wire: Wire) -> None:
-    story = Story(fresh("agent"), ago(minutes=1))
+def test_a_run_shows_its_agents_and_steps_in_pages(wire: Wire) -> None:
+    story = KahnRun(fresh("agent"), ago(minutes=1))
     whole = story.whole()
     push(wire, *whole)
     path = f"/api/runs/{story.run_id}"
@@ -283,7 +287,7 @@ def test_a_run_shows_its_agents_and_steps_page_by_page(wire: Wire) -> None:
 
 
 def test_runs_are_listed_newest_first(wire: Wire) -> None:
-    older, newer = Story("coder", ago(minutes=2)), Story("coder", ago(seconds=1))
+    older, newer = KahnRun("coder", ago(minutes=2)), KahnRun("coder", ago(seconds=1))
     push(wire, newer.start(), older.start())
 
     listed = [run["run_id"] for run in wire.document("/api/runs", params={"limit": "200"})["runs"]]
@@ -291,11 +295,11 @@ def test_runs_are_listed_newest_first(wire: Wire) -> None:
     assert listed.index(newer.run_id) < listed.index(older.run_id)
 
 
-def test_the_export_has_every_line_of_every_run(
+def test_the_export_contains_every_line_of_every_run(
     connect: Callable[..., Wire], new_host: Callable[..., ServedHost]
 ) -> None:
     wire = connect(ACME, new_host())
-    stories = sorted((Story("coder", ago(hours=1)) for _ in range(3)), key=lambda s: s.run_id)
+    stories = sorted((KahnRun("coder", ago(hours=1)) for _ in range(3)), key=lambda s: s.run_id)
     for story in stories:
         push(wire, *story.whole())
 
@@ -305,16 +309,16 @@ def test_the_export_has_every_line_of_every_run(
     assert response.content == b"".join(each + b"\n" for story in stories for each in story.whole())
 
 
-def test_runs_past_their_retention_are_only_exported(
+def test_expired_runs_are_only_exported(
     connect: Callable[..., Wire], new_host: Callable[..., ServedHost]
 ) -> None:
     host = new_host(WOPR_FLEET_KEEP_DAYS="90")
-    story = Story("coder")
+    story = KahnRun("coder")
     with Wire(host.url, ACME) as wire:
         push(wire, *story.whole())
     host.stop()
     age_pushes(host, days=91)
-    # What is too old is looked for at the start, and then every minute.
+    # Old runs are searched at the start, and then every minute.
     host.start()
     wire = connect(ACME, host)
 
@@ -341,12 +345,12 @@ ROUTES = [
 ]
 
 
-def test_no_view_shows_anything_of_another_tenant(
+def test_no_view_shows_data_of_another_tenant(
     wire: Wire, fleet_host: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     globex = connect(GLOBEX, fleet_host)
     agent = fresh("secret-agent")
-    story = Story(agent, ago(minutes=1))
+    story = KahnRun(agent, ago(minutes=1))
     push(wire, *story.whole(), story.check(checkpoint_id=fresh("secret-check")))
 
     for route in ROUTES:
@@ -355,11 +359,11 @@ def test_no_view_shows_anything_of_another_tenant(
         assert not any(mark in globex.get(route).text for mark in marks)
 
 
-def test_another_tenant_s_run_is_not_there(
+def test_another_tenant_s_run_is_not_found(
     wire: Wire, fleet_host: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     globex = connect(GLOBEX, fleet_host)
-    story = Story(fresh("agent"), ago(minutes=1))
+    story = KahnRun(fresh("agent"), ago(minutes=1))
     push(wire, *story.whole())
 
     def shown(response: httpx.Response) -> tuple[int, str]:
@@ -378,7 +382,7 @@ def test_the_same_run_id_is_another_run_in_another_tenant(
     wire: Wire, fleet_host: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     globex = connect(GLOBEX, fleet_host)
-    story = Story("coder", ago(minutes=1))
+    story = KahnRun("coder", ago(minutes=1))
     push(wire, *story.whole())
 
     response = push(globex, story.start(task="mine"))
@@ -390,12 +394,13 @@ def test_the_same_run_id_is_another_run_in_another_tenant(
     assert mine["agent_archived_runs"] < theirs["agent_archived_runs"]
 
 
-def test_an_answer_has_a_limited_number_of_rows_and_says_where_the_rest_begins(
+def test_a_response_has_a_limited_number_of_rows_and_names_the_next_page(
     new_host: Callable[..., ServedHost],
 ) -> None:
     with Wire(new_host().url, ACME) as wire:
-        push(wire, *(Story(f"agent-{number}").start() for number in range(2010)))
-        push(wire, *(Story().check(checkpoint_id=f"check:{n}") for n in range(2010)))
+        story = KahnRun()
+        push(wire, *(story.start(agent_id=f"agent-{number}") for number in range(2010)))
+        push(wire, *(story.check(checkpoint_id=f"check:{number}") for number in range(2010)))
 
         for path, rows in ((AGGREGATE, "agents"), (FLAKINESS, "checkpoints")):
             first = wire.get(path).json()

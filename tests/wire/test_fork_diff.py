@@ -1,4 +1,4 @@
-"""Comparing two runs on the wire."""
+"""Comparing two runs over HTTP."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.forking import diff, forked
+from tests.support.client import Wire
+from tests.support.definitions import node, variable, workflow
+from tests.support.forks import diff, forked
 from wopr.protocol.documents import JsonObject
 
 TELLTALE = re.compile(r"sk-|api[_-]?key|secret|bearer\s", re.IGNORECASE)
@@ -17,7 +17,7 @@ TELLTALE = re.compile(r"sk-|api[_-]?key|secret|bearer\s", re.IGNORECASE)
 
 @pytest.fixture
 def greeting(acme: Wire) -> str:
-    """A workflow whose outcome depends on what it is given."""
+    """Return a workflow whose outcome depends on its input."""
     return acme.register(
         workflow(
             [node("set", "core.setVariable", config={"name": "x", "expression": "variables.name"})],
@@ -38,7 +38,7 @@ def test_a_run_does_not_differ_from_itself(acme: Wire, greeting: str) -> None:
     assert found == {"a": run, "b": run, "divergedAtSeq": None, "eventDiffs": [], "stateDiff": {}}
 
 
-def test_the_first_difference_is_named_and_all_that_follow_are_listed(
+def test_the_first_difference_is_named_and_all_following_are_listed(
     acme: Wire, greeting: str
 ) -> None:
     a = acme.run(greeting, {"name": "Ada"})["runId"]
@@ -64,7 +64,7 @@ def test_a_longer_log_has_events_added_and_a_shorter_one_removed(acme: Wire) -> 
     assert "bEvent" not in backward["eventDiffs"][-1]
 
 
-def test_the_same_two_runs_always_compare_alike(acme: Wire, greeting: str) -> None:
+def test_the_comparison_of_two_runs_is_deterministic(acme: Wire, greeting: str) -> None:
     a = acme.run(greeting, {"name": "Ada"})["runId"]
     b = acme.run(greeting)["runId"]
 
@@ -73,13 +73,13 @@ def test_the_same_two_runs_always_compare_alike(acme: Wire, greeting: str) -> No
     assert len(answers) == 1
 
 
-def test_whose_and_when_are_not_compared(acme: Wire, greeting: str) -> None:
+def test_ids_and_times_are_not_compared(acme: Wire, greeting: str) -> None:
     a, b = acme.run(greeting)["runId"], acme.run(greeting)["runId"]
 
     assert diff(acme, a, b)["divergedAtSeq"] is None
 
 
-def test_what_looks_like_a_credential_is_hidden_in_the_state(acme: Wire) -> None:
+def test_credentials_are_masked_in_the_state(acme: Wire) -> None:
     telling = acme.register(
         workflow(
             [
@@ -107,7 +107,7 @@ def test_a_branch_differs_from_its_source_only_after_the_fork_point(acme: Wire) 
 
 
 @pytest.mark.parametrize("query", [{}, {"against": ""}])
-def test_a_comparison_needs_another_run(acme: Wire, greeting: str, query: JsonObject) -> None:
+def test_a_comparison_requires_another_run(acme: Wire, greeting: str, query: JsonObject) -> None:
     run = acme.run(greeting)["runId"]
 
     response = acme.get(f"/v1/runs/{run}:diff", params=query)
@@ -115,7 +115,7 @@ def test_a_comparison_needs_another_run(acme: Wire, greeting: str, query: JsonOb
     assert (response.status_code, response.json()["details"]["field"]) == (400, "against")
 
 
-def test_the_longest_list_of_differences_says_that_it_is_cut(acme: Wire) -> None:
+def test_a_list_of_differences_above_the_limit_is_marked_as_cut(acme: Wire) -> None:
     def counting(start: int) -> JsonObject:
         config: JsonObject = {"name": "x", "value": start}
         names = [f"n{number}" for number in range(600)]
@@ -131,7 +131,7 @@ def test_the_longest_list_of_differences_says_that_it_is_cut(acme: Wire) -> None
     assert len(found["eventDiffs"]) == 1000
 
 
-def test_a_run_that_has_not_ended_is_compared_as_far_as_it_goes(acme: Wire) -> None:
+def test_a_live_run_is_compared_up_to_its_last_event(acme: Wire) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "May it?", "actions": ["accept"]})
     workflow_id = acme.register(workflow([node("first"), gate, node("last")]))
     ended, waiting, other = (acme.create(workflow_id) for _ in range(3))
@@ -146,7 +146,7 @@ def test_a_run_that_has_not_ended_is_compared_as_far_as_it_goes(acme: Wire) -> N
         assert (found["eventDiffs"], found["stateDiff"]) == ([], {})
 
 
-def test_a_run_that_has_not_ended_differs_where_its_log_differs(acme: Wire, greeting: str) -> None:
+def test_a_live_run_differs_where_its_log_differs(acme: Wire, greeting: str) -> None:
     gate = node("gate", "core.approvalGate", config={"title": "May it?", "actions": ["accept"]})
     waiting = acme.create(acme.register(workflow([gate])))
     acme.events_until(waiting, "approval.requested")

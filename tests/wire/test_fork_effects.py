@@ -1,4 +1,4 @@
-"""Forks and the outside: a replay takes what was recorded, a branch does it again."""
+"""Forks and external calls: a replay uses the record, a branch calls again."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, variable, workflow
+from tests.support.eventually import eventually
+from tests.support.forks import forked, log_content, until_ended
+from tests.support.host import ACME, ServedHost, served
+from tests.support.webhook_receiver import Handler, Received, Receiver, receiving
 from tests.wire.conftest import Connect
-from tests.wire.definitions import delay, node, variable, workflow
-from tests.wire.forking import forked, seen_through, story
-from tests.wire.host import ACME, ServedHost, served
-from tests.wire.receiver import Handler, Received, Receiver, receiving
 from wopr.protocol.documents import JsonObject
 
 APPROVAL = {"title": "May it?", "actions": ["accept", "reject"]}
@@ -19,7 +20,7 @@ APPROVAL = {"title": "May it?", "actions": ["accept", "reject"]}
 
 @pytest.fixture
 def outside() -> Iterator[Receiver]:
-    """A service that answers with how often it was called."""
+    """Start a service that answers with the number of its calls."""
 
     def count(request: Received, handler: Handler) -> None:
         body = b'{"call": %d}' % len(receiver.requests)
@@ -31,7 +32,7 @@ def outside() -> Iterator[Receiver]:
 
 @pytest.fixture(scope="module")
 def free_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host whose nodes may call what runs on this machine."""
+    """Start a host whose nodes may call this machine."""
     data_dir = tmp_path_factory.mktemp("free")
     with served(data_dir, "--conformance", WOPR_ALLOW_PRIVATE_DESTINATIONS="1") as running:
         yield running
@@ -48,7 +49,7 @@ def calling(outside: Receiver, *around: JsonObject, method: str = "POST") -> Jso
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_replay_takes_the_recorded_answer_and_does_not_call(
+def test_a_replay_uses_the_recorded_response_and_makes_no_call(
     wire: Wire, outside: Receiver, method: str
 ) -> None:
     source = wire.run(wire.register(calling(outside, method=method)))["runId"]
@@ -57,10 +58,10 @@ def test_a_replay_takes_the_recorded_answer_and_does_not_call(
 
     assert len(outside.requests) == 1
     for replay in replays:
-        assert story(wire, replay) == story(wire, source)
+        assert log_content(wire, replay) == log_content(wire, source)
 
 
-def test_a_branch_calls_again(wire: Wire, outside: Receiver) -> None:
+def test_a_branch_makes_the_call_again(wire: Wire, outside: Receiver) -> None:
     source = wire.run(wire.register(calling(outside)))["runId"]
 
     branch = forked(wire, source, "branch", fromSeq=1)
@@ -72,7 +73,7 @@ def test_a_branch_calls_again(wire: Wire, outside: Receiver) -> None:
     assert len(keys) == 2
 
 
-def test_a_branch_from_after_the_call_keeps_its_answer(wire: Wire, outside: Receiver) -> None:
+def test_a_branch_from_after_the_call_keeps_its_response(wire: Wire, outside: Receiver) -> None:
     source = wire.run(wire.register(calling(outside)))["runId"]
     after = next(e["sequence"] for e in wire.log(source) if e["type"] == "node.completed") + 1
 
@@ -81,7 +82,7 @@ def test_a_branch_from_after_the_call_keeps_its_answer(wire: Wire, outside: Rece
     assert len(outside.requests) == 1
 
 
-def test_attempts_that_failed_are_replayed_as_they_failed(wire: Wire, outside: Receiver) -> None:
+def test_failed_attempts_are_replayed_as_they_failed(wire: Wire, outside: Receiver) -> None:
     answers = iter([503, 503, 200])
 
     def recover(request: Received, handler: Handler) -> None:
@@ -101,10 +102,10 @@ def test_attempts_that_failed_are_replayed_as_they_failed(wire: Wire, outside: R
     replay = forked(wire, source["runId"])
 
     assert len(outside.requests) == 3
-    assert story(wire, replay) == story(wire, source["runId"])
+    assert log_content(wire, replay) == log_content(wire, source["runId"])
 
 
-def test_an_effect_that_the_source_never_came_to_fails_the_replay(
+def test_an_effect_that_the_source_never_reached_fails_the_replay(
     wire: Wire, outside: Receiver
 ) -> None:
     source = wire.create(wire.register(calling(outside, delay("wait", 120_000))))
@@ -114,7 +115,7 @@ def test_an_effect_that_the_source_never_came_to_fails_the_replay(
 
     response = wire.post(f"/v1/runs/{source}:fork", {"mode": "replay"})
     replay = str(response.json()["runId"])
-    seen_through(wire, replay)
+    until_ended(wire, replay)
 
     assert response.status_code == 201
     failed = [event for event in wire.log(replay) if event["type"] == "node.failed"]
@@ -127,7 +128,7 @@ def test_an_effect_that_the_source_never_came_to_fails_the_replay(
     assert outside.requests == []
 
 
-def test_two_replays_of_a_cancelled_run_are_alike(wire: Wire, outside: Receiver) -> None:
+def test_replays_of_a_cancelled_run_are_equal(wire: Wire, outside: Receiver) -> None:
     source = wire.create(wire.register(calling(outside, delay("wait", 120_000))))
     wire.events_until(source, "node.started")
     wire.post(f"/v1/runs/{source}/cancel")
@@ -135,10 +136,10 @@ def test_two_replays_of_a_cancelled_run_are_alike(wire: Wire, outside: Receiver)
 
     first, second = forked(wire, source), forked(wire, source)
 
-    assert story(wire, first) == story(wire, second)
+    assert log_content(wire, first) == log_content(wire, second)
 
 
-def test_a_branch_has_the_options_that_it_changes_and_keeps_the_others(wire: Wire) -> None:
+def test_a_branch_has_changed_options_and_keeps_the_others(wire: Wire) -> None:
     definition = workflow([node("a"), node("b")])
     source = wire.run(
         wire.register(definition),
@@ -159,7 +160,7 @@ def test_a_branch_has_the_options_that_it_changes_and_keeps_the_others(wire: Wir
     assert wire.snapshot(source["runId"])["tags"] == ["red"]
 
 
-def test_an_overlay_takes_effect_in_what_the_branch_does(wire: Wire) -> None:
+def test_an_overlay_affects_the_branch(wire: Wire) -> None:
     definition = workflow([node("a"), node("b"), node("c")])
     source = wire.run(wire.register(definition))["runId"]
     overlay = {"configurable": {"recursionLimit": 2}}
@@ -169,21 +170,29 @@ def test_an_overlay_takes_effect_in_what_the_branch_does(wire: Wire) -> None:
     assert wire.snapshot(branch)["error"]["code"] == "recursion_limit_exceeded"
 
 
+def until_waiting_at(wire: Wire, run_id: str, node_id: str) -> None:
+    """Wait until the run waits for an approval at a node."""
+
+    def is_waiting() -> bool:
+        shown = wire.snapshot(run_id)
+        return (shown["status"], shown.get("currentNodeId")) == ("waiting-approval", node_id)
+
+    eventually(is_waiting)
+
+
 def approve(wire: Wire, run_id: str, node_id: str) -> None:
     body = {"resumeValue": {"action": "accept"}}
     response = wire.post(f"/v1/runs/{run_id}/interrupts/{node_id}", body)
     assert response.status_code == 200, response.text
 
 
-def test_answers_before_the_fork_point_are_kept_and_those_after_it_are_asked_again(
+def test_answers_before_the_fork_point_are_kept_and_later_ones_are_asked_again(
     wire: Wire,
 ) -> None:
     gates = [node(name, "core.approvalGate", config=APPROVAL) for name in ("first", "second")]
     source = wire.create(wire.register(workflow(gates)))
     for name in ("first", "second"):
-        wire.events_until(source, "node.suspended")
-        while wire.snapshot(source).get("currentNodeId") != name:
-            wire.poll(source, lastSequence=wire.snapshot(source)["lastSequence"], timeout=1)
+        until_waiting_at(wire, source, name)
         approve(wire, source, name)
     wire.finished(source)
     after_first = next(
@@ -205,12 +214,10 @@ def test_answers_before_the_fork_point_are_kept_and_those_after_it_are_asked_aga
         if e["type"] == "node.suspended"
     ]
     assert asked[0] == "first"
-    while wire.snapshot(branch)["status"] != "waiting-approval":
-        wire.poll(branch, lastSequence=wire.snapshot(branch)["lastSequence"], timeout=1)
-    assert wire.snapshot(branch)["currentNodeId"] == "second"
+    until_waiting_at(wire, branch, "second")
     approve(wire, branch, "second")
     assert wire.finished(branch)["status"] == "completed"
-    assert story(wire, replay) == story(wire, source)
+    assert log_content(wire, replay) == log_content(wire, source)
 
 
 def test_variables_and_channels_at_the_fork_point_are_those_of_the_history(wire: Wire) -> None:
@@ -226,7 +233,7 @@ def test_variables_and_channels_at_the_fork_point_are_those_of_the_history(wire:
     )
     source = wire.run(wire.register(definition))
 
-    # Inside a node's execution the node is executed again, and writes once more.
+    # Within a node's execution the node is executed again, and writes once more.
     ends = [e["sequence"] for e in wire.log(source["runId"]) if e["type"] == "node.completed"]
     for start in (0, 1, *(end + 1 for end in ends)):
         shown = wire.snapshot(forked(wire, source["runId"], "branch", fromSeq=start))

@@ -1,16 +1,18 @@
-"""Every conformance workflow, run and run again: the replay says the same, byte for byte."""
+"""Every conformance workflow has the same log when replayed, byte for byte."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.forking import ANSWERS, diff, forked, seen_through, story
+from tests.support.client import Wire
+from tests.support.forks import ANSWERS, diff, forked, log_content, until_ended
+from wopr.host.definitions import conformance_fixtures, runnable_fixtures
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
-from wopr.runtime.builtin_workflows import conformance_fixtures, runnable_fixtures
-from wopr.runtime.registration import check_definition
+from wopr.runs.definitions.registration import check_definition
+
+pytestmark = pytest.mark.both_stores
 
 REQUESTS: dict[str, JsonObject] = {
     "conformance-identity": {"inputs": {"payload": {"a": 1}}},
@@ -28,7 +30,7 @@ REQUESTS: dict[str, JsonObject] = {
         }
     },
 }
-# These run for as long as somebody lets them.
+# These run until they are cancelled.
 ENDLESS = {"conformance-dispatch-cancellable-child"}
 
 
@@ -45,7 +47,7 @@ def _runnable() -> list[str]:
 
 
 def run_to_its_end(wire: Wire, workflow_id: str) -> str:
-    """Run a workflow, and answer whatever it or a child of it asks."""
+    """Run a workflow, and answer its waits and those of its children."""
     response = wire.post("/v1/runs", {"workflowId": workflow_id, **REQUESTS.get(workflow_id, {})})
     assert response.status_code == 201, response.text
     run_id = str(response.json()["runId"])
@@ -55,7 +57,7 @@ def run_to_its_end(wire: Wire, workflow_id: str) -> str:
         if waiting is not None:
             _answer(wire, waiting)
 
-    seen_through(wire, run_id, answer)
+    until_ended(wire, run_id, answer)
     return run_id
 
 
@@ -71,7 +73,7 @@ def _answer(wire: Wire, shown: JsonObject) -> None:
     path = f"/v1/runs/{shown['runId']}/interrupts/{shown['interrupt']['nodeId']}"
     value = ANSWERS[str(shown["status"])]
     for voter in ({"voter": "a"}, {"voter": "b"}, {"voter": "c"}):
-        # A quorum wants several; whoever comes after the last one is told so.
+        # A quorum needs several; a vote after the last one is refused.
         response = wire.http.post(path, json={"resumeValue": value | voter})
         if response.status_code == 400:
             response = wire.http.post(path, json={"resumeValue": value})
@@ -79,14 +81,14 @@ def _answer(wire: Wire, shown: JsonObject) -> None:
 
 
 @pytest.mark.parametrize("workflow_id", _runnable())
-def test_a_fixture_replayed_says_what_it_said(acme: Wire, workflow_id: str) -> None:
+def test_a_replayed_fixture_repeats_its_log(acme: Wire, workflow_id: str) -> None:
     source = run_to_its_end(acme, workflow_id)
-    original = story(acme, source)
+    original = log_content(acme, source)
 
     whole = forked(acme, source)
     part = forked(acme, source, fromSeq=len(original) // 2)
 
-    assert story(acme, whole) == original
-    assert story(acme, part) == original
+    assert log_content(acme, whole) == original
+    assert log_content(acme, part) == original
     assert diff(acme, source, whole)["divergedAtSeq"] is None
     assert acme.snapshot(whole)["status"] == acme.snapshot(source)["status"]

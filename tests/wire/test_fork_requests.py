@@ -1,15 +1,17 @@
-"""What a fork request may say, what it is answered, and who may make one."""
+"""Fork requests: their members, their responses, and who may make one."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import node, variable, workflow
+from tests.support.forks import fork, forked, log_content
+from tests.support.host import DEVELOPER, LIVE, REVIEWER, VIEWER
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.forking import fork, forked, story
-from tests.wire.host import DEVELOPER, LIVE, REVIEWER, VIEWER
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 UNKNOWN = "00000000-0000-7000-8000-000000000000"
 
@@ -19,7 +21,7 @@ def source(acme: Wire) -> str:
     return str(acme.run("conformance-multi-node")["runId"])
 
 
-def test_a_fork_answers_with_the_new_run_and_where_it_comes_from(acme: Wire, source: str) -> None:
+def test_a_fork_response_names_the_new_run_and_its_source(acme: Wire, source: str) -> None:
     response = acme.post(f"/v1/runs/{source}:fork", {"mode": "replay"})
 
     answer = response.json()
@@ -65,7 +67,7 @@ def test_a_fork_answers_with_the_new_run_and_where_it_comes_from(acme: Wire, sou
         ({"mode": "branch", "fromSeq": 0, "runOptionsOverlay": []}, "runOptionsOverlay"),
     ],
 )
-def test_a_fork_request_that_is_wrong_is_refused_by_its_field(
+def test_an_invalid_fork_request_is_refused_by_its_field(
     acme: Wire, source: str, body: JsonObject, field: str
 ) -> None:
     response = acme.post(f"/v1/runs/{source}:fork", body)
@@ -74,15 +76,15 @@ def test_a_fork_request_that_is_wrong_is_refused_by_its_field(
     assert response.json()["details"]["field"] == field
 
 
-def test_an_empty_overlay_is_none(acme: Wire, source: str) -> None:
+def test_an_empty_overlay_is_no_overlay(acme: Wire, source: str) -> None:
     body = {"mode": "replay", "runOptionsOverlay": {"tags": [], "configurable": {}}}
 
     assert acme.post(f"/v1/runs/{source}:fork", body).status_code == 201
 
 
 @pytest.mark.parametrize("mode", ["replay", "branch"])
-def test_a_fork_from_beyond_the_log_cannot_be_made(acme: Wire, source: str, mode: str) -> None:
-    count = len(story(acme, source))
+def test_a_fork_from_beyond_the_log_is_refused(acme: Wire, source: str, mode: str) -> None:
+    count = len(log_content(acme, source))
 
     beyond = acme.post(f"/v1/runs/{source}:fork", {"mode": mode, "fromSeq": count + 1})
     at_the_end = acme.post(f"/v1/runs/{source}:fork", {"mode": mode, "fromSeq": count})
@@ -99,7 +101,7 @@ def test_an_unknown_source_is_not_found(acme: Wire, path: str) -> None:
     assert (response.status_code, response.json()["error"]) == (404, "not_found")
 
 
-def test_another_tenants_run_cannot_be_told_from_one_that_is_not_there(
+def test_another_tenant_s_run_looks_like_a_missing_one(
     acme: Wire, globex: Wire, source: str
 ) -> None:
     own = str(globex.run("conformance-noop")["runId"])
@@ -131,7 +133,7 @@ def test_a_fork_belongs_to_the_tenant_and_principal_of_its_source(
 
 
 @pytest.mark.parametrize("key", [VIEWER, REVIEWER])
-def test_a_key_that_may_not_create_runs_may_not_fork_them(
+def test_a_key_that_may_not_create_runs_cannot_fork_them(
     connect: Connect, source: str, key: str
 ) -> None:
     response = connect(key).post(f"/v1/runs/{source}:fork", {"mode": "replay"})
@@ -140,14 +142,14 @@ def test_a_key_that_may_not_create_runs_may_not_fork_them(
     assert response.json()["details"]["scopeRequired"] == "runs:create"
 
 
-def test_a_key_that_may_not_read_runs_may_not_compare_them(connect: Connect, source: str) -> None:
+def test_a_key_that_may_not_read_runs_cannot_compare_them(connect: Connect, source: str) -> None:
     ingest = connect("test_acme_ingest")
 
     assert ingest.get(f"/v1/runs/{source}:diff?against={source}").status_code == 403
     assert ingest.get(f"/v1/runs/{source}/ancestry").status_code == 403
 
 
-def test_a_fork_asked_for_twice_with_one_key_is_made_once(acme: Wire, source: str) -> None:
+def test_a_fork_requested_twice_with_one_key_is_created_once(acme: Wire, source: str) -> None:
     headers = {"Idempotency-Key": f"fork-{source}"}
 
     first = acme.post(f"/v1/runs/{source}:fork", {"mode": "replay"}, headers=headers)
@@ -158,7 +160,7 @@ def test_a_fork_asked_for_twice_with_one_key_is_made_once(acme: Wire, source: st
     assert other.status_code == 409
 
 
-def test_a_dry_run_says_what_a_branch_would_do_and_makes_none(acme: Wire, source: str) -> None:
+def test_a_dry_run_previews_a_branch_and_creates_none(acme: Wire, source: str) -> None:
     body = {"mode": "branch", "fromSeq": 3}
 
     seen = acme.post(f"/v1/runs/{source}:fork?dryRun=true", body)
@@ -171,7 +173,7 @@ def test_a_dry_run_says_what_a_branch_would_do_and_makes_none(acme: Wire, source
 
 
 @pytest.mark.parametrize("value", ["True", "TRUE", "1", "yes", "x", ""])
-def test_a_dry_run_that_is_neither_true_nor_false_is_refused_and_forks_nothing(
+def test_an_invalid_dry_run_value_is_refused_and_forks_nothing(
     acme: Wire, source: str, value: str
 ) -> None:
     body = {"mode": "branch", "fromSeq": 0}
@@ -201,7 +203,7 @@ def test_a_snapshot_names_the_source_of_a_fork(acme: Wire, source: str) -> None:
     assert shown["fork"] == {"mode": "branch", "fromSeq": 3}
 
 
-def test_a_fork_is_no_descendant_of_its_source(acme: Wire, source: str) -> None:
+def test_a_fork_is_not_a_descendant_of_its_source(acme: Wire, source: str) -> None:
     found = forked(acme, source)
 
     ancestry = acme.document(f"/v1/runs/{found}/ancestry")
@@ -217,7 +219,7 @@ def test_a_fork_is_no_descendant_of_its_source(acme: Wire, source: str) -> None:
         ("conformance-dispatch-loop", "core.dispatch"),
     ],
 )
-def test_a_child_run_names_the_run_that_started_it_and_how(
+def test_a_child_run_names_its_parent_and_the_relation(
     acme: Wire, workflow_id: str, cause: str
 ) -> None:
     parent = acme.run(workflow_id)
@@ -232,16 +234,16 @@ def test_a_child_run_names_the_run_that_started_it_and_how(
     assert ancestry["parent"]["hostId"] == ancestry["hostId"]
 
 
-def test_a_replay_sends_its_events_to_readers_like_any_run(acme: Wire, source: str) -> None:
+def test_a_replay_streams_its_events_like_any_run(acme: Wire, source: str) -> None:
     found = fork(acme, source)
 
     frames = acme.frames(found, streamMode="debug")
 
-    assert [frame.event for frame in frames] == [kind for kind, _, _ in story(acme, source)]
+    assert [frame.event for frame in frames] == [kind for kind, _, _ in log_content(acme, source)]
 
 
 @pytest.mark.parametrize("start", range(9))
-def test_a_branch_from_any_event_comes_to_the_same_when_nothing_is_changed(
+def test_a_branch_from_any_event_without_changes_has_the_same_result(
     acme: Wire, source: str, start: int
 ) -> None:
     found = forked(acme, source, "branch", fromSeq=start)
@@ -255,7 +257,7 @@ def test_a_branch_from_any_event_comes_to_the_same_when_nothing_is_changed(
     assert [event["sequence"] for event in log] == list(range(len(log)))
 
 
-def test_causes_in_a_fork_are_events_of_the_fork(acme: Wire, source: str) -> None:
+def test_waits_in_a_fork_are_events_of_the_fork(acme: Wire, source: str) -> None:
     for mode, start in (("replay", 0), ("replay", 4), ("branch", 4)):
         log = acme.log(forked(acme, source, mode, fromSeq=start))
 
@@ -276,7 +278,7 @@ def test_a_fork_runs_the_version_of_the_workflow_that_its_source_ran(acme: Wire)
         assert (shown["workflowVersion"], [*shown["nodeStates"]]) == ("1.0", ["a"])
 
 
-def test_a_branch_from_the_start_may_have_other_inputs(acme: Wire) -> None:
+def test_a_branch_from_the_start_can_have_other_inputs(acme: Wire) -> None:
     source = str(acme.run("hello", {"name": "Ada"})["runId"])
 
     branch = forked(
@@ -287,7 +289,7 @@ def test_a_branch_from_the_start_may_have_other_inputs(acme: Wire) -> None:
     assert acme.snapshot(source)["outputs"] == {"message": "Hello, Ada!"}
 
 
-def test_other_inputs_are_held_to_the_workflow_too(acme: Wire) -> None:
+def test_other_inputs_are_checked_against_the_workflow_too(acme: Wire) -> None:
     source = str(acme.run("hello", {"name": "Ada"})["runId"])
     body = {"mode": "branch", "fromSeq": 0, "runOptionsOverlay": {"inputs": {"name": 7}}}
 
@@ -297,9 +299,7 @@ def test_other_inputs_are_held_to_the_workflow_too(acme: Wire) -> None:
     assert response.json()["details"]["field"] == "inputs.name"
 
 
-def test_a_branch_takes_no_mock_provider_from_a_key_that_may_not_give_one(
-    connect: Connect, source: str
-) -> None:
+def test_a_branch_with_a_mock_provider_needs_a_test_key(connect: Connect, source: str) -> None:
     overlay = {"configurable": {"mockProvider": {"id": "any"}}}
     body = {"mode": "branch", "fromSeq": 0, "runOptionsOverlay": overlay}
 
@@ -308,7 +308,7 @@ def test_a_branch_takes_no_mock_provider_from_a_key_that_may_not_give_one(
     assert (response.status_code, response.json()["error"]) == (403, "mock_provider_forbidden")
 
 
-def test_what_is_on_record_only_masked_must_be_given_again(acme: Wire) -> None:
+def test_masked_values_must_be_given_again(acme: Wire) -> None:
     definition = workflow(
         [node("a", "core.setVariable", config={"name": "n", "expression": "size(variables.pin)"})],
         variables=[variable("pin", sensitive=True), variable("n", "number")],
@@ -318,12 +318,14 @@ def test_what_is_on_record_only_masked_must_be_given_again(acme: Wire) -> None:
 
     silent = acme.post(path, {"mode": "branch", "fromSeq": 0})
     later = acme.post(path, {"mode": "branch", "fromSeq": 2})
-    given = forked(acme, source, "branch", fromSeq=0, runOptionsOverlay={"inputs": {"pin": "rose"}})
+    given = forked(
+        acme, source, "branch", fromSeq=0, runOptionsOverlay={"inputs": {"pin": "garden-rose"}}
+    )
 
     assert (silent.status_code, later.status_code) == (422, 422)
     assert silent.json()["details"]["field"] == "runOptionsOverlay.inputs.pin"
-    assert acme.snapshot(given)["variables"]["n"] == 4
-    assert "rose" not in acme.http.get(f"/v1/runs/{given}/debug-bundle").text
+    assert acme.snapshot(given)["variables"]["n"] == 11
+    assert "garden-rose" not in acme.http.get(f"/v1/runs/{given}/debug-bundle").text
 
 
 def test_the_forks_of_a_run_can_be_listed(acme: Wire, source: str) -> None:

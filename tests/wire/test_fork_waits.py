@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     DISPATCH,
     DONE,
     ESCALATED,
     LOOP,
     SUPERVISOR,
-    every,
-    kinds,
+    decision_kinds,
+    events_of,
     next_worker,
 )
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.forking import fork, forked, seen_through
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.forks import fork, forked, until_ended
 from wopr.protocol.documents import Json, JsonObject
 
 ACCEPT: JsonObject = {"action": "accept"}
@@ -86,9 +86,9 @@ CASES: dict[str, tuple[str | JsonObject, list[JsonObject]]] = {
 
 
 def answered(wire: Wire, run_id: str, values: list[JsonObject]) -> None:
-    """Answer the questions of a run one after the other, and wait for its end.
+    """Answer the questions of a run in order, and wait for its end.
 
-    The last answer also serves for any further question.
+    The last answer is used for all further questions.
     """
     left = list(values)
 
@@ -99,7 +99,7 @@ def answered(wire: Wire, run_id: str, values: list[JsonObject]) -> None:
             response = wire.post(path, {"resumeValue": value})
             assert response.status_code in (200, 404, 409), response.text
 
-    seen_through(wire, run_id, answer)
+    until_ended(wire, run_id, answer)
 
 
 def source_of(wire: Wire, case: str) -> str:
@@ -111,10 +111,10 @@ def source_of(wire: Wire, case: str) -> str:
 
 
 def resolved(log: list[JsonObject]) -> list[str]:
-    """The keys of the answered waits, in order."""
+    """Return the keys of the answered waits in order."""
     return [
         event["payload"]["interruptId"].removeprefix("int-")
-        for event in every(log, "interrupt.resolved")
+        for event in events_of(log, "interrupt.resolved")
     ]
 
 
@@ -127,7 +127,7 @@ def previewed(wire: Wire, run_id: str, start: int) -> JsonObject:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_branch_from_any_event_keeps_the_answers_that_its_preview_names(
+def test_a_branch_from_any_event_keeps_the_answers_named_in_its_preview(
     acme: Wire, case: str
 ) -> None:
     source = source_of(acme, case)
@@ -141,7 +141,7 @@ def test_a_branch_from_any_event_keeps_the_answers_that_its_preview_names(
         log = acme.log(branch)
 
         own = [event for event in log if event["sequence"] >= start]
-        asked = [event["payload"]["key"] for event in every(own, "interrupt.requested")]
+        asked = [event["payload"]["key"] for event in events_of(own, "interrupt.requested")]
         assert kept == resolved(original[:start]), start
         assert not set(kept) & {*asked, *resolved(own)}, start
         assert len(set(resolved(log))) == len(resolved(log)), start
@@ -151,12 +151,10 @@ def test_a_branch_from_any_event_keeps_the_answers_that_its_preview_names(
 @pytest.mark.parametrize(
     "case", [case for case in CASES if case not in ("confidence floor", "supervisor ratified")]
 )
-def test_a_branch_from_within_an_answer_goes_on_with_it_as_its_source_did(
-    acme: Wire, case: str
-) -> None:
+def test_a_branch_from_within_an_answer_continues_like_its_source(acme: Wire, case: str) -> None:
     source = source_of(acme, case)
     original = acme.log(source)
-    last = every(original, "interrupt.resolved")[-1]["sequence"]
+    last = events_of(original, "interrupt.resolved")[-1]["sequence"]
 
     for start in range(last + 1, len(original) + 1):
         branch = forked(acme, source, "branch", fromSeq=start)
@@ -165,9 +163,9 @@ def test_a_branch_from_within_an_answer_goes_on_with_it_as_its_source_did(
         assert told == [(event["type"], event["payload"]) for event in original], start
 
 
-def test_an_answer_that_a_branch_copied_cannot_be_given_again(acme: Wire) -> None:
+def test_a_copied_answer_cannot_be_given_again(acme: Wire) -> None:
     source = source_of(acme, "approval accepted")
-    [answer] = every(acme.log(source), "interrupt.resolved")
+    [answer] = events_of(acme.log(source), "interrupt.resolved")
 
     branch = fork(acme, source, "branch", fromSeq=answer["sequence"] + 1)
     response = acme.post(f"/v1/runs/{branch}/interrupts/gate", {"resumeValue": REJECT})
@@ -184,7 +182,7 @@ def supervised_by_rules() -> JsonObject:
     return workflow(nodes, edges=LOOP)
 
 
-def test_a_branch_from_any_event_carries_out_each_decision_of_its_supervisor_once(
+def test_a_branch_from_any_event_carries_out_each_supervisor_decision_once(
     acme: Wire,
 ) -> None:
     source = acme.create(acme.register(supervised_by_rules()))
@@ -194,18 +192,20 @@ def test_a_branch_from_any_event_carries_out_each_decision_of_its_supervisor_onc
         branch = forked(acme, source, "branch", fromSeq=start)
         log = acme.log(branch)
 
-        assert kinds(log) == ["next-worker", "terminate"], start
-        started = {event["payload"]["childWorkflowId"] for event in every(log, "node.dispatched")}
+        assert decision_kinds(log) == ["next-worker", "terminate"], start
+        started = {
+            event["payload"]["childWorkflowId"] for event in events_of(log, "node.dispatched")
+        }
         assert started == {"conformance-noop"}, start
         assert acme.snapshot(branch)["status"] == "completed", start
 
 
 def test_a_branch_from_right_after_an_unsure_decision_asks_about_it(acme: Wire) -> None:
     source = source_of(acme, "confidence floor")
-    decided = every(acme.log(source), "runOrchestrator.decided")[0]
+    decided = events_of(acme.log(source), "runOrchestrator.decided")[0]
 
     branch = fork(acme, source, "branch", fromSeq=decided["sequence"] + 1)
     answered(acme, branch, [ACCEPT])
 
-    assert len(every(acme.log(branch), ESCALATED)) == 1
-    assert kinds(acme.log(branch)) == kinds(acme.log(source))
+    assert len(events_of(acme.log(branch), ESCALATED)) == 1
+    assert decision_kinds(acme.log(branch)) == decision_kinds(acme.log(source))

@@ -1,13 +1,13 @@
-"""Reads of large runs are cut to a size, and say so."""
+"""Reads of large runs are cut to a size, and marked as cut."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.console.client import Person
-from tests.wire.client import Wire
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.definitions import node, variable, workflow
+from tests.support.host import ACME, ServedHost
 from wopr.protocol.documents import JsonObject
 
 Connect = Callable[..., Wire]
@@ -16,9 +16,9 @@ LARGEST_PAGE_BYTES = 2 * 1024 * 1024
 
 
 def _run(wire: Wire, letter: str) -> str:
-    """A run with 12 inputs of about 200 kB, and three nodes for each that put it out.
+    """Run 12 inputs of about 200 kB, with three nodes for each that output it.
 
-    Larger values would be stored apart, and the log would only refer to them.
+    Larger values would be stored separately, and the log would only refer to them.
     """
     names = [f"payload{number}" for number in range(12)]
     echoes = [
@@ -39,7 +39,7 @@ def _variable(name: str) -> JsonObject:
     return {"type": "variable", "variableName": name}
 
 
-def test_a_diff_of_large_runs_is_cut_and_says_so(acme: Wire) -> None:
+def test_a_diff_of_large_runs_is_cut_and_marked(acme: Wire) -> None:
     a, b = _run(acme, "a"), _run(acme, "b")
 
     response = acme.get(f"/v1/runs/{a}:diff", params={"against": b})
@@ -49,14 +49,14 @@ def test_a_diff_of_large_runs_is_cut_and_says_so(acme: Wire) -> None:
     assert len(response.content) < LARGEST_DIFF_BYTES
     assert found["truncated"] is True
     assert found["divergedAtSeq"] == found["eventDiffs"][0]["seq"]
-    # Every difference is named, those of large events without the events.
+    # Every difference is listed, those of large events without the events.
     assert len(found["eventDiffs"]) > 6
     assert not any("aEvent" in each for each in found["eventDiffs"][-3:-1])
     assert found["stateDiff"]["variables"]["payload0"] != {}
     assert found["stateDiff"]["variables"]["payload9"] == {}
 
 
-def test_a_diff_of_small_runs_is_whole(acme: Wire) -> None:
+def test_a_diff_of_small_runs_is_complete(acme: Wire) -> None:
     definition = workflow([node("a", "core.identity")])
     workflow_id = acme.register(definition)
     runs = [acme.create(workflow_id) for _ in range(2)]
@@ -84,5 +84,5 @@ def test_the_page_of_a_large_run_shows_the_beginning_of_its_values_and_links_to_
     assert len(page.content) < LARGEST_PAGE_BYTES
     assert len(compared.content) < LARGEST_PAGE_BYTES
     for each in (page, event, output):
-        assert "This value is cut" in each.text
-        assert f'The <a href="/runs/{run_id}/bundle">debug bundle</a> has the rest' in each.text
+        assert "Only the first 65536 of " in each.text
+        assert f'is in the <a href="/runs/{run_id}/bundle">debug bundle</a>' in each.text

@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, fresh, node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import ACCEPT, gate, taken, waiting
+from tests.support.client import Wire
+from tests.support.definitions import delay, fresh, node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import ACCEPT, accepted, gate, waiting_run
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 REPLAY = "openwop-idempotent-replay"
 BODY = {"workflowId": "conformance-idempotent", "inputs": {"nonce": "n"}}
@@ -20,7 +22,7 @@ def _create(wire: Wire, key: str, body: JsonObject = BODY) -> httpx.Response:
     return wire.post("/v1/runs", body, headers={"Idempotency-Key": key})
 
 
-def test_a_repeat_gets_the_first_answer_and_says_so(acme: Wire) -> None:
+def test_a_repeated_request_gets_the_first_response_marked_as_replayed(acme: Wire) -> None:
     key = fresh("key")
 
     first, second = _create(acme, key), _create(acme, key)
@@ -30,7 +32,7 @@ def test_a_repeat_gets_the_first_answer_and_says_so(acme: Wire) -> None:
     assert (second.status_code, second.content) == (201, first.content)
 
 
-def test_another_body_under_the_same_key_is_refused_without_the_first_answer(acme: Wire) -> None:
+def test_another_body_under_the_same_key_is_refused_without_the_first_response(acme: Wire) -> None:
     key = fresh("key")
     run_id = _create(acme, key).json()["runId"]
 
@@ -42,7 +44,7 @@ def test_another_body_under_the_same_key_is_refused_without_the_first_answer(acm
     assert REPLAY not in other.headers
 
 
-def test_another_query_under_the_same_key_is_refused_without_the_first_answer(acme: Wire) -> None:
+def test_another_query_under_the_same_key_is_refused_without_the_first_response(acme: Wire) -> None:
     headers = {"Idempotency-Key": fresh("key")}
     first = acme.post("/v1/runs?a=1&b=2", BODY, headers=headers)
 
@@ -59,7 +61,7 @@ def test_another_query_under_the_same_key_is_refused_without_the_first_answer(ac
     assert again.headers[REPLAY] == "true"
 
 
-def test_twenty_at_once_make_one_run(acme: Wire, host: ServedHost) -> None:
+def test_fifty_concurrent_requests_create_one_run(acme: Wire, host: ServedHost) -> None:
     tag = fresh("tag")
     key = fresh("key")
     body = BODY | {"tags": [tag]}
@@ -100,7 +102,7 @@ def test_the_same_key_on_another_endpoint_is_another_key(acme: Wire) -> None:
     assert all(REPLAY not in answer.headers for answer in (*answers, created))
 
 
-def test_a_refusal_as_invalid_is_not_remembered(acme: Wire) -> None:
+def test_a_validation_refusal_is_not_stored(acme: Wire) -> None:
     key = fresh("key")
     definition = workflow([node("a")])
     body = {"workflowId": definition["id"], "inputs": {"nonce": 1}, "tags": [""]}
@@ -112,7 +114,7 @@ def test_a_refusal_as_invalid_is_not_remembered(acme: Wire) -> None:
     assert REPLAY not in second.headers
 
 
-def test_a_final_refusal_is_remembered(acme: Wire) -> None:
+def test_a_final_refusal_is_stored(acme: Wire) -> None:
     key = fresh("key")
     definition = workflow([node("a")])
     body = {"workflowId": definition["id"]}
@@ -149,11 +151,11 @@ def test_a_repeated_registration_is_replayed_with_its_status(acme: Wire) -> None
 
 
 def test_a_read_ignores_the_key(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
     headers = {"Idempotency-Key": fresh("key")}
 
     before = acme.get(f"/v1/runs/{run_id}", headers=headers).json()["status"]
-    taken(acme, run_id, "gate", ACCEPT)
+    accepted(acme, run_id, "gate", ACCEPT)
     after = acme.get(f"/v1/runs/{run_id}", headers=headers).json()["status"]
 
     assert (before, after) == ("waiting-approval", "completed")
@@ -168,7 +170,7 @@ def test_a_key_of_the_wrong_length_is_refused(acme: Wire, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["k" * 255, "ünïcode", "with spaces: and, signs"])
-def test_any_key_of_the_right_length_will_do(acme: Wire, key: str) -> None:
+def test_any_key_of_a_valid_length_is_accepted(acme: Wire, key: str) -> None:
     unique = fresh("")[-8:] + key[8:]
     headers = {"Idempotency-Key": unique.encode()}
 
@@ -178,7 +180,7 @@ def test_any_key_of_the_right_length_will_do(acme: Wire, key: str) -> None:
     assert second.headers[REPLAY] == "true"
 
 
-def test_answers_are_remembered_across_a_restart(
+def test_responses_are_stored_across_a_restart(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance")

@@ -1,4 +1,4 @@
-"""The bytes of request bodies: every way into the host counts them."""
+"""The bytes of request bodies are counted on every route."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.console.client import Person
-from tests.wire.client import Wire
-from tests.wire.fleet import eventually
-from tests.wire.host import ACME, GLOBEX, ServedHost, served
-from tests.wire.sockets import RawConnection, request
-from tests.wire.waiting import external, token_of, waiting
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.eventually import eventually
+from tests.support.host import ACME, GLOBEX, ServedHost, served
+from tests.support.interrupts import external, token_of, waiting_run
+from tests.support.sockets import RawConnection, request
 
 Connect = Callable[..., Wire]
 MIB = 1024 * 1024
 FORM = "Content-Type: application/x-www-form-urlencoded"
-# One tenant may hold 4 MiB: two of these, and no third one.
+# One tenant can have 4 MiB: two of these, and no third one.
 HALF = b" " * (2 * MIB - 64 * 1024)
 
 
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host with room for few bytes of bodies."""
+    """Start a host with a low limit for the bytes of bodies."""
     data_dir = tmp_path_factory.mktemp("narrow")
-    with served(data_dir, WOPR_MAX_INCOMING_BYTES=str(16 * MIB)) as running:
+    # A connection whose body was refused is closed after the grace period. Bodies that are half
+    # sent have minutes, for their bytes at the minimum rate.
+    variables = {"WOPR_MAX_INCOMING_BYTES": str(16 * MIB), "WOPR_BODY_GRACE_SECONDS": "2"}
+    with served(data_dir, **variables) as running:
         yield running
 
 
@@ -45,7 +48,7 @@ def _to_form(host: ServedHost, connect: Connect) -> str:
 
 def _to_token(host: ServedHost, connect: Connect) -> str:
     wire = connect(ACME, host)
-    return _head(f"/v1/interrupts/{token_of(wire, waiting(wire, external()))}")
+    return _head(f"/v1/interrupts/{token_of(wire, waiting_run(wire, external()))}")
 
 
 def _head(path: str, *headers: str, key: str | None = None) -> str:
@@ -54,7 +57,7 @@ def _head(path: str, *headers: str, key: str | None = None) -> str:
 
 
 @pytest.mark.parametrize("head_of", [_to_run, _to_mcp, _to_form, _to_token])
-def test_half_sent_bodies_of_a_client_hold_a_bounded_number_of_bytes(
+def test_incomplete_bodies_of_a_client_use_bounded_memory(
     narrow: ServedHost, connect: Connect, head_of: Callable[[ServedHost, Connect], str]
 ) -> None:
     head = head_of(narrow, connect)
@@ -75,7 +78,7 @@ def test_half_sent_bodies_of_a_client_hold_a_bounded_number_of_bytes(
 
 
 @pytest.mark.parametrize("path", ["/theme", "/sign-out", "/no-such-page"])
-def test_an_ordinary_form_may_have_64_kib(host: ServedHost, path: str) -> None:
+def test_an_ordinary_form_can_have_64_kib(host: ServedHost, path: str) -> None:
     with Person(host.url) as person:
         person.sign_in(ACME)
         form = {"csrf": person.token(), "next": "x" * 65 * 1024}
@@ -85,7 +88,7 @@ def test_an_ordinary_form_may_have_64_kib(host: ServedHost, path: str) -> None:
     assert "65536 bytes" in answer.text
 
 
-def test_a_form_with_the_values_of_a_workflow_may_be_as_large_as_a_request(
+def test_a_form_with_the_inputs_of_a_workflow_can_be_as_large_as_a_request(
     host: ServedHost,
 ) -> None:
     with Person(host.url) as person:

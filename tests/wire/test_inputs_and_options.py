@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.creating import refused
-from tests.wire.definitions import delay, edge, node, variable, workflow
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, node, variable, workflow
+from tests.wire.refused_runs import refused
 from wopr.protocol.documents import Json, JsonObject
 
 KINDS: list[tuple[str, Json, list[Json]]] = [
@@ -20,7 +20,7 @@ NOT_WHOLE: list[Json] = [0, -1, 1.5, "3", None, True, [], {}]
 # Inputs
 
 
-def test_every_input_that_is_missing_or_of_the_wrong_type_is_named(acme: Wire) -> None:
+def test_every_missing_or_mistyped_input_is_named(acme: Wire) -> None:
     definition = workflow(
         [node("a")],
         variables=[
@@ -46,7 +46,7 @@ def test_every_input_that_is_missing_or_of_the_wrong_type_is_named(acme: Wire) -
     assert details["field"] == "inputs.missing"
 
 
-def test_the_message_names_every_wrong_input_too(acme: Wire) -> None:
+def test_the_message_names_every_invalid_input_too(acme: Wire) -> None:
     definition = workflow(
         [node("a")], variables=[variable("one", required=True), variable("two", required=True)]
     )
@@ -69,7 +69,7 @@ def test_an_input_must_have_the_type_of_its_variable(
         assert details["field"] == "inputs.v"
 
 
-def test_a_default_stands_in_for_a_required_input(acme: Wire) -> None:
+def test_a_default_replaces_a_missing_required_input(acme: Wire) -> None:
     definition = workflow(
         [node("a")], variables=[variable("v", required=True, defaultValue="stand-in")]
     )
@@ -79,7 +79,7 @@ def test_a_default_stands_in_for_a_required_input(acme: Wire) -> None:
     assert acme.run(workflow_id, {"v": "own"})["variables"] == {"v": "own"}
 
 
-def test_inputs_that_no_variable_declares_are_kept(acme: Wire) -> None:
+def test_inputs_without_a_declared_variable_are_kept(acme: Wire) -> None:
     found = acme.run("conformance-noop", {"undeclared": [1]})
 
     assert found["variables"] == {"undeclared": [1]}
@@ -92,7 +92,7 @@ def test_inputs_that_no_variable_declares_are_kept(acme: Wire) -> None:
     "name", ["recursionLimit", "runTimeoutMs", "maxLoopIterations", "maxTokens"]
 )
 @pytest.mark.parametrize("value", NOT_WHOLE)
-def test_a_limit_that_is_no_whole_number_of_at_least_one_is_refused(
+def test_a_limit_that_is_not_a_positive_integer_is_refused(
     acme: Wire, name: str, value: Json
 ) -> None:
     body = {"workflowId": "conformance-noop", "configurable": {name: value}}
@@ -121,7 +121,7 @@ def test_a_reserved_option_of_the_wrong_kind_is_refused_by_name(
     assert refused(acme, body)["field"].startswith(f"configurable.{name}")
 
 
-def test_a_recursion_limit_above_the_host_s_own_is_clamped(acme: Wire) -> None:
+def test_a_recursion_limit_above_the_host_s_is_reduced(acme: Wire) -> None:
     most = acme.document("/.well-known/openwop")["limits"]["maxNodeExecutions"]
     loop = workflow(
         [node("loop", "core.loop", config={"times": most}), node("body")],
@@ -144,7 +144,7 @@ def test_a_recursion_limit_above_the_host_s_own_is_clamped(acme: Wire) -> None:
     assert breach[0]["limit"] <= most
 
 
-def test_a_run_timeout_stops_a_run_that_would_go_on(acme: Wire) -> None:
+def test_a_run_timeout_stops_an_endless_run(acme: Wire) -> None:
     workflow_id = acme.register(workflow([delay("wait", 30_000)]))
 
     found = acme.run(workflow_id, configurable={"runTimeoutMs": 100})
@@ -152,7 +152,7 @@ def test_a_run_timeout_stops_a_run_that_would_go_on(acme: Wire) -> None:
     assert found["error"]["code"] == "run_timeout"
 
 
-def test_options_that_the_protocol_does_not_know_pass_through(acme: Wire) -> None:
+def test_options_unknown_to_the_protocol_are_passed_through(acme: Wire) -> None:
     options = {"acme.colour": {"deep": [1]}, "anything": None}
 
     assert acme.run("conformance-noop", configurable=options)["configurable"] == options
@@ -167,7 +167,7 @@ def test_options_that_the_protocol_does_not_know_pass_through(acme: Wire) -> Non
         ({"recursionLimit": 0}, "configurable.recursionLimit"),
     ],
 )
-def test_options_are_held_against_the_workflow_s_own_schema(
+def test_options_are_checked_against_the_workflow_s_schema(
     acme: Wire, options: JsonObject, path: str
 ) -> None:
     body = {"workflowId": "conformance-configurable-schema", "configurable": options}
@@ -176,7 +176,9 @@ def test_options_are_held_against_the_workflow_s_own_schema(
 
 
 @pytest.mark.parametrize("options", [{}, {"recursionLimit": 1}, {"tags": ["red"]}])
-def test_options_that_fit_the_workflow_s_schema_are_taken(acme: Wire, options: JsonObject) -> None:
+def test_options_that_fit_the_workflow_s_schema_are_accepted(
+    acme: Wire, options: JsonObject
+) -> None:
     found = acme.run("conformance-configurable-schema", configurable=options)
 
     assert found["status"] == "completed"

@@ -2,28 +2,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, workflow
-from tests.wire.host import ACME
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
+from tests.support.host import ACME
+from tests.support.interrupts import (
     ACCEPT,
     ALL,
     EDIT,
     REFINE,
     REJECT,
+    accepted,
     answer,
     events,
     gate,
-    name_of,
     payload,
+    principal_of,
     refused,
-    taken,
-    waiting,
+    waiting_run,
 )
 from wopr.protocol.documents import Json
 
 
-def test_an_edit_hands_the_edited_version_on(acme: Wire) -> None:
+def test_an_edit_passes_the_edited_version_on(acme: Wire) -> None:
     read = {"artifact": {"type": "variable", "variableName": "draft"}}
     shown = node("gate", "core.approvalGate", inputs=read, config={"title": "t", "actions": ALL})
     definition = workflow(
@@ -31,7 +31,7 @@ def test_an_edit_hands_the_edited_version_on(acme: Wire) -> None:
     )
     run_id = acme.create(acme.register(definition))
 
-    status = taken(acme, run_id, "gate", EDIT)
+    status = accepted(acme, run_id, "gate", EDIT)
 
     assert status == "completed"
     asked = payload(acme, run_id, "interrupt.requested")["data"]
@@ -49,41 +49,47 @@ def test_an_edit_hands_the_edited_version_on(acme: Wire) -> None:
 def test_an_edit_without_data_and_a_refinement_without_feedback_are_refused(
     acme: Wire, value: Json
 ) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+    run_id = waiting_run(acme, gate(actions=ALL))
 
     assert refused(acme, run_id, "gate", value) == (400, "validation_error")
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_question_is_recorded_and_leaves_the_gate_open(acme: Wire) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+def test_a_question_is_logged_and_leaves_the_gate_open(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate(actions=ALL))
 
-    asked = taken(acme, run_id, "gate", {"action": "ask", "question": "Why blue?"})
+    asked = accepted(acme, run_id, "gate", {"action": "ask", "question": "Why blue?"})
 
     assert asked == "waiting-approval"
     said = payload(acme, run_id, "log.appended")
-    assert said["fields"] == {"action": "ask", "question": "Why blue?", "askedBy": name_of(ACME)}
+    assert said["fields"] == {
+        "action": "ask",
+        "question": "Why blue?",
+        "askedBy": principal_of(ACME),
+    }
     assert acme.snapshot(run_id)["interrupt"]["interruptId"] == "int-gate:0"
-    assert taken(acme, run_id, "gate", ACCEPT) == "completed"
+    assert accepted(acme, run_id, "gate", ACCEPT) == "completed"
 
 
-def test_a_refinement_does_the_work_again_and_asks_once_more(acme: Wire) -> None:
-    run_id = waiting(acme, node("work"), gate(actions=ALL), node("after"))
+def test_a_refinement_repeats_the_work_and_asks_once_more(acme: Wire) -> None:
+    run_id = waiting_run(acme, node("work"), gate(actions=ALL), node("after"))
 
-    status = taken(acme, run_id, "gate", REFINE)
+    status = accepted(acme, run_id, "gate", REFINE)
 
     assert status == "waiting-approval"
     assert payload(acme, run_id, "approval.received")["refineFeedback"] == REFINE["refineFeedback"]
     started = [event["nodeId"] for event in events(acme, run_id, "node.started")]
     assert started == ["work", "gate", "work", "gate"]
     assert acme.snapshot(run_id)["interrupt"]["interruptId"] == "int-gate:1"
-    assert taken(acme, run_id, "gate", ACCEPT) == "completed"
+    assert accepted(acme, run_id, "gate", ACCEPT) == "completed"
 
 
-def test_work_can_be_sent_back_as_often_as_a_workflow_may_loop(acme: Wire) -> None:
-    run_id = waiting(acme, node("work"), gate(actions=ALL), settings={"maxLoopbackIterations": 2})
+def test_work_can_be_refined_as_often_as_a_workflow_may_loop(acme: Wire) -> None:
+    run_id = waiting_run(
+        acme, node("work"), gate(actions=ALL), settings={"maxLoopbackIterations": 2}
+    )
 
-    statuses = [taken(acme, run_id, "gate", REFINE) for _ in range(3)]
+    statuses = [accepted(acme, run_id, "gate", REFINE) for _ in range(3)]
 
     assert statuses == ["waiting-approval", "waiting-approval", "failed"]
     assert acme.snapshot(run_id)["error"]["code"] == "loop_limit_exceeded"
@@ -91,9 +97,9 @@ def test_work_can_be_sent_back_as_often_as_a_workflow_may_loop(acme: Wire) -> No
     assert limit == {"nodeId": "gate", "iterations": 3, "limit": 2}
 
 
-def test_an_answer_may_name_the_version_that_it_is_for(acme: Wire) -> None:
-    run_id = waiting(acme, node("work"), gate(actions=ALL))
-    taken(acme, run_id, "gate", REFINE)
+def test_an_answer_can_name_its_version(acme: Wire) -> None:
+    run_id = waiting_run(acme, node("work"), gate(actions=ALL))
+    accepted(acme, run_id, "gate", REFINE)
 
     late = answer(acme, run_id, "gate", ACCEPT, params={"interruptId": "int-gate:0"})
     right = answer(acme, run_id, "gate", ACCEPT, params={"interruptId": "int-gate:1"})
@@ -111,39 +117,39 @@ def test_an_answer_may_name_the_version_that_it_is_for(acme: Wire) -> None:
         ({"decision": "rejected", "feedback": "again"}, "waiting-approval", "refine"),
     ],
 )
-def test_the_decisions_of_older_clients_mean_what_they_meant(
+def test_the_decisions_of_older_clients_keep_their_meaning(
     acme: Wire, value: Json, status: str, action: str
 ) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+    run_id = waiting_run(acme, gate(actions=ALL))
 
-    assert taken(acme, run_id, "gate", value) == status
+    assert accepted(acme, run_id, "gate", value) == status
     assert payload(acme, run_id, "approval.received")["action"] == action
 
 
 @pytest.mark.parametrize("decision", ["timeout", "cancelled"])
-def test_the_hosts_own_endings_are_no_answers(acme: Wire, decision: str) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+def test_outcomes_reserved_for_the_host_are_not_answers(acme: Wire, decision: str) -> None:
+    run_id = waiting_run(acme, gate(actions=ALL))
 
     assert refused(acme, run_id, "gate", {"decision": decision}) == (400, "validation_error")
 
 
-def test_an_edge_that_listens_to_failures_handles_a_rejection(acme: Wire) -> None:
-    run_id = waiting(
+def test_an_edge_for_failures_handles_a_rejection(acme: Wire) -> None:
+    run_id = waiting_run(
         acme,
         gate(),
         node("apologise"),
         edges=[edge("gate", "apologise", triggerRule="any_failed")],
     )
 
-    assert taken(acme, run_id, "gate", REJECT) == "completed"
+    assert accepted(acme, run_id, "gate", REJECT) == "completed"
     assert acme.snapshot(run_id)["nodeStates"]["gate"]["error"]["code"] == "interrupt_rejected"
 
 
-def test_each_round_of_a_loop_is_approved_for_itself(acme: Wire) -> None:
+def test_each_round_of_a_loop_needs_its_own_approval(acme: Wire) -> None:
     def when(expression: str) -> Json:
         return {"type": "expression", "expression": expression}
 
-    run_id = waiting(
+    run_id = waiting_run(
         acme,
         node("head", "core.loop", config={"times": 2}),
         gate(),
@@ -155,7 +161,7 @@ def test_each_round_of_a_loop_is_approved_for_itself(acme: Wire) -> None:
         ],
     )
 
-    statuses = [taken(acme, run_id, "gate", ACCEPT) for _ in range(2)]
+    statuses = [accepted(acme, run_id, "gate", ACCEPT) for _ in range(2)]
 
     assert statuses == ["waiting-approval", "completed"]
     requested = events(acme, run_id, "interrupt.requested")

@@ -2,26 +2,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.conftest import Connect
-from tests.wire.definitions import edge, node, workflow
-from tests.wire.host import ACME, REVIEWER, ServedHost
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
+from tests.support.host import ACME, REVIEWER, ServedHost
+from tests.support.interrupts import (
     ACCEPT,
     ALL,
     REFINE,
     REJECT,
     SUSPENDED,
+    accepted,
     answer,
     events,
     gate,
-    name_of,
     payload,
+    principal_of,
     refused,
-    taken,
-    waiting,
+    waiting_run,
 )
+from tests.wire.conftest import Connect
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 # The fixture
 
@@ -30,7 +32,7 @@ def test_an_approval_waits_and_is_completed_by_accept(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-approval")
     before = fixtures.snapshot(run_id)
 
-    status = taken(fixtures, run_id, "gate", ACCEPT)
+    status = accepted(fixtures, run_id, "gate", ACCEPT)
 
     assert (before["status"], before["currentNodeId"]) == ("waiting-approval", "gate")
     assert status == "completed"
@@ -58,12 +60,12 @@ def test_an_approval_waits_and_is_completed_by_accept(fixtures: Wire) -> None:
         ({"decision": "approved"}, {"action": "accept"}),
     ],
 )
-def test_the_end_of_an_approval_carries_its_action_beside_the_resume_value(
+def test_the_end_of_an_approval_contains_its_action_beside_the_resume_value(
     acme: Wire, value: JsonObject, carried: JsonObject
 ) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+    run_id = waiting_run(acme, gate(actions=ALL))
 
-    taken(acme, run_id, "gate", value)
+    accepted(acme, run_id, "gate", value)
 
     resolved = events(acme, run_id, "interrupt.resolved")[0]["payload"]
     members = ("action", "refineFeedback", "editedArtifactData")
@@ -81,13 +83,13 @@ def test_the_end_of_an_approval_carries_its_action_beside_the_resume_value(
         ),
     ],
 )
-def test_the_end_of_a_governance_gate_carries_its_action_too(
+def test_the_end_of_a_governance_gate_contains_its_action_too(
     acme: Wire, decision: JsonObject, carried: JsonObject
 ) -> None:
     governed = gate("gate", "core.openwop.governance.approvalGate", requiredRole="admin")
-    run_id = waiting(acme, governed)
+    run_id = waiting_run(acme, governed)
 
-    taken(acme, run_id, "gate", decision)
+    accepted(acme, run_id, "gate", decision)
 
     resolved = events(acme, run_id, "interrupt.resolved")[0]["payload"]
     assert resolved.items() >= carried.items()
@@ -97,7 +99,7 @@ def test_the_end_of_a_governance_gate_carries_its_action_too(
 def test_a_rejected_approval_fails_the_run_with_its_code(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-approval")
 
-    assert taken(fixtures, run_id, "gate", REJECT) == "failed"
+    assert accepted(fixtures, run_id, "gate", REJECT) == "failed"
 
     assert fixtures.snapshot(run_id)["error"]["code"] == "interrupt_rejected"
     assert payload(fixtures, run_id, "approval.received")["action"] == "reject"
@@ -107,7 +109,7 @@ def test_a_rejected_approval_fails_the_run_with_its_code(fixtures: Wire) -> None
     "value",
     [{"action": "maybe"}, {"action": "edit", "editedArtifactData": 1}, {}, None, "accept", REFINE],
 )
-def test_what_the_gate_does_not_offer_is_refused_and_it_stays_open(
+def test_an_action_that_the_gate_does_not_offer_is_refused_and_it_stays_open(
     fixtures: Wire, value: Json
 ) -> None:
     run_id = fixtures.create("conformance-approval")
@@ -117,13 +119,13 @@ def test_what_the_gate_does_not_offer_is_refused_and_it_stays_open(
 
     assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
     assert fixtures.types(run_id) == log
-    assert taken(fixtures, run_id, "gate", ACCEPT) == "completed"
+    assert accepted(fixtures, run_id, "gate", ACCEPT) == "completed"
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"resumeValue": ACCEPT, "more": 1}, [], "accept", {"resume_value": ACCEPT}]
 )
-def test_the_body_is_closed_and_has_a_resume_value(fixtures: Wire, body: Json) -> None:
+def test_the_body_is_closed_and_requires_a_resume_value(fixtures: Wire, body: Json) -> None:
     run_id = fixtures.create("conformance-approval")
 
     response = fixtures.post(f"/v1/runs/{run_id}/interrupts/gate", body)
@@ -135,7 +137,7 @@ def test_the_body_is_closed_and_has_a_resume_value(fixtures: Wire, body: Json) -
 @pytest.mark.parametrize(
     ("run", "node_id", "told"),
     [
-        (None, "nobody", "no node 'nobody' waits here"),
+        (None, "nobody", "The run has no node 'nobody'."),
         ("no-such-run", "gate", "there is no such run"),
     ],
 )
@@ -151,20 +153,20 @@ def test_an_unknown_run_or_node_is_not_found(
 
 
 def test_a_node_that_does_not_wait_is_not_found(acme: Wire) -> None:
-    run_id = waiting(acme, node("before"), gate(), node("after"))
+    run_id = waiting_run(acme, node("before"), gate(), node("after"))
 
     assert refused(acme, run_id, "before", ACCEPT) == (404, "interrupt_not_found")
     assert refused(acme, run_id, "after", ACCEPT) == (404, "interrupt_not_found")
 
 
-def test_an_id_that_no_run_can_have_is_answered_like_an_unknown_one(acme: Wire) -> None:
+def test_an_impossible_run_id_is_answered_like_an_unknown_one(acme: Wire) -> None:
     unknown = answer(acme, "no-such-run", "gate", ACCEPT)
 
     assert answer(acme, "x" * 500, "gate", ACCEPT).content == unknown.content
 
 
-def test_a_node_id_may_be_any_text(acme: Wire) -> None:
-    run_id = waiting(acme, gate("a/b c?d"))
+def test_a_node_id_can_be_any_text(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate("a/b c?d"))
 
     response = acme.post(f"/v1/runs/{run_id}/interrupts/a%2Fb%20c%3Fd", {"resumeValue": ACCEPT})
 
@@ -174,13 +176,13 @@ def test_a_node_id_may_be_any_text(acme: Wire) -> None:
 # The events
 
 
-def test_a_suspension_says_what_is_asked_in_the_order_of_the_protocol(acme: Wire) -> None:
+def test_a_suspension_describes_the_request_in_protocol_order(acme: Wire) -> None:
     config: JsonObject = {
         "description": "Look twice.",
         "actions": ALL,
-        "approversList": [name_of(ACME)],
+        "approversList": [principal_of(ACME)],
     }
-    run_id = waiting(acme, gate(**config))
+    run_id = waiting_run(acme, gate(**config))
 
     suspended, requested, legacy = acme.log(run_id)[2:]
 
@@ -208,8 +210,8 @@ def test_a_suspension_says_what_is_asked_in_the_order_of_the_protocol(acme: Wire
     assert requested["causationId"] == legacy["causationId"] == suspended["eventId"]
 
 
-def test_the_older_event_writes_edit_where_the_interrupt_says_edit_accept(acme: Wire) -> None:
-    run_id = waiting(acme, gate(actions=ALL))
+def test_the_older_event_says_edit_where_the_interrupt_says_edit_accept(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate(actions=ALL))
 
     assert payload(acme, run_id, "approval.requested")["actions"] == [
         "accept",
@@ -221,10 +223,12 @@ def test_the_older_event_writes_edit_where_the_interrupt_says_edit_accept(acme: 
     assert payload(acme, run_id, "interrupt.requested")["data"]["actions"] == ALL
 
 
-def test_a_resolution_says_who_and_what_before_the_node_goes_on(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_the_resolution_is_logged_with_author_and_value_before_the_node_continues(
+    acme: Wire,
+) -> None:
+    run_id = waiting_run(acme, gate())
 
-    taken(acme, run_id, "gate", ACCEPT | {"feedback": "good"})
+    accepted(acme, run_id, "gate", ACCEPT | {"feedback": "good"})
 
     resolved, received, resumed = acme.log(run_id)[5:8]
     value = {"action": "accept", "feedback": "good"}
@@ -236,11 +240,11 @@ def test_a_resolution_says_who_and_what_before_the_node_goes_on(acme: Wire) -> N
         "kind": "approval",
         "resumeValue": value,
         "resolvedAt": resolved["timestamp"],
-        "resolvedBy": name_of(ACME),
+        "resolvedBy": principal_of(ACME),
     }
     assert received["payload"] == {
         "nodeId": "gate",
-        "decidedBy": name_of(ACME),
+        "decidedBy": principal_of(ACME),
         "decidedAt": received["timestamp"],
         **value,
     }
@@ -250,29 +254,29 @@ def test_a_resolution_says_who_and_what_before_the_node_goes_on(acme: Wire) -> N
 
 
 def test_an_interrupt_is_neither_a_pause_nor_a_resume(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
-    taken(acme, run_id, "gate", ACCEPT)
+    run_id = waiting_run(acme, gate())
+    accepted(acme, run_id, "gate", ACCEPT)
 
     assert not {"run.paused", "run.resumed"} & set(acme.types(run_id))
 
 
-def test_who_decided_comes_from_the_host_whatever_the_client_says(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_the_decider_is_set_by_the_host_and_not_by_the_client(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate())
     forged = {"decidedBy": "the-boss", "resolvedBy": "the-boss", "decidedAt": "1999-01-01"}
 
-    taken(acme, run_id, "gate", ACCEPT | forged)
+    accepted(acme, run_id, "gate", ACCEPT | forged)
 
-    assert payload(acme, run_id, "approval.received")["decidedBy"] == name_of(ACME)
-    assert payload(acme, run_id, "interrupt.resolved")["resolvedBy"] == name_of(ACME)
-    assert "1999" not in str(acme.log(run_id))
+    assert payload(acme, run_id, "approval.received")["decidedBy"] == principal_of(ACME)
+    assert payload(acme, run_id, "interrupt.resolved")["resolvedBy"] == principal_of(ACME)
+    assert "1999-01-01" not in str(acme.log(run_id))
     assert "the-boss" not in str(acme.log(run_id))
 
 
-# Sent once, sent twice
+# Repeated answers
 
 
-def test_the_same_request_with_its_key_is_answered_once(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_the_same_request_with_its_key_is_executed_once(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate())
     keyed = {"headers": {"Idempotency-Key": f"answer-{run_id}"}}
 
     first = answer(acme, run_id, "gate", ACCEPT, **keyed)
@@ -284,33 +288,36 @@ def test_the_same_request_with_its_key_is_answered_once(acme: Wire) -> None:
     assert len(events(acme, run_id, "interrupt.resolved")) == 1
 
 
-def test_a_later_answer_is_told_who_was_first(connect: Connect, acme: Wire) -> None:
-    run_id = waiting(acme, gate())
-    taken(connect(REVIEWER), run_id, "gate", ACCEPT)
+def test_a_later_answer_is_refused_with_the_first_author(connect: Connect, acme: Wire) -> None:
+    run_id = waiting_run(acme, gate())
+    accepted(connect(REVIEWER), run_id, "gate", ACCEPT)
 
     late = answer(acme, run_id, "gate", REJECT)
 
     assert (late.status_code, late.json()["error"]) == (409, "interrupt_already_resolved")
-    assert late.json()["details"] == {"resolvedBy": name_of(REVIEWER), "interruptId": "int-gate:0"}
+    assert late.json()["details"] == {
+        "resolvedBy": principal_of(REVIEWER),
+        "interruptId": "int-gate:0",
+    }
     assert acme.snapshot(run_id)["status"] == "completed"
 
 
-# Pause, cancel, several at once
+# Pause, cancel, several waits
 
 
 @pytest.mark.parametrize("policy", ["drain-current-node", "immediate"])
 def test_a_waiting_run_is_not_paused_and_its_interrupt_is_not_lost(acme: Wire, policy: str) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
 
     response = acme.post(f"/v1/runs/{run_id}:pause", {"drainPolicy": policy})
 
     assert response.status_code == 409
     assert response.json()["details"]["runStatus"] == "waiting-approval"
-    assert taken(acme, run_id, "gate", ACCEPT) == "completed"
+    assert accepted(acme, run_id, "gate", ACCEPT) == "completed"
 
 
 def test_cancelling_a_waiting_run_ends_the_wait(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
 
     cancelled = acme.post(f"/v1/runs/{run_id}/cancel", {"reason": "enough"})
 
@@ -320,22 +327,20 @@ def test_cancelling_a_waiting_run_ends_the_wait(acme: Wire) -> None:
     assert "interrupt" not in acme.snapshot(run_id)
 
 
-def test_several_nodes_wait_at_once_and_are_answered_in_any_order(
-    acme: Wire, host: ServedHost
-) -> None:
+def test_several_waiting_nodes_are_answered_in_any_order(acme: Wire, host: ServedHost) -> None:
     asks = gate("ask", "core.clarificationGate", questions=[{"id": "q", "question": "Why?"}])
     ends = [edge("gate", "join"), edge("ask", "join")]
-    run_id = waiting(acme, gate(), asks, node("join"), edges=ends)
+    run_id = waiting_run(acme, gate(), asks, node("join"), edges=ends)
     both = acme.document("/v1/interrupts", params={"runId": run_id})["items"]
 
-    first = taken(acme, run_id, "ask", {"answers": {"q": "because"}})
-    second = taken(acme, run_id, "gate", ACCEPT)
+    first = accepted(acme, run_id, "ask", {"answers": {"q": "because"}})
+    second = accepted(acme, run_id, "gate", ACCEPT)
 
     assert {item["nodeId"] for item in both} == {"gate", "ask"}
     assert (first, second) == ("waiting-approval", "completed")
 
 
-def test_a_wait_that_was_not_answered_is_gone_when_its_run_fails_elsewhere(acme: Wire) -> None:
+def test_an_unanswered_wait_ends_when_its_run_fails(acme: Wire) -> None:
     run_id = acme.create(acme.register(workflow([gate(), node("broken", "core.fail")], edges=[])))
 
     failed = acme.finished(run_id)

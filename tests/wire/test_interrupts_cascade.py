@@ -2,35 +2,39 @@ from __future__ import annotations
 
 import time
 
-from tests.wire.client import Wire
-from tests.wire.timing import is_within
-from tests.wire.waiting import (
+import pytest
+
+from tests.support.client import Wire
+from tests.support.interrupts import (
     ACCEPT,
     REJECT,
+    accepted,
     answer,
     by_token,
     inbox,
     payload,
     refused,
-    taken,
     token_of,
     until_waiting,
 )
+from tests.wire.timing import is_within
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 PARENT = "conformance-interrupt-parent-child-cancel"
 CASCADE_SECONDS = 5
 
 
 def family(wire: Wire) -> tuple[str, str, JsonObject]:
-    """A parent that waits with its child; both ids and the parent's snapshot."""
+    """Start a parent that waits with its child; return both ids and the parent's snapshot."""
     parent = wire.create(PARENT)
     shown = until_waiting(wire, parent)
     [child] = shown["childRuns"]
     return parent, str(child["runId"]), shown
 
 
-def test_a_parent_shows_that_it_waits_where_its_child_does(fixtures: Wire) -> None:
+def test_a_parent_shows_where_its_child_waits(fixtures: Wire) -> None:
     _, child, shown = family(fixtures)
 
     assert shown["status"] == "waiting-approval"
@@ -62,10 +66,10 @@ def test_cancelling_the_parent_cancels_the_child_and_its_wait(fixtures: Wire) ->
     assert is_within(CASCADE_SECONDS, seconds)
 
 
-def test_an_answered_child_lets_its_parent_go_on(fixtures: Wire) -> None:
+def test_an_answered_child_lets_its_parent_continue(fixtures: Wire) -> None:
     parent, child, _ = family(fixtures)
 
-    assert taken(fixtures, child, "child-gate", ACCEPT) == "completed"
+    assert accepted(fixtures, child, "child-gate", ACCEPT) == "completed"
 
     assert fixtures.finished(parent)["status"] == "completed"
 
@@ -78,7 +82,7 @@ def test_a_rejected_child_fails_its_parent(fixtures: Wire) -> None:
     assert fixtures.finished(parent)["status"] == "failed"
 
 
-def test_the_childs_wait_is_answered_at_the_child_and_not_at_the_parent(fixtures: Wire) -> None:
+def test_a_child_s_wait_is_answered_at_the_child_and_not_at_the_parent(fixtures: Wire) -> None:
     parent, child, _ = family(fixtures)
 
     assert refused(fixtures, parent, "spawn-child", ACCEPT) == (404, "interrupt_not_found")

@@ -4,20 +4,20 @@ import json
 
 from typer.testing import CliRunner, Result
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import gate, waiting
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import gate, waiting_run
 from wopr.cli.main import app
 
 
 def wopr(host: ServedHost, *arguments: str) -> Result:
-    """The command line, pointed at a served host."""
+    """Run the command line with a served host."""
     variables = {"WOPR_URL": host.url, "WOPR_API_KEY": ACME}
     return CliRunner().invoke(app, ["inbox", *arguments], env=variables)
 
 
-def test_a_person_finds_reads_and_answers_what_waits(acme: Wire, host: ServedHost) -> None:
-    run_id = waiting(acme, gate(actions=["accept", "refine"], requiredApprovals=1))
+def test_a_person_finds_reads_and_answers_waiting_nodes(acme: Wire, host: ServedHost) -> None:
+    run_id = waiting_run(acme, gate(actions=["accept", "refine"], requiredApprovals=1))
 
     listed = wopr(host, "list", "--run", run_id)
     shown = wopr(host, "show", run_id, "gate")

@@ -4,22 +4,22 @@ from itertools import pairwise
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import workflow
-from tests.wire.host import ACME
-from tests.wire.recorder import Recorder
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.definitions import workflow
+from tests.support.host import ACME
+from tests.support.interrupts import (
+    accepted,
     answer,
     events,
     gate,
     inbox,
-    name_of,
     payload,
+    principal_of,
     refused,
-    taken,
     token_of,
-    waiting,
+    waiting_run,
 )
+from tests.support.recorder import Recorder
 from wopr.protocol.documents import Json, JsonObject
 
 KINDS = ("conversation.opened", "conversation.exchanged", "conversation.closed")
@@ -40,7 +40,7 @@ def close(**more: Json) -> JsonObject:
 
 
 def convo(wire: Wire, config: dict[str, Json] | None = None, **fields: Json) -> str:
-    return waiting(wire, gate("convo", "core.conversationGate", **(config or {})), **fields)
+    return waiting_run(wire, gate("convo", "core.conversationGate", **(config or {})), **fields)
 
 
 def spoken(wire: Wire, run_id: str) -> list[JsonObject]:
@@ -59,7 +59,7 @@ def turns(wire: Wire, run_id: str) -> list[JsonObject]:
 
 
 @pytest.mark.parametrize("workflow_id", FIXTURES)
-def test_a_conversation_opens_and_closes_under_one_id_and_nothing_follows(
+def test_a_conversation_opens_and_closes_with_one_id_and_no_event_follows(
     fixtures: Wire, workflow_id: str
 ) -> None:
     run_id = str(fixtures.run(workflow_id)["runId"])
@@ -74,7 +74,7 @@ def test_a_conversation_opens_and_closes_under_one_id_and_nothing_follows(
 
 
 @pytest.mark.parametrize("workflow_id", FIXTURES)
-def test_every_turn_is_of_the_published_form(fixtures: Wire, workflow_id: str) -> None:
+def test_every_turn_has_the_published_form(fixtures: Wire, workflow_id: str) -> None:
     run_id = str(fixtures.run(workflow_id)["runId"])
     recorder = Recorder()
 
@@ -86,7 +86,7 @@ def test_every_turn_is_of_the_published_form(fixtures: Wire, workflow_id: str) -
     assert recorder.seen
 
 
-def test_the_turns_are_counted_one_by_one_and_kept_in_the_channel(fixtures: Wire) -> None:
+def test_turns_are_counted_one_by_one_and_stored_in_the_channel(fixtures: Wire) -> None:
     run_id = str(fixtures.run("conformance-conversation-replay")["runId"])
 
     said = turns(fixtures, run_id)
@@ -111,8 +111,8 @@ def test_no_two_conversations_of_a_tenant_share_an_id(fixtures: Wire) -> None:
 def test_a_conversation_waits_for_approval_until_it_is_closed(acme: Wire) -> None:
     run_id = convo(acme, {"prompt": "What now?"})
 
-    statuses = [taken(acme, run_id, "convo", say(text)) for text in ("first", "second")]
-    closed = taken(acme, run_id, "convo", close(outcome={"agreed": True}))
+    statuses = [accepted(acme, run_id, "convo", say(text)) for text in ("first", "second")]
+    closed = accepted(acme, run_id, "convo", close(outcome={"agreed": True}))
 
     assert statuses == ["waiting-approval", "waiting-approval"]
     assert closed == "completed"
@@ -133,12 +133,12 @@ def test_a_conversation_waits_for_approval_until_it_is_closed(acme: Wire) -> Non
     ]
 
 
-def test_the_opening_follows_from_the_suspension_and_each_turn_from_the_one_before(
+def test_the_opening_is_caused_by_the_suspension_and_each_turn_by_the_previous_one(
     acme: Wire,
 ) -> None:
     run_id = convo(acme)
     for value in (say("one"), say("two"), close()):
-        taken(acme, run_id, "convo", value)
+        accepted(acme, run_id, "convo", value)
 
     said = spoken(acme, run_id)
 
@@ -149,20 +149,20 @@ def test_the_opening_follows_from_the_suspension_and_each_turn_from_the_one_befo
     assert all(after["causationId"] == before["eventId"] for before, after in pairwise(said))
 
 
-def test_the_first_turn_is_the_agents_and_the_others_say_whose_they_are(acme: Wire) -> None:
+def test_the_first_turn_is_the_agent_s_and_the_others_name_their_author(acme: Wire) -> None:
     run_id = convo(acme, {"prompt": "What now?"})
-    taken(acme, run_id, "convo", say("go"))
+    accepted(acme, run_id, "convo", say("go"))
 
     first, second = turns(acme, run_id)
 
     assert (first["role"], first["content"], first["turnIndex"]) == ("agent", "What now?", 0)
     assert first["speakerId"].startswith("host:")
     assert (second["role"], second["from"], second["content"]) == ("user", "user", "go")
-    assert second["speakerId"] == name_of(ACME)
+    assert second["speakerId"] == principal_of(ACME)
     assert second["messageId"] == f"{first['messageId'].removesuffix(':0:agent')}:1:user"
 
 
-def test_a_turn_must_satisfy_the_schema_that_was_declared_at_the_opening(acme: Wire) -> None:
+def test_a_turn_must_satisfy_the_schema_declared_at_the_opening(acme: Wire) -> None:
     schema = {"type": "object", "required": ["text"]}
     run_id = convo(acme, {"turnSchema": schema})
 
@@ -172,52 +172,52 @@ def test_a_turn_must_satisfy_the_schema_that_was_declared_at_the_opening(acme: W
     assert payload(acme, run_id, "conversation.opened")["schema"] == schema
     assert payload(acme, run_id, "interrupt.requested")["data"]["outcomeSchema"] == schema
     assert len(spoken(acme, run_id)) == 1
-    assert taken(acme, run_id, "convo", say({"text": "whole"})) == "waiting-approval"
+    assert accepted(acme, run_id, "convo", say({"text": "whole"})) == "waiting-approval"
 
 
 @pytest.mark.parametrize("value", [None, {}, "hello", {"operation": "open"}, {"turn": 1}])
-def test_what_is_no_turn_leaves_the_conversation_as_it_was(acme: Wire, value: Json) -> None:
+def test_an_invalid_turn_does_not_change_the_conversation(acme: Wire, value: Json) -> None:
     run_id = convo(acme)
 
     assert refused(acme, run_id, "convo", value) == (400, "validation_error")
     assert len(spoken(acme, run_id)) == 1
 
 
-def test_after_the_close_a_turn_is_wrong_and_another_close_is_late(acme: Wire) -> None:
+def test_after_the_close_a_turn_is_invalid_and_another_close_is_late(acme: Wire) -> None:
     run_id = convo(acme)
-    taken(acme, run_id, "convo", close())
+    accepted(acme, run_id, "convo", close())
 
     assert refused(acme, run_id, "convo", say("wait")) == (400, "validation_error")
     assert refused(acme, run_id, "convo", close()) == (409, "interrupt_already_resolved")
     assert acme.types(run_id)[-1] == "run.completed"
 
 
-def test_a_conversation_is_one_wait_with_one_token_and_one_place_in_the_inbox(
-    acme: Wire, nobody: Wire
+def test_a_conversation_is_one_wait_with_one_token_and_one_inbox_item(
+    acme: Wire, anonymous: Wire
 ) -> None:
     run_id = convo(acme, {"prompt": "What now?"})
     token = token_of(acme, run_id)
-    nobody.post(f"/v1/interrupts/{token}", {"resumeValue": say("one")})
+    anonymous.post(f"/v1/interrupts/{token}", {"resumeValue": say("one")})
 
     [item] = inbox(acme, runId=run_id)
 
     assert (item["kind"], item["question"]) == ("conversation.exchange", "What now?")
     assert set(item["answers"]) == {"exchange", "close"}
-    closed = nobody.post(f"/v1/interrupts/{token}", {"resumeValue": close()})
+    closed = anonymous.post(f"/v1/interrupts/{token}", {"resumeValue": close()})
     assert closed.json()["status"] == "completed"
     assert len(events(acme, run_id, "interrupt.requested")) == 1
 
 
-def test_turns_go_to_the_conversation_channel_where_there_is_one(acme: Wire) -> None:
+def test_turns_are_written_to_the_conversation_channel_if_there_is_one(acme: Wire) -> None:
     run_id = convo(acme, channels=CHANNEL)
-    taken(acme, run_id, "convo", say("hello"))
+    accepted(acme, run_id, "convo", say("hello"))
 
     kept = acme.snapshot(run_id)["channels"]["conversation"]
 
     assert kept == turns(acme, run_id)
 
 
-def test_only_conformance_workflows_may_answer_themselves(acme: Wire) -> None:
+def test_only_conformance_workflows_can_answer_themselves(acme: Wire) -> None:
     scripted = workflow([gate("convo", "core.conversationGate", mockAutoResume=True)])
 
     response = acme.post("/v1/workflows", scripted)
@@ -226,7 +226,7 @@ def test_only_conformance_workflows_may_answer_themselves(acme: Wire) -> None:
     assert "mockAutoResume" in response.json()["message"]
 
 
-def test_the_capability_is_advertised_and_so_the_negotiation_fixture_is_not(acme: Wire) -> None:
+def test_the_capability_is_advertised_and_the_negotiation_fixture_is_not(acme: Wire) -> None:
     discovery = acme.document("/.well-known/openwop")
 
     assert discovery["conversationPrimitive"] is True

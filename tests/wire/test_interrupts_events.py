@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.waiting import EVENT, by_token, events, payload, taken, token_of
+from tests.support.client import Wire
+from tests.support.interrupts import EVENT, accepted, by_token, events, payload, token_of
 from wopr.protocol.documents import Json
 
 
-def test_an_external_event_waits_outside_and_is_completed_by_its_token(
-    fixtures: Wire, nobody: Wire
-) -> None:
+def test_an_external_event_is_completed_by_its_token(fixtures: Wire, anonymous: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
     before = fixtures.snapshot(run_id)
     token = token_of(fixtures, run_id)
@@ -24,13 +22,13 @@ def test_an_external_event_waits_outside_and_is_completed_by_its_token(
     assert "interrupt" not in done
 
 
-def test_a_bearer_may_deliver_the_event_too(fixtures: Wire) -> None:
+def test_a_bearer_key_can_deliver_the_event_too(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
 
-    assert taken(fixtures, run_id, "wait-for-external", EVENT) == "completed"
+    assert accepted(fixtures, run_id, "wait-for-external", EVENT) == "completed"
 
 
-def test_a_wrapped_event_is_handed_on_like_a_flat_one(fixtures: Wire) -> None:
+def test_a_wrapped_event_is_passed_on_like_a_flat_one(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
 
     response = by_token(fixtures, token_of(fixtures, run_id), {"eventPayload": EVENT})
@@ -48,7 +46,7 @@ def test_a_wrapped_event_is_handed_on_like_a_flat_one(fixtures: Wire) -> None:
         {"eventPayload": {"orderId": "another"}},
     ],
 )
-def test_an_event_that_does_not_match_leaves_run_and_token_as_they_were(
+def test_an_event_that_does_not_match_changes_neither_run_nor_token(
     fixtures: Wire, value: Json
 ) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
@@ -61,7 +59,7 @@ def test_an_event_that_does_not_match_leaves_run_and_token_as_they_were(
     assert by_token(fixtures, token, EVENT).json()["status"] == "completed"
 
 
-def test_an_event_that_is_delivered_twice_takes_effect_once(fixtures: Wire) -> None:
+def test_an_event_delivered_twice_takes_effect_once(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
     token = token_of(fixtures, run_id)
     by_token(fixtures, token, EVENT)
@@ -74,7 +72,7 @@ def test_an_event_that_is_delivered_twice_takes_effect_once(fixtures: Wire) -> N
     assert len(events(fixtures, run_id, "interrupt.resolved")) == 1
 
 
-def test_the_request_says_how_long_the_event_may_take(fixtures: Wire) -> None:
+def test_the_request_contains_the_timeout_of_the_event(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
 
     requested = payload(fixtures, run_id, "interrupt.requested")
@@ -84,7 +82,7 @@ def test_the_request_says_how_long_the_event_may_take(fixtures: Wire) -> None:
     assert fixtures.snapshot(run_id)["interrupt"]["payload"] == requested
 
 
-def test_discovery_says_that_early_events_are_not_kept(acme: Wire) -> None:
+def test_discovery_reports_that_early_events_are_not_stored(acme: Wire) -> None:
     extension = acme.document("/.well-known/openwop")["extensions"]["interrupts"]
 
     assert extension["externalEventRetentionSeconds"] == 0

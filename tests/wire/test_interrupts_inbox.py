@@ -2,20 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.conftest import Connect
-from tests.wire.definitions import workflow
-from tests.wire.host import ACME, GLOBEX, INGEST, VIEWER, ServedHost
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.definitions import workflow
+from tests.support.host import ACME, GLOBEX, INGEST, VIEWER, ServedHost
+from tests.support.interrupts import (
     ACCEPT,
+    accepted,
     external,
     gate,
     inbox,
-    name_of,
-    taken,
-    waiting,
+    principal_of,
+    waiting_run,
 )
+from tests.wire.conftest import Connect
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 QUESTION = {"id": "q", "question": "Which colour?"}
 
@@ -25,7 +27,7 @@ def asks() -> JsonObject:
 
 
 def pages(wire: Wire, limit: int, **query: Json) -> list[JsonObject]:
-    """Every item, page after page."""
+    """Return every item, page by page."""
     found: list[JsonObject] = []
     cursor: dict[str, Json] = {}
     while True:
@@ -37,11 +39,11 @@ def pages(wire: Wire, limit: int, **query: Json) -> list[JsonObject]:
         cursor = {"cursor": page["nextCursor"]}
 
 
-# An item
+# Items
 
 
-def test_an_item_says_who_asks_what_why_and_until_when(acme: Wire) -> None:
-    run_id = waiting(
+def test_an_item_shows_requester_question_reason_and_deadline(acme: Wire) -> None:
+    run_id = waiting_run(
         acme, gate(actions=["accept", "reject", "ask"], description="Look.", timeoutMs=60_000)
     )
 
@@ -55,7 +57,7 @@ def test_an_item_says_who_asks_what_why_and_until_when(acme: Wire) -> None:
     assert item["askedBy"] == {
         "nodeName": "gate",
         "workflowId": item["workflowId"],
-        "startedBy": name_of(ACME),
+        "startedBy": principal_of(ACME),
     }
     assert item["answers"].keys() == {"accept", "reject", "ask"}
     assert item["answerUrl"] == f"/v1/runs/{run_id}/interrupts/gate"
@@ -64,7 +66,7 @@ def test_an_item_says_who_asks_what_why_and_until_when(acme: Wire) -> None:
     assert 0 <= item["ageMs"] < 60_000
 
 
-def test_an_agent_that_is_not_sure_is_named_with_its_reason(acme: Wire) -> None:
+def test_an_unsure_agent_is_named_with_its_reason(acme: Wire) -> None:
     run_id = acme.create("conformance-agent-low-confidence")
 
     [item] = inbox(acme, runId=run_id)
@@ -75,8 +77,8 @@ def test_an_agent_that_is_not_sure_is_named_with_its_reason(acme: Wire) -> None:
     assert item["answers"].keys() == {"accept", "decision", "reject"}
 
 
-def test_the_link_of_an_item_is_the_one_to_answer_at(acme: Wire) -> None:
-    run_id = waiting(acme, gate("a/b?c"))
+def test_the_link_of_an_item_is_the_url_to_answer(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate("a/b?c"))
     [item] = inbox(acme, runId=run_id)
 
     response = acme.post(item["answerUrl"], {"resumeValue": ACCEPT})
@@ -84,12 +86,12 @@ def test_the_link_of_an_item_is_the_one_to_answer_at(acme: Wire) -> None:
     assert response.json()["status"] == "completed"
 
 
-def test_an_item_is_there_while_its_wait_is_pending_and_no_longer(acme: Wire) -> None:
-    run_id = waiting(acme, gate(), gate("second"))
+def test_an_item_is_listed_exactly_while_its_wait_is_pending(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate(), gate("second"))
     first = [item["nodeId"] for item in inbox(acme, runId=run_id)]
-    taken(acme, run_id, "gate", ACCEPT)
+    accepted(acme, run_id, "gate", ACCEPT)
     second = [item["nodeId"] for item in inbox(acme, runId=run_id)]
-    taken(acme, run_id, "second", ACCEPT)
+    accepted(acme, run_id, "second", ACCEPT)
 
     assert (first, second, inbox(acme, runId=run_id)) == (["gate"], ["second"], [])
 
@@ -97,7 +99,7 @@ def test_an_item_is_there_while_its_wait_is_pending_and_no_longer(acme: Wire) ->
 # The list
 
 
-def test_the_newest_wait_comes_first(acme: Wire) -> None:
+def test_the_newest_wait_is_first(acme: Wire) -> None:
     workflow_id = acme.register(workflow([gate()]))
     runs = [acme.create(workflow_id) for _ in range(5)]
 
@@ -107,7 +109,7 @@ def test_the_newest_wait_comes_first(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-def test_the_pages_hold_everything_once(acme: Wire, limit: int) -> None:
+def test_the_pages_contain_everything_once(acme: Wire, limit: int) -> None:
     workflow_id = acme.register(workflow([gate(), asks()], edges=[]))
     runs = [acme.create(workflow_id) for _ in range(4)]
 
@@ -119,13 +121,13 @@ def test_the_pages_hold_everything_once(acme: Wire, limit: int) -> None:
     assert moments == sorted(moments, reverse=True)
 
 
-def test_a_page_goes_on_where_it_was_though_items_come_and_go(acme: Wire) -> None:
+def test_a_page_continues_where_it_was_while_items_change(acme: Wire) -> None:
     workflow_id = acme.register(workflow([gate()]))
     runs = [acme.create(workflow_id) for _ in range(6)]
     query = {"workflowId": workflow_id, "limit": 2}
     first = acme.document("/v1/interrupts", params=query)
-    taken(acme, runs[4], "gate", ACCEPT)
-    taken(acme, runs[2], "gate", ACCEPT)
+    accepted(acme, runs[4], "gate", ACCEPT)
+    accepted(acme, runs[2], "gate", ACCEPT)
     acme.create(workflow_id)
 
     second = acme.document("/v1/interrupts", params=query | {"cursor": first["nextCursor"]})
@@ -133,7 +135,7 @@ def test_a_page_goes_on_where_it_was_though_items_come_and_go(acme: Wire) -> Non
     assert [item["runId"] for item in second["items"]] == [runs[3], runs[1]]
 
 
-def test_every_filter_leaves_what_it_names(acme: Wire) -> None:
+def test_each_filter_selects_what_it_names(acme: Wire) -> None:
     both = acme.register(workflow([gate(), asks()], edges=[]))
     other = acme.register(workflow([external()]))
     one, two = acme.create(both), acme.create(other)
@@ -161,18 +163,18 @@ def test_every_filter_leaves_what_it_names(acme: Wire) -> None:
         {"cursor": "nonsense"},
     ],
 )
-def test_a_filter_that_means_nothing_is_refused_by_name(acme: Wire, query: dict[str, str]) -> None:
+def test_an_invalid_filter_is_refused_by_name(acme: Wire, query: dict[str, str]) -> None:
     response = acme.get("/v1/interrupts", params=query)
 
     assert response.status_code == 400
     assert response.json()["details"]["field"] in query
 
 
-# Who may look
+# Authorization
 
 
-def test_a_reader_sees_the_inbox_without_being_able_to_answer(acme: Wire, connect: Connect) -> None:
-    run_id = waiting(acme, gate())
+def test_a_reader_sees_the_inbox_but_cannot_answer(acme: Wire, connect: Connect) -> None:
+    run_id = waiting_run(acme, gate())
 
     [item] = inbox(connect(VIEWER), runId=run_id)
 
@@ -180,19 +182,19 @@ def test_a_reader_sees_the_inbox_without_being_able_to_answer(acme: Wire, connec
 
 
 @pytest.mark.parametrize(("key", "status"), [(None, 401), (INGEST, 403)])
-def test_who_may_not_read_runs_may_not_read_the_inbox(
+def test_without_the_scope_to_read_runs_the_inbox_is_forbidden(
     connect: Connect, key: str | None, status: int
 ) -> None:
     assert connect(key).get("/v1/interrupts").status_code == status
 
 
-# Another tenant
+# Other tenants
 
 
-def test_another_tenant_sees_nothing_and_is_told_nothing(
+def test_another_tenant_sees_no_items_and_gets_no_updates(
     acme: Wire, globex: Wire, host: ServedHost
 ) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
     path, unknown = f"/v1/runs/{run_id}", "/v1/runs/no-such-run"
     body = {"resumeValue": ACCEPT}
 
@@ -209,7 +211,7 @@ def test_another_tenant_sees_nothing_and_is_told_nothing(
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_cursor_of_another_tenant_leads_to_ones_own(acme: Wire, connect: Connect) -> None:
+def test_a_cursor_of_another_tenant_lists_one_s_own_items(acme: Wire, connect: Connect) -> None:
     workflow_id = acme.register(workflow([gate()]))
     for _ in range(2):
         acme.create(workflow_id)

@@ -2,21 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME
+from tests.support.interrupts import (
     ACCEPT,
     SUSPENDED,
+    accepted,
     answer,
     events,
     external,
     gate,
-    name_of,
     payload,
+    principal_of,
     refused,
-    taken,
-    waiting,
+    waiting_run,
 )
 from wopr.protocol.documents import Json, JsonObject
 
@@ -30,7 +30,7 @@ def test_a_clarification_waits_for_input_and_is_completed_by_its_answers(fixture
     run_id = fixtures.create("conformance-clarification")
     before = fixtures.snapshot(run_id)
 
-    status = taken(fixtures, run_id, "ask", BLUE)
+    status = accepted(fixtures, run_id, "ask", BLUE)
 
     assert (before["status"], before["currentNodeId"]) == ("waiting-input", "ask")
     assert status == "completed"
@@ -46,13 +46,17 @@ def test_a_clarification_waits_for_input_and_is_completed_by_its_answers(fixture
     asked = payload(fixtures, run_id, "clarification.requested")
     assert [each["id"] for each in asked["questions"]] == ["q1"]
     resolved = payload(fixtures, run_id, "clarification.resolved")
-    assert resolved == {"nodeId": "ask", "answers": {"q1": "blue"}, "answeredBy": name_of(ACME)}
+    assert resolved == {
+        "nodeId": "ask",
+        "answers": {"q1": "blue"},
+        "answeredBy": principal_of(ACME),
+    }
 
 
-def test_the_list_form_of_answers_is_recorded_as_the_map(fixtures: Wire) -> None:
+def test_the_list_form_of_answers_is_stored_as_the_map(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-clarification")
 
-    taken(fixtures, run_id, "ask", {"answers": [{"id": "q1", "answer": "blue"}]})
+    accepted(fixtures, run_id, "ask", {"answers": [{"id": "q1", "answer": "blue"}]})
 
     assert payload(fixtures, run_id, "clarification.resolved")["answers"] == {"q1": "blue"}
     assert payload(fixtures, run_id, "interrupt.resolved")["resumeValue"] == BLUE
@@ -71,11 +75,11 @@ def test_a_question_without_an_answer_keeps_the_run_waiting(fixtures: Wire, valu
 @pytest.mark.parametrize(
     "schema", [None, {"type": "string"}, {"type": "object"}], ids=["none", "text", "object"]
 )
-def test_null_and_an_empty_object_are_no_answers(
+def test_null_and_an_empty_object_are_not_answers(
     acme: Wire, said: Json, schema: JsonObject | None
 ) -> None:
     question = {"id": "why", "question": "Why?"} | ({} if schema is None else {"schema": schema})
-    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=[question]))
+    run_id = waiting_run(acme, gate("ask", "core.clarificationGate", questions=[question]))
 
     bad = answer(acme, run_id, "ask", {"answers": {"why": said}})
 
@@ -88,46 +92,48 @@ def test_null_and_an_empty_object_are_no_answers(
     assert refused(acme, run_id, "ask", listed) == (400, "validation_error")
 
 
-def test_null_is_an_answer_where_the_schema_of_the_question_allows_it(acme: Wire) -> None:
+def test_null_is_an_answer_where_the_question_s_schema_allows_it(acme: Wire) -> None:
     question = {"id": "why", "question": "Why?", "schema": {"type": ["string", "null"]}}
-    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=[question]))
+    run_id = waiting_run(acme, gate("ask", "core.clarificationGate", questions=[question]))
 
     assert refused(acme, run_id, "ask", {"answers": {"why": {}}}) == (400, "validation_error")
-    assert taken(acme, run_id, "ask", {"answers": {"why": None}}) == "completed"
+    assert accepted(acme, run_id, "ask", {"answers": {"why": None}}) == "completed"
     assert acme.snapshot(run_id)["outputs"] == {"ask": {"answers": {"why": None}}}
 
 
 @pytest.mark.parametrize("said", [0, False, "", [], "none"])
 def test_other_empty_values_are_answers(acme: Wire, said: Json) -> None:
     asked = [{"id": "why", "question": "Why?"}]
-    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=asked))
+    run_id = waiting_run(acme, gate("ask", "core.clarificationGate", questions=asked))
 
-    assert taken(acme, run_id, "ask", {"answers": {"why": said}}) == "completed"
+    assert accepted(acme, run_id, "ask", {"answers": {"why": said}}) == "completed"
 
 
-def test_each_answer_is_checked_against_the_schema_of_its_question(acme: Wire) -> None:
+def test_an_answer_is_checked_against_the_schema_of_its_question(acme: Wire) -> None:
     asked = [
         {"id": "n", "question": "How many?", "schema": {"type": "integer", "minimum": 1}},
         {"id": "why", "question": "Why?"},
     ]
-    run_id = waiting(acme, gate("ask", "core.clarificationGate", questions=asked))
+    run_id = waiting_run(acme, gate("ask", "core.clarificationGate", questions=asked))
 
     bad = answer(acme, run_id, "ask", {"answers": {"n": 0, "why": "x"}})
 
     assert bad.status_code == 400
     assert bad.json()["details"]["field"] == "resumeValue.answers.n"
-    assert taken(acme, run_id, "ask", {"answers": {"n": 3, "why": ["any", "thing"]}}) == "completed"
+    assert (
+        accepted(acme, run_id, "ask", {"answers": {"n": 3, "why": ["any", "thing"]}}) == "completed"
+    )
 
 
 # Custom and resume schemas
 
 
-def test_a_custom_wait_takes_any_value(acme: Wire) -> None:
+def test_a_custom_wait_accepts_any_value(acme: Wire) -> None:
     data = {"customKind": "acme.weigh", "payload": {"unit": "kg"}}
-    run_id = waiting(acme, gate("weigh", "core.interrupt", kind="custom", data=data))
+    run_id = waiting_run(acme, gate("weigh", "core.interrupt", kind="custom", data=data))
 
     before = acme.snapshot(run_id)["status"]
-    status = taken(acme, run_id, "weigh", 72)
+    status = accepted(acme, run_id, "weigh", 72)
 
     assert (before, status) == ("waiting-input", "completed")
     assert payload(acme, run_id, "interrupt.requested")["data"] == data
@@ -136,22 +142,22 @@ def test_a_custom_wait_takes_any_value(acme: Wire) -> None:
 
 def test_a_null_is_a_value(acme: Wire) -> None:
     data = {"customKind": "acme.any"}
-    run_id = waiting(acme, gate("any", "core.interrupt", kind="custom", data=data))
+    run_id = waiting_run(acme, gate("any", "core.interrupt", kind="custom", data=data))
 
-    assert taken(acme, run_id, "any", None) == "completed"
+    assert accepted(acme, run_id, "any", None) == "completed"
 
 
 def test_a_value_that_fails_the_resume_schema_keeps_the_run_waiting(acme: Wire) -> None:
     schema = {"type": "object", "properties": {"kg": {"type": "number"}}, "required": ["kg"]}
     config = {"kind": "custom", "data": {"customKind": "acme.weigh"}, "resumeSchema": schema}
-    run_id = waiting(acme, gate("weigh", "core.interrupt", **config))
+    run_id = waiting_run(acme, gate("weigh", "core.interrupt", **config))
 
     bad = answer(acme, run_id, "weigh", {"kg": "heavy"})
 
     assert (bad.status_code, bad.json()["error"]) == (400, "validation_error")
     assert bad.json()["details"]["field"] == "resumeValue.kg"
     assert payload(acme, run_id, "interrupt.requested")["resumeSchema"] == schema
-    assert taken(acme, run_id, "weigh", {"kg": 72.5}) == "completed"
+    assert accepted(acme, run_id, "weigh", {"kg": 72.5}) == "completed"
 
 
 @pytest.mark.parametrize(
@@ -171,11 +177,11 @@ def test_a_value_that_fails_the_resume_schema_keeps_the_run_waiting(acme: Wire) 
 def test_a_node_can_wait_for_every_kind_that_a_workflow_may_open(
     acme: Wire, kind: str, data: Json, value: Json, status: str
 ) -> None:
-    run_id = waiting(acme, gate("wait", "core.interrupt", kind=kind, data=data))
+    run_id = waiting_run(acme, gate("wait", "core.interrupt", kind=kind, data=data))
 
     assert acme.snapshot(run_id)["status"] == status
     assert acme.snapshot(run_id)["interrupt"]["kind"] == kind
-    assert taken(acme, run_id, "wait", value) == "completed"
+    assert accepted(acme, run_id, "wait", value) == "completed"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +208,7 @@ def test_a_node_can_wait_for_every_kind_that_a_workflow_may_open(
         },
     ],
 )
-def test_a_wait_that_could_not_be_answered_is_refused_when_it_is_registered(
+def test_a_wait_that_could_not_be_answered_is_refused_at_registration(
     acme: Wire, config: dict[str, Json]
 ) -> None:
     response = acme.post("/v1/workflows", workflow([gate("w", "core.interrupt", **config)]))
@@ -221,7 +227,7 @@ def test_a_wait_that_could_not_be_answered_is_refused_when_it_is_registered(
         [{"id": "q", "question": "?", "schema": {"$ref": "file:///etc/passwd"}}],
     ],
 )
-def test_questions_that_nobody_could_answer_are_refused_when_they_are_registered(
+def test_questions_that_could_not_be_answered_are_refused_at_registration(
     acme: Wire, questions: Json
 ) -> None:
     asks = gate("ask", "core.clarificationGate", questions=questions)
@@ -229,7 +235,7 @@ def test_questions_that_nobody_could_answer_are_refused_when_they_are_registered
     assert acme.post("/v1/workflows", workflow([asks])).status_code == 400
 
 
-def test_an_answer_reaches_the_nodes_that_follow(acme: Wire) -> None:
+def test_an_answer_reaches_the_following_nodes(acme: Wire) -> None:
     asks = gate("ask", "core.clarificationGate", questions=[{"id": "q", "question": "Who?"}])
     says = node(
         "say",
@@ -238,14 +244,14 @@ def test_an_answer_reaches_the_nodes_that_follow(acme: Wire) -> None:
             "payload": {"type": "expression", "expression": "nodes.ask.answers.q"},
         },
     )
-    run_id = waiting(acme, asks, says)
+    run_id = waiting_run(acme, asks, says)
 
-    taken(acme, run_id, "ask", {"answers": {"q": "Ann"}})
+    accepted(acme, run_id, "ask", {"answers": {"q": "Ann"}})
 
     assert "Ann" in str(acme.finished(run_id)["outputs"])
 
 
-# An agent that is not sure
+# Unsure agents
 
 
 @pytest.mark.parametrize(
@@ -255,7 +261,7 @@ def test_an_answer_reaches_the_nodes_that_follow(acme: Wire) -> None:
         ("conformance-orchestrator-low-confidence", "supervisor"),
     ],
 )
-def test_an_unsure_decision_waits_for_approval_and_says_why(
+def test_an_unsure_decision_waits_for_approval_with_its_reason(
     fixtures: Wire, workflow_id: str, node_id: str
 ) -> None:
     run_id = fixtures.create(workflow_id)
@@ -273,7 +279,7 @@ def test_an_unsure_decision_waits_for_approval_and_says_why(
     assert (data["observed"], data["threshold"]) == (0.5, 0.7)
 
 
-def test_a_pending_orchestrator_decision_is_withheld_and_told_once_when_ratified(
+def test_a_pending_orchestrator_decision_is_held_and_emitted_once_when_ratified(
     fixtures: Wire,
 ) -> None:
     run_id = fixtures.create("conformance-orchestrator-low-confidence")
@@ -290,7 +296,7 @@ def test_a_pending_orchestrator_decision_is_withheld_and_told_once_when_ratified
     assert decided["payload"]["decision"]["kind"] == "terminate"
 
 
-def test_an_unknown_word_is_no_decision(fixtures: Wire) -> None:
+def test_an_unknown_word_is_not_a_decision(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-agent-low-confidence")
 
     assert refused(fixtures, run_id, "low-conf-decider", {"action": "maybe"}) == (
@@ -303,20 +309,20 @@ def test_an_unknown_word_is_no_decision(fixtures: Wire) -> None:
 def test_a_rejected_decision_fails_the_node(fixtures: Wire) -> None:
     run_id = fixtures.create("conformance-agent-low-confidence")
 
-    assert taken(fixtures, run_id, "low-conf-decider", {"action": "reject"}) == "failed"
+    assert accepted(fixtures, run_id, "low-conf-decider", {"action": "reject"}) == "failed"
     assert fixtures.snapshot(run_id)["error"]["code"] == "decision_rejected"
 
 
 def test_an_event_wait_has_no_legacy_announcement(acme: Wire) -> None:
-    run_id = waiting(acme, external())
+    run_id = waiting_run(acme, external())
 
     assert acme.types(run_id) == SUSPENDED
 
 
-# Time
+# Deadlines
 
 
-def test_a_wait_that_nobody_answers_in_time_ends_by_itself(acme: Wire) -> None:
+def test_an_unanswered_wait_ends_at_its_deadline(acme: Wire) -> None:
     run_id = acme.create(acme.register(workflow([gate(timeoutMs=150)])))
 
     failed = acme.finished(run_id)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,25 +8,27 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.conftest import Connect
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import (
     ACCEPT,
     REJECT,
+    accepted,
     answer,
     by_token,
     events,
     external,
     gate,
     inbox,
-    name_of,
     payload,
-    taken,
+    principal_of,
     token_of,
-    waiting,
+    waiting_run,
 )
+from tests.wire.conftest import Connect
 from wopr.protocol.documents import Json
+
+pytestmark = pytest.mark.both_stores
 
 CLIENTS = 50
 
@@ -39,27 +40,27 @@ def at_once(calls: list[Callable[[], httpx.Response]]) -> list[httpx.Response]:
 
 @pytest.fixture
 def crowd(connect: Connect) -> list[Wire]:
-    """Fifty callers with connections of their own."""
+    """Connect fifty clients with separate connections."""
     return [connect(ACME) for _ in range(CLIENTS)]
 
 
-def test_of_fifty_equal_answers_one_is_taken_and_the_others_learn_whose(
+def test_one_of_fifty_equal_answers_is_accepted_and_the_others_get_its_author(
     acme: Wire, crowd: list[Wire]
 ) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
 
     responses = at_once([lambda w=w: answer(w, run_id, "gate", ACCEPT) for w in crowd])  # type: ignore[misc]  # each its own
 
     assert Counter(r.status_code for r in responses) == {200: 1, 409: CLIENTS - 1}
     for late in (r.json() for r in responses if r.status_code == 409):
         assert late["error"] == "interrupt_already_resolved"
-        assert late["details"]["resolvedBy"] == name_of(ACME)
+        assert late["details"]["resolvedBy"] == principal_of(ACME)
     assert len(events(acme, run_id, "interrupt.resolved")) == 1
     assert acme.types(run_id).count("run.completed") == 1
 
 
-def test_of_accepts_and_rejects_at_once_the_first_decides(acme: Wire, crowd: list[Wire]) -> None:
-    run_id = waiting(acme, gate())
+def test_the_first_of_concurrent_accepts_and_rejects_decides(acme: Wire, crowd: list[Wire]) -> None:
+    run_id = waiting_run(acme, gate())
     values = [ACCEPT, REJECT] * (CLIENTS // 2)
 
     responses = at_once(
@@ -75,8 +76,8 @@ def test_of_accepts_and_rejects_at_once_the_first_decides(acme: Wire, crowd: lis
     assert acme.snapshot(run_id)["status"] == winner.json()["status"]
 
 
-def test_bearers_and_a_token_race_for_one_wait(acme: Wire, crowd: list[Wire]) -> None:
-    run_id = waiting(acme, external())
+def test_answers_and_a_token_compete_for_one_wait(acme: Wire, crowd: list[Wire]) -> None:
+    run_id = waiting_run(acme, external())
     token = token_of(acme, run_id)
     event = {"orderId": "o1"}
 
@@ -91,10 +92,8 @@ def test_bearers_and_a_token_race_for_one_wait(acme: Wire, crowd: list[Wire]) ->
     assert len(events(acme, run_id, "interrupt.resolved")) == 1
 
 
-def test_votes_that_come_at_once_are_all_counted_and_counted_once(
-    acme: Wire, crowd: list[Wire]
-) -> None:
-    run_id = waiting(acme, gate(requiredApprovals=CLIENTS))
+def test_concurrent_votes_are_all_counted_once(acme: Wire, crowd: list[Wire]) -> None:
+    run_id = waiting_run(acme, gate(requiredApprovals=CLIENTS))
 
     def vote(index: int, wire: Wire) -> httpx.Response:
         return answer(wire, run_id, "gate", ACCEPT | {"voter": f"v{index}"})
@@ -109,9 +108,9 @@ def test_votes_that_come_at_once_are_all_counted_and_counted_once(
     assert granted == list(range(1, CLIENTS + 1))
 
 
-def test_an_answer_and_a_cancel_at_once_leave_one_end(acme: Wire, crowd: list[Wire]) -> None:
+def test_a_concurrent_answer_and_cancel_cause_one_end(acme: Wire, crowd: list[Wire]) -> None:
     for _ in range(5):
-        run_id = waiting(acme, gate())
+        run_id = waiting_run(acme, gate())
         calls: list[Callable[[], httpx.Response]] = [
             lambda r=run_id: answer(crowd[0], r, "gate", ACCEPT),  # type: ignore[misc]  # this run
             lambda r=run_id: crowd[1].post(f"/v1/runs/{r}/cancel", {}),  # type: ignore[misc]  # this run
@@ -139,18 +138,18 @@ def test_an_answer_and_a_cancel_at_once_leave_one_end(acme: Wire, crowd: list[Wi
     ],
     ids=["approval", "external-event", "clarification", "conversation"],
 )
-def test_a_wait_outlives_a_host_that_is_killed(
+def test_a_wait_survives_a_killed_host(
     tmp_path: Path, waits: dict[str, Json], node_id: str, value: Json
 ) -> None:
     host = ServedHost(tmp_path)
     host.start()
     with Wire(host.url, ACME) as wire:
-        run_id = waiting(wire, waits)
+        run_id = waiting_run(wire, waits)
         token = token_of(wire, run_id)
         [before] = inbox(wire, runId=run_id)
         log = wire.log(run_id)
 
-    kill(host)
+    host.kill()
     host.start()
 
     with Wire(host.url, ACME) as wire:
@@ -158,29 +157,22 @@ def test_a_wait_outlives_a_host_that_is_killed(
         assert after | {"ageMs": 0} == before | {"ageMs": 0}
         assert wire.log(run_id) == log
         assert wire.document(f"/v1/interrupts/{token}")["kind"] == before["kind"]
-        assert taken(wire, run_id, node_id, value) == "completed"
+        assert accepted(wire, run_id, node_id, value) == "completed"
         assert wire.log(run_id)[: len(log)] == log
     host.stop()
 
 
-def test_votes_outlive_a_host_that_is_killed(tmp_path: Path) -> None:
+def test_votes_survive_a_killed_host(tmp_path: Path) -> None:
     host = ServedHost(tmp_path, ("--conformance",))
     host.start()
     with Wire(host.url, ACME) as wire:
-        run_id = waiting(wire, gate(requiredApprovals=2))
-        taken(wire, run_id, "gate", ACCEPT | {"voter": "a"})
+        run_id = waiting_run(wire, gate(requiredApprovals=2))
+        accepted(wire, run_id, "gate", ACCEPT | {"voter": "a"})
 
-    kill(host)
+    host.kill()
     host.start()
 
     with Wire(host.url, ACME) as wire:
-        assert taken(wire, run_id, "gate", ACCEPT | {"voter": "a"}) == "waiting-approval"
-        assert taken(wire, run_id, "gate", ACCEPT | {"voter": "b"}) == "completed"
+        assert accepted(wire, run_id, "gate", ACCEPT | {"voter": "a"}) == "waiting-approval"
+        assert accepted(wire, run_id, "gate", ACCEPT | {"voter": "b"}) == "completed"
     host.stop()
-
-
-def kill(host: ServedHost) -> None:
-    assert host.process is not None
-    host.process.send_signal(signal.SIGKILL)
-    host.process.communicate(timeout=60)
-    host.process = None

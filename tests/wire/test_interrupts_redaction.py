@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import LIVE, ServedHost
-from tests.wire.waiting import ACCEPT, answer, gate, inbox, taken, token_of, waiting
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import LIVE, ServedHost
+from tests.support.interrupts import ACCEPT, accepted, answer, gate, inbox, token_of, waiting_run
 from wopr.protocol.documents import Json, JsonObject
 
-# Shaped like a key of a cloud provider, and of nobody.
+# Has the form of a cloud provider's key, but is not valid.
 SECRET = "AKIAIOSFODNN7EXAMPLE"
 ALL = ["accept", "reject", "refine", "edit-accept", "ask"]
 CUSTOM = gate("gate", "core.interrupt", kind="custom", data={"customKind": "k"})
@@ -18,7 +18,7 @@ SAYS: JsonObject = {"scope": "whole", "text": f"use {SECRET}"}
 
 
 def everything(wire: Wire, run_id: str, host: ServedHost) -> str:
-    """All that anybody can read of a run, and what the host wrote."""
+    """Return everything that can be read of a run, and the host's log."""
     frames = [] if wire.snapshot(run_id)["status"].startswith("waiting") else wire.frames(run_id)
     return "".join(
         [
@@ -48,10 +48,10 @@ def everything(wire: Wire, run_id: str, host: ServedHost) -> str:
         (CONVO, {"operation": "close", "outcome": SECRET, "turn": {"content": SECRET}}),
     ],
 )
-def test_a_secret_in_an_answer_is_masked_wherever_it_is_read(
+def test_a_secret_in_an_answer_is_masked_for_every_reader(
     acme: Wire, host: ServedHost, waits: JsonObject, value: Json
 ) -> None:
-    run_id = waiting(acme, waits)
+    run_id = waiting_run(acme, waits)
 
     response = answer(acme, run_id, "gate", value)
 
@@ -62,15 +62,15 @@ def test_a_secret_in_an_answer_is_masked_wherever_it_is_read(
     assert "[REDACTED" in seen
 
 
-def test_a_secret_in_what_is_asked_is_masked_in_the_inbox_and_for_the_token(
-    acme: Wire, nobody: Wire, host: ServedHost
+def test_a_secret_in_a_request_is_masked_in_the_inbox_and_for_the_token(
+    acme: Wire, anonymous: Wire, host: ServedHost
 ) -> None:
     read = {"artifact": {"type": "variable", "variableName": "draft"}}
     shown = node("gate", "core.approvalGate", inputs=read, config={"title": "Use it?"})
     definition = workflow([shown], variables=[{"name": "draft", "type": "string"}])
     run_id = acme.create(acme.register(definition), {"draft": f"key={SECRET}"})
 
-    seen = nobody.get(f"/v1/interrupts/{token_of(acme, run_id)}")
+    seen = anonymous.get(f"/v1/interrupts/{token_of(acme, run_id)}")
 
     [item] = inbox(acme, runId=run_id)
     assert SECRET not in seen.text
@@ -79,7 +79,7 @@ def test_a_secret_in_what_is_asked_is_masked_in_the_inbox_and_for_the_token(
     assert SECRET not in everything(acme, run_id, host)
 
 
-def test_a_gate_that_would_ask_with_a_secret_is_refused(acme: Wire) -> None:
+def test_a_node_that_would_ask_with_a_secret_is_refused(acme: Wire) -> None:
     asked = [{"id": "q", "question": f"Is {SECRET} yours?"}]
 
     refused = acme.post(
@@ -93,7 +93,7 @@ def test_a_gate_that_would_ask_with_a_secret_is_refused(acme: Wire) -> None:
 def test_the_refusal_of_an_answer_does_not_repeat_its_secret(acme: Wire) -> None:
     schema = {"type": "integer"}
     config = {"kind": "custom", "data": {"customKind": "k"}, "resumeSchema": schema}
-    run_id = waiting(acme, gate("gate", "core.interrupt", **config))
+    run_id = waiting_run(acme, gate("gate", "core.interrupt", **config))
 
     refused = [
         answer(acme, run_id, "gate", SECRET),
@@ -107,9 +107,9 @@ def test_the_refusal_of_an_answer_does_not_repeat_its_secret(acme: Wire) -> None
 
 def test_a_registered_secret_is_masked_by_its_name(acme: Wire, host: ServedHost) -> None:
     key = LIVE
-    run_id = waiting(acme, gate(actions=ALL))
+    run_id = waiting_run(acme, gate(actions=ALL))
 
-    taken(acme, run_id, "gate", ACCEPT | {"feedback": f"my key is {key}"})
+    accepted(acme, run_id, "gate", ACCEPT | {"feedback": f"my key is {key}"})
 
     assert key not in everything(acme, run_id, host)
     assert "[REDACTED:api-key]" in str(acme.log(run_id))

@@ -8,28 +8,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.conftest import Connect
-from tests.wire.host import OPERATOR, VIEWER, ServedHost
-from tests.wire.tokens import HALF_AN_HOUR, contents
-from tests.wire.waiting import (
+from tests.support.client import Wire
+from tests.support.host import OPERATOR, VIEWER, ServedHost
+from tests.support.interrupts import (
     ACCEPT,
+    accepted,
     by_token,
     events,
     gate,
     payload,
     refused,
     signed,
-    taken,
     token_of,
-    waiting,
+    waiting_run,
 )
+from tests.wire.conftest import Connect
+from tests.wire.tokens import HALF_AN_HOUR, contents
 from wopr.protocol.documents import Json
+
+pytestmark = pytest.mark.both_stores
 
 
 @pytest.fixture
 def forge(host: ServedHost) -> Callable[..., str]:
-    """Tokens with the shared host's own signature."""
+    """Create tokens with the shared host's own signature."""
 
     def make(run_id: str, **members: Json) -> str:
         later = round(time.time() * 1000) + HALF_AN_HOUR
@@ -39,12 +41,10 @@ def forge(host: ServedHost) -> Callable[..., str]:
     return make
 
 
-# Looking
+# Reading
 
 
-def test_a_token_lets_anybody_see_what_waits_and_resolves_nothing(
-    fixtures: Wire, nobody: Wire
-) -> None:
+def test_a_read_by_token_needs_no_key_and_resolves_nothing(fixtures: Wire, anonymous: Wire) -> None:
     run_id = fixtures.create("conformance-interrupt-external-event")
     token = token_of(fixtures, run_id)
 
@@ -61,38 +61,38 @@ def test_a_token_lets_anybody_see_what_waits_and_resolves_nothing(
     assert fixtures.snapshot(run_id)["status"] == "waiting-external"
 
 
-def test_the_schema_of_the_answer_is_shown_with_the_wait(acme: Wire, nobody: Wire) -> None:
+def test_the_schema_of_the_answer_is_shown_with_the_wait(acme: Wire, anonymous: Wire) -> None:
     schema = {"type": "integer"}
     config = {"kind": "custom", "data": {"customKind": "k"}, "resumeSchema": schema}
-    run_id = waiting(acme, gate("w", "core.interrupt", **config))
+    run_id = waiting_run(acme, gate("w", "core.interrupt", **config))
 
-    seen = nobody.document(f"/v1/interrupts/{token_of(acme, run_id)}")
+    seen = anonymous.document(f"/v1/interrupts/{token_of(acme, run_id)}")
 
     assert seen["resumeSchema"] == schema
-    assert by_token(nobody, token_of(acme, run_id), "x").status_code == 400
-    assert by_token(nobody, token_of(acme, run_id), 1).json()["status"] == "completed"
+    assert by_token(anonymous, token_of(acme, run_id), "x").status_code == 400
+    assert by_token(anonymous, token_of(acme, run_id), 1).json()["status"] == "completed"
 
 
-def test_a_token_for_looking_does_not_answer(
-    acme: Wire, nobody: Wire, forge: Callable[..., str]
+def test_a_view_token_does_not_answer(
+    acme: Wire, anonymous: Wire, forge: Callable[..., str]
 ) -> None:
-    run_id = waiting(acme, gate())
+    run_id = waiting_run(acme, gate())
     token = forge(run_id, intent="inspect")
 
-    response = by_token(nobody, token, ACCEPT)
+    response = by_token(anonymous, token, ACCEPT)
 
     assert (response.status_code, response.json()["error"]) == (403, "forbidden")
-    assert nobody.document(f"/v1/interrupts/{token}")["kind"] == "approval"
+    assert anonymous.document(f"/v1/interrupts/{token}")["kind"] == "approval"
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
 # Answering
 
 
-def test_the_token_alone_is_the_credential(acme: Wire, nobody: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_the_token_alone_is_the_credential(acme: Wire, anonymous: Wire) -> None:
+    run_id = waiting_run(acme, gate())
 
-    response = by_token(nobody, token_of(acme, run_id), ACCEPT)
+    response = by_token(anonymous, token_of(acme, run_id), ACCEPT)
 
     assert (response.status_code, response.json()["status"]) == (200, "completed")
     received = payload(acme, run_id, "approval.received")
@@ -100,16 +100,18 @@ def test_the_token_alone_is_the_credential(acme: Wire, nobody: Wire) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"resumeValue": ACCEPT, "x": 1}, {"resumeValue": "maybe"}])
-def test_an_answer_by_token_is_checked_like_any_other(acme: Wire, nobody: Wire, body: Json) -> None:
-    run_id = waiting(acme, gate())
+def test_an_answer_by_token_is_checked_like_any_other(
+    acme: Wire, anonymous: Wire, body: Json
+) -> None:
+    run_id = waiting_run(acme, gate())
 
-    response = nobody.post(f"/v1/interrupts/{token_of(acme, run_id)}", body)
+    response = anonymous.post(f"/v1/interrupts/{token_of(acme, run_id)}", body)
 
     assert (response.status_code, response.json()["error"]) == (400, "validation_error")
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-# Refusing
+# Refusals
 
 
 def tampered(token: str) -> dict[str, str]:
@@ -133,12 +135,12 @@ def tampered(token: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("how", tampered("e30.00").keys())
-def test_a_token_that_was_touched_is_not_known(acme: Wire, nobody: Wire, how: str) -> None:
-    run_id = waiting(acme, gate())
+def test_a_modified_token_is_unknown(acme: Wire, anonymous: Wire, how: str) -> None:
+    run_id = waiting_run(acme, gate())
     token = tampered(token_of(acme, run_id))[how]
 
-    looked = nobody.get(f"/v1/interrupts/{token}")
-    answered = by_token(nobody, token, ACCEPT)
+    looked = anonymous.get(f"/v1/interrupts/{token}")
+    answered = by_token(anonymous, token, ACCEPT)
 
     assert (looked.status_code, looked.json()["error"]) == (404, "interrupt_not_found")
     assert looked.content == answered.content
@@ -146,47 +148,45 @@ def test_a_token_that_was_touched_is_not_known(acme: Wire, nobody: Wire, how: st
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not json", b'{"more":1}'])
-def test_an_unknown_token_is_looked_at_before_the_body(nobody: Wire, content: bytes) -> None:
-    response = nobody.request("POST", "/v1/interrupts/unknown.00", content=content)
+def test_an_unknown_token_is_reported_before_the_body(anonymous: Wire, content: bytes) -> None:
+    response = anonymous.request("POST", "/v1/interrupts/unknown.00", content=content)
 
     assert (response.status_code, response.json()["error"]) == (404, "interrupt_not_found")
 
 
-def test_an_expired_token_is_gone(acme: Wire, nobody: Wire, forge: Callable[..., str]) -> None:
-    run_id = waiting(acme, gate())
+def test_an_expired_token_is_gone(acme: Wire, anonymous: Wire, forge: Callable[..., str]) -> None:
+    run_id = waiting_run(acme, gate())
     token = forge(run_id, expiresAt=round(time.time() * 1000) - 1)
 
-    looked = nobody.get(f"/v1/interrupts/{token}")
-    answered = by_token(nobody, token, ACCEPT)
+    looked = anonymous.get(f"/v1/interrupts/{token}")
+    answered = by_token(anonymous, token, ACCEPT)
 
     assert (looked.status_code, looked.json()["error"]) == (410, "interrupt_expired")
     assert (answered.status_code, answered.json()["error"]) == (410, "interrupt_expired")
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_token_of_a_run_that_is_no_more_is_not_known(
-    nobody: Wire, forge: Callable[..., str]
+def test_a_token_of_a_deleted_run_is_unknown(anonymous: Wire, forge: Callable[..., str]) -> None:
+    unknown = anonymous.get("/v1/interrupts/unknown.00")
+
+    assert anonymous.get(f"/v1/interrupts/{forge('no-such-run')}").content == unknown.content
+    assert by_token(anonymous, forge("no-such-run"), ACCEPT).content == unknown.content
+
+
+def test_a_token_that_names_another_tenant_finds_nothing(
+    acme: Wire, anonymous: Wire, forge: Callable[..., str]
 ) -> None:
-    unknown = nobody.get("/v1/interrupts/unknown.00")
-
-    assert nobody.get(f"/v1/interrupts/{forge('no-such-run')}").content == unknown.content
-    assert by_token(nobody, forge("no-such-run"), ACCEPT).content == unknown.content
-
-
-def test_a_token_that_names_another_tenant_finds_nothing_there(
-    acme: Wire, nobody: Wire, forge: Callable[..., str]
-) -> None:
-    run_id = waiting(acme, gate())
-    unknown = nobody.get("/v1/interrupts/unknown.00")
+    run_id = waiting_run(acme, gate())
+    unknown = anonymous.get("/v1/interrupts/unknown.00")
     token = forge(run_id, tenant="globex")
 
-    assert nobody.get(f"/v1/interrupts/{token}").content == unknown.content
-    assert by_token(nobody, token, ACCEPT).content == unknown.content
+    assert anonymous.get(f"/v1/interrupts/{token}").content == unknown.content
+    assert by_token(anonymous, token, ACCEPT).content == unknown.content
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_key_of_another_tenant_changes_nothing_about_a_token(acme: Wire, globex: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_a_key_of_another_tenant_does_not_affect_a_token(acme: Wire, globex: Wire) -> None:
+    run_id = waiting_run(acme, gate())
 
     response = by_token(globex, token_of(acme, run_id), ACCEPT)
 
@@ -194,19 +194,19 @@ def test_a_key_of_another_tenant_changes_nothing_about_a_token(acme: Wire, globe
     assert payload(acme, run_id, "approval.received")["decidedBy"] == "token:int-gate:0"
 
 
-def test_a_token_of_another_host_is_not_known(acme: Wire, nobody: Wire, tmp_path: Path) -> None:
-    run_id = waiting(acme, gate())
+def test_a_token_of_another_host_is_unknown(acme: Wire, anonymous: Wire, tmp_path: Path) -> None:
+    run_id = waiting_run(acme, gate())
     later = round(time.time() * 1000) + HALF_AN_HOUR
 
     token = signed(tmp_path, tenant="acme", runId=run_id, expiresAt=later)
 
-    assert by_token(nobody, token, ACCEPT).status_code == 404
+    assert by_token(anonymous, token, ACCEPT).status_code == 404
 
 
-# Gates that take none
+# Gates without tokens
 
 
-def test_a_gate_that_requires_sign_in_takes_no_token(
+def test_a_gate_that_requires_sign_in_accepts_no_token(
     fixtures: Wire, connect: Connect, request: pytest.FixtureRequest
 ) -> None:
     run_id = fixtures.create("conformance-interrupt-auth-required")
@@ -218,15 +218,15 @@ def test_a_gate_that_requires_sign_in_takes_no_token(
 
     by_its_token = by_token(fixtures, token, ACCEPT)
     viewer = refused(connect(VIEWER, running), run_id, "gate", ACCEPT)
-    anonymous = refused(connect(None, running), run_id, "gate", ACCEPT)
+    refused_without_key = refused(connect(None, running), run_id, "gate", ACCEPT)
 
     assert "interruptToken" not in shown
     assert "callbackUrl" not in shown
     assert (by_its_token.status_code, by_its_token.json()["error"]) == (403, "forbidden")
     assert viewer == (403, "forbidden")
-    assert anonymous == (401, "unauthenticated")
+    assert refused_without_key == (401, "unauthenticated")
     assert fixtures.snapshot(run_id)["status"] == "waiting-approval"
-    assert taken(connect(OPERATOR, running), run_id, "gate", ACCEPT) == "completed"
+    assert accepted(connect(OPERATOR, running), run_id, "gate", ACCEPT) == "completed"
 
 
 @pytest.mark.parametrize(
@@ -237,11 +237,11 @@ def test_a_gate_that_requires_sign_in_takes_no_token(
         {"requiredApprovals": 2},
     ],
 )
-def test_a_gate_that_asks_for_certain_people_takes_no_token(
-    acme: Wire, nobody: Wire, forge: Callable[..., str], config: dict[str, Json]
+def test_a_gate_with_named_approvers_accepts_no_token(
+    acme: Wire, anonymous: Wire, forge: Callable[..., str], config: dict[str, Json]
 ) -> None:
-    run_id = waiting(acme, gate(**config))
+    run_id = waiting_run(acme, gate(**config))
 
     assert "interruptToken" not in acme.snapshot(run_id)["interrupt"]
-    assert by_token(nobody, forge(run_id), ACCEPT).status_code == 403
+    assert by_token(anonymous, forge(run_id), ACCEPT).status_code == 403
     assert acme.snapshot(run_id)["status"] == "waiting-approval"

@@ -1,4 +1,4 @@
-"""An interrupt kind of the host's own, for decisions below the confidence floor."""
+"""A custom interrupt kind of the host for decisions below the confidence floor."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.agent_definitions import (
+from tests.support.agent_definitions import (
     DONE,
     ESCALATED,
     answer,
-    every,
+    events_of,
     next_worker,
-    only,
+    only_event,
 )
-from tests.wire.at_rest import audit_entries
-from tests.wire.client import Wire
-from tests.wire.escalating import OTHER, UNSURE, escalated
-from tests.wire.host import ACME, GLOBEX, VIEWER, WOPR, ServedHost, environment, served
+from tests.support.client import Wire
+from tests.support.forked import run
+from tests.support.host import ACME, GLOBEX, VIEWER, ServedHost, environment, served
+from tests.support.stored_files import audit_entries
+from tests.wire.escalations import OTHER, UNSURE, escalated
 from wopr.protocol.documents import Json, JsonObject
 
 KIND = "x-host-wopr-second-look"
@@ -29,7 +30,7 @@ KIND = "x-host-wopr-second-look"
 
 @pytest.fixture(scope="module")
 def vendor_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host whose settings say what its kind means."""
+    """Start hosts with settings for a custom kind."""
     with served(
         tmp_path_factory.mktemp("vendor"),
         "--conformance",
@@ -49,7 +50,7 @@ def vendor(vendor_host: ServedHost) -> Iterator[Wire]:
 
 @contextmanager
 def calling(data_dir: Path, **settings: str) -> Iterator[Wire]:
-    """A caller of a host with its own kind and these settings."""
+    """Connect to a host with its own kind and these settings."""
     variables = {"WOPR_CONFIDENCE_INTERRUPT_KIND": KIND} | settings
     with (
         served(data_dir, "--conformance", **variables) as running,
@@ -68,10 +69,10 @@ def extension(wire: Wire) -> JsonObject:
     return found
 
 
-# What the host advertises
+# Advertisement
 
 
-def test_the_kind_is_advertised_with_a_document_made_from_the_settings(vendor: Wire) -> None:
+def test_the_kind_is_advertised_with_a_document_generated_from_the_settings(vendor: Wire) -> None:
     model = vendor.document("/.well-known/openwop")["multiAgent"]["executionModel"]
     assert model["confidenceEscalationInterruptKind"] == KIND
 
@@ -83,7 +84,7 @@ def test_the_kind_is_advertised_with_a_document_made_from_the_settings(vendor: W
     assert mapping["consumers"] == ["inbox", "pager"]
 
 
-def test_the_document_says_what_the_events_say_and_where_the_kind_stands(vendor: Wire) -> None:
+def test_the_document_matches_the_events_and_names_the_kind_s_places(vendor: Wire) -> None:
     mapping = vendor.document(extension(vendor)["vendorKindUrl"])
 
     assert mapping["eventKind"] == "custom"
@@ -95,7 +96,7 @@ def test_the_document_says_what_the_events_say_and_where_the_kind_stands(vendor:
     assert "literalVendorKind" not in extension(vendor)
 
 
-def test_without_further_settings_the_kind_means_escalate(tmp_path: Path) -> None:
+def test_the_default_meaning_of_the_kind_is_escalation(tmp_path: Path) -> None:
     with calling(tmp_path) as wire:
         mapping = wire.document(extension(wire)["vendorKindUrl"])
         run_id = escalated(wire, UNSURE, DONE)
@@ -106,7 +107,9 @@ def test_without_further_settings_the_kind_means_escalate(tmp_path: Path) -> Non
         assert wire.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_kind_that_means_clarify_waits_for_input_unless_a_status_is_set(tmp_path: Path) -> None:
+def test_a_kind_that_means_clarification_waits_for_input_unless_a_status_is_set(
+    tmp_path: Path,
+) -> None:
     with calling(tmp_path, WOPR_VENDOR_KIND_MEANS="clarify") as wire:
         mapping = wire.document(extension(wire)["vendorKindUrl"])
         run_id = escalated(wire, UNSURE, DONE)
@@ -123,24 +126,24 @@ def test_a_host_without_such_a_kind_has_no_document(acme: Wire) -> None:
 # Where the kind is shown
 
 
-def test_the_closed_events_say_custom_and_name_the_kind_beside_it(vendor: Wire) -> None:
+def test_closed_events_say_custom_with_the_kind_in_an_extra_member(vendor: Wire) -> None:
     run_id = escalated(vendor, UNSURE, DONE)
     answer(vendor, run_id, "dispatch", "accept")
     vendor.finished(run_id)
 
     log = vendor.log(run_id)
 
-    suspended = only(log, "node.suspended")["payload"]
-    request = only(log, "interrupt.requested")["payload"]
-    resolved = only(log, "interrupt.resolved")["payload"]
+    suspended = only_event(log, "node.suspended")["payload"]
+    request = only_event(log, "interrupt.requested")["payload"]
+    resolved = only_event(log, "interrupt.resolved")["payload"]
     assert [each["kind"] for each in (suspended, request, resolved)] == ["custom"] * 3
     assert suspended["x-host-wopr-interrupt-kind"] == KIND
     assert request["data"]["customKind"] == KIND
     assert resolved["x-host-wopr-interrupt-kind"] == KIND
-    assert only(log, ESCALATED)["payload"]["escalationKind"] == "clarify"
+    assert only_event(log, ESCALATED)["payload"]["escalationKind"] == "clarify"
 
 
-def test_the_snapshot_says_the_kind_and_the_status_of_the_document(vendor: Wire) -> None:
+def test_the_snapshot_has_the_kind_and_the_status_of_the_document(vendor: Wire) -> None:
     run_id = escalated(vendor, UNSURE, DONE)
 
     snapshot = vendor.snapshot(run_id)
@@ -165,7 +168,7 @@ def test_the_inbox_lists_and_filters_by_the_kind(vendor: Wire) -> None:
 
     assert item["kind"] == KIND
     assert item["status"] == "waiting-external"
-    assert item["question"] == "The supervisor is only 30% sure, and 50% is needed."
+    assert item["question"] == "The supervisor is 30% confident (needs 50%)."
     assert set(item["answers"]) == {"accept", "reject", "value"}
     assert [each["kind"] for each in waits(vendor, runId=run_id, kind=f"approval,{KIND}")] == [KIND]
     assert waits(vendor, runId=run_id, kind="custom") == []
@@ -182,7 +185,7 @@ def test_another_tenant_s_filter_does_not_find_the_wait(
         assert waits(globex, kind=KIND, runId=run_id) == []
 
 
-def test_a_malformed_kind_of_a_host_is_refused_by_the_filter(vendor: Wire) -> None:
+def test_an_invalid_kind_of_a_host_is_refused_by_the_filter(vendor: Wire) -> None:
     response = vendor.get("/v1/interrupts", params={"kind": "x-host-Wopr"})
 
     assert response.status_code == 400
@@ -206,7 +209,7 @@ def test_the_audit_log_names_the_kind_of_the_wait_that_was_answered(
     assert entry["facts"]["kind"] == KIND
 
 
-def test_a_wait_keeps_its_kind_when_the_host_comes_back(tmp_path: Path) -> None:
+def test_a_wait_keeps_its_kind_after_a_restart(tmp_path: Path) -> None:
     host = ServedHost(tmp_path, ("--conformance",), {"WOPR_CONFIDENCE_INTERRUPT_KIND": KIND})
     host.start()
     with Wire(host.url, ACME) as wire:
@@ -237,18 +240,18 @@ def test_a_wait_keeps_its_kind_when_the_host_comes_back(tmp_path: Path) -> None:
         ({"action": "edit-accept", "editedArtifactData": next_worker(OTHER)}, [OTHER]),
     ],
 )
-def test_the_kind_takes_the_answers_of_an_approval_and_a_clarification(
+def test_the_kind_accepts_the_answers_of_an_approval_and_a_clarification(
     vendor: Wire, value: Json, workers: list[str]
 ) -> None:
     run_id = escalated(vendor, UNSURE, DONE)
     answer(vendor, run_id, "dispatch", value)
 
     assert vendor.finished(run_id)["status"] == "completed"
-    dispatched = every(vendor.log(run_id), "node.dispatched")
+    dispatched = events_of(vendor.log(run_id), "node.dispatched")
     assert [event["payload"]["childWorkflowId"] for event in dispatched] == workers
 
 
-def test_a_key_that_may_only_read_cannot_answer(vendor: Wire, vendor_host: ServedHost) -> None:
+def test_a_read_only_key_cannot_answer(vendor: Wire, vendor_host: ServedHost) -> None:
     run_id = escalated(vendor, UNSURE, DONE)
 
     with Wire(vendor_host.url, VIEWER) as viewer:
@@ -263,14 +266,7 @@ def test_a_key_that_may_only_read_cannot_answer(vendor: Wire, vendor_host: Serve
 
 def wopr(host: ServedHost, *arguments: str) -> subprocess.CompletedProcess[str]:
     variables = {"WOPR_URL": host.url, "WOPR_API_KEY": ACME}
-    return subprocess.run(
-        [WOPR, *arguments],
-        env=environment(host.data_dir, variables),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=90,
-    )
+    return run(arguments, environment(host.data_dir, variables))
 
 
 def test_the_command_line_filters_by_the_kind_shows_it_and_answers(
@@ -291,7 +287,7 @@ def test_the_command_line_filters_by_the_kind_shows_it_and_answers(
 # The literal kind
 
 
-def test_an_operator_may_have_the_literal_kind_in_the_events(tmp_path: Path) -> None:
+def test_an_operator_can_enable_the_literal_kind_in_events(tmp_path: Path) -> None:
     with calling(tmp_path, WOPR_LITERAL_VENDOR_KIND="1") as wire:
         assert extension(wire)["literalVendorKind"] is True
         mapping = wire.document(extension(wire)["vendorKindUrl"])
@@ -303,7 +299,7 @@ def test_an_operator_may_have_the_literal_kind_in_the_events(tmp_path: Path) -> 
         assert wire.finished(run_id)["status"] == "completed"
         log = wire.log(run_id)
         kinds = [
-            only(log, name)["payload"]["kind"]
+            only_event(log, name)["payload"]["kind"]
             for name in ("node.suspended", "interrupt.requested", "interrupt.resolved")
         ]
         assert kinds == [KIND] * 3

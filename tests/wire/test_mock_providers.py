@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.creating import refused
+from tests.support.client import Wire
+from tests.wire.refused_runs import refused
 from wopr.protocol.documents import JsonObject
 
 
-def test_a_mock_provider_that_does_not_exist_is_refused_with_those_that_do(acme: Wire) -> None:
+def test_a_missing_mock_provider_is_refused_with_the_existing_ones(acme: Wire) -> None:
     mock = {"mockProvider": {"id": "oracle"}}
 
     response = acme.post(
@@ -30,7 +30,7 @@ def test_the_config_of_a_mock_provider_is_checked(acme: Wire, config: JsonObject
 
 
 @pytest.mark.parametrize("provider", ["stream-text", "oracle"])
-def test_a_production_key_gets_no_mock_provider(live: Wire, provider: str) -> None:
+def test_a_production_key_cannot_use_a_mock_provider(live: Wire, provider: str) -> None:
     mock = {"mockProvider": {"id": provider}}
 
     response = live.post(
@@ -63,7 +63,7 @@ def test_a_production_key_cannot_force_a_version(live: Wire, version: str) -> No
     assert response.json()["error"] == "force_engine_version_forbidden"
 
 
-def test_without_a_mock_a_model_call_says_that_there_is_no_provider(live: Wire) -> None:
+def test_without_a_mock_a_model_call_reports_a_missing_provider(live: Wire) -> None:
     found = live.run("conformance-stream-text")
 
     assert found["error"]["code"] == "credential_required"
@@ -78,7 +78,7 @@ def test_without_a_mock_a_model_call_says_that_there_is_no_provider(live: Wire) 
         ({"id": "stream-text"}, "completed"),
     ],
 )
-def test_every_mock_provider_does_what_its_config_says(
+def test_each_mock_provider_follows_its_config(
     acme: Wire, provider: JsonObject, status: str
 ) -> None:
     found = acme.run("conformance-stream-text", configurable={"mockProvider": provider})

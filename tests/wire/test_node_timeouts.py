@@ -1,23 +1,23 @@
-"""Nodes that wait: their own time ends, and with it what they wait for."""
+"""Nodes that wait: their time limit applies, and ends what they wait for."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.wire.agent_definitions import DONE, children, next_worker, supervised
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, node, workflow
-from tests.wire.waiting import ACCEPT, gate, taken
+from tests.support.agent_definitions import DONE, children, next_worker, supervised
+from tests.support.client import Wire
+from tests.support.definitions import delay, node, workflow
+from tests.support.interrupts import ACCEPT, accepted, gate
 from wopr.protocol.documents import JsonObject
 
-# Long enough for a busy host to begin the wait.
+# Long enough for a busy host to start the wait.
 SOON: JsonObject = {"timeout": 4000}
-# Longer than any caller waits here.
+# Longer than any client waits here.
 LONG_MS = 60_000
 
 
 def limited(definition: JsonObject, node_id: str) -> JsonObject:
-    """The same workflow, one node of which has little time."""
+    """Return the same workflow with a short time limit of one node."""
     nodes = [
         each | {"settings": SOON} if each["id"] == node_id else each for each in definition["nodes"]
     ]
@@ -25,14 +25,14 @@ def limited(definition: JsonObject, node_id: str) -> JsonObject:
 
 
 def timed_out(wire: Wire, definition: JsonObject) -> str:
-    """Run a workflow, see it fail of a node's time, and return the run's id."""
+    """Run a workflow, check that a node timed out, and return the run's id."""
     found = wire.run(wire.register(definition))
     assert (found["status"], found["error"]["code"]) == ("failed", "node_timeout")
     return str(found["runId"])
 
 
 @pytest.mark.parametrize("waits", [gate(), delay("wait", LONG_MS)], ids=["person", "timer"])
-def test_a_sub_workflow_that_takes_too_long_is_cancelled_and_fails_its_node(
+def test_a_child_workflow_that_takes_too_long_is_cancelled_and_fails_its_node(
     acme: Wire, waits: JsonObject
 ) -> None:
     child_id = acme.register(workflow([waits]))
@@ -54,11 +54,11 @@ def test_a_worker_that_takes_too_long_is_cancelled_and_fails_its_dispatch(acme: 
     assert acme.finished(child)["status"] == "cancelled"
 
 
-def test_a_delay_that_is_longer_than_its_nodes_time_fails_in_time(acme: Wire) -> None:
+def test_a_delay_longer_than_its_node_s_time_limit_fails_in_time(acme: Wire) -> None:
     timed_out(acme, limited(workflow([delay("wait", LONG_MS)]), "wait"))
 
 
-def test_a_childs_own_wait_for_a_person_does_not_count_as_the_childs_time(acme: Wire) -> None:
+def test_a_child_s_wait_for_a_person_does_not_count_as_the_child_s_time(acme: Wire) -> None:
     child_id = acme.register(limited(workflow([gate()]), "gate"))
     call = node("call", "core.subWorkflow", config={"workflowId": child_id})
     slow = delay("slow", SOON["timeout"] + 500)
@@ -67,5 +67,5 @@ def test_a_childs_own_wait_for_a_person_does_not_count_as_the_childs_time(acme: 
 
     [child] = children(acme.log(run_id))
 
-    assert taken(acme, child, "gate", ACCEPT) == "completed"
+    assert accepted(acme, child, "gate", ACCEPT) == "completed"
     assert acme.finished(run_id)["status"] == "completed"

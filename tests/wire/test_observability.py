@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.collector import Collector, attributes
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.host import ACME, LIVE, ServedHost
-from tests.wire.waiting import until_waiting
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.host import ACME, LIVE, ServedHost
+from tests.support.interrupts import until_waiting
+from tests.support.otlp_collector import Collector, attributes
 from wopr.protocol.runs import RUN_STATUSES, TERMINAL
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -25,7 +25,7 @@ PRIVATE = "the-private-word-of-this-input"
 
 
 def _sample(wire: Wire, name: str) -> float:
-    """The value of one line of the metrics."""
+    """Return the value of one line of the metrics."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", wire.metrics(), re.MULTILINE)
     return 0.0 if found is None else float(found[1])
 
@@ -40,7 +40,7 @@ def _sample(wire: Wire, name: str) -> float:
         ('wopr_http_request_seconds_count{operation="createRun",status="201"}', "conformance-noop"),
     ],
 )
-def test_a_run_moves_the_counters(acme: Wire, name: str, workflow_id: str) -> None:
+def test_each_run_increases_the_counters(acme: Wire, name: str, workflow_id: str) -> None:
     before = _sample(acme, name)
 
     acme.run(workflow_id)
@@ -74,7 +74,7 @@ def test_refusals_are_counted_by_status(acme: Wire) -> None:
     assert _sample(acme, name) == before + 1
 
 
-def test_a_cancelled_run_is_counted_and_an_open_stream_is_too(acme: Wire) -> None:
+def test_cancelled_runs_and_open_streams_are_counted(acme: Wire) -> None:
     name = 'wopr_runs_ended_total{status="cancelled"}'
     before = _sample(acme, name)
     run_id = acme.create("conformance-cancellable")
@@ -88,7 +88,7 @@ def test_a_cancelled_run_is_counted_and_an_open_stream_is_too(acme: Wire) -> Non
     assert _sample(acme, name) > before
 
 
-def test_metrics_hold_no_ids_and_no_content(acme: Wire) -> None:
+def test_metrics_contain_no_ids_and_no_content(acme: Wire) -> None:
     tag = fresh("tag")
     found = acme.run("conformance-identity", {"payload": {"w": PRIVATE}}, tags=[tag])
 
@@ -102,21 +102,21 @@ def test_metrics_hold_no_ids_and_no_content(acme: Wire) -> None:
 
 LIBRARY_LINE = """
 import logging
-from wopr.runtime.logs import configure_logs
+from wopr.process.logs import configure_logs
 configure_logs({format!r}, "warning")
 logging.getLogger("psycopg.pool").warning("error connecting\\nto %s", "postgresql://wopr:hunter2@db/x")
 """
 
 
 def logged_by_a_library(log_format: str) -> str:
-    """Return what the log holds after a library wrote one line of two rows."""
+    """Return the log after a library wrote one line of two rows."""
     script = LIBRARY_LINE.format(format=log_format)
     return subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     ).stderr
 
 
-def test_a_library_s_line_has_the_format_of_the_log_and_no_credentials() -> None:
+def test_a_library_s_log_line_has_the_standard_format_and_no_credentials() -> None:
     [line] = logged_by_a_library("json").splitlines()
     entry = json.loads(line)
 
@@ -126,7 +126,7 @@ def test_a_library_s_line_has_the_format_of_the_log_and_no_credentials() -> None
     assert "[warning  ] error connecting" in logged_by_a_library("text")
 
 
-def test_logs_are_one_json_object_per_line_with_run_ids_and_without_secrets_or_inputs(
+def test_log_lines_are_json_objects_with_run_ids_and_without_secrets_or_inputs(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", "--log-format", "json", "--log-level", "debug")
@@ -150,7 +150,7 @@ def test_logs_are_one_json_object_per_line_with_run_ids_and_without_secrets_or_i
     assert not [word for word in hidden if word in host.log()]
 
 
-def test_a_readable_log_is_quiet_about_ordinary_requests(
+def test_the_readable_log_omits_ordinary_requests(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance")
@@ -159,9 +159,9 @@ def test_a_readable_log_is_quiet_about_ordinary_requests(
     assert "createRun" not in host.log()
 
 
-def test_health_and_readiness_answer(nobody: Wire) -> None:
-    assert nobody.document("/healthz")["status"] == "ok"
-    assert nobody.document("/readyz")["status"] == "ready"
+def test_health_and_readiness_answer(anonymous: Wire) -> None:
+    assert anonymous.document("/healthz")["status"] == "ok"
+    assert anonymous.document("/readyz")["status"] == "ready"
 
 
 # Traces
@@ -198,7 +198,7 @@ def test_a_run_and_its_nodes_become_spans_of_the_caller_s_trace(
     assert not [span for span in spans if PRIVATE in str(span)]
 
 
-def test_spans_that_wait_are_sent_when_the_host_stops(
+def test_pending_spans_are_exported_when_the_host_stops(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire], collector: Collector
 ) -> None:
     host = new_host(
@@ -213,7 +213,7 @@ def test_spans_that_wait_are_sent_when_the_host_stops(
     assert len(collector.of_run(run_id)) == 2
 
 
-def test_a_collector_that_is_away_does_not_hold_up_a_run(
+def test_an_unreachable_collector_does_not_delay_a_run(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host(
@@ -226,14 +226,14 @@ def test_a_collector_that_is_away_does_not_hold_up_a_run(
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/runs/nowhere", "/.well-known/openwop"])
-def test_the_caller_s_trace_is_named_in_the_answer(acme: Wire, path: str) -> None:
+def test_the_caller_s_trace_is_named_in_the_response(acme: Wire, path: str) -> None:
     response = acme.get(path, headers={"traceparent": TRACEPARENT})
 
     assert response.headers["traceparent"].split("-")[1] == TRACE_ID
 
 
 @pytest.mark.parametrize("value", ["nonsense", "00-0-0-00", "x" * 3000, "00-\xe9"])
-def test_a_traceparent_that_is_none_is_neither_kept_nor_answered(acme: Wire, value: str) -> None:
+def test_an_invalid_traceparent_is_neither_stored_nor_returned(acme: Wire, value: str) -> None:
     headers = {"traceparent": value.encode("latin-1")}
 
     response = acme.post("/v1/runs", {"workflowId": "conformance-noop"}, headers=headers)

@@ -1,29 +1,29 @@
-"""A secret in a pushed line stays in the KAHN archive: the observed run's log never holds it."""
+"""A secret in a pushed line stays in the KAHN archive: the observed run's log never contains it."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 
 import pytest
 
-from tests.console.client import Person
-from tests.wire.at_rest import audit_entries, tables, unmask_observed_runs
-from tests.wire.client import Wire
-from tests.wire.fleet import ASKS, GOES_ON, Story, push, pushed, transitions
-from tests.wire.host import ACME, WOPR, ServedHost
-from tests.wire.surfaces import CANARIES, SECRETS, leaks, surfaces
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.forked import run
+from tests.support.host import ACME, ServedHost
+from tests.support.kahn import ASKS, GOES_ON, KahnRun, push, push_run, transitions
+from tests.support.stored_files import audit_entries, tables, unmask_observed_runs
+from tests.support.surfaces import CANARIES, SECRETS, leaks, surfaces
 from wopr.protocol.documents import JsonObject
 
 SECRET = " ".join(CANARIES.values())
-# Where the producer's bytes are kept.
+# The columns with the producer's bytes.
 ARCHIVE = "fleet_chunks"
 
 
-def leaking(story: Story) -> list[bytes]:
-    """A run whose producer redacts nothing."""
+def leaking(story: KahnRun) -> list[bytes]:
+    """Return a run whose producer redacts nothing."""
     return [
         story.start(task=f"use {SECRET}", model=CANARIES["openai"]),
         story.move(0, "thinking", "tool_call", reason=f"tool_call:{SECRET}", own={SECRET: SECRET}),
@@ -45,10 +45,10 @@ def test_a_secret_in_a_pushed_line_is_in_the_archive_and_nowhere_else(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--log-format", "json", "--log-level", "debug")
-    wire, story = connect(ACME, host), Story()
+    wire, story = connect(ACME, host), KahnRun()
     lines = leaking(story)
-    run_id = pushed(wire, *lines[:6])
-    pushed(wire, *lines[6:])
+    run_id = push_run(wire, *lines[:6])
+    push_run(wire, *lines[6:])
 
     seen = surfaces(wire, run_id)
     for path in ("debug-bundle", "annotations", "ancestry"):
@@ -75,20 +75,20 @@ def test_a_secret_in_a_pushed_line_is_in_the_archive_and_nowhere_else(
     assert not leaks(b"\n".join(held.values()), *SECRETS)
 
 
-def test_a_host_that_was_restarted_goes_on_from_a_redacted_log(
+def test_a_restarted_host_continues_from_a_redacted_log(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
-    host, story, whole = new_host(), Story(agent_id="sk-" + "a1b2c3d4e5f6g7h8i9j0"), Story()
+    host, story, whole = new_host(), KahnRun(agent_id="sk-" + "a1b2c3d4e5f6g7h8i9j0"), KahnRun()
     lines = leaking(story)
-    run_id = pushed(connect(at=host), *lines[:5])
+    run_id = push_run(connect(at=host), *lines[:5])
     host.restart()
     wire = connect(at=host)
 
-    pushed(wire, *lines[5:])
+    push_run(wire, *lines[5:])
 
     assert transitions(wire, run_id) == lines
     assert not leaks(surfaces(wire, run_id), *SECRETS, story.agent_id)
-    at_once = pushed(wire, *leaking(whole))
+    at_once = push_run(wire, *leaking(whole))
     assert wire.types(run_id) == wire.types(at_once)
 
 
@@ -96,23 +96,20 @@ def redacted(host: ServedHost, *options: str, tenant: str = "acme") -> JsonObjec
     """Run `wopr fleet redact` on the database of a host."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WOPR_")}
     place = {"WOPR_DATA_DIR": str(host.data_dir)}
-    done = subprocess.run(
-        [WOPR, "fleet", "redact", "--tenant", tenant, "--json", *options],
-        env=kept | place | host.variables,
-        capture_output=True,
-        check=True,
-    )
+    given = ("fleet", "redact", "--tenant", tenant, "--json", *options)
+    done = run(given, kept | place | host.variables)
+    assert done.returncode == 0, done.stderr
     document: JsonObject = json.loads(done.stdout)
     return document
 
 
-def test_runs_that_were_built_without_masking_are_masked_by_a_command(
+def test_observed_runs_built_without_masking_are_masked_by_a_command(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
-    host, story, clean = new_host(), Story(), Story()
+    host, story, clean = new_host(), KahnRun(), KahnRun()
     wire = connect(ACME, host)
     lines = leaking(story)
-    run_id, other = pushed(wire, *lines), pushed(wire, clean.start(), clean.end())
+    run_id, other = push_run(wire, *lines), push_run(wire, clean.start(), clean.end())
     types, untouched = wire.types(run_id), wire.log(other)
     host.stop()
     unmask_observed_runs(host, CANARIES["github"])
@@ -141,12 +138,12 @@ def test_runs_that_were_built_without_masking_are_masked_by_a_command(
     assert not leaks(b"\n".join(held.values()), *SECRETS)
 
 
-def test_a_run_that_people_annotated_is_masked_only_when_the_operator_says_so(
+def test_an_annotated_run_is_masked_only_when_the_operator_requests_it(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
-    host, story = new_host(), Story()
+    host, story = new_host(), KahnRun()
     wire = connect(ACME, host)
-    run_id = pushed(wire, *leaking(story))
+    run_id = push_run(wire, *leaking(story))
     wire.post(f"/v1/runs/{run_id}/annotations", {"signal": {"kind": "flag"}})
     host.stop()
     unmask_observed_runs(host, CANARIES["github"])
@@ -163,11 +160,11 @@ def test_a_run_that_people_annotated_is_masked_only_when_the_operator_says_so(
 
 
 @pytest.mark.parametrize("result", ["pass", "fail"])
-def test_an_annotation_that_arises_from_an_audit_has_an_audit_entry(
+def test_an_annotation_from_an_audit_has_an_audit_entry(
     acme: Wire, host: ServedHost, result: str
 ) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start(), story.check(agent_id=None, result=result))
+    story = KahnRun()
+    run_id = push_run(acme, story.start(), story.check(agent_id=None, result=result))
 
     [kept] = acme.document(f"/v1/runs/{run_id}/annotations")["annotations"]
 
@@ -180,9 +177,9 @@ def test_an_annotation_that_arises_from_an_audit_has_an_audit_entry(
 
 
 def test_a_repeated_audit_has_one_entry(acme: Wire, host: ServedHost) -> None:
-    story = Story()
+    story = KahnRun()
     lines = [story.start(), story.check(agent_id=None)]
-    run_id = pushed(acme, *lines)
+    run_id = push_run(acme, *lines)
 
     push(acme, *lines)
 
@@ -191,15 +188,15 @@ def test_a_repeated_audit_has_one_entry(acme: Wire, host: ServedHost) -> None:
     assert [e["action"] for e in entries] == ["run.annotate"]
 
 
-def test_a_run_id_that_holds_a_secret_is_refused_and_its_value_not_told(acme: Wire) -> None:
-    story = Story()
+def test_a_run_id_that_contains_a_secret_is_refused_and_not_repeated(acme: Wire) -> None:
+    story = KahnRun()
     named = story.start(run_id=CANARIES["openai"])
 
     refused = push(acme, story.start(), named)
 
     assert refused.status_code == 400
     assert refused.json()["message"].startswith(
-        "line 2: run_id: expected an id without credentials"
+        "line 2: run_id: this id looks like an API key or a token"
     )
     assert CANARIES["openai"] not in refused.text
     assert acme.get(f"/api/runs/{story.run_id}").status_code == 404

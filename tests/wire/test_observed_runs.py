@@ -1,4 +1,4 @@
-"""A pushed KAHN run is a run of the host that can be read and annotated, and nothing else."""
+"""A pushed KAHN run is a run of the host that can be read and annotated, but not controlled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.fleet import ASKS, GOES_ON, Story, eventually, push, pushed, transitions
-from tests.wire.host import ServedHost
-from wopr.fleet.observed_ids import observed_run_id
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ServedHost
+from tests.support.kahn import ASKS, GOES_ON, KahnRun, push, push_run, transitions
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.observed_ids import observed_run_id
+
+pytestmark = pytest.mark.both_stores
 
 ACME_TENANT = "acme"
 MOVES: dict[str, tuple[str, JsonObject]] = {
@@ -26,17 +29,17 @@ MOVES: dict[str, tuple[str, JsonObject]] = {
 }
 
 
-def test_the_lines_come_back_exactly_by_either_name(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+def test_the_lines_are_exported_exactly_under_either_name(acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
 
     assert transitions(acme, run_id) == story.whole()
     assert transitions(acme, story.run_id) == story.whole()
 
 
-def test_an_observed_run_is_listed_and_shown_as_what_it_is(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+def test_an_observed_run_is_listed_and_marked_as_observed(acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
 
     snapshot = acme.snapshot(run_id)
     listed = acme.document("/v1/runs", params={"workflowId": "kahn.observed", "limit": 200})
@@ -49,7 +52,7 @@ def test_an_observed_run_is_listed_and_shown_as_what_it_is(acme: Wire) -> None:
     assert snapshot["endedAt"] == item["endedAt"]
 
 
-def test_a_run_of_the_host_s_own_is_not_marked(acme: Wire) -> None:
+def test_a_run_of_this_host_is_not_marked(acme: Wire) -> None:
     run_id = acme.run("conformance-noop")["runId"]
 
     listed = acme.document("/v1/runs", params={"workflowId": "conformance-noop", "limit": 200})
@@ -58,9 +61,9 @@ def test_a_run_of_the_host_s_own_is_not_marked(acme: Wire) -> None:
     assert "metadata" not in item
 
 
-def test_its_log_holds_every_line_and_what_follows_from_it(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start(), story.move(0, *ASKS))
+def test_the_log_contains_every_line_and_its_derived_events(acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, story.start(), story.move(0, *ASKS))
 
     log = acme.log(run_id)
 
@@ -78,11 +81,11 @@ def test_its_log_holds_every_line_and_what_follows_from_it(acme: Wire) -> None:
     assert acme.snapshot(run_id)["currentNodeId"] == "coder"
 
 
-def test_a_reader_hears_of_lines_as_they_are_pushed(
+def test_a_reader_receives_lines_as_they_are_pushed(
     acme: Wire, connect: Callable[..., Wire]
 ) -> None:
-    story, producer = Story(), connect()
-    run_id = pushed(acme, story.start())
+    story, producer = KahnRun(), connect()
+    run_id = push_run(acme, story.start())
     heard: list[str] = []
 
     with acme.stream(run_id, streamMode="debug") as frames:
@@ -98,9 +101,9 @@ def test_a_reader_hears_of_lines_as_they_are_pushed(
 
 
 def test_a_poll_waits_for_the_next_push(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start())
-    pushed(acme, story.end())
+    story = KahnRun()
+    run_id = push_run(acme, story.start())
+    push_run(acme, story.end())
 
     page = acme.poll(run_id, lastSequence=2, timeout=5)
 
@@ -108,21 +111,21 @@ def test_a_poll_waits_for_the_next_push(acme: Wire) -> None:
     assert page["events"][0]["type"] == "kahn.agent_run_end"
 
 
-def test_a_run_pushed_line_by_line_is_the_run_pushed_at_once(acme: Wire) -> None:
-    piecewise, at_once = Story(), Story()
-    run_id = [pushed(acme, each) for each in piecewise.whole()[:-1]][-1]
+def test_a_run_pushed_line_by_line_equals_the_run_pushed_at_once(acme: Wire) -> None:
+    piecewise, at_once = KahnRun(), KahnRun()
+    run_id = [push_run(acme, each) for each in piecewise.whole()[:-1]][-1]
 
-    whole = pushed(acme, *at_once.whole()[:-1])
+    whole = push_run(acme, *at_once.whole()[:-1])
 
     assert acme.types(run_id) == acme.types(whole)
     assert transitions(acme, run_id) == piecewise.whole()[:-1]
 
 
-def test_what_comes_after_the_run_s_end_is_kept_behind_it(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start(), story.end())
+def test_lines_after_the_run_s_end_are_stored_after_it(acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, story.start(), story.end())
 
-    pushed(acme, story.check(), story.check(agent_id=None))
+    push_run(acme, story.check(), story.check(agent_id=None))
 
     types = acme.types(run_id)
     assert types[types.index("run.completed") :] == [
@@ -136,8 +139,8 @@ def test_what_comes_after_the_run_s_end_is_kept_behind_it(acme: Wire) -> None:
 
 
 def test_a_repeated_push_adds_nothing_to_the_log(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
     before = acme.log(run_id)
 
     again = push(acme, *story.whole())
@@ -147,9 +150,9 @@ def test_a_repeated_push_adds_nothing_to_the_log(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("move", MOVES)
-def test_nobody_moves_an_observed_run(acme: Wire, move: str) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start(), story.move(0, *ASKS))
+def test_an_observed_run_cannot_be_controlled(acme: Wire, move: str) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, story.start(), story.move(0, *ASKS))
     path, body = MOVES[move]
     before = acme.log(run_id)
 
@@ -161,8 +164,8 @@ def test_nobody_moves_an_observed_run(acme: Wire, move: str) -> None:
     assert acme.log(run_id) == before
 
 
-def test_a_bulk_cancel_says_why_it_leaves_an_observed_run_alone(acme: Wire) -> None:
-    run_id = pushed(acme, Story().start())
+def test_a_bulk_cancel_says_why_it_skips_an_observed_run(acme: Wire) -> None:
+    run_id = push_run(acme, KahnRun().start())
 
     response = acme.post("/v1/runs:bulk-cancel", {"runIds": [run_id]})
 
@@ -172,8 +175,8 @@ def test_a_bulk_cancel_says_why_it_leaves_an_observed_run_alone(acme: Wire) -> N
 
 @pytest.mark.parametrize("target", [{}, {"nodeId": "coder"}])
 def test_an_observed_run_can_be_annotated(acme: Wire, target: Json) -> None:
-    story = Story()
-    run_id = pushed(acme, story.start())
+    story = KahnRun()
+    run_id = push_run(acme, story.start())
 
     response = acme.post(
         f"/v1/runs/{run_id}/annotations",
@@ -186,9 +189,9 @@ def test_an_observed_run_can_be_annotated(acme: Wire, target: Json) -> None:
     assert transitions(acme, run_id) == [story.start()]
 
 
-def test_a_check_of_the_whole_run_comes_as_an_annotation(acme: Wire) -> None:
-    story = Story()
-    run_id = pushed(acme, *story.whole())
+def test_a_check_of_the_whole_run_is_an_annotation(acme: Wire) -> None:
+    story = KahnRun()
+    run_id = push_run(acme, *story.whole())
 
     [kept] = acme.document(f"/v1/runs/{run_id}/annotations")["annotations"]
 
@@ -197,15 +200,15 @@ def test_a_check_of_the_whole_run_comes_as_an_annotation(acme: Wire) -> None:
 
 
 def test_its_ancestry_and_bundle_can_be_read(acme: Wire) -> None:
-    run_id = pushed(acme, *Story().whole())
+    run_id = push_run(acme, *KahnRun().whole())
 
     assert acme.document(f"/v1/runs/{run_id}/ancestry")["parent"] is None
     assert acme.document(f"/v1/runs/{run_id}/debug-bundle")["run"]["runId"] == run_id
 
 
 def test_two_tenants_with_the_same_run_id_have_two_runs(acme: Wire, globex: Wire) -> None:
-    story = Story()
-    ours, theirs = pushed(acme, *story.whole()), pushed(globex, story.start())
+    story = KahnRun()
+    ours, theirs = push_run(acme, *story.whole()), push_run(globex, story.start())
 
     assert ours != theirs
     assert globex.get(f"/v1/runs/{ours}").status_code == 404
@@ -214,18 +217,18 @@ def test_two_tenants_with_the_same_run_id_have_two_runs(acme: Wire, globex: Wire
     assert transitions(acme, story.run_id) == story.whole()
 
 
-def test_a_restarted_host_leaves_observed_runs_alone_and_goes_on_observing(
+def test_a_restarted_host_does_not_change_observed_runs_and_continues_observing(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host()
-    story = Story()
-    run_id = pushed(connect(at=host), story.start(), story.call())
+    story = KahnRun()
+    run_id = push_run(connect(at=host), story.start(), story.call())
     before = connect(at=host).log(run_id)
     host.restart()
     wire = connect(at=host)
 
     unchanged = wire.log(run_id)
-    pushed(wire, story.call(step=1), story.end())
+    push_run(wire, story.call(step=1), story.end())
 
     assert unchanged == before
     assert transitions(wire, run_id) == [
@@ -246,12 +249,12 @@ def test_no_workflow_can_be_registered_under_the_name_of_observed_runs(acme: Wir
     assert response.json()["details"]["errors"][0]["path"] == "id"
 
 
-# Right after a push
+# Directly after a push
 
 
-def bulk(wire: Wire, story: Story) -> str:
+def bulk(wire: Wire, story: KahnRun) -> str:
     """Push a run behind so many others that building them all takes a while."""
-    others = [each for _ in range(100) for each in Story().whole()]
+    others = [each for _ in range(100) for each in KahnRun().whole()]
     run_id = observed_run_id(ACME_TENANT, story.run_id)
     assert push(wire, *others, *story.whole()).status_code == 200
     return run_id
@@ -283,21 +286,21 @@ READS: dict[str, Callable[[Wire, str], object]] = {
 
 
 @pytest.mark.parametrize("reading", READS)
-def test_who_pushes_and_then_reads_finds_all_lines(acme: Wire, reading: str) -> None:
-    run_id = bulk(acme, Story())
+def test_a_read_after_a_push_returns_all_lines(acme: Wire, reading: str) -> None:
+    run_id = bulk(acme, KahnRun())
 
     assert READS[reading](acme, run_id)
 
 
-def test_lines_come_back_by_the_producer_s_name_at_once(acme: Wire) -> None:
-    story = Story()
+def test_pages_are_available_at_once_under_the_producer_s_name(acme: Wire) -> None:
+    story = KahnRun()
     bulk(acme, story)
 
     assert transitions(acme, story.run_id) == story.whole()
 
 
-def test_the_list_has_every_run_that_was_pushed_before_long(acme: Wire) -> None:
-    run_id = bulk(acme, Story())
+def test_the_list_soon_has_every_pushed_run(acme: Wire) -> None:
+    run_id = bulk(acme, KahnRun())
 
     def is_listed() -> bool:
         params = {"workflowId": "kahn.observed", "status": "completed", "limit": 200}
@@ -307,18 +310,18 @@ def test_the_list_has_every_run_that_was_pushed_before_long(acme: Wire) -> None:
     eventually(is_listed)
 
 
-def test_a_reader_hears_of_lines_behind_a_large_push(
+def test_a_reader_receives_lines_queued_behind_a_large_push(
     acme: Wire, connect: Callable[..., Wire]
 ) -> None:
-    story, producer = Story(), connect()
-    run_id = pushed(acme, story.start())
+    story, producer = KahnRun(), connect()
+    run_id = push_run(acme, story.start())
     heard: list[str] = []
 
     with acme.stream(run_id, streamMode="debug") as frames:
         for frame in frames:
             heard.append(frame.event)
             if frame.event == "node.started":
-                bulk(producer, Story())
+                bulk(producer, KahnRun())
                 push(producer, story.end())
 
     assert heard[-1] == "run.completed"

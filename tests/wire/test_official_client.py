@@ -15,9 +15,11 @@ from openwop_client.types import (  # type: ignore[import-untyped]  # ships no t
     RegisterWebhookRequest,
 )
 
-from tests.wire.definitions import fresh
-from tests.wire.host import ACME, ServedHost
+from tests.support.definitions import fresh
+from tests.support.host import ACME, ServedHost
 from tests.wire.timing import in_time
+
+pytestmark = pytest.mark.both_stores
 
 SPOKEN = ["Hello", " ", "world", "!"]
 MOCK = {"mockProvider": {"id": "stream-text", "config": {"tokens": SPOKEN}}}
@@ -107,7 +109,7 @@ def test_the_client_streams_a_buffered_run(client: OpenwopClient) -> None:
     assert _streamed(client, run_id, "debug", buffer_ms=200) == MODES[1][1]
 
 
-def test_the_client_takes_a_stream_of_messages_without_choking(client: OpenwopClient) -> None:
+def test_the_client_reads_a_stream_of_messages(client: OpenwopClient) -> None:
     created = client.runs_create(
         CreateRunRequest(workflowId="conformance-stream-text", configurable=MOCK)
     )
@@ -162,7 +164,7 @@ def test_the_client_cancels_many_runs(client: OpenwopClient) -> None:
 def test_the_client_pauses_and_resumes_a_run(client: OpenwopClient) -> None:
     def paused_in_time(milliseconds: int) -> tuple[str, str] | None:
         run_id = _create(client, "conformance-delay", delayMs=milliseconds)
-        # Whoever comes too late is refused.
+        # A late answer is refused.
         with suppress(WopError):
             answer = client.runs_pause(run_id, PauseRunRequest(drainPolicy="immediate"))
             return run_id, str(answer.status)
@@ -176,7 +178,9 @@ def test_the_client_pauses_and_resumes_a_run(client: OpenwopClient) -> None:
     assert _streamed(client, run_id, "updates")[-1] == "run.completed"
 
 
-def test_a_retry_of_the_client_with_the_same_key_finds_the_same_run(client: OpenwopClient) -> None:
+def test_a_retry_of_the_client_with_the_same_key_returns_the_same_run(
+    client: OpenwopClient,
+) -> None:
     request = CreateRunRequest(workflowId="conformance-idempotent", inputs={"nonce": "n"})
     key = fresh("key")
 

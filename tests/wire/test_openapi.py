@@ -16,15 +16,15 @@ from schemathesis.specs.openapi.checks import (
 )
 from starlette.routing import Route
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
 from wopr.http.app import OPERATIONS, App
 from wopr.protocol.documents import JsonObject
 
 NAMES = [*(operation.name for operation in OPERATIONS), "getOpenapi"]
 # Of each kind, for each operation.
 EXAMPLES = 13
-# Requests without a part that could be wrong.
+# Requests without a part that could be invalid.
 CANNOT_BE_WRONG = {"getDiscovery", "getAsyncapi", "healthz", "readyz", "metrics", "getOpenapi"}
 CHECKS = [
     not_a_server_error,
@@ -74,7 +74,7 @@ def test_the_document_describes_exactly_the_routes_that_are_served(described: Js
     assert sorted(o["operationId"] for o in operations) == sorted(NAMES)
 
 
-def test_every_operation_says_what_scope_it_needs_and_whether_it_is_an_extension(
+def test_every_operation_names_its_scope_and_whether_it_is_an_extension(
     described: JsonObject,
 ) -> None:
     by_id = {o["operationId"]: o for path in described["paths"].values() for o in path.values()}
@@ -96,13 +96,13 @@ def test_every_error_is_described_as_the_envelope(described: JsonObject) -> None
                     assert reference.endswith("/ErrorEnvelope")
 
 
-def test_every_exported_schema_is_served_and_names_itself(nobody: Wire) -> None:
-    listing = nobody.get("/v1/schemas/nothing").json()["message"]
+def test_every_exported_schema_is_served_with_its_id(anonymous: Wire) -> None:
+    listing = anonymous.get("/v1/schemas/nothing").json()["message"]
     names = listing.partition("are ")[2].split(", ")
 
     for name in names:
         for path in (f"/v1/schemas/{name}", f"/v1/schemas/{name}.json"):
-            response = nobody.get(path)
+            response = anonymous.get(path)
             assert response.status_code == 200
             assert response.headers["content-type"] == "application/schema+json"
             assert "$schema" in response.json()
@@ -115,7 +115,7 @@ def test_every_exported_schema_is_served_and_names_itself(nobody: Wire) -> None:
         *((name, GenerationMode.NEGATIVE) for name in NAMES if name not in CANNOT_BE_WRONG),
     ],
 )
-def test_an_operation_answers_whatever_it_is_sent_as_it_is_described(
+def test_an_operation_responds_as_described_to_any_request(
     acme: Wire, schema: Any, name: str, mode: GenerationMode
 ) -> None:
     run_id = acme.create("conformance-noop")
@@ -126,7 +126,7 @@ def test_an_operation_answers_whatever_it_is_sent_as_it_is_described(
     @given(case=operation.as_strategy(generation_mode=mode))
     def holds(case: Any) -> None:
         for parameter in real.keys() & (case.path_parameters or {}).keys():
-            # Every other time the thing is there: a path that is never found tests little.
+            # In half of the requests the resource exists: a missing one tests little.
             if len(str(case.path_parameters[parameter])) % 2:
                 case.path_parameters[parameter] = real[parameter]
         if name == "createRun" and isinstance(case.body, dict) and "workflowId" in case.body:

@@ -1,20 +1,23 @@
-"""Traces out: agents, model requests and tool calls of a run as GenAI spans, without content."""
+"""Exported traces: agents, model requests and tool calls as GenAI spans, without content."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from tests.wire.agent_definitions import agent_name, mock, scripted
-from tests.wire.client import Wire
-from tests.wire.collector import Collector, attributes
-from tests.wire.fleet import eventually, held
-from tests.wire.host import ACME, ServedHost, kept_port
-from tests.wire.otlp import PATIENT, QUICK, Request, send_json, told
-from tests.wire.surfaces import CANARIES, leaks
+from tests.support.agent_definitions import agent_name, mock, scripted
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.host import ACME, ServedHost, kept_port
+from tests.support.kahn import stored_lines
+from tests.support.otlp import PATIENT, QUICK, Request, fleet_lines, send_json
+from tests.support.otlp_collector import Collector, attributes
+from tests.support.surfaces import CANARIES, leaks
 from wopr.protocol.documents import Json, JsonObject
 
 NewHost = Callable[..., ServedHost]
@@ -38,12 +41,32 @@ STEPS: JsonObject = {
 }
 
 
-def tracing(collector: Collector, **more: str) -> dict[str, str]:
-    return {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url,
-        "OTEL_BSP_SCHEDULE_DELAY": "50",
-        **more,
-    }
+class Traced(NamedTuple):
+    """A host, and the collector of its traces."""
+
+    host: ServedHost
+    collector: Collector
+
+
+@contextmanager
+def traced(module_host: NewHost, **variables: str) -> Iterator[Traced]:
+    with closing(Collector()) as collector:
+        exports = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        yield Traced(module_host("--conformance", **exports, **variables), collector)
+
+
+@pytest.fixture(scope="module")
+def without_content(module_host: NewHost) -> Iterator[Traced]:
+    """Start a host with the default, which exports no content."""
+    with traced(module_host) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def with_content(module_host: NewHost) -> Iterator[Traced]:
+    """Start a host that exports content."""
+    with traced(module_host, WOPR_OTEL_CONTENT="1") as running:
+        yield running
 
 
 def operations(spans: list[Span], name: str) -> list[Span]:
@@ -58,20 +81,20 @@ def acted(wire: Wire, agent_id: str, config: JsonObject = STEPS) -> str:
 
 
 def spoken(wire: Wire, **mocked: Json) -> str:
-    """Run a node that asks a mock model, and return the run's id."""
+    """Run a node that calls a mock model, and return the run's id."""
     provider = {"id": "stream-text", "config": {"tokens": ["Hel", HIDDEN], "model": "m-1"} | mocked}
     found = wire.run("conformance-stream-text", configurable={"mockProvider": provider})
     run_id: str = found["runId"]
     return run_id
 
 
-def test_an_agent_s_work_is_a_span_under_its_node_with_its_tools_under_it(
-    new_host: NewHost, connect: Connect, collector: Collector
+def test_an_agent_s_work_is_a_span_of_its_node_with_its_tools_as_children(
+    without_content: Traced, connect: Connect
 ) -> None:
-    wire, agent_id = connect(ACME, new_host("--conformance", **tracing(collector))), agent_name()
+    wire, agent_id = connect(ACME, without_content.host), agent_name()
     run_id = acted(wire, agent_id)
 
-    spans = collector.of_run(run_id)
+    spans = without_content.collector.of_run(run_id)
 
     [workflow_span] = operations(spans, "invoke_workflow")
     [agent] = operations(spans, "invoke_agent")
@@ -96,13 +119,13 @@ def test_an_agent_s_work_is_a_span_under_its_node_with_its_tools_under_it(
 
 
 def test_a_model_request_is_a_span_with_its_tokens_and_cost(
-    new_host: NewHost, connect: Connect, collector: Collector
+    without_content: Traced, connect: Connect
 ) -> None:
-    wire = connect(ACME, new_host("--conformance", **tracing(collector)))
+    wire = connect(ACME, without_content.host)
     usage = {"promptTokens": 3, "completionTokens": 4, "totalTokens": 7}
     run_id = spoken(wire, usage=usage)
 
-    spans = collector.of_run(run_id)
+    spans = without_content.collector.of_run(run_id)
 
     [chat] = operations(spans, "chat")
     found = attributes(chat)
@@ -118,14 +141,11 @@ def test_a_model_request_is_a_span_with_its_tokens_and_cost(
     assert HIDDEN not in str(spans)
 
 
-def test_content_is_in_spans_only_when_the_operator_wants_it(
-    new_host: NewHost, connect: Connect, collector: Collector
-) -> None:
-    host = new_host("--conformance", **tracing(collector, WOPR_OTEL_CONTENT="1"))
-    wire = connect(ACME, host)
+def test_content_is_in_spans_only_when_enabled(with_content: Traced, connect: Connect) -> None:
+    wire = connect(ACME, with_content.host)
 
-    spans = collector.of_run(acted(wire, agent_name()))
-    talk = collector.of_run(spoken(wire))
+    spans = with_content.collector.of_run(acted(wire, agent_name()))
+    talk = with_content.collector.of_run(spoken(wire))
 
     tool = attributes(operations(spans, "execute_tool")[0])
     assert tool["gen_ai.tool.call.arguments"] == f'{{"x":"{HIDDEN}"}}'
@@ -134,11 +154,11 @@ def test_content_is_in_spans_only_when_the_operator_wants_it(
     assert f"Hel{HIDDEN}" in attributes(operations(talk, "chat")[0])["gen_ai.output.messages"]
 
 
-@pytest.mark.parametrize("content", ["0", "1"])
-def test_canaries_planted_anywhere_are_in_no_attribute_name_or_error(
-    new_host: NewHost, connect: Connect, collector: Collector, content: str
+@pytest.mark.parametrize("content", ["without_content", "with_content"])
+def test_secrets_are_in_no_span_attribute_name_or_error(
+    request: pytest.FixtureRequest, connect: Connect, content: str
 ) -> None:
-    host = new_host("--conformance", **tracing(collector, WOPR_OTEL_CONTENT=content))
+    host, collector = request.getfixturevalue(content)
     wire = connect(ACME, host)
     canaries = list(CANARIES.values())
     failing = {
@@ -158,11 +178,10 @@ def test_canaries_planted_anywhere_are_in_no_attribute_name_or_error(
     assert leaks(host.log()) == []
 
 
-def test_sealed_values_stay_sealed_when_content_is_wanted(
-    new_host: NewHost, connect: Connect, collector: Collector
+def test_masked_values_stay_masked_when_content_is_enabled(
+    with_content: Traced, connect: Connect
 ) -> None:
-    host = new_host("--conformance", **tracing(collector, WOPR_OTEL_CONTENT="1"))
-    wire = connect(ACME, host)
+    wire = connect(ACME, with_content.host)
     sealed = "a-value-that-is-sealed"
     definition = scripted(
         [mock("actor", None, **STEPS | {"mockDecision": {"decision": sealed, "confidence": 1}})],
@@ -170,7 +189,7 @@ def test_sealed_values_stay_sealed_when_content_is_wanted(
     )
     run_id = wire.run(wire.register(definition))["runId"]
 
-    spans = collector.of_run(run_id)
+    spans = with_content.collector.of_run(run_id)
 
     assert operations(spans, "invoke_agent")
     assert sealed not in str(spans)
@@ -179,10 +198,10 @@ def test_sealed_values_stay_sealed_when_content_is_wanted(
 # From one host to another
 
 
-def test_what_one_host_tells_another_shows_as_the_same_agents(
+def test_spans_exported_to_another_host_show_the_same_agents(
     new_host: NewHost, connect: Connect
 ) -> None:
-    # It waits for the end of the trace, which may come in several exports.
+    # It waits for the end of the trace, which may arrive in several exports.
     second = new_host(**PATIENT)
     first = new_host(
         "--conformance",
@@ -196,7 +215,7 @@ def test_what_one_host_tells_another_shows_as_the_same_agents(
     eventually(lambda: bool(there.document("/api/runs")["runs"]))
 
     [run] = there.document("/api/runs")["runs"]
-    lines = told(there, run["run_id"])
+    lines = fleet_lines(there, run["run_id"])
     [row] = there.document("/api/agent-runs/aggregate")["agents"]
     eventually(partial(_is_told, here, run_id))
     [own] = here.document("/api/agent-runs/aggregate")["agents"]
@@ -210,7 +229,7 @@ def test_what_one_host_tells_another_shows_as_the_same_agents(
 
 
 def _is_told(wire: Wire, run_id: str) -> bool:
-    return bool(held(wire, run_id))
+    return bool(stored_lines(wire, run_id))
 
 
 def test_a_host_that_exports_to_itself_counts_nothing_twice(
@@ -230,9 +249,9 @@ def test_a_host_that_exports_to_itself_counts_nothing_twice(
     run_id = acted(wire, agent_name())
     eventually(partial(_is_told, wire, run_id))
     eventually(lambda: 'operation="exportTraces",status="200"' in wire.metrics())
-    # Traces are told in the order in which they came.
-    send_json(wire, *foreign.whole())
-    told(wire, foreign.run_id)
+    # Traces are converted in the order in which they arrived.
+    send_json(wire, *foreign.all_spans())
+    fleet_lines(wire, foreign.run_id)
 
     runs = wire.document("/api/runs")["runs"]
     assert sorted(run["run_id"] for run in runs) == sorted([run_id, foreign.run_id])

@@ -5,18 +5,20 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, fresh, node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.steering import under_way
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, fresh, node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.long_runs import under_way
 from tests.wire.timing import in_time
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def paused(
     wire: Wire, definition: Callable[[int], JsonObject], **body: Json
 ) -> tuple[str, httpx.Response]:
-    """A run whose delays last so many milliseconds, and the answer to a pause in that time."""
+    """Pause a run with delays of so many milliseconds, and return the response."""
 
     def attempt(milliseconds: int) -> tuple[str, httpx.Response] | None:
         run_id = wire.create(wire.register(definition(milliseconds)))
@@ -52,7 +54,7 @@ def test_a_pause_waits_for_the_node_in_flight_by_default(acme: Wire) -> None:
     assert acme.snapshot(run_id)["status"] == "paused"
 
 
-def test_the_reason_of_a_resume_is_on_the_log(acme: Wire) -> None:
+def test_the_reason_of_a_resume_is_logged(acme: Wire) -> None:
     run_id, _ = paused(acme, two_steps)
     acme.events_until(run_id, "run.paused")
 
@@ -69,7 +71,7 @@ def test_the_reason_of_a_resume_is_on_the_log(acme: Wire) -> None:
     ("body", "field"),
     [({"reason": "x" * 513}, "reason"), ({"reason": 5}, "reason"), ({"why": "x"}, "why")],
 )
-def test_a_resume_that_says_something_else_is_refused_and_the_run_stays_paused(
+def test_a_resume_with_another_value_is_refused_and_the_run_stays_paused(
     acme: Wire, body: JsonObject, field: str
 ) -> None:
     run_id, _ = paused(acme, two_steps)
@@ -82,7 +84,7 @@ def test_a_resume_that_says_something_else_is_refused_and_the_run_stays_paused(
     assert acme.snapshot(run_id)["status"] == "paused"
 
 
-def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
+def test_a_paused_run_continues_where_it_stopped(acme: Wire) -> None:
     run_id, _ = paused(acme, two_steps)
     acme.events_until(run_id, "run.paused")
 
@@ -101,7 +103,7 @@ def test_a_paused_run_goes_on_where_it_stopped(acme: Wire) -> None:
     ]
 
 
-def test_an_immediate_pause_interrupts_the_node_and_a_resume_tries_it_afresh(acme: Wire) -> None:
+def test_an_immediate_pause_interrupts_the_node_and_a_resume_starts_it_again(acme: Wire) -> None:
     run_id, _ = paused(acme, one_step, drainPolicy="immediate")
 
     before = acme.log(run_id)
@@ -215,7 +217,7 @@ def test_an_unknown_run_is_neither_paused_nor_resumed(acme: Wire, action: str) -
     assert acme.post(f"/v1/runs/nowhere{action}").status_code == 404
 
 
-def test_a_pause_outlives_a_restart(
+def test_a_pause_survives_a_restart(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance")
@@ -233,7 +235,7 @@ def test_a_pause_outlives_a_restart(
         assert wire.finished(run_id)["status"] == "completed"
 
 
-def test_a_parent_pauses_while_its_child_goes_on(acme: Wire) -> None:
+def test_a_parent_pauses_while_its_child_continues(acme: Wire) -> None:
     child = acme.register(workflow([delay("wait", 1500)]))
     config = {"workflowId": child, "outputMapping": {}}
     parent = acme.register(workflow([node("call", "core.subWorkflow", config=config), node("end")]))

@@ -1,24 +1,28 @@
-"""Quotas of tenants and keys: refused beyond them with their names, shown, and set by an operator."""
+"""Quotas of tenants and keys: named in refusals, shown, and set by an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import httpx
+import pytest
 
-from tests.fault.hosts import eventually
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import delay, workflow
+from tests.support.eventually import eventually
+from tests.support.host import ACME, GLOBEX, LIVE, VIEWER, ServedHost
 from tests.wire.conftest import Connect
-from tests.wire.definitions import delay, workflow
-from tests.wire.host import ACME, GLOBEX, LIVE, VIEWER, ServedHost
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
+refused_unread = pytest.mark.sqlite("these requests are refused before the store is asked")
 
 NewHost = Callable[..., ServedHost]
 LONG_MS = 3_600_000
 
 
 def until_refused(ask: Callable[[], httpx.Response]) -> httpx.Response:
-    """Ask until the host refuses."""
+    """Send requests until the host refuses one."""
     found: list[httpx.Response] = []
 
     def is_refused() -> bool:
@@ -47,7 +51,7 @@ def create(wire: Wire, workflow_id: str) -> Callable[[], httpx.Response]:
     return lambda: wire.post("/v1/runs", {"workflowId": workflow_id})
 
 
-def test_the_requests_of_all_keys_of_a_tenant_are_limited_together(
+def test_requests_of_all_keys_of_a_tenant_are_limited_together(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host(WOPR_QUOTA_REQUESTS_PER_SECOND="2")
@@ -66,7 +70,7 @@ def test_the_requests_of_all_keys_of_a_tenant_are_limited_together(
     assert connect(GLOBEX, host).get("/v1/runs").status_code == 200
 
 
-def test_a_tenant_that_has_stored_too_much_starts_no_more_runs(
+def test_a_tenant_over_its_stored_bytes_cannot_start_runs(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host("--conformance", WOPR_QUOTA_STORED_BYTES="5000")
@@ -98,7 +102,7 @@ def test_a_tenant_that_appends_too_fast_is_delayed_and_not_failed(
     assert connect(GLOBEX, host).run("conformance-noop")["status"] == "completed"
 
 
-def test_usage_is_that_of_the_caller_s_tenant(connect: Connect, new_host: NewHost) -> None:
+def test_usage_belongs_to_the_caller_s_tenant(connect: Connect, new_host: NewHost) -> None:
     host = new_host()
     acme, globex = connect(ACME, host), connect(GLOBEX, host)
     acme.create(acme.register(workflow([delay("wait", LONG_MS)])))
@@ -142,25 +146,24 @@ def test_an_operator_sets_and_resets_a_quota_of_one_tenant(
     assert use(wire, "activeRuns")["limit"] == 10_000
 
 
-def test_no_key_of_a_tenant_can_change_its_quotas(connect: Connect, new_host: NewHost) -> None:
-    wire = connect(ACME, new_host())
-
+@refused_unread
+def test_no_key_of_a_tenant_can_change_its_quotas(acme: Wire) -> None:
     answers = [
-        wire.get("/v1/quotas"),
-        wire.request("PUT", "/v1/quotas/acme/activeRuns", json={"limit": 0}),
-        wire.request("DELETE", "/v1/quotas/acme/activeRuns"),
+        acme.get("/v1/quotas"),
+        acme.request("PUT", "/v1/quotas/acme/activeRuns", json={"limit": 0}),
+        acme.request("DELETE", "/v1/quotas/acme/activeRuns"),
     ]
 
     assert [answer.status_code for answer in answers] == [403, 403, 403]
     assert answers[0].json()["details"]["scopeRequired"] == "quotas:manage"
 
 
-def test_a_quota_that_does_not_exist_is_refused_with_those_that_do(
-    connect: Connect, new_host: NewHost
+@refused_unread
+def test_an_unknown_quota_is_refused_with_the_known_ones(
+    connect: Connect, host: ServedHost
 ) -> None:
-    host = new_host()
     key = host.command("keys", "create", "--tenant", "ops", "--scope", "quotas:manage").split()[0]
-    operator = connect(key, host)
+    operator = connect(key)
 
     unknown = operator.request("PUT", "/v1/quotas/acme/coffee", json={"limit": 1})
     of_key = operator.request(
@@ -173,7 +176,7 @@ def test_a_quota_that_does_not_exist_is_refused_with_those_that_do(
     assert "for a key" in of_key.json()["message"]
 
 
-def test_a_quota_that_no_number_of_json_holds_is_refused_and_not_stored(
+def test_a_quota_outside_the_integers_of_json_is_refused_and_not_stored(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host()
@@ -190,7 +193,8 @@ def test_a_quota_that_no_number_of_json_holds_is_refused_and_not_stored(
     assert put(2**53 - 1).json()["limit"] == 2**53 - 1
 
 
-def test_the_command_line_sets_a_quota_that_a_running_host_learns_of(
+@pytest.mark.sqlite("a host reads the quotas again after a fixed time on either store")
+def test_a_quota_set_on_the_command_line_reaches_a_running_host(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host()

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.definitions import node, variable, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.surfaces import CANARIES, leaks, surfaces
+from tests.support.client import Wire
+from tests.support.definitions import node, variable, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.stored_files import stored
+from tests.support.surfaces import CANARIES, leaks, surfaces
 from wopr.protocol.documents import JsonObject
 
 
-def test_canaries_planted_anywhere_in_a_run_come_out_nowhere(
+def test_secrets_placed_anywhere_in_a_run_appear_nowhere(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", "--log-format", "json", "--log-level", "debug")
@@ -81,7 +81,7 @@ def test_canaries_planted_anywhere_in_a_run_come_out_nowhere(
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-def test_a_masked_value_leaves_the_rest_of_its_text(acme: Wire, canary: str) -> None:
+def test_a_masked_value_does_not_change_the_rest_of_its_text(acme: Wire, canary: str) -> None:
     found = acme.run("conformance-identity", {"payload": {"text": f"before {canary} after"}})
 
     text = found["variables"]["payload"]["text"]
@@ -117,9 +117,7 @@ def test_no_error_repeats_a_credential(acme: Wire, canary: str) -> None:
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-def test_a_definition_with_a_credential_in_it_is_refused_by_its_place(
-    acme: Wire, canary: str
-) -> None:
+def test_a_definition_with_a_credential_is_refused_with_its_place(acme: Wire, canary: str) -> None:
     call = {"url": "https://example.com", "headers": {"Authorization": canary}}
     definition = workflow(
         [
@@ -144,7 +142,7 @@ def test_a_definition_with_a_credential_in_it_is_refused_by_its_place(
     assert not leaks(response.text)
 
 
-def test_a_handle_that_names_a_credential_may_stand_in_a_definition(acme: Wire) -> None:
+def test_a_reference_to_a_credential_is_allowed_in_a_definition(acme: Wire) -> None:
     definition = workflow([node("a", credentialsRef=CANARIES["handle"])])
 
     assert acme.post("/v1/workflows", definition).status_code == 201

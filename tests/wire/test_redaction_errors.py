@@ -1,4 +1,4 @@
-"""Credential shapes that a client sends are masked wherever the host repeats them."""
+"""Credential shapes in requests are masked wherever the host repeats them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import httpx
 import msgspec
 import pytest
 
-from tests.wire.at_rest import audit_entries, stored
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, VIEWER, ServedHost
-from tests.wire.surfaces import CANARIES, leaks
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, VIEWER, ServedHost
+from tests.support.stored_files import audit_entries, stored
+from tests.support.surfaces import CANARIES, leaks
 from wopr.http.app import OPERATIONS
 from wopr.http.operation import Operation
 
@@ -32,7 +32,7 @@ def path_of(operation: Operation, value: str) -> str:
 
 
 def bodies(operation: Operation, canary: str) -> Iterator[Any]:
-    """Bodies with the credential as a name, as a value of each member, and as the whole."""
+    """Return bodies with the credential as a name, as a value of each member, and as the whole."""
     if operation.body is None:
         return
     yield {canary: canary}
@@ -45,7 +45,7 @@ def bodies(operation: Operation, canary: str) -> Iterator[Any]:
 
 
 def requests(operation: Operation, canary: str) -> Iterator[Request]:
-    """Requests that hold the credential in each place that a client can fill."""
+    """Return requests with the credential in each place that a client can fill."""
     path = path_of(operation, canary)
     yield operation.method, path, {}
     yield operation.method, path_of(operation, "x"), {"params": {canary: canary}}
@@ -64,7 +64,7 @@ def said(response: httpx.Response) -> str:
     return response.text + str(response.headers)
 
 
-def test_a_token_that_ends_an_unknown_workflow_id_is_masked(acme: Wire) -> None:
+def test_a_token_at_the_end_of_an_unknown_workflow_id_is_masked(acme: Wire) -> None:
     token = CANARIES["jwt"]
 
     response = acme.post("/v1/runs", {"workflowId": f"nonexistent-{token}"})
@@ -74,7 +74,7 @@ def test_a_token_that_ends_an_unknown_workflow_id_is_masked(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("canary", SENT.values(), ids=SENT)
-def test_no_route_repeats_a_credential_in_what_it_refuses(
+def test_no_route_repeats_a_credential_in_a_refusal(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire], canary: str
 ) -> None:
     host = new_host("--conformance", "--log-format", "json", "--log-level", "debug")
@@ -97,7 +97,7 @@ def test_no_route_repeats_a_credential_in_what_it_refuses(
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-def test_an_answer_to_a_node_repeats_no_credential(acme: Wire, canary: str) -> None:
+def test_the_refusal_of_an_answer_repeats_no_credential(acme: Wire, canary: str) -> None:
     asked = [{"id": "n", "question": "How many?", "schema": {"type": "integer"}}]
     ask = node("ask", "core.clarificationGate", config={"questions": asked})
     run_id = acme.create(acme.register(workflow([ask])))
@@ -117,7 +117,7 @@ def test_an_answer_to_a_node_repeats_no_credential(acme: Wire, canary: str) -> N
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-def test_an_mcp_client_is_told_no_credential(acme: Wire, canary: str) -> None:
+def test_an_mcp_client_receives_no_credential(acme: Wire, canary: str) -> None:
     calls = [
         {"name": canary, "arguments": {}},
         {"name": "conformance-identity", "arguments": {canary: canary}},
@@ -136,7 +136,7 @@ def test_an_mcp_client_is_told_no_credential(acme: Wire, canary: str) -> None:
 
 
 @pytest.mark.parametrize("canary", CANARIES.values(), ids=CANARIES)
-def test_a_page_for_people_repeats_no_credential(acme: Wire, canary: str) -> None:
+def test_a_console_page_repeats_no_credential(acme: Wire, canary: str) -> None:
     place = quote(canary, safe="")
     for path in (f"/{place}", f"/runs/{place}", f"/v1/{place}", f"/static/{place}"):
         for accept in ("text/html", "application/json"):
@@ -145,7 +145,7 @@ def test_a_page_for_people_repeats_no_credential(acme: Wire, canary: str) -> Non
             assert not leaks(response.text), response.text
 
 
-def test_the_audit_log_has_the_refusal_without_the_credential(
+def test_the_audit_log_contains_the_refusal_without_the_credential(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance")

@@ -5,20 +5,22 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import fresh, node, workflow
-from tests.wire.host import ACME, ServedHost
+from tests.support.client import Wire
+from tests.support.definitions import fresh, node, workflow
+from tests.support.host import ACME, ServedHost
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 
 def _ids(wire: Wire, **params: str | int) -> list[str]:
-    """The ids of one page."""
+    """Return the ids of one page."""
     items: list[JsonObject] = wire.document("/v1/runs", params=params)["items"]
     return [item["runId"] for item in items]
 
 
 def _walk(wire: Wire, **params: str | int) -> list[str]:
-    """The ids of all pages."""
+    """Return the ids of all pages."""
     found: list[str] = []
     page = wire.document("/v1/runs", params=params)
     while True:
@@ -28,14 +30,14 @@ def _walk(wire: Wire, **params: str | int) -> list[str]:
         page = wire.document("/v1/runs", params={**params, "cursor": page["nextCursor"]})
 
 
-def test_the_newest_run_comes_first(acme: Wire) -> None:
+def test_the_newest_run_is_first(acme: Wire) -> None:
     tag = fresh("tag")
     created = [acme.create("conformance-noop", tags=[tag]) for _ in range(5)]
 
     assert _ids(acme, tag=tag) == created[::-1]
 
 
-def test_an_item_tells_what_a_list_needs(acme: Wire) -> None:
+def test_an_item_has_the_members_that_a_list_needs(acme: Wire) -> None:
     tag = fresh("tag")
     run_id = acme.create("conformance-noop", tags=[tag, "second"])
 
@@ -103,14 +105,14 @@ def test_runs_are_filtered_by_time(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 200])
-def test_pages_of_any_size_join_to_the_whole_list(acme: Wire, limit: int) -> None:
+def test_pages_of_any_size_add_up_to_the_whole_list(acme: Wire, limit: int) -> None:
     tag = fresh("tag")
     created = [acme.create("conformance-noop", tags=[tag]) for _ in range(7)]
 
     assert _walk(acme, tag=tag, limit=limit) == created[::-1]
 
 
-def test_a_walk_shows_every_old_run_once_while_new_ones_are_created(
+def test_paging_shows_every_old_run_once_while_new_ones_are_created(
     acme: Wire, host: ServedHost
 ) -> None:
     tag = fresh("tag")
@@ -147,7 +149,7 @@ def test_a_walk_shows_every_old_run_once_while_new_ones_are_created(
         "A" * 5000,
     ],
 )
-def test_a_cursor_that_the_host_did_not_give_out_is_refused(acme: Wire, cursor: str) -> None:
+def test_an_unknown_cursor_is_refused(acme: Wire, cursor: str) -> None:
     response = acme.get("/v1/runs", params={"cursor": cursor})
 
     assert response.status_code == 400
@@ -171,7 +173,7 @@ def test_a_cursor_that_the_host_did_not_give_out_is_refused(acme: Wire, cursor: 
         ("until", "9999999-01-01T00:00:00Z"),
     ],
 )
-def test_a_bad_filter_is_refused_by_name(acme: Wire, name: str, value: str) -> None:
+def test_an_invalid_filter_is_refused_by_name(acme: Wire, name: str, value: str) -> None:
     response = acme.get("/v1/runs", params={name: value})
 
     assert response.status_code == 400
@@ -179,5 +181,5 @@ def test_a_bad_filter_is_refused_by_name(acme: Wire, name: str, value: str) -> N
     assert response.json()["details"]["field"] == name
 
 
-def test_a_parameter_that_does_not_exist_is_ignored(acme: Wire) -> None:
+def test_an_unknown_parameter_is_ignored(acme: Wire) -> None:
     assert acme.get("/v1/runs", params={"limit": 1, "colour": "red"}).status_code == 200

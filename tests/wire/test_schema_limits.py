@@ -1,4 +1,4 @@
-"""JSON Schemas of users: what is refused where they come in, and how values are checked."""
+"""JSON Schemas of users: refused ones, and how values are checked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import edge, node, workflow
-from tests.wire.host import ACME, served
+from tests.support.client import Wire
+from tests.support.definitions import edge, node, workflow
+from tests.support.host import ACME, served
+from tests.support.schemas import expanding_schema, tree
 from tests.wire.refusals import refusal
-from tests.wire.schemas import bomb, tree
 from wopr.protocol.documents import JsonObject
 
 
@@ -20,22 +20,24 @@ def gate(type_id: str, **config: object) -> JsonObject:
     return workflow([node("gate", type_id, config=config)])
 
 
-ASKED = [{"id": "q", "question": "Which?", "schema": bomb()}]
+ASKED = [{"id": "q", "question": "Which?", "schema": expanding_schema()}]
 PLACES: dict[str, JsonObject] = {
-    "configurableSchema": workflow([node("a")], configurableSchema=bomb()),
+    "configurableSchema": workflow([node("a")], configurableSchema=expanding_schema()),
     "channels.notes.schema": workflow(
-        [node("a")], channels={"notes": {"reducer": "append", "schema": bomb()}}
+        [node("a")], channels={"notes": {"reducer": "append", "schema": expanding_schema()}}
     ),
     "nodes.0.config.questions.0.schema": gate("core.clarificationGate", questions=ASKED),
-    "nodes.0.config.resumeSchema": gate("core.interrupt", kind="custom", resumeSchema=bomb()),
-    "nodes.0.config.turnSchema": gate("core.conversationGate", turnSchema=bomb()),
-    "nodes.0.config.schema": gate("wopr.llm.structured", prompt="?", schema=bomb()),
+    "nodes.0.config.resumeSchema": gate(
+        "core.interrupt", kind="custom", resumeSchema=expanding_schema()
+    ),
+    "nodes.0.config.turnSchema": gate("core.conversationGate", turnSchema=expanding_schema()),
+    "nodes.0.config.schema": gate("wopr.llm.structured", prompt="?", schema=expanding_schema()),
 }
 
 
 @pytest.mark.parametrize("path", PLACES)
 @pytest.mark.parametrize("route", ["/v1/workflows", "/v1/workflows:validate"])
-def test_a_schema_that_expands_without_bound_is_refused_wherever_it_comes_in(
+def test_a_schema_that_expands_without_bound_is_refused_everywhere(
     acme: Wire, path: str, route: str
 ) -> None:
     answer = acme.post(route, PLACES[path])
@@ -57,7 +59,7 @@ def test_a_manifest_with_a_schema_that_expands_without_bound_is_refused(
         "version": "1.0",
         "modelClass": "general",
         "systemPrompt": "Explode.",
-        "handoff": {name: bomb()},
+        "handoff": {name: expanding_schema()},
     }
 
     told = refusal(acme.post("/v1/agents", manifest), 400)
@@ -74,7 +76,7 @@ def test_a_manifest_with_a_schema_that_expands_without_bound_is_refused(
         ({"anyOf": [{"pattern": "(a{1,90}){1,90}" * 3}] * 90}, "patterns of the schema have"),
         ({"pattern": "(" * 600 + "a" + "){999999999}" * 600}, "have more than 10^9 states"),
         ({"enum": ["x" * 40] * 8000}, "bytes, and at most 262144 are allowed"),
-        (bomb(60), "nested more than 100 deep"),
+        (expanding_schema(60), "nested more than 100 deep"),
         ({"$ref": "https://example.com/schema"}, "references to other documents"),
     ],
     ids=["pattern", "patterns", "states", "bytes", "depth", "remote"],
@@ -136,8 +138,8 @@ def test_an_answer_is_checked_against_a_recursive_schema(acme: Wire) -> None:
     assert acme.finished(run_id)["status"] == "completed"
 
 
-def test_the_operator_sets_how_large_a_schema_may_be(tmp_path: Path) -> None:
-    definition = workflow([node("a")], configurableSchema=bomb(3))
+def test_the_operator_sets_the_maximum_size_of_a_schema(tmp_path: Path) -> None:
+    definition = workflow([node("a")], configurableSchema=expanding_schema(3))
 
     with served(tmp_path, WOPR_MAX_SCHEMA_SUBSCHEMAS="10") as host, Wire(host.url, ACME) as acme:
         told = refusal(acme.post("/v1/workflows", definition), 400)
@@ -146,7 +148,7 @@ def test_the_operator_sets_how_large_a_schema_may_be(tmp_path: Path) -> None:
     assert "at most 10 are allowed" in told["message"]
 
 
-def test_a_request_whose_check_cannot_begin_is_told_to_come_back(tmp_path: Path) -> None:
+def test_a_request_whose_check_cannot_start_gets_a_retry_time(tmp_path: Path) -> None:
     definition = workflow([node("a")], configurableSchema=tree())
     body: JsonObject = {"workflowId": definition["id"], "configurable": {"size": 1}}
 
@@ -162,10 +164,10 @@ def test_a_request_whose_check_cannot_begin_is_told_to_come_back(tmp_path: Path)
     assert 1 <= len(busy) <= 9
     assert {refusal(answer, 503)["error"] for answer in busy} == {"service_unavailable"}
     assert {answer.headers["Retry-After"] for answer in busy} == {"2"}
-    assert "a check waited 0.001 s for its turn" in busy[0].text
+    assert "A check could not start within 0.001 s" in busy[0].text
 
 
-def test_a_node_whose_check_cannot_begin_is_called_again(tmp_path: Path) -> None:
+def test_a_node_whose_check_cannot_start_is_called_again(tmp_path: Path) -> None:
     write = {"channelName": "tree", "value": {"size": 1}}
     definition = workflow(
         [
@@ -186,4 +188,4 @@ def test_a_node_whose_check_cannot_begin_is_called_again(tmp_path: Path) -> None
         log = host.log()
 
     assert {run["status"] for run in ended} == {"completed"}
-    assert "a check waited 0.001 s for its turn" in log
+    assert "A check could not start within 0.001 s" in log

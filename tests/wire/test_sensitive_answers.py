@@ -1,4 +1,4 @@
-"""What people say to a node whose outputs are sensitive is masked for readers and true for nodes."""
+"""Answers to a node with sensitive outputs are masked for readers and plain for nodes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.agent_definitions import DONE, child, next_worker, supervised
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, node, variable, workflow
-from tests.wire.forking import forked, story
-from tests.wire.host import ACME, OPERATOR, ServedHost
-from tests.wire.surfaces import leaks, surfaces
-from tests.wire.waiting import (
+from tests.support.agent_definitions import DONE, child, next_worker, supervised
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, node, variable, workflow
+from tests.support.forks import forked, log_content
+from tests.support.host import ACME, OPERATOR, ServedHost
+from tests.support.interrupts import (
     ACCEPT,
+    accepted,
     answer,
     events,
     external,
     gate,
     inbox,
     payload,
-    taken,
     until_waiting,
-    waiting,
+    waiting_run,
 )
+from tests.support.stored_files import stored
+from tests.support.surfaces import leaks, surfaces
 from wopr.protocol.documents import Json, JsonObject
 
 WORD = "the-kestrel-hunts-at-dawn"
@@ -47,7 +47,7 @@ TALKS = private(gate("gate", CONVERSE), "outcome")
 
 
 def everything(wire: Wire, run_id: str) -> str:
-    """All that a reader can get of a run that has ended."""
+    """Return everything that a reader can get of an ended run."""
     return surfaces(wire, run_id) + wire.get(f"/v1/runs/{run_id}/debug-bundle").text
 
 
@@ -75,13 +75,13 @@ def everything(wire: Wire, run_id: str) -> str:
         ),
     ],
 )
-def test_an_answer_to_a_sensitive_node_is_masked_but_for_the_protocol_s_words(
+def test_an_answer_to_a_sensitive_node_is_masked_except_for_the_protocol_s_words(
     acme: Wire, waits: JsonObject, value: Json, shown: Json, mode: str
 ) -> None:
     masking = {"complianceConfig": {"maskingMode": mode}}
-    run_id = waiting(acme, waits, metadata=masking)
+    run_id = waiting_run(acme, waits, metadata=masking)
 
-    taken(acme, run_id, "gate", value)
+    accepted(acme, run_id, "gate", value)
     acme.finished(run_id)
 
     assert payload(acme, run_id, "interrupt.resolved")["resumeValue"] == shown
@@ -89,11 +89,11 @@ def test_an_answer_to_a_sensitive_node_is_masked_but_for_the_protocol_s_words(
     assert not leaks(everything(acme, run_id), WORD)
 
 
-def test_passthrough_shows_an_answer_as_it_was_given(acme: Wire) -> None:
+def test_passthrough_shows_an_answer_unchanged(acme: Wire) -> None:
     masking = {"complianceConfig": {"maskingMode": "passthrough"}}
-    run_id = waiting(acme, ASKS, metadata=masking)
+    run_id = waiting_run(acme, ASKS, metadata=masking)
 
-    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+    accepted(acme, run_id, "gate", {"answers": {"q": WORD}})
 
     said = payload(acme, run_id, "interrupt.resolved")["resumeValue"]
     assert said == {"answers": {"q": WORD}}
@@ -115,13 +115,13 @@ def test_passthrough_shows_an_answer_as_it_was_given(acme: Wire) -> None:
         ),
     ],
 )
-def test_what_does_not_end_the_wait_is_masked_too(
+def test_an_answer_that_does_not_end_the_wait_is_masked_too(
     fixtures: Wire, value: JsonObject, event: str, shown: JsonObject
 ) -> None:
     waits = gate(actions=ALL, requiredApprovals=3, rejectionPolicy="majority")
-    run_id = waiting(fixtures, private(waits, "artifact"))
+    run_id = waiting_run(fixtures, private(waits, "artifact"))
 
-    taken(fixtures, run_id, "gate", value)
+    accepted(fixtures, run_id, "gate", value)
 
     assert payload(fixtures, run_id, event).items() >= shown.items()
     if value["action"] == "refine":
@@ -135,9 +135,9 @@ def test_the_reason_of_an_override_is_masked_at_a_sensitive_gate(
 ) -> None:
     rule = {"requiredRole": "auditor", "override": {"requiredRole": "operator"}}
     waits = gate("gate", "core.openwop.governance.approvalGate", **rule)
-    run_id = waiting(acme, private(waits, "artifact"))
+    run_id = waiting_run(acme, private(waits, "artifact"))
 
-    taken(connect(OPERATOR), run_id, "gate", {"decision": "granted", "reason": WORD})
+    accepted(connect(OPERATOR), run_id, "gate", {"decision": "granted", "reason": WORD})
 
     assert payload(acme, run_id, "approval.overridden")["reason"] == MASK
     said = payload(acme, run_id, "interrupt.resolved")["resumeValue"]
@@ -145,12 +145,12 @@ def test_the_reason_of_an_override_is_masked_at_a_sensitive_gate(
     assert not leaks(everything(acme, run_id), WORD)
 
 
-def test_what_is_said_in_a_sensitive_conversation_is_masked_on_the_log_and_true_in_its_channel(
+def test_a_sensitive_conversation_is_masked_in_the_log_and_plain_in_its_channel(
     acme: Wire,
 ) -> None:
-    # The word is the second turn; a short one would be known again by nobody.
+    # The text is the second turn; a short one would not be recognised again.
     right = "size(channels.conversation[1].content) == 3 && size(nodes.gate.outcome) == 2"
-    run_id = waiting(
+    run_id = waiting_run(
         acme,
         TALKS,
         node("check", "core.conditional", config={"expression": right}),
@@ -158,8 +158,8 @@ def test_what_is_said_in_a_sensitive_conversation_is_masked_on_the_log_and_true_
         edges=[edge("gate", "check")],
     )
 
-    taken(acme, run_id, "gate", {"operation": "exchange", "turn": {"content": "yes"}})
-    taken(acme, run_id, "gate", {"operation": "close", "outcome": "ok"})
+    accepted(acme, run_id, "gate", {"operation": "exchange", "turn": {"content": "yes"}})
+    accepted(acme, run_id, "gate", {"operation": "close", "outcome": "ok"})
     found = acme.finished(run_id)
 
     assert found["nodeStates"]["check"]["outputs"] == {"result": True}
@@ -182,7 +182,7 @@ def checked(waits: JsonObject, expression: str) -> list[JsonObject]:
         (HEARS, {"orderId": "o1", "status": WORD}, "nodes.gate.status"),
     ],
 )
-def test_the_true_answer_survives_a_restart_and_is_nowhere_in_the_open(
+def test_the_plain_answer_survives_a_restart_and_is_encrypted(
     new_host: Callable[..., ServedHost],
     connect: Callable[..., Wire],
     waits: JsonObject,
@@ -192,8 +192,8 @@ def test_the_true_answer_survives_a_restart_and_is_nowhere_in_the_open(
     host = new_host("--log-format", "json", "--log-level", "debug")
     wire = connect(ACME, host)
     nodes = [*checked(waits, f"size({said}) == {len(WORD)}"), delay("later", 1200)]
-    run_id = waiting(wire, *nodes, edges=[edge("gate", "later"), edge("later", "check")])
-    taken(wire, run_id, "gate", value)
+    run_id = waiting_run(wire, *nodes, edges=[edge("gate", "later"), edge("later", "check")])
+    accepted(wire, run_id, "gate", value)
     host.restart()
     wire = connect(ACME, host)
     meanwhile = stored(host)
@@ -208,7 +208,7 @@ def test_the_true_answer_survives_a_restart_and_is_nowhere_in_the_open(
     assert not leaks(host.log(), WORD)
 
 
-def test_an_answer_that_repeats_what_is_hidden_is_still_true_for_its_node(acme: Wire) -> None:
+def test_an_answer_that_repeats_a_masked_value_is_still_plain_for_its_node(acme: Wire) -> None:
     asks = gate("gate", ASK, questions=[{"id": "q", "question": "?"}])
     definition = workflow(
         checked(asks, "nodes.gate.answers.q == variables.word"),
@@ -218,7 +218,7 @@ def test_an_answer_that_repeats_what_is_hidden_is_still_true_for_its_node(acme: 
     run_id = acme.create(acme.register(definition), {"word": WORD})
     until_waiting(acme, run_id)
 
-    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+    accepted(acme, run_id, "gate", {"answers": {"q": WORD}})
     found = acme.finished(run_id)
 
     assert found["nodeStates"]["check"]["outputs"] == {"result": True}
@@ -236,20 +236,20 @@ def test_an_answer_that_repeats_what_is_hidden_is_still_true_for_its_node(acme: 
 def test_a_replay_repeats_a_masked_answer_with_its_mask(
     acme: Wire, waits: JsonObject, value: Json
 ) -> None:
-    run_id = waiting(acme, waits)
-    taken(acme, run_id, "gate", value)
+    run_id = waiting_run(acme, waits)
+    accepted(acme, run_id, "gate", value)
     acme.finished(run_id)
 
     replay = forked(acme, run_id)
 
-    assert story(acme, replay) == story(acme, run_id)
+    assert log_content(acme, replay) == log_content(acme, run_id)
     assert not leaks(everything(acme, replay), WORD)
 
 
-def test_a_replay_that_would_need_the_true_answer_says_that_it_is_missing(acme: Wire) -> None:
+def test_a_replay_that_needs_the_plain_answer_reports_it_as_missing(acme: Wire) -> None:
     nodes = checked(ASKS, f"size(nodes.gate.answers.q) == {len(WORD)}")
-    run_id = waiting(acme, *nodes, edges=[edge("gate", "check")])
-    taken(acme, run_id, "gate", {"answers": {"q": WORD}})
+    run_id = waiting_run(acme, *nodes, edges=[edge("gate", "check")])
+    accepted(acme, run_id, "gate", {"answers": {"q": WORD}})
     acme.finished(run_id)
 
     replay = forked(acme, run_id)
@@ -257,7 +257,7 @@ def test_a_replay_that_would_need_the_true_answer_says_that_it_is_missing(acme: 
     assert acme.snapshot(replay)["error"]["code"] == "replay_source_missing"
 
 
-def test_a_sensitive_supervisor_s_decisions_are_carried_out_and_not_told(fixtures: Wire) -> None:
+def test_a_sensitive_supervisor_s_decisions_are_carried_out_and_not_shown(fixtures: Wire) -> None:
     worker = fixtures.register(child())
     unsure = next_worker("some-other-worker")
     definition = supervised(unsure, DONE, supervisor={"mockConfidence": 0.3})
@@ -273,7 +273,7 @@ def test_a_sensitive_supervisor_s_decisions_are_carried_out_and_not_told(fixture
     assert [ran["workflowId"] for ran in found["childRuns"]] == [worker]
     said = payload(fixtures, run_id, "interrupt.resolved")["resumeValue"]
     assert said == {"decision": MASK}
-    # A mask cannot be carried out: a replay says so where it would have to.
+    # A masked value cannot be used: a replay reports it where it would have to be.
     replay = fixtures.snapshot(forked(fixtures, run_id))
     assert replay["error"]["code"] == "replay_source_missing"
     told = [e["payload"]["decision"] for e in events(fixtures, run_id, "runOrchestrator.decided")]

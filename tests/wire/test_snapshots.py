@@ -2,13 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import ACCEPT, gate, taken, waiting
+import pytest
+
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import ACCEPT, accepted, gate, waiting_run
+
+pytestmark = pytest.mark.both_stores
 
 
-def test_a_snapshot_tells_all_that_a_run_was_started_with(acme: Wire) -> None:
+def test_a_snapshot_contains_everything_that_a_run_was_started_with(acme: Wire) -> None:
     run_id = acme.create(
         "conformance-identity",
         {"payload": {"a": 1}},
@@ -56,14 +60,14 @@ def test_a_snapshot_shows_every_node_with_its_state(acme: Wire) -> None:
     assert states["off"]["reason"] == "disabled"
 
 
-def test_times_are_utc_and_in_order(acme: Wire) -> None:
+def test_times_are_utc_and_ordered(acme: Wire) -> None:
     found = acme.run("conformance-delay", {"delayMs": 20})
 
     assert found["startedAt"].endswith("Z")
     assert found["startedAt"] < found["completedAt"] == found["endedAt"]
 
 
-def test_an_unchanged_run_answers_304_with_nothing(acme: Wire) -> None:
+def test_an_unchanged_run_answers_304_without_a_body(acme: Wire) -> None:
     run_id = acme.create("conformance-noop")
     acme.finished(run_id)
     first = acme.get(f"/v1/runs/{run_id}")
@@ -74,10 +78,10 @@ def test_an_unchanged_run_answers_304_with_nothing(acme: Wire) -> None:
     assert again.headers["etag"] == first.headers["etag"]
 
 
-def test_a_run_that_moved_on_answers_whole_under_a_new_tag(acme: Wire) -> None:
-    run_id = waiting(acme, gate())
+def test_a_changed_run_is_sent_completely_with_a_new_tag(acme: Wire) -> None:
+    run_id = waiting_run(acme, gate())
     first = acme.get(f"/v1/runs/{run_id}")
-    taken(acme, run_id, "gate", ACCEPT)
+    accepted(acme, run_id, "gate", ACCEPT)
 
     again = acme.get(f"/v1/runs/{run_id}", headers={"If-None-Match": first.headers["etag"]})
 
@@ -85,7 +89,7 @@ def test_a_run_that_moved_on_answers_whole_under_a_new_tag(acme: Wire) -> None:
     assert again.headers["etag"] != first.headers["etag"]
 
 
-def test_a_list_of_tags_and_the_star_match_too(acme: Wire) -> None:
+def test_a_list_of_tags_and_the_asterisk_match_too(acme: Wire) -> None:
     run_id = acme.create("conformance-noop")
     acme.finished(run_id)
     tag = acme.get(f"/v1/runs/{run_id}").headers["etag"]
@@ -95,10 +99,10 @@ def test_a_list_of_tags_and_the_star_match_too(acme: Wire) -> None:
         assert answer.status_code == 304, sent
 
 
-def test_discovery_answers_304_to_its_own_tag(nobody: Wire) -> None:
-    first = nobody.get("/.well-known/openwop")
+def test_discovery_answers_304_to_its_own_tag(anonymous: Wire) -> None:
+    first = anonymous.get("/.well-known/openwop")
 
-    again = nobody.get(
+    again = anonymous.get(
         "/.well-known/openwop", headers={"If-None-Match": f'"x", {first.headers["etag"]}'}
     )
 
@@ -107,7 +111,7 @@ def test_discovery_answers_304_to_its_own_tag(nobody: Wire) -> None:
     assert first.headers["capabilities-etag"]
 
 
-def test_the_tag_of_a_parent_changes_when_its_child_moves_on(acme: Wire) -> None:
+def test_the_tag_of_a_parent_changes_when_its_child_changes(acme: Wire) -> None:
     child = acme.register(workflow([delay("wait", 120_000)]))
     parent = workflow(
         [node("call", "core.subWorkflow", config={"workflowId": child, "waitForCompletion": False})]
@@ -126,7 +130,7 @@ def test_the_tag_of_a_parent_changes_when_its_child_moves_on(acme: Wire) -> None
     assert after.json()["childRuns"][0]["status"] == "cancelled"
 
 
-def test_an_ended_run_reads_the_same_bytes_every_time_and_after_a_restart(
+def test_an_ended_run_has_the_same_bytes_every_time_and_after_a_restart(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance")
@@ -148,7 +152,7 @@ def test_an_ended_run_reads_the_same_bytes_every_time_and_after_a_restart(
     assert before == again == after
 
 
-def test_the_answer_of_a_create_says_where_to_read_on(acme: Wire) -> None:
+def test_the_response_to_a_create_has_the_urls_to_read(acme: Wire) -> None:
     response = acme.post("/v1/runs", {"workflowId": "conformance-noop"})
 
     found = response.json()

@@ -1,4 +1,4 @@
-"""Quotas of what a tenant stores: everything that it writes is counted, and refused beyond them."""
+"""Quotas of stored data: everything that a tenant writes is counted, and refused beyond them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.fault.hosts import eventually
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import delay, fresh, node, workflow
+from tests.support.eventually import eventually
+from tests.support.feedback import path_of
+from tests.support.host import ACME, GLOBEX, ServedHost
+from tests.support.kahn import KahnRun, push
+from tests.support.otlp import Request, send_json
 from tests.wire.conftest import Connect
-from tests.wire.definitions import delay, fresh, node, workflow
-from tests.wire.feedback import path_of
-from tests.wire.fleet import Story, push
-from tests.wire.host import ACME, GLOBEX, ServedHost
-from tests.wire.otlp import Request, send_json
 from tests.wire.test_agent_manifests import manifest
 from tests.wire.test_quotas import create, refused, until_refused, use
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 NewHost = Callable[..., ServedHost]
 LONG_MS = 3_600_000
@@ -42,12 +44,12 @@ async def remember(ctx: NodeContext, config: dict, inputs: dict) -> dict:
 
 
 def identity(size: int) -> JsonObject:
-    """A node whose output has so many bytes."""
+    """Return a node whose output has so many bytes."""
     return node("a", "core.identity", inputs={"value": {"type": "static", "value": "x" * size}})
 
 
 def definition(version: int, workflow_id: str, size: int = 40_000) -> JsonObject:
-    """A definition of about so many bytes."""
+    """Return a definition of about so many bytes."""
     made = workflow([identity(size)])
     return {**made, "id": workflow_id, "version": str(version)}
 
@@ -60,14 +62,20 @@ def fill(wire: Wire) -> None:
         assert response.status_code == 201, response.text
 
 
+@pytest.fixture(scope="module")
+def full_host(module_host: NewHost) -> ServedHost:
+    """Start a host with a tenant that is over its stored bytes."""
+    host = module_host("--conformance", WOPR_QUOTA_STORED_BYTES=str(QUOTA))
+    with Wire(host.url, ACME) as wire:
+        wire.run("conformance-noop")
+        fill(wire)
+    return host
+
+
 @pytest.fixture
-def full(connect: Connect, new_host: NewHost) -> tuple[Wire, Wire]:
-    """A wire of a tenant that is over its stored bytes, and one of another tenant."""
-    host = new_host("--conformance", WOPR_QUOTA_STORED_BYTES=str(QUOTA))
-    wire = connect(ACME, host)
-    wire.run("conformance-noop")
-    fill(wire)
-    return wire, connect(GLOBEX, host)
+def full(connect: Connect, full_host: ServedHost) -> tuple[Wire, Wire]:
+    """Return clients of a tenant that is over its stored bytes, and of another tenant."""
+    return connect(ACME, full_host), connect(GLOBEX, full_host)
 
 
 def is_stored_bytes(response: httpx.Response) -> None:
@@ -90,7 +98,7 @@ def test_definitions_are_counted_and_refused_beyond_the_quota(
     assert other.post("/v1/workflows", body).status_code == 201
 
 
-def test_a_version_that_is_registered_can_be_sent_again_beyond_the_quota(
+def test_a_registered_version_can_be_sent_again_beyond_the_quota(
     connect: Connect, new_host: NewHost
 ) -> None:
     wire = connect(ACME, new_host(WOPR_QUOTA_STORED_BYTES="10000"))
@@ -100,7 +108,7 @@ def test_a_version_that_is_registered_can_be_sent_again_beyond_the_quota(
     assert wire.post("/v1/workflows", body).status_code == 200
 
 
-def test_remembered_answers_are_counted(connect: Connect, new_host: NewHost) -> None:
+def test_stored_responses_are_counted(connect: Connect, new_host: NewHost) -> None:
     wire = connect(ACME, new_host())
     wire.post("/v1/workflows", definition(1, fresh()))
     without_key = use(wire, "storedBytes")["current"]
@@ -119,14 +127,14 @@ def test_agents_are_refused_beyond_the_stored_bytes(full: tuple[Wire, Wire]) -> 
 
 def test_annotations_are_refused_beyond_the_stored_bytes(full: tuple[Wire, Wire]) -> None:
     wire, _ = full
-    [run] = wire.document("/v1/runs")["items"]
+    run, *_ = wire.document("/v1/runs")["items"]
 
     is_stored_bytes(wire.post(path_of(run["runId"]), {"signal": {"kind": "flag"}}))
 
 
 def test_forks_are_refused_beyond_the_stored_bytes(full: tuple[Wire, Wire]) -> None:
     wire, _ = full
-    [run] = wire.document("/v1/runs")["items"]
+    run, *_ = wire.document("/v1/runs")["items"]
     path = f"/v1/runs/{run['runId']}:fork"
 
     is_stored_bytes(until_refused(lambda: wire.post(path, {"mode": "replay"})))
@@ -137,10 +145,10 @@ def test_kahn_lines_and_traces_are_refused_beyond_the_stored_bytes(
 ) -> None:
     wire, other = full
 
-    is_stored_bytes(until_refused(lambda: push(wire, *Story().whole())))
-    is_stored_bytes(until_refused(lambda: send_json(wire, *Request().whole())))
-    assert push(other, *Story().whole()).status_code == 200
-    assert send_json(other, *Request().whole()).status_code == 200
+    is_stored_bytes(until_refused(lambda: push(wire, *KahnRun().whole())))
+    is_stored_bytes(until_refused(lambda: send_json(wire, *Request().all_spans())))
+    assert push(other, *KahnRun().whole()).status_code == 200
+    assert send_json(other, *Request().all_spans()).status_code == 200
 
 
 def test_runs_can_be_cancelled_beyond_the_stored_bytes(connect: Connect, new_host: NewHost) -> None:
@@ -156,15 +164,14 @@ def test_runs_can_be_cancelled_beyond_the_stored_bytes(connect: Connect, new_hos
 
 @pytest.mark.parametrize("field", ["correction", "label", "note"])
 def test_a_long_text_of_an_annotation_is_refused_with_its_field_and_the_limit(
-    connect: Connect, new_host: NewHost, field: str
+    acme: Wire, field: str
 ) -> None:
-    wire = connect(ACME, new_host("--conformance"))
-    path = path_of(str(wire.run("conformance-noop")["runId"]))
+    path = path_of(str(acme.run("conformance-noop")["runId"]))
 
     def annotate(text: str) -> httpx.Response:
         if field == "note":
-            return wire.post(path, {"signal": {"kind": "flag"}, "note": text})
-        return wire.post(path, {"signal": {"kind": field, field: text}})
+            return acme.post(path, {"signal": {"kind": "flag"}, "note": text})
+        return acme.post(path, {"signal": {"kind": field, field: text}})
 
     longest, longer = annotate("é" * 32_768), annotate("é" * 32_769)
 
@@ -204,7 +211,7 @@ def test_agents_have_a_quota(connect: Connect, new_host: NewHost) -> None:
     assert connect(GLOBEX, host).post("/v1/agents", manifest()).status_code == 201
 
 
-def test_a_tenant_with_too_many_queued_runs_starts_no_more(
+def test_a_tenant_with_too_many_queued_runs_cannot_start_runs(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host(WOPR_QUOTA_QUEUED_RUNS="3")
@@ -213,8 +220,9 @@ def test_a_tenant_with_too_many_queued_runs_starts_no_more(
     sleeps = wire.register(workflow(nodes))
     for _ in range(20):
         wire.create(sleeps)
-    # From now on the runs that are due wait for their turns.
-    host.command("quotas", "set", "eventsPerSecond", "1", "--tenant", "acme")
+    key = host.command("keys", "create", "--tenant", "ops", "--scope", "quotas:manage").split()[0]
+    # From now on due runs wait for a slot.
+    connect(key, host).request("PUT", "/v1/quotas/acme/eventsPerSecond", json={"limit": 1})
     found: list[httpx.Response] = []
 
     def is_refused() -> bool:
@@ -228,13 +236,10 @@ def test_a_tenant_with_too_many_queued_runs_starts_no_more(
     assert (details["quota"], details["limit"]) == ("queuedRuns", 3)
     assert details["current"] >= 3
     # A stop would wait for the delayed runs.
-    process, host.process = host.process, None
-    assert process is not None
-    process.kill()
-    process.communicate()
+    host.kill()
 
 
-def test_a_tenant_with_too_many_artifact_bytes_starts_no_more_runs(
+def test_a_tenant_with_too_many_artifact_bytes_cannot_start_runs(
     connect: Connect, new_host: NewHost, tmp_path: Path
 ) -> None:
     app = tmp_path / "app.py"
@@ -250,7 +255,7 @@ def test_a_tenant_with_too_many_artifact_bytes_starts_no_more_runs(
     assert use(wire, "artifactBytes")["current"] >= details["current"]
 
 
-def test_a_node_of_a_tenant_over_its_stored_bytes_writes_no_memory(
+def test_a_node_of_a_tenant_over_its_stored_bytes_cannot_write_memory(
     connect: Connect, new_host: NewHost, tmp_path: Path
 ) -> None:
     app = tmp_path / "app.py"
@@ -268,26 +273,25 @@ def test_a_node_of_a_tenant_over_its_stored_bytes_writes_no_memory(
 
 
 @pytest.mark.parametrize(
-    ("quota", "limit", "first"),
+    ("quota", "setting", "limit", "first"),
     [
-        ("storedBytes", QUOTA, identity(90_000)),
-        ("artifactBytes", 1000, node("write", "local.artifact")),
+        ("storedBytes", "WOPR_QUOTA_STORED_BYTES", QUOTA, identity(90_000)),
+        ("artifactBytes", "WOPR_QUOTA_ARTIFACT_BYTES", 1000, node("write", "local.artifact")),
     ],
+    ids=["storedBytes", "artifactBytes"],
 )
 def test_a_child_run_beyond_a_quota_of_bytes_fails_the_node_of_its_parent(
     connect: Connect,
     new_host: NewHost,
     tmp_path: Path,
     quota: str,
+    setting: str,
     limit: int,
     first: JsonObject,
 ) -> None:
     app = tmp_path / "app.py"
     app.write_text(APP)
-    host = new_host("--app", str(app), WOPR_QUOTA_STORED_BYTES=str(QUOTA))
-    host.command("quotas", "set", quota, str(limit), "--tenant", "acme")
-    wire = connect(ACME, host)
-    eventually(lambda: use(wire, quota).get("limit") == limit)
+    wire = connect(ACME, new_host("--app", str(app), **{setting: str(limit)}))
     child = wire.register(workflow([node("a")]))
     call = node("call", "core.subWorkflow", config={"workflowId": child})
     parent = wire.register(workflow([first, delay("wait", 100), call]))
@@ -301,7 +305,7 @@ def test_a_child_run_beyond_a_quota_of_bytes_fails_the_node_of_its_parent(
     assert [run["runId"] for run in wire.document("/v1/runs")["items"]] == [ended["runId"]]
 
 
-def test_metrics_show_the_use_of_all_tenants_against_their_quotas(
+def test_metrics_show_the_usage_of_all_tenants_against_their_quotas(
     connect: Connect, new_host: NewHost
 ) -> None:
     host = new_host(WOPR_QUOTA_WORKFLOW_VERSIONS="1", WOPR_METRICS_OPEN="true")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
 from tests.wire.timing import is_within
 
 LONGEST_MS = 5000
@@ -34,7 +34,7 @@ def test_a_buffered_stream_sends_every_event_inside_batches(acme: Wire, millisec
     assert [int(f.id) for f in frames] == [f.json[-1]["sequence"] for f in frames]
 
 
-def test_a_buffer_of_zero_is_none(acme: Wire) -> None:
+def test_a_buffer_of_zero_disables_batching(acme: Wire) -> None:
     run_id = acme.create("conformance-noop")
 
     assert acme.frames(run_id, bufferMs=0) == acme.frames(run_id)
@@ -53,7 +53,7 @@ def test_the_terminal_event_does_not_wait_for_a_long_buffer(acme: Wire) -> None:
     assert is_within(LONGEST_MS / 1000, seconds)
 
 
-def test_a_buffered_batch_leaves_when_its_time_is_up(acme: Wire) -> None:
+def test_a_buffered_batch_is_sent_when_its_time_is_over(acme: Wire) -> None:
     run_id = acme.create("conformance-cancellable")
     began = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""The check of the credentials of open streams."""
+"""The credential check of open streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from wopr.http.streams import CHECKS_AT_ONCE, Limits, StreamLimits
+from wopr.http.limits import CHECKS_AT_ONCE, OpenStreams, StreamLimits
 from wopr.protocol.errors import Unauthenticated, Unavailable
 from wopr.security.keys import Principal
 
@@ -19,8 +19,8 @@ DEADLINE_SECONDS = 60
 CALLER = Principal(key_id="key", tenant="acme", role="admin", scopes=frozenset(), is_test=False)
 
 
-def _limits() -> StreamLimits:
-    return StreamLimits(Limits(per_key=SESSIONS, per_tenant=SESSIONS, per_process=SESSIONS))
+def _limits() -> OpenStreams:
+    return OpenStreams(StreamLimits(per_key=SESSIONS, per_tenant=SESSIONS, per_process=SESSIONS))
 
 
 async def test_credentials_are_checked_several_at_a_time_and_each_once() -> None:
@@ -54,7 +54,7 @@ async def test_credentials_are_checked_several_at_a_time_and_each_once() -> None
         assert all(stream.scope.cancel_called for stream in opened)
 
 
-async def test_a_store_that_does_not_answer_ends_no_stream() -> None:
+async def test_an_unavailable_store_ends_no_stream() -> None:
     limits = _limits()
     checked: list[object] = []
 

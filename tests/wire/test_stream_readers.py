@@ -7,13 +7,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.wire.client import Wire
-from tests.wire.host import ACME, ServedHost
-from tests.wire.steering import SLOW
+import pytest
+
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
+from tests.support.long_runs import SLOW
 from tests.wire.timing import is_within
 from wopr.protocol.documents import Json
 
-# Enough tokens, slow enough, that readers can join while the run is under way.
+pytestmark = pytest.mark.both_stores
+of_connections = pytest.mark.sqlite("open connections are not in the store")
+
+# Enough tokens, slow enough, that readers can join during the run.
 TALK = {"tokens": [f"t{number} " for number in range(120)], "delayMsPerToken": 3}
 READERS = 20
 
@@ -25,7 +30,7 @@ def _talking(acme: Wire) -> str:
     )
 
 
-def test_readers_who_join_a_run_at_any_moment_see_exactly_its_log(
+def test_readers_that_join_a_run_at_any_moment_receive_exactly_its_log(
     acme: Wire, host: ServedHost
 ) -> None:
     run_id = _talking(acme)
@@ -49,7 +54,7 @@ def test_readers_who_join_a_run_at_any_moment_see_exactly_its_log(
     assert all(events == log for events in seen)
 
 
-def test_a_reader_that_keeps_losing_its_connection_misses_nothing(acme: Wire) -> None:
+def test_a_reader_that_repeatedly_loses_its_connection_misses_nothing(acme: Wire) -> None:
     run_id = _talking(acme)
     seen: list[Json] = []
     last: str | None = None
@@ -65,7 +70,8 @@ def test_a_reader_that_keeps_losing_its_connection_misses_nothing(acme: Wire) ->
     assert seen == acme.log(run_id)
 
 
-def test_a_quiet_stream_stays_alive_with_comments(
+@of_connections
+def test_an_idle_stream_is_kept_alive_with_comments(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", WOPR_HEARTBEAT_SECONDS="0.2")
@@ -81,6 +87,7 @@ def test_a_quiet_stream_stays_alive_with_comments(
     wire.post(f"/v1/runs/{run_id}/cancel")
 
 
+@of_connections
 def test_a_host_that_stops_ends_its_streams_promptly(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
@@ -119,7 +126,7 @@ def test_a_run_can_be_followed_again_after_a_restart(
     assert rest[-1].event == "run.completed"
 
 
-def test_a_stream_holds_its_data_on_one_line(acme: Wire) -> None:
+def test_a_stream_has_its_data_on_one_line(acme: Wire) -> None:
     run_id = acme.create("conformance-identity", {"payload": {"text": "a\n\nid: 9\r\nb\u2028c"}})
 
     frames = acme.frames(run_id, streamMode="debug")
@@ -128,7 +135,8 @@ def test_a_stream_holds_its_data_on_one_line(acme: Wire) -> None:
     assert json.loads(frames[0].data)["payload"]["inputs"]["payload"]["text"].startswith("a\n\nid")
 
 
-def test_too_many_readers_of_one_run_are_asked_to_come_back(
+@of_connections
+def test_too_many_readers_of_one_run_get_a_retry_time(
     new_host: Callable[..., ServedHost], connect: Callable[..., Wire]
 ) -> None:
     host = new_host("--conformance", WOPR_MAX_READERS_PER_RUN="1")

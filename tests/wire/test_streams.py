@@ -3,11 +3,13 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import node, workflow
-from tests.wire.host import ACME, ServedHost
-from tests.wire.waiting import ACCEPT, gate, taken, waiting
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.host import ACME, ServedHost
+from tests.support.interrupts import ACCEPT, accepted, gate, waiting_run
 from wopr.protocol.documents import JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 MODES = ["updates", "values", "messages", "debug"]
 
@@ -22,7 +24,7 @@ NOT_UPDATES = {
 
 @pytest.fixture
 def busy(acme: Wire) -> str:
-    """A finished run that wrote events of many types."""
+    """Return an ended run that wrote events of many types."""
     definition = workflow(
         [
             node("set", "core.setVariable", config={"name": "x", "value": 1}),
@@ -47,7 +49,7 @@ def _talk(tokens: list[str], delay_ms: int = 0) -> JsonObject:
     return {"mockProvider": {"id": "stream-text", "config": config}}
 
 
-def test_updates_is_the_default_and_leaves_out_what_it_must(acme: Wire, busy: str) -> None:
+def test_updates_is_the_default_and_omits_the_excluded_types(acme: Wire, busy: str) -> None:
     frames = acme.frames(busy)
 
     types = [frame.event for frame in frames]
@@ -63,7 +65,7 @@ def test_updates_is_the_default_and_leaves_out_what_it_must(acme: Wire, busy: st
     assert acme.frames(busy, streamMode="updates") == frames
 
 
-def test_a_frame_is_the_event_of_the_log_under_its_sequence(acme: Wire, busy: str) -> None:
+def test_a_frame_is_the_event_of_the_log_with_its_sequence_as_id(acme: Wire, busy: str) -> None:
     log = acme.log(busy)
 
     frames = acme.frames(busy, streamMode="debug")
@@ -74,11 +76,11 @@ def test_a_frame_is_the_event_of_the_log_under_its_sequence(acme: Wire, busy: st
 
 
 def test_values_are_snapshots_that_end_with_the_last_one(acme: Wire) -> None:
-    run_id = waiting(acme, node("a"), gate(), node("c"))
+    run_id = waiting_run(acme, node("a"), gate(), node("c"))
 
     with acme.stream(run_id, streamMode="values") as stream:
         frames = [next(stream)]
-        taken(acme, run_id, "gate", ACCEPT)
+        accepted(acme, run_id, "gate", ACCEPT)
         frames += [frame for frame in stream if not frame.comment]
 
     statuses = [frame.json["payload"]["status"] for frame in frames]
@@ -89,7 +91,7 @@ def test_values_are_snapshots_that_end_with_the_last_one(acme: Wire) -> None:
     assert [int(f.id) for f in frames] == sorted({int(f.id) for f in frames})
 
 
-def test_a_resumed_values_stream_begins_with_the_run_as_it_stands(acme: Wire) -> None:
+def test_a_resumed_values_stream_begins_with_the_current_snapshot(acme: Wire) -> None:
     run_id = acme.create("conformance-cancellable")
 
     with acme.stream(run_id, {"Last-Event-ID": "1"}, streamMode="values") as frames:
@@ -107,13 +109,13 @@ def test_messages_are_the_chunks_and_nothing_else(acme: Wire, busy: str) -> None
     assert [frame.json for frame in frames] == [event["payload"] for event in chunks]
 
 
-def test_messages_of_a_run_without_a_model_are_none(acme: Wire) -> None:
+def test_a_run_without_a_model_has_no_messages(acme: Wire) -> None:
     run_id = acme.create("conformance-noop")
 
     assert acme.frames(run_id, streamMode="messages") == []
 
 
-def test_a_mix_is_the_union_in_order_without_duplicates(acme: Wire, busy: str) -> None:
+def test_several_modes_are_combined_in_order_without_duplicates(acme: Wire, busy: str) -> None:
     frames = acme.frames(busy, streamMode="updates,messages")
 
     ids = [int(frame.id) for frame in frames]
@@ -133,7 +135,7 @@ def test_a_mix_with_debug_has_every_event_once(acme: Wire, busy: str) -> None:
     "mode",
     ["nonsense", "updates,nonsense", "values,updates", "", "updates,", "Updates", "updates;debug"],
 )
-def test_a_mode_that_does_not_exist_is_refused_with_those_that_do(acme: Wire, mode: str) -> None:
+def test_an_unknown_mode_is_refused_with_the_known_ones(acme: Wire, mode: str) -> None:
     run_id = acme.create("conformance-noop")
 
     response = acme.get(f"/v1/runs/{run_id}/events", params={"streamMode": mode})
@@ -152,14 +154,16 @@ def test_a_stream_resumes_strictly_after_the_last_event(acme: Wire, busy: str) -
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 1000])
-def test_a_reconnect_after_the_end_closes_with_nothing(acme: Wire, busy: str, beyond: int) -> None:
+def test_a_reconnect_after_the_end_is_closed_without_events(
+    acme: Wire, busy: str, beyond: int
+) -> None:
     last = acme.log(busy)[-1]["sequence"] + beyond
 
     assert acme.frames(busy, {"Last-Event-ID": str(last)}, streamMode="debug") == []
 
 
 @pytest.mark.parametrize("value", ["abc", "-1", "1.0", "", "9" * 40])
-def test_a_last_event_id_that_is_no_sequence_is_refused(acme: Wire, value: str) -> None:
+def test_a_last_event_id_that_is_not_a_sequence_is_refused(acme: Wire, value: str) -> None:
     run_id = acme.create("conformance-noop")
 
     response = acme.get(f"/v1/runs/{run_id}/events", headers={"Last-Event-ID": value})
@@ -168,7 +172,7 @@ def test_a_last_event_id_that_is_no_sequence_is_refused(acme: Wire, value: str) 
     assert response.json()["details"]["field"] == "Last-Event-ID"
 
 
-def test_two_readers_get_the_same_bytes(acme: Wire, busy: str, host: ServedHost) -> None:
+def test_two_readers_receive_the_same_bytes(acme: Wire, busy: str, host: ServedHost) -> None:
     path = f"{host.url}/v1/runs/{busy}/events?streamMode=debug"
     headers = {"Authorization": f"Bearer {ACME}"}
 
@@ -180,7 +184,7 @@ def test_two_readers_get_the_same_bytes(acme: Wire, busy: str, host: ServedHost)
     assert first.count(b"\n\n") == len(acme.log(busy))
 
 
-def test_asked_for_json_the_stream_answers_at_once_with_the_whole_log(acme: Wire) -> None:
+def test_with_accept_json_the_whole_log_is_returned_at_once(acme: Wire) -> None:
     run_id = acme.create("conformance-cancellable")
 
     events = acme.log(run_id)
@@ -202,7 +206,7 @@ def test_json_of_a_named_mode_is_filtered(acme: Wire, busy: str) -> None:
 @pytest.mark.parametrize(
     "accept", [None, "*/*", "text/event-stream", "text/event-stream, application/json"]
 )
-def test_without_a_wish_for_json_the_answer_is_a_stream(acme: Wire, accept: str | None) -> None:
+def test_without_accept_json_the_response_is_a_stream(acme: Wire, accept: str | None) -> None:
     run_id = acme.create("conformance-noop")
     headers = {} if accept is None else {"Accept": accept}
 
@@ -213,7 +217,7 @@ def test_without_a_wish_for_json_the_answer_is_a_stream(acme: Wire, accept: str 
 
 
 @pytest.mark.parametrize("params", [{"streamMode": "nonsense"}, {"bufferMs": "5001"}])
-def test_a_bad_parameter_is_refused_before_the_format_is_chosen(
+def test_an_invalid_parameter_is_refused_before_the_format_is_chosen(
     acme: Wire, params: dict[str, str]
 ) -> None:
     run_id = acme.create("conformance-noop")

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.wire.agent_definitions import answer, every, next_worker, only, supervised
-from tests.wire.client import Wire
-from tests.wire.deciding import UNSURE, deciding, held
-from tests.wire.host import ACME, ServedHost
-from tests.wire.recorder import Recorder
+from tests.support.agent_definitions import answer, events_of, next_worker, only_event, supervised
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
+from tests.support.recorder import Recorder
+from tests.wire.unsure_agents import UNSURE, deciding, held
 from wopr.protocol.documents import JsonObject
 
 SUPPRESSED = "confidence-escalation-suppressed"
 
 
-# A supervisor
+# Supervisors
 
 
 HELD = supervised(
@@ -24,7 +24,7 @@ HELD = supervised(
 )
 
 
-def test_a_supervisor_that_is_not_sure_decides_nothing_before_it_is_ratified(acme: Wire) -> None:
+def test_an_unsure_supervisor_decides_nothing_before_it_is_ratified(acme: Wire) -> None:
     run_id = held(acme, HELD)
 
     log = acme.log(run_id)
@@ -38,7 +38,7 @@ def test_a_supervisor_that_is_not_sure_decides_nothing_before_it_is_ratified(acm
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_ratified_supervisor_decides_once_and_goes_on(acme: Wire) -> None:
+def test_a_ratified_supervisor_decides_once_and_continues(acme: Wire) -> None:
     run_id = held(acme, HELD)
     answer(acme, run_id, "supervisor", {"action": "accept"})
 
@@ -51,19 +51,19 @@ def test_a_ratified_supervisor_decides_once_and_goes_on(acme: Wire) -> None:
         "node.completed",
     ]
     assert log[7]["payload"]["decision"] == next_worker("conformance-noop")
-    assert len(every(log, "agent.decided")) == 1
+    assert len(events_of(log, "agent.decided")) == 1
 
 
-def test_a_person_may_decide_in_the_supervisor_s_place(acme: Wire) -> None:
+def test_a_person_can_decide_for_the_supervisor(acme: Wire) -> None:
     run_id = held(acme, HELD)
     answer(acme, run_id, "supervisor", {"decision": {"kind": "terminate", "reason": "enough"}})
 
     assert acme.finished(run_id)["status"] == "completed"
-    decided = only(acme.log(run_id), "runOrchestrator.decided")["payload"]["decision"]
+    decided = only_event(acme.log(run_id), "runOrchestrator.decided")["payload"]["decision"]
     assert decided == {"kind": "terminate", "reason": "enough"}
 
 
-def test_what_is_no_decision_is_refused_and_the_supervisor_waits_on(acme: Wire) -> None:
+def test_an_invalid_decision_is_refused_and_the_supervisor_still_waits(acme: Wire) -> None:
     run_id = held(acme, HELD)
 
     response = acme.post(
@@ -75,7 +75,7 @@ def test_what_is_no_decision_is_refused_and_the_supervisor_waits_on(acme: Wire) 
     assert acme.snapshot(run_id)["status"] == "waiting-approval"
 
 
-def test_a_rejected_supervisor_fails_and_no_worker_was_started(acme: Wire) -> None:
+def test_a_rejected_supervisor_fails_and_no_worker_is_started(acme: Wire) -> None:
     run_id = held(acme, HELD)
     answer(acme, run_id, "supervisor", {"action": "reject"})
 
@@ -85,11 +85,11 @@ def test_a_rejected_supervisor_fails_and_no_worker_was_started(acme: Wire) -> No
     assert not {"runOrchestrator.decided", "node.dispatched"} & set(acme.types(run_id))
 
 
-# Switched off by the operator
+# Disabled by the operator
 
 
 class Lenient(Recorder):
-    """Knows the one event that leaves the published enum: it exists only with the switch."""
+    """Accept the one event outside the published enum, which exists only with the setting."""
 
     def event(self, event: JsonObject) -> None:
         if event["type"] == "cap.breached" and event["payload"]["kind"] == SUPPRESSED:
@@ -104,7 +104,7 @@ def bold(new_host: Callable[..., ServedHost]) -> Iterator[Wire]:
         yield wire
 
 
-def test_an_operator_can_let_unsure_decisions_pass_on_the_record(bold: Wire, acme: Wire) -> None:
+def test_an_operator_can_allow_unsure_decisions_which_are_logged(bold: Wire, acme: Wire) -> None:
     run_id = bold.create(bold.register(deciding(UNSURE)))
 
     assert bold.finished(run_id)["status"] == "completed"
@@ -122,7 +122,7 @@ def test_an_operator_can_let_unsure_decisions_pass_on_the_record(bold: Wire, acm
     }
     run_id = bold.create(bold.register(HELD))
     assert bold.finished(run_id)["status"] == "completed"
-    breach = only(bold.log(run_id), "cap.breached")["payload"]
+    breach = only_event(bold.log(run_id), "cap.breached")["payload"]
     assert (breach["kind"], breach["observed"]) == (SUPPRESSED, 0.5)
     sure = bold.create(bold.register(deciding({"decision": 1, "confidence": 0.7})))
     bold.finished(sure)

@@ -1,4 +1,4 @@
-"""A registered value is a secret of its tenant: no other tenant learns its name or that it exists."""
+"""A registered value is a secret of its tenant: others learn neither its name nor its existence."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import anyio
 import pytest
 from mcp import MCPError
 
-from tests.console.client import Person
-from tests.fault.hosts import eventually
-from tests.mcp.clients import connected
-from tests.wire.client import Wire
-from tests.wire.fleet import Story, pushed
-from tests.wire.host import ACME, GLOBEX, ServedHost
-from tests.wire.surfaces import surfaces
-from wopr.agents.providers import key_names
+from tests.support.client import Wire
+from tests.support.console import Person
+from tests.support.eventually import eventually
+from tests.support.host import ACME, GLOBEX, ServedHost
+from tests.support.kahn import KahnRun, push_run
+from tests.support.mcp_clients import connected
+from tests.support.surfaces import surfaces
+from wopr.agents.models.provider_settings import key_names
 from wopr.security.credential_names import variable_of
 
-# No credential shape, so that only its registration makes it a secret.
+# Not a credential shape, so that only its registration makes it a secret.
 VALUES = {"acme": "winter oak river 17", "globex": "summer elm valley 23"}
 KEYS = {"acme": ACME, "globex": GLOBEX}
 OPERATOR_S = "operator key for all models"
@@ -26,14 +26,14 @@ OPERATOR_S = "operator key for all models"
 
 @pytest.fixture
 def host(new_host: Callable[..., ServedHost]) -> ServedHost:
-    """A host that knows one value of each tenant, and one of the operator."""
+    """Start a host with one value of each tenant, and one of the operator."""
     secrets = {variable_of(tenant, f"{tenant}-vault"): value for tenant, value in VALUES.items()}
     options = ("--conformance", "--log-format", "json", "--log-level", "debug")
     return new_host(*options, **secrets, **{key_names("openai")[0]: OPERATOR_S})
 
 
 def everything(wire: Wire, host: ServedHost, key: str, text: str) -> str:
-    """What a tenant reads of a text that it wrote into everything it can write into."""
+    """Write a text everywhere that a tenant can, and return what the tenant reads."""
     run = wire.run("conformance-identity", {"payload": {"text": text, text: [text]}}, tags=[text])
     run_id = str(run["runId"])
     answers = [
@@ -45,13 +45,13 @@ def everything(wire: Wire, host: ServedHost, key: str, text: str) -> str:
         wire.post(f"/v1/runs/{run_id}/cancel", {"reason": text}),
         wire.get("/v1/audit"),
     ]
-    story = Story()
+    story = KahnRun()
     lines = (
         story.start(task=text, model=text),
         story.move(0, "thinking", "converged", reason=text),
         story.end(note=text),
     )
-    observed = pushed(wire, *lines)
+    observed = push_run(wire, *lines)
     with Person(host.url) as person:
         person.sign_in(key)
         answers += [person.get(f"/runs/{run_id}"), person.get("/runs", params={"tag": text})]
@@ -61,7 +61,7 @@ def everything(wire: Wire, host: ServedHost, key: str, text: str) -> str:
 
 
 async def _refused_over_mcp(host: ServedHost, key: str, tool: str) -> str:
-    """The answer to an MCP client that calls an unknown tool."""
+    """Return the response to an MCP client that calls an unknown tool."""
     async with connected(host.url, key) as client:
         with pytest.raises(MCPError) as refused:
             await client.call_tool(tool, {})
@@ -85,7 +85,7 @@ def test_another_tenant_s_value_is_plain_text_and_one_s_own_is_masked_by_its_nam
     assert value in foreign
 
 
-def test_a_value_of_the_operator_is_masked_for_every_tenant_under_no_name(
+def test_a_value_of_the_operator_is_masked_for_every_tenant_without_a_name(
     host: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     for key in KEYS.values():
@@ -96,7 +96,7 @@ def test_a_value_of_the_operator_is_masked_for_every_tenant_under_no_name(
         assert "[REDACTED:" not in seen
 
 
-def test_the_log_of_the_process_masks_the_values_of_all_tenants_under_no_name(
+def test_the_log_of_the_process_masks_the_values_of_all_tenants_without_a_name(
     host: ServedHost, connect: Callable[..., Wire]
 ) -> None:
     for key in KEYS.values():

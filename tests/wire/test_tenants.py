@@ -7,14 +7,16 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, fresh, node, workflow
-from tests.wire.host import ACME, GLOBEX, ServedHost
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, fresh, node, workflow
+from tests.support.host import ACME, GLOBEX, ServedHost
 from wopr.http.app import OPERATIONS
 from wopr.http.operation import Operation
 from wopr.protocol.documents import Json, JsonObject
 
-# Nothing of a tenant's is behind these.
+pytestmark = pytest.mark.both_stores
+
+# They return no tenant's data.
 OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} | {
     "listNodeTypes",
     "validateWorkflow",
@@ -24,7 +26,7 @@ OPEN = {operation.name for operation in OPERATIONS if operation.scope is None} |
 # `test_observability` test who may use them.
 HOST_WIDE = ["listQuotas", "setQuota", "resetQuota", "metrics"]
 BY_ID = [o for o in OPERATIONS if "{" in o.path and o.name not in {*OPEN, *HOST_WIDE}]
-# Operations that tell of many things, and what they must be asked with.
+# Operations that return lists, and their required queries.
 LISTS: dict[str, dict[str, str]] = {
     "listRuns": {"limit": "200"},
     "listWorkflows": {"limit": "200"},
@@ -42,7 +44,7 @@ LISTS: dict[str, dict[str, str]] = {
     "exportPacks": {},
 }
 RUBRIC: Json = [{"kind": "rating", "question": "How good is it?"}]
-# Operations that name a thing in their body: how to name it there.
+# Operations that name a resource in their body: how to name it there.
 BY_BODY: dict[str, Json] = {
     "createRun": {"workflowId": "{workflow_id}"},
     "bulkCancelRuns": {"runIds": ["{run_id}"]},
@@ -53,7 +55,7 @@ BY_BODY: dict[str, Json] = {
         "runIds": ["{run_id}"],
     },
 }
-# Operations on the fleet as a whole; `test_fleet_views` holds them to it.
+# Operations on the fleet as a whole; `test_fleet_views` tests their isolation.
 FLEET = [
     "ingestTransitions",
     "ingestAgentTransitions",
@@ -73,7 +75,7 @@ SEAMS = [
     "decideAuthorization",
     "tryGovernanceGate",
 ]
-# Operations that make a thing whose name another tenant may have taken.
+# Operations that create a resource whose name another tenant may use.
 MAKERS = ["registerWorkflow", "registerAgent", "registerWebhook"]
 SIGNAL: JsonObject = {"kind": "label", "label": "Secret label"}
 WEBHOOK: JsonObject = {"url": "https://hooks.example.com/secret", "events": ["*"]}
@@ -88,8 +90,8 @@ def _agent(persona: str) -> JsonObject:
     }
 
 
-class Belongings:
-    """What acme has, and ids of the same length that nobody has."""
+class TenantData:
+    """Resources of acme, and unused ids of the same length."""
 
     def __init__(self, wire: Wire) -> None:
         self.tag = fresh("secret-tag")
@@ -124,7 +126,7 @@ class Belongings:
         }
 
     def marks(self) -> list[str]:
-        """Words that no answer to another tenant may hold."""
+        """Return the words that no response to another tenant may contain."""
         return [
             self.run_id,
             self.ended,
@@ -140,9 +142,9 @@ class Belongings:
 
 
 @pytest.fixture(scope="module")
-def acme_s(host: ServedHost) -> Iterator[Belongings]:
+def acme_data(host: ServedHost) -> Iterator[TenantData]:
     with Wire(host.url, ACME) as wire:
-        belongings = Belongings(wire)
+        belongings = TenantData(wire)
         yield belongings
         wire.post(f"/v1/runs/{belongings.run_id}/cancel")
         wire.request("DELETE", f"/v1/webhooks/{belongings.webhook_id}")
@@ -156,7 +158,7 @@ def _made(wire: Wire, path: str, body: JsonObject) -> JsonObject:
 
 
 def _plain(response: httpx.Response, ids: dict[str, str]) -> tuple[int, str, dict[str, str]]:
-    """An answer without the ids that the caller named itself, and without the time of day."""
+    """Return a response without the caller's own ids and without the time."""
     text = response.text
     for name, value in ids.items():
         text = text.replace(value, f"<{name}>")
@@ -178,7 +180,7 @@ def _call(wire: Wire, operation: Operation, ids: dict[str, str]) -> httpx.Respon
     return wire.request(operation.method, path, json=_filled(body, ids))
 
 
-def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
+def test_every_operation_is_checked_for_tenant_isolation() -> None:
     covered = [
         *OPEN,
         *(o.name for o in BY_ID),
@@ -196,41 +198,43 @@ def test_every_operation_is_held_to_the_isolation_of_tenants() -> None:
 @pytest.mark.parametrize(
     "operation", [*BY_ID, *(o for o in OPERATIONS if o.name in BY_BODY)], ids=lambda each: each.name
 )
-def test_another_tenant_s_thing_answers_byte_for_byte_like_one_that_is_not_there(
-    globex: Wire, acme_s: Belongings, operation: Operation
+def test_another_tenant_s_resource_gives_the_same_bytes_as_a_missing_one(
+    globex: Wire, acme_data: TenantData, operation: Operation
 ) -> None:
-    foreign = _plain(_call(globex, operation, acme_s.real), acme_s.real)
-    missing = _plain(_call(globex, operation, acme_s.missing), acme_s.missing)
+    foreign = _plain(_call(globex, operation, acme_data.real), acme_data.real)
+    missing = _plain(_call(globex, operation, acme_data.missing), acme_data.missing)
 
     assert foreign == missing
     assert foreign[0] == (200 if operation.name == "bulkCancelRuns" else 404)
 
 
 @pytest.mark.parametrize("operation", BY_ID, ids=lambda each: each.name)
-def test_a_thing_that_has_ended_tells_no_more_than_one_that_has_not(
-    globex: Wire, acme_s: Belongings, operation: Operation
+def test_an_ended_resource_of_another_tenant_gives_the_same_response(
+    globex: Wire, acme_data: TenantData, operation: Operation
 ) -> None:
-    ended = acme_s.real | {"run_id": acme_s.ended}
+    ended = acme_data.real | {"run_id": acme_data.ended}
 
     foreign = _plain(_call(globex, operation, ended), ended)
-    missing = _plain(_call(globex, operation, acme_s.missing), acme_s.missing)
+    missing = _plain(_call(globex, operation, acme_data.missing), acme_data.missing)
 
     assert foreign == missing
 
 
-def test_nothing_of_it_was_touched(acme: Wire, globex: Wire, acme_s: Belongings) -> None:
+def test_no_resource_of_the_other_tenant_was_changed(
+    acme: Wire, globex: Wire, acme_data: TenantData
+) -> None:
     for operation in BY_ID:
-        _call(globex, operation, acme_s.real)
+        _call(globex, operation, acme_data.real)
 
-    assert acme.get(f"/v1/queues/{acme_s.queue_id}").json()["progress"]["locked"] == 0
-    assert acme_s.webhook_id in acme.get("/v1/webhooks", params={"limit": 200}).text
-    assert acme.snapshot(acme_s.run_id)["status"] == "running"
-    assert acme.types(acme_s.run_id) == ["run.started", "node.started"]
+    assert acme.get(f"/v1/queues/{acme_data.queue_id}").json()["progress"]["locked"] == 0
+    assert acme_data.webhook_id in acme.get("/v1/webhooks", params={"limit": 200}).text
+    assert acme.snapshot(acme_data.run_id)["status"] == "running"
+    assert acme.types(acme_data.run_id) == ["run.started", "node.started"]
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_no_list_shows_anything_of_another_tenant(
-    globex: Wire, acme_s: Belongings, name: str
+def test_no_list_shows_data_of_another_tenant(
+    globex: Wire, acme_data: TenantData, name: str
 ) -> None:
     operation = next(each for each in OPERATIONS if each.name == name)
     globex.run("conformance-noop")
@@ -245,33 +249,33 @@ def test_no_list_shows_anything_of_another_tenant(
             break
         cursor = {"cursor": response.json()["nextCursor"]}
 
-    assert not [mark for mark in acme_s.marks() if mark in seen]
+    assert not [mark for mark in acme_data.marks() if mark in seen]
 
 
 @pytest.mark.parametrize("name", ["tag", "workflowId", "parentRunId"])
-def test_no_filter_finds_anything_of_another_tenant(
-    globex: Wire, acme_s: Belongings, name: str
+def test_no_filter_finds_data_of_another_tenant(
+    globex: Wire, acme_data: TenantData, name: str
 ) -> None:
     wanted = {
-        "tag": acme_s.tag,
-        "workflowId": acme_s.workflow["id"],
-        "parentRunId": acme_s.run_id,
+        "tag": acme_data.tag,
+        "workflowId": acme_data.workflow["id"],
+        "parentRunId": acme_data.run_id,
     }[name]
 
     assert globex.document("/v1/runs", params={name: wanted}) == {"items": []}
 
 
-def test_a_cursor_of_another_tenant_leads_to_nothing_of_it(
-    acme: Wire, globex: Wire, acme_s: Belongings
+def test_a_cursor_of_another_tenant_lists_none_of_its_data(
+    acme: Wire, globex: Wire, acme_data: TenantData
 ) -> None:
     cursor = acme.document("/v1/runs", params={"limit": 1})["nextCursor"]
 
     page = globex.document("/v1/runs", params={"cursor": cursor, "limit": 200})
 
-    assert not [mark for mark in acme_s.marks() if mark in str(page)]
+    assert not [mark for mark in acme_data.marks() if mark in str(page)]
 
 
-def test_the_name_of_another_tenant_s_workflow_is_free_to_take(acme: Wire, globex: Wire) -> None:
+def test_the_name_of_another_tenant_s_workflow_is_available(acme: Wire, globex: Wire) -> None:
     theirs = workflow([node("theirs")])
     acme.register(theirs)
     own = theirs | {"nodes": [node("mine")]}
@@ -283,7 +287,7 @@ def test_the_name_of_another_tenant_s_workflow_is_free_to_take(acme: Wire, globe
     assert globex.document(f"/v1/workflows/{own['id']}") == own
 
 
-def test_the_name_of_another_tenant_s_agent_is_free_to_take(acme: Wire, globex: Wire) -> None:
+def test_the_name_of_another_tenant_s_agent_is_available(acme: Wire, globex: Wire) -> None:
     theirs = _agent("Theirs")
     acme.post("/v1/agents", theirs)
 
@@ -325,9 +329,9 @@ def test_a_child_belongs_to_the_tenant_of_its_parent(acme: Wire, globex: Wire) -
 
 @pytest.mark.parametrize("header", ["X-Tenant-Id", "X-Tenant", "tenantId"])
 def test_no_header_or_query_changes_the_tenant(
-    globex: Wire, acme_s: Belongings, header: str
+    globex: Wire, acme_data: TenantData, header: str
 ) -> None:
-    path = f"/v1/runs/{acme_s.run_id}"
+    path = f"/v1/runs/{acme_data.run_id}"
 
     assert globex.get(path, headers={header: "acme"}).status_code == 404
     assert globex.get(path, params={header: "acme"}).status_code == 404

@@ -1,4 +1,4 @@
-"""A key that means nothing is refused where it is written, with the key that was meant."""
+"""An unknown key is refused with its place and a suggestion."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.creating import refused
-from tests.wire.definitions import edge, from_variable, node, variable, workflow
-from tests.wire.recorder import OFFICIAL
+from tests.support.client import Wire
+from tests.support.definitions import edge, from_variable, node, variable, workflow
+from tests.support.recorder import OFFICIAL
+from tests.wire.refused_runs import refused
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Refused
-from wopr.runtime.registration import check_definition
+from wopr.runs.definitions.registration import check_definition
 
 TYPES = sorted(each.type_id for each in builtin_registry())
 
@@ -59,7 +59,7 @@ def test_an_unknown_config_key_is_refused_with_a_suggestion(
 
 
 @pytest.mark.parametrize("type_id", TYPES)
-def test_no_built_in_type_takes_a_config_key_that_it_does_not_know(type_id: str) -> None:
+def test_no_built_in_type_accepts_an_unknown_config_key(type_id: str) -> None:
     definition = workflow([node("a", type_id, config={"zzUnknown": 1})])
 
     with pytest.raises(Refused) as refusal:
@@ -79,7 +79,7 @@ def test_an_unknown_run_input_is_refused_with_a_suggestion(acme: Wire) -> None:
     assert details["errors"] == [{"path": "inputs.reasn", "message": message}]
 
 
-def test_an_input_that_a_port_an_expression_or_a_config_reads_needs_no_declaration(
+def test_an_input_read_by_a_port_an_expression_or_a_config_needs_no_declaration(
     acme: Wire,
 ) -> None:
     computed = {"type": "expression", "expression": 'inputs.b + variables["c"]'}
@@ -102,7 +102,7 @@ def test_an_input_that_a_port_an_expression_or_a_config_reads_needs_no_declarati
     assert acme.finished(run_id)["status"] == "completed"
 
 
-def test_a_workflow_without_declared_variables_takes_any_inputs(acme: Wire) -> None:
+def test_a_workflow_without_declared_variables_accepts_any_inputs(acme: Wire) -> None:
     run_id = acme.create(acme.register(workflow([node("a")])), inputs={"anything": 1})
 
     assert acme.finished(run_id)["variables"] == {"anything": 1}
@@ -142,7 +142,7 @@ def test_a_trigger_that_would_never_start_a_run_is_refused(acme: Wire, kind: str
     assert f"does not start runs by {kind!r} triggers" in errors["triggers.0.type"]
 
 
-def test_a_trigger_that_is_switched_off_is_kept(acme: Wire) -> None:
+def test_a_disabled_trigger_is_kept(acme: Wire) -> None:
     trigger = {"id": "t", "type": "schedule", "enabled": False, "config": {"cron": "0 * * * *"}}
 
     assert acme.register(workflow([node("a")], triggers=[trigger]))
@@ -159,7 +159,7 @@ def test_a_trigger_that_is_switched_off_is_kept(acme: Wire) -> None:
         ("retryPolicy", "'backoff'"),
     ],
 )
-def test_a_setting_under_a_name_close_to_a_known_one_is_refused(
+def test_a_setting_with_a_name_close_to_a_known_one_is_refused(
     acme: Wire, name: str, right: str
 ) -> None:
     errors = _errors(acme, workflow([node("a", settings={name: 3})]))
@@ -167,14 +167,14 @@ def test_a_setting_under_a_name_close_to_a_known_one_is_refused(
     assert errors == {f"nodes.0.settings.{name}": f"unknown key {name!r}: did you mean {right}?"}
 
 
-def test_a_workflow_setting_under_a_name_close_to_a_known_one_is_refused(acme: Wire) -> None:
+def test_a_workflow_setting_with_a_name_close_to_a_known_one_is_refused(acme: Wire) -> None:
     errors = _errors(acme, workflow([node("a")], settings={"maxIterations": 10}))
 
     message = "unknown key 'maxIterations': did you mean 'maxLoopbackIterations'?"
     assert errors == {"settings.maxIterations": message}
 
 
-def test_any_other_unknown_setting_is_kept_and_reported_as_a_warning(acme: Wire) -> None:
+def test_other_unknown_settings_are_kept_and_reported_as_warnings(acme: Wire) -> None:
     definition = workflow([node("a", settings={"color": "red"})], settings={"x-editor": 1})
     warnings = [
         {
@@ -194,7 +194,7 @@ def test_any_other_unknown_setting_is_kept_and_reported_as_a_warning(acme: Wire)
     assert acme.document(f"/v1/workflows/{definition['id']}") == definition
 
 
-def test_faults_of_the_shape_do_not_hide_faults_of_the_graph(acme: Wire) -> None:
+def test_faults_of_the_schema_do_not_hide_faults_of_the_graph(acme: Wire) -> None:
     definition = workflow(
         [
             node("a", "core.nop"),
@@ -226,7 +226,7 @@ def test_faults_of_the_shape_do_not_hide_faults_of_the_graph(acme: Wire) -> None
     assert errors["edges.0.targetNodeId"].startswith("there is no node 'bb': did you mean 'b'?")
 
 
-def test_a_cycle_is_named_beside_a_fault_of_the_shape(acme: Wire) -> None:
+def test_a_cycle_is_reported_beside_a_fault_of_the_schema(acme: Wire) -> None:
     nodes = [node("a"), node("b"), node("c", naem="C")]
 
     errors = _errors(acme, workflow(nodes, edges=[edge("a", "b"), edge("b", "a")]))

@@ -1,4 +1,4 @@
-"""Subscriptions on the wire: what is taken, what is refused, and what is shown again."""
+"""Webhook subscriptions over HTTP: registration, refusals, and lists."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.wire.at_rest import stored
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import fresh
+from tests.support.host import ACME, GLOBEX, OPERATOR, REVIEWER, VIEWER, ServedHost
+from tests.support.stored_files import stored
 from tests.wire.conftest import Connect
-from tests.wire.definitions import fresh
-from tests.wire.host import ACME, GLOBEX, OPERATOR, REVIEWER, VIEWER, ServedHost
 from wopr.protocol.documents import Json, JsonObject
+
+pytestmark = pytest.mark.both_stores
 
 URL = "https://hooks.example.com/in?x=1"
 EVENTS = ["run.completed"]
@@ -32,7 +34,9 @@ def find(wire: Wire, webhook_id: str) -> JsonObject | None:
     return next((item for item in items if item["webhookId"] == webhook_id), None)
 
 
-def test_the_secret_is_made_by_the_host_and_shown_once(acme: Wire, webhook: JsonObject) -> None:
+def test_the_secret_is_generated_by_the_host_and_shown_once(
+    acme: Wire, webhook: JsonObject
+) -> None:
     digest = hashlib.sha256(webhook["secret"].encode()).hexdigest()
 
     assert webhook.pop("createdAt")
@@ -49,14 +53,14 @@ def test_the_secret_is_made_by_the_host_and_shown_once(acme: Wire, webhook: Json
     assert webhook["secret"] not in acme.get("/v1/webhooks").text
 
 
-def test_a_registration_must_not_be_stored_on_its_way(acme: Wire) -> None:
+def test_a_registration_must_not_be_cached(acme: Wire) -> None:
     response = acme.post("/v1/webhooks", {"url": URL, "events": EVENTS})
 
     assert response.status_code == 201
     assert response.headers["cache-control"] == "no-store"
 
 
-def test_a_listing_tells_all_but_the_secret(acme: Wire) -> None:
+def test_listing_shows_everything_except_the_secret(acme: Wire) -> None:
     tag = fresh("tag")
     body = {"url": URL, "events": ["run.*", "node.failed"], "tags": [tag], "tenantId": "acme"}
     made = acme.post("/v1/webhooks", body).json()
@@ -86,7 +90,7 @@ def test_a_credential_in_a_url_is_not_shown(acme: Wire) -> None:
     assert made["url"] == listed["url"] == f"{URL}?k=job-[REDACTED]"
 
 
-def test_a_listing_comes_in_pages_newest_first(acme: Wire) -> None:
+def test_webhooks_are_listed_newest_first_in_pages(acme: Wire) -> None:
     made = [
         acme.post("/v1/webhooks", {"url": URL, "events": EVENTS}).json()["webhookId"]
         for _ in range(3)
@@ -119,7 +123,7 @@ def test_a_listing_comes_in_pages_newest_first(acme: Wire) -> None:
         ({"url": URL, "events": EVENTS, "tags": [7]}, "tags[0]"),
     ],
 )
-def test_a_registration_that_is_wrong_is_refused_by_its_field(
+def test_an_invalid_registration_is_refused_by_its_field(
     acme: Wire, body: JsonObject, field: str
 ) -> None:
     response = acme.post("/v1/webhooks", body)
@@ -156,13 +160,13 @@ def test_a_registration_that_is_wrong_is_refused_by_its_field(
         "https://user:pass@hooks.example.com/",
     ],
 )
-def test_a_destination_that_must_not_be_dialled_is_refused(acme: Wire, url: str) -> None:
+def test_a_forbidden_destination_is_refused(acme: Wire, url: str) -> None:
     response = acme.post("/v1/webhooks", {"url": url, "events": EVENTS})
 
     assert (response.status_code, response.json()["error"]) == (400, "webhook_url_rejected")
 
 
-def test_another_tenant_can_neither_be_subscribed_for_nor_deleted_from(
+def test_another_tenant_can_be_neither_subscribed_for_nor_deleted_from(
     acme: Wire, webhook: JsonObject
 ) -> None:
     body = {"url": URL, "events": EVENTS, "tenantId": "globex"}
@@ -172,7 +176,7 @@ def test_another_tenant_can_neither_be_subscribed_for_nor_deleted_from(
     assert acme.request("DELETE", path).status_code == 403
 
 
-def test_a_webhook_that_is_deleted_is_gone(acme: Wire) -> None:
+def test_a_deleted_webhook_is_gone(acme: Wire) -> None:
     made = acme.post("/v1/webhooks", {"url": URL, "events": EVENTS}).json()
     path = f"/v1/webhooks/{made['webhookId']}"
 
@@ -191,7 +195,7 @@ ROUTES = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_another_tenants_webhook_cannot_be_told_from_one_that_is_not_there(
+def test_another_tenant_s_webhook_looks_like_a_missing_one(
     acme: Wire, globex: Wire, webhook: JsonObject, method: str, path: str
 ) -> None:
     foreign = globex.request(method, path.format(id=webhook["webhookId"]))
@@ -209,7 +213,7 @@ def test_another_tenants_webhook_cannot_be_told_from_one_that_is_not_there(
 @pytest.mark.parametrize(
     ("method", "path"), [("POST", "/v1/webhooks"), ("GET", "/v1/webhooks"), *ROUTES]
 )
-def test_a_key_without_the_scope_may_do_nothing_with_webhooks(
+def test_a_key_without_the_scope_can_do_nothing_with_webhooks(
     connect: Connect, webhook: JsonObject, key: str, method: str, path: str
 ) -> None:
     response = connect(key).request(method, path.format(id=webhook["webhookId"]), json={})
@@ -218,7 +222,7 @@ def test_a_key_without_the_scope_may_do_nothing_with_webhooks(
     assert response.json()["details"]["scopeRequired"] == "webhooks:manage"
 
 
-def test_a_rotation_makes_a_new_secret_and_tells_until_when_the_old_one_signs(
+def test_rotation_creates_a_new_secret_and_shows_until_when_the_old_one_signs(
     connect: Connect, webhook: JsonObject
 ) -> None:
     operator = connect(OPERATOR)
@@ -237,7 +241,7 @@ def test_a_rotation_makes_a_new_secret_and_tells_until_when_the_old_one_signs(
 
 
 @pytest.mark.parametrize("grace", ["-1", "x", "99999999"])
-def test_a_grace_is_a_number_of_seconds_within_a_month(
+def test_the_grace_period_is_a_number_of_seconds_within_a_month(
     acme: Wire, webhook: JsonObject, grace: str
 ) -> None:
     response = acme.post(f"/v1/webhooks/{webhook['webhookId']}:rotate?graceSeconds={grace}")
@@ -245,7 +249,7 @@ def test_a_grace_is_a_number_of_seconds_within_a_month(
     assert (response.status_code, response.json()["details"]["field"]) == (400, "graceSeconds")
 
 
-def test_a_registration_repeated_with_its_key_is_the_same_and_does_not_show_the_secret_again(
+def test_a_repeated_registration_with_its_key_is_the_same_and_does_not_show_the_secret_again(
     acme: Wire,
 ) -> None:
     headers = {"Idempotency-Key": fresh("hook")}
@@ -260,7 +264,7 @@ def test_a_registration_repeated_with_its_key_is_the_same_and_does_not_show_the_
     assert "secret" not in second.json()
 
 
-def test_no_secret_lies_on_the_disk_in_the_clear(
+def test_no_secret_is_stored_in_plain_text(
     acme: Wire, host: ServedHost, webhook: JsonObject
 ) -> None:
     headers = {"Idempotency-Key": fresh("hook")}
@@ -279,13 +283,13 @@ def test_no_secret_lies_on_the_disk_in_the_clear(
         assert secret not in host.log()
 
 
-def test_the_host_says_that_it_delivers_durably(acme: Wire) -> None:
+def test_the_host_advertises_durable_delivery(acme: Wire) -> None:
     found = acme.document("/.well-known/openwop")["webhooks"]
 
     assert found == {"supported": True, "signatureAlgorithms": ["v1"], "durable": True}
 
 
-def test_a_callback_url_is_still_refused_and_the_way_out_is_named(acme: Wire) -> None:
+def test_a_loopback_url_is_refused_with_the_setting_to_allow_it(acme: Wire) -> None:
     response = acme.post("/v1/runs", {"workflowId": "conformance-noop", "callbackUrl": URL})
 
     assert (response.status_code, response.json()["error"]) == (400, "capability_required")

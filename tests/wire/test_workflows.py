@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.wire.client import Wire
-from tests.wire.definitions import delay, edge, fresh, from_variable, node, variable, workflow
-from tests.wire.host import ACME, ServedHost, served
+from tests.support.client import Wire
+from tests.support.definitions import delay, edge, fresh, from_variable, node, variable, workflow
+from tests.support.host import ACME, ServedHost, served
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import CapabilityRequired
-from wopr.runtime.registration import check_definition
+from wopr.runs.definitions.registration import check_definition
+
+pytestmark = pytest.mark.both_stores
 
 GATED = {
     "core.conversationGate": "conversationPrimitive",
@@ -24,14 +26,14 @@ GATED = {
 
 
 def _faults(wire: Wire, definition: Json) -> dict[str, str]:
-    """What is wrong with a definition, by path."""
+    """Return the faults of a definition by path."""
     response = wire.post("/v1/workflows", definition)
     assert response.status_code == 400, response.text
     assert response.json()["error"] == "validation_error"
     return {fault["path"]: fault["message"] for fault in response.json()["details"]["errors"]}
 
 
-def test_a_new_definition_is_registered_and_read_back_as_it_came(acme: Wire) -> None:
+def test_every_definition_is_registered_and_returned_unchanged(acme: Wire) -> None:
     definition = workflow(
         [node("a", notes="as it came")],
         description="Ünïcode ☃",
@@ -69,7 +71,7 @@ def test_other_content_under_the_same_version_is_a_conflict(acme: Wire) -> None:
     assert acme.document(f"/v1/workflows/{definition['id']}") == definition
 
 
-def test_a_new_version_runs_by_default_while_old_runs_keep_theirs(acme: Wire) -> None:
+def test_a_new_version_is_the_default_while_old_runs_keep_theirs(acme: Wire) -> None:
     first = workflow([delay("old", 400)])
     acme.register(first)
     old = acme.create(first["id"])
@@ -136,14 +138,14 @@ def test_the_list_shows_own_and_shared_workflows_in_pages(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "UPPER", "a b", "../x", "a" * 200, "\u0000"])
-def test_a_cursor_that_is_no_workflow_id_is_refused(acme: Wire, cursor: str) -> None:
+def test_a_cursor_that_is_not_a_workflow_id_is_refused(acme: Wire, cursor: str) -> None:
     response = acme.get("/v1/workflows", params={"cursor": cursor})
 
     assert response.status_code == 400
     assert response.json()["details"]["field"] == "cursor"
 
 
-def test_an_own_workflow_stands_before_a_shared_one_of_the_same_name(
+def test_an_own_workflow_takes_precedence_over_a_shared_one_of_the_same_name(
     acme: Wire, globex: Wire
 ) -> None:
     shared = acme.document("/v1/workflows/conformance-version-fold")
@@ -157,7 +159,7 @@ def test_an_own_workflow_stands_before_a_shared_one_of_the_same_name(
     assert acme.run("conformance-version-fold")["workflowVersion"] == shared["version"]
 
 
-def test_every_fault_of_the_shape_is_named_at_once(acme: Wire) -> None:
+def test_all_schema_faults_are_named_together(acme: Wire) -> None:
     broken = workflow([node("a") | {"typeId": "Not A Type"}, node("b") | {"surprise": 1}])
     del broken["triggers"]
     broken["id"] = "Bad Id"
@@ -170,7 +172,7 @@ def test_every_fault_of_the_shape_is_named_at_once(acme: Wire) -> None:
     assert "surprise" in faults["nodes.1.surprise"]
 
 
-def test_every_fault_of_the_meaning_is_named_at_once(acme: Wire) -> None:
+def test_all_semantic_faults_are_named_together(acme: Wire) -> None:
     definition = workflow(
         [
             node("a"),
@@ -217,7 +219,7 @@ def test_a_cycle_is_named_by_its_nodes(acme: Wire) -> None:
 
 
 @pytest.mark.parametrize("type_id", GATED)
-def test_a_gated_type_that_a_host_does_not_have_is_refused_with_its_capability(
+def test_a_gated_type_that_a_host_lacks_is_refused_with_its_capability(
     type_id: str,
 ) -> None:
     bare = NodeRegistry(each for each in builtin_registry() if each.type_id not in GATED)
@@ -242,7 +244,7 @@ def test_a_conformance_type_is_for_conformance_workflows_only(acme: Wire) -> Non
     assert "conformance" in faults["nodes.0.typeId"]
 
 
-def test_a_check_tells_faults_without_registering(acme: Wire) -> None:
+def test_a_check_reports_faults_without_registering(acme: Wire) -> None:
     good = workflow([node("a")])
     bad = workflow([node("a", "core.nothing"), node("b", "core.dispatch")])
 
@@ -259,7 +261,7 @@ def test_a_check_tells_faults_without_registering(acme: Wire) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/workflows", "/v1/workflows:validate"])
 @pytest.mark.parametrize("media_type", ["application/yaml", "text/yaml", "text/plain", "text/html"])
-def test_the_wire_takes_definitions_as_json_only(acme: Wire, path: str, media_type: str) -> None:
+def test_the_api_accepts_definitions_as_json_only(acme: Wire, path: str, media_type: str) -> None:
     response = acme.post(path, content="id: hello\n", headers={"Content-Type": media_type})
 
     assert response.status_code == 415
@@ -268,7 +270,7 @@ def test_the_wire_takes_definitions_as_json_only(acme: Wire, path: str, media_ty
 
 
 @pytest.mark.parametrize("document", [[], "x", 7, None, {}, {"id": "x"}])
-def test_what_is_no_definition_is_refused_with_faults(acme: Wire, document: Json) -> None:
+def test_a_body_that_is_not_a_definition_is_refused_with_faults(acme: Wire, document: Json) -> None:
     response = acme.post(
         "/v1/workflows", content=json.dumps(document), headers={"Content-Type": "application/json"}
     )
@@ -287,7 +289,7 @@ def test_an_unknown_workflow_is_not_found(acme: Wire) -> None:
         assert response.json()["error"] == "not_found"
 
 
-def test_node_types_come_with_the_schemas_of_their_config(acme: Wire) -> None:
+def test_node_types_are_listed_with_the_schemas_of_their_config(acme: Wire) -> None:
     items = acme.document("/v1/node-types")["items"]
 
     by_id = {item["typeId"]: item for item in items}
@@ -297,7 +299,7 @@ def test_node_types_come_with_the_schemas_of_their_config(acme: Wire) -> None:
     assert "name" in str(by_id["core.setVariable"]["config"])
 
 
-def test_values_flow_along_ports_edges_and_expressions(acme: Wire) -> None:
+def test_values_are_passed_along_ports_edges_and_expressions(acme: Wire) -> None:
     definition = workflow(
         [
             node("in", "core.identity", inputs={"n": from_variable("n")}),
@@ -342,7 +344,7 @@ def calling(*children: str, **fields: Json) -> JsonObject:
     return workflow(nodes, **fields)
 
 
-def test_a_workflow_that_starts_an_unknown_one_is_refused_with_every_place(acme: Wire) -> None:
+def test_a_workflow_with_unknown_children_is_refused_with_every_place(acme: Wire) -> None:
     known = acme.register(workflow([node("n")]))
     response = acme.post("/v1/workflows", calling("not-there", known, "nor-here"))
 
@@ -374,13 +376,13 @@ def test_another_tenant_s_workflow_is_an_unknown_child(acme: Wire, globex: Wire)
     assert response.json()["error"] == "unknown_child_workflow"
 
 
-def test_a_workflow_may_start_itself_and_shared_workflows(acme: Wire) -> None:
+def test_a_workflow_can_start_itself_and_shared_workflows(acme: Wire) -> None:
     own = fresh()
 
     assert acme.post("/v1/workflows", calling(own, "hello", id=own)).status_code == 201
 
 
-def test_a_check_names_an_unknown_child_unless_it_is_registered_in_the_same_batch(
+def test_a_check_names_an_unknown_child_unless_it_is_in_the_same_batch(
     acme: Wire,
 ) -> None:
     definition = calling("first", "second")
@@ -395,7 +397,7 @@ def test_a_check_names_an_unknown_child_unless_it_is_registered_in_the_same_batc
     assert together["valid"] is True
 
 
-def test_two_workflows_that_start_each_other_are_sent_one_by_one(acme: Wire) -> None:
+def test_two_workflows_that_start_each_other_are_registered_one_by_one(acme: Wire) -> None:
     one, other = fresh(), fresh()
 
     alone = acme.post("/v1/workflows", calling(other, id=one))
@@ -409,7 +411,7 @@ def test_two_workflows_that_start_each_other_are_sent_one_by_one(acme: Wire) -> 
     assert second.status_code == 201
 
 
-def test_files_of_one_directory_may_start_each_other_and_one_left_out_is_unknown_to_a_run(
+def test_files_of_one_directory_can_start_each_other_and_a_missing_one_is_unknown_to_a_run(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "workflows"
@@ -432,7 +434,7 @@ def test_files_of_one_directory_may_start_each_other_and_one_left_out_is_unknown
         assert w.run("parent")["error"]["code"] == "unknown_child_workflow"
 
 
-# Variables that are taken over from a child
+# Variables mapped back from a child
 
 
 def harvesting(child: str, **mapping: str) -> JsonObject:
@@ -465,7 +467,7 @@ def test_a_mapping_of_a_variable_that_the_child_never_sets_is_reported(acme: Wir
     ]
 
 
-def test_a_mapping_of_what_a_worker_never_sets_is_reported(acme: Wire) -> None:
+def test_a_mapping_of_a_variable_that_a_worker_never_sets_is_reported(acme: Wire) -> None:
     worker = acme.register(workflow([node("n")], variables=[variable("answer")]))
     config = {"perWorkerOutputMappings": {worker: {"reply": "anwser"}}}
     terminate = {"when": "true", "decision": {"kind": "terminate", "reason": "done"}}
@@ -478,7 +480,7 @@ def test_a_mapping_of_what_a_worker_never_sets_is_reported(acme: Wire) -> None:
     assert "did you mean 'answer'?" in warning["message"]
 
 
-def test_what_is_given_to_a_child_can_be_taken_back(acme: Wire) -> None:
+def test_an_input_of_a_child_can_be_mapped_back(acme: Wire) -> None:
     child = acme.register(workflow([node("n")]))
     config = {
         "workflowId": child,
@@ -492,7 +494,9 @@ def test_what_is_given_to_a_child_can_be_taken_back(acme: Wire) -> None:
     assert "warnings" not in acme.post("/v1/workflows", definition).json()
 
 
-def test_another_tenant_s_child_tells_nothing_of_its_variables(acme: Wire, globex: Wire) -> None:
+def test_another_tenant_s_child_reveals_nothing_about_its_variables(
+    acme: Wire, globex: Wire
+) -> None:
     child = acme.register(workflow([node("n")], variables=[variable("result")]))
 
     response = globex.post("/v1/workflows", harvesting(child, mine="resulte"))
@@ -501,7 +505,7 @@ def test_another_tenant_s_child_tells_nothing_of_its_variables(acme: Wire, globe
     assert "'result'" not in response.text
 
 
-def test_a_child_without_the_mapped_variable_leaves_the_parent_s_and_the_node_says_so(
+def test_a_child_without_the_mapped_variable_keeps_the_parent_s_and_logs_a_warning(
     acme: Wire,
 ) -> None:
     child = acme.register(workflow([node("n")], variables=[variable("result", defaultValue="x")]))

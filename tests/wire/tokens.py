@@ -1,4 +1,4 @@
-"""What an interrupt's token says."""
+"""The content of an interrupt's token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HALF_AN_HOUR = 30 * 60_000
 
 
 def contents(token: str) -> JsonObject:
-    """The claims of a token, unchecked."""
+    """Return the unverified claims of a token."""
     encoded = token.partition(".")[0]
     found: JsonObject = json.loads(base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
     return found

@@ -1,6 +1,6 @@
-"""Adapters: graphs and agents of other frameworks as nodes of a workflow, on the record.
+"""Adapters: graphs and agents of other frameworks as nodes of a workflow.
 
-Each framework has a file with one wrapper, `on_record`, and an extra that installs it.
+Each framework has a module with one function, `on_record`, and an extra that installs it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A LangGraph thread as readable JSON, so that it can stand on record and be taken up again.
+"""Conversion of a LangGraph thread to and from JSON, to store it with the run.
 
-LangGraph writes its checkpoints as MessagePack. Here they are taken apart to the last string, so
-that redaction sees into them, and put together again byte for byte where nothing was redacted.
+LangGraph writes its checkpoints as MessagePack. They are decoded completely, so that redaction
+finds secrets in them. Parts without secrets are encoded to the same bytes again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple, cast
 import ormsgpack
 from langgraph.checkpoint.memory import InMemorySaver
 
-from wopr.engine.expression_tokens import is_list, is_object
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, is_list, is_object
 
 _EXT: Final = "$ext"
 _BYTES: Final = "$bytes"
 _FLOAT: Final = "$float"
 _MAP: Final = "$map"
-_MARKS: Final = frozenset({_EXT, _BYTES, _FLOAT, _MAP})
+_MARKERS: Final = frozenset({_EXT, _BYTES, _FLOAT, _MAP})
 _MSGPACK: Final = "msgpack"
 _OPTION: Final = ormsgpack.OPT_NON_STR_KEYS
 
@@ -34,92 +33,94 @@ class _Ext(NamedTuple):
 
 
 def export(saver: InMemorySaver, thread: str) -> Json:
-    """Everything that a saver has of a thread."""
-    spaces = saver.storage[thread]
+    """Return all checkpoints, writes and blobs of a thread as JSON."""
+    namespaces = saver.storage[thread]
     return {
         "checkpoints": [
-            [space, name, _told(saved[0]), _told(saved[1]), saved[2]]
-            for space, checkpoints in spaces.items()
+            [namespace, name, _json(saved[0]), _json(saved[1]), saved[2]]
+            for namespace, checkpoints in namespaces.items()
             for name, saved in checkpoints.items()
         ],
         "writes": [
-            [space, name, task, place, channel, _told(value), path]
-            for (owner, space, name), writes in saver.writes.items()
+            [namespace, name, task, index, channel, _json(value), path]
+            for (owner, namespace, name), writes in saver.writes.items()
             if owner == thread
-            for (task, place), (_, channel, value, path) in writes.items()
+            for (task, index), (_, channel, value, path) in writes.items()
         ],
         "blobs": [
-            [space, channel, version, _told(value)]
-            for (owner, space, channel, version), value in saver.blobs.items()
+            [namespace, channel, version, _json(value)]
+            for (owner, namespace, channel, version), value in saver.blobs.items()
             if owner == thread
         ],
     }
 
 
-def restored(state: JsonObject, thread: str) -> InMemorySaver:
-    """A saver that has what `export` told of a thread."""
+def restore(state: JsonObject, thread: str) -> InMemorySaver:
+    """Return a saver with an exported thread."""
     saver = InMemorySaver()
-    for space, name, checkpoint, metadata, parent in state["checkpoints"]:
+    for namespace, name, checkpoint, metadata, parent in state["checkpoints"]:
         saved = (_typed(checkpoint), _typed(metadata), parent)
-        saver.storage[thread][space][name] = saved
-    for space, name, task, place, channel, value, path in state["writes"]:
+        saver.storage[thread][namespace][name] = saved
+    for namespace, name, task, index, channel, value, path in state["writes"]:
         written = (task, channel, _typed(value), path)
-        saver.writes[(thread, space, name)][(task, place)] = written
-    for space, channel, version, value in state["blobs"]:
-        saver.blobs[(thread, space, channel, version)] = _typed(value)
+        saver.writes[(thread, namespace, name)][(task, index)] = written
+    for namespace, channel, version, value in state["blobs"]:
+        saver.blobs[(thread, namespace, channel, version)] = _typed(value)
     return saver
 
 
 def prune(saver: InMemorySaver, thread: str) -> None:
-    """Forget what nothing can go back to: all but the newest checkpoint of each namespace.
+    """Delete all but the newest checkpoint of each namespace.
 
-    Called between two steps, where no subgraph is under way: those that ran are over.
+    Called between two steps, when no subgraph is executing.
     """
-    spaces = saver.storage[thread]
-    for space in [space for space in spaces if ":" in space]:
-        del spaces[space]
-    newest = {space: max(checkpoints) for space, checkpoints in spaces.items() if checkpoints}
-    for space, name in newest.items():
-        spaces[space] = {name: spaces[space][name]}
+    namespaces = saver.storage[thread]
+    for namespace in [namespace for namespace in namespaces if ":" in namespace]:
+        del namespaces[namespace]
+    newest = {
+        namespace: max(checkpoints) for namespace, checkpoints in namespaces.items() if checkpoints
+    }
+    for namespace, name in newest.items():
+        namespaces[namespace] = {name: namespaces[namespace][name]}
     old = [key for key in saver.writes if key[0] == thread and newest.get(key[1]) != key[2]]
     for write in old:
         del saver.writes[write]
     kept = {
-        (space, channel, version)
-        for space, name in newest.items()
-        for channel, version in _versions(saver, thread, space, name).items()
+        (namespace, channel, version)
+        for namespace, name in newest.items()
+        for channel, version in _versions(saver, thread, namespace, name).items()
     }
     for blob in [key for key in saver.blobs if key[0] == thread and key[1:] not in kept]:
         del saver.blobs[blob]
 
 
-def _versions(saver: InMemorySaver, thread: str, space: str, name: str) -> Mapping[str, Any]:
-    checkpoint = saver.serde.loads_typed(saver.storage[thread][space][name][0])
+def _versions(saver: InMemorySaver, thread: str, namespace: str, name: str) -> Mapping[str, Any]:
+    checkpoint = saver.serde.loads_typed(saver.storage[thread][namespace][name][0])
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
     return versions
 
 
-def _told(value: Typed) -> Json:
+def _json(value: Typed) -> Json:
     kind, body = value
-    return [kind, _tree(body) if kind == _MSGPACK else _plain(body)]
+    return [kind, _unpack(body) if kind == _MSGPACK else _plain(body)]
 
 
-def _typed(told: Json) -> Typed:
-    kind, tree = told
+def _typed(document: Json) -> Typed:
+    kind, tree = document
     if kind == _MSGPACK:
-        return kind, ormsgpack.packb(_packed(tree), option=_OPTION)
-    body: bytes = _packed(tree)
+        return kind, ormsgpack.packb(_pack(tree), option=_OPTION)
+    body: bytes = _pack(tree)
     return kind, body
 
 
-def _tree(body: bytes) -> Json:
+def _unpack(body: bytes) -> Json:
     return _plain(ormsgpack.unpackb(body, ext_hook=_Ext, option=_OPTION))
 
 
 def _plain(value: object) -> Json:
     match value:
         case _Ext(code, body):
-            return {_EXT: [code, _inside(body)]}
+            return {_EXT: [code, _decode_extension(body)]}
         case bytes():
             return {_BYTES: base64.b64encode(value).decode()}
         case float() if not math.isfinite(value):
@@ -132,28 +133,28 @@ def _plain(value: object) -> Json:
             return value
 
 
-def _inside(body: bytes) -> Json:
-    """What an extension holds: MessagePack again, or else bytes."""
+def _decode_extension(body: bytes) -> Json:
+    """Decode an extension: MessagePack again, or bytes."""
     try:
-        return _tree(body)
+        return _unpack(body)
     except ValueError:
         return _plain(body)
 
 
 def _plain_map(members: dict[object, object]) -> Json:
-    if all(isinstance(name, str) and name not in _MARKS for name in members):
+    if all(isinstance(name, str) and name not in _MARKERS for name in members):
         return {cast("str", name): _plain(member) for name, member in members.items()}
     return {_MAP: [[_plain(name), _plain(member)] for name, member in members.items()]}
 
 
-def _packed(tree: Json) -> Any:
+def _pack(tree: Json) -> Any:
     if is_list(tree):
-        return [_packed(item) for item in tree]
+        return [_pack(item) for item in tree]
     if not is_object(tree):
         return tree
     match tree:
         case {"$ext": [code, inside]}:
-            body = _packed(inside)
+            body = _pack(inside)
             is_raw = isinstance(body, bytes) and "$bytes" in inside
             packed = body if is_raw else ormsgpack.packb(body, option=_OPTION)
             return ormsgpack.Ext(code, packed)
@@ -162,11 +163,11 @@ def _packed(tree: Json) -> Any:
         case {"$float": text}:
             return float(text)
         case {"$map": pairs}:
-            return {_key(name): _packed(member) for name, member in pairs}
+            return {_key(name): _pack(member) for name, member in pairs}
         case _:
-            return {name: _packed(member) for name, member in tree.items()}
+            return {name: _pack(member) for name, member in tree.items()}
 
 
 def _key(name: Json) -> Any:
-    packed = _packed(name)
+    packed = _pack(name)
     return tuple(packed) if is_list(packed) else packed

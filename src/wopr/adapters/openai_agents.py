@@ -1,9 +1,9 @@
-"""OpenAI Agents SDK: an agent as a node of a workflow, on the record.
+"""OpenAI Agents SDK: an agent as a node of a workflow.
 
     triage = on_record("acme.support.triage", agent)
     answer = flow.add("answer", triage, prompt=flow.inputs.text)
 
-Every turn is kept, so a host that was killed goes on with the next model call. A tool that needs
+The run stores every turn. A restarted host continues with the next model call. A tool that needs
 approval waits in the inbox.
 """
 
@@ -15,34 +15,35 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from wopr.adapters.asks import Answer
-from wopr.adapters.plain import not_installed, plain
-from wopr.adapters.session import Session, ToolCall
-from wopr.adapters.steps import Ask, Done, Paused
-from wopr.adapters.wrapping import OnRecord, require
-from wopr.engine.asking import TOOL_CALL
-from wopr.engine.expression_tokens import is_object
-from wopr.protocol.documents import Json, JsonObject
+from wopr.adapters.session import FrameworkSession, ModelCall, ToolCall, not_installed, plain
+from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
+from wopr.adapters.wrapper import OnRecord, agent_name, require
+from wopr.agents.models.port import ModelUsage
+from wopr.engine.interrupts import TOOL_CALL
+from wopr.protocol.documents import Json, JsonObject, is_object
 from wopr.protocol.manifests import ManifestModelClass
 
 try:
     from agents import (
         Agent,
+        ModelResponse,
         RunConfig,
         RunContextWrapper,
+        RunHooks,
         Runner,
         RunResult,
         RunState,
+        Tool,
         ToolApprovalItem,
         TResponseInputItem,
     )
-
-    from wopr.adapters.openai_agents_facts import AgentFacts, arguments_of, id_of
+    from agents.tool_context import ToolContext
 except ModuleNotFoundError as missing:
     raise not_installed("the OpenAI Agents SDK", "openai-agents", missing) from missing
 
 _DEFAULT_TURNS: Final = 10
 _Agent = Agent[Any]
+_Context = RunContextWrapper[Any]
 
 
 def on_record(
@@ -57,12 +58,37 @@ def on_record(
     description: str = "",
     model_class: ManifestModelClass = "general",
 ) -> OnRecord:
-    """Put an agent, and those that it hands over to, on the record.
+    """Wrap an agent and its handoffs, so that a workflow can run them durably.
 
-    A node's input is `prompt`, text or a list of the SDK's input items; further inputs are added
-    to it as data. The outputs are `result`, `text` where that is one, and `agent`, who gave it.
-    With a `threshold` a result whose `confidence` is below it waits for a person. The SDK sends
-    traces to OpenAI wherever it has a key; here it does so only with `tracing`.
+    The input `prompt` of the node is a text or a list of the SDK's input items. More inputs are
+    added to it as data. The outputs are `result`, `text` if the result is a text, and `agent`, the
+    last agent. The log of the run has every model call, tool call and handoff.
+
+    Args:
+        name: The id of the agent and the node type, such as `acme.support.triage`.
+        agent: The agent of the SDK.
+        context: The SDK's run context.
+        max_turns: The maximum number of model calls.
+        run_config: The SDK's run config.
+        tracing: Whether the SDK sends traces to OpenAI.
+        threshold: The confidence that a decision needs, from 0 to 1. A decision whose
+            `confidence` is below it waits in the inbox.
+        description: A description for the inventory of agents.
+        model_class: The class of work, such as `classification`.
+
+    Returns:
+        The node type and its agent, for `Workflow.add`.
+
+    Raises:
+        WorkflowError: `agent` is not an agent of the SDK.
+
+    Example:
+        >>> from agents import Agent
+        >>> from wopr import Workflow
+        >>> from wopr.adapters.openai_agents import on_record
+        >>> triage = on_record("acme.support.triage", Agent(name="Triage"))
+        >>> flow = Workflow("support")
+        >>> _ = flow.add("triage", triage, prompt="Where is my parcel?") >> flow.end()
     """
     require(name, agent, Agent, "an Agent of the OpenAI Agents SDK")
     config = dataclasses.replace(run_config or RunConfig(), tracing_disabled=not tracing)
@@ -76,7 +102,7 @@ def on_record(
 
 
 class _Agents:
-    """An agent of the SDK as a framework at work."""
+    """The adapter of one agent."""
 
     name = "openai-agents"
 
@@ -88,30 +114,32 @@ class _Agents:
         self._max_turns = max_turns
         self._config = config
 
-    async def begin(self, session: Session, inputs: JsonObject) -> Paused | Done:
+    async def begin(self, session: FrameworkSession, inputs: JsonObject) -> Paused | Done:
         """Run the agent from its start."""
         return await self._run(session, self._agent, _prompt(inputs), 0)
 
-    async def go_on(
-        self, session: Session, state: Json, answers: Sequence[Answer] | None
+    async def resume(
+        self, session: FrameworkSession, state: Json, answers: Sequence[HumanAnswer] | None
     ) -> Paused | Done:
-        """Run on with the next turn, or with the tool calls that people decided on."""
-        kept: JsonObject = state
+        """Continue with the next turn, or with tool calls that a person approved or rejected."""
+        stored: JsonObject = state
         if answers is None:
-            speaker = _by_name(self._agent)[kept["agent"]]
-            return await self._run(session, speaker, kept["input"], kept["turns"])
+            current = _by_name(self._agent)[stored["agent"]]
+            return await self._run(session, current, stored["input"], stored["turns"])
         waiting = await RunState[Any].from_json(
-            self._agent, kept["run"], context_override=RunContextWrapper(self._context)
+            self._agent, stored["run"], context_override=RunContextWrapper(self._context)
         )
         for item, answer in zip(waiting.get_interruptions(), answers, strict=True):
             if answer.is_granted:
                 waiting.approve(item)
             else:
                 waiting.reject(item, rejection_message=answer.feedback or None)
-                await session.refused_tool(self._refused(session, item), answer.feedback)
-        return await self._run(session, self._agent, waiting, kept["turns"])
+                await session.record_rejected_tool_call(
+                    self._rejected_call(session, item), answer.feedback
+                )
+        return await self._run(session, self._agent, waiting, stored["turns"])
 
-    def _refused(self, session: Session, item: ToolApprovalItem) -> ToolCall:
+    def _rejected_call(self, session: FrameworkSession, item: ToolApprovalItem) -> ToolCall:
         return ToolCall(
             agent_id=id_of(session, self._agent, item.agent),
             name=item.tool_name or "tool",
@@ -121,64 +149,65 @@ class _Agents:
 
     async def _run(
         self,
-        session: Session,
+        session: FrameworkSession,
         agent: _Agent,
         given: str | list[TResponseInputItem] | RunState[Any],
         turns: int,
     ) -> Paused | Done:
-        # A state brings its context and its count of turns along, and has work behind it.
+        # A resumed state contains its context and its count of turns.
         is_resumed = isinstance(given, RunState)
-        facts = AgentFacts(session, self._agent, turns, has_begun=is_resumed)
+        hooks = AgentHooks(session, self._agent, turns, has_started=is_resumed)
         result = await Runner.run(
             agent,
             given,
             context=None if is_resumed else self._context,
             max_turns=self._max_turns if is_resumed else max(self._max_turns - turns, 1),
-            hooks=facts,
+            hooks=hooks,
             run_config=self._config,
         )
         if result.interruptions:
-            return await _paused(session, result, facts.turns)
+            return await _paused(session, result, hooks.turns)
         who = id_of(session, self._agent, result.last_agent)
         return Done(decision=plain(result.final_output), outputs={"agent": who})
 
 
 def _prompt(inputs: JsonObject) -> str | list[TResponseInputItem]:
-    """What the agent is told: the prompt, and every other input as data."""
+    """Return the input of the agent: the prompt, and the other inputs as data."""
     prompt: Json = inputs.get("prompt", "")
     others = {name: value for name, value in inputs.items() if name != "prompt"}
-    shown = msgspec.json.encode(others).decode() if others else ""
+    data = msgspec.json.encode(others).decode() if others else ""
     if isinstance(prompt, str):
-        return "\n\n".join(filter(None, (prompt, shown)))
+        return "\n\n".join(filter(None, (prompt, data)))
     items = cast("list[TResponseInputItem]", prompt)
-    said = cast("TResponseInputItem", {"role": "user", "content": shown})
-    return [*items, said] if shown else items
+    message = cast("TResponseInputItem", {"role": "user", "content": data})
+    return [*items, message] if data else items
 
 
-async def _paused(session: Session, result: RunResult, turns: int) -> Paused:
+async def _paused(session: FrameworkSession, result: RunResult, turns: int) -> Paused:
     asks = [_ask(item) for item in result.interruptions]
     run: JsonObject = plain(result.to_state().to_json(context_serializer=lambda _: {}))
-    kept: JsonObject = await session.ctx.llm.redact(run)
-    if kept != run:
-        kept = _without_prints(kept)
-    return Paused(state={"run": kept, "turns": turns}, asks=asks)
+    stored: JsonObject = await session.ctx.llm.redact(run)
+    if stored != run:
+        stored = _without_fingerprints(stored)
+    return Paused(state={"run": stored, "turns": turns}, asks=asks)
 
 
-def _without_prints(run: JsonObject) -> JsonObject:
-    """The state without the fingerprints of calls that are over.
+def _without_fingerprints(run: JsonObject) -> JsonObject:
+    """Remove the fingerprints of finished calls from the state.
 
-    The SDK compares them with the calls, and what was redacted there has another. Those of calls
-    that wait stay: a call whose own arguments were redacted is not the one that was approved.
+    The SDK compares them with the calls, and a redacted call has a different fingerprint.
+    Fingerprints of waiting calls stay, because a call with redacted arguments is not the call that
+    was approved.
     """
     context: JsonObject = run["context"]
-    prints: dict[str, JsonObject] = context["tool_invocations"]
-    waiting = {name: each for name, each in prints.items() if not each["completed"]}
+    fingerprints: dict[str, JsonObject] = context["tool_invocations"]
+    waiting = {name: each for name, each in fingerprints.items() if not each["completed"]}
     return run | {"context": context | {"tool_invocations": waiting}}
 
 
-def _ask(item: ToolApprovalItem) -> Ask:
+def _ask(item: ToolApprovalItem) -> HumanRequest:
     name = item.tool_name or "a tool"
-    return Ask(
+    return HumanRequest(
         kind="approval",
         text=f"Call {name}?",
         artifact=arguments_of(_raw(item, "arguments") or "{}"),
@@ -188,13 +217,13 @@ def _ask(item: ToolApprovalItem) -> Ask:
 
 
 def _raw(item: ToolApprovalItem, name: str) -> Any:
-    """A member of the provider's own form of a call, which is an object or a dictionary."""
+    """Return a member of the provider's call, which is an object or a dictionary."""
     raw: Any = item.raw_item
     return raw.get(name) if is_object(raw) else getattr(raw, name, None)
 
 
 def _by_name(root: _Agent) -> dict[str, _Agent]:
-    """Every agent that can come to speak, by its name."""
+    """Return the agent and all agents that it can hand over to, by name."""
     found: dict[str, _Agent] = {}
     pending = [root]
     while pending:
@@ -210,8 +239,114 @@ def _receivers(agent: _Agent) -> Iterator[_Agent]:
         if isinstance(handoff, Agent):
             yield handoff
         else:
-            # A hand-off that was declared on its own keeps its receiver to itself, weakly.
+            # A `Handoff` object has only a private weak reference to its agent.
             reference: Any = getattr(handoff, "_agent_ref", None)
             receiver: object = None if reference is None else reference()
             if isinstance(receiver, Agent):
                 yield receiver
+
+
+class AgentHooks(RunHooks[Any]):
+    """Records every turn, tool call and handoff on the run's log."""
+
+    def __init__(
+        self, session: FrameworkSession, root: _Agent, turns: int, *, has_started: bool
+    ) -> None:
+        self.turns = turns
+        self._session = session
+        self._root = root
+        self._has_started = has_started
+
+    def _id(self, agent: Any) -> str:
+        return id_of(self._session, self._root, agent)
+
+    async def on_llm_start(
+        self,
+        context: _Context,
+        agent: _Agent,
+        system_prompt: str | None,
+        input_items: list[TResponseInputItem],
+    ) -> None:
+        """Store the input of a turn, from which the turn can be started again."""
+        await self._session.before_model_call()
+        if self._has_started:
+            items: Json = plain(input_items)
+            state = {"agent": agent.name, "input": items, "turns": self.turns}
+            await self._session.store(Running(state=state))
+        self._has_started = True
+        self.turns += 1
+
+    async def on_llm_end(self, context: _Context, agent: _Agent, response: ModelResponse) -> None:
+        """Record the usage of a model call."""
+        used = response.usage
+        cached = used.input_tokens_details.cached_tokens or 0
+        usage = ModelUsage(
+            input_tokens=used.input_tokens,
+            output_tokens=used.output_tokens,
+            cache_read_tokens=cached,
+        )
+        provider, model = _model(agent)
+        call = ModelCall(
+            provider=provider, model=model, usage=usage, reasoning=_reasoning(response)
+        )
+        await self._session.record_model_call(self._id(agent), call)
+
+    async def on_handoff(self, context: _Context, from_agent: Any, to_agent: Any) -> None:
+        """Record a handoff."""
+        await self._session.record_handoff(self._id(from_agent), self._id(to_agent))
+
+    async def on_tool_start(self, context: _Context, agent: Any, tool: Tool) -> None:
+        """Record the start of a tool call."""
+        arguments = context.tool_arguments if isinstance(context, ToolContext) else "{}"
+        call = ToolCall(
+            agent_id=self._id(agent),
+            name=tool.name,
+            call_id=_call_id(context, tool),
+            arguments=arguments_of(arguments),
+        )
+        await self._session.record_tool_call(call)
+
+    async def on_tool_end(self, context: _Context, agent: Any, tool: Tool, result: object) -> None:
+        """Record the result of a tool call."""
+        await self._session.record_tool_return(_call_id(context, tool), {"outcome": plain(result)})
+
+
+def id_of(session: FrameworkSession, root: _Agent, agent: Any) -> str:
+    """Return the id of an agent on the log."""
+    root_id = session.agent_id
+    return root_id if agent.name == root.name else agent_name(root_id, agent.name)
+
+
+def _call_id(context: _Context, tool: Tool) -> str:
+    return context.tool_call_id if isinstance(context, ToolContext) else tool.name
+
+
+def arguments_of(text: str) -> Json:
+    """Decode the arguments of a call. Text that is not JSON stays text."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _reasoning(response: ModelResponse) -> str:
+    """Return the reasoning of a model, if the provider shows it."""
+    items: list[Any] = [item for item in response.output if _kind(item) == "reasoning"]
+    texts = [part.text for item in items for part in (item.content or item.summary)]
+    return "\n".join(texts)
+
+
+def _kind(item: object) -> str:
+    return str(getattr(item, "type", ""))
+
+
+def _model(agent: _Agent) -> tuple[str, str]:
+    """Return the provider and the model of an agent, if they are declared."""
+    model: object = agent.model
+    name = model if isinstance(model, str) else str(getattr(model, "model", "") or "")
+    prefix, slash, rest = name.partition("/")
+    is_prefixed = bool(slash) and isinstance(model, str)
+    if model is None or isinstance(model, str):
+        return (prefix, rest) if is_prefixed else ("openai", name or "default")
+    is_own = type(model).__module__.startswith("agents.models.openai")
+    return "openai" if is_own else type(model).__name__.lower(), name

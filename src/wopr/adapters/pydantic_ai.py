@@ -1,11 +1,11 @@
-"""pydantic-ai: an agent as a node of a workflow, on the record.
+"""pydantic-ai: an agent as a node of a workflow.
 
     triage = on_record("acme.support.triage", agent)
     answer = flow.add("answer", triage, prompt=flow.inputs.text)
 
-The messages are kept after every model answer and every round of tools, so a host that was killed
-goes on from there. A tool that needs approval waits in the inbox; the agent's `output_type` must
-then name `DeferredToolRequests`, as pydantic-ai itself asks.
+The run stores the messages after every model call and every round of tools. A restarted host
+continues from there. A tool that needs approval waits in the inbox. For this, pydantic-ai requires
+`DeferredToolRequests` in the agent's `output_type`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from wopr.adapters.asks import Answer
-from wopr.adapters.plain import not_installed, plain
-from wopr.adapters.session import ModelCall, Session, ToolCall
-from wopr.adapters.steps import Ask, Done, Going, Paused
-from wopr.adapters.wrapping import OnRecord, require
-from wopr.engine.asking import TOOL_CALL
+from wopr.adapters.session import FrameworkSession, ModelCall, ToolCall, not_installed, plain
+from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
+from wopr.adapters.wrapper import OnRecord, require
+from wopr.engine.interrupts import TOOL_CALL
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.interrupts import ApprovalAction
 from wopr.protocol.manifests import ManifestModelClass
@@ -35,15 +33,15 @@ try:
         ToolApproved,
         ToolDenied,
     )
-    from pydantic_ai import messages as said
+    from pydantic_ai import messages as ai_messages
     from pydantic_ai.agent import AbstractAgent
     from pydantic_ai.toolsets import FunctionToolset
 
-    from wopr.agents.pydantic_models import usage_of
+    from wopr.agents.models.pydantic_adapter import usage_of
 except ModuleNotFoundError as missing:
     raise not_installed("pydantic-ai", "models", missing) from missing
 
-_MESSAGES: Final = said.ModelMessagesTypeAdapter
+_MESSAGES: Final = ai_messages.ModelMessagesTypeAdapter
 _ACTIONS: Final[tuple[ApprovalAction, ...]] = ("accept", "reject", "edit-accept")
 _Agent = AbstractAgent[Any, Any]
 _Run = AgentRun[Any, Any]
@@ -58,11 +56,34 @@ def on_record(
     description: str = "",
     model_class: ManifestModelClass = "general",
 ) -> OnRecord:
-    """Put an agent on the record.
+    """Wrap an agent, so that a workflow can run it durably.
 
-    A node's input is `prompt`; further inputs are added to it as data. The outputs are `result`,
-    of the agent's output type, and `text` where that is text. With a `threshold` a result whose
-    `confidence` is below it waits for a person.
+    The input of the node is `prompt`. More inputs are added to it as data. The outputs are
+    `result`, of the agent's output type, and `text` if the result is a text. The log of the run
+    has every model call and tool call.
+
+    Args:
+        name: The id of the agent and the node type, such as `acme.support.triage`.
+        agent: The agent of pydantic-ai.
+        deps: The agent's dependencies.
+        threshold: The confidence that a decision needs, from 0 to 1. A decision whose
+            `confidence` is below it waits in the inbox.
+        description: A description for the inventory of agents.
+        model_class: The class of work, such as `classification`.
+
+    Returns:
+        The node type and its agent, for `Workflow.add`.
+
+    Raises:
+        WorkflowError: `agent` is not an agent of pydantic-ai.
+
+    Example:
+        >>> from pydantic_ai import Agent
+        >>> from wopr import Workflow
+        >>> from wopr.adapters.pydantic_ai import on_record
+        >>> triage = on_record("acme.support.triage", Agent("test"))
+        >>> flow = Workflow("support")
+        >>> _ = flow.add("triage", triage, prompt="Where is my parcel?") >> flow.end()
     """
     require(name, agent, AbstractAgent, "an Agent of pydantic-ai")
     return OnRecord(
@@ -75,7 +96,7 @@ def on_record(
 
 
 class _PydanticAi:
-    """An agent of pydantic-ai as a framework at work."""
+    """The adapter of one agent."""
 
     name = "pydantic-ai"
 
@@ -90,37 +111,37 @@ class _PydanticAi:
         self._agent = agent
         self._deps = deps
 
-    async def begin(self, session: Session, inputs: JsonObject) -> Paused | Done:
+    async def begin(self, session: FrameworkSession, inputs: JsonObject) -> Paused | Done:
         """Run the agent from its start."""
         return await self._run(session, prompt=_prompt(inputs))
 
-    async def go_on(
-        self, session: Session, state: Json, answers: Sequence[Answer] | None
+    async def resume(
+        self, session: FrameworkSession, state: Json, answers: Sequence[HumanAnswer] | None
     ) -> Paused | Done:
-        """Run on from the messages so far, with what people decided on its tool calls."""
-        kept: JsonObject = state
-        history = _MESSAGES.validate_python(kept["messages"])
-        results = None if answers is None else _results(kept, answers)
+        """Continue from the messages so far, with the decisions on its tool calls."""
+        stored: JsonObject = state
+        history = _MESSAGES.validate_python(stored["messages"])
+        results = None if answers is None else _results(stored, answers)
         return await self._run(session, history=history, results=results)
 
     async def _run(
         self,
-        session: Session,
+        session: FrameworkSession,
         *,
         prompt: str | None = None,
-        history: Sequence[said.ModelMessage] | None = None,
+        history: Sequence[ai_messages.ModelMessage] | None = None,
         results: DeferredToolResults | None = None,
     ) -> Paused | Done:
         async with self._agent.iter(
             prompt, message_history=history, deferred_tool_results=results, deps=self._deps
         ) as run:
             tools = _Tools(session, run, results or DeferredToolResults())
-            # What a restart brings along was counted when it came.
-            heard = len(history or ())
+            # The messages of the history were recorded before the restart.
+            recorded = len(history or ())
             async for node in run:
-                heard = await _hear(session, _messages(run, node), heard)
+                recorded = await _record(session, _messages(run, node), recorded)
                 if isinstance(node, ModelRequestNode):
-                    await session.asks_model()
+                    await session.before_model_call()
                 if isinstance(node, CallToolsNode):
                     await tools.use(node)
         result = run.result
@@ -131,19 +152,21 @@ class _PydanticAi:
         return Done(decision=plain(result.output))
 
 
-async def _hear(session: Session, messages: Sequence[said.ModelMessage], heard: int) -> int:
-    """Put the answers that came since on the log, and keep the messages where there is news."""
-    for message in messages[heard:]:
-        if isinstance(message, said.ModelResponse):
-            await session.called_model(session.agent_id, _model_call(message))
-    has_worked = any(isinstance(message, said.ModelResponse) for message in messages)
-    if len(messages) > heard and has_worked:
-        await session.keep(Going(state=_state(messages)))
+async def _record(
+    session: FrameworkSession, messages: Sequence[ai_messages.ModelMessage], recorded: int
+) -> int:
+    """Record new model calls on the log, and store the messages if there are new ones."""
+    for message in messages[recorded:]:
+        if isinstance(message, ai_messages.ModelResponse):
+            await session.record_model_call(session.agent_id, _model_call(message))
+    has_response = any(isinstance(message, ai_messages.ModelResponse) for message in messages)
+    if len(messages) > recorded and has_response:
+        await session.store(Running(state=_state(messages)))
     return len(messages)
 
 
-def _messages(run: _Run, node: object) -> list[said.ModelMessage]:
-    """All messages, with the request that is about to be sent."""
+def _messages(run: _Run, node: object) -> list[ai_messages.ModelMessage]:
+    """Return all messages, including the request to send next."""
     messages = run.all_messages()
     if isinstance(node, ModelRequestNode) and node.request not in messages[-1:]:
         return [*messages, node.request]
@@ -151,40 +174,40 @@ def _messages(run: _Run, node: object) -> list[said.ModelMessage]:
 
 
 class _Tools:
-    """The tool calls of one run, and what people decided on some of them."""
+    """The tool calls of one run, and the decisions on them."""
 
-    def __init__(self, session: Session, run: _Run, results: DeferredToolResults) -> None:
+    def __init__(self, session: FrameworkSession, run: _Run, results: DeferredToolResults) -> None:
         self._session = session
         self._run = run
         self._results = results
 
     async def use(self, node: CallToolsNode[Any, Any]) -> None:
-        """Let tools be called, each with its call on the log before it and its return after."""
+        """Execute the tool calls, and record the start and the result of each."""
         async with node.stream(self._run.ctx) as events:
             async for event in events:
-                if isinstance(event, said.FunctionToolCallEvent):
-                    await self._called(event.part, is_valid=event.args_valid is True)
-                elif isinstance(event, said.FunctionToolResultEvent):
+                if isinstance(event, ai_messages.FunctionToolCallEvent):
+                    await self._record_call(event.part, is_valid=event.args_valid is True)
+                elif isinstance(event, ai_messages.FunctionToolResultEvent):
                     part = event.part
-                    await self._session.tool_returned(part.tool_call_id, _returned(part))
+                    await self._session.record_tool_return(part.tool_call_id, _tool_message(part))
 
-    async def _called(self, part: said.ToolCallPart, *, is_valid: bool) -> None:
-        """Record a call that is made now; one that waits, or was skipped, is not."""
+    async def _record_call(self, part: ai_messages.ToolCallPart, *, is_valid: bool) -> None:
+        """Record a call that is executed now, but not a call that waits or was skipped."""
         decision = self._results.approvals.get(part.tool_call_id)
         call = self._call(part, decision)
         if isinstance(decision, ToolDenied):
-            await self._session.refused_tool(call, decision.message)
+            await self._session.record_rejected_tool_call(call, decision.message)
             return
         is_answered = decision is not None or part.tool_call_id in self._results.calls
-        if is_answered or (is_valid and not self._waits(part)):
-            await self._session.calls_tool(call)
+        if is_answered or (is_valid and not self._is_deferred(part)):
+            await self._session.record_tool_call(call)
 
-    def _waits(self, part: said.ToolCallPart) -> bool:
-        """Whether a tool is called only after a person said yes, or not by this agent at all."""
+    def _is_deferred(self, part: ai_messages.ToolCallPart) -> bool:
+        """Return whether a call needs an approval, or is executed outside the agent."""
         known = self._run.ctx.deps.tool_manager.get_tool_def(part.tool_name)
         return known is not None and known.kind in ("unapproved", "external")
 
-    def _call(self, part: said.ToolCallPart, decision: object) -> ToolCall:
+    def _call(self, part: ai_messages.ToolCallPart, decision: object) -> ToolCall:
         edited = decision.override_args if isinstance(decision, ToolApproved) else None
         return ToolCall(
             agent_id=self._session.agent_id,
@@ -194,37 +217,39 @@ class _Tools:
         )
 
 
-def _returned(part: said.ToolReturnPart) -> JsonObject:
+def _tool_message(part: ai_messages.ToolReturnPart) -> JsonObject:
     if part.outcome == "failed":
         message = str(part.model_response_str())
         return {"error": {"code": "tool_error", "message": message}}
     return {"outcome": plain(part.content)}
 
 
-def _model_call(response: said.ModelResponse) -> ModelCall:
+def _model_call(response: ai_messages.ModelResponse) -> ModelCall:
     return ModelCall(
         provider=response.provider_name or "",
         model=response.model_name or "",
         usage=usage_of(response),
-        reasoning=_thought(response),
+        reasoning=_reasoning(response),
     )
 
 
-def _thought(response: said.ModelResponse) -> str:
-    """Its reasoning, or what it says beside its tool calls."""
-    told = [part.content for part in response.parts if isinstance(part, said.ThinkingPart)]
-    spoken = (response.text or "") if response.tool_calls else ""
-    return "\n".join(filter(None, told)) or spoken
+def _reasoning(response: ai_messages.ModelResponse) -> str:
+    """Return the reasoning, or the text next to the tool calls."""
+    reasoning = [
+        part.content for part in response.parts if isinstance(part, ai_messages.ThinkingPart)
+    ]
+    text = (response.text or "") if response.tool_calls else ""
+    return "\n".join(filter(None, reasoning)) or text
 
 
-def _state(messages: Sequence[said.ModelMessage]) -> JsonObject:
+def _state(messages: Sequence[ai_messages.ModelMessage]) -> JsonObject:
     return {"messages": _MESSAGES.dump_python(list(messages), mode="json")}
 
 
-def _paused(requests: DeferredToolRequests, messages: Sequence[said.ModelMessage]) -> Paused:
-    """The waits for tool calls that need a person's yes, then for those made outside."""
+def _paused(requests: DeferredToolRequests, messages: Sequence[ai_messages.ModelMessage]) -> Paused:
+    """Return the questions: approvals of tool calls, then results of external calls."""
     asks = [_approval(part) for part in requests.approvals]
-    asks += [_outside(part) for part in requests.calls]
+    asks += [_external_request(part) for part in requests.calls]
     state = _state(messages) | {
         "approvals": [part.tool_call_id for part in requests.approvals],
         "calls": [part.tool_call_id for part in requests.calls],
@@ -232,8 +257,8 @@ def _paused(requests: DeferredToolRequests, messages: Sequence[said.ModelMessage
     return Paused(state=state, asks=asks)
 
 
-def _approval(part: said.ToolCallPart) -> Ask:
-    return Ask(
+def _approval(part: ai_messages.ToolCallPart) -> HumanRequest:
+    return HumanRequest(
         kind="approval",
         text=f"Call {part.tool_name}?",
         artifact=plain(part.args_as_dict()),
@@ -242,14 +267,16 @@ def _approval(part: said.ToolCallPart) -> Ask:
     )
 
 
-def _outside(part: said.ToolCallPart) -> Ask:
+def _external_request(part: ai_messages.ToolCallPart) -> HumanRequest:
     given = msgspec.json.encode(plain(part.args_as_dict())).decode()
-    return Ask(kind="clarification", text=f"What is the result of {part.tool_name} for {given}?")
+    return HumanRequest(
+        kind="clarification", text=f"What is the result of {part.tool_name} for {given}?"
+    )
 
 
-def _results(kept: JsonObject, answers: Sequence[Answer]) -> DeferredToolResults:
-    approvals: list[str] = kept["approvals"]
-    calls: list[str] = kept["calls"]
+def _results(stored: JsonObject, answers: Sequence[HumanAnswer]) -> DeferredToolResults:
+    approvals: list[str] = stored["approvals"]
+    calls: list[str] = stored["calls"]
     given = dict(zip([*approvals, *calls], answers, strict=True))
     return DeferredToolResults(
         approvals={call_id: _decision(given[call_id]) for call_id in approvals},
@@ -257,7 +284,7 @@ def _results(kept: JsonObject, answers: Sequence[Answer]) -> DeferredToolResults
     )
 
 
-def _decision(answer: Answer) -> ToolApproved | ToolDenied:
+def _decision(answer: HumanAnswer) -> ToolApproved | ToolDenied:
     if not answer.is_granted:
         return ToolDenied(answer.feedback) if answer.feedback else ToolDenied()
     edited = answer.edited
@@ -265,7 +292,7 @@ def _decision(answer: Answer) -> ToolApproved | ToolDenied:
 
 
 def _prompt(inputs: JsonObject) -> str:
-    """What the agent is told: the prompt, and every other input as data."""
+    """Return the input of the agent: the prompt, and the other inputs as data."""
     others = {name: value for name, value in inputs.items() if name != "prompt"}
-    shown = msgspec.json.encode(others).decode() if others else ""
-    return "\n\n".join(filter(None, (str(inputs.get("prompt", "")), shown)))
+    data = msgspec.json.encode(others).decode() if others else ""
+    return "\n\n".join(filter(None, (str(inputs.get("prompt", "")), data)))

@@ -1,19 +1,62 @@
-"""What a framework does while its node is called, put on the run's log as it happens."""
+"""The events of a framework while its node is executed, recorded on the run's log."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
-from wopr.adapters.plain import plain
-from wopr.adapters.steps import Record, Step
+import msgspec
+
+from wopr.adapters.steps import Step, StepRecord
+from wopr.agents.loop.config import Budget
+from wopr.agents.loop.context import Spent
+from wopr.agents.loop.session import (
+    NO_USAGE,
+    ONE_TOOL_CALL,
+    BudgetExceeded,
+    breach,
+    caps_of,
+    usage_payload,
+)
+from wopr.agents.models.port import ModelFault, ModelUsage
 from wopr.engine.outcome import Breached
 from wopr.nodes.context import NodeContext
-from wopr.nodes.llm_budget import NOTHING, ONE_TOOL_CALL, breach, caps_of
-from wopr.nodes.llm_config import Budget
-from wopr.nodes.llm_context import Spent
-from wopr.nodes.llm_talk import BudgetSpent, usage_payload
-from wopr.nodes.models import ModelFault, ModelUsage
-from wopr.protocol.documents import JsonObject
+from wopr.protocol.documents import Json, JsonObject
+
+
+def plain(value: object) -> Json:
+    """Convert a value to JSON. A value that JSON cannot express becomes text."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        members = cast("Mapping[object, object]", value)
+        return {str(name): plain(member) for name, member in members.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in cast("Iterable[object]", value)]
+    dump: Any = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        # Most frameworks use pydantic models.
+        return plain(dump(mode="json"))
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value))
+    return _members(value)
+
+
+def _members(value: object) -> Json:
+    """Convert the members of a dataclass. Any other value becomes text."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return str(value)
+    fields = dataclasses.fields(value)
+    return {field.name: plain(getattr(value, field.name)) for field in fields}
+
+
+def not_installed(what: str, extra: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error for a framework that is not installed."""
+    message = f'the adapter for {what} needs {missing.name}: pip install "wopr[{extra}]"'
+    return ModuleNotFoundError(message, name=missing.name)
+
 
 _UNKNOWN = "unknown"
 _USAGE = "provider.usage"
@@ -23,7 +66,7 @@ _TOOL_EVENTS = "agent.toolCalled"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
-    """A model call that a framework made, as far as it tells of it."""
+    """The facts of a model call that the framework reports."""
 
     provider: str
     model: str
@@ -33,7 +76,7 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool call of an agent; `call_id` is the framework's own."""
+    """A tool call of an agent. `call_id` is the id of the framework."""
 
     agent_id: str
     name: str
@@ -41,20 +84,20 @@ class ToolCall:
     arguments: object
 
 
-class Session:
-    """One call of a node that lets a framework work.
+class FrameworkSession:
+    """One execution of a node by a framework.
 
-    `note_...` only notes an event, for code that cannot wait; the others have it on the log when
-    they return, and end the work when a budget is spent.
+    The methods `..._nowait` emit an event without waiting, for synchronous code. The other methods
+    return when the event is on the log, and raise `BudgetExceeded` if a budget is exceeded.
     """
 
     def __init__(self, ctx: NodeContext, agent_id: str, framework: str, budget: Budget) -> None:
         self.ctx = ctx
         self.agent_id = agent_id
-        self.record = Record(ctx, framework)
-        # The cap that was reached, whatever the framework makes of the exception.
+        self.record = StepRecord(ctx, framework)
+        # The limit that was reached. Stored because the framework may hide the exception.
         self.breached: Breached | None = None
-        # The refusal of a model call. A framework may hide the exception.
+        # The error of a refused model call. Stored because the framework may hide the exception.
         self.refused: ModelFault | None = None
         # Set when the tenant had no model tokens left at the last check.
         self._no_tokens: ModelFault | None = None
@@ -64,17 +107,17 @@ class Session:
 
     @property
     def thread_id(self) -> str:
-        """A name for this work that no other run, node or visit has."""
+        """A name that is unique for the run, the node and the visit."""
         return f"{self.ctx.run_id}:{self.ctx.node_id}:{self.ctx.visit}"
 
-    async def keep(self, step: Step) -> Step:
-        """Keep a step, unless the budget that it used was not there."""
-        self.require(NOTHING)
+    async def store(self, step: Step) -> Step:
+        """Store a step. Raises `BudgetExceeded` if it used more than the budget."""
+        self.require(NO_USAGE)
         await self.check_tokens()
-        return await self.record.keep(step)
+        return await self.record.store(step)
 
     def require(self, wanted: Spent) -> None:
-        """Raise `BudgetSpent` unless so much may still be used, and no more was used than allowed."""
+        """Raise `BudgetExceeded` if the usage so far plus `wanted` is above a budget."""
         llm = self.ctx.llm
         self.breached = (
             self.breached
@@ -82,41 +125,41 @@ class Session:
             or breach(llm.spent, llm.caps, "run", wanted)
         )
         if self.breached is not None:
-            raise BudgetSpent(self.breached)
+            raise BudgetExceeded(self.breached)
 
-    async def asks_model(self) -> None:
-        """A model is about to be asked. Raises `ModelFault` when the tenant has no tokens left."""
+    async def before_model_call(self) -> None:
+        """Check the token quota before a model call. Raises `ModelFault` if no tokens are left."""
         await self.check_tokens()
-        self.note_question()
+        self.require_tokens()
 
-    def note_question(self) -> None:
-        """The same without waiting: the tokens are those of the last check."""
+    def require_tokens(self) -> None:
+        """Raise `ModelFault` if the tenant had no tokens left at the last check."""
         if self._no_tokens is not None:
             self.refused = self._no_tokens
             raise self.refused
 
     async def check_tokens(self) -> None:
-        """Count the tokens that were used, and find out whether the tenant has any left."""
+        """Count the used tokens, and check whether the tenant has tokens left."""
         await self.count_tokens()
         try:
             await self.ctx.llm.check_model_tokens()
-        except ModelFault as full:
-            self._no_tokens = full
+        except ModelFault as error:
+            self._no_tokens = error
 
     async def count_tokens(self) -> None:
-        """Count the tokens that were used in the tenant's quota of this day."""
+        """Count the used tokens in the tenant's daily quota."""
         tokens, self._uncounted_tokens = self._uncounted_tokens, 0
         await self.ctx.llm.add_model_tokens(tokens)
 
-    async def called_model(self, agent_id: str, call: ModelCall) -> None:
-        """A model has answered: what it cost, and what it thought."""
-        self.note_model_call(agent_id, call)
+    async def record_model_call(self, agent_id: str, call: ModelCall) -> None:
+        """Record the usage and the reasoning of a model call."""
+        self.record_model_call_nowait(agent_id, call)
         await self.count_tokens()
         await self.ctx.flush()
-        self.require(NOTHING)
+        self.require(NO_USAGE)
 
-    def note_model_call(self, agent_id: str, call: ModelCall) -> None:
-        """The same without waiting."""
+    def record_model_call_nowait(self, agent_id: str, call: ModelCall) -> None:
+        """Do the same without waiting."""
         usage = call.usage
         tokens = usage.input_tokens + usage.output_tokens
         self.record.spent += Spent(tokens=tokens, cost_usd=usage.cost_usd or 0.0, calls=1)
@@ -127,68 +170,68 @@ class Session:
         if call.reasoning and not self.ctx.llm.is_private:
             self.ctx.reason(agent_id, call.reasoning)
 
-    async def calls_tool(self, call: ToolCall) -> None:
-        """A tool is about to be called."""
+    async def record_tool_call(self, call: ToolCall) -> None:
+        """Record the start of a tool call."""
         self.require(ONE_TOOL_CALL)
-        self.note_tool_call(call)
+        self.record_tool_call_nowait(call)
         await self.ctx.flush()
 
-    def note_tool_call(self, call: ToolCall) -> None:
-        """The same without waiting."""
+    def record_tool_call_nowait(self, call: ToolCall) -> None:
+        """Do the same without waiting."""
         self.record.spent += ONE_TOOL_CALL
         self._open[call.call_id] = call
         if self.ctx.llm.advertises(_TOOL_EVENTS):
             given, call_id = plain(call.arguments), self._id(call)
             self.ctx.announce_tool_call(call.agent_id, call.name, call_id, given)
 
-    async def tool_returned(self, call_id: str, returned: JsonObject) -> None:
-        """A tool has answered with `outcome`, or failed with `error: {code, message}`."""
-        self.note_tool_return(call_id, returned)
+    async def record_tool_return(self, call_id: str, returned: JsonObject) -> None:
+        """Record the result of a tool call: `outcome`, or `error: {code, message}`."""
+        self.record_tool_return_nowait(call_id, returned)
         await self.ctx.flush()
 
-    def note_tool_return(self, call_id: str, returned: JsonObject) -> None:
-        """The same without waiting."""
+    def record_tool_return_nowait(self, call_id: str, returned: JsonObject) -> None:
+        """Do the same without waiting."""
         call = self._open.pop(call_id, None)
         if call is not None and self.ctx.llm.advertises(_TOOL_EVENTS):
             self.ctx.record_tool_return(call.agent_id, call.name, self._id(call), returned)
 
-    async def refused_tool(self, call: ToolCall, message: str) -> None:
-        """A person did not allow a call, so it was not made."""
+    async def record_rejected_tool_call(self, call: ToolCall, message: str) -> None:
+        """Record a tool call that a person rejected."""
         if self.ctx.llm.advertises(_TOOL_EVENTS):
-            error = {"code": "interrupt_rejected", "message": message or "a person said no"}
+            error = {"code": "interrupt_rejected", "message": message or "the call was rejected"}
             call_id = self._id(call)
             self.ctx.announce_tool_call(call.agent_id, call.name, call_id, plain(call.arguments))
             refusal: JsonObject = {"status": "forbidden", "error": error}
             self.ctx.record_tool_return(call.agent_id, call.name, call_id, refusal)
             await self.ctx.flush()
 
-    def leave_open(self, call_id: str) -> None:
-        """A tool call waits for a person: it returns in a later call of the node."""
+    def forget_tool_call(self, call_id: str) -> None:
+        """Forget a tool call that waits for a person. Its result comes in a later execution."""
         self._open.pop(call_id, None)
 
     def fail_open_calls(self, error: BaseException) -> None:
-        """Whatever was under way when the framework failed did not return."""
+        """Record an error for every open tool call after a failure of the framework."""
         for call_id in tuple(self._open):
-            self.note_tool_return(call_id, failed(error))
+            self.record_tool_return_nowait(call_id, failed(error))
 
-    async def hands_over(self, from_agent: str, to_agent: str) -> None:
-        """One agent of the framework hands over to another."""
-        self.note_hand_over(from_agent, to_agent)
+    async def record_handoff(self, from_agent: str, to_agent: str) -> None:
+        """Record a handoff from one agent to another."""
+        self.record_handoff_nowait(from_agent, to_agent)
         await self.ctx.flush()
 
-    def note_hand_over(self, from_agent: str, to_agent: str) -> None:
-        """The same without waiting."""
+    def record_handoff_nowait(self, from_agent: str, to_agent: str) -> None:
+        """Do the same without waiting."""
         if from_agent != to_agent and self.ctx.llm.advertises(_HANDOFF):
             self.ctx.emit(_HANDOFF, {"fromAgentId": from_agent, "toAgentId": to_agent})
 
     def _id(self, call: ToolCall) -> str:
-        """The call's id on the log: the framework's own is unique in this node only."""
+        """Return the id of a call in the log. The framework's id is unique only in this node."""
         ctx = self.ctx
         visit = f".{ctx.visit}" if ctx.visit else ""
         return f"call-{ctx.node_id}{visit}-{call.call_id}"
 
 
 def failed(error: BaseException) -> JsonObject:
-    """The return of a tool that raised."""
+    """Return the result of a tool that raised."""
     message = f"{type(error).__name__}: {error}"
     return {"error": {"code": "tool_error", "message": message}}

@@ -1,26 +1,29 @@
-"""What is kept of a framework's work, step by step, so that a restart goes on with the last.
+"""The stored steps of a framework, and its questions to people.
 
-Every step is an outcome on record, as that of a model call is. A step holds the framework's own
-state as readable JSON, so that secrets in it are redacted like everywhere else.
+A restarted host continues with the last step. Every step is a recorded effect of the node, like a
+model call. It contains the framework's state as JSON, so that secrets in it are redacted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import msgspec
 
-from wopr.engine.expression_tokens import is_object
+from wopr.agents.loop.context import Spent
+from wopr.engine.outcome import Suspended
 from wopr.nodes.context import NodeContext
-from wopr.nodes.llm_context import Spent
-from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
+from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset, is_object
 from wopr.protocol.interrupts import ApprovalAction
+from wopr.security.digest import canonical_digest
 
 
-class Ask(Closed, frozen=True, kw_only=True):
-    """Something that a person must say before the framework goes on.
+class HumanRequest(Closed, frozen=True, kw_only=True):
+    """An approval or a question that the framework needs from a person.
 
-    An approval shows an artifact; a clarification is one question, whose answer may be anything.
+    An approval shows an artifact. A clarification is one question with any answer.
     """
 
     kind: Literal["approval", "clarification"]
@@ -31,24 +34,24 @@ class Ask(Closed, frozen=True, kw_only=True):
     actions: tuple[ApprovalAction, ...] = ("accept", "reject")
 
 
-class Going(Closed, frozen=True, kw_only=True, tag_field="step", tag="going"):
-    """The framework is at work, and could go on from this state."""
+class Running(Closed, frozen=True, kw_only=True, tag_field="step", tag="going"):
+    """The framework is running, and can continue from this state."""
 
     state: Json
 
 
 class Paused(Closed, frozen=True, kw_only=True, tag_field="step", tag="paused"):
-    """The framework waits for people; `state` is what it goes on from with their answers."""
+    """The framework waits for answers, and continues with them from this state."""
 
     state: Json
-    asks: list[Ask]
+    asks: list[HumanRequest]
 
 
 class Done(Closed, frozen=True, kw_only=True, tag_field="step", tag="done"):
     """The framework has finished.
 
-    `decision` is what the agent decided, and stands in the outputs at `place`; an empty place
-    means that its members are outputs themselves.
+    `decision` is the agent's decision. `place` is the name of its output; if it is empty, the
+    members of the decision are the outputs.
     """
 
     decision: Json
@@ -56,66 +59,133 @@ class Done(Closed, frozen=True, kw_only=True, tag_field="step", tag="done"):
     place: str = "result"
 
     def outputs_with(self, decision: Json) -> JsonObject:
-        """The node's outputs, with this decision in its place."""
+        """Return the node's outputs with this decision."""
         if not self.place:
             members: JsonObject = decision if is_object(decision) else {"result": decision}
             return self.outputs | members
-        told = {"text": decision} if isinstance(decision, str) else {}
-        return self.outputs | told | {self.place: decision}
+        text = {"text": decision} if isinstance(decision, str) else {}
+        return self.outputs | text | {self.place: decision}
 
 
-Step: TypeAlias = Going | Paused | Done
+Step: TypeAlias = Running | Paused | Done
 
 
-class _Kept(Closed, frozen=True, kw_only=True):
+class _StoredStep(Closed, frozen=True, kw_only=True):
     step: Step
-    # What the node has used so far: tokens, money, calls of models and of tools.
+    # The usage of the node so far: tokens, cost, model calls and tool calls.
     spent: tuple[int, float, int, int] = (0, 0.0, 0, 0)
 
 
-class _NothingKept(Exception):
-    """Asked for a step that is not there."""
+class _NoStep(Exception):
+    """There are no more stored steps."""
 
 
-class Record:
-    """The steps of one visit of a node."""
+class StepRecord:
+    """The stored steps of one visit of a node."""
 
     def __init__(self, ctx: NodeContext, framework: str) -> None:
         self._ctx = ctx
         self._key = f"{framework}:step"
         self.spent = Spent()
-        # How often the framework has paused, the pause that is under way included.
+        # How often the framework has paused, including the current pause.
         self.pauses = 0
 
     async def last(self) -> Step | None:
-        """The last step on record; None before there is one. Called once, before `keep`."""
+        """Return the last stored step, or None. Call it once, before `store`."""
         found: Step | None = None
         while True:
             try:
-                kept = msgspec.convert(await self._ctx.once(self._key, _nothing), _Kept)
-            except _NothingKept:
+                stored = msgspec.convert(await self._ctx.once(self._key, _no_step), _StoredStep)
+            except _NoStep:
                 return found
-            found = self._counted(kept.step)
-            tokens, cost, calls, tool_calls = kept.spent
+            found = self._count_pause(stored.step)
+            tokens, cost, calls, tool_calls = stored.spent
             self.spent = Spent(tokens=tokens, cost_usd=cost, calls=calls, tool_calls=tool_calls)
 
-    async def keep(self, step: Step) -> Step:
-        """Keep a step, once everything that led to it is on the log; as it reads from the record."""
+    async def store(self, step: Step) -> Step:
+        """Store a step after its events. Return the stored step, in which secrets are redacted."""
         spent = self.spent
-        used = (spent.tokens, spent.cost_usd, spent.calls, spent.tool_calls)
-        kept: Json = msgspec.to_builtins(_Kept(step=step, spent=used))
+        usage = (spent.tokens, spent.cost_usd, spent.calls, spent.tool_calls)
+        stored: Json = msgspec.to_builtins(_StoredStep(step=step, spent=usage))
 
         async def effect() -> Json:
-            return await self._ctx.llm.redact(kept)
+            return await self._ctx.llm.redact(stored)
 
         await self._ctx.flush()
-        kept_step = msgspec.convert(await self._ctx.once(self._key, effect), _Kept).step
-        return self._counted(kept_step)
+        stored_step = msgspec.convert(await self._ctx.once(self._key, effect), _StoredStep).step
+        return self._count_pause(stored_step)
 
-    def _counted(self, step: Step) -> Step:
+    def _count_pause(self, step: Step) -> Step:
         self.pauses += isinstance(step, Paused)
         return step
 
 
-async def _nothing() -> Json:
-    raise _NothingKept
+async def _no_step() -> Json:
+    raise _NoStep
+
+
+# The id of the only question of a clarification.
+QUESTION = "answer"
+_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HumanAnswer:
+    """The answer of a person: granted or not, an edited artifact, or any value."""
+
+    is_granted: bool = True
+    edited: Json | Unset = UNSET
+    feedback: str = ""
+    value: Json = None
+
+
+async def answered(
+    ctx: NodeContext, asks: Sequence[HumanRequest], pause: int
+) -> list[HumanAnswer] | Suspended:
+    """Return all answers to a pause in order, or the interrupt for the first missing answer."""
+    answers: list[HumanAnswer] = []
+    for place, ask in enumerate(asks):
+        key = await _key(ctx, ask, f"{pause}.{place}")
+        resume_value = ctx.answer(key)
+        if isinstance(resume_value, Unset):
+            return _wait(ask, key)
+        answers.append(_read(ask, resume_value))
+    return answers
+
+
+async def _key(ctx: NodeContext, ask: HumanRequest, place: str) -> str:
+    """Return the key of an interrupt, which depends on the pause and on the question.
+
+    After a fork, the agent may ask a different question at the same pause. An answer to the old
+    question must not be used for it.
+    """
+    request: Json = await ctx.llm.redact(msgspec.to_builtins(ask))
+    return ctx.interrupt_key(f"{place}-{canonical_digest(request)[:_DIGITS]}")
+
+
+def _wait(ask: HumanRequest, key: str) -> Suspended:
+    if ask.kind == "clarification":
+        questions = [{"id": QUESTION, "question": ask.text}]
+        return Suspended(kind="clarification", key=key, data={"questions": questions})
+    data: JsonObject = {
+        "artifactId": key,
+        "artifactType": ask.artifact_type,
+        "title": ask.text,
+        "actions": list(ask.actions),
+    }
+    if ask.description:
+        data["description"] = ask.description
+    if not isinstance(ask.artifact, Unset):
+        data["artifactData"] = ask.artifact
+    return Suspended(kind="approval", key=key, data=data)
+
+
+def _read(ask: HumanRequest, resume_value: JsonObject) -> HumanAnswer:
+    if ask.kind == "clarification":
+        answers: JsonObject = resume_value["answers"]
+        return HumanAnswer(value=answers[QUESTION])
+    return HumanAnswer(
+        is_granted=resume_value["action"] != "reject",
+        edited=resume_value.get("editedArtifactData", UNSET),
+        feedback=resume_value.get("feedback", ""),
+    )

@@ -1,3 +1,3 @@
-"""Agents: their manifests, what tools they may call, and what they remember."""
+"""Agents: manifests, memory, credentials, models, tools and the loop of a model's turns."""
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Credentials by reference: found at the moment of use, for one tenant, and never written down.
+"""Credentials by reference: resolved for one tenant when they are used, and never logged.
 
-A reference is a name. Where its value lies is the operator's business: sealed in the store
-(`wopr secrets set`), in the environment, in a file, or in the keyring of the operating system.
-Each of these is looked up under the tenant, so that no name reaches another tenant's value.
+A reference is a name. The operator sets the value encrypted in the store (`wopr secrets set`), in
+the environment, in a file, or in the keyring of the operating system. Each lookup includes the
+tenant, so that a name cannot reach another tenant's value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from wopr.security.credential_names import (
     seal_context,
     variable_of,
 )
+from wopr.security.encryption import Seal, SealBroken
 from wopr.security.redact import MIN_SECRET, Redactors
-from wopr.security.seal import Seal, SealBroken
 from wopr.store.port import Secrets
 
-Noted = Callable[[str, str], Awaitable[None]]
+OnUse = Callable[[str, str], Awaitable[None]]
 
 
 class Credentials:
-    """Finds the values of references, and has each one redacted from then on for its tenant."""
+    """Resolves references. Each resolved value is redacted for its tenant from then on."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class Credentials:
         *,
         environment: Mapping[str, str],
         directory: Path | None = None,
-        noted: Noted | None = None,
+        on_use: OnUse | None = None,
     ) -> None:
         self._store = store
         self._seal = seal
         self._redactors = redactors
         self._environment = environment
         self._directory = directory
-        # Told of every use: tenant and reference.
-        self._noted = noted
+        # Called at each use with the tenant and the reference.
+        self._on_use = on_use
         for name, value in environment.items():
             owner = owner_of(name)
             if owner is not None:
@@ -60,22 +60,22 @@ class Credentials:
                 redactors.register_operator(value)
 
     async def resolve(self, tenant: str, ref: str, *, provider: str = "", host: str = "") -> str:
-        """The value of a tenant's credential, for use at once.
+        """Return the value of a tenant's credential.
 
-        One that names whom it is for goes to nobody else. To a host that a workflow names goes
-        only one that names that host: whoever writes workflows may use credentials, and not
-        carry them off. Raises `NodeFailure`, which names the reference and never the value.
+        A credential with an audience is sent only to that audience. A `host` named by a workflow
+        gets only a credential whose audience includes it: authors of workflows may use credentials
+        but not read them. Raises `NodeFailure`, which never contains the value.
         """
         found = read_ref(ref)
         if found is None:
-            raise _failure("credential_not_found", f"{ref[:128]!r} is no name of a credential")
+            raise _failure("credential_not_found", f"{ref[:128]!r} is not a valid credential name")
         for source in SOURCES if found.source is None else (found.source,):
             if host and source != "store":
                 continue
             value = await self._from(source, tenant, found.name, provider or host, bool(host))
             if value is not None:
-                return await self._handed_out(tenant, ref, value)
-        raise _failure("credential_not_found", f"there is no credential {ref}")
+                return await self._checked(tenant, ref, value)
+        raise _failure("credential_not_found", f"There is no credential {ref}.")
 
     async def _from(
         self, source: str, tenant: str, name: str, to: str, must_name: bool
@@ -94,11 +94,13 @@ class Credentials:
             return None
         is_restricted = must_name or bool(row.audience)
         if to and is_restricted and to not in row.audience:
-            raise _failure("credential_forbidden", f"the credential {name} is not for {to}")
+            raise _failure(
+                "credential_forbidden", f"The credential {name} may not be sent to {to}."
+            )
         try:
             return self._seal.open(row.sealed, context=seal_context(tenant, name)).decode()
         except SealBroken as broken:
-            message = f"the credential {name} was sealed under another host key"
+            message = f"The credential {name} was encrypted with another host key. Set it again."
             raise _failure("credential_unavailable", message) from broken
 
     async def _from_file(self, tenant: str, name: str) -> str | None:
@@ -110,29 +112,29 @@ class Credentials:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as fault:
-            message = f"the file of the credential {name} cannot be read"
+            message = f"The file of the credential {name} cannot be read."
             raise _failure("credential_unavailable", message) from fault
 
-    async def _handed_out(self, tenant: str, ref: str, value: str) -> str:
+    async def _checked(self, tenant: str, ref: str, value: str) -> str:
         if len(value) < MIN_SECRET:
-            message = f"the credential {ref} is shorter than {MIN_SECRET} characters"
+            message = f"The credential {ref} is shorter than {MIN_SECRET} characters."
             raise _failure("credential_unavailable", message)
         self._redactors.register(tenant, ref, value)
-        if self._noted is not None:
-            await self._noted(tenant, ref)
+        if self._on_use is not None:
+            await self._on_use(tenant, ref)
         return value
 
 
 def _from_keyring(tenant: str, name: str) -> str | None:
-    """Ask the operating system's keyring, where the package for it is installed and works."""
+    """Read the operating system's keyring; None if the package `keyring` is not installed."""
     try:
         keyring: Any = importlib.import_module("keyring")
     except ImportError:
         return None
     try:
         value: str | None = keyring.get_password(f"wopr:{tenant}", name)
-    except Exception as fault:  # every backend has errors of its own
-        message = f"the keyring did not hand out the credential {name}"
+    except Exception as fault:  # every backend raises its own errors
+        message = f"The keyring did not return the credential {name}."
         raise _failure("credential_unavailable", message) from fault
     return value
 

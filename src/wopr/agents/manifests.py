@@ -1,4 +1,4 @@
-"""Checks an agent manifest before it is installed, and names every fault at once."""
+"""Checks of an agent manifest. All faults are reported at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import cast
 
 import msgspec
 
-from wopr.protocol.checking import Fault, Shape, first_faults, refused, schema_faults, shape_faults
 from wopr.protocol.documents import Json, JsonObject, is_object
 from wopr.protocol.errors import Refused
-from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
-from wopr.protocol.schema_size import (
+from wopr.protocol.json_schema.export import document_schema
+from wopr.protocol.json_schema.size import (
     SMALL_STATES,
     SMALL_WEIGHT,
     SchemaLimits,
@@ -21,13 +20,21 @@ from wopr.protocol.schema_size import (
     size_faults,
     weight_of,
 )
-from wopr.protocol.schemas import document_schema
+from wopr.protocol.json_schema.validation import (
+    Fault,
+    Shape,
+    first_faults,
+    refused,
+    schema_faults,
+    shape_faults,
+)
+from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
 
 _DEFAULT_LIMITS = SchemaLimits()
 # The size of a manifest as JSON, unless the host has another limit.
 MAX_BYTES = 256 * 1024
-# References lead into the pack that a manifest comes in, and this host takes manifests alone.
-_REFERENCES = {"systemPromptRef": "give systemPrompt", "evalSuiteRef": "leave it out"}
+# References to files of a pack, each with the alternative. This host installs no packs.
+_REFERENCES = {"systemPromptRef": "give systemPrompt", "evalSuiteRef": "omit it"}
 _HANDOFF_REFERENCES = {
     "taskSchemaRef": "give taskSchema",
     "returnSchemaRef": "give returnSchema",
@@ -40,15 +47,15 @@ def check_manifest(
     limits: SchemaLimits = _DEFAULT_LIMITS,
     max_bytes: int = MAX_BYTES,
 ) -> AgentManifest:
-    """Return the manifest, or refuse it with every fault in `details.errors`.
+    """Return the manifest. Raises `Refused` with every fault in `details.errors`.
 
-    A manifest whose model class is not among those advertised is refused with
-    `unsupported_model_class`; None advertises no list, and then every class will do.
+    A model class that is not in `model_classes` has the code `unsupported_model_class`. With None
+    every class is allowed.
     """
     if too_large := list(_size_faults(document, max_bytes)):
         raise refused(too_large, "manifest")
     meaning = first_faults(_meaning_faults(document, limits))
-    # Where a fault is explained, the schema's own words for the same place add nothing.
+    # The schema's fault at a place with an explained fault is omitted.
     explained = {fault.path for fault in meaning}
     shape = shape_faults(document, _shape(), AgentManifest)
     other = (fault for fault in shape if fault.path not in explained)
@@ -61,7 +68,7 @@ def check_manifest(
 
 
 def is_small(document: Json) -> bool:
-    """Tell whether a manifest is checked within a few milliseconds."""
+    """Return whether a manifest is checked within a few milliseconds."""
     if weight_of(document, SMALL_WEIGHT) > SMALL_WEIGHT:
         return False
     handoff: Json = document.get("handoff") if is_object(document) else None
@@ -88,7 +95,7 @@ def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] |
 
 
 def _size_faults(document: Json, max_bytes: int) -> Iterator[Fault]:
-    """Name the largest field of a manifest that is too large."""
+    """Yield the largest field of a manifest that is too large."""
     size = len(msgspec.json.encode(document))
     if size > max_bytes:
         fields: JsonObject = document if is_object(document) else {}
@@ -100,7 +107,10 @@ def _size_faults(document: Json, max_bytes: int) -> Iterator[Fault]:
 
 
 def _meaning_faults(document: Json, limits: SchemaLimits) -> Iterator[Fault]:
-    """What is wrong beyond the shape, read from the raw document so that both come at once."""
+    """Yield the faults that the schema cannot express.
+
+    They are found in the raw document, so that they are reported together with the schema's faults.
+    """
     if not isinstance(document, dict):
         return
     manifest = cast("JsonObject", document)
@@ -108,7 +118,7 @@ def _meaning_faults(document: Json, limits: SchemaLimits) -> Iterator[Fault]:
     if isinstance(agent_id, str) and agent_id.startswith(HOST_PREFIX):
         yield Fault(
             path="agentId",
-            message=f"{HOST_PREFIX} names agents of the host itself; a manifest cannot have it",
+            message=f"the prefix {HOST_PREFIX} is reserved for agents of the host",
         )
     yield from _reference_faults(manifest, _REFERENCES, "")
     if ("systemPrompt" in manifest) == ("systemPromptRef" in manifest):
@@ -128,11 +138,12 @@ def _handoff_faults(handoff: JsonObject, limits: SchemaLimits) -> Iterator[Fault
 
 
 def _reference_faults(
-    holder: JsonObject, references: dict[str, str], prefix: str
+    container: JsonObject, references: dict[str, str], prefix: str
 ) -> Iterator[Fault]:
     for name, instead in references.items():
-        if name in holder:
+        if name in container:
             yield Fault(
                 path=f"{prefix}{name}",
-                message=f"there is no pack here to resolve this in: {instead}",
+                message="this host installs manifests without packs, so it cannot resolve "
+                f"references: {instead}",
             )

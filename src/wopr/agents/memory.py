@@ -1,4 +1,4 @@
-"""Long-term memory as agents use it: redacted when written, within one tenant when read."""
+"""Long-term memory of agents: redacted when written, read within one tenant."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wopr.protocol.documents import UNSET
+from wopr.protocol.documents import UNSET, to_iso
 from wopr.protocol.errors import Refused
-from wopr.protocol.memory import MemoryEntry, MemoryListOptions
-from wopr.protocol.times import to_iso
+from wopr.protocol.resources.memory import MemoryEntry, MemoryListOptions
 from wopr.security.redact import Redactor
 from wopr.store.port import Memories, MemoryRow
 
 LIST_DEFAULT: Final = 100
 LIST_MOST: Final = 1000
 MAX_ENTRY_BYTES: Final = 256 * 1024
-# 31 December 9999: no timestamp can name a later instant.
+# 31 December 9999, the latest time that a timestamp can represent.
 END_OF_CALENDAR: Final = 253_402_300_799_999
 _EVERYTHING: Final = MemoryListOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryScope:
-    """One memory as one run sees it; without a start, as an onlooker does.
+    """A memory as a run sees it, or without a start time as a reader outside of a run sees it.
 
-    The tenant is the run's own. A reference says which memory of that tenant, never whose.
+    A reference names a memory within the tenant.
     """
 
     tenant: str
@@ -58,10 +57,10 @@ class Memory:
         tags: Sequence[str] = (),
         expires_at: int | None = None,
     ) -> MemoryEntry:
-        """Remember something without its secrets; the answer is the entry that is kept.
+        """Store an entry without its secrets and return the stored entry.
 
-        Writing under an id that is taken changes nothing, so that a step that runs twice writes
-        once. Give ids that are made from the run and the node.
+        An entry whose id exists is not written again, so that a repeated step writes once. Derive
+        the id from the run and the node.
         """
         row = MemoryRow(
             memory_ref=scope.memory_ref,
@@ -83,7 +82,7 @@ class Memory:
     async def list(
         self, scope: MemoryScope, options: MemoryListOptions = _EVERYTHING
     ) -> list[MemoryEntry]:
-        """What the run remembers, newest first; a limit of 0 is the host's own."""
+        """Return the entries, newest first. A limit of 0 is the default limit."""
         limit = LIST_DEFAULT if options.limit is UNSET else options.limit or LIST_DEFAULT
         rows = await self._store.memories(
             scope.tenant,
@@ -97,7 +96,7 @@ class Memory:
         return [_entry(row) for row in rows]
 
     async def get(self, scope: MemoryScope, memory_id: str) -> MemoryEntry | None:
-        """One entry, or None when there is none that the run can see."""
+        """Return one entry, or None if the run cannot see it."""
         row = await self._store.memory(
             scope.tenant,
             scope.memory_ref,
@@ -113,7 +112,7 @@ def _check(row: MemoryRow) -> None:
     if len(row.content.encode("utf-8", "replace")) > MAX_ENTRY_BYTES:
         raise Refused(f"a memory entry may have at most {MAX_ENTRY_BYTES} bytes", field="content")
     if row.expires_at is not None and not 0 <= row.expires_at <= END_OF_CALENDAR:
-        raise Refused("expiresAt must be an instant of the calendar", field="expiresAt")
+        raise Refused("expiresAt must be between 1970-01-01 and 9999-12-31", field="expiresAt")
 
 
 def _viewer(scope: MemoryScope) -> str | None:

@@ -1,32 +1,96 @@
-"""The registry of agents: installed manifests, kept in memory so that a lookup never waits."""
+"""The registry of agents: installed manifests, cached in memory, and the inventory."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
-from wopr.agents.inventory import inventory_entry
 from wopr.agents.manifests import MAX_BYTES, check_manifest, is_small
-from wopr.protocol.checking import UserSchema
-from wopr.protocol.documents import Json, JsonObject, Unset, encode
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import look_up
 from wopr.protocol.errors import NotFound, Refused
-from wopr.protocol.manifests import AgentInventoryEntry, AgentInventoryResponse, AgentManifest
-from wopr.protocol.schema_size import SchemaLimits
+from wopr.protocol.json_schema.size import SchemaLimits
+from wopr.protocol.json_schema.validation import UserSchema
+from wopr.protocol.manifests import (
+    AgentInventoryEntry,
+    AgentInventoryResponse,
+    AgentManifest,
+    Handoff,
+)
 from wopr.security.digest import json_digest
 from wopr.store.port import SHARED, AgentManifests, AgentRow
 
+MemoryDimension: TypeAlias = Literal["read", "write", "long-term-durability"]
+
+
+def inventory_entry(manifest: AgentManifest, advertised: JsonObject) -> AgentInventoryEntry:
+    """Return an agent's inventory entry, including required capabilities that the host lacks."""
+    missing = _missing(manifest, advertised)
+    dimensions = _missing_memory(manifest, advertised)
+    threshold = manifest.threshold
+    return AgentInventoryEntry(
+        agent_id=manifest.agent_id,
+        persona=manifest.persona,
+        label=manifest.persona if isinstance(manifest.label, Unset) else manifest.label,
+        description=manifest.description,
+        model_class=manifest.model_class,
+        pack_name=manifest.pack_name,
+        pack_version=manifest.version,
+        tool_allowlist=sorted(manifest.tools),
+        has_handoff_schemas=manifest.handoff not in (UNSET, Handoff()),
+        memory_shape=manifest.memory_shape,
+        confidence_threshold=UNSET if threshold is None else threshold,
+        degraded=missing or UNSET,
+        memory_degraded=True if dimensions else UNSET,
+        degraded_memory_dimensions=dimensions or UNSET,
+    )
+
+
+def is_provided(capability: str, advertised: JsonObject) -> bool:
+    """Return whether a discovery document has the capability at a dotted path."""
+    value: Json = look_up(advertised, capability)
+    if isinstance(value, dict):
+        return cast("JsonObject", value).get("supported") is not False
+    # Compared by identity, because 0 counts as provided.
+    return value is not None and value is not False and value != []
+
+
+def _missing(manifest: AgentManifest, advertised: JsonObject) -> list[str]:
+    """Return the required capabilities that the host does not advertise."""
+    required = manifest.requires_capabilities
+    needed = [] if isinstance(required, Unset) else list(required)
+    if manifest.prompt_library_ref is not UNSET or manifest.prompt_overrides is not UNSET:
+        needed.append("prompts")
+    return [key for key in dict.fromkeys(needed) if not is_provided(key, advertised)]
+
+
+def _missing_memory(manifest: AgentManifest, advertised: JsonObject) -> list[MemoryDimension]:
+    shape = manifest.memory_shape
+    if isinstance(shape, Unset):
+        return []
+    needs: dict[MemoryDimension, tuple[bool, str]] = {
+        "read": (True in (shape.scratchpad, shape.conversation), "memory"),
+        "write": (True in (shape.scratchpad, shape.conversation), "memory.writable"),
+        "long-term-durability": (shape.long_term is True, "agents.memoryBackends"),
+    }
+    return [
+        dimension
+        for dimension, (is_needed, capability) in needs.items()
+        if is_needed and not is_provided(capability, advertised)
+    ]
+
+
 _DEFAULT_LIMITS: Final = SchemaLimits()
 _PAGE: Final = 100
-# The manifests of a tenant are all in memory once it runs an agent.
-MOST_BYTES_OF_TENANT: Final = 32 * 1024 * 1024
-# Does the check of a large manifest where it does not stop the event loop, in the tenant's turn.
+# The limit of a tenant's manifests, which are all loaded when one of its agents is used.
+MAX_TENANT_BYTES: Final = 32 * 1024 * 1024
+# Runs the check of a large manifest outside the event loop.
 CheckLarge: TypeAlias = Callable[[str, Callable[[], AgentManifest]], Awaitable[AgentManifest]]
-# Tasks and returns may hold what the log masks, so a fault speaks of them without showing any.
+# The name of a value in faults, which must not contain it: it may be sensitive.
 _MASK: Final = "the value"
 
 
@@ -40,7 +104,7 @@ class Installed:
 
     @cached_property
     def task_schema(self) -> UserSchema | None:
-        """What checks the inputs that the agent is handed, where it says."""
+        """The schema of the agent's task, or None."""
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.task_schema, Unset):
             return None
@@ -48,7 +112,7 @@ class Installed:
 
     @cached_property
     def return_schema(self) -> UserSchema | None:
-        """What checks the value that the agent hands back, where it says."""
+        """The schema of the agent's return value, or None."""
         handoff = self.manifest.handoff
         if isinstance(handoff, Unset) or isinstance(handoff.return_schema, Unset):
             return None
@@ -56,11 +120,11 @@ class Installed:
 
 
 @dataclass(slots=True)
-class _Shelf:
-    """All that one tenant installed, as far as it has been read."""
+class _TenantAgents:
+    """The loaded agents of one tenant."""
 
     place: int = 0
-    # Bytes of all its manifests.
+    # The bytes of all its manifests.
     size: int = 0
     versions: dict[str, list[Installed]] = field(default_factory=dict[str, list[Installed]])
 
@@ -81,12 +145,12 @@ class _Shelf:
 
 
 class Agents:
-    """Finds a tenant's agents, its own before the shared ones.
+    """Finds a tenant's agents, its own agents before shared ones.
 
-    `load` reads what was installed since the last time; after it the lookups need no waiting.
-    They take the version that a reference pins, and with `at` they leave out what was installed
-    after that instant: a run keeps the manifests it started with. `advertised` is the discovery
-    document: it says which model classes can be installed, and what an agent will miss here.
+    `load` reads the manifests that were installed since the last call. Lookups use loaded manifests
+    only. With `version` they find the version that a reference pins. With `at` they ignore
+    manifests that were installed later, because a run keeps the manifests it started with.
+    `advertised` is the discovery document, which has the supported model classes and capabilities.
     """
 
     def __init__(
@@ -97,6 +161,7 @@ class Agents:
         limits: SchemaLimits = _DEFAULT_LIMITS,
         max_bytes: int = MAX_BYTES,
         check_large: CheckLarge | None = None,
+        check_quota: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._limits = limits
         self._max_bytes = max_bytes
@@ -105,13 +170,17 @@ class Agents:
         self._now = now
         self._advertised = advertised
         self._model_classes: list[str] | None = look_up(advertised, "agents.modelClasses")
-        self._shelves: dict[str, _Shelf] = {}
-        # Raises `QuotaExceeded` for a tenant that may install no more. Set once the host has
-        # installed the manifests that it was started with.
-        self.check_quota: Callable[[str], Awaitable[None]] | None = None
+        self._tenants: dict[str, _TenantAgents] = {}
+        # Raises `QuotaExceeded` for a tenant that may install no more.
+        self._check_quota = check_quota
 
-    async def register(self, tenant: str, document: Json) -> tuple[Installed, bool]:
-        """Check and install a manifest; the flag says whether it is new."""
+    async def register(
+        self, tenant: str, document: Json, *, has_quota: bool = True
+    ) -> tuple[Installed, bool]:
+        """Check and install a manifest; return it and whether it is new.
+
+        `has_quota` is False for manifests that the host installs at its start.
+        """
         check = partial(
             check_manifest, document, self._model_classes, self._limits, self._max_bytes
         )
@@ -126,43 +195,43 @@ class Agents:
             body=encode(document),
             registered_at=self._now(),
         )
-        if self.check_quota is not None:
+        if has_quota and self._check_quota is not None:
             await self.load(tenant)
-            shelf = self._shelves[tenant]
-            if shelf.find(row.agent_id, row.version, None) is None:
-                await self.check_quota(tenant)
-                if shelf.size + len(row.body) > MOST_BYTES_OF_TENANT:
+            tenant_agents = self._tenants[tenant]
+            if tenant_agents.find(row.agent_id, row.version, None) is None:
+                await self._check_quota(tenant)
+                if tenant_agents.size + len(row.body) > MAX_TENANT_BYTES:
                     raise Refused(
-                        f"the agent manifests of this tenant have {shelf.size} bytes, this one has "
-                        f"{len(row.body)}, and all together may have {MOST_BYTES_OF_TENANT}",
+                        f"the agent manifests of this tenant have {tenant_agents.size} bytes, this "
+                        f"one has {len(row.body)}, and all together may have {MAX_TENANT_BYTES}",
                         field="manifest",
-                        limit=MOST_BYTES_OF_TENANT,
+                        limit=MAX_TENANT_BYTES,
                     )
         is_new = await self._store.put_agent(tenant, row)
         return await self.agent(tenant, manifest.agent_id, manifest.version), is_new
 
     async def load(self, tenant: str) -> None:
-        """Read what was installed for the tenant and for all since the last time."""
+        """Read the manifests, including shared ones, that were installed since the last call."""
         for owner in (tenant, SHARED):
-            shelf = self._shelves.setdefault(owner, _Shelf())
-            while rows := await self._store.agents_since(owner, shelf.place, _PAGE):
+            tenant_agents = self._tenants.setdefault(owner, _TenantAgents())
+            while rows := await self._store.agents_since(owner, tenant_agents.place, _PAGE):
                 for row in rows:
                     # Another load may have read the same rows while this one waited.
-                    if row.place > shelf.place:
-                        shelf.add(row)
+                    if row.place > tenant_agents.place:
+                        tenant_agents.add(row)
 
     async def refresh(self) -> None:
-        """Read what other processes have installed for tenants that are known here."""
-        for owner in [*self._shelves]:
+        """Read the manifests that other processes have installed for known tenants."""
+        for owner in [*self._tenants]:
             await self.load(owner)
 
     def find(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
     ) -> Installed | None:
-        """The agent as loaded, or None."""
+        """Return the loaded agent, or None."""
         for owner in (tenant, SHARED):
-            shelf = self._shelves.get(owner)
-            found = None if shelf is None else shelf.find(agent_id, version, at)
+            tenant_agents = self._tenants.get(owner)
+            found = None if tenant_agents is None else tenant_agents.find(agent_id, version, at)
             if found is not None:
                 return found
         return None
@@ -170,16 +239,16 @@ class Agents:
     def threshold(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
     ) -> float | None:
-        """The agent's own confidence threshold; None when it has none, or no manifest."""
+        """Return the agent's confidence threshold; None without a threshold or a manifest."""
         found = self.find(tenant, agent_id, version, at)
         return None if found is None else found.manifest.threshold
 
     def allowlist(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
     ) -> frozenset[str] | None:
-        """The tools that the agent may call; None when it has no manifest.
+        """Return the tools that the agent may call; None if it has no manifest.
 
-        A version that is not installed of an agent that is may call none.
+        If the agent is installed but this version is not, it may call no tools.
         """
         found = self.find(tenant, agent_id, version, at)
         if found is not None:
@@ -187,7 +256,7 @@ class Agents:
         return None if self.find(tenant, agent_id, None, at) is None else frozenset()
 
     async def agent(self, tenant: str, agent_id: str, version: str | None = None) -> Installed:
-        """The agent as installed now, or `NotFound`."""
+        """Return the agent as installed now. Raises `NotFound`."""
         await self.load(tenant)
         found = self.find(tenant, agent_id, version)
         if found is None:
@@ -195,30 +264,30 @@ class Agents:
         return found
 
     async def versions(self, tenant: str, agent_id: str) -> list[Installed]:
-        """Every version of the agent that the tenant can use, newest first."""
+        """Return every version of the agent that the tenant can use, newest first."""
         await self.load(tenant)
         found: dict[str, Installed] = {}
         for owner in (tenant, SHARED):
-            for installed in reversed(self._shelves[owner].versions.get(agent_id, ())):
+            for installed in reversed(self._tenants[owner].versions.get(agent_id, ())):
                 found.setdefault(installed.manifest.version, installed)
         return list(found.values())
 
     def entry(self, installed: Installed) -> AgentInventoryEntry:
-        """The agent as the inventory shows it."""
+        """Return the inventory entry of an agent."""
         return inventory_entry(installed.manifest, self._advertised)
 
     async def inventory(self, tenant: str) -> AgentInventoryResponse:
-        """Every agent that the tenant can use, in its newest version, by id."""
+        """Return the inventory of the tenant's agents in their newest versions, by id."""
         entries = [self.entry(found) for found in await self.newest(tenant)]
         return AgentInventoryResponse(agents=entries, total=len(entries))
 
     async def newest(self, tenant: str) -> list[Installed]:
-        """Every agent that the tenant can use, in its newest version, by id."""
+        """Return all agents that the tenant can use, in their newest versions, by id."""
         await self.load(tenant)
         return list(self._newest(tenant))
 
     def _newest(self, tenant: str) -> Iterator[Installed]:
-        names = {name for owner in (tenant, SHARED) for name in self._shelves[owner].versions}
+        names = {name for owner in (tenant, SHARED) for name in self._tenants[owner].versions}
         for name in sorted(names):
             found = self.find(tenant, name)
             if found is not None:

@@ -1,3 +1,3 @@
-"""The Python API: agents, tools and workflows in code, and a host in a program's hands."""
+"""The Python API: agents, tools and workflows in code, and a client of a host."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Apps: Python files whose tools, agents, node types and workflows a host can serve."""
+"""Apps: Python files with tools, agents, node types and workflows for a host."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeGuard, cast
 
-from wopr.agents.functions import FunctionTool
-from wopr.agents.mcp_servers import McpServer
+from wopr.agents.mcp.servers import McpServer
+from wopr.agents.models.port import Models
+from wopr.agents.tools.functions import FunctionTool
+from wopr.agents.tools.tool import Tool
 from wopr.api.agent import Agent
 from wopr.api.errors import WorkflowError
+from wopr.api.node_types import known_types
 from wopr.api.tools import tool_in
-from wopr.api.types import known_types
 from wopr.api.workflow import AnyWorkflow, Workflow
-from wopr.nodes.models import Models
+from wopr.host.contributions import Contributions
 from wopr.nodes.registry import NodeType
-from wopr.nodes.tools import Tool
-from wopr.protocol.names import not_there
-from wopr.runtime.contributions import Contributions
+from wopr.protocol.suggestions import not_there
 
 MODULE: Final = "wopr_app"
 
 
 class AppError(Exception):
-    """An app that cannot be loaded; the message says where in which file, `code` what stands there."""
+    """An app cannot be loaded. The message has the file and line; `code` is the source line."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)
@@ -37,26 +37,26 @@ class AppError(Exception):
 
 
 def load_app(target: str) -> Contributions:
-    """Import `file.py` or `file.py:name` and collect what it declares.
+    """Import `file.py` or `file.py:name` and collect its declarations.
 
-    Without a name that is everything at the top of the file; a name is one thing or a list of them.
-    Raises `AppError`.
+    Without a name, collect all declarations at the top level of the file. With a name, collect this
+    declaration or list of declarations. Raises `AppError`.
     """
-    name, _, wanted = target.partition(":")
+    name, _, attribute = target.partition(":")
     path = Path(name)
-    module = _imported(path)
+    module = _import(path)
     try:
-        if wanted:
-            found = collect(_wanted(path, module, wanted), is_strict=True)
+        if attribute:
+            collected = collect(_attribute(path, module, attribute), is_strict=True)
         else:
-            found = collect(vars(module).values())
+            collected = collect(vars(module).values())
     except WorkflowError as fault:
         raise AppError(f"{name}: {fault}") from fault
-    return replace(found, code_version=code_version(path))
+    return replace(collected, code_version=code_version(path))
 
 
 def code_version(path: Path) -> str:
-    """A digest of an app's file and of the modules beside it that it has imported."""
+    """Return a digest of an app's file and of the imported modules in its folder."""
     folder = path.resolve().parent
     files = {path.resolve()}
     for module in list(sys.modules.values()):
@@ -71,27 +71,29 @@ def code_version(path: Path) -> str:
 
 
 def collect(values: Iterable[object], *, is_strict: bool = False) -> Contributions:
-    """Everything that these values declare or use. Raises `WorkflowError` for what cannot work.
+    """Collect the declarations in these values and what they use. Raises `WorkflowError`.
 
-    Strictly, that is also a value that declares nothing.
+    With `is_strict`, a value without a declaration is an error.
     """
-    found = _Found()
+    collected = _Collector()
     for value in values:
-        if not found.take(value) and is_strict:
-            fault = "it is no workflow, agent, tool, node function, MCP server or models"
+        if not collected.add(value) and is_strict:
+            fault = (
+                "this is not a workflow, agent, tool, node function, MCP server or model provider"
+            )
             raise WorkflowError(repr(value), [fault])
     return Contributions(
-        node_types=tuple(found.types.values()),
-        tools=tuple(found.tools.values()),
-        mcp_servers=tuple(found.servers.values()),
-        agents=tuple(agent.manifest() for agent in found.agents.values()),
-        workflows=tuple(workflow.document() for workflow in found.workflows.values()),
-        models=found.models,
+        node_types=tuple(collected.types.values()),
+        tools=tuple(collected.tools.values()),
+        mcp_servers=tuple(collected.servers.values()),
+        agents=tuple(agent.manifest() for agent in collected.agents.values()),
+        workflows=tuple(workflow.document() for workflow in collected.workflows.values()),
+        models=collected.models,
     )
 
 
-class _Found:
-    """What was found so far, each once; one name for two things is refused."""
+class _Collector:
+    """The declarations collected so far, each once. Two declarations with one name are an error."""
 
     def __init__(self) -> None:
         self.types: dict[str, NodeType] = {}
@@ -101,93 +103,94 @@ class _Found:
         self.workflows: dict[str, AnyWorkflow] = {}
         self.models: Models | None = None
 
-    def take(self, value: object) -> bool:
-        """Take what a value declares, and what that uses; tell whether it declares anything."""
+    def add(self, value: object) -> bool:
+        """Add the declarations of a value and what they use. Return whether there are any."""
         if is_workflow(value):
-            self._take_workflow(value)
+            self._add_workflow(value)
         elif isinstance(value, Agent):
-            self._take_agent(value)
+            self._add_agent(value)
         elif isinstance(value, FunctionTool):
-            _keep(self.tools, value.name, value, "tool")
+            _put(self.tools, value.name, value, "tool")
         elif isinstance(value, McpServer):
-            _keep(self.servers, value.name, value, "MCP server")
+            _put(self.servers, value.name, value, "MCP server")
         elif isinstance(value, NodeType):
-            self._take_type(value)
+            self._add_type(value)
         elif are_models(value):
             self.models = value
         else:
-            return self._take_function(value)
+            return self._add_function(value)
         return True
 
-    def _take_function(self, value: object) -> bool:
+    def _add_function(self, value: object) -> bool:
         marks = (tool_in(value), getattr(value, "__wopr_node__", None))
-        found = [mark for mark in marks if isinstance(mark, FunctionTool | NodeType)]
-        for mark in found:
-            self.take(mark)
-        return bool(found)
+        collected = [mark for mark in marks if isinstance(mark, FunctionTool | NodeType)]
+        for mark in collected:
+            self.add(mark)
+        return bool(collected)
 
-    def _take_workflow(self, workflow: AnyWorkflow) -> None:
+    def _add_workflow(self, workflow: AnyWorkflow) -> None:
         if self.workflows.get(workflow.id) is workflow:
             return
-        _keep(self.workflows, workflow.id, workflow, "workflow")
+        _put(self.workflows, workflow.id, workflow, "workflow")
         for used in (*workflow.agents, *workflow.node_types, *workflow.children):
-            self.take(used)
+            self.add(used)
 
-    def _take_agent(self, agent: Agent) -> None:
-        _keep(self.agents, agent.id, agent, "agent")
+    def _add_agent(self, agent: Agent) -> None:
+        _put(self.agents, agent.id, agent, "agent")
         for server in agent.mcp_servers:
-            self.take(server)
+            self.add(server)
         for tool in agent.tools:
-            _keep(self.tools, tool.name, tool, "tool")
+            _put(self.tools, tool.name, tool, "tool")
 
-    def _take_type(self, node_type: NodeType) -> None:
+    def _add_type(self, node_type: NodeType) -> None:
         known = known_types().get(node_type.type_id)
         if known is None:
-            _keep(self.types, node_type.type_id, node_type, "node type")
+            _put(self.types, node_type.type_id, node_type, "node type")
         elif known is not node_type:
             raise WorkflowError(
-                f"node type {node_type.type_id}", ["every host has one of this name"]
+                f"node type {node_type.type_id}",
+                ["every host already has a node type with this id"],
             )
 
 
 def is_workflow(value: object) -> TypeGuard[AnyWorkflow]:
-    """Tell whether a value is a workflow, whatever it takes and gives."""
+    """Return whether a value is a workflow."""
     return isinstance(value, Workflow)
 
 
 def are_models(value: object) -> TypeGuard[Models]:
-    """Tell whether a value answers for models, such as the script of a test."""
+    """Return whether a value is a model provider, such as `ScriptedModels`."""
     parts = ("ask", "capabilities")
     return not isinstance(value, type) and all(
         callable(getattr(value, name, None)) for name in parts
     )
 
 
-def _keep(kept: dict[str, Any], name: str, value: object, kind: str) -> None:
-    if kept.setdefault(name, value) is not value:
-        raise WorkflowError(f"{kind} {name}", ["there are two of this name"])
+def _put(known: dict[str, Any], name: str, value: object, kind: str) -> None:
+    if known.setdefault(name, value) is not value:
+        raise WorkflowError(f"{kind} {name}", ["two declarations have this name"])
 
 
-def _wanted(path: Path, module: ModuleType, name: str) -> Iterable[object]:
+def _attribute(path: Path, module: ModuleType, name: str) -> Iterable[object]:
     if not hasattr(module, name):
         known = (each for each in vars(module) if not each.startswith("_"))
-        raise AppError(f"{path}: there is no {name!r}: {not_there(name, known)}")
+        raise AppError(f"{path} has no {name!r}: {not_there(name, known)}")
     value: object = getattr(module, name)
     return cast("Iterable[object]", value) if isinstance(value, list | tuple) else [value]
 
 
-def _imported(path: Path) -> ModuleType:
-    """Import a file as a module of its own, which finds its neighbours as a script would."""
+def _import(path: Path) -> ModuleType:
+    """Import a file as a module. Like a script, it can import modules of its folder."""
     if not path.is_file():
-        raise AppError(f"{path}: there is no such file")
+        raise AppError(f"{path} does not exist")
     spec = importlib.util.spec_from_file_location(MODULE, path)
     if spec is None or spec.loader is None:
-        raise AppError(f"{path}: an app is a Python file, and ends in .py")
+        raise AppError(f"{path} is not a Python file: its name must end with .py")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     module = importlib.util.module_from_spec(spec)
-    # Types are looked up by the name of their module, also while it is still being imported.
+    # Type hints are resolved by module name, also during the import.
     sys.modules[MODULE] = module
     try:
         spec.loader.exec_module(module)
@@ -197,16 +200,16 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _at_line(path: Path, fault: Exception | SystemExit) -> AppError:
-    """What went wrong, with the line of the app where it did."""
+    """Describe an error with the line of the app where it occurred."""
     if isinstance(fault, SyntaxError) and fault.lineno is not None:
         where = f"{fault.filename or path}:{fault.lineno}"
         return AppError(f"{where}: SyntaxError: {fault.msg}", (fault.text or "").strip())
     what = f"{type(fault).__name__}: {fault}"
-    own = [
+    app_frames = [
         frame
         for frame in traceback.extract_tb(fault.__traceback__)
         if Path(frame.filename).resolve() == path.resolve()
     ]
-    if not own:
+    if not app_frames:
         return AppError(f"{path}: {what}")
-    return AppError(f"{path}:{own[-1].lineno}: {what}", own[-1].line or "")
+    return AppError(f"{path}:{app_frames[-1].lineno}: {what}", app_frames[-1].line or "")

@@ -1,52 +1,58 @@
-"""What only a client decodes: pages of collections, and the lines of the inbox."""
+"""Documents that only clients decode: pages of collections, and responses of extension routes."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar
 
-from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
+from wopr.protocol.documents import UNSET, Document, Unset
 
 T = TypeVar("T")
 
 
 class Listing(Document, Generic[T], frozen=True, kw_only=True):
-    """A page of a collection; no `nextCursor` means it is the last."""
+    """A page of a collection. The last page has no `next_cursor`."""
 
     items: list[T]
     next_cursor: str | Unset | None = UNSET
 
 
-class Asker(Document, frozen=True, kw_only=True):
-    """Who waits for an answer."""
+class WorkflowListItem(Document, frozen=True, kw_only=True):
+    """One item of the workflow list."""
 
-    node_name: str = ""
-    agent_id: str = ""
-    started_by: str = ""
-
-
-class InboxVotes(Document, frozen=True, kw_only=True):
-    """How far a gate that needs several approvals has come."""
-
-    granted: int
-    rejected: int
-    required: int
+    id: str
+    version: str
+    name: str | Unset = UNSET
+    registered_at: str | Unset = UNSET
 
 
-class InboxItem(Document, frozen=True, kw_only=True):
-    """One wait of the inbox."""
+class AgentItem(Document, frozen=True, kw_only=True):
+    """One agent of the inventory."""
 
-    interrupt_id: str
-    run_id: str
-    node_id: str
-    workflow_id: str
-    kind: str
-    status: str
-    requested_at: str
-    question: str
-    asked_by: Asker
-    data: JsonObject
-    answers: dict[str, str]
-    age_ms: int = 0
-    expires_at: str = ""
-    reason: str = ""
-    votes: InboxVotes | Unset = UNSET
+    agent_id: str
+    pack_version: str
+    label: str
+    model_class: str
+    tool_allowlist: list[str]
+    confidence_threshold: float | Unset = UNSET
+    degraded: list[str] = []
+
+
+class AgentInventory(Document, frozen=True, kw_only=True):
+    """The agents that the key can use."""
+
+    agents: list[AgentItem]
+
+
+class DefinitionFault(Document, frozen=True, kw_only=True):
+    """One error in a definition, and its path."""
+
+    message: str
+    path: str = ""
+
+
+class ValidationReport(Document, frozen=True, kw_only=True):
+    """The result of `POST /v1/workflows:validate`."""
+
+    valid: bool
+    errors: list[DefinitionFault] = []
+    warnings: list[DefinitionFault] = []

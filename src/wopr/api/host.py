@@ -1,62 +1,133 @@
-"""A host in a program's hands: register, start, and look at what waits."""
+"""A client of a host: register workflows and agents, start runs, list runs and the inbox."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar, Unpack, overload
+from typing import Final, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 import httpx
 
-from wopr import __version__
 from wopr.api.agent import Agent, agent_id
-from wopr.api.connection import Connection
-from wopr.api.documents import InboxItem, Listing
+from wopr.api.client import DEFAULT_URL, Client, DecodedResponse, open_client
 from wopr.api.errors import HostRefused
-from wopr.api.filters import FeedbackFilters, InboxFilters, RunFilters, query_of
-from wopr.api.requests import segment
 from wopr.api.run import Run
 from wopr.api.workflow import AnyWorkflow, Workflow
-from wopr.nodes.typed import to_json
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.reviews import CreateJudge, FeedbackSummary, Judge, SummaryBy
-from wopr.protocol.runs import CreateRun, RunAccepted, RunListItem
-from wopr.runtime.numbering import same_content, versioned
+from wopr.protocol.interrupts import InboxItem
+from wopr.protocol.json_schema.conversion import to_json
+from wopr.protocol.resources.reviews import CreateJudge, FeedbackSummary, Judge, SummaryBy
+from wopr.protocol.runs import CreateRun, RunListItem
+from wopr.protocol.suggestions import not_there
+from wopr.runs.definitions.code_versions import same_content, versioned
 
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-DEFAULT_URL: Final = "http://127.0.0.1:8642"
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_JUDGE_LOOK_SECONDS: Final = 0.05
+_JUDGE_POLL_SECONDS: Final = 0.05
+
+
+class RunFilters(TypedDict, total=False):
+    """The filters of `GET /v1/runs`."""
+
+    status: str
+    workflowId: str
+    tag: str
+    parentRunId: str
+    sourceRunId: str
+    waitingForCode: str
+    quarantined: bool
+    since: str
+    until: str
+    flagged: bool
+    rated: bool
+    corrected: bool
+    label: str
+    limit: str | int
+    cursor: str
+
+
+class FeedbackFilters(TypedDict, total=False):
+    """The filters of `GET /v1/feedback/summary`."""
+
+    since: str
+    until: str
+    workflowId: str
+    agentId: str
+
+
+class InboxFilters(TypedDict, total=False):
+    """The filters of `GET /v1/interrupts`."""
+
+    kind: str
+    workflowId: str
+    runId: str
+    limit: str | int
+    cursor: str
+
+
+def query_of(filters: Mapping[str, object], known: Mapping[str, object]) -> dict[str, str]:
+    """Convert filters to a query. Raises `TypeError` for a filter that does not exist."""
+    for name in filters:
+        if name not in known:
+            raise TypeError(f"there is no filter {name!r}: {not_there(name, known)}")
+    return {name: _query_text(value) for name, value in filters.items()}
+
+
+def _query_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Host:
-    """A host as its clients see it. Made by `connect`, or by `wopr.testing.memory_host`."""
+    """A client of a host. `connect` and `wopr.testing.memory_host` return it.
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    Example:
+        >>> from wopr import connect
+        >>> async def main() -> None:
+        ...     async with connect("http://127.0.0.1:8642", "my-key") as host:
+        ...         run = await host.start("hello", {"name": "Ada"})
+        ...         print(await run.result())
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     async def register(self, what: Workflow[In, Out] | Agent | JsonObject) -> str:
-        """Register a workflow or an agent, and answer with the version that it now has.
+        """Register a workflow or an agent.
 
-        One without a version of its own gets the next one whenever its content has changed. A
-        document is registered exactly as it is.
+        A workflow or an agent without a fixed version gets a new version if its content has
+        changed. A document is registered unchanged.
+
+        Args:
+            what: A workflow, an agent, or the document of one.
+
+        Returns:
+            The registered version.
+
+        Raises:
+            WorkflowError: The workflow has errors.
+            HostError: The host refused the workflow or agent, or did not respond.
+
+        Example:
+            >>> from wopr import Agent, Host
+            >>> async def install(host: Host, agent: Agent) -> None:
+            ...     version = await host.register(agent)
+            ...     print(agent.id, version)
         """
         if isinstance(what, Workflow):
             batch = _with_children(what)
             versions = {each.id: await self._register_workflow(each, batch) for each in batch}
             return versions[what.id]
         if isinstance(what, Agent):
-            return await self._register(
-                "/v1/agents", what.id, what.manifest(), is_fixed=what.version is not None
-            )
-        path = "/v1/agents" if "agentId" in what else "/v1/workflows"
-        await self.connection.post(path, what, JsonObject)
+            return await self._register_agent(what)
+        if "agentId" in what:
+            await self._client.add_agent(what)
+        else:
+            await self._client.add_workflow(what)
         return str(what.get("version", ""))
 
     @overload
@@ -93,14 +164,28 @@ class Host:
         metadata: JsonObject | None = None,
         idempotency_key: str | None = None,
     ) -> Run[Out] | Run[JsonObject]:
-        """Start a run; a workflow built here is registered first.
+        """Start a run. A workflow built in Python is registered first.
 
-        The same `idempotency_key` never starts a second run.
+        Args:
+            workflow: A workflow, or the id of a registered one.
+            inputs: The inputs, of the workflow's input type or as an object.
+            tags: Tags for filters of runs.
+            configurable: Values that nodes read as `configurable`.
+            metadata: Metadata to store with the run.
+            idempotency_key: A key of your choice. A second call with the same key returns the
+                first run.
+
+        Returns:
+            The run. `await run.result()` waits for its outputs.
+
+        Raises:
+            WorkflowError: The workflow or the inputs have errors.
+            HostError: The host refused the run or did not respond.
         """
         given: JsonObject
         if isinstance(workflow, Workflow):
             await self.register(workflow)
-            given = workflow.given(inputs)
+            given = workflow.inputs_json(inputs)
         else:
             given = {} if inputs is None else to_json(inputs)
         body = CreateRun(
@@ -110,42 +195,116 @@ class Host:
             configurable=configurable or {},
             metadata=metadata or {},
         )
-        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
-        accepted = await self.connection.post("/v1/runs", body, RunAccepted, headers=headers)
+        accepted = (await self._client.create_run(body, idempotency_key)).document
         if isinstance(workflow, str):
             return self.run(accepted.run_id)
-        return Run(self.connection, accepted.run_id, workflow.outputs_type)
+        return Run(self._client, accepted.run_id, workflow.outputs_type)
 
     def run(self, run_id: str) -> Run[JsonObject]:
-        """Take up a run by its id."""
-        return Run(self.connection, run_id, dict)
+        """Return a run by its id. This makes no request.
+
+        Args:
+            run_id: The run's id.
+
+        Returns:
+            The run. Its outputs are an object.
+        """
+        return Run(self._client, run_id, dict)
 
     async def runs(self, **filters: Unpack[RunFilters]) -> list[RunListItem]:
-        """List runs, newest first; filters are those of `GET /v1/runs`."""
+        """List runs, newest first.
+
+        Args:
+            **filters: The filters of `GET /v1/runs`, such as `status` and `workflowId`.
+
+        Returns:
+            One page of runs.
+
+        Raises:
+            TypeError: A filter does not exist.
+            HostError: The host refused the call or did not respond.
+
+        Example:
+            >>> from wopr import Host
+            >>> async def show(host: Host) -> None:
+            ...     for run in await host.runs(status="failed", limit=10):
+            ...         print(run.run_id, run.workflow_id)
+        """
         query = query_of(filters, RunFilters.__annotations__)
-        return (await self.connection.get("/v1/runs", Listing[RunListItem], query)).items
+        return (await self._client.runs(query)).document.items
 
     async def inbox(self, **filters: Unpack[InboxFilters]) -> list[InboxItem]:
-        """List what waits for an answer, newest first; filters are those of `GET /v1/interrupts`."""
+        """List open interrupts, newest first.
+
+        An interrupt is an approval, a question or a decision that waits for a person.
+
+        Args:
+            **filters: The filters of `GET /v1/interrupts`, such as `kind` and `runId`.
+
+        Returns:
+            One page of open interrupts.
+
+        Raises:
+            TypeError: A filter does not exist.
+            HostError: The host refused the call or did not respond.
+
+        Example:
+            >>> from wopr import Host
+            >>> async def accept_all(host: Host) -> None:
+            ...     for item in await host.inbox(kind="approval"):
+            ...         await host.run(item.run_id).answer("accept", node=item.node_id)
+        """
         query = query_of(filters, InboxFilters.__annotations__)
-        return (await self.connection.get("/v1/interrupts", Listing[InboxItem], query)).items
+        return (await self._client.inbox(query)).document.items
 
     async def feedback(
         self, by: SummaryBy = "workflow", **filters: Unpack[FeedbackFilters]
     ) -> FeedbackSummary:
-        """Count annotations and runs, with the mean rating and the rates of each group.
+        """Count annotations, with the mean rating and the rates of each group.
 
-        Filters are those of `GET /v1/feedback/summary`.
+        Args:
+            by: The property to group by.
+            **filters: The filters of `GET /v1/feedback/summary`, such as `since`.
+
+        Returns:
+            The groups and their total.
+
+        Raises:
+            TypeError: A filter does not exist.
+            HostError: The host refused the call or did not respond.
+
+        Example:
+            >>> from wopr import Host
+            >>> async def show(host: Host) -> None:
+            ...     summary = await host.feedback("agent", since="2026-01-01T00:00:00Z")
+            ...     print(summary.total, len(summary.groups))
         """
         query = query_of(filters, FeedbackFilters.__annotations__) | {"by": by}
-        return await self.connection.get("/v1/feedback/summary", FeedbackSummary, query)
+        return (await self._client.feedback_summary(query)).document
 
     async def judge(
         self, workflow: Workflow[In, Out] | str, agent: Agent | str, runs: Sequence[str]
     ) -> Judge:
-        """Have a workflow judge finished runs in the name of an agent, and wait until it has.
+        """Let a workflow judge finished runs, and wait for the end.
 
-        Every run gets one annotation, or a reason why there is none.
+        Args:
+            workflow: The workflow that judges one run. Its outputs are the annotation.
+            agent: The agent that is stored as the author of the annotations.
+            runs: The ids of the runs.
+
+        Returns:
+            The judge. Every run has an annotation, or a reason why it has none.
+
+        Raises:
+            WorkflowError: The workflow has errors.
+            HostError: The host refused the call or did not respond.
+
+        Example:
+            >>> from wopr import Host
+            >>> async def judge_all(host: Host) -> None:
+            ...     runs = [run.run_id for run in await host.runs(status="completed")]
+            ...     judge = await host.judge("acme.judge", "acme.judge", runs)
+            ...     print(judge.counts)
         """
         if isinstance(workflow, Workflow):
             await self.register(workflow)
@@ -156,54 +315,49 @@ class Host:
             agent_id=agent_id(agent),
             run_ids=list(runs),
         )
-        judge = await self.connection.post("/v1/judges", body, Judge)
+        judge = (await self._client.create_judge(body)).document
         while judge.state != "done":
-            await anyio.sleep(_JUDGE_LOOK_SECONDS)
-            judge = await self.connection.get(f"/v1/judges/{segment(judge.judge_id)}", Judge)
+            await anyio.sleep(_JUDGE_POLL_SECONDS)
+            judge = (await self._client.judge(judge.judge_id)).document
         return judge
+
+    async def _register_agent(self, agent: Agent) -> str:
+        manifest = agent.manifest()
+        if agent.version is None:
+            newest = await _version_or_none(self._client.agent(agent.id))
+            if newest is not None and same_content(newest, manifest):
+                return newest
+            manifest = versioned(manifest, newest)
+        await self._client.add_agent(manifest)
+        return str(manifest["version"])
 
     async def _register_workflow(self, flow: AnyWorkflow, batch: Sequence[AnyWorkflow]) -> str:
         """Register one workflow of a batch whose members may start each other."""
         for agent in flow.agents:
             await self.register(agent)
-        return await self._register(
-            "/v1/workflows",
-            flow.id,
-            flow.document(),
-            is_fixed=flow.version is not None,
-            query={"alongside": ",".join(each.id for each in batch)},
-        )
-
-    async def _register(
-        self,
-        path: str,
-        name: str,
-        document: JsonObject,
-        *,
-        is_fixed: bool,
-        query: Mapping[str, str] | None = None,
-    ) -> str:
-        if not is_fixed:
-            newest = await self._newest(f"{path}/{segment(name)}")
+        document = flow.document()
+        if flow.version is None:
+            newest = await _version_or_none(self._client.workflow(flow.id))
             if newest is not None and same_content(newest, document):
                 return newest
             document = versioned(document, newest)
-        await self.connection.post(path, document, JsonObject, query=query)
+        await self._client.add_workflow(document, [each.id for each in batch])
         return str(document["version"])
 
-    async def _newest(self, path: str) -> str | None:
-        """The newest registered version, or None for what is not there yet."""
-        try:
-            found = await self.connection.get(path, JsonObject)
-        except HostRefused as refusal:
-            if refusal.code != "not_found":
-                raise
-            return None
-        return str(found.get("version") or found.get("packVersion"))
+
+async def _version_or_none(read: Awaitable[DecodedResponse[JsonObject]]) -> str | None:
+    """Return the newest registered version; None if nothing is registered."""
+    try:
+        found = (await read).document
+    except HostRefused as refusal:
+        if refusal.code != "not_found":
+            raise
+        return None
+    return str(found.get("version") or found.get("packVersion"))
 
 
 def _with_children(flow: AnyWorkflow) -> list[AnyWorkflow]:
-    """Return a workflow and all that it starts, children first where no two start each other."""
+    """Return a workflow and the workflows that it starts, children first except in a cycle."""
     found: list[AnyWorkflow] = []
     seen: set[int] = set()
 
@@ -227,39 +381,43 @@ async def connect(
 ) -> AsyncGenerator[Host, None]:
     """Connect to a host.
 
-    What is not given comes from `WOPR_URL` and `WOPR_API_KEY`, or else from the file that
-    `wopr serve` leaves in its data directory for this user.
+    Args:
+        url: The address of the host. The default is `WOPR_URL`, then the credentials file that
+            `wopr serve` writes into its data directory, then `http://127.0.0.1:8642`.
+        key: The API key. The default is `WOPR_API_KEY`, then the key in the credentials file.
+        transport: A replacement for the HTTP transport, for tests.
+
+    Yields:
+        The host.
+
+    Raises:
+        httpx.InvalidURL: `url` is not a URL.
+
+    Example:
+        >>> from wopr import connect
+        >>> async def main() -> None:
+        ...     async with connect() as host:
+        ...         for item in await host.inbox():
+        ...             print(item.question)
     """
-    place, secret = _found(url, key)
-    headers = {"User-Agent": f"wopr/{__version__}", "Accept": "application/json"}
-    if secret is not None:
-        headers["Authorization"] = f"Bearer {secret}"
-    parsed = httpx.URL(place)
-    # A proxy of the environment is never the way to this same machine.
-    async with httpx.AsyncClient(
-        base_url=parsed,
-        headers=headers,
-        timeout=30.0,
-        trust_env=parsed.host not in _LOOPBACK,
-        transport=transport,
-    ) as http:
-        yield Host(Connection(http))
+    async with open_client(*_url_and_key(url, key), transport=transport) as client:
+        yield Host(client)
 
 
-def _found(url: str | None, key: str | None) -> tuple[str, str | None]:
-    noted = _noted()
-    place = url or os.environ.get("WOPR_URL") or noted.get("url") or DEFAULT_URL
+def _url_and_key(url: str | None, key: str | None) -> tuple[str, str | None]:
+    saved = _saved_credentials()
+    address = url or os.environ.get("WOPR_URL") or saved.get("url") or DEFAULT_URL
     secret = key or os.environ.get("WOPR_API_KEY")
-    # The file's key is for the file's host: it is never sent to another.
-    if not secret and noted.get("url", "").rstrip("/") == place.rstrip("/"):
-        secret = noted.get("apiKey")
-    return place, secret
+    # The key in the file is sent only to the URL in the file.
+    if not secret and saved.get("url", "").rstrip("/") == address.rstrip("/"):
+        secret = saved.get("apiKey")
+    return address, secret
 
 
-def _noted() -> Mapping[str, str]:
+def _saved_credentials() -> Mapping[str, str]:
     directory = Path(os.environ.get("WOPR_DATA_DIR") or "data")
     try:
-        noted: Mapping[str, str] = json.loads((directory / "credentials.json").read_bytes())
+        saved: Mapping[str, str] = json.loads((directory / "credentials.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return noted
+    return saved

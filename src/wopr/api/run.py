@@ -1,4 +1,4 @@
-"""A run in a program's hands: follow it, answer it, judge it, and go another way from it."""
+"""A client of one run: follow, answer, annotate, fork and control it."""
 
 from __future__ import annotations
 
@@ -6,34 +6,26 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final, Generic, TypeVar
 
-import msgspec
-
-from wopr.api.connection import Connection
-from wopr.api.documents import InboxItem, Listing
+from wopr.api.client import Client
 from wopr.api.errors import HostError, RunCancelled, RunFailed
 from wopr.api.events import Event, read_event
-from wopr.api.requests import segment
 from wopr.api.views import RunView
-from wopr.nodes.typed import from_json
-from wopr.protocol.annotations import (
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
+from wopr.protocol.forks import ForkPreview, ForkRun, OptionsOverlay, RunDiff
+from wopr.protocol.interrupts import InboxItem, ResolveInterrupt
+from wopr.protocol.json_schema.conversion import from_json
+from wopr.protocol.resources.annotations import (
     ActingAnnotationCreate,
     Actor,
     Anchor,
     Annotation,
-    AnnotationList,
     Signal,
 )
-from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
-from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, RunDiff
-from wopr.protocol.interrupts import AnswerTaken, ResolveInterrupt
 from wopr.protocol.runs import (
     TERMINAL,
-    CancelAnswer,
     CancelRun,
     DrainPolicy,
-    PauseAnswer,
     PauseRun,
-    ResumeAnswer,
     ResumeRun,
     RunSnapshot,
     RunStatus,
@@ -41,54 +33,111 @@ from wopr.protocol.runs import (
 
 Out = TypeVar("Out")
 
-# The short forms of an answer, and what they stand for on the wire.
+# Short forms of an answer to an approval.
 _ACTIONS: Final = frozenset({"accept", "reject"})
 _WAITING: Final = frozenset({"waiting-approval", "waiting-input", "waiting-external", "paused"})
 
 
 class Run(Generic[Out]):
-    """One run of a workflow. Nothing is kept here: every call asks the host."""
+    """One run of a workflow. `Host.start` and `Host.run` return it.
 
-    def __init__(self, connection: Connection, run_id: str, kind: type[Out]) -> None:
+    The object stores no state of the run: every call reads from the host.
+
+    Attributes:
+        id: The run's id.
+
+    Example:
+        >>> from wopr import Host
+        >>> async def main(host: Host) -> None:
+        ...     run = await host.start("order", {"total": 12.5})
+        ...     await run.settled()
+        ...     await run.answer("accept", feedback="checked")
+        ...     print(await run.result())
+    """
+
+    def __init__(self, client: Client, run_id: str, kind: type[Out]) -> None:
         self.id = run_id
-        self._connection = connection
+        self._client = client
         self._kind = kind
-        self._path = f"/v1/runs/{segment(run_id)}"
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
     async def snapshot(self) -> RunSnapshot:
-        """Read the run as it stands now."""
-        return await self._connection.get(self._path, RunSnapshot)
+        """Read the current state of the run.
+
+        Returns:
+            The snapshot. Large values are references.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
+        return (await self._client.snapshot(self.id)).document
 
     async def events(
         self, *, mode: str = "debug", after: int | None = None
     ) -> AsyncGenerator[Event, None]:
-        """Follow the run's events from the first one, or after a sequence, until it ends.
+        """Follow the run's events until it ends.
 
-        A lost connection is taken up where it broke off, without a gap or a duplicate.
+        A lost connection is resumed without a gap and without duplicates.
+
+        Args:
+            mode: The stream mode: `debug` for all events, `updates`, `values` or `messages`.
+            after: The sequence after which to start. By default, all events are read.
+
+        Yields:
+            The events.
+
+        Raises:
+            HostError: The host refused the call, or did not respond to ten consecutive attempts.
+
+        Example:
+            >>> from wopr import Run
+            >>> async def show(run: Run[object]) -> None:
+            ...     async for event in run.events(mode="updates"):
+            ...         print(event.sequence, event.type)
         """
-        async with aclosing(self._connection.frames(self.id, mode=mode, after=after)) as frames:
+        async with aclosing(self._client.events(self.id, mode=mode, after=after)) as frames:
             async for frame in frames:
                 yield read_event(frame)
 
     async def log(self) -> list[Event]:
-        """Read the whole log as it stands, without waiting for more."""
-        found = await self._connection.get(
-            f"{self._path}/events", _Log, headers={"Accept": "application/json"}
-        )
-        return found.events
+        """Read the events so far, without waiting for more.
+
+        Returns:
+            The events, oldest first.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
+        return await self._client.log(self.id)
 
     async def result(self) -> Out:
-        """Wait for the end and give the outputs. Raises `RunFailed` or `RunCancelled`."""
+        """Wait for the end of the run and return its outputs.
+
+        Returns:
+            The outputs, of the workflow's output type.
+
+        Raises:
+            RunFailed: The run failed.
+            RunCancelled: The run was cancelled.
+            HostError: The host refused the call or did not respond.
+            msgspec.ValidationError: The outputs are not of the workflow's output type.
+        """
         async with aclosing(self.events(mode="updates")) as events:
             async for _ in events:
                 pass
-        return self._outputs(await self._connection.ended(self.id))
+        return self._outputs((await self._client.snapshot_with_outputs(self.id)).document)
 
     async def settled(self) -> RunSnapshot:
-        """Wait until the run has ended or waits for somebody, and read it."""
+        """Wait until the run has ended, is paused, or waits for an answer.
+
+        Returns:
+            The snapshot of the run at that time.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         snapshot = await self.snapshot()
         if not _is_settled(snapshot.status):
             async with aclosing(self.events(mode="updates")) as events:
@@ -99,26 +148,44 @@ class Run(Generic[Out]):
         return snapshot
 
     async def waits(self) -> list[InboxItem]:
-        """Read what the run waits for, as the inbox shows it."""
-        page = await self._connection.get(
-            "/v1/interrupts", Listing[InboxItem], {"runId": self.id, "limit": "100"}
-        )
-        return page.items
+        """Read the open interrupts of the run.
+
+        Returns:
+            The interrupts, as the inbox shows them.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
+        return (await self._client.inbox({"runId": self.id, "limit": "100"})).document.items
 
     async def answer(
         self, value: Json, *, node: str | None = None, feedback: str | None = None
     ) -> RunStatus:
-        """Answer what the run waits for; the status that this led to.
+        """Answer an open interrupt of the run.
 
-        "accept" and "reject" are short for the answers to an approval or an unsure agent; anything
-        else is the resume value itself. Where several nodes wait, `node` names one.
+        Args:
+            value: "accept" or "reject" for an approval or a decision with low confidence; else
+                the resume value itself, such as `{"answers": {"size": "M"}}`.
+            node: The id of the waiting node. Required if several nodes wait.
+            feedback: The reason, with "accept" or "reject".
+
+        Returns:
+            The status of the run after the answer.
+
+        Raises:
+            HostError: No node waits, or several nodes wait and `node` is not given, or the host
+                refused the answer.
+
+        Example:
+            >>> from wopr import Run
+            >>> async def answer(run: Run[object]) -> None:
+            ...     await run.answer("reject", node="review", feedback="too expensive")
+            ...     await run.answer({"answers": {"size": "M"}}, node="ask")
         """
         wait = await self._wait(node)
-        path = f"{self._path}/interrupts/{segment(wait.node_id)}"
         body = ResolveInterrupt(resume_value=_resume_value(value, feedback))
-        query = {"interruptId": wait.interrupt_id}
-        taken = await self._connection.post(path, body, AnswerTaken, query=query)
-        return taken.status
+        taken = await self._client.resolve(self.id, wait.node_id, body, wait.interrupt_id)
+        return taken.document.status
 
     async def annotate(
         self,
@@ -132,9 +199,30 @@ class Run(Generic[Out]):
         event: str | None = None,
         actor: str | None = None,
     ) -> Annotation:
-        """Judge the run, or one of its nodes or events: give exactly one signal.
+        """Annotate the run, or one of its nodes or events, with exactly one signal.
 
-        `actor` is the id of an agent that judges, for keys with the scope `annotations:actor`.
+        Args:
+            rating: One to five stars.
+            label: A label.
+            correction: The correct output.
+            flag: Whether to flag the run for review.
+            note: The reason.
+            node: The id of the node that the annotation is about.
+            event: The id of the event that the annotation is about.
+            actor: The id of an agent that is the author. The API key needs the scope
+                `annotations:actor`.
+
+        Returns:
+            The stored annotation.
+
+        Raises:
+            ValueError: There is not exactly one of `rating`, `label`, `correction` and `flag`.
+            HostError: The host refused the annotation or did not respond.
+
+        Example:
+            >>> from wopr import Run
+            >>> async def rate(run: Run[object]) -> None:
+            ...     await run.annotate(rating=2, note="too long", node="draft")
         """
         body = ActingAnnotationCreate(
             signal=_signal(rating, label, correction, flag=flag),
@@ -142,12 +230,18 @@ class Run(Generic[Out]):
             note=_or_unset(note),
             actor=UNSET if actor is None else Actor(principal_ref=actor),
         )
-        return await self._connection.post(f"{self._path}/annotations", body, Annotation)
+        return (await self._client.annotate(self.id, body)).document
 
     async def annotations(self) -> list[Annotation]:
-        """Read what was said about the run, oldest first."""
-        found = await self._connection.get(f"{self._path}/annotations", AnnotationList)
-        return found.annotations
+        """Read the annotations of the run.
+
+        Returns:
+            The annotations, oldest first.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
+        return (await self._client.annotations(self.id)).document.annotations
 
     async def fork(
         self,
@@ -156,12 +250,31 @@ class Run(Generic[Out]):
         inputs: JsonObject | None = None,
         configurable: JsonObject | None = None,
     ) -> Run[Out]:
-        """Start a branch that keeps the log up to and with event `after` and goes on from there.
+        """Start a new run from a point of this run's history.
 
-        Without `after` it begins anew, and may then have other inputs.
+        The branch copies the log up to the event `after` and executes the rest again, including
+        effects outside the host.
+
+        Args:
+            after: The sequence of the last event to copy. Without it, the branch starts from the
+                beginning.
+            inputs: Inputs to change. Only a branch from the beginning can change them.
+            configurable: Members of `configurable` to change.
+
+        Returns:
+            The new run.
+
+        Raises:
+            HostError: The host refused the fork or did not respond.
+
+        Example:
+            >>> from wopr import Run
+            >>> async def retry(run: Run[object]) -> object:
+            ...     branch = await run.fork(after=4, configurable={"temperature": 0})
+            ...     return await branch.result()
         """
         body = _branch(after, inputs, configurable)
-        return await self._forked(body)
+        return await self._fork(body)
 
     async def preview_fork(
         self,
@@ -170,41 +283,123 @@ class Run(Generic[Out]):
         inputs: JsonObject | None = None,
         configurable: JsonObject | None = None,
     ) -> ForkPreview:
-        """Read what `fork` with the same arguments would execute, without executing it."""
+        """Read what `fork` with the same arguments would execute, without executing it.
+
+        Args:
+            after: The sequence of the last event to copy.
+            inputs: Inputs to change.
+            configurable: Members of `configurable` to change.
+
+        Returns:
+            The nodes, effects and answers that would be kept or repeated.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         body = _branch(after, inputs, configurable)
-        return await self._connection.post(f"{self._path}:fork?dryRun=true", body, ForkPreview)
+        return (await self._client.preview_fork(self.id, body)).document
 
     async def replay(self) -> Run[Out]:
-        """Work the run out again from what was recorded, without any outside effect."""
-        return await self._forked(ForkRun(mode="replay"))
+        """Start a new run that repeats this run from its recorded results, without effects.
+
+        Returns:
+            The new run.
+
+        Raises:
+            HostError: The host refused the replay or did not respond.
+
+        Example:
+            >>> from wopr import Run
+            >>> async def is_repeatable(run: Run[object]) -> bool:
+            ...     replay = await run.replay()
+            ...     await replay.settled()
+            ...     return (await run.diff(replay)).diverged_at_seq is None
+        """
+        return await self._fork(ForkRun(mode="replay"))
 
     async def diff(self, other: Run[Out] | str) -> RunDiff:
-        """Compare the run with another, event by event and in what they came to."""
+        """Compare the events and the final states of two runs.
+
+        Args:
+            other: The other run, or its id.
+
+        Returns:
+            The differences. `diverged_at_seq` is None if there are no differences.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         against = other if isinstance(other, str) else other.id
-        return await self._connection.get(f"{self._path}:diff", RunDiff, {"against": against})
+        return (await self._client.diff(self.id, against)).document
 
     async def cancel(self, reason: str | None = None) -> RunStatus:
-        """Cancel the run."""
+        """Cancel the run.
+
+        Args:
+            reason: The reason, which is stored in the log.
+
+        Returns:
+            The status of the run.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         body = CancelRun(reason=_or_unset(reason))
-        return (await self._connection.post(f"{self._path}/cancel", body, CancelAnswer)).status
+        return (await self._client.cancel(self.id, body)).document.status
 
     async def pause(self, reason: str | None = None, *, immediate: bool = False) -> RunStatus:
-        """Let the run stop after the nodes that are under way, or at once."""
+        """Pause the run.
+
+        Args:
+            reason: The reason, which is stored in the log.
+            immediate: Whether to interrupt the nodes that are executing. Otherwise they finish.
+
+        Returns:
+            The status of the run.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         policy: DrainPolicy = "immediate" if immediate else "drain-current-node"
         body = PauseRun(reason=_or_unset(reason), drain_policy=policy)
-        return (await self._connection.post(f"{self._path}:pause", body, PauseAnswer)).status
+        return (await self._client.pause(self.id, body)).document.status
 
     async def resume(self, reason: str | None = None) -> RunStatus:
-        """Let a paused run go on."""
+        """Resume a paused run.
+
+        Args:
+            reason: The reason, which is stored in the log.
+
+        Returns:
+            The status of the run.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         body = ResumeRun(reason=_or_unset(reason))
-        return (await self._connection.post(f"{self._path}:resume", body, ResumeAnswer)).status
+        return (await self._client.resume(self.id, body)).document.status
 
     async def view(self) -> RunView:
-        """Read the run and its log for people: a notebook and a terminal show it as a table."""
+        """Read the run and its log as a table for a notebook or a terminal.
+
+        Returns:
+            The view.
+
+        Raises:
+            HostError: The host refused the call or did not respond.
+        """
         return RunView(await self.snapshot(), await self.log())
 
     async def to_frame(self) -> Json:
-        """Read the log as a pandas DataFrame, one row per event."""
+        """Read the log as a pandas DataFrame, one row per event.
+
+        Returns:
+            The DataFrame.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed. The extra `pandas` installs it.
+            HostError: The host refused the call or did not respond.
+        """
         return (await self.view()).to_frame()
 
     def _outputs(self, snapshot: RunSnapshot) -> Out:
@@ -222,21 +417,18 @@ class Run(Generic[Out]):
         found = [wait for wait in waits if node in (None, wait.node_id)]
         if len(found) == 1:
             return found[0]
-        names = ", ".join(wait.node_id for wait in waits) or "no node"
-        wanted = "" if node is None else f", and not {node}"
-        raise HostError(
-            f"run {self.id}: {names} waits for an answer{wanted}", code="interrupt_not_found"
-        )
+        names = ", ".join(wait.node_id for wait in waits)
+        if not waits:
+            message = f"run {self.id} does not wait for an answer"
+        elif node is None:
+            message = f"several nodes of run {self.id} wait for an answer: {names}; set node="
+        else:
+            message = f"node {node} of run {self.id} does not wait for an answer; waiting: {names}"
+        raise HostError(message, code="interrupt_not_found")
 
-    async def _forked(self, body: ForkRun) -> Run[Out]:
-        accepted = await self._connection.post(f"{self._path}:fork", body, ForkAccepted)
-        return Run(self._connection, accepted.run_id, self._kind)
-
-
-class _Log(msgspec.Struct, frozen=True, kw_only=True):
-    """The log as one document."""
-
-    events: list[Event]
+    async def _fork(self, body: ForkRun) -> Run[Out]:
+        accepted = await self._client.fork(self.id, body)
+        return Run(self._client, accepted.document.run_id, self._kind)
 
 
 def _branch(
@@ -269,5 +461,5 @@ def _signal(rating: int | None, label: str | None, correction: str | None, *, fl
         *([Signal(kind="flag")] if flag else []),
     ]
     if len(signals) != 1:
-        raise ValueError("give exactly one of rating, label, correction and flag")
+        raise ValueError("set exactly one of rating, label, correction and flag")
     return signals[0]

@@ -1,4 +1,4 @@
-"""A run for people: as a table in a notebook or a terminal, or as a data frame."""
+"""A run as a table for a notebook or a terminal, and as a data frame."""
 
 from __future__ import annotations
 
@@ -25,22 +25,39 @@ _CELL: Final = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RunView:
-    """A run and its log, as they stood when they were read."""
+    """A run and its log at the time of reading. Notebooks and terminals show it as a table.
+
+    Attributes:
+        snapshot: The run.
+        events: The events of its log.
+
+    Example:
+        >>> from wopr import Run
+        >>> async def show(run: Run[object]) -> None:
+        ...     print(await run.view())
+    """
 
     snapshot: RunSnapshot
     events: Sequence[Event]
 
     @property
     def heading(self) -> str:
-        """The run in one line."""
+        """The workflow, its version, the status and the id of the run, in one line."""
         found = self.snapshot
         version = "" if isinstance(found.workflow_version, Unset) else f" {found.workflow_version}"
         return f"{found.workflow_id}{version}: {found.status} ({found.run_id})"
 
     def to_frame(self) -> Any:
-        """The log as a pandas DataFrame, one row per event; needs the extra `wopr[pandas]`."""
+        """Return the log as a pandas DataFrame, one row per event.
+
+        Returns:
+            The DataFrame.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed. The extra `pandas` installs it.
+        """
         try:
-            # pandas is used at this edge only, and is not needed for anything else.
+            # Only this method needs pandas.
             pandas: Any = importlib.import_module("pandas")
         except ModuleNotFoundError as missing:
             raise ModuleNotFoundError(
@@ -63,14 +80,14 @@ class RunView:
         return frame
 
     def __repr__(self) -> str:
-        """The table as text, which is what an interactive Python and `print` show."""
+        """Return the table as text."""
         console = Console(file=StringIO(), color_system=None)
         with console.capture() as shown:
             console.print(self)
         return shown.get().rstrip()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows; everything that the host said is escaped."""
+        """Return the table as HTML for a notebook, with all text of the host escaped."""
         head = "".join(f'<th style="{_CELL}">{name}</th>' for name in _COLUMNS)
         rows = "".join(_html_row(_cells(event)) for event in self.events)
         return (
@@ -82,7 +99,7 @@ class RunView:
         yield Text(plain(self.heading), style="bold")
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for name in _COLUMNS:
-            # A narrow terminal cuts what was said, and not what happened when.
+            # On a narrow terminal, only the payload is truncated.
             table.add_column(name, no_wrap=name != "payload")
         for event in self.events:
             cells = (Text(plain(cell), no_wrap=True, overflow="ellipsis") for cell in _cells(event))

@@ -1,3 +1,3 @@
-"""The command line; the only place that reads argv."""
+"""The command line. Only this package reads argv."""
 
 from __future__ import annotations

@@ -8,32 +8,26 @@ from typing import Annotated
 
 import typer
 
-from wopr import __version__
-from wopr.cli import (
-    agents,
+from wopr.cli.definitions import agents, workflows
+from wopr.cli.demo import command as demo
+from wopr.cli.errors import exit_code_table
+from wopr.cli.fleet import commands as fleet
+from wopr.cli.operate import (
     audit,
-    demo,
     dev,
     doctor,
     encryption,
-    export,
-    feedback,
-    fleet,
-    inbox,
     keys,
     mcp,
     migrate_store,
     processes,
     quotas,
-    run,
-    run_forks,
-    runs,
     secrets,
     serve,
-    worker,
-    workflows,
 )
-from wopr.cli.exit_codes import exit_code_table
+from wopr.cli.runs import commands as runs
+from wopr.cli.runs import export, feedback, forks, inbox, run
+from wopr.version import __version__
 
 app = typer.Typer(
     name="wopr",
@@ -45,11 +39,11 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 app.command()(serve.serve)
-app.command()(worker.worker)
+app.command()(serve.worker)
 app.command()(dev.dev)
 app.command()(demo.demo)
 app.command()(run.run)
-run_forks.add_to(runs.app)
+forks.add_to(runs.app)
 app.add_typer(runs.app, name="runs")
 app.add_typer(inbox.app, name="inbox")
 app.add_typer(workflows.app, name="workflows")
@@ -69,8 +63,8 @@ app.command()(doctor.doctor)
 app.command()(migrate_store.migrate_store)
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         typer.echo(f"wopr {__version__}")
         raise typer.Exit
 
@@ -88,9 +82,9 @@ def options(
 
 
 def main() -> None:
-    """Run the command that argv names."""
+    """Run the command in argv."""
     for stream in (sys.stdout, sys.stderr):
-        # An output that cannot hold a character shows its number instead of failing.
+        # Characters that the output encoding does not have are escaped.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app()

@@ -1,18 +1,25 @@
-"""The options that many commands share, each spelled once."""
+"""Options that several commands share, and the query that selects runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import typer
 from typer.models import OptionInfo
 
+from wopr.cli.values import parse_moment
+from wopr.protocol.documents import to_iso
+from wopr.protocol.runs import RUN_STATUSES
+
 UrlOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar="WOPR_URL", help="The server. Default: what `wopr serve` noted down here."
+        "--url",
+        envvar="WOPR_URL",
+        help="The server. Default: the URL in the credentials file of `wopr serve`.",
     ),
 ]
 KeyOption: TypeAlias = Annotated[
@@ -20,7 +27,7 @@ KeyOption: TypeAlias = Annotated[
     typer.Option(
         "--api-key",
         envvar="WOPR_API_KEY",
-        help="The API key. Prefer the variable: arguments are visible to other users.",
+        help="The API key. Prefer the variable, because arguments are visible to other users.",
     ),
 ]
 JsonOption: TypeAlias = Annotated[
@@ -37,8 +44,10 @@ DbOption: TypeAlias = Annotated[
     ),
 ]
 
-LimitOption: TypeAlias = Annotated[int, typer.Option("--limit", min=1, help="At most that many.")]
-AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+LimitOption: TypeAlias = Annotated[
+    int, typer.Option("--limit", min=1, help="Maximum number of items.")
+]
+AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All items, without a limit.")]
 
 
 def some_of(
@@ -47,10 +56,9 @@ def some_of(
     is_other: Callable[[str], bool] | None = None,
     others: str = "",
 ) -> OptionInfo:
-    """An option that may be given several times, each time with one of these names.
+    """Create a repeatable option that accepts these names.
 
-    `is_other` accepts further values, whose names the command line cannot know; `others` says in a
-    message what they look like.
+    `is_other` accepts more values. `others` describes these in the error message.
     """
     known = tuple(names)
 
@@ -65,24 +73,101 @@ def some_of(
         option,
         help="Only these; repeatable.",
         callback=require_known,
-        autocompletion=completing(known),
+        autocompletion=completer(known),
     )
     return described
 
 
-def completing(names: Iterable[str]) -> Callable[[str], list[str]]:
-    """What a shell offers for the beginning of one of these names."""
+def completer(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Create the shell completion for these names."""
     known = tuple(names)
 
-    def complete(begun: str) -> list[str]:
-        return [name for name in known if name.startswith(begun)]
+    def complete(prefix: str) -> list[str]:
+        return [name for name in known if name.startswith(prefix)]
 
     return complete
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The server and the key as the command line named them; None means: find it."""
+class ServerOptions:
+    """The options `--url` and `--api-key`. None means the default."""
 
     url: str | None
     api_key: str | None
+
+
+StatusOption: TypeAlias = Annotated[list[str] | None, some_of("--status", RUN_STATUSES)]
+WorkflowOption: TypeAlias = Annotated[
+    str | None, typer.Option("--workflow", help="Only runs of this workflow.")
+]
+TagOption: TypeAlias = Annotated[str | None, typer.Option("--tag", help="Only runs with this tag.")]
+SinceOption: TypeAlias = Annotated[
+    str | None, typer.Option("--since", help="Created since: 2h, 7d, or an ISO 8601 time.")
+]
+UntilOption: TypeAlias = Annotated[
+    str | None, typer.Option("--until", help="Created before: 2h, 7d, or an ISO 8601 time.")
+]
+FlaggedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--flagged/--not-flagged", help="Only runs with a flag, or without one."),
+]
+RatedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option("--rated/--not-rated", help="Only runs with a rating, or without one."),
+]
+CorrectedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--corrected/--not-corrected", help="Only runs with a correction, or without one."
+    ),
+]
+LabelOption: TypeAlias = Annotated[
+    str | None, typer.Option("--label", help="Only runs with an annotation of this label.")
+]
+
+QuarantinedOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--quarantined/--not-quarantined", help="Only runs in quarantine, or only other runs."
+    ),
+]
+
+
+def moment(raw: str | None, option: str) -> str | None:
+    """Convert an option with a time or a duration before now to ISO 8601."""
+    if not raw:
+        return None
+    return to_iso(parse_moment(raw, round(time.time() * 1000), option))
+
+
+def run_query(
+    *,
+    status: Sequence[str] | None,
+    workflow: str | None,
+    tag: str | None,
+    since: str | None,
+    until: str | None,
+    flagged: bool | None = None,
+    rated: bool | None = None,
+    corrected: bool | None = None,
+    label: str | None = None,
+    quarantined: bool | None = None,
+) -> dict[str, str]:
+    """Create the query that selects runs."""
+    filters = {
+        "flagged": _bool_text(flagged),
+        "rated": _bool_text(rated),
+        "corrected": _bool_text(corrected),
+        "label": label,
+        "quarantined": _bool_text(quarantined),
+        "status": ",".join(status or []),
+        "workflowId": workflow,
+        "tag": tag,
+        "since": moment(since, "--since"),
+        "until": moment(until, "--until"),
+    }
+    return {name: value for name, value in filters.items() if value}
+
+
+def _bool_text(value: bool | None) -> str | None:
+    return None if value is None else str(value).lower()

@@ -1,4 +1,4 @@
-"""What a command line writes as text: `name=value` pairs, JSON arguments, durations, times."""
+"""Parsing of option values: `name=value` pairs, JSON, durations and times."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 import typer
 
-from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.times import to_millis
+from wopr.protocol.documents import Json, JsonObject, to_millis
 
 _DURATION: Final = re.compile(r"^(\d{1,9})(ms|s|m|h|d|w)?$")
 _UNIT_MS: Final = {
@@ -27,7 +26,7 @@ _LONGEST_MS: Final = 100 * 365 * _UNIT_MS["d"]
 
 
 def parse_value(raw: str) -> Json:
-    """Read a value as JSON when it is valid JSON, else as the text it is."""
+    """Parse a value as JSON if it is valid JSON, else as text."""
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeError):
@@ -35,12 +34,12 @@ def parse_value(raw: str) -> Json:
 
 
 def parse_assignments(pairs: Sequence[str], option: str) -> JsonObject:
-    """Read `name=value` pairs; a name that comes twice is a mistake."""
+    """Parse `name=value` pairs. A repeated name is an error."""
     values: JsonObject = {}
     for pair in pairs:
         name, equals, raw = pair.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is not name=value", param_hint=option)
+            raise typer.BadParameter(f"{pair!r} is not of the form name=value", param_hint=option)
         if name in values:
             raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
         values[name] = parse_value(raw)
@@ -48,16 +47,16 @@ def parse_assignments(pairs: Sequence[str], option: str) -> JsonObject:
 
 
 def as_declared(pairs: Sequence[str], values: JsonObject, kinds: Mapping[str, str]) -> JsonObject:
-    """Read values of inputs that are declared as text as the text that was written."""
-    written = {name: raw for name, _, raw in (pair.partition("=") for pair in pairs)}
+    """Return the original text of inputs that are declared as strings."""
+    texts = {name: raw for name, _, raw in (pair.partition("=") for pair in pairs)}
     return {
-        name: written[name] if kinds.get(name) == "string" and not isinstance(value, str) else value
+        name: texts[name] if kinds.get(name) == "string" and not isinstance(value, str) else value
         for name, value in values.items()
     }
 
 
 def parse_json(argument: str, option: str) -> Json:
-    """Read any JSON from the argument, from a file (`@path`) or from stdin (`-`)."""
+    """Parse any JSON from the argument, from a file (`@path`) or from stdin (`-`)."""
     try:
         return msgspec.json.decode(_argument_bytes(argument, option))
     except (msgspec.DecodeError, UnicodeError) as fault:
@@ -65,7 +64,7 @@ def parse_json(argument: str, option: str) -> Json:
 
 
 def parse_object(argument: str, option: str) -> JsonObject:
-    """Read a JSON object from the argument, from a file (`@path`) or from stdin (`-`)."""
+    """Parse a JSON object from the argument, from a file (`@path`) or from stdin (`-`)."""
     raw = _argument_bytes(argument, option)
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
@@ -87,7 +86,7 @@ def _argument_bytes(argument: str, option: str) -> bytes:
 
 
 def parse_duration(raw: str, option: str) -> int:
-    """Read `90d`, `24h`, `30m`, `45s` or `250ms` as milliseconds; a bare number is seconds."""
+    """Parse `90d`, `24h`, `30m`, `45s` or `250ms` as milliseconds; a bare number is seconds."""
     match = _DURATION.match(raw.strip())
     millis = int(match[1]) * _UNIT_MS[match[2] or "s"] if match else None
     if millis is None or millis > _LONGEST_MS:
@@ -99,7 +98,7 @@ def parse_duration(raw: str, option: str) -> int:
 
 
 def parse_moment(raw: str, now: int, option: str) -> int:
-    """Read an ISO 8601 time, or a duration as that long before `now`; milliseconds both."""
+    """Parse an ISO 8601 time, or a duration before `now`, to milliseconds."""
     if _DURATION.match(raw.strip()):
         return max(0, now - parse_duration(raw, option))
     try:

@@ -1,1 +1,1 @@
-"""The web console: pages rendered on the server, with a few small scripts for what is live."""
+"""The console: web pages by area over a small shell (session, pages, forms, rendering)."""

@@ -7,67 +7,103 @@ from typing import Final
 
 from starlette.routing import Route, Router
 
-from wopr.console.desk import Desk
+from wopr.console import settings, sign_in
+from wopr.console.definitions import agents, start, workflows
 from wopr.console.endpoint import PageEndpoint
-from wopr.console.live import LiveParts
-from wopr.console.page import Page
-from wopr.console.pages import PAGES
+from wopr.console.fleet import agent as fleet_agent
+from wopr.console.fleet import overview as fleet_overview
+from wopr.console.fleet import run as fleet_run
+from wopr.console.inbox import list as inbox_list
+from wopr.console.inbox import wait
+from wopr.console.page import ConsoleState, Page, PageRequest
 from wopr.console.render import redacted
+from wopr.console.reviews import page as reviews
+from wopr.console.reviews import queues
+from wopr.console.runs import actions, compare, export, feedback
+from wopr.console.runs import list as run_list
+from wopr.console.runs import page as run_page
+from wopr.console.runs.live import live_page
 from wopr.console.static_files import STATIC
-from wopr.console.visit import Visit
-from wopr.http.answers import Answer, Stream
-from wopr.http.asgi import ASGIApp, Receive, Scope, Send
-from wopr.http.endpoint import UNKNOWN_ROUTE, Shared, not_found
-from wopr.http.exchange import Exchange
+from wopr.http.endpoint import UNKNOWN_ROUTE, AppState, not_found
 from wopr.http.operation import Operation
+from wopr.http.request import ASGIApp, Receive, Request, Scope, Send
+from wopr.http.response import Response, StreamResponse
 from wopr.protocol.errors import NotFound
 
-# What begins with these is the API's, also where it has nothing.
+# Paths with these prefixes belong to the API, also when the API has no route for them.
 API_PREFIXES: Final = ("/v1", "/.well-known", "/healthz", "/readyz", "/metrics")
 
 
-def console(shared: Shared) -> ASGIApp:
-    """The application that serves all pages."""
-    scopes = {page.path: page.scope for page in PAGES}
-    offers = {page.path: page.offered for page in PAGES if page.offered is not None}
-    desk = Desk(shared, scopes, offers, LiveParts())
-    # First, because they are asked for most.
-    endpoints = {STATIC.path: PageEndpoint(desk, {"GET": STATIC, "HEAD": STATIC})}
-    endpoints |= {
-        page.path: PageEndpoint(desk, _operations(desk, page), has_large_form=page.has_large_form)
-        for page in PAGES
-    }
-    missing = PageEndpoint(desk, {"GET": _missing(), "POST": _missing()})
+def pages() -> tuple[Page, ...]:
+    """Return every page of the console. If two paths match, the first page serves the request."""
+    return (
+        *sign_in.PAGES,
+        *run_list.PAGES,
+        *export.PAGES,
+        *run_page.PAGES,
+        *actions.PAGES,
+        *feedback.PAGES,
+        live_page(),
+        *inbox_list.PAGES,
+        *wait.PAGES,
+        *reviews.PAGES,
+        *queues.PAGES,
+        *compare.PAGES,
+        *workflows.PAGES,
+        *fleet_overview.PAGES,
+        *fleet_agent.PAGES,
+        *fleet_run.PAGES,
+        *start.PAGES,
+        *agents.PAGES,
+        *settings.PAGES,
+    )
 
-    async def otherwise(scope: Scope, receive: Receive, send: Send) -> None:
-        if _is_for_people(scope):
+
+def console(state: AppState) -> ASGIApp:
+    """Return the application that serves all pages."""
+    all_pages = pages()
+    scopes = {page.path: page.scope for page in all_pages}
+    offers = {page.path: page.offered for page in all_pages if page.offered is not None}
+    console_state = ConsoleState(state, scopes, offers)
+    # First, because most requests are for static files.
+    endpoints = {STATIC.path: PageEndpoint(console_state, {"GET": STATIC, "HEAD": STATIC})}
+    endpoints |= {
+        page.path: PageEndpoint(
+            console_state, _operations(console_state, page), has_large_form=page.has_large_form
+        )
+        for page in all_pages
+    }
+    missing = PageEndpoint(console_state, {"GET": _missing_page(), "POST": _missing_page()})
+
+    async def unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+        if _wants_page(scope):
             await missing(scope, receive, send)
         else:
-            await not_found(shared, scope, receive, send)
+            await not_found(state, scope, receive, send)
 
     routes = [
         Route(path.replace("{node_id}", "{node_id:path}"), endpoint)
         for path, endpoint in endpoints.items()
     ]
-    return Router(routes=routes, redirect_slashes=False, default=otherwise)
+    return Router(routes=routes, redirect_slashes=False, default=unknown_path)
 
 
-def _is_for_people(scope: Scope) -> bool:
-    """Whether a request for a path that nobody has comes from a browser, and not to the API."""
+def _wants_page(scope: Scope) -> bool:
+    """Return whether a request for an unknown path comes from a browser and is not for the API."""
     accepted = dict(scope["headers"]).get(b"accept", b"")
     return b"text/html" in accepted and not scope["path"].startswith(API_PREFIXES)
 
 
-def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
+def _operations(console_state: ConsoleState, page: Page) -> dict[str, Operation]:
     def handler(
-        answer: Callable[[Visit], Awaitable[Answer | Stream]],
-    ) -> Callable[[Exchange], Awaitable[Answer | Stream]]:
-        async def serve(exchange: Exchange) -> Answer | Stream:
-            visit = Visit(desk, exchange)
-            found = await answer(visit)
-            if isinstance(found, Stream):
-                return found
-            return await redacted(found, exchange.redactor, visit.shown_once)
+        handle: Callable[[PageRequest], Awaitable[Response | StreamResponse]],
+    ) -> Callable[[Request], Awaitable[Response | StreamResponse]]:
+        async def serve(request: Request) -> Response | StreamResponse:
+            page_request = PageRequest(console_state, request)
+            response = await handle(page_request)
+            if isinstance(response, StreamResponse):
+                return response
+            return await redacted(response, request.redactor, page_request.shown_once)
 
         return serve
 
@@ -79,7 +115,7 @@ def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
         summary=page.name,
         tag="console",
         scope=page.scope,
-        offered=page.offered,
+        check_enabled=page.offered,
         read=page.read,
     )
     if page.post is None:
@@ -92,23 +128,23 @@ def _operations(desk: Desk, page: Page) -> dict[str, Operation]:
         summary=page.name,
         tag="console",
         scope=page.scope if page.post_scope is None else page.post_scope,
-        offered=page.offered,
+        check_enabled=page.offered,
         action=page.action,
-        # An answer that is kept for a repeated request could be the page with a new key.
-        takes_key=False,
+        # A stored response could be the page that shows a new key.
+        accepts_idempotency_key=False,
     )
     return {"GET": read, "POST": write}
 
 
-def _missing() -> Operation:
-    async def nothing(exchange: Exchange) -> Answer:
-        raise NotFound("there is no such page")
+def _missing_page() -> Operation:
+    async def raise_not_found(request: Request) -> Response:
+        raise NotFound("This page does not exist.")
 
     return Operation(
         name="console.unknown",
         method="GET",
         path=UNKNOWN_ROUTE,
-        handler=nothing,
+        handler=raise_not_found,
         summary="unknown",
         tag="console",
         scope="",

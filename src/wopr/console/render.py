@@ -1,6 +1,6 @@
-"""Templates, and the redaction of everything that the console answers.
+"""Rendering of templates, and redaction of every response of the console.
 
-Text that is not markup of the console's own is escaped, and a name that is missing fails.
+All values are escaped. A missing name is an error.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import anyio
 import anyio.to_thread
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from wopr.console import words
+from wopr.console import formatting
 from wopr.console.static_files import static_path
-from wopr.http import answers
-from wopr.http.answers import JSON, Answer
+from wopr.http import response as responses
+from wopr.http.response import JSON, Response
 from wopr.protocol.documents import JsonObject, encode
 from wopr.security.redact import LARGE_BYTES, Redactor
 
 
 def environment() -> Environment:
-    """Make the one environment that renders all pages."""
-    made = Environment(
+    """Return the Jinja environment of all pages."""
+    environment = Environment(
         loader=PackageLoader("wopr.console"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -32,9 +32,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(words.FILTERS)
-    made.filters["static"] = static_path
-    return made
+    environment.filters.update(formatting.FILTERS)
+    environment.filters["static"] = static_path
+    return environment
 
 
 _ENVIRONMENT: Final = environment()
@@ -42,7 +42,7 @@ _MARKUP: Final = re.compile('([<>"])')
 
 
 def macro(template: str, name: str, values: Mapping[str, object]) -> Callable[..., str]:
-    """A macro of a template. Calling it many times costs less than rendering a template each time."""
+    """Return a macro of a template. Calling it costs less than rendering a template."""
     call = getattr(_ENVIRONMENT.get_template(template).make_module(dict(values)), name)
     return lambda *arguments: str(call(*arguments)).encode("utf-8", "replace").decode()
 
@@ -52,36 +52,35 @@ def render(template: str, **values: object) -> bytes:
     return _ENVIRONMENT.get_template(template).render(values).encode("utf-8", "replace")
 
 
-async def redacted(answer: Answer, redactor: Redactor, shown_once: str = "") -> Answer:
-    """Return an answer of the console without secrets: a page, a part of one, a file, an error.
+async def redacted(response: Response, redactor: Redactor, shown_once: str = "") -> Response:
+    """Redact a response of the console: a page, a part of a page, a file or an error.
 
-    Every answer passes here, after escaping: registered values and credential shapes are known in
-    their HTML form too. `shown_once` is a new key, which its page must show. A large answer is
-    examined by a thread.
+    Every response passes here, after escaping: the redactor also finds secrets in their HTML form.
+    `shown_once` is a new key, which its page must show. A thread examines a large response.
     """
-    if len(answer.body) > LARGE_BYTES:
-        return await anyio.to_thread.run_sync(_redacted, answer, redactor, shown_once)
-    return _redacted(answer, redactor, shown_once)
+    if len(response.body) > LARGE_BYTES:
+        return await anyio.to_thread.run_sync(_redacted, response, redactor, shown_once)
+    return _redacted(response, redactor, shown_once)
 
 
-def _redacted(answer: Answer, redactor: Redactor, shown_once: str) -> Answer:
-    if answer.content_type == JSON:
-        return answers.redacted_now(answer, redactor)
-    text = answer.body.decode("utf-8", "replace")
+def _redacted(response: Response, redactor: Redactor, shown_once: str) -> Response:
+    if response.content_type == JSON:
+        return responses.redact_response_now(response, redactor)
+    text = response.body.decode("utf-8", "replace")
     pieces = text.split(shown_once) if shown_once else [text]
-    is_page = answer.content_type.startswith("text/html")
+    is_page = response.content_type.startswith("text/html")
     clean = shown_once.join(
         _redacted_markup(piece, redactor) if is_page else redactor.text(piece) for piece in pieces
     )
-    return answer if clean == text else replace(answer, body=clean.encode("utf-8", "replace"))
+    return response if clean == text else replace(response, body=clean.encode("utf-8", "replace"))
 
 
 def _redacted_markup(text: str, redactor: Redactor) -> str:
-    """Mask the secrets in a page and leave its markup whole.
+    """Redact a page without breaking its markup.
 
-    A secret that has no end of its own, such as half a private key, would be masked with the markup
-    behind it. Escaped text has none of the characters that end it here. What is not found between
-    these characters is masked in the page as a whole.
+    A secret without a defined end, such as half a private key, would be masked together with the
+    markup after it. So the text between the characters of markup is redacted first; escaped text
+    has none of them. Secrets that are found only in the whole page are masked in the whole page.
     """
     whole = redactor.text(text)
     if whole == text:
@@ -91,7 +90,7 @@ def _redacted_markup(text: str, redactor: Redactor) -> str:
 
 
 def redacted_frame(event: str, document: JsonObject, redactor: Redactor) -> bytes:
-    """Write one event of a page's stream, without secrets."""
+    """Encode one server-sent event of a live page, redacted."""
     body = encode(document)
     if redactor.may_hold_secret(body):
         body = encode(redactor.json(document))

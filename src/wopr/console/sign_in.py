@@ -1,4 +1,4 @@
-"""Sign in with an API key, sign out, and choose the colours."""
+"""Sign in with an API key, sign out, select a theme."""
 
 from __future__ import annotations
 
@@ -6,100 +6,96 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from wopr.console.page import Page
-from wopr.console.visit import THEMES, Visit, local_path
-from wopr.http.answers import Answer
+from wopr.console.page import THEMES, Page, PageRequest, local_path, redirect_to
+from wopr.http.response import Response
 from wopr.protocol.errors import RateLimited, Unauthenticated
 from wopr.security.keys import hash_key
 
 SIGN_IN: Final = "console.signIn"
 SIGN_OUT: Final = "console.signOut"
-# The form is read before the host knows its sender.
+# The host reads this form before authentication.
 MOST_FORM_BYTES: Final = 8192
 
 
-async def show_sign_in(visit: Visit) -> Answer:
-    """Ask for a key."""
-    return _sign_in_page(visit, visit.query.get("next", "/"))
+async def show_sign_in(request: PageRequest) -> Response:
+    """Show the form that asks for a key."""
+    return _sign_in_page(request, request.query.get("next", "/"))
 
 
-async def sign_in(visit: Visit) -> Answer:
-    """Begin a session for the holder of a key, and go where the visitor wanted to."""
-    form = await visit.form(MOST_FORM_BYTES)
-    await visit.check_form(f"visitor:{visit.visitor}")
+async def sign_in(request: PageRequest) -> Response:
+    """Begin a session and redirect to the page that the visitor requested."""
+    form = await request.form(MOST_FORM_BYTES)
+    await request.check_form(f"visitor:{request.visitor}")
     target = local_path(form.get("next") or "/")
     key = form.get("key")
-    find = partial(visit.host.keyring.principal, key)
-    failed_auth = visit.desk.shared.failed_auth
+    find = partial(request.host.keyring.principal, key)
+    failed_auth = request.state.app.failed_auth
     try:
-        principal = await failed_auth.authenticate(visit.exchange.client_address, find)
+        principal = await failed_auth.authenticate(request.http.client_address, find)
     except RateLimited as limited:
-        page = _sign_in_page(visit, target, limited.message, 429)
+        page = _sign_in_page(request, target, limited.message, 429)
         return replace(page, headers=page.headers | {"retry-after": str(limited.retry_after)})
     except Unauthenticated as unknown:
-        await _note_failure(visit, unknown.code)
-        return _sign_in_page(visit, target, f"{unknown.message}.", 401)
-    await visit.host.audit.record(principal.tenant, principal.key_id, SIGN_IN, "console")
-    cookie = visit.desk.sessions(visit.host).begin(hash_key(key))
-    return visit.redirect(target, visit.session_cookie(cookie))
+        await _record_failure(request, unknown.code)
+        return _sign_in_page(request, target, f"{unknown.message}.", 401)
+    await request.host.audit.record(principal.tenant, principal.key_id, SIGN_IN, "console")
+    cookie = request.state.sessions(request.host).begin(hash_key(key))
+    return request.redirect(target, request.session_cookie(cookie))
 
 
-def _sign_in_page(visit: Visit, target: str, problem: str = "", status: int = 200) -> Answer:
-    page = visit.render(
+def _sign_in_page(
+    request: PageRequest, target: str, problem: str = "", status: int = 200
+) -> Response:
+    page = request.render(
         "sign_in.html",
         status,
         target=local_path(target),
         problem=problem,
-        has_ended="ended" in visit.query,
-        token=visit.form_token,
+        has_ended="ended" in request.query,
+        token=request.form_token,
     )
-    return replace(page, headers=page.headers | {"set-cookie": visit.visitor_cookie()})
+    return replace(page, headers=page.headers | {"set-cookie": request.visitor_cookie()})
 
 
-async def _note_failure(visit: Visit, code: str) -> None:
-    denials = visit.desk.shared.denials
+async def _record_failure(request: PageRequest, code: str) -> None:
+    denials = request.state.app.denials
     if denials is not None:
         await denials.record("", "", SIGN_IN, "console", code=code)
 
 
-async def sign_out(visit: Visit) -> Answer:
-    """End the session for good."""
-    await visit.desk.sessions(visit.host).end(visit.session, visit.tenant)
-    await visit.host.audit.record(visit.tenant, visit.caller.key_id, SIGN_OUT, "console")
-    return visit.redirect("/sign-in", visit.session_cookie(""))
+async def sign_out(request: PageRequest) -> Response:
+    """End the session."""
+    await request.state.sessions(request.host).end(request.session, request.tenant)
+    await request.host.audit.record(request.tenant, request.caller.key_id, SIGN_OUT, "console")
+    return request.redirect("/sign-in", request.session_cookie(""))
 
 
-async def ask_sign_out(visit: Visit) -> Answer:
-    """Whoever follows a link here has a button to press: a link alone ends nothing."""
-    return await visit.page("sign_out.html")
+async def ask_sign_out(request: PageRequest) -> Response:
+    """Show a button to sign out. A link alone does not sign out."""
+    return await request.page("sign_out.html")
 
 
-async def set_theme(visit: Visit) -> Answer:
-    """Keep the choice of colours."""
-    form = await visit.form()
+async def set_theme(request: PageRequest) -> Response:
+    """Store the theme in a cookie."""
+    form = await request.form()
     theme = form.choice("theme", THEMES)
-    return visit.redirect(local_path(form.get("next") or "/"), visit.theme_cookie(theme))
+    return request.redirect(local_path(form.get("next") or "/"), request.theme_cookie(theme))
 
 
-async def to_settings(visit: Visit) -> Answer:
-    """The choice of colours is on the settings page."""
-    return visit.redirect("/settings")
+async def start_page(request: PageRequest) -> Response:
+    """Redirect to the runs, or to the settings if the key may not read runs."""
+    return request.redirect("/runs" if request.has("/runs") else "/settings")
 
 
-async def start_page(visit: Visit) -> Answer:
-    """Go to the first page of the top bar that the visitor may see."""
-    return visit.redirect("/runs" if visit.has("/runs") else "/settings")
-
-
-async def show_keys(visit: Visit) -> Answer:
-    """Show what the keyboard does."""
-    return await visit.page("keys.html")
+async def show_keys(request: PageRequest) -> Response:
+    """Show the keyboard shortcuts."""
+    return await request.page("keys.html")
 
 
 PAGES: Final = (
     Page(name="start", path="/", get=start_page),
     Page(name="signIn", path="/sign-in", get=show_sign_in, post=sign_in, scope=None),
     Page(name="signOut", path="/sign-out", get=ask_sign_out, post=sign_out),
-    Page(name="theme", path="/theme", get=to_settings, post=set_theme),
+    Page(name="theme", path="/theme", get=redirect_to("/settings"), post=set_theme),
     Page(name="keys", path="/keys", get=show_keys),
 )

@@ -1,4 +1,4 @@
-"""Styles and scripts: in memory, under an address that changes with their content."""
+"""Style sheets and scripts, with URLs that change with their content; security headers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,30 @@ import hashlib
 from importlib.resources import files
 from typing import Final
 
-from wopr.console.headers import SAFE_HEADERS
-from wopr.http.answers import Answer
-from wopr.http.exchange import Exchange
 from wopr.http.operation import Operation
+from wopr.http.request import Request
+from wopr.http.response import Response
 from wopr.protocol.errors import NotFound
+
+_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+SAFE_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
 
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
@@ -29,26 +48,26 @@ def _type(name: str) -> str:
 
 
 FILES: Final = _read()
-# One digest for all, so that a script finds the others beside it.
+# One digest for all files, so that relative imports of scripts work.
 DIGEST: Final = hashlib.sha256(
     b"".join(name.encode() + FILES[name] for name in sorted(FILES))
 ).hexdigest()[:16]
 
 
 def static_path(name: str) -> str:
-    """The address of a file, good for as long as none of them changes."""
+    """Return the URL of a file. It changes when a file changes."""
     if name not in FILES:
         raise LookupError(f"there is no static file {name}")
     return f"/static/{DIGEST}/{name}"
 
 
-async def get_static(exchange: Exchange) -> Answer:
-    """Serve a file, to be kept for a year."""
-    name = exchange.path["name"]
-    if exchange.path["digest"] != DIGEST or name not in FILES:
-        raise NotFound("there is no such file")
+async def get_static(request: Request) -> Response:
+    """Serve a file that browsers cache for a year."""
+    name = request.path["name"]
+    if request.path["digest"] != DIGEST or name not in FILES:
+        raise NotFound("This file does not exist.")
     headers = SAFE_HEADERS | {"cache-control": "public, max-age=31536000, immutable"}
-    return Answer(200, FILES[name], _type(name), headers)
+    return Response(200, FILES[name], _type(name), headers)
 
 
 STATIC: Final = Operation(

@@ -1,3 +1,3 @@
-"""The pure heart: state, fold and plan. No clock, no randomness, no I/O."""
+"""The pure engine: state, `fold` and `plan`. No clock, no randomness, no I/O."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Channels: how one write changes a value, and who may write it (Channels and reducers)."""
+"""Channels and reducers: how a write changes a value, and which nodes may write it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeGuard, cast
 
-from wopr.protocol.documents import Json, JsonObject, Unset, encode
-from wopr.protocol.times import to_millis
+from wopr.engine.fold.payload import read
+from wopr.protocol.documents import (
+    Json,
+    JsonObject,
+    Unset,
+    encode,
+    is_object,
+    list_of,
+    object_of,
+    to_millis,
+)
 from wopr.protocol.workflow import ChannelAccess
 
 Access: TypeAlias = Literal["public", "private"] | ChannelAccess | Unset
@@ -15,6 +24,11 @@ Number: TypeAlias = int | float
 
 LIST_REDUCERS: Final = frozenset({"append", "votes", "feedback", "message"})
 TTL_REDUCERS: Final = frozenset({"append", "votes", "feedback"})
+# Values of `agentSharing` in the config of a node. `shared:<group>` shares with a group.
+ISOLATED: Final = "isolated"
+SHARED: Final = "shared"
+# The channel of the run's context. The channel of a group's context adds a colon and the group id.
+CHANNEL: Final = "agentContext"
 
 
 def reduce(
@@ -22,35 +36,34 @@ def reduce(
 ) -> Json:
     """Fold one written entry into a channel's value and return the new value.
 
-    Total: a value of the wrong shape counts as never written, and an entry of the wrong shape
-    leaves a counter or an object as it is and joins a list as it stands. `at` is the event's time
-    in milliseconds, so folding a log again gives the same value. A reducer that this host does not
-    know folds as `replace`.
+    It never fails. A current value of the wrong type counts as never written. An entry of the wrong
+    type leaves a counter or an object unchanged and is appended to a list. `at` is the event's time
+    in milliseconds, so folding a log again gives the same value. An unknown reducer folds as
+    `replace`.
     """
     if reducer in LIST_REDUCERS:
         ttl = ttl_ms if ttl_ms and ttl_ms > 0 and reducer in TTL_REDUCERS else None
-        kept = _listed(current) if ttl is None else _fresh(_listed(current), oldest=at - ttl)
+        kept = list_of(current) if ttl is None else _fresh(list_of(current), oldest=at - ttl)
         written = entry if ttl is None or _is_stamped(entry) else wrap(entry, at=at)
         return _trimmed(_joined(kept, written, reducer=reducer), max_size)
     if reducer == "merge":
-        return {**_mapped(current), **_mapped(entry)}
+        return {**object_of(current), **object_of(entry)}
     if reducer == "counter":
         return _sum(current if _is_number(current) else 0, entry)
     return entry
 
 
 def wrap(value: Json, *, at: int) -> Json:
-    """Stamp a written value as a channel with a time to live stores, shows and logs it."""
+    """Return a written value with its timestamp, as a channel with a time to live stores it."""
     return {"value": value, "_ts": at}
 
 
-def as_written(value: Json, *, reducer: str) -> Json:
-    """Complete a message of the later form; every other value stays as it is.
+def complete_message(value: Json, *, reducer: str) -> Json:
+    """Return a message with `from` and `ts`; any other value unchanged.
 
-    There `agentId` or `role` names the sender and `timestamp` the time. The stored record has
-    `from` and `ts` too.
+    A message of the later form has the sender in `agentId` or `role` and the time in `timestamp`.
     """
-    if reducer != "message" or not _is_object(value):
+    if reducer != "message" or not is_object(value):
         return value
     sender: Json = value.get("agentId", value.get("role"))
     stamp = _instant(value.get("timestamp"))
@@ -63,7 +76,7 @@ def as_written(value: Json, *, reducer: str) -> Json:
 
 
 def _instant(value: Json) -> int | None:
-    """The milliseconds of a time, which is a whole number or a text of ISO 8601."""
+    """Return a time in milliseconds, given as a whole number or as ISO 8601 text."""
     if isinstance(value, str):
         try:
             return to_millis(value)
@@ -73,12 +86,11 @@ def _instant(value: Json) -> int | None:
 
 
 def check_write(value: Json, *, reducer: str, max_size: int | None, group: str = "") -> str | None:
-    """Say what is wrong with a value before it is written, or `None` when it may be.
+    """Return what is wrong with a value that a node writes, or None.
 
-    A message of a node that shares the context of a group must name a group.
-    The value is the node's own, not yet stamped. `maxSize` bounds what a write outside the list
-    reducers may hold: characters of a text, items of a list, keys of an object; anything else
-    has size 1.
+    A message of a node that shares the context of a group must name a group. `maxSize` limits a
+    write without a list reducer: characters of a text, items of a list, keys of an object. Any
+    other value has size 1.
     """
     shape = _SHAPES.get(reducer)
     wrong = shape(value) if shape is not None else None
@@ -94,7 +106,7 @@ def check_write(value: Json, *, reducer: str, max_size: int | None, group: str =
 def allows(
     access: Access, side: Literal["readers", "writers"], *, node_id: str, type_id: str
 ) -> bool:
-    """Tell whether a node may use one side of a channel."""
+    """Return whether a node may read or write a channel."""
     if isinstance(access, Unset) or access == "public":
         return True
     if access == "private":
@@ -109,28 +121,12 @@ def _is_number(value: Json) -> TypeGuard[Number]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_object(value: Json) -> TypeGuard[JsonObject]:
-    return isinstance(value, dict)
-
-
 def _is_stamped(entry: Json) -> TypeGuard[JsonObject]:
-    return _is_object(entry) and entry.keys() == {"value", "_ts"} and _is_number(entry["_ts"])
-
-
-def _is_list(value: Json) -> TypeGuard[list[Json]]:
-    return isinstance(value, list)
-
-
-def _listed(value: Json) -> list[Json]:
-    return value if _is_list(value) else []
-
-
-def _mapped(value: Json) -> JsonObject:
-    return value if _is_object(value) else {}
+    return is_object(entry) and entry.keys() == {"value", "_ts"} and _is_number(entry["_ts"])
 
 
 def _fresh(entries: list[Json], *, oldest: int) -> list[Json]:
-    # An entry without a stamp was written before the channel had a time to live: its age is
+    # An entry without a timestamp was written before the channel had a time to live. Its age is
     # unknown, so it stays until maxSize drops it.
     return [entry for entry in entries if not _is_stamped(entry) or entry["_ts"] >= oldest]
 
@@ -148,7 +144,7 @@ def _joined(entries: list[Json], entry: Json, *, reducer: str) -> list[Json]:
 
 def _id(entry: Json, name: str) -> str | None:
     body = entry["value"] if _is_stamped(entry) else entry
-    found = body.get(name) if _is_object(body) else None
+    found = body.get(name) if is_object(body) else None
     return found if isinstance(found, str) else None
 
 
@@ -162,7 +158,7 @@ def _sum(total: Number, entry: Json) -> Number:
     try:
         return total + entry
     except OverflowError:
-        # A whole number beyond the reach of a double met a fraction.
+        # A whole number that a double cannot represent was combined with a fraction.
         return total
 
 
@@ -181,7 +177,7 @@ def _counter_shape(value: Json) -> str | None:
 
 
 def _merge_shape(value: Json) -> str | None:
-    return None if _is_object(value) else "must be an object"
+    return None if is_object(value) else "must be an object"
 
 
 def _is_time(value: Json) -> bool:
@@ -222,14 +218,14 @@ _MESSAGE: Final[_Fields] = {
     "from": (_is_sender, "an agent id of 3 to 256 characters or user"),
     "ts": (_is_whole, "a whole number of milliseconds since the epoch"),
 }
-# Members that a message may lack.
+# Optional members of a message.
 _OPTIONAL_TEXTS: Final[_Fields] = dict.fromkeys(("to", "groupId", "role"), (_is_text, _A_TEXT))
 _LONGEST_SHOWN: Final = 60
 
 
 def _fields_shape(value: Json, fields: _Fields) -> str | None:
-    """Name every member that is missing or wrong."""
-    if not _is_object(value):
+    """Return every member that is missing or wrong."""
+    if not is_object(value):
         return "must be an object"
     faults = [
         f"needs {name}, {expected}{_found(value, name)}"
@@ -247,10 +243,10 @@ def _found(value: JsonObject, name: str) -> str:
 
 
 def _message_shape(value: Json) -> str | None:
-    if not _is_object(value):
+    if not is_object(value):
         return "must be an object"
     given = {name: rule for name, rule in _OPTIONAL_TEXTS.items() if name in value}
-    # A message may say nothing, but it must say so: its content may be null and not absent.
+    # The content of a message may be null, but it may not be absent.
     content: _Fields = {} if "content" in value else {"content": (_is_present, "any value")}
     return _fields_shape(value, {**_MESSAGE, **content, **given})
 
@@ -269,3 +265,24 @@ _SHAPES: Final[Mapping[str, Callable[[Json], str | None]]] = {
     "feedback": lambda value: _fields_shape(value, _FEEDBACK),
     "message": _message_shape,
 }
+
+
+def context_channel(config: JsonObject) -> str | None:
+    """Return the channel of a node's shared context, or None if the node has its own context."""
+    sharing: str = read(config, "agentSharing", str, ISOLATED)
+    return CHANNEL + sharing.removeprefix(SHARED) if sharing.startswith(SHARED) else None
+
+
+def group_of(channel: str) -> str:
+    """Return the id of the group whose context a channel holds; empty for the run's context."""
+    return channel.removeprefix(CHANNEL).removeprefix(":")
+
+
+def is_context(channel: str) -> bool:
+    """Return whether a channel with this name holds a shared context."""
+    return channel == CHANNEL or channel.startswith(f"{CHANNEL}:")
+
+
+def messages_in(channels: JsonObject, channel: str | None) -> list[Json]:
+    """Return the messages of a context."""
+    return list_of(None if channel is None else channels.get(channel))

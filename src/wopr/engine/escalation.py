@@ -1,4 +1,4 @@
-"""Confidence and reasoning: when a decision is escalated, and how much of a trace is told."""
+"""Confidence and reasoning: when a decision is escalated, and how much reasoning is recorded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERBOSITIES: Final = frozenset(get_args(Verbosity))
 
 
 def threshold(configurable: JsonObject, manifest_threshold: float | None) -> float:
-    """The confidence that decisions need: the run's, else the agent's, else 0.7."""
+    """Return the confidence threshold: the run's, else the agent's, else 0.7."""
     for candidate in (configurable.get("escalationThreshold"), manifest_threshold):
         if _is_number(candidate) and 0 <= candidate <= 1:
             return float(candidate)
@@ -24,30 +24,30 @@ def threshold(configurable: JsonObject, manifest_threshold: float | None) -> flo
 
 
 def is_low(confidence: Json, threshold: float) -> bool:
-    """Tell whether a decision must be ratified. Equal is enough; what is no number says nothing."""
+    """Return whether a confidence is below the threshold. False if it is not a number."""
     return _is_number(confidence) and confidence < threshold
 
 
 def verbosity(configurable: JsonObject, host_default: Verbosity) -> Verbosity:
-    """How much reasoning the run wants told; a value that is none of the three is ignored."""
+    """Return the reasoning verbosity of a run; an unknown value is ignored."""
     wanted = configurable.get("reasoningVerbosity")
     is_known = isinstance(wanted, str) and wanted in _VERBOSITIES
     return cast("Verbosity", wanted) if is_known else host_default
 
 
-def bounded(text: str, token_limit: int) -> str:
-    """Cut a text to a number of tokens of four bytes, the ellipsis of a cut text included."""
+def truncated(text: str, token_limit: int) -> str:
+    """Cut a text to a number of tokens of four bytes each. A cut text ends with an ellipsis."""
     budget = max(token_limit, 0) * BYTES_PER_TOKEN
     raw = text.encode("utf-8", "replace")
     if len(raw) <= budget:
         return text
     room = budget - len(_ELLIPSIS.encode())
-    # A character cut in two at the end is left out whole.
+    # A character that would be split is removed.
     return raw[:room].decode("utf-8", "ignore") + _ELLIPSIS if room >= 0 else ""
 
 
 def _is_number(value: Json) -> TypeGuard[float]:
-    """Whether a JSON value is a finite number; `true` is none."""
+    """Return whether a JSON value is a finite number. A boolean is not a number."""
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)

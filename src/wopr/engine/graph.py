@@ -1,4 +1,4 @@
-"""A workflow definition compiled for planning: who follows whom, and where a loop closes."""
+"""A workflow definition compiled for planning: successors, predecessors and loops."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from wopr.protocol.workflow import (
     WorkflowNode,
 )
 
-Mask: TypeAlias = Callable[[JsonObject, Collection[str], MaskingMode], JsonObject]
+MaskMembers: TypeAlias = Callable[[JsonObject, Collection[str], MaskingMode], JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A cycle that may be entered again: its head, its members, and the edges that close it."""
+    """A loop: its head, its members, and the back edges that close it."""
 
     head: str
     members: frozenset[str]
@@ -29,7 +29,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Nodes in the definition's own order, with forward edges apart from the back edges of loops."""
+    """The nodes in the order of the definition. `incoming` and `outgoing` have no back edges."""
 
     definition: WorkflowDefinition
     nodes: Mapping[str, WorkflowNode]
@@ -38,31 +38,31 @@ class Graph:
     loops: Mapping[str, Loop]
     # For a node inside loops: the heads of those loops.
     enclosing: Mapping[str, tuple[str, ...]]
-    # For an edge that leaves loops, by its id: the head of the outermost of them.
-    leaves: Mapping[str, str]
+    # For an edge that leaves loops, by its id: the head of the outermost loop that it leaves.
+    exits: Mapping[str, str]
     sensitive_variables: frozenset[str]
     sensitive_channels: frozenset[str]
-    # What variables and channels begin with, as a reader may see it.
-    shown_variables: JsonObject
-    shown_channels: JsonObject
+    # The defaults of variables and channels, with sensitive values masked.
+    masked_variables: JsonObject
+    masked_channels: JsonObject
 
     @property
     def channels(self) -> Mapping[str, ChannelDeclaration]:
-        """The declared channels; empty unless the workflow is channel-aware."""
+        """Return the declared channels; empty unless the workflow is channel-aware."""
         return self.definition.channels
 
     @property
     def masking(self) -> MaskingMode:
-        """How this workflow's sensitive values are written to the log."""
+        """Return the masking mode of this workflow's sensitive values."""
         return _masking(self.definition)
 
     def sinks(self) -> Iterator[WorkflowNode]:
-        """Nodes that nothing follows."""
+        """Return the nodes without successors."""
         return (node for node in self.nodes.values() if not self.outgoing[node.id])
 
 
 def default_variables(definition: WorkflowDefinition) -> JsonObject:
-    """The true defaults of variables."""
+    """Return the unmasked defaults of variables."""
     return {
         v.name: v.default_value
         for v in definition.variables
@@ -71,25 +71,25 @@ def default_variables(definition: WorkflowDefinition) -> JsonObject:
 
 
 def default_channels(definition: WorkflowDefinition) -> JsonObject:
-    """The true defaults of channels."""
+    """Return the unmasked defaults of channels."""
     return {
         n: c.default for n, c in definition.channels.items() if not isinstance(c.default, Unset)
     }
 
 
-def leave_out(members: JsonObject, names: Collection[str], mode: MaskingMode) -> JsonObject:
-    """Hide members by showing none of them."""
+def omit_members(members: JsonObject, names: Collection[str], mode: MaskingMode) -> JsonObject:
+    """Mask members by omitting them."""
     if mode == "passthrough":
         return members
     return {name: value for name, value in members.items() if name not in names}
 
 
 def compile_graph(
-    definition: WorkflowDefinition, reentrant: Collection[str], mask: Mask = leave_out
+    definition: WorkflowDefinition, reentrant: Collection[str], mask: MaskMembers = omit_members
 ) -> Graph:
     """Compile a checked definition.
 
-    `reentrant` are the type ids that may head a loop; `mask` hides sensitive defaults.
+    `reentrant` are the type ids that may head a loop. `mask` masks sensitive defaults.
     """
     variables = frozenset(v.name for v in definition.variables if v.sensitive)
     channels = frozenset(n for n, c in definition.channels.items() if c.sensitive)
@@ -114,11 +114,11 @@ def compile_graph(
         outgoing={node_id: tuple(edges) for node_id, edges in outgoing.items()},
         loops=loops,
         enclosing=enclosing,
-        leaves=dict(_leaves(definition.edges, loops, enclosing)),
+        exits=dict(_exits(definition.edges, loops, enclosing)),
         sensitive_variables=variables,
         sensitive_channels=channels,
-        shown_variables=mask(default_variables(definition), variables, masking),
-        shown_channels=mask(default_channels(definition), channels, masking),
+        masked_variables=mask(default_variables(definition), variables, masking),
+        masked_channels=mask(default_channels(definition), channels, masking),
     )
 
 
@@ -130,10 +130,9 @@ def _masking(definition: WorkflowDefinition) -> MaskingMode:
 def _loops(
     nodes: list[WorkflowNode], all_edges: list[WorkflowEdge], reentrant: Collection[str]
 ) -> Iterator[Loop]:
-    """Find every loop, an outer one before those inside it.
+    """Yield every loop, an outer loop before its inner loops.
 
-    Without the edges that close a loop, the cycles that its members still form are the loops
-    inside it.
+    The inner loops of a loop are the cycles that its members form without its back edges.
     """
     parts: list[tuple[Collection[str], list[WorkflowEdge]]] = [
         ([node.id for node in nodes], all_edges)
@@ -150,7 +149,7 @@ def _loops(
 def _outermost(
     heads: list[str], within: Collection[str], edges: list[WorkflowEdge]
 ) -> Iterator[Loop]:
-    """Find the loops of one part of the graph that lie in no other loop."""
+    """Yield the loops of one part of the graph that are not inside another loop."""
     successors: dict[str, list[str]] = {node: [] for node in within}
     predecessors: dict[str, list[str]] = {node: [] for node in within}
     for edge in edges:
@@ -160,10 +159,10 @@ def _outermost(
     for node in heads:
         if node in found:
             continue
-        members = _reach(node, successors) & _reach(node, predecessors)
+        members = _reachable(node, successors) & _reachable(node, predecessors)
         found |= members
         if members:
-            # Control comes in at the outer head; a cycle that nothing leads into starts at the first.
+            # The outer head has an edge from outside. Without such an edge, the first head is used.
             own = [head for head in heads if head in members]
             entered = (head for head in own if not members.issuperset(predecessors[head]))
             yield _loop(next(entered, own[0]), frozenset(members), edges)
@@ -174,12 +173,15 @@ def _loop(head: str, members: frozenset[str], edges: list[WorkflowEdge]) -> Loop
     return Loop(head, members, back)
 
 
-def _leaves(
+def _exits(
     edges: Iterable[WorkflowEdge],
     loops: Mapping[str, Loop],
     enclosing: Mapping[str, tuple[str, ...]],
 ) -> Iterator[tuple[str, str]]:
-    """Name each edge that leaves loops, with the outermost of them. Outer loops come first."""
+    """Yield each edge that leaves loops, with the head of the outermost loop that it leaves.
+
+    `enclosing` has outer loops first.
+    """
     for edge in edges:
         for head in enclosing[edge.source_node_id]:
             if edge.target_node_id not in loops[head].members:
@@ -191,8 +193,8 @@ def _joins(edge: WorkflowEdge, members: Collection[str]) -> bool:
     return edge.source_node_id in members and edge.target_node_id in members
 
 
-def _reach(start: str, steps: Mapping[str, list[str]]) -> set[str]:
-    """Every node that can be reached from `start` by at least one step."""
+def _reachable(start: str, steps: Mapping[str, list[str]]) -> set[str]:
+    """Return every node that can be reached from `start` in at least one step."""
     seen: set[str] = set()
     todo = list(steps[start])
     while todo:
@@ -203,10 +205,10 @@ def _reach(start: str, steps: Mapping[str, list[str]]) -> set[str]:
     return seen
 
 
-def cycle(
+def find_cycle(
     nodes: list[WorkflowNode], edges: list[WorkflowEdge], reentrant: Collection[str]
 ) -> list[str]:
-    """Name the nodes of a cycle that no loop head allows, in order; empty when there is none."""
+    """Return the nodes of a cycle without a loop head, in order; empty if there is none."""
     back = {edge.id for loop in _loops(nodes, edges, reentrant) for edge in loop.back}
     waiting = {node.id: 0 for node in nodes}
     forward = [edge for edge in edges if edge.id not in back]
@@ -226,7 +228,7 @@ def cycle(
 
 
 def _walk_back(stuck: Mapping[str, int], edges: list[WorkflowEdge]) -> list[str]:
-    """Follow predecessors among the stuck nodes until one repeats: that is a cycle."""
+    """Follow predecessors among the stuck nodes until one repeats, and return that cycle."""
     before = {
         e.target_node_id: e.source_node_id for e in reversed(edges) if e.source_node_id in stuck
     }

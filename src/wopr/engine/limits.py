@@ -13,7 +13,7 @@ DEFAULT_LOOPBACKS = 5
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator allows any run."""
+    """Limits that the operator sets for every run."""
 
     max_node_executions: int = 1000
     max_run_duration_ms: int = 30 * 24 * 3_600_000
@@ -21,18 +21,19 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What this run may do."""
+    """Limits of one run."""
 
     node_executions: int
     duration_ms: int
     loop_iterations: int
     loopbacks: int
-    # Whether the workflow itself set `loopbacks`. Otherwise it does not bound counted loops.
+    # Whether the workflow itself sets `loopbacks`. Otherwise the limit does not apply to counted
+    # loops.
     are_loopbacks_set: bool = False
 
 
 def run_limits(state: RunState, host: HostLimits) -> RunLimits:
-    """Narrow the host's limits; a run can lower them and never raise them."""
+    """Return the limits of a run. A run can lower the host's limits but not raise them."""
     options = _options(state)
     settings = state.graph.definition.settings
     loopbacks = settings.max_loopback_iterations
@@ -54,7 +55,7 @@ def _options(state: RunState) -> Configurable:
     try:
         return msgspec.convert(state.configurable, Configurable)
     except msgspec.ValidationError:
-        # Options are checked when a run is created; a log from elsewhere may hold others.
+        # Options are checked when a run is created, but an imported log may contain others.
         return _NO_OPTIONS
 
 
@@ -66,16 +67,16 @@ def _narrow(limit: int, wanted: int | Unset) -> int:
 
 
 def max_retries(state: RunState, node: WorkflowNode) -> int:
-    """How often a node may be tried again: its own setting, else its workflow's."""
+    """Return how often a node may be retried: its own setting, else its workflow's."""
     own = node.settings.max_retries
     return state.graph.definition.settings.max_retries if isinstance(own, Unset) else own
 
 
 def node_deadline(state: RunState, node_id: str) -> int | None:
-    """The first instant at which a node has run out of its own time; None when it has no limit.
+    """Return the time at which a node times out, or None if it has no timeout.
 
-    It counts from the node's start, or from the answer to its last wait: how long a person may
-    take is the interrupt's own limit.
+    It counts from the node's start, or from the end of its last wait: an interrupt has a timeout
+    of its own.
     """
     limit = state.graph.nodes[node_id].settings.timeout
     if not limit:
@@ -85,7 +86,7 @@ def node_deadline(state: RunState, node_id: str) -> int | None:
 
 
 def backoff_ms(node: WorkflowNode, attempt: int) -> int:
-    """How long to wait before attempt number `attempt` (1 is the first retry).
+    """Return the delay before attempt number `attempt` in milliseconds (1 is the first retry).
 
     There is no jitter: the delay is on the log, and the same log must give the same plan.
     """

@@ -1,4 +1,4 @@
-"""How a node's execution can end, as far as the engine cares."""
+"""Outcomes of a node's execution."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from wopr.protocol.runs import RunError
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The node is done; `cause` is the event that its completion follows from, if not its start."""
+    """The node completed.
+
+    `cause` is the event that caused the completion, if it is not the start.
+    """
 
     outputs: JsonObject = field(default_factory=dict[str, object])
     cause: str = ""
@@ -20,29 +23,32 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The node failed; the engine decides whether to try again."""
+    """The node failed. The engine decides whether to retry it."""
 
     error: RunError
 
 
 @dataclass(frozen=True, slots=True)
 class Sleeping:
-    """Call the node again at this instant. Nothing is held meanwhile, and a restart keeps it."""
+    """Call the node again at this time.
+
+    No resource is held until then, and a restart keeps the timer.
+    """
 
     until: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Call the node again when something outside happens, such as the end of a child run."""
+    """Call the node again after an outside event, such as the end of a child run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
-    """Wait for an answer, then call the node again, which finds it under `key`.
+    """Wait for an answer, then call the node again. `NodeContext.answer(key)` returns the answer.
 
     `extras` are further members of `node.suspended`. `opening` is the payload of a conversation's
-    opening event. `script` holds answers that the host gives at once, for conformance workflows.
+    opening event. `script` has answers that the host gives at once, for conformance workflows.
     """
 
     kind: InterruptKind
@@ -58,7 +64,10 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breached:
-    """The node reached a cap of its own: the run fails, and says which; `scope` is whose it was."""
+    """The node reached one of its own limits, so the run fails.
+
+    `scope` names the owner of the limit.
+    """
 
     kind: str
     limit: float
@@ -71,7 +80,19 @@ Outcome: TypeAlias = Completed | Failed | Sleeping | Waiting | Suspended | Breac
 
 
 class NodeFailure(Exception):
-    """Raised by a node to fail with a code of its own."""
+    """Raise it in a node to fail with an error code.
+
+    Args:
+        message: What went wrong.
+        code: The error code of the node and the run.
+        retryable: Whether another attempt may succeed.
+        details: Further facts, as JSON.
+
+    Example:
+        >>> from wopr import NodeFailure
+        >>> NodeFailure("the card was declined", code="card_declined").error.code
+        'card_declined'
+    """
 
     def __init__(
         self,

@@ -1,46 +1,124 @@
-"""`plan`: what a run may do now, as values. It looks at the state and the clock, and does nothing."""
+"""`plan`: the steps that a run may take now, as values.
+
+A plan is a pure function of the state and the time. It never takes a step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from wopr.engine.expressions import ExpressionFault
-from wopr.engine.fold_agents import SUPERVISOR
+from wopr.engine.cel.expressions import ExpressionFault
+from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.limits import HostLimits, RunLimits, node_deadline, run_limits
 from wopr.engine.state import RunState
-from wopr.engine.steps import (
-    Breach,
-    Expire,
-    FailNode,
-    FailRun,
-    Finish,
-    Loopback,
-    Plan,
-    Resume,
-    Skip,
-    Start,
-    Step,
-)
-from wopr.engine.triggers import TOLERANT, Traffic, Verdict
+from wopr.engine.triggers import TOLERANT, EdgeStates, Verdict
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
 
-# Config keys of `core.loop` that say how often it goes round.
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a node."""
+
+    node_id: str
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Skip a node."""
+
+    node_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailNode:
+    """Fail a node that never started."""
+
+    node_id: str
+    error: RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """End the run because a limit was reached."""
+
+    kind: str
+    limit: float
+    observed: float
+    error: RunError
+    node_id: str | None = None
+    # The owner of the limit, if it is not the run.
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Loopback:
+    """End the run because a loop exceeded its iteration limit."""
+
+    node_id: str
+    iterations: int
+    limit: int
+    error: RunError
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Resume a node with a resume value that is on the log."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """End an interrupt that timed out."""
+
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Complete the run. `outputs` returns its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailRun:
+    """Fail the run because a node failed and nothing in the workflow handles it."""
+
+    node_id: str
+    error: RunError
+
+
+Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Resume | Expire | Finish | FailRun
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps to take now, and when to plan again if nothing happens before."""
+
+    steps: tuple[Step, ...]
+    wake_at: int | None
+
+
+# Config keys of `core.loop` that set the number of iterations.
 COUNTS = frozenset({"items", "times"})
 
 
-def plan(state: RunState, now: int, host: HostLimits) -> Plan:
-    """Name every step the run may take now, in the workflow's own order.
+def plan(state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()) -> Plan:
+    """Return every step that the run may take now, in the order of the workflow.
 
-    The same state and time always give the same answer, so a worker that crashed and one that
-    took over plan alike. No steps and no terminal status means that the run waits: for a node
-    in flight, a timer, a child, a person, or its resume.
+    The same state and time always give the same plan, so a process that takes over a run makes the
+    plan of the process that crashed. If there are no steps and the run is not terminal, it waits:
+    for a node in flight, a timer, a child, a person, or a resume.
     """
     if state.is_terminal or not state.next_sequence:
         return Plan((), None)
     limits = run_limits(state, host)
-    wake = wake_at(state, now, host)
+    wake = _wake_at(state, now, limits, in_flight)
     if wake is None:
         return Plan((_out_of_time(state, now, limits),), None)
     return Plan(() if state.status == "paused" else _steps(state, now, limits), wake)
@@ -49,15 +127,21 @@ def plan(state: RunState, now: int, host: HostLimits) -> Plan:
 def wake_at(
     state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()
 ) -> int | None:
-    """When time alone gives the run a step to take.
+    """Return the next time at which the run has a step to take without an external event.
 
-    The caller executes the nodes `in_flight` and stops them at their timeout, so their timeouts need
-    no wake-up.
+    None when the run has ended, or has a step to take now because it used up its time. The caller
+    executes the nodes `in_flight` and stops them at their timeouts, which need no wake-up.
     """
     if state.is_terminal or not state.next_sequence:
         return None
-    # The breach must observe strictly more than the limit.
-    deadline = state.started_at + run_limits(state, host).duration_ms + 1
+    return _wake_at(state, now, run_limits(state, host), in_flight)
+
+
+def _wake_at(
+    state: RunState, now: int, limits: RunLimits, in_flight: Collection[str]
+) -> int | None:
+    # A run may use its limit completely.
+    deadline = state.started_at + limits.duration_ms + 1
     if now >= deadline:
         return None
     if state.status == "paused":
@@ -66,7 +150,7 @@ def wake_at(
 
 
 def _timers(state: RunState, in_flight: Collection[str]) -> Iterator[int]:
-    """When a node is to be tried again, or its own time or its wait for an answer is over."""
+    """Yield the times of retries, node timeouts and interrupt timeouts."""
     for node_id, node in state.nodes.items():
         if node.status == "retrying":
             yield node.retry_at
@@ -91,24 +175,24 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     fatal = _unhandled_failure(state)
     if fatal is not None:
         return (fatal,)
-    traffic = Traffic(state)
-    steps: list[Step] = [*_refined_too_often(state, limits), *_moves(state, now, traffic)]
-    steps = steps or [*_next_rounds(state, limits, traffic)]
+    edge_states = EdgeStates(state)
+    steps: list[Step] = [*_refined_too_often(state, limits), *_node_steps(state, now, edge_states)]
+    steps = steps or [*_loop_steps(state, limits, edge_states)]
     for step in steps:
         if isinstance(step, Breach | Loopback):
-            # The run ends here: nothing may come beside it or after it.
+            # The run ends here, so no other step may be taken.
             return (step,)
     settled = tuple(step for step in steps if not isinstance(step, Start))
     if settled:
-        # Skips and failures settle first: they decide which of the others may start.
+        # Skips and failures come first because they decide which other nodes may start.
         return settled
     if steps:
         return _within_cap(state, steps, limits)
-    return () if state.active() else (_finish(state, traffic),)
+    return () if state.active() else (_finish(state, edge_states),)
 
 
 def _unhandled_failure(state: RunState) -> FailRun | None:
-    """The first failed node whose failure no edge listens to."""
+    """Return the first failed node whose failure no edge handles."""
     for node_id, node in state.nodes.items():
         if node.status == "failed" and not any(
             edge.trigger_rule in TOLERANT for edge in state.graph.outgoing[node_id]
@@ -122,10 +206,10 @@ def _fail_run(state: RunState, node_id: str) -> FailRun:
     return FailRun(node_id, error or RunError(code="node_error", message=f"{node_id} failed"))
 
 
-def _moves(
-    state: RunState, now: int, traffic: Traffic
+def _node_steps(
+    state: RunState, now: int, edge_states: EdgeStates
 ) -> Iterator[Start | Skip | FailNode | Resume | Expire]:
-    """Every node that can leave `pending`, try again, or go on after its wait."""
+    """Yield a step for every node that can start, be skipped, be retried, be resumed or expire."""
     for node_id, node in state.nodes.items():
         if node.status == "retrying" and node.retry_at <= now:
             yield Start(node_id, node.attempt)
@@ -136,13 +220,13 @@ def _moves(
             if deadline is not None and deadline <= now:
                 yield Expire(node_id)
         elif node.status == "pending":
-            step = _first_move(state, node_id, traffic)
+            step = _pending_step(state, node_id, edge_states)
             if step is not None:
                 yield step
 
 
 def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
-    """Gates whose work was sent back once more than a workflow may loop back."""
+    """Yield a step for each gate that sent the work back more often than the workflow allows."""
     for node_id, node in state.nodes.items():
         if node.status == "pending" and node.refinements > limits.loopbacks:
             message = (
@@ -153,14 +237,16 @@ def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
             yield Loopback(node_id, node.refinements, limits.loopbacks, error)
 
 
-def _first_move(state: RunState, node_id: str, traffic: Traffic) -> Start | Skip | FailNode | None:
+def _pending_step(
+    state: RunState, node_id: str, edge_states: EdgeStates
+) -> Start | Skip | FailNode | None:
     try:
-        answer = traffic.verdict(node_id)
+        verdict = edge_states.verdict(node_id)
     except ExpressionFault as fault:
         return FailNode(node_id, _expression_error(node_id, fault))
-    if answer is Verdict.WAIT:
+    if verdict is Verdict.WAIT:
         return None
-    if answer is Verdict.DEAD:
+    if verdict is Verdict.DEAD:
         return Skip(node_id, _why_skipped(state, node_id))
     if state.graph.nodes[node_id].disabled:
         return Skip(node_id, "disabled")
@@ -178,32 +264,32 @@ def _why_skipped(state: RunState, node_id: str) -> str:
     return "upstream-skipped" if "skipped" in sources else "condition"
 
 
-def _next_rounds(state: RunState, limits: RunLimits, traffic: Traffic) -> Iterator[Step]:
-    """Loops whose back edge carries, once nothing inside them is under way."""
+def _loop_steps(state: RunState, limits: RunLimits, edge_states: EdgeStates) -> Iterator[Step]:
+    """Yield a step for each loop that starts another iteration."""
     for head in state.graph.loops:
         try:
-            if traffic.goes_round(head):
-                yield _round_or_limit(state, head, limits)
+            if edge_states.starts_iteration(head):
+                yield _iteration_or_limit(state, head, limits)
         except ExpressionFault as fault:
             if state.nodes[head].status != "failed":
                 yield FailNode(head, _expression_error(head, fault))
 
 
-def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
+def _iteration_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
     if state.graph.nodes[head].type_id == SUPERVISOR:
         return _turn_or_limit(state, head, limits)
     iterations = state.nodes[head].iteration + 1
     is_bounded = limits.are_loopbacks_set or not _is_counted(state, head)
     if is_bounded and iterations > limits.loopbacks:
         message = (
-            f"loop {head!r} went round more than {limits.loopbacks} times: raise "
+            f"loop {head!r} exceeded {limits.loopbacks} iterations: raise "
             "settings.maxLoopbackIterations of the workflow"
         )
         error = RunError(code="loop_limit_exceeded", message=message)
         return Loopback(head, iterations, limits.loopbacks, error)
     if iterations > limits.loop_iterations:
         message = (
-            f"loop {head!r} went round more than {limits.loop_iterations} times: the limit is "
+            f"loop {head!r} exceeded {limits.loop_iterations} iterations: the limit is "
             "WOPR_MAX_LOOP_ITERATIONS of the host, or maxLoopIterations of the run"
         )
         error = RunError(code="loop_limit_exceeded", message=message)
@@ -212,24 +298,24 @@ def _round_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
 
 
 def _is_counted(state: RunState, head: str) -> bool:
-    """Tell whether a loop goes over items or a number of times, so that it ends by itself."""
+    """Return whether a loop iterates over items or a fixed number of times."""
     node = state.graph.nodes[head]
     carried_items = any(edge.target_input == "items" for edge in state.graph.incoming[head])
     return carried_items or "items" in node.inputs or not COUNTS.isdisjoint(node.config)
 
 
 def _turn_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
-    """A supervisor's turns are bounded by the run, not by the workflow's loopback setting."""
+    """Start a turn of a supervisor. The limit is that of the run and not the loopback setting."""
     turn = state.nodes[head].iteration + 2
     if turn <= limits.loop_iterations:
         return Start(head)
-    message = f"the supervisor may take {limits.loop_iterations} turns at most"
+    message = f"the supervisor may take at most {limits.loop_iterations} turns"
     error = RunError(code="loop_limit_exceeded", message=message)
     return Breach("loop-iterations", limits.loop_iterations, turn, error)
 
 
 def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple[Step, ...]:
-    """As many starts as the cap on node executions leaves room for; a breach when there is none."""
+    """Return the starts that the limit of node executions allows, or a breach if it allows none."""
     room = limits.node_executions - state.executions
     if room > 0:
         return tuple(starts[:room])
@@ -241,35 +327,35 @@ def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple
     return (Breach("node-executions", limits.node_executions, observed, error, node_id),)
 
 
-def _finish(state: RunState, traffic: Traffic) -> Step:
-    """Nothing is left to do: complete, unless a failure was listened to by nobody that ran."""
+def _finish(state: RunState, edge_states: EdgeStates) -> Step:
+    """Return the last step: complete the run, or fail it if no node that ran handled a failure."""
     for node_id, node in state.nodes.items():
-        if node.status == "failed" and not _was_handled(state, node_id, traffic):
+        if node.status == "failed" and not _was_handled(state, node_id, edge_states):
             return _fail_run(state, node_id)
-    return Finish(outputs(state))
+    return Finish()
 
 
-def _was_handled(state: RunState, node_id: str, traffic: Traffic) -> bool:
+def _was_handled(state: RunState, node_id: str, edge_states: EdgeStates) -> bool:
     return any(
         edge.trigger_rule in TOLERANT
         and state.nodes[edge.target_node_id].status == "completed"
-        and _was_listened_to(edge, traffic)
+        and _had_failure(edge, edge_states)
         for edge in state.graph.outgoing[node_id]
     )
 
 
-def _was_listened_to(edge: WorkflowEdge, traffic: Traffic) -> bool:
+def _had_failure(edge: WorkflowEdge, edge_states: EdgeStates) -> bool:
     if edge.trigger_rule == "any_failed":
-        # The target ran, so the edge carried then, whatever its condition would say by now.
+        # The target ran, so the edge was active then, even if its condition is false now.
         return True
     try:
-        return traffic.carried(edge) == "failed"
+        return edge_states.edge_state(edge) == "failed"
     except ExpressionFault:
         return False
 
 
 def outputs(state: RunState) -> JsonObject:
-    """What the run returns: its primary node's outputs, else those of every node at the end."""
+    """Return the run's outputs: those of its primary node, else those of every final node."""
     for node in state.graph.nodes.values():
         if node.output_role == "primary":
             return state.nodes[node.id].outputs or {}

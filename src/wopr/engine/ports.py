@@ -1,11 +1,11 @@
-"""Input ports: where a node's inputs come from, and the values they have when it starts."""
+"""Input ports: the sources of a node's inputs, and their values when the node starts."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
-from wopr.engine.expressions import (
+from wopr.engine.cel.expressions import (
     ExpressionFault,
     ExpressionUse,
     evaluate,
@@ -13,7 +13,7 @@ from wopr.engine.expressions import (
     use_fault,
 )
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
-from wopr.protocol.names import not_there, shown
+from wopr.protocol.suggestions import not_there, shown
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,
@@ -24,7 +24,7 @@ from wopr.protocol.workflow import (
 
 
 class PortFault(ValueError):
-    """A port that has no value; `port` names it."""
+    """A port without a value. `port` is its name."""
 
     def __init__(self, port: str, message: str) -> None:
         super().__init__(f"input {port!r} {message}")
@@ -32,10 +32,10 @@ class PortFault(ValueError):
 
 
 def resolve(ports: Mapping[str, PortValue], scope: Mapping[str, Json]) -> JsonObject:
-    """Give a node its inputs.
+    """Return the inputs of a node.
 
-    An optional source that is absent leaves its key out, never `null`. Raises `PortFault` for an
-    absent source that is not optional and for an expression without a value.
+    An input whose optional source is absent is omitted. Raises `PortFault` for an absent source
+    that is not optional and for an expression without a value.
     """
     resolved = {name: _value(name, port, scope) for name, port in ports.items()}
     return {name: value for name, value in resolved.items() if not isinstance(value, Unset)}
@@ -45,11 +45,10 @@ def port_faults(
     ports: Mapping[str, PortValue],
     *,
     node_ids: Collection[str],
-    variable_names: Collection[str],
 ) -> list[tuple[str, str]]:
-    """Say what keeps ports from being registered, each fault with its port's name.
+    """Return what is wrong with the ports of a definition, each fault with the port's name.
 
-    A variable that is not declared is no fault: a run's inputs may carry other names.
+    An undeclared variable is allowed, because the inputs of a run may have other names.
     """
     return [(name, fault) for name, port in ports.items() for fault in _faults(port, node_ids)]
 
@@ -70,14 +69,14 @@ def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
         case ExpressionPort():
             return _expression(name, port, scope)
         case ConnectionPort():
-            outputs = _named(scope.get("nodes"), port.node_id)
-            found = _named(outputs, port.output_key)
+            outputs = _look_up(scope.get("nodes"), port.node_id)
+            found = _look_up(outputs, port.output_key)
             if isinstance(found, Unset) and not port.optional:
                 missing = f"needs output {shown(port.output_key)!r} of node {port.node_id!r}, "
                 raise PortFault(name, missing + _without(outputs, port.output_key))
             return found
         case VariablePort():
-            found = _named(scope.get("variables"), port.variable_name)
+            found = _look_up(scope.get("variables"), port.variable_name)
             if isinstance(found, Unset) and not port.optional:
                 missing = f"needs variable {shown(port.variable_name)!r}, which is not set"
                 raise PortFault(name, missing)
@@ -85,7 +84,7 @@ def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
 
 
 def _without(outputs: Json, key: str) -> str:
-    """Say why an output is not there: the node has none, or has others."""
+    """Return why an output does not exist: the node has no outputs, or has others."""
     if not is_object(outputs) or not outputs:
         return "which has no outputs"
     message = f"which it does not have: {not_there(key, outputs)}"
@@ -104,9 +103,9 @@ def _expression(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> J
         raise PortFault(name, f"has no value: {fault}") from fault
 
 
-def _named(holder: Json, name: str) -> Json:
-    """Find a key, first by its whole name and then as a dotted path."""
-    if not isinstance(holder, Mapping):
+def _look_up(container: Json, name: str) -> Json:
+    """Return the value of a key, or of a dotted path if there is no such key."""
+    if not isinstance(container, Mapping):
         return UNSET
-    entries = cast("Mapping[str, Json]", holder)
+    entries = cast("Mapping[str, Json]", container)
     return entries[name] if name in entries else lookup(entries, name)

@@ -1,4 +1,4 @@
-"""Predicts which nodes a fork executes: the planner decides, the source's record has the outcomes."""
+"""Prediction of the nodes that a fork executes, from the planner and the source's log."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from wopr.engine.expression_tokens import is_list, is_object
-from wopr.engine.fold import INTERRUPTIONS, fold, fold_all
+from wopr.engine.fold.fold import INTERRUPTIONS, fold, fold_all
 from wopr.engine.limits import HostLimits
-from wopr.engine.plan import plan
+from wopr.engine.plan import Expire, FailNode, Resume, Skip, Start, Step, plan
 from wopr.engine.state import NodeStatus, RunState
-from wopr.engine.steps import Expire, FailNode, Resume, Skip, Start, Step
-from wopr.engine.triggers import Traffic, Verdict
-from wopr.protocol.documents import Json
+from wopr.engine.triggers import EdgeStates, Verdict
+from wopr.protocol.documents import Json, is_list, is_object
 from wopr.protocol.events import RunEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a fork will execute, in the order of the workflow.
+    """The nodes that a fork will execute, in the order of the workflow.
 
-    `executed` are the nodes on the source's path. Where the source's record ends, the nodes that
-    follow without a condition are included. `possible` are the nodes that run only if a node ends
-    differently than in the source, or if a condition holds that cannot be evaluated yet.
+    `executed` are the nodes that the source executed, and the nodes that follow the end of its log
+    without a condition. `possible` are the nodes that run only if a node ends differently than in
+    the source, or if a condition holds that cannot be evaluated yet.
     """
 
     executed: list[str]
@@ -36,7 +34,7 @@ def forecast_branch(start: RunState, record: Sequence[RunEvent], limits: HostLim
     """Predict what a branch executes from the state at its first own event.
 
     `record` is the rest of the source's log, without an operator's cancellation. A branch plans
-    its steps from that state on. On the same path, its nodes end as recorded.
+    its steps from that state on. The prediction assumes that its nodes end as recorded.
     """
     return _forecast(start, _Prediction(start, _split(record), limits, ()))
 
@@ -58,14 +56,14 @@ def _forecast(start: RunState, prediction: _Prediction) -> Forecast:
         return Forecast([], [])
     prediction.executed |= set(start.active())
     prediction.follow()
-    prediction.go_beyond()
+    prediction.add_successors()
     nodes, executed = start.graph.nodes, prediction.executed
     possible = {name for name in _may_run(start, executed) - executed if not nodes[name].disabled}
     return Forecast([n for n in nodes if n in executed], [n for n in nodes if n in possible])
 
 
 class _Prediction:
-    """A run that is planned like any other, while its nodes end as recorded.
+    """A simulated run: it is planned like any other run, and its nodes end as recorded.
 
     The nodes `fail_unrecorded` fail where the record has no outcome.
     """
@@ -82,11 +80,11 @@ class _Prediction:
         self._limits = limits
         self._executions = executions
         self._fail_unrecorded = fail_unrecorded
-        # What the record still has of the executions under way.
-        self._under_way: dict[str, deque[RunEvent]] = {}
+        # The remaining recorded events of the nodes in flight.
+        self._in_flight: dict[str, deque[RunEvent]] = {}
 
     def follow(self) -> None:
-        """Take steps until the run ends, or until no node under way has a recorded outcome."""
+        """Take steps until the run ends, or until no node in flight has a recorded outcome."""
         for node_id in self.state.active():
             self._begin(node_id)
         while not self.state.is_terminal:
@@ -101,9 +99,9 @@ class _Prediction:
             case Start(node_id):
                 self._execute(node_id)
             case FailNode(node_id) if self._executions.get(node_id):
-                # It failed in the source too, or the log masks a value that the condition needs.
+                # The condition failed in the source too, or the log masks a value that it needs.
                 self._execute(node_id)
-            case Resume(node_id) | Expire(node_id) if self._under_way.get(node_id):
+            case Resume(node_id) | Expire(node_id) if self._in_flight.get(node_id):
                 self._fold_next(node_id)
             case Resume(node_id):
                 self._set(node_id, "running")
@@ -115,9 +113,9 @@ class _Prediction:
                 self.state = replace(self.state, status="completed")
 
     def _execute(self, node_id: str) -> None:
-        events = self._under_way.get(node_id) or self._begin(node_id)
+        events = self._in_flight.get(node_id) or self._begin(node_id)
         if not events or events[0].type == "node.started":
-            # Other nodes fail before they start: their type or their condition is at fault.
+            # Other nodes fail before they start because of their type or their condition.
             self.executed.add(node_id)
         if events:
             self._fold_next(node_id)
@@ -127,24 +125,24 @@ class _Prediction:
     def _begin(self, node_id: str) -> deque[RunEvent] | None:
         executions = self._executions.get(node_id)
         if executions:
-            self._under_way[node_id] = executions.popleft()
-            return self._under_way[node_id]
+            self._in_flight[node_id] = executions.popleft()
+            return self._in_flight[node_id]
         if node_id in self._fail_unrecorded:
             self._set(node_id, "failed")
         return None
 
     def _fold_next(self, node_id: str) -> RunEvent:
         """Fold the next recorded event of a node."""
-        event = self._under_way[node_id].popleft()
-        if not self._under_way[node_id]:
-            del self._under_way[node_id]
+        event = self._in_flight[node_id].popleft()
+        if not self._in_flight[node_id]:
+            del self._in_flight[node_id]
         self.state = fold(self.state, event)
         return event
 
     def _fold_until_one_ends(self) -> bool:
-        """Let the executions under way go on in the order of the record; False when none can."""
-        while self._under_way:
-            first = min(self._under_way, key=lambda name: self._under_way[name][0].sequence)
+        """Continue the nodes in flight as recorded; return False if none can continue."""
+        while self._in_flight:
+            first = min(self._in_flight, key=lambda name: self._in_flight[name][0].sequence)
             if _ends_execution(self._fold_next(first)):
                 return True
         return False
@@ -153,25 +151,25 @@ class _Prediction:
         node = replace(self.state.nodes[node_id], status=status)
         self.state = replace(self.state, nodes={**self.state.nodes, node_id: node})
 
-    def go_beyond(self) -> None:
-        """Add the nodes that run once the nodes under way complete, unless a condition decides."""
+    def add_successors(self) -> None:
+        """Add the nodes that run after the nodes in flight complete, unless a condition decides."""
         if self.state.is_terminal:
             return
-        traffic = Traffic(self.state)
+        edge_states = EdgeStates(self.state)
         completing = set(self.state.active())
-        while found := {n for n in self.state.nodes if self._follows(n, completing, traffic)}:
+        while found := {n for n in self.state.nodes if self._follows(n, completing, edge_states)}:
             self.executed |= found
             completing |= found.difference(self._fail_unrecorded)
 
-    def _follows(self, node_id: str, completing: Collection[str], traffic: Traffic) -> bool:
+    def _follows(self, node_id: str, completing: Collection[str], edge_states: EdgeStates) -> bool:
         is_open = self.state.nodes[node_id].status == "pending" and node_id not in self.executed
         if not is_open or self.state.graph.nodes[node_id].disabled:
             return False
-        return traffic.verdict(node_id, completing) is Verdict.READY
+        return edge_states.verdict(node_id, completing) is Verdict.READY
 
 
 def _may_run(start: RunState, executed: Collection[str]) -> set[str]:
-    """Every node that has not run yet, or that a loop or a reviewer can send back."""
+    """Return every node that has not run yet, or that a loop or a reviewer can start again."""
     graph = start.graph
     found = {name for name, node in start.nodes.items() if node.status == "pending"}
     for name in executed:
@@ -184,7 +182,7 @@ def _may_run(start: RunState, executed: Collection[str]) -> set[str]:
 
 
 def _split(record: Iterable[RunEvent]) -> dict[str, deque[deque[RunEvent]]]:
-    """The events of each execution of each node, retries included, up to its end."""
+    """Return the events of each execution of each node, including retries, up to its end."""
     executions: dict[str, deque[deque[RunEvent]]] = {}
     is_open = set[str]()
     for event in record:
@@ -208,7 +206,7 @@ def _ends_execution(event: RunEvent) -> bool:
         case "node.cancelled":
             return payload.get("reason") not in INTERRUPTIONS
         case "approval.received":
-            # The work is sent back, and the gate starts again.
+            # The reviewer sent the work back, so the gate starts again.
             return payload.get("action") == "refine"
         case _:
             return False

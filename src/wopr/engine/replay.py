@@ -1,57 +1,53 @@
-"""The record that a replay follows: the source's log, without what was done to it from outside."""
+"""The record that a replay follows: the source's log without operators' commands."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 from wopr.engine.diff import is_same_event
-from wopr.engine.expression_tokens import is_object
-from wopr.engine.fold import INTERRUPTIONS, fold
-from wopr.engine.history import moved_by
+from wopr.engine.fold.fold import INTERRUPTIONS, fold
 from wopr.engine.limits import HostLimits
-from wopr.engine.plan import plan
-from wopr.engine.state import RunState
-from wopr.engine.steps import Finish, Step
-from wopr.protocol.documents import Json, Unset
+from wopr.engine.plan import Finish, Step, plan
+from wopr.engine.state import RunState, moved_by
+from wopr.protocol.documents import Json, Unset, is_object, to_millis
 from wopr.protocol.events import RunEvent
-from wopr.protocol.times import to_millis
 
 # The field of a log line that holds the key of a model request.
 REQUEST_KEY = "requestKey"
-# Where a replay differs that would ask a model something else; it takes the recorded answer.
+# The path of a divergence in a model request. The replay uses the recorded response.
 CHANGED_PROMPT = "model-request"
-# What operators did to the source while it ran. A pause is repeated as it stands; a cancellation
-# is not: the replay shows how the run would have gone on.
+# Events of operators' commands that a replay repeats as recorded. It does not repeat a
+# cancellation: the replay shows how the run would have continued.
 _COMMANDS = frozenset({"run.paused", "run.resumed"})
 
 
-class Record:
-    """A source log as a script: which event comes next, and when it came."""
+class ReplayRecord:
+    """The source log that a replay follows."""
 
     def __init__(self, events: Iterable[RunEvent]) -> None:
-        told = [event for event in events if not event.type.startswith("replay.")]
-        end = _before_cancellation(told)
-        self.events = told[:end]
-        # How the source was cancelled: a replay goes on instead, and differs from there.
-        self.cancellation = told[end:]
+        recorded = [event for event in events if not event.type.startswith("replay.")]
+        end = _before_cancellation(recorded)
+        self.events = recorded[:end]
+        # The cancellation of the source. A replay continues instead, and diverges there.
+        self.cancellation = recorded[end:]
 
     def at(self, place: int) -> RunEvent | None:
-        """The event at this place of the script; None past its end."""
+        """Return the event at a position, or None past the end."""
         return self.events[place] if place < len(self.events) else None
 
-    def cancelled_at(self, place: int) -> RunEvent | None:
-        """The event of the source's cancellation at this place, past the end of the script."""
+    def cancellation_at(self, place: int) -> RunEvent | None:
+        """Return the source's cancellation at a position past the end of `events`, or None."""
         index = place - len(self.events)
         return self.cancellation[index] if 0 <= index < len(self.cancellation) else None
 
     def time(self, place: int, fallback: int) -> int:
-        """When the event at this place came; past the end, time goes on from the last."""
+        """Return the time of the event at a position; past the end, `fallback`."""
         event = self.at(place)
         return fallback if event is None else to_millis(event.timestamp)
 
 
 def _before_cancellation(events: list[RunEvent]) -> int:
-    """How many events lie before the source's cancellation; all of them if it had none."""
+    """Return the number of events before the source's cancellation; all if it was not cancelled."""
     end = len(events)
     if not events or events[-1].type != "run.cancelled":
         return end
@@ -62,7 +58,7 @@ def _before_cancellation(events: list[RunEvent]) -> int:
 
 
 def is_command(event: RunEvent) -> bool:
-    """Whether an operator caused this event."""
+    """Return whether an operator caused this event."""
     if event.type in _COMMANDS:
         return True
     payload = event.payload
@@ -71,20 +67,20 @@ def is_command(event: RunEvent) -> bool:
 
 
 def is_about(step: Step, event: RunEvent) -> bool:
-    """Whether an event may be what a step came to."""
+    """Return whether an event may be the result of a step."""
     return not isinstance(step, Finish) and step.node_id == event.node_id
 
 
-def still_planned(
+def remaining_steps(
     begin: RunState,
     events: Iterable[RunEvent],
     limits: HostLimits,
-    reveal: Callable[[RunState], RunState],
+    unmask: Callable[[RunState], RunState],
 ) -> list[Step]:
-    """The steps that were planned at once with the last of these events and that come after it.
+    """Return the steps of the last plan that were not taken before the last event.
 
-    All steps of a plan are taken, whatever the first of them change. A replay that begins in the
-    midst of them must not plan anew.
+    All steps of a plan are taken, even if the first steps change the state. A replay that begins in
+    the middle of a plan must not plan again. `unmask` restores sensitive values of a state.
     """
     state, left = begin, list[Step]()
     for event in events:
@@ -92,15 +88,15 @@ def still_planned(
         if node is not None and node.status not in ("running", "suspended", "resuming"):
             if not any(is_about(step, event) for step in left):
                 now = to_millis(event.timestamp) + moved_by(state.identity, state.next_sequence)
-                left = list(plan(reveal(state), now, limits).steps)
+                left = list(plan(unmask(state), now, limits).steps)
             is_planned = any(is_about(step, event) for step in left)
             left = [step for step in left if not is_about(step, event)] if is_planned else []
         state = fold(state, event)
     return left
 
 
-def asked_key(event: RunEvent) -> str | None:
-    """The key of the model request that an event tells of; None for every other event."""
+def request_key_of(event: RunEvent) -> str | None:
+    """Return the key of the model request that an event records, or None for other events."""
     payload = event.payload
     fields: Json = payload.get("fields") if is_object(payload) else None
     if event.type != "log.appended" or not is_object(fields):
@@ -110,7 +106,7 @@ def asked_key(event: RunEvent) -> str | None:
 
 
 def divergence(expected: RunEvent | None, actual: RunEvent) -> str | None:
-    """How an event differs from the record; None when it does not."""
+    """Return how an event differs from the record, or None if it does not."""
     if expected is None:
         return "extra"
     if expected.type != actual.type or _node(expected) != _node(actual):

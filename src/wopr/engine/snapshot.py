@@ -1,4 +1,4 @@
-"""The RunSnapshot of a state: what `GET /v1/runs/{runId}` shows."""
+"""The RunSnapshot of a state: the response of `GET /v1/runs/{runId}`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from wopr.engine.contexts import is_context
+from wopr.engine.channels import is_context
 from wopr.engine.state import NodeState, RunState
-from wopr.protocol.documents import UNSET, JsonObject
+from wopr.protocol.documents import UNSET, JsonObject, to_iso
 from wopr.protocol.events import EVENT_LOG_SCHEMA_VERSION
 from wopr.protocol.runs import ChildRun, NodeView, RunSnapshot
-from wopr.protocol.times import to_iso
 
 
 def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
-    """Project a state onto the wire. Absent means unknown or not yet, never null."""
+    """Return the snapshot of a state. A member that is not known yet is absent, never null."""
     run = state.identity
     ended = to_iso(state.ended_at) if state.ended_at else UNSET
     return RunSnapshot(
@@ -53,9 +52,9 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
 
 
 def visible_variables(state: RunState) -> JsonObject:
-    """Variables, and the folded value of every channel that the workflow did not declare.
+    """Return the variables, and the value of every channel that the workflow did not declare.
 
-    The contexts that agents share are channels only.
+    Shared agent contexts are not included.
     """
     undeclared = {
         n: v

@@ -1,4 +1,4 @@
-"""What a run is at one point of its log. Values only: every change makes a new one."""
+"""The state of a run at one point of its log. States are immutable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NodeStatus: TypeAlias = Literal[
     "running",
     "retrying",
     "suspended",
-    # Answered; what follows from the answer is not on the log yet.
+    # The interrupt is resolved, but the events that follow from it are not on the log yet.
     "resuming",
     "completed",
     "failed",
@@ -31,7 +31,7 @@ ENDED: frozenset[str] = frozenset({"completed", "failed", "skipped", "cancelled"
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fixed about a run before its first event."""
+    """The properties of a run that are fixed before its first event."""
 
     run_id: str
     tenant: str
@@ -39,13 +39,13 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     workflow_version: str
     parent_run_id: str | None = None
     parent_node_id: str | None = None
-    # The run that this one descends from, through parents and fork sources; None for a root.
+    # The root of this run through parents and fork sources; None for a root run.
     root_run_id: str | None = None
     fork: Fork | None = None
 
     @property
     def origin_run_id(self) -> str:
-        """The run id to use inside payloads: a replay repeats the names of what it replays."""
+        """Return the run id to use in payloads: a replay uses the id of its source."""
         if self.fork is None or isinstance(self.fork.origin_run_id, Unset):
             return self.run_id
         return self.fork.origin_run_id
@@ -59,7 +59,7 @@ class ChainLink(msgspec.Struct, frozen=True, kw_only=True):
     event_id: str
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class SupervisorDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A supervisor's decision and the event that recorded it."""
 
     event_id: str
@@ -67,13 +67,13 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the run. `outputs` survive a re-entry until the next completion."""
+    """The state of one node. After a re-entry, `outputs` stay until the next completion."""
 
     status: NodeStatus = "pending"
     attempt: int = 0
-    # Which round of the loop that it heads; an outer loop's next round counts it anew.
+    # The iteration of the loop that this node heads. A new iteration of an outer loop resets it.
     iteration: int = 0
-    # How often the node had started before in this run, retries not counted.
+    # How often the node had started before in this run, without retries.
     visit: int = 0
     started_at: int = 0
     ended_at: int = 0
@@ -83,44 +83,44 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     # (child run id, child workflow id) of every child that this execution dispatched.
     children: tuple[tuple[str, str], ...] = ()
-    # How many of them, from the first on, a fork's source dispatched: they are not the fork's own.
-    borrowed: int = 0
+    # The number of these children that the source of the fork dispatched. They are the first.
+    inherited_children: int = 0
     started_event: str = ""
     # How many `output.chunk` events this execution has on the log.
     chunks: int = 0
-    # What the node waits for. One with held outputs stays until the node has ended.
+    # The pending interrupt. An interrupt with held outputs stays until the node has ended.
     interrupt: Interrupt | None = None
     # How the last interrupt ended.
     resolution: Resolution | None = None
     chain: tuple[ChainLink, ...] = ()
-    # To whom this execution handed control over; empty while its own agent acts.
+    # The agent that this execution handed off to; empty while its own agent acts.
     handed_to: str = ""
-    # What agents decided in this execution, as far as they said how sure they were.
-    decided: tuple[JsonObject, ...] = ()
-    # Which of the run's decisions this visit of a supervisor made.
+    # Decisions with a confidence that agents made in this execution.
+    agent_decisions: tuple[JsonObject, ...] = ()
+    # The index in `RunState.decisions` of the decision of this execution of a supervisor.
     decision: int | None = None
-    # Tool calls that are on the log without their return: call id and event id.
+    # Tool calls on the log without a result: call id and event id.
     open_calls: Mapping[str, str] = {}
-    # Model calls and tools' returns of this visit that are on the log; what a fork copied is not
-    # the fork's own.
+    # Model calls and tool results of this execution on the log. Copied events of a fork's source
+    # do not count.
     model_calls: int = 0
     tool_returns: int = 0
     # How many messages its shared context had when this execution started.
-    heard: int = 0
-    # The live invocation of an agent that this execution has begun.
+    context_messages: int = 0
+    # The agent invocation that this execution started and that has not ended.
     invocation_id: str = ""
-    # What a reviewer wants changed, for the node that does the work again.
+    # The feedback of a reviewer, for the node that does the work again.
     feedback: JsonObject | None = None
-    # How often reviewers at this gate have sent the work back.
+    # How often reviewers at this gate sent the work back.
     refinements: int = 0
-    # When its last wait ended: the node's own time limit counts from there.
+    # When its last interrupt ended. The node's timeout counts from there.
     resumed_at: int = 0
-    # The version of the code that executed it last.
+    # The version of the code that last executed the node.
     code_version: str = ""
 
     @property
     def holds_outputs(self) -> bool:
-        """Whether the node is done but for a decision that a person has to ratify."""
+        """Return whether the node's outputs wait for a person to ratify a decision."""
         return self.interrupt is not None and self.interrupt.held_outputs is not None
 
 
@@ -135,8 +135,8 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: int = 0
     ended_at: int = 0
     paused_at: int = 0
-    # The sequence of the last pause or resume; before the first of all if there was none.
-    last_steered: int = -1
+    # The sequence of the last pause or resume; -1 if there was none.
+    last_command: int = -1
     inputs: JsonObject = {}
     outputs: JsonObject | None = None
     variables: JsonObject = {}
@@ -152,29 +152,29 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     pins: Mapping[str, int] = {}
     usage: JsonObject | None = None
-    # How many calls of models and of tools the whole run has on its log.
+    # The number of model and tool calls on the log of the run.
     model_calls: int = 0
     tool_calls: int = 0
     agent: AgentRef | None = None
     run_orchestrator: AgentRef | None = None
-    decisions: tuple[Decision, ...] = ()
-    # (child run id, node) of every child that the run itself ever had, in the order they were made.
+    decisions: tuple[SupervisorDecision, ...] = ()
+    # (child run id, node) of every child that the run created, in order of creation.
     children: tuple[tuple[str, str], ...] = ()
-    # The workflow of the newest worker that a dispatch node started; empty before the first.
+    # The workflow of the last worker that a dispatch node started; empty before the first.
     last_worker: str = ""
     cancelled_by_parent: bool = False
-    # Resume values by interrupt key: the same key never asks twice.
+    # Resume values by interrupt key. A key is used for one interrupt only.
     answers: Mapping[str, Json] = {}
-    # The last event, which causes whatever the engine does next.
+    # The last event, which is the cause of the engine's next events.
     last_event_id: str = ""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the log is closed."""
+        """Return whether the run has ended."""
         return self.status in ("completed", "failed", "cancelled")
 
     def active(self) -> list[str]:
-        """Nodes that have started and not ended."""
+        """Return the nodes that have started and not ended."""
         return [node_id for node_id, node in self.nodes.items() if node.status in ACTIVE]
 
 
@@ -182,9 +182,32 @@ _PENDING = NodeState()
 
 
 def initial(identity: RunIdentity, graph: Graph) -> RunState:
-    """The state of a run whose log is empty."""
+    """Return the state of a run with an empty log."""
     return RunState(
         identity=identity,
         graph=graph,
         nodes=dict.fromkeys(graph.nodes, _PENDING),
     )
+
+
+def is_history(run: RunIdentity, sequence: int) -> bool:
+    """Return whether an event repeats the source: all of a replay, the copied ones of a branch."""
+    fork = run.fork
+    return fork is not None and (fork.mode == "replay" or sequence < fork.from_seq)
+
+
+def is_copied_by_branch(run: RunIdentity, sequence: int) -> bool:
+    """Return whether an event is before the fork point of a branch."""
+    fork = run.fork
+    return fork is not None and fork.mode == "branch" and sequence < fork.from_seq
+
+
+def moved_by(run: RunIdentity, sequence: int) -> int:
+    """Return by how many milliseconds the time of a copied event is shifted.
+
+    Hours or days may pass between the copied events of a branch and its own events. Limits and
+    deadlines do not count that time.
+    """
+    if run.fork is None:
+        return 0
+    return sum(shift.by_ms for shift in run.fork.shifts if sequence < shift.before)

@@ -1,4 +1,4 @@
-"""When a node may start: the five trigger rules over what its incoming edges carry."""
+"""When a node may start: the five trigger rules, applied to its incoming edges."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.engine.expressions import EVALUATED_HERE, ExpressionFault, holds
-from wopr.engine.fold_agents import DISPATCH
+from wopr.engine.cel.expressions import MAX_INLINE_COST, ExpressionFault, holds
+from wopr.engine.fold.agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
 from wopr.protocol.workflow import EdgeCondition, TriggerRule, WorkflowEdge
 
-Carried: TypeAlias = Literal["pending", "success", "skipped", "failed"]
-_Rule: TypeAlias = Callable[[list[Carried]], "Verdict"]
-# A failure that one of these rules listens to is handled by the workflow itself.
+EdgeState: TypeAlias = Literal["pending", "success", "skipped", "failed"]
+_Rule: TypeAlias = Callable[[list[EdgeState]], "Verdict"]
+# A failure with an edge of one of these rules is handled by the workflow.
 TOLERANT: frozenset[str] = frozenset({"any_failed", "all_complete", "any_success"})
-# What all conditions of one plan but the smallest may cost in this process: some 50 ms. The others
-# are decided by subprocesses, and those on the edges to one node may cost this much together.
-_SMALL: Final = 100
-_MOST_HERE: Final = 500_000
+# Conditions up to this cost are always evaluated in this process.
+_SMALL_COST: Final = 100
+# The total cost of larger conditions that one plan evaluates in this process, about 50 ms. Others
+# are evaluated by subprocesses.
+_MAX_INLINE_TOTAL: Final = 500_000
+# The total cost of the conditions on the edges to one node that subprocesses evaluate.
 MAX_CONDITION_COST: Final = 100_000_000
 
 
 class Verdict(Enum):
-    """Whether a node may start now, must be skipped, or has to wait."""
+    """Whether a node can start now, must be skipped, or must wait."""
 
     READY = "ready"
     DEAD = "dead"
@@ -35,7 +37,7 @@ class Verdict(Enum):
 
 
 def scope(state: RunState) -> dict[str, Json]:
-    """What expressions of a workflow can see."""
+    """Return the names that expressions of a workflow can read."""
     return {
         "inputs": state.inputs,
         "variables": state.variables,
@@ -44,25 +46,25 @@ def scope(state: RunState) -> dict[str, Json]:
     }
 
 
-class Traffic:
-    """What the edges of a run carry in one state. What several nodes ask is worked out once."""
+class EdgeStates:
+    """The states of the edges of a run. Each is computed once for one state of the run."""
 
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._graph = state.graph
         self._open = frozenset(n for n, node in state.nodes.items() if node.status not in ENDED)
         self._scope: dict[str, Json] | None = None
-        self._cost_here = 0
-        self._cost_elsewhere: dict[str, int] = {}
+        self._inline_cost = 0
+        self._subprocess_costs: dict[str, int] = {}
         self._conditions: dict[str, bool | ExpressionFault] = {}
-        self._returning: dict[str, bool] = {}
-        self._settled: dict[str, bool] = {}
+        self._active_back_edges: dict[str, bool] = {}
+        self._ended_loops: dict[str, bool] = {}
 
     def verdict(self, node_id: str, completing: Collection[str] = ()) -> Verdict:
-        """Apply the trigger rules. Edges with the same rule form a group, and every group must agree.
+        """Apply the trigger rules. Edges with the same rule form a group, and all must agree.
 
-        The nodes `completing` are taken as completed. What their edges carry is known only where no
-        condition and no loop decides it.
+        The nodes `completing` count as completed. The state of an edge from such a node is known
+        only if the edge has no condition and leaves no loop.
         """
         edges = self._graph.incoming[node_id]
         if not edges:
@@ -71,77 +73,79 @@ class Traffic:
             edge.source_node_id in self._open and edge.source_node_id not in completing
             for edge in edges
         ):
-            # No rule decides on pending edges alone.
+            # No rule decides if all edges are pending.
             return Verdict.WAIT
-        groups: dict[TriggerRule, list[Carried]] = {}
+        groups: dict[TriggerRule, list[EdgeState]] = {}
         for edge in edges:
-            carries = (
-                self._carried_at_least(edge)
+            state = (
+                self._state_if_completed(edge)
                 if edge.source_node_id in completing
-                else self.carried(edge)
+                else self.edge_state(edge)
             )
-            groups.setdefault(edge.trigger_rule, []).append(carries)
+            groups.setdefault(edge.trigger_rule, []).append(state)
         verdicts = [_RULES[rule](values) for rule, values in groups.items()]
         if Verdict.DEAD in verdicts:
             return Verdict.DEAD
         return Verdict.WAIT if Verdict.WAIT in verdicts else Verdict.READY
 
-    def carried(self, edge: WorkflowEdge) -> Carried:
-        """What an edge carries now. Raises `ExpressionFault` when its condition cannot be told.
+    def edge_state(self, edge: WorkflowEdge) -> EdgeState:
+        """Return the state of an edge.
 
-        An edge that leaves a loop carries only once the loop has gone its last round. When an outer
-        loop has, so have the loops inside it.
+        An edge that leaves a loop is pending until the loop has ended. The inner loops of a loop
+        end with it. Raises `ExpressionFault` if the condition of the edge cannot be evaluated.
         """
-        left = self._graph.leaves.get(edge.id)
-        if left is not None and not self._is_settled(left):
+        head = self._graph.exits.get(edge.id)
+        if head is not None and not self._has_loop_ended(head):
             return "pending"
-        return self._carried_this_round(edge)
+        return self._state_in_iteration(edge)
 
-    def goes_round(self, head: str) -> bool:
-        """Tell whether the loop's round is over and a back edge asks for another."""
-        return self._round_ended(head) and self._goes_back(head)
+    def starts_iteration(self, head: str) -> bool:
+        """Return whether the current iteration of a loop has ended and a back edge is active."""
+        return self._iteration_ended(head) and self._has_active_back_edge(head)
 
-    def _is_settled(self, head: str) -> bool:
-        """Tell whether nothing in the loop is under way or about to be, and no back edge carries."""
-        if head not in self._settled:
-            self._settled[head] = self._round_ended(head) and not self._goes_back(head)
-        return self._settled[head]
+    def _has_loop_ended(self, head: str) -> bool:
+        """Return whether no member of the loop runs or can start, and no back edge is active."""
+        if head not in self._ended_loops:
+            self._ended_loops[head] = self._iteration_ended(
+                head
+            ) and not self._has_active_back_edge(head)
+        return self._ended_loops[head]
 
-    def _round_ended(self, head: str) -> bool:
+    def _iteration_ended(self, head: str) -> bool:
         members = self._graph.loops[head].members
         if not members.isdisjoint(self._open):
             return False
         inner = (other for other in self._graph.loops if other in members and other != head)
-        return not any(self._goes_back(other) for other in inner)
+        return not any(self._has_active_back_edge(other) for other in inner)
 
-    def _goes_back(self, head: str) -> bool:
-        if head not in self._returning:
-            self._returning[head] = any(
-                self._carried_this_round(edge) == "success" and not self._ends_loop(edge)
+    def _has_active_back_edge(self, head: str) -> bool:
+        if head not in self._active_back_edges:
+            self._active_back_edges[head] = any(
+                self._state_in_iteration(edge) == "success" and not self._ends_loop(edge)
                 for edge in self._graph.loops[head].back
             )
-        return self._returning[head]
+        return self._active_back_edges[head]
 
     def _ends_loop(self, edge: WorkflowEdge) -> bool:
-        """A dispatch that carried out `terminate` gives its supervisor no other turn."""
+        """Return whether a dispatch executed `terminate`, which ends the supervisor's loop."""
         source = self._state.nodes[edge.source_node_id]
         is_dispatch = self._graph.nodes[edge.source_node_id].type_id == DISPATCH
         return is_dispatch and (source.outputs or {}).get("decision") == "terminate"
 
-    def _carried_at_least(self, edge: WorkflowEdge) -> Carried:
-        """What an edge carries independently of the outputs of its completed source."""
-        is_decided = isinstance(edge.condition, Unset) and edge.id not in self._graph.leaves
+    def _state_if_completed(self, edge: WorkflowEdge) -> EdgeState:
+        """Return the state of an edge whose source completes with unknown outputs."""
+        is_decided = isinstance(edge.condition, Unset) and edge.id not in self._graph.exits
         return "success" if is_decided else "pending"
 
-    def _carried_this_round(self, edge: WorkflowEdge) -> Carried:
+    def _state_in_iteration(self, edge: WorkflowEdge) -> EdgeState:
         source = self._state.nodes[edge.source_node_id]
         if source.status not in ENDED:
             return "pending"
         if source.status == "completed":
             return "success" if self._condition_holds(edge) else "skipped"
         if source.status == "failed":
-            listens = edge.trigger_rule in TOLERANT
-            return "failed" if not listens or self._condition_holds(edge) else "skipped"
+            is_handled = edge.trigger_rule in TOLERANT
+            return "failed" if not is_handled or self._condition_holds(edge) else "skipped"
         return "skipped"
 
     def _condition_holds(self, edge: WorkflowEdge) -> bool:
@@ -171,12 +175,14 @@ class Traffic:
             return fault
 
     def _is_large(self, node_id: str, cost: int) -> bool:
-        """Charge the cost of a condition, and tell whether a subprocess has to decide it."""
-        if cost <= _SMALL or (cost <= EVALUATED_HERE and self._cost_here + cost <= _MOST_HERE):
-            self._cost_here += cost
+        """Add the cost of a condition, and return whether a subprocess must evaluate it."""
+        if cost <= _SMALL_COST or (
+            cost <= MAX_INLINE_COST and self._inline_cost + cost <= _MAX_INLINE_TOTAL
+        ):
+            self._inline_cost += cost
             return False
-        total = self._cost_elsewhere.get(node_id, 0) + cost
-        self._cost_elsewhere[node_id] = total
+        total = self._subprocess_costs.get(node_id, 0) + cost
+        self._subprocess_costs[node_id] = total
         if total > MAX_CONDITION_COST:
             raise ExpressionFault(
                 f"is refused: the large conditions on edges to node {node_id!r} cost {total} "
@@ -185,32 +191,32 @@ class Traffic:
         return True
 
 
-def _all_success(values: list[Carried]) -> Verdict:
+def _all_success(values: list[EdgeState]) -> Verdict:
     if "failed" in values or "skipped" in values:
         return Verdict.DEAD
     return Verdict.WAIT if "pending" in values else Verdict.READY
 
 
-def _any_success(values: list[Carried]) -> Verdict:
+def _any_success(values: list[EdgeState]) -> Verdict:
     if "success" in values:
         return Verdict.READY
     return Verdict.WAIT if "pending" in values else Verdict.DEAD
 
 
-def _any_failed(values: list[Carried]) -> Verdict:
+def _any_failed(values: list[EdgeState]) -> Verdict:
     if "failed" in values:
         return Verdict.READY
     return Verdict.WAIT if "pending" in values else Verdict.DEAD
 
 
-def _all_complete(values: list[Carried]) -> Verdict:
+def _all_complete(values: list[EdgeState]) -> Verdict:
     if "pending" in values:
         return Verdict.WAIT
-    # When not one edge carried anything, the skip goes on downstream.
+    # If no edge is active, the skip propagates downstream.
     return Verdict.DEAD if set(values) == {"skipped"} else Verdict.READY
 
 
-def _none_failed(values: list[Carried]) -> Verdict:
+def _none_failed(values: list[EdgeState]) -> Verdict:
     return Verdict.DEAD if "failed" in values else _all_complete(values)
 
 

@@ -1,1 +1,1 @@
-"""What people and agents think of runs: annotations, summaries, review queues, judges, exports."""
+"""Feedback on runs: annotations, summaries, review queues, judges and exports."""

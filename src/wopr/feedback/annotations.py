@@ -1,52 +1,35 @@
-"""Turn a request to annotate into a stored annotation: check its target, redact, keep, tell."""
+"""Annotations of runs: check the target, redact, store, audit and publish."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
+from wopr.feedback.snapshots import RunSnapshots
 from wopr.protocol.agents import agent_of_payload
-from wopr.protocol.annotations import (
+from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode, to_iso
+from wopr.protocol.errors import Refused
+from wopr.protocol.resources.annotations import (
     Actor,
     Annotation,
     AnnotationCreate,
     Target,
     check_texts,
 )
-from wopr.protocol.documents import UNSET, Json, Unset, encode
-from wopr.protocol.errors import Refused
-from wopr.protocol.times import to_iso
+from wopr.runs.event_bus import Bus, Notice
 from wopr.security.redact import Redactors
-from wopr.store.port import SHARED, RememberedAnswer, RunLog, RunRow, StoredEvent, Workflows
+from wopr.services.audit.trail import AuditTrail
+from wopr.store.port import SHARED, RecordBuilder, RunLog, RunRow, StoredEvent, Workflows
 from wopr.store.port.audit import AuditDraft
 from wopr.store.port.feedback import AnnotationRow, Annotations, AnnotationSource
 
-Remember: TypeAlias = Callable[[bytes], RememberedAnswer]
-# The encoded RunSnapshot of a run, kept or made from its log.
-SnapshotOf: TypeAlias = Callable[[str, RunRow], Awaitable[bytes]]
-
-
-class Listener(Protocol):
-    """Hears of every annotation, before it is stored and after."""
-
-    def audit(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
-        """The audit entry that is stored with the annotation.
-
-        `credential` is the key that annotated in the name of the annotation's actor, if any.
-        """
-        ...
-
-    def stored(self, annotation: Annotation) -> None:
-        """Hear that an annotation is stored."""
-        ...
-
 
 class AnnotationStore(Annotations, RunLog, Workflows, Protocol):
-    """What annotating needs of the store."""
+    """The part of the store that annotations use."""
 
 
 class _Agent(msgspec.Struct, frozen=True, rename="camel"):
@@ -59,20 +42,20 @@ class _Node(msgspec.Struct, rename="camel"):
 
 
 class _Definition(msgspec.Struct, rename="camel"):
-    """What is read of a definition: its nodes, and the agents that they are pinned to."""
+    """The part of a definition that is read: its nodes, and the agents that they are pinned to."""
 
     nodes: list[_Node] = []
 
 
 class _Event(msgspec.Struct, rename="camel"):
-    """What is read of an event: its node, and the payload that may name an agent."""
+    """The part of an event that is read: its node, and the payload that may name an agent."""
 
     node_id: str = ""
     payload: Json = None
 
 
 class _Snapshot(msgspec.Struct, rename="camel"):
-    """What is read of a snapshot: the run's agent, and its nodes where no definition has them."""
+    """The part of a snapshot that is read: the run's agent, and its nodes."""
 
     agent: _Agent = _Agent()
     node_states: dict[str, Json] = {}
@@ -80,7 +63,7 @@ class _Snapshot(msgspec.Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Author:
-    """Who annotates. `credential` is the key that annotates in the name of another actor."""
+    """The author of an annotation. `credential` is a key that annotates on behalf of `actor`."""
 
     actor: str
     credential: str = ""
@@ -88,34 +71,34 @@ class Author:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """An annotation that may be stored, and the row that stores it."""
+class PreparedAnnotation:
+    """A valid annotation that is not stored yet, and its row."""
 
     annotation: Annotation
     row: AnnotationRow
 
 
 class Annotator:
-    """Annotates runs for the caller, for the agent of a judge, or for an actor that was named."""
+    """Annotates runs for the caller, for the agent of a judge, or for a named actor."""
 
     def __init__(
         self,
         store: AnnotationStore,
         *,
         redactors: Redactors,
-        snapshot: SnapshotOf,
-        listener: Listener,
+        snapshots: RunSnapshots,
+        publisher: AnnotationPublisher,
         check_quota: Callable[[str], Awaitable[None]],
         now: Callable[[], int],
         new_id: Callable[[], str],
     ) -> None:
         self._store = store
         self._redactors = redactors
-        self._snapshot = snapshot
+        self._snapshots = snapshots
         self._now = now
         self._new_id = new_id
-        self.listener = listener
-        # Raises `QuotaExceeded` for a tenant that may store no more.
+        self.publisher = publisher
+        # Raises `QuotaExceeded` if the tenant has used up its storage quota.
         self.check_quota = check_quota
 
     async def annotate(
@@ -124,7 +107,7 @@ class Annotator:
         run: RunRow,
         author: Author,
         request: AnnotationCreate,
-        remember: Remember | None = None,
+        remember: RecordBuilder | None = None,
     ) -> bytes:
         """Store an annotation and return its encoded document."""
         await self.check_quota(tenant)
@@ -133,18 +116,18 @@ class Annotator:
         await self._store.put_annotation(
             tenant, prepared.row, remember(body) if remember is not None else None
         )
-        self.listener.stored(prepared.annotation)
+        self.publisher.stored(prepared.annotation)
         return body
 
     async def prepare(
         self, tenant: str, run: RunRow, author: Author, request: AnnotationCreate
-    ) -> Prepared:
-        """Check what a request points at and write the annotation, without storing it.
+    ) -> PreparedAnnotation:
+        """Check the target of a request and return the annotation, without storing it.
 
         Raises `Refused` for a target that the run does not have and for texts that are too long.
         """
         check_texts(request)
-        node_id, agent_id = await self._place(tenant, run, request)
+        node_id, agent_id = await self._target_of(tenant, run, request)
         now = self._now()
         annotation = Annotation(
             annotation_id=self._new_id(),
@@ -174,9 +157,9 @@ class Annotator:
             body=encode(annotation),
             source=author.source,
             label=annotation.signal.label or None,
-            audit=self.listener.audit(tenant, annotation, author.credential),
+            audit=self.publisher.audit(tenant, annotation, author.credential),
         )
-        return Prepared(annotation, row)
+        return PreparedAnnotation(annotation, row)
 
     def redacted(self, tenant: str, text: str) -> str:
         """Return a tenant's text without its secrets."""
@@ -185,8 +168,10 @@ class Annotator:
     def _text(self, tenant: str, text: str | Unset) -> str | Unset:
         return UNSET if isinstance(text, Unset) else self.redacted(tenant, text)
 
-    async def _place(self, tenant: str, run: RunRow, request: AnnotationCreate) -> tuple[str, str]:
-        """The node and the agent that an annotation counts for; empty where there is none."""
+    async def _target_of(
+        self, tenant: str, run: RunRow, request: AnnotationCreate
+    ) -> tuple[str, str]:
+        """Return the node and the agent of an annotation; empty texts if it has none."""
         target = request.target
         node_id = agent_id = ""
         if not isinstance(target.event_id, Unset):
@@ -196,7 +181,7 @@ class Annotator:
         if not isinstance(target.node_id, Unset):
             if target.node_id not in pins:
                 raise Refused(
-                    "target.nodeId names no node of the run's workflow", field="target.nodeId"
+                    "target.nodeId is not a node of the run's workflow", field="target.nodeId"
                 )
             node_id = target.node_id
         agent_id = agent_id or pins.get(node_id, "")
@@ -205,25 +190,75 @@ class Annotator:
     async def _event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent:
         found = await self._store.event(tenant, run_id, event_id)
         if found is None:
-            raise Refused("target.eventId names no event of this run", field="target.eventId")
+            raise Refused("target.eventId is not an event of this run", field="target.eventId")
         return found
 
     async def _pins(self, tenant: str, run: RunRow) -> dict[str, str]:
-        """Every node of the run's workflow, with the agent that it is pinned to or nothing."""
+        """Return the pinned agent of every node of the run's workflow; empty for other nodes."""
         for owner in (tenant, SHARED):
             row = await self._store.workflow(owner, run.workflow_id, run.workflow_version)
             if row is not None:
                 definition = msgspec.json.decode(row.body, type=_Definition)
                 return {node.id: node.agent.agent_id for node in definition.nodes}
-        # An observed run has no workflow here.
-        return dict.fromkeys((await self._shown(tenant, run)).node_states, "")
+        # An observed run has no stored workflow.
+        return dict.fromkeys((await self._read_snapshot(tenant, run)).node_states, "")
 
     async def _agent_of_run(self, tenant: str, run: RunRow) -> str:
-        return (await self._shown(tenant, run)).agent.agent_id
+        return (await self._read_snapshot(tenant, run)).agent.agent_id
 
-    async def _shown(self, tenant: str, run: RunRow) -> _Snapshot:
-        return msgspec.json.decode(await self._snapshot(tenant, run), type=_Snapshot)
+    async def _read_snapshot(self, tenant: str, run: RunRow) -> _Snapshot:
+        return msgspec.json.decode(await self._snapshots.read(tenant, run), type=_Snapshot)
 
 
 def _event(stored: StoredEvent) -> _Event:
     return msgspec.json.decode(stored.body, type=_Event)
+
+
+# The event type of the notice to readers, and the action in the audit log.
+ANNOTATED = "run.annotated"
+ANNOTATE = "run.annotate"
+
+
+class AnnotationPublisher:
+    """Writes the audit entry of an annotation and notifies live readers of the run."""
+
+    def __init__(self, audit: AuditTrail, bus: Bus, wake_fleet: Callable[[], None]) -> None:
+        self._audit = audit
+        self._bus = bus
+        self._wake_fleet = wake_fleet
+
+    def audit(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
+        """Return the audit entry that is stored with the annotation."""
+        return annotation_audit(self._audit, tenant, annotation, credential)
+
+    def stored(self, annotation: Annotation) -> None:
+        """Send the annotation to live readers of its run and to the fleet."""
+        announce(self._bus, annotation.target.run_id, annotation.annotation_id, encode(annotation))
+        self._wake_fleet()
+
+
+def annotation_audit(
+    audit: AuditTrail, tenant: str, annotation: Annotation, credential: str = ""
+) -> AuditDraft:
+    """Return the audit entry of an annotation, without its text.
+
+    For an annotation on behalf of another actor, the credential is the principal of the entry, and
+    the actor is one of its facts.
+    """
+    target = annotation.target
+    facts: JsonObject = {
+        "annotationId": annotation.annotation_id,
+        "signalKind": annotation.signal.kind,
+    }
+    for name, value in (("eventId", target.event_id), ("nodeId", target.node_id)):
+        if not isinstance(value, Unset):
+            facts[name] = value
+    actor = annotation.actor.principal_ref
+    if credential:
+        facts["actor"] = actor
+    return audit.draft(tenant, credential or actor, ANNOTATE, target.run_id, **facts)
+
+
+def announce(bus: Bus, run_id: str, annotation_id: str, annotation: bytes) -> None:
+    """Notify the readers of a run of an annotation. Repeated notifications are dropped."""
+    bus.notify(run_id, Notice(ANNOTATED, annotation), annotation_id)

@@ -1,40 +1,109 @@
-"""Export runs with their annotations as JSON lines, CSV or Parquet, a page in memory at a time."""
+"""Export of runs with their annotations as JSON lines, CSV or Parquet, page by page."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 import msgspec
 
-from wopr.feedback.annotations import SnapshotOf
-from wopr.feedback.parquet import ParquetFile
 from wopr.feedback.selection import each_run
-from wopr.protocol.documents import Json, JsonObject
-from wopr.protocol.reviews import ExportFormat
-from wopr.protocol.times import to_iso
+from wopr.feedback.snapshots import RunSnapshots
+from wopr.protocol.documents import Json, JsonObject, to_iso
+from wopr.protocol.errors import NotProvided
+from wopr.protocol.resources.reviews import ExportFormat
 from wopr.store.port import RunFilter, RunLog, RunRow
 from wopr.store.port.feedback import AnnotationRow, Annotations
 
+# The Arrow types of columns.
+_TYPES = {"str": "string", "int": "int64", "int | None": "int64", "float | None": "float64"}
+
+
+class ParquetFile:
+    """Writes rows with the same columns, and returns the bytes as they are written."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        # pyarrow has no type annotations, so it is used only in this class.
+        arrow: Any = _module("pyarrow")
+        parquet: Any = _module("pyarrow.parquet")
+        self._arrow = arrow
+        self._schema: Any = arrow.schema(
+            [(name, getattr(arrow, _TYPES[kind])()) for name, kind in columns.items()]
+        )
+        self._sink = _Sink()
+        self._writer: Any = parquet.ParquetWriter(self._sink, self._schema)
+
+    async def write(self, rows: list[dict[str, object]]) -> bytes:
+        """Write rows as one row group."""
+        return await anyio.to_thread.run_sync(self._write, rows)
+
+    async def close(self) -> bytes:
+        """Write the end of the file."""
+        await anyio.to_thread.run_sync(self._writer.close)
+        return self._sink.take_written()
+
+    def _write(self, rows: list[dict[str, object]]) -> bytes:
+        self._writer.write_table(self._arrow.Table.from_pylist(rows, schema=self._schema))
+        return self._sink.take_written()
+
+
+class _Sink(io.RawIOBase):
+    """Buffers written bytes until `take_written`; the position counts all bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any, /) -> int:
+        data = bytes(piece)
+        self._pieces.append(data)
+        self._position += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._position
+
+    def take_written(self) -> bytes:
+        """Return the bytes that were written since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return b"".join(pieces)
+
+
+def _module(name: str) -> object:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise NotProvided(
+            "Parquet needs pyarrow, which is not installed: install wopr[parquet], "
+            "or use the format jsonl or csv",
+            requiredCapability="export.parquet",
+        ) from None
+
+
 PAGE: Final = 200
-# Rows of one piece of a Parquet file.
+# Number of rows in a row group of a Parquet file.
 PARQUET_ROWS: Final = 500
 # A larger snapshot is decoded in a thread.
 LARGE_BYTES: Final = 256 * 1024
-# A spreadsheet takes a cell that begins so for a formula.
+# A spreadsheet interprets a cell that begins with one of these as a formula.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 class ExportStore(RunLog, Annotations, Protocol):
-    """What an export needs of the store."""
+    """The parts of the store that an export uses."""
 
 
 class _Outcome(msgspec.Struct, rename="camel"):
-    """What is read of a snapshot for a flat row."""
+    """The part of a snapshot that is read for a row."""
 
     inputs: Json = None
     outputs: Json = None
@@ -47,7 +116,7 @@ _OUTCOME: Final = msgspec.json.Decoder(_Outcome)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatRun:
-    """A run as one row. Texts are empty and numbers absent where there is nothing to tell."""
+    """A run as one row. Missing texts are empty, and missing numbers are None."""
 
     run_id: str
     workflow_id: str
@@ -75,16 +144,16 @@ COLUMNS: Final = {field.name: str(field.type) for field in fields(FlatRun)}
 
 
 class Exports:
-    """Writes runs out. Text in snapshots and annotations was redacted when it was stored."""
+    """Exports runs. Texts in snapshots and annotations were redacted when they were stored."""
 
-    def __init__(self, store: ExportStore, snapshot: SnapshotOf) -> None:
+    def __init__(self, store: ExportStore, snapshots: RunSnapshots) -> None:
         self._store = store
-        self._snapshot = snapshot
+        self._snapshots = snapshots
 
     def chunks(
         self, tenant: str, where: RunFilter, format_name: ExportFormat
     ) -> AsyncIterator[bytes]:
-        """The file, piece by piece. Raises `NotProvided` before the first for a missing extra."""
+        """Return the file in pieces. Raises `NotProvided` at once if pyarrow is missing."""
         match format_name:
             case "jsonl":
                 return self._jsonl(tenant, where)
@@ -95,7 +164,7 @@ class Exports:
 
     async def _jsonl(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
         async for run in each_run(self._store, tenant, where):
-            yield b'{"run":%b,"annotations":[' % await self._snapshot(tenant, run)
+            yield b'{"run":%b,"annotations":[' % await self._snapshots.read_whole(tenant, run)
             separator = b""
             async for page in self._annotations(tenant, run.run_id):
                 yield separator + b",".join(row.body for row in page)
@@ -130,20 +199,20 @@ class Exports:
             after = page[-1].created_at, page[-1].annotation_id
 
     async def _flat(self, tenant: str, run: RunRow) -> FlatRun:
-        body = await self._snapshot(tenant, run)
+        body = await self._snapshots.read_whole(tenant, run)
         if len(body) < LARGE_BYTES:
             outcome = _OUTCOME.decode(body)
         else:
             outcome = await anyio.to_thread.run_sync(_OUTCOME.decode, body)
         counts: dict[str, int] = dict.fromkeys(("rating", "correction", "label", "flag"), 0)
-        stars = 0
+        rating_sum = 0
         labels: dict[str, None] = {}
         async for page in self._annotations(tenant, run.run_id):
             for row in page:
                 if row.source == "audit":
                     continue
                 counts[row.kind] += 1
-                stars += row.rating or 0
+                rating_sum += row.rating or 0
                 if row.kind == "label":
                     labels[_label(row)] = None
         ratings = counts["rating"]
@@ -164,7 +233,7 @@ class Exports:
             outputs=_json(outcome.outputs),
             annotations=sum(counts.values()),
             ratings=ratings,
-            mean_rating=round(stars / ratings, 4) if ratings else None,
+            mean_rating=round(rating_sum / ratings, 4) if ratings else None,
             corrections=counts["correction"],
             labels="; ".join(labels),
             flags=counts["flag"],

@@ -1,4 +1,4 @@
-"""Review queues: runs that wait for people's judgment, each held for one reviewer at a time."""
+"""Review queues: runs that wait for a review, each locked for one reviewer at a time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from wopr.feedback.annotations import AnnotationStore, Annotator, Author, Prepared
+from wopr.feedback.annotations import AnnotationStore, Annotator, Author, PreparedAnnotation
 from wopr.feedback.selection import newest_runs, run_filter
-from wopr.protocol.annotations import AnnotationCreate
-from wopr.protocol.documents import UNSET, Unset, encode
+from wopr.protocol.documents import UNSET, Unset, encode, to_iso
 from wopr.protocol.errors import Forbidden, NotFound, Refused
-from wopr.protocol.reviews import (
+from wopr.protocol.resources.annotations import AnnotationCreate
+from wopr.protocol.resources.reviews import (
     CreateQueue,
     CreateReview,
     Queue,
@@ -22,7 +22,6 @@ from wopr.protocol.reviews import (
     ReviewTaken,
     RubricItem,
 )
-from wopr.protocol.times import to_iso
 from wopr.security.redact import Redactors
 from wopr.store.port.feedback import QueueRow, Review, ReviewCounts, ReviewQueues
 
@@ -30,11 +29,11 @@ MINUTE_MS = 60_000
 
 
 class QueueStore(AnnotationStore, ReviewQueues, Protocol):
-    """What queues need of the store."""
+    """The parts of the store that queues use."""
 
 
 class Queues:
-    """Opens queues, hands out their runs, and takes the reviews."""
+    """Creates queues, locks their runs for reviewers, and stores reviews."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Queues:
         self._new_id = new_id
 
     async def create(self, tenant: str, creator: str, request: CreateQueue) -> Queue:
-        """Open a queue over chosen runs, or over those that a saved filter finds."""
+        """Create a queue with the given runs, or with the runs of a saved filter."""
         await self._annotator.check_quota(tenant)
         now = self._now()
         queue = Queue(
@@ -67,9 +66,9 @@ class Queues:
             reviewers=request.reviewers,
             filter=request.filter,
         )
-        # Questions and labels are free text like any other.
-        clean = self._redactors.of(tenant).json(msgspec.to_builtins(queue))
-        queue = msgspec.convert(clean, Queue)
+        # Questions and labels are free text, which may contain secrets.
+        redacted = self._redactors.of(tenant).json(msgspec.to_builtins(queue))
+        queue = msgspec.convert(redacted, Queue)
         runs = await self._first_runs(tenant, request)
         row = QueueRow(
             queue_id=queue.queue_id, created_at=now, overlap=queue.overlap, body=encode(queue)
@@ -90,7 +89,7 @@ class Queues:
     async def page(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> tuple[list[Queue], tuple[int, str] | None]:
-        """Queues, newest first, and where the next page begins."""
+        """Return a page of queues, newest first, and the position of the next page."""
         rows = await self._store.queues(tenant, after, limit + 1)
         shown = rows[:limit]
         more = len(rows) > limit and shown
@@ -98,13 +97,13 @@ class Queues:
         return [_queue(row) for row in shown], last
 
     async def read(self, tenant: str, queue_id: str) -> Queue:
-        """A queue and how far it is."""
+        """Return a queue with its progress."""
         return await self._with_progress(tenant, await self.find(tenant, queue_id))
 
     async def take(self, tenant: str, queue_id: str, reviewer: str) -> QueueItem | None:
-        """Hold the next run for this reviewer; None when there is nothing left for them."""
+        """Lock the next run for this reviewer; None if there are no more runs for the reviewer."""
         queue = await self.find(tenant, queue_id)
-        _admit(queue, reviewer)
+        _require_reviewer(queue, reviewer)
         now = self._now()
         until = now + queue.lock_minutes * MINUTE_MS
         run_id = await self._take(tenant, queue_id, reviewer, now, until)
@@ -124,19 +123,19 @@ class Queues:
     async def _take(
         self, tenant: str, queue_id: str, reviewer: str, now: int, until: int
     ) -> str | None:
-        return await self._store.take_queue_item(tenant, queue_id, reviewer, now=now, until=until)
+        return await self._store.lock_queue_item(tenant, queue_id, reviewer, now=now, until=until)
 
     async def _refill(self, tenant: str, queue: Queue) -> bool:
-        """Look again for runs of a saved filter: more may have ended since it was last asked."""
+        """Add runs of a saved filter that have ended since; False if there are none."""
         if isinstance(queue.filter, Unset):
             return False
         counts = await self._store.review_counts(tenant, queue.queue_id, self._now())
-        room = queue.most_items - counts.items
-        if room <= 0:
+        free_places = queue.most_items - counts.items
+        if free_places <= 0:
             return False
         where = run_filter(queue.filter, self._redactors.of(tenant).text)
         found = await newest_runs(self._store, tenant, where, queue.most_items)
-        added = await self._store.add_queue_items(tenant, queue.queue_id, found, most=room)
+        added = await self._store.add_queue_items(tenant, queue.queue_id, found, most=free_places)
         return added > 0
 
     async def finish(
@@ -147,8 +146,8 @@ class Queues:
         reviewer: str,
         request: CreateReview,
     ) -> ReviewTaken:
-        """Take a review: its annotations are stored, and the run is done for this reviewer."""
-        _admit(queue, reviewer)
+        """Store a review with its annotations, and release the reviewer's lock."""
+        _require_reviewer(queue, reviewer)
         run = await self._store.run(tenant, run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id!r}")
@@ -168,7 +167,7 @@ class Queues:
         )
         reviews, finished = await self._store.finish_review(tenant, review)
         for each in prepared:
-            self._annotator.listener.stored(each.annotation)
+            self._annotator.publisher.stored(each.annotation)
         return ReviewTaken(
             queue_id=queue.queue_id,
             run_id=run_id,
@@ -178,7 +177,7 @@ class Queues:
         )
 
     async def find(self, tenant: str, queue_id: str) -> Queue:
-        """The queue as it was made, without its progress."""
+        """Return the queue without its progress. Raises `NotFound` if it does not exist."""
         row = await self._store.queue(tenant, queue_id)
         if row is None:
             raise NotFound(f"there is no queue {queue_id[:128]!r}")
@@ -193,7 +192,7 @@ def _queue(row: QueueRow) -> Queue:
     return msgspec.json.decode(row.body, type=Queue)
 
 
-def _admit(queue: Queue, reviewer: str) -> None:
+def _require_reviewer(queue: Queue, reviewer: str) -> None:
     if queue.reviewers and reviewer not in queue.reviewers:
         raise Forbidden("this queue is for other reviewers")
 
@@ -212,25 +211,24 @@ def _progress(counts: ReviewCounts) -> QueueProgress:
 
 
 def _check_rubric(rubric: Sequence[RubricItem], given: Sequence[AnnotationCreate]) -> None:
-    """Refuse answers that the rubric does not ask for, and missing ones that it must have."""
-    asked = {item.kind: item for item in rubric}
+    """Refuse annotations that the rubric does not have, and missing required ones."""
+    by_kind = {item.kind: item for item in rubric}
     kinds = [each.signal.kind for each in given]
     for place, each in enumerate(given):
         field = f"annotations.{place}.signal"
-        item = asked.get(each.signal.kind)
+        item = by_kind.get(each.signal.kind)
         if item is None or each.signal.kind in kinds[:place]:
             raise Refused(
-                f"{field}: the rubric asks for no further {each.signal.kind}", field=field
+                f"{field}: the rubric does not allow another {each.signal.kind}", field=field
             )
         if item.labels and each.signal.label not in item.labels:
             raise Refused(f"{field}.label must be one of {', '.join(item.labels)}", field=field)
-    missing = [kind for kind, item in asked.items() if item.required and kind not in kinds]
+    missing = [kind for kind, item in by_kind.items() if item.required and kind not in kinds]
     if missing:
-        raise Refused(f"the rubric also asks for {', '.join(missing)}", field="annotations")
+        raise Refused(f"the rubric also requires {', '.join(missing)}", field="annotations")
 
 
-def _verdict(prepared: Sequence[Prepared]) -> bytes:
-    """What two reviewers must both say to agree: the text of a correction is each one's own."""
+def _verdict(prepared: Sequence[PreparedAnnotation]) -> bytes:
+    """Return the part of a review on which reviewers can agree, without texts of corrections."""
     signals = [each.annotation.signal for each in prepared]
-    said = sorted((s.kind, s.stars or 0, s.label or "") for s in signals)
-    return encode(said)
+    return encode(sorted((s.kind, s.stars or 0, s.label or "") for s in signals))

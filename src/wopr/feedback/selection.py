@@ -1,14 +1,13 @@
-"""Choose runs: a selection as a filter of the store, and the runs that it finds."""
+"""Conversion of run selections into filters of the store."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
-from wopr.protocol.documents import Unset
+from wopr.protocol.documents import Unset, to_millis
 from wopr.protocol.errors import Refused
-from wopr.protocol.reviews import RunSelection
-from wopr.protocol.times import to_millis
+from wopr.protocol.resources.reviews import RunSelection
 from wopr.store.port import RunFilter, RunLog, RunRow
 
 ENDED = ("completed", "failed", "cancelled")
@@ -17,9 +16,9 @@ T = TypeVar("T")
 
 
 def run_filter(selection: RunSelection, redacted: Callable[[str], str]) -> RunFilter:
-    """The filter of a selection; without a status it finds runs that have ended.
+    """Return the filter of a selection; without a status it selects runs that have ended.
 
-    Labels were redacted when they were stored, so the one that is asked for is `redacted` too.
+    Stored labels are redacted, so the label of the selection is redacted too.
     """
     label = _or_none(selection.label)
     return RunFilter(
@@ -37,7 +36,7 @@ def run_filter(selection: RunSelection, redacted: Callable[[str], str]) -> RunFi
 
 
 async def each_run(store: RunLog, tenant: str, where: RunFilter) -> AsyncIterator[RunRow]:
-    """Every run of a filter, newest first, a page in memory at a time."""
+    """Yield every run of a filter, newest first, with one page in memory."""
     after: tuple[int, str] | None = None
     while True:
         page = await store.runs(tenant, where, after, PAGE)
@@ -49,7 +48,7 @@ async def each_run(store: RunLog, tenant: str, where: RunFilter) -> AsyncIterato
 
 
 async def newest_runs(store: RunLog, tenant: str, where: RunFilter, most: int) -> list[str]:
-    """The ids of the newest so many runs of a filter."""
+    """Return the ids of the newest `most` runs of a filter."""
     found: list[str] = []
     async for run in each_run(store, tenant, where):
         found.append(run.run_id)

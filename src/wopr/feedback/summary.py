@@ -1,4 +1,4 @@
-"""Count what was said of runs: by workflow, agent, node, kind of signal or time."""
+"""Counts of feedback by workflow, agent, node, kind of signal or time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec.structs import replace as with_fields
 
-from wopr.protocol.annotations import SIGNAL_KINDS, SignalKind
-from wopr.protocol.documents import UNSET
+from wopr.protocol.documents import UNSET, to_iso
 from wopr.protocol.errors import Refused
-from wopr.protocol.reviews import FeedbackGroup, FeedbackSummary, SummaryBy
-from wopr.protocol.times import to_iso
+from wopr.protocol.resources.annotations import SIGNAL_KINDS, SignalKind
+from wopr.protocol.resources.reviews import FeedbackGroup, FeedbackSummary, SummaryBy
 from wopr.store.port.feedback import (
     DAY_MS,
     HOUR_MS,
@@ -32,12 +31,12 @@ _FIELDS: Final[dict[SignalKind, Literal["ratings", "corrections", "labels", "fla
     "label": "labels",
     "flag": "flags",
 }
-# What a group is about: a workflow, an agent, a node of a workflow, or the start of a period.
+# The key of a group: workflow id, agent id, node id and start of the period.
 _Key: TypeAlias = tuple[str, str, str, int]
 
 
 class Summaries:
-    """Counts a tenant's annotations and runs over a window."""
+    """Counts a tenant's annotations and runs in a time window."""
 
     def __init__(self, store: Annotations, now: Callable[[], int]) -> None:
         self._store = store
@@ -53,20 +52,20 @@ class Summaries:
         workflow_id: str | None = None,
         agent_id: str | None = None,
     ) -> FeedbackSummary:
-        """Count in the whole hours around a window; without bounds in the last thirty days."""
+        """Count in a window that is extended to whole hours; by default the last thirty days."""
         start, end = _window(since, self._now() + 1 if until is None else until)
         where = FeedbackFilter(since=start, until=end, workflow_id=workflow_id, agent_id=agent_id)
         grouping: GroupBy = "nothing" if by == "signal" else by
         counts = await self._store.feedback(tenant, where, grouping)
-        said = _sum(counts)
+        annotation_counts = _sum(counts)
         whole = await self._store.signal_counts(tenant, where, "nothing")
-        total = _measured(said, whole[0] if whole else _NO_RUNS)
+        total = _feedback_group(annotation_counts, whole[0] if whole else _NO_RUNS)
         return FeedbackSummary(
             by=by,
             since=to_iso(start),
             until=to_iso(end),
             total=total,
-            groups=await self._groups(tenant, by, where, counts, said),
+            groups=await self._groups(tenant, by, where, counts, annotation_counts),
         )
 
     async def _groups(
@@ -75,10 +74,10 @@ class Summaries:
         by: SummaryBy,
         where: FeedbackFilter,
         counts: list[FeedbackCount],
-        said: FeedbackCount,
+        annotation_counts: FeedbackCount,
     ) -> list[FeedbackGroup]:
         if by == "signal":
-            return [_signal_group(said, kind) for kind in SIGNAL_KINDS]
+            return [_signal_group(annotation_counts, kind) for kind in SIGNAL_KINDS]
         if by == "node":
             groups = [_group(each, None) for each in counts]
             return sorted(groups, key=_size, reverse=True)
@@ -101,12 +100,12 @@ def _window(since: int | None, until: int) -> tuple[int, int]:
 def _paired(
     counts: Iterable[FeedbackCount], runs: Iterable[SignalCount]
 ) -> list[tuple[FeedbackCount, SignalCount | None]]:
-    """Annotations and runs of the same group; a group may have only one of the two."""
-    said = {_key(each): each for each in counts}
+    """Pair the counts of annotations and of runs by group; a group may have only one of them."""
+    annotation_counts = {_key(each): each for each in counts}
     created = {_key(each): each for each in runs}
     return [
-        (said.get(key) or _without_annotations(created[key]), created.get(key))
-        for key in said | created
+        (annotation_counts.get(key) or _without_annotations(created[key]), created.get(key))
+        for key in annotation_counts | created
     ]
 
 
@@ -138,7 +137,7 @@ def _size(group: FeedbackGroup) -> tuple[int, int]:
     return group.annotations, group.runs or 0
 
 
-def _measured(count: FeedbackCount, runs: SignalCount | None) -> FeedbackGroup:
+def _feedback_group(count: FeedbackCount, runs: SignalCount | None) -> FeedbackGroup:
     group = FeedbackGroup(
         annotations=count.size,
         ratings=count.ratings,
@@ -169,14 +168,14 @@ def _signal_group(total: FeedbackCount, kind: SignalKind) -> FeedbackGroup:
     field = _FIELDS[kind]
     only = replace(_NOTHING, **{field: getattr(total, field)})
     sums = total.rating_sum if kind == "rating" else 0
-    return with_fields(_measured(replace(only, rating_sum=sums), None), signal=kind)
+    return with_fields(_feedback_group(replace(only, rating_sum=sums), None), signal=kind)
 
 
 def _group(
     count: FeedbackCount, runs: SignalCount | None, window: FeedbackFilter | None = None
 ) -> FeedbackGroup:
-    """A group by what it is about, or a period of a window, cut short by the window's edges."""
-    group = _measured(count, runs)
+    """Return a group. A group by time is limited to the window."""
+    group = _feedback_group(count, runs)
     if window is not None:
         start = max(count.bucket, window.since)
         end = min(count.bucket + window.bucket_ms, window.until)

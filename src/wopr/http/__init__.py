@@ -1,3 +1,3 @@
-"""The wire over HTTP: routes by resource, auth, errors, streams."""
+"""The HTTP API: routes by resource, authentication, errors, streams."""
 
 from __future__ import annotations

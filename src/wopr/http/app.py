@@ -11,58 +11,44 @@ from functools import partial
 import anyio
 from starlette.routing import Route, Router
 
-from wopr.http import (
+from wopr.host.host import Host
+from wopr.http.endpoint import AppState, Endpoint, not_found
+from wopr.http.mcp import PATH as MCP_PATH
+from wopr.http.mcp.endpoint import McpEndpoint
+from wopr.http.openapi import openapi_document
+from wopr.http.operation import Operation
+from wopr.http.request import ASGIApp, Receive, Request, Scope, Send
+from wopr.http.response import Response
+from wopr.http.routes import (
     agents,
     audit,
-    bundle,
     conformance,
     discovery,
     events,
-    export,
     feedback,
-    fleet,
     forks,
-    ingest,
     interrupts,
-    judges,
-    mcp,
-    otlp,
+    kahn,
     processes,
-    queues,
     runs,
-    transitions,
     usage,
     webhooks,
     workflows,
 )
-from wopr.http.answers import Answer
-from wopr.http.asgi import ASGIApp, Receive, Scope, Send
-from wopr.http.endpoint import Endpoint, Shared, not_found
-from wopr.http.exchange import Exchange
-from wopr.http.openapi import openapi_document
-from wopr.http.operation import Operation
 from wopr.protocol.documents import encode
-from wopr.runtime.host import Host
 
 OpenHost = Callable[[], AbstractAsyncContextManager[Host]]
-Pages = Callable[[Shared], ASGIApp]
+Pages = Callable[[AppState], ASGIApp]
 
 OPERATIONS: tuple[Operation, ...] = (
     *runs.OPERATIONS,
     *events.OPERATIONS,
     *interrupts.OPERATIONS,
     *forks.OPERATIONS,
-    *bundle.OPERATIONS,
     *webhooks.OPERATIONS,
     *audit.OPERATIONS,
     *feedback.OPERATIONS,
-    *queues.OPERATIONS,
-    *judges.OPERATIONS,
-    *export.OPERATIONS,
-    *transitions.OPERATIONS,
-    *ingest.OPERATIONS,
-    *otlp.OPERATIONS,
-    *fleet.OPERATIONS,
+    *kahn.OPERATIONS,
     *workflows.OPERATIONS,
     *agents.OPERATIONS,
     *processes.OPERATIONS,
@@ -73,7 +59,10 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 class App:
-    """Serves one host, which it opens at start and closes at the end; all of it, or some operations."""
+    """The ASGI application of one host. It opens the host at start and closes it at the end.
+
+    `operations` replaces the operations of the API; the path `/mcp` is then not served.
+    """
 
     def __init__(
         self,
@@ -81,46 +70,48 @@ class App:
         pages: Pages | None = None,
         operations: Sequence[Operation] | None = None,
     ) -> None:
-        self.shared = Shared(time.perf_counter)
+        self.state = AppState(time.perf_counter)
         self._open_host = open_host
-        endpoints = _endpoints(self.shared, operations or (*OPERATIONS, _openapi(OPERATIONS)))
-        self._mcp = mcp.McpEndpoint(self.shared)
-        # A path without parameters is found by its name; only the others need the router's search.
-        self._plain: dict[str, ASGIApp] = {
+        endpoints = _endpoints(self.state, operations or (*OPERATIONS, _openapi(OPERATIONS)))
+        self._mcp = McpEndpoint(self.state)
+        # A path without parameters is looked up directly. Only other paths need the router.
+        self._exact_paths: dict[str, ASGIApp] = {
             path: found for path, found in endpoints.items() if "{" not in path
         }
-        self._searched = tuple({f"/{path.split('/')[1]}/" for path in endpoints if "{" in path})
+        self._parameter_prefixes = tuple(
+            {f"/{path.split('/')[1]}/" for path in endpoints if "{" in path}
+        )
         if operations is None:
-            self._plain[mcp.PATH] = self._mcp
-        # Other paths than those of the API may be console pages.
-        self._others = partial(not_found, self.shared) if pages is None else pages(self.shared)
+            self._exact_paths[MCP_PATH] = self._mcp
+        # Paths outside the API may be console pages.
+        self._fallback = partial(not_found, self.state) if pages is None else pages(self.state)
         self._router = Router(
-            # A node's id is any text, one with a slash too.
+            # A node id may contain slashes.
             routes=[
                 Route(path.replace("{node_id}", "{node_id:path}"), endpoint)
                 for path, endpoint in endpoints.items()
             ],
             redirect_slashes=False,
-            default=self._others,
+            default=self._fallback,
             lifespan=lambda _: self.opened(),
         )
 
     @property
     def host(self) -> Host:
-        """The host, once it is open."""
-        if self.shared.host is None:
-            raise RuntimeError("the host is not open yet")
-        return self.shared.host
+        """The open host."""
+        if self.state.host is None:
+            raise RuntimeError("The host is not open. Open it with `App.opened()`.")
+        return self.state.host
 
     def only(self, operation: Operation) -> ASGIApp:
-        """An application that serves one operation of the same host, and needs no key for it."""
-        found = Endpoint(self.shared, {operation.method: replace(operation, scope=None)})
+        """Return an application that serves one operation of this host without a key."""
+        found = Endpoint(self.state, {operation.method: replace(operation, scope=None)})
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] == operation.path:
                 await found(scope, receive, send)
             else:
-                await not_found(self.shared, scope, receive, send)
+                await not_found(self.state, scope, receive, send)
 
         return serve
 
@@ -129,9 +120,9 @@ class App:
         serve: ASGIApp | None = None
         if scope["type"] == "http":
             path = scope["path"]
-            serve = self._plain.get(path)
-            if serve is None and not path.startswith(self._searched):
-                serve = self._others
+            serve = self._exact_paths.get(path)
+            if serve is None and not path.startswith(self._parameter_prefixes):
+                serve = self._fallback
         await (serve or self._router)(scope, receive, send)
 
     @asynccontextmanager
@@ -142,30 +133,33 @@ class App:
             self._mcp.opened(),
             anyio.create_task_group() as tasks,
         ):
-            self.shared.open(host)
-            tasks.start_soon(self.shared.watch_streams)
+            self.state.open(host)
+            tasks.start_soon(self.state.watch_streams)
             yield
-            self.shared.stopping.set()
+            self.state.stopping.set()
             tasks.cancel_scope.cancel()
 
 
-def _endpoints(shared: Shared, operations: Iterable[Operation]) -> dict[str, Endpoint]:
-    """One endpoint per path; an action (`/{id}:pause`) before the path it would be mistaken for."""
+def _endpoints(state: AppState, operations: Iterable[Operation]) -> dict[str, Endpoint]:
+    """Create one endpoint per path.
+
+    A path with an action (`/{id}:pause`) comes before the path that would match it too (`/{id}`).
+    """
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
     ordered = sorted(by_path, key=lambda path: ":" not in path.rpartition("/")[2])
-    return {path: Endpoint(shared, by_path[path]) for path in ordered}
+    return {path: Endpoint(state, by_path[path]) for path in ordered}
 
 
 def _openapi(operations: tuple[Operation, ...]) -> Operation:
     kept: list[bytes] = []
 
-    async def get_openapi(exchange: Exchange) -> Answer:
-        """Describe every route, generated from the table that serves them."""
+    async def get_openapi(request: Request) -> Response:
+        """Return the OpenAPI description, generated from the operation table."""
         if not kept:
             kept.append(encode(openapi_document((*operations, this))))
-        return Answer(200, kept[0], headers={"cache-control": "public, max-age=300"})
+        return Response(200, kept[0], headers={"cache-control": "public, max-age=300"})
 
     this = Operation(
         name="getOpenapi",

@@ -1,19 +1,19 @@
-"""AsyncAPI 3: what the event streams of a run carry, generated from the types of the events."""
+"""The AsyncAPI 3 document of the event streams, generated from the event types."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from wopr import __version__
-from wopr.http.events import LONGEST_BUFFER_MS
-from wopr.protocol.annotations import Annotation
+from wopr.feedback.annotations import ANNOTATED
+from wopr.http.routes.events import LONGEST_BUFFER_MS
+from wopr.kahn.observed.events import LINE_EVENT_TYPES
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.events import EVENT_TYPES, RunEvent
+from wopr.protocol.json_schema.export import limit_signal, payload_schemas
+from wopr.protocol.resources.annotations import Annotation
 from wopr.protocol.runs import RunSnapshot
-from wopr.protocol.schemas import limit_signal, payload_schemas
 from wopr.protocol.streams import MODES, is_update
-from wopr.runtime.advertise_fleet import LINE_EVENT_TYPES
-from wopr.runtime.feedback import ANNOTATED
+from wopr.version import __version__
 
 ADDRESS: Final = "/v1/runs/{runId}/events"
 SCHEMA_REF: Final = "#/components/schemas/{name}"
@@ -24,7 +24,7 @@ VENDOR: Final = "vendor.event"
 _MODES: Final = {
     "updates": "The default: events that change what a reader shows.",
     "values": "A snapshot of the run after each change.",
-    "messages": "Pieces of what a model writes.",
+    "messages": "Chunks of a model's output.",
     "debug": "Every event of the log.",
 }
 # Redaction may replace values, so the payload has a looser schema than the pushed line.
@@ -39,10 +39,10 @@ _BUFFER: Final = {"type": "integer", "minimum": 0, "maximum": LONGEST_BUFFER_MS}
 
 
 def asyncapi_document(*, feedback: bool) -> JsonObject:
-    """Describe the stream of each mode; `feedback` says whether annotations are announced."""
+    """Describe the stream of each mode, with annotations if `feedback` is true."""
     messages, schemas = _messages()
-    carried = {mode: _carried(mode, feedback=feedback) for mode in MODES}
-    used = {name for names in carried.values() for name in names}
+    names_by_mode = {mode: _message_names(mode, feedback=feedback) for mode in MODES}
+    used = {name for names in names_by_mode.values() for name in names}
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -51,13 +51,13 @@ def asyncapi_document(*, feedback: bool) -> JsonObject:
             "description": (
                 "Server-sent events of a run. A frame's event name is the name of a message, and "
                 "its data is the message. A stream of several modes, such as "
-                "streamMode=updates,messages, carries the messages of each; values stands alone."
+                "streamMode=updates,messages, has the messages of each; values cannot be combined."
             ),
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
-        "channels": {mode: _channel(mode, names) for mode, names in carried.items()},
-        "operations": {f"stream.{mode}": _operation(mode, carried[mode]) for mode in MODES},
+        "channels": {mode: _channel(mode, names) for mode, names in names_by_mode.items()},
+        "operations": {f"stream.{mode}": _operation(mode, names_by_mode[mode]) for mode in MODES},
         "components": {
             "messages": {name: messages[name] for name in sorted(used)},
             "schemas": schemas,
@@ -66,8 +66,8 @@ def asyncapi_document(*, feedback: bool) -> JsonObject:
     }
 
 
-def _carried(mode: str, *, feedback: bool) -> list[str]:
-    """The names of the messages that a mode carries."""
+def _message_names(mode: str, *, feedback: bool) -> list[str]:
+    """Return the names of the messages of a mode."""
     match mode:
         case "values":
             names = [SNAPSHOT]
@@ -77,8 +77,8 @@ def _carried(mode: str, *, feedback: bool) -> list[str]:
             names = [each for each in sorted(EVENT_TYPES) if is_update(each)]
         case _:
             names = [*sorted(EVENT_TYPES), *LINE_EVENT_TYPES, VENDOR]
-    is_told = feedback and mode in ("updates", "debug")
-    return [*names, *([ANNOTATED] if is_told else []), BATCH]
+    has_annotations = feedback and mode in ("updates", "debug")
+    return [*names, *([ANNOTATED] if has_annotations else []), BATCH]
 
 
 def _channel(mode: str, names: list[str]) -> JsonObject:
@@ -107,7 +107,7 @@ def _operation(mode: str, names: list[str]) -> JsonObject:
 
 
 def _messages() -> tuple[dict[str, JsonObject], JsonObject]:
-    """Every message by its name, and the schemas that they refer to."""
+    """Return all messages by name, and the schemas that they refer to."""
     documents = (RunEvent, Annotation, RunSnapshot)
     payloads, (event, annotation, snapshot), schemas = payload_schemas(SCHEMA_REF, documents)
     limit_signal(schemas["Signal"])
@@ -140,7 +140,7 @@ def _message(name: str, payload: JsonObject, summary: str) -> JsonObject:
 
 
 def _event(event: JsonObject, name: str, payload: JsonObject) -> JsonObject:
-    """The envelope of an event of one type."""
+    """Return the schema of an event of one type."""
     return {
         "allOf": [event, {"type": "object", "properties": {"type": {"const": name}}}],
         "properties": {"payload": payload},

@@ -1,8 +1,8 @@
 """Limits of connections: how many are open, and how large and how slow a request may be.
 
-Uvicorn reads and parses requests. This module bounds what a client can hold on to before a handler
-has seen its request: the head of a request has a size and a deadline, a body has a minimum rate,
-and connections without an authenticated request have a budget of their own.
+Uvicorn reads and parses requests. This module limits what a client can use before a handler sees
+its request: the head of a request has a maximum size and a deadline, a body has a minimum rate, and
+connections without an authenticated request have a separate limit.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from wopr.http.answers import Answer, error_answer
-from wopr.http.asgi import ABORT, AUTHENTICATED, ASGIApp, Receive, Scope, Send
-from wopr.http.endpoint import send_answer
+from wopr.http.request import ABORT, AUTHENTICATED, ASGIApp, Receive, Scope, Send
+from wopr.http.response import Response, error_response, send_response
+from wopr.process.settings import Settings
 from wopr.protocol.errors import RateLimited, Refused, Unavailable, WoprError
-from wopr.runtime.settings import Settings
 from wopr.security.proxies import TrustedProxies, network_of
 
 MOST_PIPELINED: Final = 16
-# How much is read and dropped after a response, so that a client that still sends can read it.
+# Bytes that are read and dropped after a response, so that a client that still sends can read it.
 MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
-# Header fields and trailers of one request. Each costs time, however short it is.
+# Header fields and trailers of one request. Even short ones take time.
 MOST_FIELDS: Final = 256
-# Chunk sizes, chunk extensions and trailers: a base, and so many bytes per byte of the body.
+# Chunk sizes, chunk extensions and trailers: a fixed number of bytes, plus a number per body byte.
 FRAMING_BYTES: Final = 1024 * 1024
 FRAMING_PER_BYTE: Final = 8
-# Chunks of a body: so many, and one more for so many bytes of the body. Each costs time too.
+# A body may have this many chunks, and one more per BYTES_PER_CHUNK bytes.
 MOST_CHUNKS: Final = 10_000
 BYTES_PER_CHUNK: Final = 16
-# A refused client has so long to read why. Beyond so many of them, connections are closed at once.
+# A refused client has this time to read the response. Beyond MOST_LINGERING such clients,
+# connections are closed immediately.
 LINGER_SECONDS: Final = 2.0
 MOST_LINGERING: Final = 100
 RETRY_SECONDS: Final = 1
-# A client with so few bytes to read needs to read, and needs no minimum rate.
+# A client with at most this many bytes to read has no minimum rate.
 FEW_BYTES: Final = 4 * 1024
-# One connection of so many is kept for clients without a valid key so far.
-KEPT_PART: Final = 10
-# Files that the process needs beside its connections.
+# One in this many connections is reserved for clients without a valid key.
+RESERVED_SHARE: Final = 10
+# Files that the process needs in addition to its connections.
 OTHER_FILES: Final = 256
 
 
 class _StopParsing(Exception):
-    """Ends the parser's work on bytes of a connection that was refused."""
+    """Stops the parser on a connection that was refused."""
 
 
 class _Pool:
-    """Connections by their holder: an address, or a tenant. The one added first is the first."""
+    """Connections by holder (an address or a tenant), in the order in which they were added."""
 
     def __init__(self) -> None:
         self._by_holder: dict[str, dict[Connection, None]] = {}
 
     def add(self, connection: Connection) -> None:
-        """Put a connection last."""
+        """Add a connection at the end, or move it there."""
         of_holder = self._by_holder.setdefault(connection.holder, {})
         of_holder.pop(connection, None)
         of_holder[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """Take a connection out, if it is in."""
+        """Remove a connection, if it is present."""
         of_holder = self._by_holder.get(connection.holder)
         if of_holder is not None:
             of_holder.pop(connection, None)
@@ -78,7 +78,7 @@ class _Pool:
                 del self._by_holder[connection.holder]
 
     def pop(self, most: int = 0) -> Connection | None:
-        """Take out the first connection of the holder that has the most, if it has more than so many."""
+        """Remove the first connection of the largest holder, if it has more than `most`."""
         if not self._by_holder:
             return None
         largest = max(self._by_holder, key=self.count)
@@ -89,19 +89,19 @@ class _Pool:
         return connection
 
     def count(self, holder: str) -> int:
-        """The connections of a holder."""
+        """Return the number of connections of a holder."""
         return len(self._by_holder.get(holder, ()))
 
 
-class Connections:
-    """The open connections of one process, and the limits of all and of each.
+class ConnectionLimits:
+    """The open connections of one process, and their limits.
 
-    Every connection begins without a valid key. A part of all connections is kept for those, so
-    that a client always gets as far as its first request, which may be a health check.
+    Every connection begins without a valid key. A part of all connections is reserved for those, so
+    that a client can always send its first request, which may be a health check.
 
-    A connection waits while its client has to act: to send a request or the rest of it, or to read
-    an answer. To make room, the host closes the connection that has waited longest, of the holder
-    (address or tenant) with the most waiting connections.
+    A connection is waiting while its client must send a request or read a response. To make room,
+    the host closes the connection that has waited longest, of the holder (address or tenant) with
+    the most waiting connections.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -113,68 +113,68 @@ class Connections:
         self.open = 0
         self.unauthenticated = 0
         self.lingering = 0
-        self.note_refused: Callable[[str], None] = lambda reason: None
-        self._most = min(settings.max_connections, _files(settings.max_connections))
+        self.on_refused: Callable[[str], None] = lambda reason: None
+        self._most = min(settings.max_connections, _raise_file_limit(settings.max_connections))
         self._most_unauthenticated = min(settings.max_unauthenticated_connections, self._most)
-        self._most_authenticated = max(1, self._most - max(1, self._most // KEPT_PART))
+        self._most_authenticated = max(1, self._most - max(1, self._most // RESERVED_SHARE))
         self._most_of_address = min(settings.max_connections_per_address, max(1, self._most // 2))
-        self._of_address: dict[str, int] = {}
-        # Connections without an authenticated request so far, by address: those that wait, and
-        # those with a whole request under way.
-        self._unknown = _Pool()
-        self._unknown_busy = _Pool()
-        # Connections with an authenticated request that wait, by tenant.
-        self._known = _Pool()
+        self._count_by_address: dict[str, int] = {}
+        # Connections without an authenticated request, by address: waiting ones, and those with a
+        # complete request in progress.
+        self._unauthenticated_waiting = _Pool()
+        self._unauthenticated_busy = _Pool()
+        # Waiting connections that had an authenticated request, by tenant.
+        self._authenticated_waiting = _Pool()
 
     def admit(self, connection: Connection) -> WoprError | None:
         """Count a new connection, or return why it is refused.
 
-        A budget that is used up closes another connection, before a new one is refused.
+        At the limit, another connection is closed if possible; otherwise the new one is refused.
         """
         refusal = None if connection.is_proxy else self.enter(connection.network)
         if refusal is not None:
             return refusal
         most = max(1, min(self._most_unauthenticated, self._most - self._authenticated))
-        if self.unauthenticated >= most and not self._replace_unknown(connection, most):
+        if self.unauthenticated >= most and not self._replace_unauthenticated(connection, most):
             if not connection.is_proxy:
                 self.leave(connection.network)
-            return self._refused(_full(most, "without"))
+            return self._count_full(_full_error(most, "without"))
         self.open += 1
         self.unauthenticated += 1
-        self._unknown.add(connection)
+        self._unauthenticated_waiting.add(connection)
         return None
 
     @property
     def _authenticated(self) -> int:
         return self.open - self.unauthenticated
 
-    def _replace_unknown(self, connection: Connection, limit: int) -> bool:
-        """Close a connection without a valid key: one that waits, or one of an address with more."""
-        of_address = self._unknown_busy.count(connection.network)
-        found = self._unknown.pop() or self._unknown_busy.pop(of_address)
-        return self._replace(found, _full(limit, "without"))
+    def _replace_unauthenticated(self, connection: Connection, limit: int) -> bool:
+        """Close a connection without a valid key: a waiting one, or one of an address with more."""
+        of_address = self._unauthenticated_busy.count(connection.network)
+        found = self._unauthenticated_waiting.pop() or self._unauthenticated_busy.pop(of_address)
+        return self._replace(found, _full_error(limit, "without"))
 
     def _make_room(self) -> None:
         """Make room for one more connection with a valid key."""
         if self._authenticated < self._most_authenticated:
             return
-        error = _full(self._most_authenticated, "with")
-        if not self._replace(self._known.pop(), error):
-            raise self._refused(error)
+        error = _full_error(self._most_authenticated, "with")
+        if not self._replace(self._authenticated_waiting.pop(), error):
+            raise self._count_full(error)
 
     def _replace(self, connection: Connection | None, error: WoprError) -> bool:
         if connection is None:
             return False
-        self.note_refused("replaced")
+        self.on_refused("replaced")
         connection.replace(error)
         return True
 
-    def _refused(self, error: WoprError) -> WoprError:
-        self.note_refused("full")
+    def _count_full(self, error: WoprError) -> WoprError:
+        self.on_refused("full")
         return error
 
     def release(self, connection: Connection) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         self.open -= 1
         if not connection.is_authenticated:
             self.unauthenticated -= 1
@@ -183,31 +183,31 @@ class Connections:
         self.discard(connection)
 
     def discard(self, connection: Connection) -> None:
-        """Take a connection out of the pools."""
+        """Remove a connection from the pools."""
         if connection.is_authenticated:
-            self._known.discard(connection)
+            self._authenticated_waiting.discard(connection)
         else:
-            self._unknown.discard(connection)
-            self._unknown_busy.discard(connection)
+            self._unauthenticated_waiting.discard(connection)
+            self._unauthenticated_busy.discard(connection)
 
     def set_waiting(self, connection: Connection) -> None:
-        """Note that a connection waits for its client."""
+        """Record that a connection waits for its client."""
         if connection.is_authenticated:
-            self._known.add(connection)
+            self._authenticated_waiting.add(connection)
         else:
-            self._unknown_busy.discard(connection)
-            self._unknown.add(connection)
+            self._unauthenticated_busy.discard(connection)
+            self._unauthenticated_waiting.add(connection)
 
     def set_busy(self, connection: Connection) -> None:
-        """Note that a connection has a whole request under way, and a client that reads."""
+        """Record that a connection has a complete request in progress and a client that reads."""
         if connection.is_authenticated:
-            self._known.discard(connection)
+            self._authenticated_waiting.discard(connection)
         else:
-            self._unknown.discard(connection)
-            self._unknown_busy.add(connection)
+            self._unauthenticated_waiting.discard(connection)
+            self._unauthenticated_busy.add(connection)
 
     def set_authenticated(self, connection: Connection, tenant: str) -> None:
-        """Note whose connection this is. Raises `Unavailable` when there is no room for it."""
+        """Record the tenant of a connection. Raises `Unavailable` if the limit is reached."""
         if not connection.is_authenticated:
             self._make_room()
             self.unauthenticated -= 1
@@ -217,42 +217,42 @@ class Connections:
 
     def enter(self, address: str) -> WoprError | None:
         """Count a connection of an address, or a proxied request, or return why it is refused."""
-        count = self._of_address.get(address, 0)
+        count = self._count_by_address.get(address, 0)
         if count >= self._most_of_address:
-            self.note_refused("address")
+            self.on_refused("address")
             return RateLimited(
                 f"this address has {count} connections, which is the limit; close some of them",
                 retry_after=RETRY_SECONDS,
                 scope="address",
                 limit=self._most_of_address,
             )
-        self._of_address[address] = count + 1
+        self._count_by_address[address] = count + 1
         return None
 
     def leave(self, address: str) -> None:
-        """Count one less of an address."""
-        count = self._of_address.get(address, 0) - 1
+        """Stop counting a connection of an address."""
+        count = self._count_by_address.get(address, 0) - 1
         if count > 0:
-            self._of_address[address] = count
+            self._count_by_address[address] = count
         else:
-            self._of_address.pop(address, None)
+            self._count_by_address.pop(address, None)
 
 
-class Unread:
-    """What waits in the buffer of a connection for its client to read, and how fast it reads."""
+class WriteBuffer:
+    """The bytes that wait in a connection's buffer, and how fast the client reads them."""
 
     __slots__ = ("_began", "_read_bytes", "read_at", "size")
 
     def __init__(self) -> None:
         self.size = 0
-        # When the client last read something, or has had nothing to read.
+        # When the client last read something, or had nothing to read.
         self.read_at = 0.0
-        # Since when every check found something to read, and how much was read since.
+        # Start of the period in which every check found bytes to read, and how much was read since.
         self._began: float | None = None
         self._read_bytes = 0
 
-    def note(self, size: int, now: float) -> None:
-        """Note how many bytes are in the buffer."""
+    def record(self, size: int, now: float) -> None:
+        """Record how many bytes are in the buffer."""
         if self._began is None:
             self._began = self.read_at = now
             self._read_bytes = 0
@@ -262,17 +262,17 @@ class Unread:
         self.size = size
 
     def check(self, size: int, now: float) -> None:
-        """Note how many bytes are in the buffer, from time to time.
+        """Record how many bytes are in the buffer; called periodically.
 
-        A client that has few of them to read has no minimum rate: it is a little behind a stream.
+        A client with few bytes to read has no minimum rate, because it is only a little behind.
         """
         is_read = size < self.size
-        self.note(size, now)
+        self.record(size, now)
         if not size or (is_read and size <= FEW_BYTES):
             self._began = None
 
-    def is_late(self, now: float, seconds: float, rate: int) -> bool:
-        """Whether the client has read nothing for so long, or less than so many bytes per second."""
+    def is_too_slow(self, now: float, seconds: float, rate: int) -> bool:
+        """Return whether the client read nothing for `seconds`, or less than `rate` bytes/s."""
         if self._began is None:
             return False
         due = self._began + seconds + self._read_bytes / rate
@@ -282,11 +282,11 @@ class Unread:
 class LimitedConfig(uvicorn.Config):
     """Uvicorn's configuration, with the limits of connections."""
 
-    def __init__(self, app: ASGIApp, connections: Connections, **options: Any) -> None:
+    def __init__(self, app: ASGIApp, connections: ConnectionLimits, **options: Any) -> None:
         super().__init__(
             app,
             http=Connection,
-            # Requests to open a WebSocket are refused; proxies are read as this module does.
+            # This module refuses WebSocket requests and reads the headers of proxies itself.
             ws="none",
             proxy_headers=False,
             headers=[("x-content-type-options", "nosniff")],
@@ -296,7 +296,7 @@ class LimitedConfig(uvicorn.Config):
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. Its deadline is that of the phase it is in: a head, or a body."""
+    """One connection. It has one deadline at a time: for the head or for the body of a request."""
 
     def __init__(
         self,
@@ -308,15 +308,16 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self.limits = config.connections
         self.peer = ""
-        # What limits per address count, and whose connection this is: the same, or a tenant.
+        # The address for limits per address.
         self.network = ""
+        # The address, or the tenant after authentication.
         self.holder = ""
         self.is_proxy = False
         self.is_authenticated = False
         self._is_counted = False
         self._is_refused = False
         self._in_head = True
-        # Bytes since the request began, and among them those of its body.
+        # Bytes since the request began, and how many of them belong to its body.
         self._sent_bytes = 0
         self._body_bytes = 0
         self._chunk_bytes = 0
@@ -326,11 +327,11 @@ class Connection(HttpToolsProtocol):
         self._body_began = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._is_lingering = False
-        # The request that is being answered; `cycle` is the last one that came.
+        # The request that is being answered; `cycle` is the last one that was received.
         self._answering: RequestResponseCycle | None = None
         # The addresses of clients behind a proxy whose requests are not answered yet.
         self._clients: deque[str] = deque()
-        self.unread = Unread()
+        self.unread = WriteBuffer()
 
     # The connection
 
@@ -348,7 +349,7 @@ class Connection(HttpToolsProtocol):
         self._set_deadline(self.limits.header_seconds, self._head_is_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the connection's place to others."""
+        """Release everything that is counted for the connection."""
         self._end()
         if self._is_lingering:
             self._is_lingering = False
@@ -356,19 +357,19 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Write no more until the client has read."""
+        """Stop writing until the client has read."""
         super().pause_writing()
-        self.unread.note(self.transport.get_write_buffer_size(), self.loop.time())
-        self._note_turn()
+        self.unread.record(self.transport.get_write_buffer_size(), self.loop.time())
+        self._update_waiting()
 
     def resume_writing(self) -> None:
-        """Write on: the client has read most of what was written."""
-        self.unread.note(self.transport.get_write_buffer_size(), self.loop.time())
+        """Continue writing, because the client has read most of the buffer."""
+        self.unread.record(self.transport.get_write_buffer_size(), self.loop.time())
         super().resume_writing()
-        self._note_turn()
+        self._update_waiting()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came; refuse what is too much."""
+        """Parse received bytes and apply the limits."""
         if self._is_refused:
             self._drop(len(data))
             return
@@ -378,7 +379,7 @@ class Connection(HttpToolsProtocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request is answered like any other. What follows it is not HTTP.
+            # The request is answered like any other. The bytes after it are not HTTP.
             self.cycle.keep_alive = False
             return
         except httptools.HttpParserError:
@@ -389,17 +390,17 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _parser(self) -> httptools.HttpRequestParser:
-        # Uvicorn unsets it with the connection, after which nothing arrives.
+        # Uvicorn unsets it when the connection is lost. No data arrives after that.
         assert self.parser is not None
         return self.parser
 
     @property
     def _last(self) -> RequestResponseCycle | None:
-        """The last request that came; None before the first."""
+        """The last request that was received; None before the first."""
         return self.cycle
 
     def _check_arrived(self) -> None:
-        """Bound what has arrived of a request that is not whole."""
+        """Apply the limits to an incomplete request."""
         if self._is_refused:
             return
         if self._in_head:
@@ -409,10 +410,10 @@ class Connection(HttpToolsProtocol):
 
     def _continue_head(self) -> None:
         if self._sent_bytes > self.limits.max_header_bytes:
-            self._head_has_many_bytes()
+            self._refuse_head_bytes()
         elif self._deadline is None:
             self._set_deadline(self.limits.header_seconds, self._head_is_late)
-            self._note_turn()
+            self._update_waiting()
 
     def _continue_body(self) -> None:
         framing = self._sent_bytes - (1 + FRAMING_PER_BYTE) * self._body_bytes
@@ -421,7 +422,7 @@ class Connection(HttpToolsProtocol):
         elif self._deadline is None:
             self._body_began = self.loop.time()
             self._set_deadline(self.limits.body_grace_seconds, self._check_body)
-            self._note_turn()
+            self._update_waiting()
 
     # The parser's callbacks
 
@@ -430,7 +431,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self.scope[AUTHENTICATED] = self.set_authenticated  # type: ignore[typeddict-unknown-key]
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        # At most: the chunk may have begun with the end of another request.
+        # An upper bound: the chunk may have begun with the end of another request.
         self._sent_bytes = self._chunk_bytes
         self._body_bytes = 0
         self._fields = self._chunks = 0
@@ -439,7 +440,9 @@ class Connection(HttpToolsProtocol):
         """Keep a header; trailers are dropped."""
         self._fields += 1
         if self._fields > MOST_FIELDS:
-            self._head_is_large(f"a request may have at most {MOST_FIELDS} headers", MOST_FIELDS)
+            self._refuse_large_head(
+                f"a request may have at most {MOST_FIELDS} headers", MOST_FIELDS
+            )
             raise _StopParsing
         if self._in_head:
             super().on_header(name, value)
@@ -451,7 +454,7 @@ class Connection(HttpToolsProtocol):
         if self._sent_bytes > self.limits.max_header_bytes and self._head_size() > (
             self.limits.max_header_bytes
         ):
-            self._head_has_many_bytes()
+            self._refuse_head_bytes()
         elif len(self.pipeline) >= MOST_PIPELINED:
             self.refuse(Refused(f"at most {MOST_PIPELINED} requests may be sent ahead"))
         if self._is_refused:
@@ -461,7 +464,7 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
             return
         served: Any = self.app
-        self.app = _refusing(refusal)
+        self.app = _refusing_app(refusal)
         try:
             super().on_headers_complete()
         finally:
@@ -475,7 +478,7 @@ class Connection(HttpToolsProtocol):
             network = network_of(client)
             refusal = self.limits.enter(network)
             if refusal is not None:
-                # It has no place to give back; the empty address keeps the order of answers.
+                # A refused request is not counted. The empty address keeps the order of responses.
                 self._clients.append("")
                 return refusal
             self._clients.append(network)
@@ -483,11 +486,11 @@ class Connection(HttpToolsProtocol):
             return None
         if self._get_upgrade() == b"websocket":
             return Refused(
-                "this host does not speak WebSocket; read events as text/event-stream",
+                "this host does not support WebSocket; read events as text/event-stream",
                 field="Upgrade",
             )
         if any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers):
-            # The parser takes the body for what follows an upgrade.
+            # The parser treats the body as bytes of the upgraded protocol.
             return Refused(
                 "this host does not change the protocol of a connection; send a request with a "
                 "body without the header Upgrade",
@@ -507,7 +510,7 @@ class Connection(HttpToolsProtocol):
             raise _StopParsing
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body; drop it once the request is answered."""
+        """Pass on a part of the body, or drop it if the request is answered."""
         if self._is_refused:
             return
         self._body_bytes += len(body)
@@ -517,20 +520,20 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def _drop(self, size: int) -> None:
-        """Drop bytes of a client that has its response, up to a limit."""
+        """Drop bytes that arrive after the response. Abort the connection above a limit."""
         self._dropped_bytes += size
         if self._dropped_bytes > MOST_DROPPED_BYTES:
             self.transport.abort()
 
     def on_message_complete(self) -> None:
-        """End a request; its answer may be long in coming."""
+        """End the reading of a request."""
         self._clear_deadline()
         self._in_head = True
         self._sent_bytes = self._dropped_bytes = 0
         if self._is_refused:
             return
         super().on_message_complete()
-        self._note_turn()
+        self._update_waiting()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
@@ -541,17 +544,20 @@ class Connection(HttpToolsProtocol):
         if self._clients:
             self._leave(self._clients.popleft())
         super().on_response_complete()
-        self._note_turn()
+        self._update_waiting()
 
     def set_authenticated(self, tenant: str) -> None:
-        """Note that a request had a valid key of a tenant. Raises `Unavailable` without room for it."""
+        """Record that a request had a valid key of a tenant.
+
+        Raises `Unavailable` if the limit is reached.
+        """
         is_known = self.is_authenticated and self.holder == tenant
         if self._is_counted and not is_known:
             self.limits.set_authenticated(self, tenant)
-            self._note_turn()
+            self._update_waiting()
 
-    def _note_turn(self) -> None:
-        """Note whose turn it is: the client's, to send or to read, or the host's."""
+    def _update_waiting(self) -> None:
+        """Record whether the connection waits for its client or for the host."""
         if not self._is_counted:
             return
         cycle = self._answering
@@ -574,12 +580,12 @@ class Connection(HttpToolsProtocol):
     def _head_is_late(self) -> None:
         self._deadline = None
         if self.flow.read_paused:
-            # Requests before this one are being served, and nothing is read meanwhile.
+            # Earlier requests are being served, so nothing is read.
             self._set_deadline(self.limits.header_seconds, self._head_is_late)
         elif not self._sent_bytes:
             self._close()
         else:
-            self.limits.note_refused("head_time")
+            self.limits.on_refused("head_time")
             seconds = self.limits.header_seconds
             self.refuse(
                 WoprError(
@@ -589,7 +595,7 @@ class Connection(HttpToolsProtocol):
             )
 
     def _check_body(self) -> None:
-        """Close the connection unless its body has kept the minimum rate, or wait on."""
+        """Refuse a body that is slower than the minimum rate, or check again later."""
         self._deadline = None
         if self.cycle.response_complete:
             self._close()
@@ -603,7 +609,7 @@ class Connection(HttpToolsProtocol):
         if left > 0:
             self._set_deadline(left, self._check_body)
             return
-        limits.note_refused("body_time")
+        limits.on_refused("body_time")
         self.refuse(
             WoprError(
                 f"the body arrived at less than {limits.min_body_rate} bytes per second",
@@ -614,18 +620,23 @@ class Connection(HttpToolsProtocol):
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
-    def _head_has_many_bytes(self) -> None:
+    def _refuse_head_bytes(self) -> None:
         limit = self.limits.max_header_bytes
-        self._head_is_large(f"the request line and headers may have at most {limit} bytes", limit)
+        self._refuse_large_head(
+            f"the request line and headers may have at most {limit} bytes", limit
+        )
 
-    def _head_is_large(self, message: str, limit: int) -> None:
-        self.limits.note_refused("head_size")
+    def _refuse_large_head(self, message: str, limit: int) -> None:
+        self.limits.on_refused("head_size")
         self.refuse(WoprError(message, code="header_too_large", limit=limit))
 
     # The end
 
     def refuse(self, error: WoprError) -> None:
-        """Answer with an error and close the connection, or only close it in the middle of a response."""
+        """Respond with an error and close the connection.
+
+        If a response is being sent, only close the connection.
+        """
         if self._is_refused:
             return
         may_answer = self._may_answer()
@@ -636,9 +647,9 @@ class Connection(HttpToolsProtocol):
             self._hang_up()
             return
         is_read = not self.transport.get_write_buffer_size()
-        self.transport.write(self._written(error_answer(error)))
+        self.transport.write(self._encode(error_response(error)))
         if self.limits.lingering < MOST_LINGERING:
-            # Closed at once, the system would drop the response when the client still sends.
+            # If the client still sends, an immediate close would make the system drop the response.
             self.transport.write_eof()
             self.flow.resume_reading()
             self._linger()
@@ -648,7 +659,10 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def replace(self, error: WoprError) -> None:
-        """Make room for another connection. Between requests a client expects no response."""
+        """Close this connection to make room for another one.
+
+        No error is sent between requests, because the client expects no response.
+        """
         has_answered = self._last is not None and self._last.response_complete
         is_between = has_answered and not (self._in_head and self._sent_bytes)
         if is_between or self.flow.write_paused:
@@ -666,11 +680,11 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _may_answer(self) -> bool:
-        """Whether no byte of a response would stand before the refusal."""
+        """Return whether no byte of a response was sent before the refusal."""
         cycle = self._last
         if cycle is None or cycle.response_complete:
             return True
-        # The request whose body is late, and no request that was sent ahead.
+        # Only the request whose body is late gets the error, not a request that was sent ahead.
         return not (self._in_head or self.pipeline or cycle.response_started)
 
     def _close(self) -> None:
@@ -678,7 +692,7 @@ class Connection(HttpToolsProtocol):
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Close the connection. What its client has not read is kept for a moment, or not at all."""
+        """Close the connection. Unread bytes are kept for a short time if possible."""
         if not self.transport.get_write_buffer_size():
             self.transport.close()
         elif self.flow.write_paused or self.limits.lingering >= MOST_LINGERING:
@@ -688,7 +702,7 @@ class Connection(HttpToolsProtocol):
             self._linger()
 
     def _end(self) -> None:
-        """Serve this connection no more."""
+        """Stop serving this connection."""
         self._is_refused = True
         self._clear_deadline()
         self._unset_keepalive_if_required()
@@ -711,11 +725,11 @@ class Connection(HttpToolsProtocol):
         if client:
             self.limits.leave(client)
 
-    def _written(self, answer: Answer) -> bytes:
+    def _encode(self, response: Response) -> bytes:
         headers = {
-            **answer.headers,
-            "content-type": answer.content_type,
-            "content-length": str(len(answer.body)),
+            **response.headers,
+            "content-type": response.content_type,
+            "content-length": str(len(response.body)),
             "connection": "close",
         }
         lines = [
@@ -724,33 +738,33 @@ class Connection(HttpToolsProtocol):
         ]
         return b"".join(
             [
-                STATUS_LINE[answer.status],
+                STATUS_LINE[response.status],
                 *(b"%b: %b\r\n" % line for line in lines),
                 b"\r\n",
-                answer.body,
+                response.body,
             ]
         )
 
 
-def _full(limit: int, which: str) -> WoprError:
+def _full_error(limit: int, which: str) -> WoprError:
     return Unavailable(
-        f"the host has {limit} connections {which} a valid key, which is its limit; try again",
+        f"the host has {limit} connections {which} a valid key, which is the limit; try again",
         retry_after=RETRY_SECONDS,
         limit=limit,
     )
 
 
-def _refusing(error: WoprError) -> ASGIApp:
-    """Serve one request with a refusal, and close the connection after it."""
+def _refusing_app(error: WoprError) -> ASGIApp:
+    """Return an application that responds with an error and closes the connection."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_answer(send, error_answer(error), {"connection": "close"})
+        await send_response(send, error_response(error), {"connection": "close"})
 
     return refuse
 
 
-def _files(connections: int) -> int:
-    """Raise the limit of open files for so many connections; return for how many there is room."""
+def _raise_file_limit(connections: int) -> int:
+    """Raise the limit of open files. Return how many of the connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + OTHER_FILES
     if hard != resource.RLIM_INFINITY:

@@ -1,8 +1,8 @@
-"""The way of a request: authenticate, rate limit, scope, then the handler; errors become envelopes."""
+"""Request handling: authenticate, apply limits, check the scope, call the handler, map errors."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,79 +11,88 @@ from uuid import uuid4
 import anyio
 import structlog
 
-from wopr.http.answers import Answer, Later, Stream, error_answer
-from wopr.http.asgi import ABORT, Receive, Scope, Send
-from wopr.http.exchange import Exchange
+from wopr.host.host import Host
 from wopr.http.idempotency import Idempotency
+from wopr.http.limits import (
+    SLICE_BYTES,
+    FailedAuthLimit,
+    OpenStream,
+    OpenStreams,
+    PendingResponses,
+    RequestLimits,
+    StreamLimits,
+    watch_streams,
+)
 from wopr.http.operation import Operation
 from wopr.http.read_audit import ReadAudit, read_audit
-from wopr.http.streams import CHUNK_BYTES, Limits, OpenStream, StreamLimits, watch_streams
-from wopr.http.throttle import FailedAuthLimit, Throttle
-from wopr.http.unsent import SLICE_BYTES, Unsent
+from wopr.http.request import ABORT, Receive, Request, Scope, Send
+from wopr.http.response import (
+    DeferredResponse,
+    Response,
+    StreamResponse,
+    error_response,
+    send_response,
+    send_stream,
+)
 from wopr.protocol.errors import Forbidden, NotFound, Unauthenticated, Unavailable, WoprError
-from wopr.runtime.audit import correlation
-from wopr.runtime.denials import Denials
-from wopr.runtime.host import Host
 from wopr.security.keys import Principal
+from wopr.services.audit.trail import Denials, correlation
 
 log = structlog.get_logger("wopr.http")
-NO_BODY = frozenset({204, 304})
 READS = frozenset({"GET", "HEAD"})
 # The route of a request that no operation serves, in logs.
 UNKNOWN_ROUTE = "unknown"
-# Whom a refused request without a valid key is put down to.
-UNKNOWN = ""
-# How long the end of a stream that the host ends may take to be written.
-FAREWELL_SECONDS = 0.5
+# The tenant and key id of refused requests without a valid key.
+UNKNOWN_CALLER = ""
 
 
 class MethodNotAllowed(WoprError):
-    """A path that exists, with another method."""
+    """The path exists, but not with this method."""
 
     default_code = "method_not_allowed"
 
 
-class Shared:
-    """What all endpoints of one served host have in common."""
+class AppState:
+    """State that all endpoints of one host share: limits, open streams, audit."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.host: Host | None = None
-        self.throttle = Throttle(max_in_flight=1, max_incoming_bytes=0)
+        self.request_limits = RequestLimits(max_in_flight=1, max_incoming_bytes=0)
         # Streams of the API, and live pages of the console.
-        self.streams = StreamLimits(Limits(per_key=0, per_tenant=0, per_process=0))
+        self.streams = OpenStreams(StreamLimits(per_key=0, per_tenant=0, per_process=0))
         self.console_streams = self.streams
-        self.unsent = Unsent(0, clock)
+        self.pending_responses = PendingResponses(0, clock)
         self.failed_auth = FailedAuthLimit(0, 0, clock)
         self.idempotency = Idempotency()
         self.stopping = anyio.Event()
         self.denials: Denials | None = None
-        # Only where the operator wants reads on the audit log.
+        # None unless `WOPR_AUDIT_READS` is set.
         self.reads: ReadAudit | None = None
 
     def open(self, host: Host) -> None:
-        """Begin to serve a host."""
+        """Configure the limits from the settings of a host."""
+        settings = host.settings
         self.host = host
         self.denials = Denials(host.audit, host.sources.now)
         self.reads = read_audit(host)
-        self.throttle = Throttle(
-            max_in_flight=host.settings.max_in_flight,
-            max_incoming_bytes=host.settings.max_incoming_bytes,
+        self.request_limits = RequestLimits(
+            max_in_flight=settings.max_in_flight,
+            max_incoming_bytes=settings.max_incoming_bytes,
         )
-        self.unsent.most_bytes = host.settings.max_stream_buffer_bytes
+        self.pending_responses.most_bytes = settings.max_stream_buffer_bytes
         self.failed_auth = FailedAuthLimit(
-            host.settings.failed_auth_limit, host.settings.open_rate_limit, self.clock
+            settings.failed_auth_limit, settings.open_rate_limit, self.clock
         )
-        host.metrics.in_flight.set_function(lambda: self.throttle.in_flight)
-        settings = host.settings
-        limits = Limits(
+        host.metrics.in_flight.set_function(lambda: self.request_limits.in_flight)
+        limits = StreamLimits(
             per_key=settings.max_streams_per_key,
             per_tenant=settings.max_streams_per_tenant,
             per_process=settings.max_streams,
         )
-        self.streams = StreamLimits(limits, host.quotas.limit)
+        self.streams = OpenStreams(limits, host.quotas.limit)
         host.quotas.open_streams = self._open_streams
-        self.console_streams = StreamLimits(
+        self.console_streams = OpenStreams(
             replace(
                 limits,
                 per_key=settings.max_console_streams_per_key,
@@ -93,187 +102,196 @@ class Shared:
         host.metrics.streams.set_function(lambda: len(self.streams) + len(self.console_streams))
 
     def _open_streams(self, tenant: str, key_id: str) -> tuple[int, int]:
-        """The open streams of a tenant, and of a key of it."""
+        """Return the number of open streams of a tenant and of one of its keys."""
         return self.streams.of_tenant(tenant), self.streams.of_key(tenant, key_id)
 
     async def watch_streams(self) -> None:
-        """End the streams that must not go on, until cancelled."""
+        """Close streams that are blocked or no longer authorized, until cancelled."""
         if self.host is not None:
             buffered = self.host.settings.max_stream_buffer_bytes
             pools = (self.streams, self.console_streams)
-            await watch_streams(pools, lambda: buffered - self.unsent.size)
+            await watch_streams(pools, lambda: buffered - self.pending_responses.size)
 
 
 class Endpoint:
-    """One path with all its methods, as an ASGI application."""
+    """The ASGI application of one path with all its methods."""
 
-    def __init__(self, shared: Shared, operations: Mapping[str, Operation]) -> None:
-        self._shared = shared
+    def __init__(self, state: AppState, operations: Mapping[str, Operation]) -> None:
+        self._state = state
         self._operations = operations
         self._allowed = ", ".join(sorted(operations))
         self._route = next((each.path for each in operations.values()), UNKNOWN_ROUTE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        shared = self._shared
-        host = shared.host
+        state = self._state
+        host = state.host
         if host is None:
-            await send_answer(send, error_answer(Unavailable("the host is starting")))
+            await send_response(send, error_response(Unavailable("the host is starting")))
             return
         operation = self._operations.get(scope["method"])
-        began = shared.clock()
-        exchange = Exchange(host, scope, receive, shared.throttle)
+        began = state.clock()
+        request = Request(host, scope, receive, state.request_limits)
         try:
-            correlation.set(_trace_id(exchange))
-            answer = await self._answer(exchange, operation)
-            if isinstance(answer, Stream):
-                headers = _trace_headers(exchange)
-                with self.streaming(exchange) as opened:
-                    await send_stream(send, receive, answer, opened, shared.stopping, headers)
+            correlation.set(_trace_id(request))
+            response = await self._respond(request, operation)
+            if isinstance(response, StreamResponse):
+                headers = _trace_headers(request)
+                with self.streaming(request) as opened:
+                    await send_stream(send, receive, response, opened, state.stopping, headers)
                 return
-            if len(answer.body) <= SLICE_BYTES:
-                await send_answer(send, answer, _trace_headers(exchange))
+            if len(response.body) <= SLICE_BYTES:
+                await send_response(send, response, _trace_headers(request))
             else:
-                answer = await self._send_large(send, exchange, answer)
+                response = await self._send_large(send, request, response)
         finally:
-            exchange.close()
-        name = "unknown" if operation is None else operation.name
-        seconds = shared.clock() - began
-        host.metrics.answered(name, answer.status, seconds)
-        log_request(exchange, name, self._route, answer.status, seconds)
+            request.close()
+        name = UNKNOWN_ROUTE if operation is None else operation.name
+        seconds = state.clock() - began
+        host.metrics.responded(name, response.status, seconds)
+        log_request(request, name, self._route, response.status, seconds)
 
-    async def _send_large(self, send: Send, exchange: Exchange, answer: Answer) -> Answer:
-        """Send an answer in slices, or refuse it when too much waits to be sent. Returns what was sent."""
-        tenant = UNKNOWN if exchange.principal is None else exchange.principal.tenant
-        close = exchange.scope.get(ABORT, _keep_open)
-        must = exchange.scope["method"] not in READS
-        headers = _trace_headers(exchange)
-        unsent = self._shared.unsent
+    async def _send_large(self, send: Send, request: Request, response: Response) -> Response:
+        """Send a response in slices, or an error if too many bytes wait to be sent.
+
+        Returns the response that was sent.
+        """
+        tenant = UNKNOWN_CALLER if request.principal is None else request.principal.tenant
+        close = request.scope.get(ABORT, _keep_open)
+        must_send = request.scope["method"] not in READS
+        headers = _trace_headers(request)
+        pending_responses = self._state.pending_responses
         try:
-            with unsent.hold(tenant, answer.body, close, must=must) as held:
-                # An answer that waits for its client takes no place of a request in progress.
-                exchange.close()
-                await send_answer(send, answer, headers, partial(unsent.note_read, held))
-                return answer
+            with pending_responses.hold(tenant, response.body, close, must_send=must_send) as held:
+                # While a response waits for its client, it is not a request in progress.
+                request.close()
+                await send_response(
+                    send, response, headers, partial(pending_responses.record_read, held)
+                )
+                return response
         except Unavailable as error:
-            refusal = await self.refuse(exchange, error)
-            await send_answer(send, refusal, headers)
+            refusal = await self.refuse(request, error)
+            await send_response(send, refusal, headers)
             return refusal
 
-    async def _answer(self, exchange: Exchange, operation: Operation | None) -> Answer | Stream:
+    async def _respond(
+        self, request: Request, operation: Operation | None
+    ) -> Response | StreamResponse:
         try:
             if operation is None:
-                self._shared.failed_auth.spend_open(exchange.client_address)
-                raise MethodNotAllowed(f"this path answers {self._allowed}", allow=self._allowed)
-            answer = await self._carry_out(exchange, operation)
-            if self._shared.reads is not None:
-                await self._shared.reads.record(exchange, operation)
-            return answer
+                self._state.failed_auth.spend_open(request.client_address)
+                raise MethodNotAllowed(f"this path allows {self._allowed}", allow=self._allowed)
+            response = await self._execute(request, operation)
+            if self._state.reads is not None:
+                await self._state.reads.record(request, operation)
+            return response
         except WoprError as error:
             if operation is not None and isinstance(error, Unauthenticated | Forbidden):
-                await self.note_denied(exchange, operation, error)
-            elif operation is not None and self._shared.reads is not None:
-                await self._shared.reads.record_failure(exchange, operation, error)
+                await self.record_denial(request, operation, error)
+            elif operation is not None and self._state.reads is not None:
+                await self._state.reads.record_failure(request, operation, error)
             if error.status >= 500:
                 error.details.setdefault("correlationId", uuid4().hex)
-            return await self.refuse(exchange, error)
+            return await self.refuse(request, error)
         except Exception as error:  # the outer edge of a request
             route = self._route if operation is None else operation.path
-            return await self.refuse(
-                exchange, internal_error(exchange.scope["method"], route, error)
-            )
+            return await self.refuse(request, internal_error(request.scope["method"], route, error))
 
-    async def authenticate(self, exchange: Exchange) -> Principal:
-        """Find who calls."""
-        return await authenticate(exchange)
+    async def authenticate(self, request: Request) -> Principal:
+        """Return the principal of the request."""
+        return await authenticate(request)
 
     @property
-    def streams(self) -> StreamLimits:
-        """What counts the streams of this path."""
-        return self._shared.streams
+    def streams(self) -> OpenStreams:
+        """The open streams that the streams of this path are counted with."""
+        return self._state.streams
 
-    def credential(self, exchange: Exchange) -> str:
-        """What identifies the key or session that a stream ends with."""
-        return exchange.caller.key_id
+    def credential(self, request: Request) -> str:
+        """Return the id of the key or session. The stream ends when this is no longer valid."""
+        return request.caller.key_id
 
     @contextmanager
-    def streaming(self, exchange: Exchange) -> Generator[OpenStream, None, None]:
-        """Count a request as a stream, and not among the requests in progress, during the block."""
-        check = partial(self.authenticate, exchange)
-        with self.streams.open(exchange.caller, self.credential(exchange), check) as opened:
-            exchange.leave()
+    def streaming(self, request: Request) -> Generator[OpenStream, None, None]:
+        """Count a request as a stream and not as a request in progress, during the block."""
+        check = partial(self.authenticate, request)
+        with self.streams.open(request.caller, self.credential(request), check) as opened:
+            request.leave()
             yield opened
 
-    async def refuse(self, exchange: Exchange, error: WoprError) -> Answer:
-        """Say why a request was not carried out."""
-        return error_answer(error, exchange.redactor)
+    async def refuse(self, request: Request, error: WoprError) -> Response:
+        """Return the error response."""
+        return error_response(error, request.redactor)
 
-    async def note_denied(self, exchange: Exchange, operation: Operation, error: WoprError) -> None:
-        """Record an attempt that was refused, without the text of a path that may hold a token."""
-        caller = exchange.principal
-        if self._shared.denials is not None:
-            await self._shared.denials.record(
-                UNKNOWN if caller is None else caller.tenant,
-                UNKNOWN if caller is None else caller.key_id,
+    async def record_denial(self, request: Request, operation: Operation, error: WoprError) -> None:
+        """Write an audit entry for a refused request, without the path, which may have a token."""
+        caller = request.principal
+        if self._state.denials is not None:
+            await self._state.denials.record(
+                UNKNOWN_CALLER if caller is None else caller.tenant,
+                UNKNOWN_CALLER if caller is None else caller.key_id,
                 operation.action or operation.name,
-                exchange.named_run or operation.path,
+                request.named_run or operation.path,
                 code=error.code,
                 scopeRequired=error.details.get("scopeRequired"),
             )
 
-    async def find_caller(self, exchange: Exchange) -> Principal:
+    async def find_caller(self, request: Request) -> Principal:
         """Authenticate a request; a failure counts against its address."""
-        find = partial(self.authenticate, exchange)
-        return await self._shared.failed_auth.authenticate(exchange.client_address, find)
+        find = partial(self.authenticate, request)
+        return await self._state.failed_auth.authenticate(request.client_address, find)
 
-    async def _carry_out(self, exchange: Exchange, operation: Operation) -> Answer | Stream:
-        shared = self._shared
-        if operation.needs_key(exchange.host.settings):
-            exchange.principal = await self.find_caller(exchange)
-            exchange.mark_authenticated()
-            if operation.offered is not None:
-                operation.offered(exchange.host.settings)
-            exchange.host.quotas.spend_request(exchange.principal.tenant, exchange.principal.key_id)
-            exchange.enter()
-            if operation.scope and not exchange.principal.may(operation.scope):
+    async def _execute(self, request: Request, operation: Operation) -> Response | StreamResponse:
+        state = self._state
+        if operation.needs_key(request.host.settings):
+            request.principal = await self.find_caller(request)
+            request.mark_authenticated()
+            if operation.check_enabled is not None:
+                operation.check_enabled(request.host.settings)
+            request.host.quotas.count_request(request.principal.tenant, request.principal.key_id)
+            request.enter()
+            if operation.scope and not request.principal.may(operation.scope):
                 raise Forbidden(
                     f"this key lacks the scope {operation.scope}", scopeRequired=operation.scope
                 )
-            await exchange.catch_up(exchange.path.get("run_id", ""))
-            key = exchange.header(b"idempotency-key") if operation.is_idempotent else None
+            if "run_id" in request.path:
+                await request.catch_up(request.path["run_id"])
+            key = request.header(b"idempotency-key") if operation.is_idempotent else None
             if key is not None:
-                answer = await shared.idempotency.answer(exchange, operation, key)
+                response = await state.idempotency.respond(request, operation, key)
             else:
-                answer = await operation.handler(exchange)
+                response = await operation.handler(request)
         else:
             if not operation.is_unlimited:
-                shared.failed_auth.spend_open(exchange.client_address)
-            answer = await operation.handler(exchange)
-        if isinstance(answer, Answer):
-            return answer
-        if isinstance(answer, Stream):
-            self.streams.admit(exchange.caller)
-            return answer
-        return await self._wait(exchange, answer)
+                state.failed_auth.spend_open(request.client_address)
+            response = await operation.handler(request)
+        if isinstance(response, Response):
+            return response
+        if isinstance(response, StreamResponse):
+            self.streams.admit(request.caller)
+            return response
+        return await self._wait(request, response)
 
-    async def _wait(self, exchange: Exchange, answer: Later) -> Answer:
-        """Wait for a response as a stream waits. Raises `Unauthenticated` once the key is not valid."""
-        with self.streaming(exchange) as opened, opened.scope:
-            return await answer.wait()
+    async def _wait(self, request: Request, response: DeferredResponse) -> Response:
+        """Wait for a response, counted as a stream.
+
+        Raises `Unauthenticated` when the key becomes invalid.
+        """
+        with self.streaming(request) as opened, opened.scope:
+            return await response.wait()
         raise opened.reason or Unavailable("the host is stopping")
 
 
-async def authenticate(exchange: Exchange) -> Principal:
-    """Find whose key this is. The refusal repeats nothing of what was presented."""
-    presented = exchange.header(b"authorization") or ""
+async def authenticate(request: Request) -> Principal:
+    """Return the principal of the key. Error messages contain no part of the key."""
+    presented = request.header(b"authorization") or ""
     scheme, _, key = presented.partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
-        raise Unauthenticated("this needs an API key: Authorization: Bearer <key>")
-    return await exchange.host.keyring.principal(key.strip())
+        raise Unauthenticated("this route needs an API key: Authorization: Bearer <key>")
+    return await request.host.keyring.principal(key.strip())
 
 
 def internal_error(method: str, route: str, error: Exception) -> WoprError:
-    """Log an unexpected error, and return what its client is told: nothing of it but an id."""
+    """Log an unexpected error and return an error with only its correlation id."""
     correlation_id = uuid4().hex
     log.error(
         "request failed",
@@ -282,140 +300,50 @@ def internal_error(method: str, route: str, error: Exception) -> WoprError:
         route=route,
         exc_info=error,
     )
-    return WoprError("something went wrong inside the host", correlationId=correlation_id)
+    return WoprError("an internal error occurred in the host", correlationId=correlation_id)
 
 
-def _trace_id(exchange: Exchange) -> str:
-    """The trace that the caller says this request belongs to."""
-    parts = exchange.traceparent.split("-")
+def _trace_id(request: Request) -> str:
+    """Return the caller's trace id; empty without a `traceparent`."""
+    parts = request.traceparent.split("-")
     return parts[1] if len(parts) == 4 else ""
 
 
-def _trace_headers(exchange: Exchange) -> dict[str, str]:
-    parent = exchange.traceparent
+def _trace_headers(request: Request) -> dict[str, str]:
+    parent = request.traceparent
     return {"traceparent": parent} if parent else {}
 
 
-def log_request(exchange: Exchange, name: str, route: str, status: int, seconds: float) -> None:
-    """Log a request that was answered, by its route.
+def log_request(request: Request, name: str, route: str, status: int, seconds: float) -> None:
+    """Log a finished request by its route.
 
-    The path itself is the client's text and may hold a credential. So may the id of a run that
-    does not exist: only an id that was found for a valid key is logged.
+    The path is not logged, because it may contain a credential. A run id is logged only if the run
+    was found with a valid key.
     """
     if not log.is_enabled_for(20):
         return
-    principal = exchange.principal
+    principal = request.principal
     log.info(
         "request",
         operation=name,
-        method=exchange.scope["method"],
+        method=request.scope["method"],
         route=route,
         status=status,
         ms=round(seconds * 1000, 2),
         key_id=principal.key_id if principal else None,
-        run_id=(exchange.named_run or None) if status < 300 else None,
+        run_id=(request.named_run or None) if status < 300 else None,
     )
 
 
 def _keep_open() -> None:
-    """Stand in for closing a connection where there is none: the application is called directly."""
+    """Do nothing, because a direct call of the application has no connection to close."""
 
 
-async def send_answer(
-    send: Send,
-    answer: Answer,
-    extra: Mapping[str, str] | None = None,
-    note_read: Callable[[], None] | None = None,
-) -> None:
-    """Write a whole answer, in slices. Each waits until the client has read most of those before.
-
-    `note_read` is called after each slice of a large answer.
-    """
-    body = b"" if answer.status in NO_BODY else answer.body
-    headers = [(b"content-length", str(len(body)).encode())]
-    if body:
-        headers.append((b"content-type", answer.content_type.encode()))
-    for name, value in answer.headers.items():
-        headers.append((name.replace("_", "-").encode(), value.encode("latin-1")))
-    for name, value in (extra or {}).items():
-        headers.append((name.encode(), value.encode("latin-1")))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    view = memoryview(body)
-    while len(view) > SLICE_BYTES:
-        await send({"type": "http.response.body", "body": view[:SLICE_BYTES], "more_body": True})
-        view = view[SLICE_BYTES:]
-        if note_read is not None:
-            note_read()
-    last = body if len(view) == len(body) else view
-    await send({"type": "http.response.body", "body": last})
-
-
-async def send_stream(
-    send: Send,
-    receive: Receive,
-    stream: Stream,
-    opened: OpenStream,
-    stopping: anyio.Event,
-    extra: Mapping[str, str] | None = None,
-) -> None:
-    """Write chunks as they come, until the source ends, the reader leaves or the host ends it."""
-    headers = [
-        (b"content-type", stream.content_type.encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
-        *((name.encode(), value.encode("latin-1")) for name, value in (extra or {}).items()),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    is_whole = False
-
-    async with anyio.create_task_group() as tasks:
-        opened.scope = tasks.cancel_scope
-
-        async def until(leaves: Callable[[], Awaitable[object]]) -> None:
-            await leaves()
-            tasks.cancel_scope.cancel()
-
-        async def reader_leaves() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        tasks.start_soon(until, reader_leaves)
-        tasks.start_soon(until, stopping.wait)
-        try:
-            async for chunk in stream.chunks:
-                opened.writing = chunk
-                if len(chunk) <= CHUNK_BYTES:
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                else:
-                    await _send_large(send, chunk, opened)
-                opened.writing = None
-                opened.written += 1
-            is_whole = True
-        except* Unavailable as caught:
-            # The reader comes back with its last event id; a document that is cut off is seen.
-            log.warning("a stream ends early", message=str(caught.exceptions[0]))
-        tasks.cancel_scope.cancel()
-    if is_whole or not stream.is_document:
-        # A reader that does not read keeps the host waiting no longer than this.
-        with anyio.move_on_after(FAREWELL_SECONDS if opened.reason else None):
-            last = stream.farewell if opened.reason else b""
-            await send({"type": "http.response.body", "body": last})
-
-
-async def _send_large(send: Send, chunk: bytes, opened: OpenStream) -> None:
-    """Write a chunk in slices, none of which is a copy."""
-    view = memoryview(chunk)
-    for start in range(0, len(chunk), CHUNK_BYTES):
-        body = view[start : start + CHUNK_BYTES]
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        opened.written += 1
-
-
-async def not_found(shared: Shared, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a path that does not exist."""
+async def not_found(state: AppState, scope: Scope, receive: Receive, send: Send) -> None:
+    """Respond 404."""
     client = scope.get("client")
     try:
-        shared.failed_auth.spend_open(str(client[0]) if client else "")
-        raise NotFound("there is nothing at this path")
+        state.failed_auth.spend_open(str(client[0]) if client else "")
+        raise NotFound("this path does not exist")
     except WoprError as error:
-        await send_answer(send, error_answer(error))
+        await send_response(send, error_response(error))

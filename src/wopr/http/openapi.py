@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from wopr import __version__
-from wopr.http.operation import Operation, Parameter
+from wopr.http.operation import Operation, Parameter, camel_case
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import CATALOGUE, ErrorEnvelope
+from wopr.version import __version__
 
 REF_TEMPLATE = "#/components/schemas/{name}"
 
@@ -42,19 +42,14 @@ def openapi_document(operations: Iterable[Operation]) -> JsonObject:
 
 
 def _wire_path(path: str) -> str:
-    """Path parameters in the wire's own camelCase."""
-    return re.sub(r"\{(\w+)\}", lambda found: "{" + _camel(found[1]) + "}", path)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
+    """Return the path with camelCase parameters."""
+    return re.sub(r"\{(\w+)\}", lambda found: "{" + camel_case(found[1]) + "}", path)
 
 
 def _schemas(operations: tuple[Operation, ...]) -> tuple[dict[type[Any], JsonObject], JsonObject]:
     types = {ErrorEnvelope: None}
     for operation in operations:
-        named = (operation.body, operation.answer, operation.preview)
+        named = (operation.body, operation.response, operation.preview)
         types |= {t: None for t in named if t is not None}
     made, components = msgspec.json.schema_components(types, ref_template=REF_TEMPLATE)
     return dict(zip(types, made, strict=True)), components
@@ -92,7 +87,7 @@ def _operation(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
 
 def _path_parameter(name: str) -> JsonObject:
     schema = {"type": "string", "minLength": 1, "maxLength": 128}
-    return {"name": _camel(name), "in": "path", "required": True, "schema": schema}
+    return {"name": camel_case(name), "in": "path", "required": True, "schema": schema}
 
 
 def _parameter(parameter: Parameter) -> JsonObject:
@@ -106,7 +101,7 @@ def _parameter(parameter: Parameter) -> JsonObject:
 
 
 def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> JsonObject:
-    good = {} if operation.answer is None else {"schema": schemas[operation.answer]}
+    good = {} if operation.response is None else {"schema": schemas[operation.response]}
     done: JsonObject = {"description": "Done"}
     if operation.success != 204:
         kinds = (operation.content_type, *operation.other_content_types)
@@ -116,9 +111,9 @@ def _responses(operation: Operation, schemas: dict[type[Any], JsonObject]) -> Js
         responses["200"]["content"]["application/json"] = {
             "schema": {"type": "object", "required": ["events"]}
         }
-    for status in operation.other_answers:
+    for status in operation.other_statuses:
         responses[str(status)] = {"description": "Nothing new"}
-        if status == 200 and operation.answer is not None:
+        if status == 200 and operation.response is not None:
             responses["200"]["content"] = {operation.content_type: good}
     if operation.preview is not None:
         content = {operation.content_type: {"schema": schemas[operation.preview]}}

@@ -1,18 +1,21 @@
-"""An operation: a route, who may call it, what it reads and answers. OpenAPI comes from these."""
+"""`Operation`, from which routing and OpenAPI are generated; cursors of pages."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from wopr.http.answers import Answer, Later, Stream
-from wopr.http.exchange import Exchange
+from wopr.http.request import Request
+from wopr.http.response import DeferredResponse, Response, StreamResponse
+from wopr.process.settings import Settings
 from wopr.protocol.documents import JsonObject
-from wopr.runtime.settings import Settings
+from wopr.protocol.errors import Refused
 
-Offered: TypeAlias = Callable[[Settings], None]
-Handler: TypeAlias = Callable[[Exchange], Awaitable[Answer | Stream | Later]]
+CheckEnabled: TypeAlias = Callable[[Settings], None]
+Handler: TypeAlias = Callable[[Request], Awaitable[Response | StreamResponse | DeferredResponse]]
 ReadLevel: TypeAlias = Literal["all", "sensitive", "recorded"]
 
 
@@ -29,7 +32,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method on one path. No scope means that anybody may call it."""
+    """One method on one path. Without a scope, it needs no key."""
 
     name: str
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -40,41 +43,90 @@ class Operation:
     scope: str | None = None
     body: type[Any] | None = None
     body_is_optional: bool = False
-    # The media types of a body that is no JSON document.
+    # The media types of a body that is not a JSON document.
     body_types: tuple[str, ...] = ()
     success: int = 200
-    answer: type[Any] | None = None
+    response: type[Any] | None = None
     content_type: str = "application/json"
     other_content_types: tuple[str, ...] = ()
-    # What 200 answers when the caller only asks what would happen.
+    # The type of the 200 response to a dry run.
     preview: type[Any] | None = None
-    other_answers: tuple[int, ...] = ()
+    other_statuses: tuple[int, ...] = ()
     errors: tuple[int, ...] = ()
-    # Media types of refusals besides the envelope's.
+    # Media types of error responses, in addition to the envelope's.
     error_types: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
-    # The handler stores the idempotent answer itself, in the transaction that it describes.
-    remembers: bool = False
-    # Whether `Idempotency-Key` is read where the method changes something.
-    takes_key: bool = True
+    # The handler stores the idempotency record itself, in the transaction of its change.
+    stores_response: bool = False
+    # Whether `Idempotency-Key` is read, if the method is not GET.
+    accepts_idempotency_key: bool = True
     is_extension: bool = False
-    # Raises when the operator has switched this off; asked once the caller is known, before all
-    # else, so that the answer does not depend on what the request is about.
-    offered: Offered | None = None
-    # Whether the operator lets clients without a key call this, although it has a scope.
+    # Raises an error if the operator has disabled this. Called directly after authentication, so
+    # that the error does not depend on the contents of the request.
+    check_enabled: CheckEnabled | None = None
+    # Whether the operator allows calls without a key, although the operation has a scope.
     is_open: Callable[[Settings], bool] | None = None
-    # Whether requests without a key are not counted: probes, and files that browsers keep.
+    # Whether requests without a key are not counted: probes, and static files.
     is_unlimited: bool = False
-    # What the audit calls this; a key that may not do it is then put on record.
+    # The action in audit entries.
     action: str | None = None
-    # Which level of `WOPR_AUDIT_READS` puts a read on record. A `recorded` handler does so itself.
+    # The level of `WOPR_AUDIT_READS` that records a read. `recorded`: the handler records it.
     read: ReadLevel = "all"
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether `Idempotency-Key` means something here."""
-        return self.takes_key and self.method != "GET"
+        """Return whether the operation reads `Idempotency-Key`."""
+        return self.accepts_idempotency_key and self.method != "GET"
 
     def needs_key(self, settings: Settings) -> bool:
-        """Whether a client must authenticate to call this."""
+        """Return whether a client must authenticate to call this."""
         return self.scope is not None and not (self.is_open and self.is_open(settings))
+
+
+def camel_case(name: str) -> str:
+    """Return a name with underscores in camelCase."""
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+PAGE_DEFAULT, PAGE_MOST = 50, 200
+PAGING = (
+    Parameter(
+        name="cursor",
+        description="Start of the page, as given in `nextCursor`.",
+        schema={"type": "string"},
+    ),
+    Parameter(
+        name="limit",
+        description="Maximum number of items.",
+        schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST, "default": PAGE_DEFAULT},
+    ),
+)
+
+
+def page_limit(request: Request) -> int:
+    """Return the query parameter `limit` of a page."""
+    return request.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
+
+
+def write_cursor(after: tuple[int, str]) -> str:
+    """Encode a keyset position as an opaque string."""
+    return base64.urlsafe_b64encode(f"{after[0]}:{after[1]}".encode()).decode().rstrip("=")
+
+
+def read_cursor(raw: str | None, *, least: int = 0) -> tuple[int, str] | None:
+    """Decode a keyset position; its time must be `least` or later."""
+    if raw is None:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(raw + "=" * (-len(raw) % 4)).decode()
+        instant, _, name = text.partition(":")
+        after = int(instant), name
+        # Only the exact text that this host writes: no other digits, no extra characters.
+        if not name or write_cursor(after) != raw or not least <= after[0] < 2**63:
+            raise ValueError(text)
+        return after
+    except (ValueError, binascii.Error):
+        raise Refused(
+            "cursor is not valid: use the nextCursor of a previous response", field="cursor"
+        ) from None

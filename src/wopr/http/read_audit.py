@@ -1,68 +1,64 @@
-"""Reads on the audit log, where `WOPR_AUDIT_READS` asks for them.
+"""Audit entries of reads, if `WOPR_AUDIT_READS` is set.
 
-An answer is sent only after the entry of its read is durable. When the entry cannot be written, the
-read is refused.
+The response is sent only after its audit entry is durable. If the entry cannot be written, the read
+is refused.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 import structlog
 
-from wopr.http.exchange import LONGEST_ID, Exchange
-from wopr.http.operation import Operation
-from wopr.http.runs import TRANSPORT
+from wopr.host.host import Host
+from wopr.http.operation import Operation, camel_case
+from wopr.http.request import LONGEST_LOGGED_ID, TRANSPORT, Request
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import WoprError
-from wopr.runtime.audit import AuditBatches
-from wopr.runtime.host import Host
-
-_UNDERSCORE: Final = re.compile(r"_(\w)")
+from wopr.services.audit.trail import AuditBatches
 
 log = structlog.get_logger("wopr.audit")
 
 
 def read_audit(host: Host) -> ReadAudit | None:
-    """The recorder of reads; None where the operator does not want any."""
+    """Create the recorder of reads; None if `WOPR_AUDIT_READS` is off."""
     level = host.settings.audit_reads
     if level == "off":
         return None
-    return ReadAudit(AuditBatches(host.audit), has_all=level == "all")
+    return ReadAudit(AuditBatches(host.audit), records_all=level == "all")
 
 
 class ReadAudit:
-    """Records who read what. It keeps no part of the content and no query string."""
+    """Records which key read which resource, without contents and query strings."""
 
-    def __init__(self, batches: AuditBatches, *, has_all: bool) -> None:
+    def __init__(self, batches: AuditBatches, *, records_all: bool) -> None:
         self._batches = batches
-        self._has_all = has_all
+        self._records_all = records_all
 
-    async def record(self, exchange: Exchange, operation: Operation) -> None:
+    async def record(self, request: Request, operation: Operation) -> None:
         """Record a read that was allowed. Raises `Unavailable` when the entry cannot be written."""
-        await self._record(exchange, operation, "allowed")
+        await self._record(request, operation, "allowed")
 
     async def record_failure(
-        self, exchange: Exchange, operation: Operation, error: WoprError
+        self, request: Request, operation: Operation, error: WoprError
     ) -> None:
-        """Record a read that failed for another reason than missing rights."""
+        """Record a read that failed for another reason than a missing scope."""
         try:
-            await self._record(exchange, operation, "failed", code=error.code)
-        except WoprError as fault:
-            # The caller gets no content, with or without an entry.
-            log.error("a failed read is not on record", code=fault.code, message=str(fault))
+            await self._record(request, operation, "failed", code=error.code)
+        except WoprError as record_error:
+            # The caller gets no content in any case, so the error is only logged.
+            log.error(
+                "a failed read is not recorded", code=record_error.code, message=str(record_error)
+            )
 
     async def _record(
-        self, exchange: Exchange, operation: Operation, outcome: str, **facts: Json
+        self, request: Request, operation: Operation, outcome: str, **details: Json
     ) -> None:
-        caller = exchange.principal
-        if caller is None or not self._covers(operation):
+        caller = request.principal
+        if caller is None or not self._is_recorded(operation):
             return
         # A token in a path is a credential.
         named = {
-            _camel(name): value[:LONGEST_ID]
-            for name, value in exchange.path.items()
+            camel_case(name): value[:LONGEST_LOGGED_ID]
+            for name, value in request.path.items()
             if name != "token"
         }
         resource = named.pop("runId", "") or (named.popitem()[1] if named else operation.path)
@@ -72,16 +68,12 @@ class ReadAudit:
             operation.action or operation.name,
             resource,
             outcome,
-            **facts,
+            **details,
             **named,
-            transport=exchange.scope.get(TRANSPORT),
+            transport=request.scope.get(TRANSPORT),
         )
 
-    def _covers(self, operation: Operation) -> bool:
+    def _is_recorded(self, operation: Operation) -> bool:
         if operation.method != "GET" or operation.read == "recorded":
             return False
-        return self._has_all or operation.read == "sensitive"
-
-
-def _camel(name: str) -> str:
-    return _UNDERSCORE.sub(lambda found: found[1].upper(), name)
+        return self._records_all or operation.read == "sensitive"

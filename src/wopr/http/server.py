@@ -1,4 +1,4 @@
-"""Runs the application on uvicorn, prints how to begin, and stops without losing anything."""
+"""Runs the application on uvicorn: start, start-up message, graceful stop."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ import anyio
 import structlog
 import uvicorn
 
-from wopr import __version__
+from wopr.host.assembly import running_host
+from wopr.host.host import Host
 from wopr.http.app import App, OpenHost, Pages
-from wopr.http.asgi import ASGIApp
-from wopr.http.connections import Connection, Connections, LimitedConfig
-from wopr.http.discovery import METRICS, PROBES
-from wopr.http.unsent import PATIENCE_SECONDS, Unsent
-from wopr.runtime.host import Host, running_host
-from wopr.runtime.logs import configure_logs
-from wopr.runtime.settings import Settings
+from wopr.http.connections import Connection, ConnectionLimits, LimitedConfig
+from wopr.http.limits import UNREAD_SECONDS, PendingResponses
+from wopr.http.request import ASGIApp
+from wopr.http.routes.discovery import METRICS, PROBES
+from wopr.process.logs import configure_logs
+from wopr.process.settings import Settings
+from wopr.version import __version__
 
 BACKLOG = 2048
-# What the system may keep of what was sent to one client. Linux doubles it for its own records.
+# Size of the system's send buffer of a connection. Linux doubles it for its own records.
 SEND_BUFFER_BYTES = 128 * 1024
 log = structlog.get_logger("wopr.http")
-YOUNG_OBJECTS = 20_000
-Beside: TypeAlias = Callable[[str], Awaitable[None]]
+# New objects between two runs of the garbage collector.
+GC_THRESHOLD = 20_000
+SideTask: TypeAlias = Callable[[str], Awaitable[None]]
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class MetricsServer(uvicorn.Server):
-    """Serves `/metrics` on a port of its own, beside the server that has the signals."""
+    """Serves `/metrics` on a separate port. The main server handles signals."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         super().__init__(_config(app.only(METRICS), settings))
@@ -46,7 +48,7 @@ class MetricsServer(uvicorn.Server):
 
     @asynccontextmanager
     async def served(self) -> AsyncGenerator[None, None]:
-        """Serve for as long as the block lasts."""
+        """Serve during the block."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.serve, [self._listening])
             yield
@@ -54,19 +56,19 @@ class MetricsServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Leave the signals to the other server."""
+        """Do not handle signals: the main server does."""
         yield
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends streams first when it stops, and says how to begin when it starts."""
+    """A uvicorn server that prints a start-up message, and closes streams first when it stops."""
 
     def __init__(
         self,
         config: LimitedConfig,
         app: App,
         settings: Settings,
-        beside: Beside | None = None,
+        side_task: SideTask | None = None,
         metrics: MetricsServer | None = None,
     ) -> None:
         super().__init__(config)
@@ -74,16 +76,16 @@ class Server(uvicorn.Server):
         self._app = app
         self._connections = config.connections
         self._settings = settings
-        self._beside = beside
-        # What ended whatever ran beside.
+        self._side_task = side_task
+        # The error of the task that runs next to the server.
         self.failure: BaseException | None = None
         self._url = ""
         self._reachable = anyio.Event()
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the host, serve it until a signal comes, and close it.
+        """Open the host, serve it until a signal, and close it.
 
-        It is not left to a lifespan, which would tell of a host that cannot be opened in its own way.
+        No ASGI lifespan is used, because uvicorn would replace the error of a failed start.
         """
         with self.capture_signals():
             async with (
@@ -91,20 +93,20 @@ class Server(uvicorn.Server):
                 nullcontext() if self._metrics is None else self._metrics.served(),
                 anyio.create_task_group() as tasks,
             ):
-                tasks.start_soon(self._close_unread)
-                if self._beside is None:
+                tasks.start_soon(self._close_slow_readers)
+                if self._side_task is None:
                     await super().serve(sockets)
                 else:
-                    await self._serve_beside(self._beside, sockets)
+                    await self._serve_with_side_task(self._side_task, sockets)
                 tasks.cancel_scope.cancel()
 
-    async def _close_unread(self) -> None:
-        """Close connections whose client reads nothing, or too slowly, or that hold too much.
+    async def _close_slow_readers(self) -> None:
+        """Close connections whose client reads too slowly, or that hold too much memory.
 
-        What waits to be sent is dropped with the connection, so that it takes no memory.
+        Unsent bytes are dropped with the connection.
         """
         seconds, rate = self._settings.send_timeout_seconds, self._settings.min_read_rate
-        unsent = self._app.shared.unsent
+        pending_responses = self._app.state.pending_responses
         while True:
             await anyio.sleep(min(1.0, seconds / 4))
             now = anyio.current_time()
@@ -116,20 +118,22 @@ class Server(uvicorn.Server):
                 if not size and not connection.unread.size:
                     continue
                 connection.unread.check(size, now)
-                if connection.unread.is_late(now, seconds, rate):
+                if connection.unread.is_too_slow(now, seconds, rate):
                     log.warning("connection closed: its client does not read", bytes=size)
                     connection.transport.abort()
                 elif size:
                     waiting.append(connection)
-            self._close_longest_waiting(waiting, now, unsent)
+            self._close_longest_waiting(waiting, now, pending_responses)
 
-    def _close_longest_waiting(self, waiting: list[Connection], now: float, unsent: Unsent) -> None:
-        """Close connections while their buffers and unsent answers hold more than the budget."""
+    def _close_longest_waiting(
+        self, waiting: list[Connection], now: float, pending_responses: PendingResponses
+    ) -> None:
+        """Close connections while their buffers and unsent responses hold more than the limit."""
         total = sum(connection.unread.size for connection in waiting)
-        if total + unsent.size > unsent.most_bytes:
+        if total + pending_responses.size > pending_responses.most_bytes:
             for connection in sorted(waiting, key=lambda each: each.unread.read_at):
-                is_patient = now - connection.unread.read_at < PATIENCE_SECONDS
-                if is_patient or total + unsent.size <= unsent.most_bytes:
+                read_recently = now - connection.unread.read_at < UNREAD_SECONDS
+                if read_recently or total + pending_responses.size <= pending_responses.most_bytes:
                     break
                 total -= connection.unread.size
                 log.warning(
@@ -137,13 +141,15 @@ class Server(uvicorn.Server):
                     bytes=connection.unread.size,
                 )
                 connection.transport.abort()
-        unsent.other_bytes = total
+        pending_responses.other_bytes = total
 
-    async def _serve_beside(self, beside: Beside, sockets: list[socket.socket] | None) -> None:
+    async def _serve_with_side_task(
+        self, side_task: SideTask, sockets: list[socket.socket] | None
+    ) -> None:
         async def run() -> None:
             await self._reachable.wait()
             try:
-                await beside(self._url)
+                await side_task(self._url)
             except (Exception, SystemExit) as failure:  # raised again once the host is closed
                 self.failure = failure
             self.should_exit = True
@@ -154,33 +160,36 @@ class Server(uvicorn.Server):
             tasks.cancel_scope.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then greet."""
+        """Start, then print the start-up message."""
         await super().startup(sockets)
-        _spare_the_collector()
+        _reduce_garbage_collection()
         if self.should_exit or not self.servers:
             return
         port = self.servers[0].sockets[0].getsockname()[1]
-        url = f"http://{_shown(self._settings.host)}:{port}"
+        url = f"http://{_browsable(self._settings.host)}:{port}"
         host = self._app.host
         host.metrics.connections.set_function(lambda: self._connections.open)
-        self._connections.note_refused = host.metrics.connection_refused
+        self._connections.on_refused = host.metrics.connection_refused
         if not self._settings.serves:
-            print(f"\n  WOPR {__version__} works; its health is on {url}/readyz\n", flush=True)
+            print(
+                f"\n  WOPR {__version__} worker is running; its health is on {url}/readyz\n",
+                flush=True,
+            )
             return
-        credentials = keep_credentials(self._settings.data_dir, url, host.first_key)
-        greet(self._settings, host, url, credentials)
+        credentials = write_credentials(self._settings.data_dir, url, host.first_key)
+        print_startup_message(self._settings, host, url, credentials)
         self._url = url
         self._reachable.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let readers go, finish what is under way, then close the host."""
-        self._app.shared.stopping.set()
+        """Close streams, finish requests in progress, then close the host."""
+        self._app.state.stopping.set()
         self._app.host.bus.close()
         await super().shutdown(sockets)
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Stop on a signal, and then end as done: uvicorn would raise the signal once more."""
+        """Stop on a signal and exit normally. Uvicorn itself would raise the signal again."""
         before = {sign: signal.signal(sign, self.handle_exit) for sign in STOP_SIGNALS}
         try:
             yield
@@ -193,21 +202,21 @@ def serve(
     settings: Settings,
     pages: Pages | None = None,
     open_host: OpenHost | None = None,
-    beside: Beside | None = None,
+    side_task: SideTask | None = None,
 ) -> None:
-    """Serve until a signal comes. Raises what kept the host from opening.
+    """Serve until a signal. Raises the error of a host that cannot be opened.
 
-    `open_host` opens another host than the one that the settings alone describe. What runs `beside`
-    gets the address once it can be reached; serving ends with it.
+    `open_host` replaces the host that the settings describe. `side_task` gets the URL and runs as
+    soon as the host can be reached; when it ends, the server stops.
     """
     configure_logs(settings.log_format, settings.log_level)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     operations = None if settings.serves else PROBES
     app = App(open_host or (lambda: running_host(settings)), pages, operations)
-    # Before the host is opened: an address that is taken must not cost a recovery.
+    # Before the host is opened, so that an occupied address fails before the recovery of runs.
     listening = _listen(settings.host, settings.port)
     metrics = MetricsServer(app, settings) if settings.metrics_port else None
-    server = Server(_config(app, settings), app, settings, beside, metrics)
+    server = Server(_config(app, settings), app, settings, side_task, metrics)
     server.run([listening])
     if server.failure is not None:
         raise server.failure
@@ -218,7 +227,7 @@ def serve(
 def _config(app: ASGIApp, settings: Settings) -> LimitedConfig:
     return LimitedConfig(
         app,
-        Connections(settings),
+        ConnectionLimits(settings),
         access_log=False,
         server_header=False,
         log_config=None,
@@ -229,12 +238,12 @@ def _config(app: ASGIApp, settings: Settings) -> LimitedConfig:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the address, or say in one line why it cannot be had."""
+    """Listen on an address. Raises `OSError` with a one-line reason."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        # Connections inherit it. Without it the system keeps megabytes for a client that does not
-        # read, and a few hundred of those take the memory of all connections.
+        # Connections inherit it. Without it the system buffers megabytes for a client that does not
+        # read, and a few hundred such clients use the memory of all connections.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         return listening
     except OSError as fault:
@@ -243,26 +252,26 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from fault
 
 
-def _spare_the_collector() -> None:
-    """Look for cycles less often: what a request leaves behind, reference counts free at once."""
+def _reduce_garbage_collection() -> None:
+    """Run the garbage collector less often. Reference counts free the objects of a request."""
     gc.collect()
-    # What was loaded to start with stays for good, and is not looked through again.
+    # Objects from the start stay until the end and need no further check.
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
+    gc.set_threshold(GC_THRESHOLD)
 
 
-def _shown(host: str) -> str:
-    """An address that a person can open: a wildcard is no destination."""
+def _browsable(host: str) -> str:
+    """Return a wildcard address as an address that a browser can open."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
 
 
-def keep_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | None:
-    """Write the address and the first key where the command line finds them, for this user only."""
+def write_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | None:
+    """Write the address and the first key to a file for the CLI, readable by this user only."""
     path = data_dir / "credentials.json"
-    key = first_key or _kept_key(path)
+    key = first_key or _stored_key(path)
     if key is None:
         return None
-    # A new file takes the place of the old one whole, so that a crash leaves either of them.
+    # The new file replaces the old one atomically, so that a crash leaves one of them.
     draft = path.with_name(f".{path.name}.new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -271,8 +280,8 @@ def keep_credentials(data_dir: Path, url: str, first_key: str | None) -> Path | 
     return path
 
 
-def _kept_key(path: Path) -> str | None:
-    """The key of an earlier start; a file that cannot be read is as good as none."""
+def _stored_key(path: Path) -> str | None:
+    """Return the key of an earlier start; None if the file is missing or invalid."""
     try:
         known: dict[str, str] = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -280,8 +289,10 @@ def _kept_key(path: Path) -> str | None:
     return known.get("apiKey")
 
 
-def greet(settings: Settings, host: Host, url: str, credentials: Path | None) -> None:
-    """Say where everything is and what to try."""
+def print_startup_message(
+    settings: Settings, host: Host, url: str, credentials: Path | None
+) -> None:
+    """Print the addresses, the key and commands to try."""
     lines = [
         "",
         f"  WOPR {__version__} is listening on {url}",
@@ -292,26 +303,26 @@ def greet(settings: Settings, host: Host, url: str, credentials: Path | None) ->
     if host.first_key is not None:
         lines += [
             f"  API key  {host.first_key}",
-            "           Shown this once. The commands below find it in",
-            f"           {credentials}; keep that file to yourself.",
+            "           It is shown only once. The commands below read it from",
+            f"           {credentials}; keep that file secret.",
         ]
     elif credentials is not None:
         lines.append(f"  API key  in {credentials}")
     if settings.metrics_port:
-        address = _shown(settings.metrics_host or settings.host)
+        address = _browsable(settings.metrics_host or settings.host)
         lines.append(f"  Metrics  http://{address}:{settings.metrics_port}/metrics")
-    there = _finding(settings.data_dir)
+    prefix = _data_dir_prefix(settings.data_dir)
     lines += [
         "",
         "  Try, in another terminal:",
-        f"    {there}wopr run hello --input name=Ada --follow",
-        f"    {there}wopr runs list",
+        f"    {prefix}wopr run hello --input name=Ada --follow",
+        f"    {prefix}wopr runs list",
         f"    curl {url}/.well-known/openwop",
         "",
     ]
     print("\n".join(lines), flush=True)
 
 
-def _finding(data_dir: Path) -> str:
-    """What a command needs before it to find a host whose files are not in `./data`."""
+def _data_dir_prefix(data_dir: Path) -> str:
+    """Return the variable that commands need if the data directory is not `./data`."""
     return "" if data_dir == Path("data") else f"WOPR_DATA_DIR={shlex.quote(str(data_dir))} "

@@ -1,3 +1,3 @@
-"""Node types, one file each, and the registry that finds them."""
+"""Node types and their registry."""
 
 from __future__ import annotations

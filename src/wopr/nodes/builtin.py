@@ -1,4 +1,4 @@
-"""The node types that every host has, and those that conformance adds."""
+"""The built-in node types, with those for conformance only."""
 
 from __future__ import annotations
 
@@ -6,55 +6,38 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from wopr.nodes import (
-    branching,
     call_prompt,
-    channel_write,
     conformance,
-    conversation_gate,
-    delay,
-    dispatch,
-    fail,
     flow,
     gates,
-    governance_gate,
     http_request,
-    identity,
-    identity_hooks,
     llm,
     mcp_call,
-    mock_agent,
     sub_workflow,
-    supervisor,
     variables,
 )
+from wopr.nodes.orchestrator import dispatch, supervisor
 from wopr.nodes.registry import NodeRegistry, NodeType, declared_in
 
 MODULES = (
     flow,
-    identity,
-    delay,
-    fail,
     variables,
-    branching,
-    channel_write,
     sub_workflow,
     call_prompt,
     llm,
     http_request,
     mcp_call,
     gates,
-    governance_gate,
-    conversation_gate,
     supervisor,
     dispatch,
-    mock_agent,
-    identity_hooks,
     conformance,
 )
+# Modules whose types use neither models, tools, memory nor confidence.
+_WITHOUT_AGENT = frozenset(module.__name__ for module in (flow, variables, sub_workflow))
 
 
 def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
-    """Every built-in type; the conformance-only ones when asked for."""
+    """Yield every built-in type, with those for conformance only if wanted."""
     for module in MODULES:
         for node_type in declared_in(vars(module)):
             if with_conformance or not node_type.conformance_only:
@@ -62,20 +45,21 @@ def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
 
 
 def conformance_types() -> frozenset[str]:
-    """The ids of the built-in types that only a host with `--conformance` has."""
+    """Return the ids of the built-in types that only a host with `--conformance` has."""
     types = builtin_types(with_conformance=True)
     return frozenset(node_type.type_id for node_type in types if node_type.conformance_only)
 
 
 def _inline(node_type: NodeType) -> NodeType:
-    """Let the plain functions of the host itself run without a thread: none of them blocks."""
+    """Return the type without a thread for a plain function: built-in functions do not block."""
+    uses_agent = node_type.execute.__module__ not in _WITHOUT_AGENT
     if not node_type.runs_in_thread:
-        return node_type
-    return replace(node_type, is_async=False, runs_in_thread=False)
+        return replace(node_type, uses_agent_context=uses_agent)
+    return replace(node_type, is_async=False, runs_in_thread=False, uses_agent_context=uses_agent)
 
 
 def builtin_registry(*, with_conformance: bool = False) -> NodeRegistry:
-    """A registry with the built-in types and those of installed packages."""
+    """Return a registry with the built-in types and the types of installed packages."""
     registry = NodeRegistry(builtin_types(with_conformance=with_conformance))
     registry.load_entry_points()
     return registry

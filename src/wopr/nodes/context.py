@@ -1,4 +1,4 @@
-"""What a node may do while it runs. The runtime implements it; nodes see nothing else."""
+"""The context of a node. The package `runs` implements it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from typing import Literal, Protocol
 
 import httpx
 
-from wopr.engine.outcome import Suspended
+from wopr.agents.loop.context import AgentContext
+from wopr.agents.tools.tool import Transport
 from wopr.engine.state import ChainLink
-from wopr.nodes.llm_context import LlmContext
-from wopr.nodes.tools import Transport
-from wopr.protocol.agents import AgentRef
-from wopr.protocol.checking import UserSchema, Violation
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.interrupts import is_vendor_kind
-from wopr.protocol.runs import RunError, RunStatus
+from wopr.protocol.runs import TERMINAL, RunError, RunStatus
 
-LogLevel = Literal["debug", "info", "warn", "error"]
-# What a node's wait for a person to ratify its decision is called in its key.
+# The purpose of the interrupt of a ratification, in its key.
 RATIFICATION = "ratification"
-# Who calls a tool when no agent does.
+# The agent id of tool calls without an agent.
 SYSTEM_AGENT = "core.system"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildView:
-    """A child run as its parent's node sees it."""
+    """A child run, as the node of its parent sees it."""
 
     run_id: str
     workflow_id: str
@@ -37,34 +33,34 @@ class ChildView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the child's log is closed."""
-        return self.status in ("completed", "failed", "cancelled")
+        """Return whether the child has ended."""
+        return self.status in TERMINAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfidenceFloor:
-    """How sure a supervisor must be, and how the host asks when it is not."""
+    """The confidence threshold of supervisors, and the interrupt below it."""
 
     threshold: float = 0.5
     interrupt_kind: str = "approval"
     escalation_kind: Literal["clarify", "escalate"] = "escalate"
     waiting_status: RunStatus = "waiting-approval"
-    # Whether events carry a vendor kind itself, although their schemas exclude it.
+    # Whether events have the vendor kind as their `kind`, although their schemas exclude it.
     is_literal: bool = False
 
     @property
     def event_kind(self) -> str:
-        """The kind as the events of such a wait have it."""
+        """The kind in the events of the interrupt."""
         is_hidden = is_vendor_kind(self.interrupt_kind) and not self.is_literal
         return "custom" if is_hidden else self.interrupt_kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolUse:
-    """A call of something outside, as it is authorised and as the log shows it.
+    """A tool call for authorisation and for the log.
 
-    What no agent caused is the host's own. `required_scopes` are what the key that started the
-    run must hold. Arguments appear on the log as their hash.
+    A call without an agent belongs to the host. `required_scopes` are required of the key that
+    started the run. The log has the hash of the arguments.
     """
 
     tool_name: str
@@ -85,180 +81,260 @@ class NodeMemory(Protocol):
         tags: Sequence[str] = (),
         expires_at: int | None = None,
     ) -> JsonObject:
-        """Keep an entry; secrets in it are redacted before it is written."""
+        """Store an entry. Secrets are redacted before it is written."""
         ...
 
     async def list(self, memory_ref: str) -> Sequence[JsonObject]:
-        """Entries, newest first, as this run may see them."""
+        """Return the entries that this run may see, newest first."""
         ...
 
 
-class NodeContext(Protocol):
-    """The node's side of the run.
+class NodeContext(AgentContext, Protocol):
+    """The context of a node: its run, and what the node can do.
 
-    Whatever is emitted or written is appended together with the node's outcome, or earlier at
-    `flush`. A node that is called again after a restart, a sleep or a child's end gets the same
-    `attempt` and `started_at`, so it can tell what is left to do.
+    Emitted events and writes are appended together with the node's outcome, or earlier at
+    `flush`. A node that is called again after a restart, a sleep or the end of a child gets the
+    same `attempt` and `started_at`.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from wopr import NodeContext, node
+        >>> @dataclass
+        ... class Order:
+        ...     order_id: str
+        >>> @node("acme.charge")
+        ... async def charge(ctx: NodeContext, config: dict[str, object], inputs: Order) -> Order:
+        ...     "Charge an order."
+        ...
+        ...     async def pay() -> object:
+        ...         key = {"Idempotency-Key": ctx.invocation_id("pay")}
+        ...         response = await ctx.http.post("https://pay.example/charges", headers=key)
+        ...         return response.json()
+        ...
+        ...     await ctx.once("pay", pay)
+        ...     ctx.log("info", "order charged", orderId=inputs.order_id)
+        ...     return inputs
     """
 
-    tenant: str
-    run_id: str
-    # The run id for names inside payloads: a replay repeats those of the run it replays.
-    origin_run_id: str
     workflow_id: str
-    node_id: str
-    attempt: int
-    # Which round of the loop that this node heads, from 0.
+    # The iteration of the loop that this node heads, from 0.
     iteration: int
-    # How often the node had started before in this run, retries not counted.
-    visit: int
-    # When the node started and what time it is, in milliseconds since the epoch.
+    # When the node started, and the current time, in milliseconds since the epoch.
     started_at: int
     now: int
     # How many `output.chunk` events this execution has on the log already.
     chunks: int
-    configurable: Mapping[str, Json]
     children: tuple[ChildView, ...]
-    # The agent that this node is pinned to.
-    agent: AgentRef | None
     run_orchestrator: str | None
     # The workflow of the newest worker that a dispatch node of this run started, or None.
     last_worker: str | None
     # The supervisor's decisions so far, with the events that recorded them.
     decisions: tuple[tuple[str, JsonObject], ...]
-    # What came of the newest decision: the outputs of the dispatch node that carried it out.
+    # The outputs of the dispatch node that executed the newest decision.
     last_dispatch: JsonObject | None
-    # What this node has recorded of handing work to its children.
+    # The `core.workflowChain.event` events of this node.
     chain: tuple[ChainLink, ...]
-    # What a reviewer wants changed, when the node does its work again.
-    feedback: JsonObject | None
-    verbosity: str
     floor: ConfidenceFloor
-    # Whether the workflow is one of the conformance suite's.
+    # Whether the workflow belongs to the conformance suite.
     is_conformance: bool
     memory: NodeMemory
-    llm: LlmContext
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """The client for requests to destinations that the tenant named."""
+        """An HTTP client that does not connect to private addresses."""
         ...
 
     @property
     def variables(self) -> Mapping[str, Json]:
-        """The run's variables, with what this node has set."""
+        """The run's variables, including those that this node has set."""
         ...
 
     @property
     def scope(self) -> Mapping[str, Json]:
-        """What an expression of this node can see."""
-        ...
-
-    def emit(self, event_type: str, payload: JsonObject, *, causation_id: str = "") -> str:
-        """Put an event on the run's log and return its id."""
+        """The values that an expression of this node can read."""
         ...
 
     def set_variable(self, name: str, value: Json) -> None:
-        """Change a variable of the run."""
+        """Set a variable of the run.
+
+        Args:
+            name: The variable.
+            value: The new value.
+
+        Raises:
+            NodeFailure: The name is that of a channel, or the value is too large.
+        """
         ...
 
     def read_channel(self, name: str) -> Json:
-        """The folded value of a channel, or `UNSET`."""
+        """Read a channel.
+
+        Args:
+            name: The channel.
+
+        Returns:
+            The reduced value, or `UNSET`.
+
+        Raises:
+            NodeFailure: The node may not read the channel.
+        """
         ...
 
     def write_channel(self, name: str, value: Json, *, reducer: str = "") -> None:
-        """Write to a channel; the reducer of a declared channel is the declared one."""
-        ...
+        """Write to a channel.
 
-    def log(self, level: LogLevel, message: str, **fields: Json) -> None:
-        """Put a line on the run's log."""
+        Args:
+            name: The channel.
+            value: The value to add.
+            reducer: The reducer of a channel that is not declared.
+
+        Raises:
+            NodeFailure: The node may not write to the channel, or the value does not fit.
+        """
         ...
 
     def version(self, change_id: str, minimum: int, maximum: int) -> int:
-        """Pin a version for this run: the first call fixes `maximum`, replays repeat the pin."""
+        """Pin a version of a change for this run. The first call pins `maximum`.
+
+        Args:
+            change_id: The change.
+            minimum: The oldest version that this code supports.
+            maximum: The newest version that this code supports.
+
+        Returns:
+            The pinned version, also in a replay.
+
+        Raises:
+            NodeFailure: The pinned version is not between `minimum` and `maximum`.
+        """
         ...
 
     def add_artifact(self, artifact_type: str, content: Json, *, summary: str = "") -> str:
-        """Keep a document with the run and return its id."""
+        """Store a document with the run.
+
+        Args:
+            artifact_type: The type of the artifact.
+            content: The document.
+            summary: A summary for people.
+
+        Returns:
+            The id of the artifact.
+
+        Raises:
+            NodeFailure: The document is too large.
+        """
         ...
 
     def interrupt_key(self, purpose: str = "") -> str:
-        """The key of this node's wait in this round; the same after every restart."""
-        ...
+        """Make the key of an interrupt of this node and iteration, the same after every restart.
 
-    def answer(self, key: str) -> Json:
-        """The recorded answer to the wait with this key, or `UNSET` while there is none."""
-        ...
+        Args:
+            purpose: Distinguishes several interrupts of one node.
 
-    def ratification_key(self, decision: Json) -> str:
-        """The key of the wait for a person's word on this decision, and on no other."""
-        ...
-
-    def low_confidence(
-        self, agent_id: str, confidence: float, decision: Json, key: str
-    ) -> Suspended | None:
-        """The wait for a person to ratify a decision, when the agent is not sure enough."""
-        ...
-
-    def reason(
-        self, agent_id: str, text: str, *, deltas: Sequence[str] = (), **extra: Json
-    ) -> None:
-        """Put an agent's reasoning on the log, as much of it as the run's verbosity allows."""
+        Returns:
+            The key.
+        """
         ...
 
     def record_tool_call(
         self, agent_id: str, tool_name: str, arguments: Json, returned: JsonObject
     ) -> bool:
-        """Put a tool call and its return on the log; False when the call was not allowed."""
+        """Record a tool call and its result on the log.
+
+        Args:
+            agent_id: The agent.
+            tool_name: The tool.
+            arguments: The arguments.
+            returned: The result: `outcome`, or `error: {code, message}`.
+
+        Returns:
+            False if the call was not allowed.
+        """
         ...
 
     def announce_tool_call(
         self, agent_id: str, tool_name: str, call_id: str, arguments: Json
     ) -> None:
-        """Put a call on the log that a framework makes, unless it is there without its return."""
+        """Record the start of a tool call of a framework, unless the log has it as open.
+
+        Args:
+            agent_id: The agent.
+            tool_name: The tool.
+            call_id: The id of the call.
+            arguments: The arguments.
+        """
         ...
 
     def record_tool_return(
         self, agent_id: str, tool_name: str, call_id: str, returned: JsonObject
     ) -> None:
-        """Put what came of such a call on the log: `outcome` or `error: {code, message}`."""
+        """Record the result of a tool call of a framework.
+
+        Args:
+            agent_id: The agent.
+            tool_name: The tool.
+            call_id: The id of the call.
+            returned: The result: `outcome`, or `error: {code, message}`.
+        """
         ...
 
     async def call_tool(
         self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
     ) -> Json:
-        """Call a tool if it may be called, with the call and its return on the log.
+        """Call a tool, and record the call and its result on the log.
 
-        `shown` says how much of the result the log may have. A call that is not allowed or comes
-        too soon fails the node, and is not made.
+        Args:
+            use: The call.
+            effect: Makes the call.
+            shown: Returns the part of the result that the log may contain.
+
+        Returns:
+            The result.
+
+        Raises:
+            NodeFailure: The call is not allowed, or the rate limit is reached.
         """
         ...
 
     async def entry_agent(self, workflow_id: str) -> str | None:
-        """The agent that a workflow's first node is pinned to."""
-        ...
+        """Find the agent of a workflow's first node.
 
-    async def violations(self, schema: UserSchema, value: Json) -> Sequence[Violation]:
-        """Find what a value breaks of a user's schema; empty when it fits.
+        Args:
+            workflow_id: The workflow.
 
-        A check that takes too long is stopped, and the violation says so.
+        Returns:
+            The agent's id, or None.
         """
-        ...
-
-    async def flush(self) -> None:
-        """Append what has been emitted so far, so that readers see it now."""
         ...
 
     async def spawn(
         self, workflow_id: str, inputs: JsonObject, *, causation_id: str = "", flush: bool = True
     ) -> str:
-        """Start a child run in the same transaction as its `node.dispatched` event."""
+        """Start a child run in the same transaction as its `node.dispatched` event.
+
+        Args:
+            workflow_id: The workflow of the child run.
+            inputs: The inputs.
+            causation_id: The event that caused it.
+            flush: Whether to append at once.
+
+        Returns:
+            The id of the child run.
+
+        Raises:
+            NodeFailure: The workflow does not exist, or a limit does not allow the child run.
+        """
         ...
 
     def invocation_id(self, provider_key: str) -> str:
-        """The layer-2 id of an effect: the same for every attempt and after every restart."""
-        ...
+        """Make the idempotency key of an effect.
 
-    async def once(self, provider_key: str, effect: Callable[[], Awaitable[Json]]) -> Json:
-        """Perform an outside effect once per logical invocation and record what came of it."""
+        The key is the same for every attempt and after every restart.
+
+        Args:
+            provider_key: Distinguishes several effects of one node.
+
+        Returns:
+            The key.
+        """
         ...

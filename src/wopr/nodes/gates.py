@@ -1,4 +1,4 @@
-"""Gates: nodes that wait for a person or for the outside."""
+"""Gates: nodes that wait for a person or an external answer."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from wopr.engine.expression_tokens import is_object
+from wopr.engine.interrupts import GOVERNANCE, GovernanceRule
 from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
 from wopr.nodes.context import NodeContext
-from wopr.nodes.registry import members_of, node
-from wopr.protocol.checking import schema_faults
-from wopr.protocol.documents import UNSET, Closed, Document, Json, JsonObject, NonEmpty, Unset
+from wopr.nodes.registry import node
+from wopr.protocol.documents import (
+    UNSET,
+    Closed,
+    Document,
+    Json,
+    JsonObject,
+    NonEmpty,
+    Unset,
+    is_object,
+    objects_in,
+)
 from wopr.protocol.interrupts import (
     ApprovalAction,
     ApprovalData,
@@ -22,16 +31,17 @@ from wopr.protocol.interrupts import (
     InterruptPayload,
     Question,
 )
-from wopr.protocol.schema_size import fixed_faults, measure
+from wopr.protocol.json_schema.size import fixed_faults, measure
+from wopr.protocol.json_schema.validation import schema_faults
 
 TimeoutMs = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def answer_schema_faults(path: str, schema: Json) -> Iterator[tuple[str, str]]:
-    """Find what keeps a schema of answers from being registered.
+    """Yield the faults of a schema of answers in a definition.
 
-    The config types do not check it when they are decoded: a definition that an earlier version
-    registered must decode, so that its runs can go on or fail with a reason.
+    The config types do not check the schema: definitions that an earlier version registered must
+    decode, so that their runs can continue or fail with a reason.
     """
     if is_object(schema):
         for fault in schema_faults(path, schema):
@@ -39,7 +49,7 @@ def answer_schema_faults(path: str, schema: Json) -> Iterator[tuple[str, str]]:
 
 
 def answer_schema(path: str, schema: JsonObject | Unset) -> JsonObject | None:
-    """Return the schema of answers, if any. Fail the node if no answer could be checked by it."""
+    """Return the schema of answers, or None. Raises `NodeFailure` if it is too large."""
     if isinstance(schema, Unset):
         return None
     for fault in fixed_faults(measure(schema)):
@@ -48,7 +58,7 @@ def answer_schema(path: str, schema: JsonObject | Unset) -> JsonObject | None:
 
 
 class ApprovalGateConfig(Document, frozen=True, kw_only=True):
-    """What to approve, by whom, and which answers there are."""
+    """The subject of the approval, the approvers and the possible actions."""
 
     title: NonEmpty
     description: str | Unset = UNSET
@@ -68,7 +78,7 @@ class ApprovalGateConfig(Document, frozen=True, kw_only=True):
 
     @staticmethod
     def known_inputs(_: JsonObject) -> tuple[str, ...]:
-        """The inputs that the node reads."""
+        """Return the inputs that the node reads."""
         return ("artifact",)
 
     def __post_init__(self) -> None:
@@ -79,18 +89,18 @@ class ApprovalGateConfig(Document, frozen=True, kw_only=True):
 
 
 _NO_GROUPS = (
-    "this host knows no groups, so nobody could approve; "
-    "name approversList or approverRoleRefs beside approverGroupRefs"
+    "this host has no groups, so no one could approve: "
+    "add approversList or approverRoleRefs to approverGroupRefs"
 )
 
 
 @node("core.approvalGate")
 def approval_gate(ctx: NodeContext, config: ApprovalGateConfig, inputs: JsonObject) -> Outcome:
-    """Wait for an approval; the input `artifact` is what the approver sees."""
+    """Wait for an approval of the input `artifact`."""
     key = ctx.interrupt_key()
     answer = ctx.answer(key)
     if isinstance(answer, Unset):
-        return _ask_approval(ctx, config, inputs, key)
+        return _approval_interrupt(config, inputs, key)
     action = answer.get("action")
     if action == "reject":
         raise NodeFailure(f"{config.title}: rejected", code="interrupt_rejected", retryable=False)
@@ -100,9 +110,7 @@ def approval_gate(ctx: NodeContext, config: ApprovalGateConfig, inputs: JsonObje
     return Completed(outputs | ({"artifact": inputs["artifact"]} if "artifact" in inputs else {}))
 
 
-def _ask_approval(
-    ctx: NodeContext, config: ApprovalGateConfig, inputs: JsonObject, key: str
-) -> Suspended:
+def _approval_interrupt(config: ApprovalGateConfig, inputs: JsonObject, key: str) -> Suspended:
     artifact_id = key if isinstance(config.artifact_id, Unset) else config.artifact_id
     data: JsonObject = {
         "artifactId": artifact_id,
@@ -128,7 +136,7 @@ def _ask_approval(
 
 
 class ClarificationGateConfig(Closed, frozen=True, kw_only=True):
-    """What to ask."""
+    """The questions."""
 
     questions: Annotated[list[Question], msgspec.Meta(min_length=1)]
     context_type: str | Unset = UNSET
@@ -136,20 +144,20 @@ class ClarificationGateConfig(Closed, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name every question whose schema cannot be used."""
+        """Yield the faults of the schemas of the questions."""
         yield from _question_faults("questions", config)
 
     def __post_init__(self) -> None:
         _check_questions(self.questions)
 
 
-def _question_faults(path: str, holder: JsonObject) -> Iterator[tuple[str, str]]:
-    for index, question in enumerate(members_of(holder, "questions")):
+def _question_faults(path: str, container: JsonObject) -> Iterator[tuple[str, str]]:
+    for index, question in enumerate(objects_in(container, "questions")):
         yield from answer_schema_faults(f"{path}.{index}.schema", question.get("schema"))
 
 
 def _check_questions(questions: list[Question]) -> None:
-    """Refuse questions that cannot be told apart."""
+    """Raise `ValueError` for questions with the same id."""
     if len({question.id for question in questions}) != len(questions):
         raise ValueError("two questions have the same id")
 
@@ -158,7 +166,7 @@ def _check_questions(questions: list[Question]) -> None:
 def clarification_gate(
     ctx: NodeContext, config: ClarificationGateConfig, inputs: JsonObject
 ) -> Outcome:
-    """Wait for the answers to some questions."""
+    """Wait for the answers to the questions."""
     key = ctx.interrupt_key()
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
@@ -172,7 +180,7 @@ def clarification_gate(
 
 
 class InterruptConfig(Closed, frozen=True, kw_only=True):
-    """Any wait that the protocol knows."""
+    """An interrupt of any kind."""
 
     kind: InterruptKind
     data: JsonObject
@@ -181,7 +189,7 @@ class InterruptConfig(Closed, frozen=True, kw_only=True):
 
     @staticmethod
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
-        """Name every schema of answers that cannot be used."""
+        """Yield the faults of the schemas of answers."""
         yield from answer_schema_faults("resumeSchema", config.get("resumeSchema"))
         data = config.get("data")
         if config.get("kind") == "clarification" and is_object(data):
@@ -189,9 +197,9 @@ class InterruptConfig(Closed, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.kind == "low-confidence":
-            raise ValueError("the host itself asks this when an agent is not sure enough")
+            raise ValueError("only the host creates interrupts of the kind low-confidence")
         if self.kind.startswith("conversation."):
-            raise ValueError("conversations are held by core.conversationGate")
+            raise ValueError("use core.conversationGate for a conversation")
         data = InterruptPayload(kind=self.kind, key="checked", data=self.data).typed_data()
         if isinstance(data, ClarificationData):
             _check_questions(data.questions)
@@ -207,13 +215,13 @@ def _names_only_groups(data: ApprovalData) -> bool:
 
 @node("core.interrupt")
 def interrupt(ctx: NodeContext, config: InterruptConfig, inputs: JsonObject) -> Outcome:
-    """Wait for whatever the config describes; the answer becomes the outputs."""
+    """Suspend with the interrupt of the config. The answer becomes the outputs."""
     key = ctx.interrupt_key()
     answer: Json = ctx.answer(key)
     if not isinstance(answer, Unset):
         return Completed(answer if is_object(answer) else {"value": answer})
     if config.kind == "clarification":
-        for index, question in enumerate(members_of(config.data, "questions")):
+        for index, question in enumerate(objects_in(config.data, "questions")):
             answer_schema(f"data.questions.{index}.schema", question.get("schema", UNSET))
     return Suspended(
         kind=config.kind,
@@ -222,3 +230,172 @@ def interrupt(ctx: NodeContext, config: InterruptConfig, inputs: JsonObject) -> 
         timeout_ms=config.timeout_ms,
         resume_schema=answer_schema("resumeSchema", config.resume_schema),
     )
+
+
+class Override(Closed, frozen=True, kw_only=True):
+    """The role that may override the gate. An override is always audited."""
+
+    required_role: NonEmpty
+    audited: bool = True
+
+
+class GovernanceGateConfig(Closed, frozen=True, kw_only=True):
+    """Who decides, the quorum, and the override."""
+
+    title: NonEmpty = "Governance approval"
+    required_role: NonEmpty | Unset = UNSET
+    required_scope: NonEmpty | Unset = UNSET
+    quorum: Annotated[int, msgspec.Meta(ge=1)] = 1
+    override: Override | Unset = UNSET
+    override_bypasses_quorum: bool = False
+    timeout_sec: Annotated[int, msgspec.Meta(ge=0)] = 0
+    resume_schema: JsonObject | Unset = UNSET
+
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """Return the inputs that the node reads."""
+        return ("artifact",)
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Yield the faults of the schema of answers."""
+        yield from answer_schema_faults("resumeSchema", config.get("resumeSchema"))
+
+    def __post_init__(self) -> None:
+        if self.required_role is UNSET and self.required_scope is UNSET:
+            raise ValueError("requiredRole or requiredScope is needed")
+
+
+@node("core.openwop.governance.approvalGate")
+def governance_gate(ctx: NodeContext, config: GovernanceGateConfig, inputs: JsonObject) -> Outcome:
+    """Wait until enough authorized principals have granted. A rejection sends the work back."""
+    key = ctx.interrupt_key()
+    answer = ctx.answer(key)
+    if isinstance(answer, Unset):
+        return _governance_interrupt(config, inputs, key)
+    passed = {"artifact": inputs["artifact"]} if "artifact" in inputs else {}
+    return Completed({"decision": "granted", "approved": True, **passed})
+
+
+def _governance_interrupt(config: GovernanceGateConfig, inputs: JsonObject, key: str) -> Suspended:
+    override = config.override
+    rule = GovernanceRule(
+        required_role=config.required_role,
+        required_scope=config.required_scope,
+        override_role=UNSET if isinstance(override, Unset) else override.required_role,
+    )
+    data: JsonObject = {
+        "artifactId": key,
+        "artifactType": "governance",
+        "title": config.title,
+        "actions": ["accept", "reject"],
+        "requiredApprovals": config.quorum,
+        "overrideBypassesQuorum": config.override_bypasses_quorum,
+        GOVERNANCE: msgspec.to_builtins(rule),
+    }
+    if "artifact" in inputs:
+        data["artifactData"] = inputs["artifact"]
+    return Suspended(
+        kind="approval",
+        key=key,
+        data=data,
+        timeout_ms=config.timeout_sec * 1000,
+        resume_schema=answer_schema("resumeSchema", config.resume_schema),
+    )
+
+
+HOST_SPEAKER = "host:conversation"
+
+
+class ConversationGateConfig(Closed, frozen=True, kw_only=True):
+    """The opening prompt, and the schema of a turn.
+
+    With `mockAutoResume` the host gives `turnCount` scripted turns. Only conformance workflows may
+    set it.
+    """
+
+    lifecycle: Literal["open-exchange-close"] = "open-exchange-close"
+    prompt: NonEmpty = "How can this go on?"
+    turn_schema: JsonObject | Unset = UNSET
+    turn_count: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
+    mock_auto_resume: bool = False
+    timeout_ms: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @staticmethod
+    def known_inputs(_: JsonObject) -> tuple[str, ...]:
+        """Return the inputs that the node reads."""
+        return ("prompt",)
+
+    @staticmethod
+    def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
+        """Yield the faults of the schema of turns."""
+        yield from answer_schema_faults("turnSchema", config.get("turnSchema"))
+
+
+@node("core.conversationGate")
+def conversation_gate(
+    ctx: NodeContext, config: ConversationGateConfig, inputs: JsonObject
+) -> Outcome:
+    """Open a conversation and wait until it is closed."""
+    key = ctx.interrupt_key()
+    answer = ctx.answer(key)
+    if not isinstance(answer, Unset):
+        return Completed({"outcome": answer.get("outcome")})
+    script = _script(config.turn_count) if config.mock_auto_resume else ()
+    schema = answer_schema("turnSchema", config.turn_schema)
+    prompt = str(inputs.get("prompt", config.prompt))
+    return open_conversation(
+        ctx, key, prompt, schema=schema, timeout_ms=config.timeout_ms, script=script
+    )
+
+
+def open_conversation(
+    ctx: NodeContext,
+    key: str,
+    prompt: str,
+    *,
+    schema: JsonObject | None = None,
+    timeout_ms: int = 0,
+    script: tuple[Json, ...] = (),
+) -> Suspended:
+    """Return the suspension for a conversation whose first turn is the prompt.
+
+    The conversation id contains the run id, because the ids of a tenant's conversations must
+    differ. A replay takes the id and the turns from the log.
+    """
+    agent = ctx.agent
+    conversation_id = f"{ctx.origin_run_id}:{key}"
+    speaker = HOST_SPEAKER if agent is None else agent.agent_id
+    data: JsonObject = {"conversationId": conversation_id, "prompt": prompt, "turnIndex": 0}
+    first: JsonObject = {
+        "messageId": f"{conversation_id}:0:agent",
+        "from": speaker,
+        "content": prompt,
+        "ts": ctx.now,
+        "role": "agent",
+        "turnIndex": 0,
+        "speakerId": speaker if speaker.startswith("host:") else f"host:{speaker}",
+    }
+    opening: JsonObject = {"conversationId": conversation_id, "initialTurn": first}
+    if agent is not None:
+        opening["agentId"] = agent.agent_id
+    if schema is not None:
+        data["outcomeSchema"] = schema
+        opening["schema"] = schema
+    return Suspended(
+        kind="conversation.exchange",
+        key=key,
+        data=data,
+        reason="conversation-input",
+        opening=opening,
+        timeout_ms=timeout_ms,
+        script=script,
+    )
+
+
+def _script(turns: int) -> tuple[Json, ...]:
+    exchanges: list[Json] = [
+        {"operation": "exchange", "turn": {"content": f"Turn {index} of the script."}}
+        for index in range(1, turns + 1)
+    ]
+    return (*exchanges, {"operation": "close", "outcome": {"turns": turns}})

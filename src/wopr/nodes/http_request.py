@@ -1,4 +1,4 @@
-"""`wopr.http.request`: call an HTTP service, never one that the SSRF guard forbids."""
+"""`wopr.http.request`: call an HTTP service. The SSRF guard limits the destinations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeAlias
 import httpx
 import msgspec
 
+from wopr.agents.tools.http_tools import SAFE_METHODS, body_of
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext, ToolUse
-from wopr.nodes.http_tools import SAFE_METHODS, body_of
 from wopr.nodes.registry import node
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset
 from wopr.security.ssrf import DestinationDenied
@@ -19,20 +19,20 @@ HttpMethod: TypeAlias = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class HttpRequestConfig(Closed, frozen=True, kw_only=True):
-    """The request; inputs `url`, `headers` and `body` take precedence over these."""
+    """The request. The inputs `url`, `headers` and `body` take precedence."""
 
     url: NonEmpty | Unset = UNSET
     method: HttpMethod = "GET"
     headers: dict[str, str] = {}
     body: Json | Unset = UNSET
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=120_000)] = 10_000
-    # What the key that started the run must be allowed; without these the call is not made.
+    # Scopes that the key that started the run must have.
     required_scopes: list[NonEmpty] = []
     fail_on_error_status: bool = True
 
 
 class HttpRequestInputs(Closed, frozen=True, kw_only=True):
-    """What usually comes from other nodes."""
+    """The parts of the request that can come from other nodes."""
 
     url: NonEmpty | Unset = UNSET
     headers: dict[str, str] = {}
@@ -45,9 +45,9 @@ async def http_request(
 ) -> Completed:
     """Send the request and return status, headers and body.
 
-    The call and its return are on the log, as a tool call of the host's own, without content. A
-    method that changes something is sent once per logical invocation and carries its id as
-    `Idempotency-Key`; when a restart finds it sent, the recorded answer is used.
+    The call and its result are logged as a tool call of the host, without content. A request with
+    an unsafe method is sent once per logical invocation, with its id as `Idempotency-Key`. If it
+    was sent before a restart, the recorded response is used.
     """
     url = config.url if isinstance(inputs.url, Unset) else inputs.url
     if isinstance(url, Unset):
@@ -58,11 +58,11 @@ async def http_request(
         )
 
     async def send() -> Json:
-        answer = await _send(ctx, config, inputs, url)
-        # Within the effect, so that an answer worth another try is not recorded as the last one.
-        if config.fail_on_error_status and answer["status"] >= 400:
-            raise _error_status(config, url, answer["status"])
-        return answer
+        response = await _send(ctx, config, inputs, url)
+        # Within the effect, so that an error response is not recorded and a retry sends again.
+        if config.fail_on_error_status and response["status"] >= 400:
+            raise _error_status(config, url, response["status"])
+        return response
 
     async def send_once() -> Json:
         return await ctx.once(f"http:{url}", send)
@@ -74,8 +74,8 @@ async def http_request(
         required_scopes=tuple(config.required_scopes),
     )
     effect = send if config.method in SAFE_METHODS else send_once
-    answer = await ctx.call_tool(use, effect, lambda answer: {"status": answer["status"]})
-    return Completed(answer)
+    response = await ctx.call_tool(use, effect, lambda response: {"status": response["status"]})
+    return Completed(response)
 
 
 def _error_status(config: HttpRequestConfig, url: str, status: int) -> NodeFailure:
@@ -88,10 +88,10 @@ def _error_status(config: HttpRequestConfig, url: str, status: int) -> NodeFailu
 
 
 def _arguments(config: HttpRequestConfig, inputs: HttpRequestInputs, url: str) -> JsonObject:
-    """What the call is about, for its hash; headers say how it is made, and hold credentials."""
+    """Return the arguments of the call for its hash, without headers: they may be credentials."""
     body = _request_body(config, inputs)
-    about: JsonObject = {"method": config.method, "url": url}
-    return about if isinstance(body, Unset) else about | {"body": body}
+    arguments: JsonObject = {"method": config.method, "url": url}
+    return arguments if isinstance(body, Unset) else arguments | {"body": body}
 
 
 def _request_body(config: HttpRequestConfig, inputs: HttpRequestInputs) -> Json:

@@ -1,4 +1,4 @@
-"""`openwop.mcp.call`, also known as `core.mcp.toolCall`: call one tool of an MCP server, without an agent."""
+"""`openwop.mcp.call`, also named `core.mcp.toolCall`: call an MCP tool without an agent."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ from typing import Annotated
 
 import msgspec
 
+from wopr.agents.tools.tool import Tool, ToolFault
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext, ToolUse
 from wopr.nodes.registry import node
-from wopr.nodes.tools import Tool, ToolFault
-from wopr.protocol.checking import UserSchema
 from wopr.protocol.documents import Closed, Json, JsonObject, NonEmpty
+from wopr.protocol.json_schema.validation import UserSchema
 from wopr.security.digest import canonical_digest
 
 TYPE_ID = "openwop.mcp.call"
 _VALUE = "the value"
-_SAID = {
-    "tool_timeout": "gave no result in time",
-    "tool_unavailable": "was lost in the call: its server did not answer",
-    "tool_error": "answered with an error",
+_MESSAGES = {
+    "tool_timeout": "returned no result in time",
+    "tool_unavailable": "returned no result: its server did not respond",
+    "tool_error": "returned an error",
 }
 
 
 class McpCallConfig(Closed, frozen=True, kw_only=True):
-    """Which tool of which server that the operator has declared; inputs are laid over `arguments`."""
+    """The tool, its server that the operator declared, and arguments, which inputs replace."""
 
     server: NonEmpty
     tool: NonEmpty
     arguments: JsonObject = {}
     timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = 60_000
-    # What the key that started the run must be allowed; without these the call is not made.
+    # Scopes that the key that started the run must have.
     required_scopes: list[NonEmpty] = []
 
     @property
     def name(self) -> str:
-        """What allowlists and the log call the tool."""
+        """The name of the tool in allowlists and on the log."""
         return f"mcp:{self.server}.{self.tool}"
 
 
 @node(TYPE_ID, aliases=("core.mcp.toolCall",))
 async def mcp_call(ctx: NodeContext, config: McpCallConfig, inputs: JsonObject) -> Completed:
-    """Call the tool and return what it gave as `result`.
+    """Call the tool and return its result as `result`.
 
-    The call and its return are on the log, as a tool call of the host's own, without content. It is
-    made once per logical invocation; when a restart finds it made, the recorded result is used.
+    The call and its result are logged as a tool call of the host, without content. The call is made
+    once per logical invocation. If it was made before a restart, the recorded result is used.
     """
     arguments = config.arguments | inputs
     tool = await _tool(ctx, config)
@@ -89,16 +89,16 @@ async def _check(ctx: NodeContext, tool: Tool, arguments: JsonObject) -> None:
 
 
 def _failure(name: str, fault: ToolFault) -> NodeFailure:
-    """The failure of a call, without what the tool said of it.
+    """Return the failure of a call, without the tool's text.
 
-    What the tool itself refused it will refuse again.
+    An error of the tool is not retried: the tool would fail again.
     """
     codes = {"tool_timeout": "tool_timeout", "mcp_unavailable": "tool_unavailable"}
     code = codes.get(fault.code, "tool_error")
-    return NodeFailure(f"{name} {_SAID[code]}", code=code, retryable=code != "tool_error")
+    return NodeFailure(f"{name} {_MESSAGES[code]}", code=code, retryable=code != "tool_error")
 
 
 def _shown(result: Json) -> JsonObject:
-    """What the log has of a result: enough to tell it from another."""
+    """Return the digest and the length of a result, for the log."""
     length = len(msgspec.json.encode(result))
     return {"resultSha256": canonical_digest(result), "resultLength": length}

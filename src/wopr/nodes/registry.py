@@ -1,4 +1,4 @@
-"""Node types: how one is declared, found and checked."""
+"""Node types: declaration, lookup and checks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast, get_type_hints
 
 import msgspec
 
-from wopr.engine.expression_tokens import is_list
+from wopr.agents.threads import run_in_thread
 from wopr.engine.outcome import (
     Breached,
     Completed,
@@ -23,9 +23,8 @@ from wopr.engine.outcome import (
     Waiting,
 )
 from wopr.nodes.context import NodeContext
-from wopr.nodes.threads import run_in_thread
-from wopr.nodes.typed import from_json, schema_of, to_json
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import JsonObject
+from wopr.protocol.json_schema.conversion import from_json, schema_of, to_json
 from wopr.protocol.workflow import TypeId
 
 Execute = Callable[[NodeContext, Any, Any], Any]
@@ -37,11 +36,11 @@ ENTRY_POINT_GROUP = "wopr.nodes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeType:
-    """A kind of node: its code, and what its config and inputs must look like.
+    """A type of node: its function, and the types of its config and inputs.
 
     A node that `is_async` is called in the background, after its start is committed. A plain
     function that `runs_in_thread` may block. Other plain functions are called while the run is
-    being written, and must neither block nor wait: only built-in types are such functions.
+    advanced, and must not block: only built-in types have such functions.
     `reentrant` types may head a loop. `requires` names capabilities that the host must provide.
     """
 
@@ -57,8 +56,10 @@ class NodeType:
     description: str = ""
     # Other ids of the same type.
     aliases: tuple[str, ...] = ()
-    # The keys of what the node would first ask a model; a replay compares them with the record,
-    # unless they cannot be told here.
+    # Whether the node may use the agent's part of its context: models, tools, memory, confidence.
+    uses_agent_context: bool = True
+    # Returns the keys of the node's first model request, which a replay compares with the record;
+    # None if they are not known in this process.
     asked_keys: AskedKeys | None = None
 
     def __post_init__(self) -> None:
@@ -67,22 +68,22 @@ class NodeType:
                 msgspec.convert(type_id, TypeId)
             except msgspec.ValidationError:
                 raise ValueError(
-                    f"{type_id!r} is not the id of a node type: it starts with a lower-case letter, "
-                    "followed by letters, digits, '.', '_' or '-', such as 'acme.send-mail'"
+                    f"{type_id!r} is not the id of a node type: it starts with a lower-case "
+                    "letter, followed by letters, digits, '.', '_' or '-', such as 'acme.send-mail'"
                 ) from None
 
     def decode_config(self, config: JsonObject) -> Any:
-        """The config as the node wants it; raises `msgspec.ValidationError` naming the path."""
+        """Return the config as the node's type. Raises `msgspec.ValidationError` with the path."""
         return from_json(config, self.config_type)
 
     def decode_inputs(self, inputs: JsonObject) -> Any:
-        """The inputs as the node wants them."""
+        """Return the inputs as the node's type. Raises `msgspec.ValidationError` with the path."""
         if self.inputs_type is JsonObject:
             return inputs
         return from_json(inputs, self.inputs_type)
 
     async def call(self, ctx: NodeContext, config: Any, inputs: Any) -> Outcome:
-        """Call a node that may wait or block, and accept what it returned."""
+        """Call a node that may wait or block, and return its outcome."""
         if self.runs_in_thread:
             about = {"node_type": self.type_id, "node_id": ctx.node_id, "run_id": ctx.run_id}
             call = partial(self.execute, ctx, config, inputs)
@@ -90,7 +91,7 @@ class NodeType:
         return as_outcome(await self.execute(ctx, config, inputs))
 
     def schema(self) -> JsonObject:
-        """JSON Schemas of config and inputs, derived from the types."""
+        """Return the JSON Schemas of config and inputs, derived from the types."""
         return {
             "typeId": self.type_id,
             "description": self.description,
@@ -112,6 +113,34 @@ def node(
 
     A plain function runs in a thread and may block. An `async` function shares the event loop with
     everything else in the process: it must await every operation that takes time.
+
+    Args:
+        type_id: The id of the node type, such as `acme.shout`.
+        reentrant: Whether the node can head a loop.
+        requires: Capabilities that the host must have.
+        conformance_only: Whether only hosts with `--conformance` have the type.
+        aliases: Further ids of the type.
+        asked_keys: Returns the keys of the first model request, for comparison in a replay.
+
+    Returns:
+        A decorator. It does not change the function.
+
+    Raises:
+        TypeError: The function does not have three parameters.
+        ValueError: `type_id` or an alias is not a valid id of a node type.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> from wopr import NodeContext, Workflow, node
+        >>> @dataclass
+        ... class Text:
+        ...     text: str
+        >>> @node("acme.shout")
+        ... def shout(ctx: NodeContext, config: dict[str, object], inputs: Text) -> Text:
+        ...     "Write a text in capitals."
+        ...     return Text(inputs.text.upper())
+        >>> flow = Workflow("loud", inputs=Text)
+        >>> loud = flow.add("loud", shout, text=flow.inputs.text)
     """
 
     def declare(function: F) -> F:
@@ -141,7 +170,7 @@ def node(
 
 
 def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
-    """Every node type declared in a module's namespace, under each of its ids."""
+    """Yield every node type declared in a module's namespace, once for each of its ids."""
     for value in namespace.values():
         found = getattr(value, "__wopr_node__", None)
         if isinstance(found, NodeType):
@@ -150,7 +179,7 @@ def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
 
 
 def declared_as(function: Callable[..., Any]) -> NodeType:
-    """The node type that a function was declared as."""
+    """Return the node type that a function was declared as."""
     found: NodeType = function.__wopr_node__  # type: ignore[attr-defined]  # set by `node`
     return found
 
@@ -164,13 +193,13 @@ class NodeRegistry:
             self.add(node_type)
 
     def add(self, node_type: NodeType) -> None:
-        """Add a type; a second one with the same id is refused."""
+        """Add a type. Raises `ValueError` if its id is registered."""
         if node_type.type_id in self._types:
             raise ValueError(f"node type {node_type.type_id} is already registered")
         self._types[node_type.type_id] = node_type
 
     def get(self, type_id: str) -> NodeType | None:
-        """The type with that id."""
+        """Return the type with an id, or None."""
         return self._types.get(type_id)
 
     def __iter__(self) -> Iterator[NodeType]:
@@ -178,39 +207,32 @@ class NodeRegistry:
 
     @property
     def reentrant(self) -> frozenset[str]:
-        """The ids of types that may head a loop."""
+        """The ids of the types that may head a loop."""
         return frozenset(t.type_id for t in self if t.reentrant)
 
     def load_entry_points(self) -> None:
-        """Add the types that installed packages offer: a NodeType, a node function or a module."""
+        """Add the types in entry points: a NodeType, a node function or a module."""
         for point in entry_points(group=ENTRY_POINT_GROUP):
-            offered: object = point.load()
-            found = [offered] if isinstance(offered, NodeType) else _offered(offered)
+            loaded: object = point.load()
+            found = [loaded] if isinstance(loaded, NodeType) else _types_of(loaded)
             if not found:
-                raise TypeError(f"entry point {point.name} offers no node type")
+                raise TypeError(f"entry point {point.name} has no node type")
             for node_type in found:
                 self.add(node_type)
 
 
-def members_of(config: JsonObject, name: str) -> list[JsonObject]:
-    """The list under a name of an unchecked config, with nothing in place of what is no object."""
-    found: Json = config.get(name)
-    items: list[Json] = found if is_list(found) else []
-    return [cast("JsonObject", item) if isinstance(item, dict) else {} for item in items]
-
-
-def _offered(value: object) -> list[NodeType]:
+def _types_of(value: object) -> list[NodeType]:
     namespace = vars(value) if inspect.ismodule(value) else {"": value}
     return list(declared_in(namespace))
 
 
 def as_outcome(result: object) -> Outcome:
-    """Accept what a node returned: an outcome, or its outputs as a struct or an object."""
+    """Return the outcome of a node that returned an outcome, or its outputs."""
     if isinstance(result, Completed | Failed | Sleeping | Waiting | Suspended | Breached):
         return result
     outputs = to_json({} if result is None else result)
     if not isinstance(outputs, dict):
         raise NodeFailure(
-            f"a node returns an object of outputs, not {type(result).__name__}", retryable=False
+            f"a node must return an object of outputs, not {type(result).__name__}", retryable=False
         )
     return Completed(cast("JsonObject", outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from wopr.engine.outcome import Completed, NodeFailure, Outcome, Waiting
@@ -11,7 +12,7 @@ from wopr.protocol.documents import Closed, JsonObject, NonEmpty
 
 
 class SubWorkflowConfig(Closed, frozen=True, kw_only=True):
-    """Which workflow, and how its variables map: child from parent going in, parent from child out."""
+    """The workflow, and how variables map to the child and back."""
 
     workflow_id: NonEmpty
     wait_for_completion: bool = True
@@ -25,7 +26,8 @@ class SubWorkflowConfig(Closed, frozen=True, kw_only=True):
 async def sub_workflow(ctx: NodeContext, config: SubWorkflowConfig, inputs: JsonObject) -> Outcome:
     """Start the child once, then wait until it has ended."""
     if not ctx.children:
-        child_id = await ctx.spawn(config.workflow_id, _child_inputs(ctx, config, inputs))
+        child_inputs = inputs | mapped_variables(ctx, config.input_mapping)
+        child_id = await ctx.spawn(config.workflow_id, child_inputs)
         if not config.wait_for_completion:
             return Completed({"childRunId": child_id, "childStatus": "running"})
         return Waiting()
@@ -33,14 +35,11 @@ async def sub_workflow(ctx: NodeContext, config: SubWorkflowConfig, inputs: Json
     return _harvest(ctx, config, child) if child.has_ended else Waiting()
 
 
-def _child_inputs(ctx: NodeContext, config: SubWorkflowConfig, inputs: JsonObject) -> JsonObject:
-    """Map at dispatch, once; a variable that is not set leaves its key absent."""
-    mapped = {
-        child: ctx.variables[parent]
-        for child, parent in config.input_mapping.items()
-        if parent in ctx.variables
+def mapped_variables(ctx: NodeContext, mapping: Mapping[str, str]) -> JsonObject:
+    """Return inputs of a child from the variables of this run that are set."""
+    return {
+        child: ctx.variables[parent] for child, parent in mapping.items() if parent in ctx.variables
     }
-    return inputs | mapped
 
 
 def _harvest(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> Outcome:
@@ -52,13 +51,13 @@ def _harvest(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> O
                 ctx.set_variable(parent, child.variables[name])
             else:
                 unmapped[parent] = name
-        # A variable that the child has not set leaves the parent's as it is. The log says so.
+        # A variable that the child has not set does not change the parent's. The outputs name it.
         return Completed(outputs | ({"unmapped": unmapped} if unmapped else {}))
     if config.on_child_failure == "absorb":
         return Completed(outputs)
-    why = f": {child.error.message}" if child.error else ""
+    reason = f": {child.error.message}" if child.error else ""
     raise NodeFailure(
-        f"child run of {config.workflow_id} ended {child.status}{why}",
+        f"child run of {config.workflow_id} ended {child.status}{reason}",
         code="child_failed" if child.status == "failed" else "child_cancelled",
         retryable=False,
         details=outputs | ({"childError": child.error.code} if child.error else {}),

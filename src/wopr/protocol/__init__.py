@@ -1,3 +1,3 @@
-"""The wire: typed shapes, names, codes and limits of OpenWOP v1, and nothing that does I/O."""
+"""The wire: typed documents, names, codes and limits of OpenWOP v1. No I/O."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""AgentRef: who acts. Closed, and pinned either to a version or to a channel, never both."""
+"""AgentRef: the agent that acts, pinned to a version or to a channel."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 import msgspec
 
-from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, Unset
+from wopr.protocol.documents import UNSET, Closed, Json, Unset, object_of
 
 AgentId = Annotated[str, msgspec.Meta(min_length=3, max_length=256)]
 Label = Annotated[str, msgspec.Meta(max_length=256)]
@@ -27,7 +27,7 @@ ModelClass = Literal[
 
 
 class AgentRef(Closed, frozen=True, kw_only=True):
-    """The identity of the agent that a node or a run speaks for."""
+    """The identity of the agent that a node or a run acts for."""
 
     agent_id: AgentId
     name: Label | Unset = UNSET
@@ -39,15 +39,11 @@ class AgentRef(Closed, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.version is not UNSET and self.channel is not UNSET:
-            raise ValueError("agent takes version or channel, not both")
+            raise ValueError("an agent has version or channel, not both")
 
 
 def agent_of_payload(payload: Json) -> str:
-    """The agent that an event's payload names, by its id or by its reference; empty if none."""
-    members = _members(payload)
-    named = members.get("agentId") or _members(members.get("agent")).get("agentId")
+    """Return the id of the agent that the payload of an event names; empty if it names none."""
+    members = object_of(payload)
+    named = members.get("agentId") or object_of(members.get("agent")).get("agentId")
     return named if isinstance(named, str) else ""
-
-
-def _members(value: Json) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}

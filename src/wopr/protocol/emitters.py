@@ -1,15 +1,14 @@
-"""Which node types may emit which events, and which capability an event needs.
+"""The events that each node type may emit, and the capability that each event needs.
 
-An emitter is a property of the type id. What is not granted here is refused: the events of a
-run's own life (`run.*`, `node.*`, waits, caps, leases, replays) belong to the host, which appends
-them itself and never asks this table.
+The permission depends on the type id. All other events are refused. Events of the run's lifecycle
+(`run.*`, `node.*`, interrupts, caps, leases, replays) are appended by the host, without this table.
 """
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, is_object
 from wopr.protocol.events import EVENT_TYPES, is_known_type
 
 
@@ -39,7 +38,7 @@ _LLM: Final = (
     | _INVOCATION
     | _types("agent.decided memory.written channel.written log.appended artifact.created")
 )
-# What any node type outside the protocol's own prefixes may put out.
+# The events that any node type without a prefix of the protocol may emit.
 _ORDINARY: Final = _types(
     """
     log.appended artifact.created channel.written variable.changed version.pinned output.chunk
@@ -53,8 +52,7 @@ _VENDOR: Final = (
 )
 
 EMITTERS: Final[dict[str, frozenset[str]]] = {
-    # Types that pass values on leave no trace of an agent; the conformance fixtures make
-    # `core.identity` write messages and memories.
+    # In conformance fixtures `core.identity` writes messages and memories.
     "core.identity": _types("channel.written memory.written"),
     "core.noop": frozenset(),
     "core.flow.noop": frozenset(),
@@ -77,7 +75,7 @@ EMITTERS: Final[dict[str, frozenset[str]]] = {
     "core.conformance.mock-agent": _REASONING | _TOOLS | _types("agent.handoff agent.decided"),
     "core.mcp.toolCall": _TOOLS,
 }
-# Families of type ids; the prefix ends with its dot.
+# Prefixes of type ids, with a dot at the end.
 EMITTER_PREFIXES: Final[dict[str, frozenset[str]]] = {
     "openwop.llm.": _LLM,
     "core.llm.": _LLM,
@@ -85,12 +83,12 @@ EMITTER_PREFIXES: Final[dict[str, frozenset[str]]] = {
     "openwop.mcp.": _TOOLS,
     "vendor.": _VENDOR,
 }
-# Nodes under these prefixes emit what is listed above and nothing else.
+# Node types with these prefixes may emit only the events listed above.
 PROTOCOL_PREFIXES: Final = ("core.", "openwop.", "conformance.")
 
 
 def granted(type_id: str) -> frozenset[str]:
-    """The protocol events that a node type may emit."""
+    """Return the protocol events that a node type may emit."""
     named = EMITTERS.get(type_id)
     if named is not None:
         return named
@@ -101,18 +99,18 @@ def granted(type_id: str) -> frozenset[str]:
 
 
 def may_emit(type_id: str, event_type: str) -> bool:
-    """Tell whether a node of this type may emit this event.
+    """Return whether a node of this type may emit this event.
 
-    Vendor event types are open to every node type but the protocol's own. Agent events are open
-    to the types that the protocol names and to `vendor.<host>.*`.
+    Every node type without a prefix of the protocol may emit vendor events. Agent events may be
+    emitted by the types that the protocol names and by `vendor.<host>.*`.
     """
     if event_type in EVENT_TYPES:
         return event_type in granted(type_id)
     return not type_id.startswith(PROTOCOL_PREFIXES) and is_known_type(event_type)
 
 
-# Event type, or family ending with its dot → the path in the discovery document that must be
-# true. The longest match wins; what has no entry needs no capability.
+# The capability that an event type, or a family with a dot at the end, needs: a path in the discovery
+# document. The longest match applies. Other event types need no capability.
 CAPABILITIES: Final[dict[str, str]] = {
     "agent.": "agents.supported",
     "agent.reasoning.delta": "agents.reasoning.streaming",
@@ -152,8 +150,8 @@ CAPABILITIES: Final[dict[str, str]] = {
     "import.applied": "portability.import",
     "voice.": "aiProviders.realtimeVoice",
 }
-# Four families of agent events can be switched off one by one: `false` silences, absence does not.
-SILENCERS: Final[dict[str, str]] = {
+# Four families of agent events can be switched off with `false`. Absence does not switch them off.
+SWITCHES: Final[dict[str, str]] = {
     "agent.reasoned": "agents.reasoningEvents",
     "agent.reasoning.delta": "agents.reasoningEvents",
     "agent.toolCalled": "agents.toolEvents",
@@ -167,35 +165,35 @@ def _covers(key: str, event_type: str) -> bool:
     return event_type.startswith(key) if key.endswith(".") else event_type == key
 
 
-def _gate(event_type: str) -> str | None:
+def _required_capability(event_type: str) -> str | None:
     keys = [key for key in CAPABILITIES if _covers(key, event_type)]
     return CAPABILITIES[max(keys, key=len)] if keys else None
 
 
-_GATES: Final = {event_type: _gate(event_type) for event_type in EVENT_TYPES}
+_REQUIRED: Final = {event_type: _required_capability(event_type) for event_type in EVENT_TYPES}
 
 
 def required_capability(event_type: str) -> str | None:
-    """The path in the discovery document that gates an event, or `None` when nothing does."""
-    return _GATES.get(event_type)
+    """Return the capability that an event type needs, as a path in the discovery document, or None."""
+    return _REQUIRED.get(event_type)
 
 
 def is_advertised(event_type: str, document: JsonObject) -> bool:
-    """Tell whether a discovery document lets its host emit an event of this type."""
+    """Return whether a host with this discovery document may emit an event of this type."""
     if event_type.startswith("agent.") and look_up(document, "agents.supported") is not True:
         return False
-    silencer = SILENCERS.get(event_type)
-    if silencer is not None and look_up(document, silencer) is False:
+    switch = SWITCHES.get(event_type)
+    if switch is not None and look_up(document, switch) is False:
         return False
     path = required_capability(event_type)
     return path is None or look_up(document, path) not in (None, False)
 
 
 def look_up(document: JsonObject, path: str) -> Json:
-    """The value at a dotted path of the discovery document, or `None`."""
+    """Return the value at a dotted path of the discovery document, or None."""
     value: Json = document
     for step in path.split("."):
-        if not isinstance(value, dict):
+        if not is_object(value):
             return None
-        value = cast("JsonObject", value).get(step)
+        value = value.get(step)
     return value

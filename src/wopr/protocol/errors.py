@@ -1,22 +1,22 @@
-"""The error catalogue: every code the host answers with, its status, and one class per reaction.
+"""The error catalogue: the codes of error responses with their status, and the error classes.
 
 WoprError
-├── Refused                 400  the request is wrong; names the field
+├── Refused                 400  the request is invalid; names the field
 │   ├── BadStreamMode       400  unsupported_stream_mode
 │   ├── BadMockProvider     400  unsupported_mock_provider
 │   ├── BadEngineVersion    400  unsupported_force_engine_version
 │   └── CapabilityRequired  400  capability_required
 ├── Unauthenticated         401  unauthenticated, key_expired, key_revoked
 ├── Forbidden               403  forbidden and its narrower codes
-├── NotFound                404  unknown, or another tenant's
-├── Gone                    410  it was there; retention removed it
-├── Conflict                409  the state of the thing forbids it
-│   ├── SequenceTaken       409  a lost race for a run's log; retried inside the host
-│   ├── HoldLost            409  another process executes the run's nodes now
+├── NotFound                404  unknown, or of another tenant
+├── Gone                    410  deleted by retention
+├── Conflict                409  the state of the resource does not allow it
+│   ├── SequenceTaken       409  another writer appended first; the host retries
+│   ├── LeaseLost           409  another process executes the run's nodes now
 │   └── DescendantLimit     409  a root run has as many descendants as the host allows
 ├── TooLarge                413  a body over the limit
 ├── Unprocessable           422  well-formed, but this host cannot do it
-├── RateLimited             429  too many requests in a time; names when to come back
+├── RateLimited             429  too many requests; names when to retry
 │   └── QuotaExceeded       429  a quota is used up; names it, its limit and its use
 ├── NotProvided             501  a capability that is switched off
 └── Unavailable             503  draining or over capacity
@@ -24,12 +24,11 @@ WoprError
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from wopr.protocol.documents import Closed, JsonObject, NonEmpty
 
-# One table for the whole wire: code → HTTP status. A code that is not here is a bug, and a test
-# reads every raise in the source against it.
+# The HTTP status of every error code. A test checks that every raised code is in this table.
 CATALOGUE: dict[str, int] = {
     "validation_error": 400,
     "unsupported_stream_mode": 400,
@@ -92,7 +91,7 @@ CATALOGUE: dict[str, int] = {
     "service_unavailable": 503,
 }
 
-# Codes that end up in `RunSnapshot.error.code`; they never become an HTTP status.
+# Codes of `RunSnapshot.error.code`. They have no HTTP status.
 RUN_CODES: frozenset[str] = frozenset(
     {
         "recursion_limit_exceeded",
@@ -156,7 +155,7 @@ RUN_CODES: frozenset[str] = frozenset(
 
 
 class ErrorEnvelope(Closed, frozen=True, kw_only=True):
-    """The one shape of every non-2xx answer."""
+    """The body of every error response."""
 
     error: NonEmpty
     message: NonEmpty
@@ -176,22 +175,22 @@ class WoprError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status of this error's code."""
+        """Return the HTTP status of this error's code."""
         return CATALOGUE[self.code]
 
     def envelope(self) -> ErrorEnvelope:
-        """The wire form."""
+        """Return the error as its wire document."""
         return ErrorEnvelope(error=self.code, message=self.message, details=self.details)
 
 
 class Refused(WoprError):
-    """The request is wrong: the message names the field and what was expected."""
+    """The request is invalid. The message names the field and what was expected."""
 
     default_code = "validation_error"
 
 
 class BadStreamMode(Refused):
-    """A stream mode, or a mix of modes, that does not exist."""
+    """An unknown stream mode, or modes that cannot be combined."""
 
     default_code = "unsupported_stream_mode"
 
@@ -227,13 +226,16 @@ class Forbidden(WoprError):
 
 
 class NotFound(WoprError):
-    """Unknown, or another tenant's: the caller cannot tell which."""
+    """The resource does not exist or belongs to another tenant.
+
+    The response does not tell which.
+    """
 
     default_code = "not_found"
 
 
 class Conflict(WoprError):
-    """The present state of the thing forbids it."""
+    """The current state of the resource does not allow the operation."""
 
     default_code = "run_state_conflict"
 
@@ -244,8 +246,8 @@ class SequenceTaken(Conflict):
     default_code = "sequence_taken"
 
 
-class HoldLost(Conflict):
-    """Another process has the run: what a node in flight here came to is no longer wanted."""
+class LeaseLost(Conflict):
+    """Another process has the lease of the run. Results of this process's nodes are dropped."""
 
     default_code = "hold_lost"
 
@@ -266,7 +268,7 @@ class DescendantLimit(Conflict):
 
 
 class Gone(WoprError):
-    """It was there, and retention removed it."""
+    """The resource existed and was deleted by retention."""
 
     default_code = "run_expired"
 
@@ -278,7 +280,7 @@ class TooLarge(WoprError):
 
 
 class Unprocessable(WoprError):
-    """Well-formed, but this host cannot do it. Its code may be one that elsewhere means 400."""
+    """The request is well-formed, but this host cannot do it. The status is 422 for every code."""
 
     default_code = "unprocessable"
 
@@ -289,7 +291,7 @@ class Unprocessable(WoprError):
 
 
 class RateLimited(WoprError):
-    """Too many requests; the answer says when to come back."""
+    """Too many requests. The response says when to retry."""
 
     default_code = "rate_limited"
 
@@ -300,9 +302,9 @@ class RateLimited(WoprError):
 
 
 class QuotaExceeded(RateLimited):
-    """A quota is used up. The answer names the quota, its limit, its use and when to come back.
+    """A quota is used up. The response has the quota, its limit, its use and when to retry.
 
-    `way_out` is the sentence that says how to free some of the quota.
+    `remedy` is a sentence that says how to free some of the quota.
     """
 
     default_code = "quota_exceeded"
@@ -313,19 +315,18 @@ class QuotaExceeded(RateLimited):
         *,
         limit: int,
         current: int,
-        way_out: str,
-        scope: Literal["tenant", "key"] = "tenant",
+        remedy: str,
         retry_after: int = 5,
         **details: object,
     ) -> None:
         super().__init__(
-            f'Quota "{quota}" of this {scope} is used up: {current} of {limit}. {way_out} '
+            f'Quota "{quota}" of this tenant is used up: {current} of {limit}. {remedy} '
             "Or ask the operator for a higher quota.",
             retry_after=retry_after,
             quota=quota,
             limit=limit,
             current=current,
-            scope=scope,
+            scope="tenant",
             **details,
         )
 
@@ -337,7 +338,7 @@ class NotProvided(WoprError):
 
 
 class Unavailable(WoprError):
-    """Draining, or over capacity."""
+    """The host is stopping or over capacity."""
 
     default_code = "service_unavailable"
 

@@ -14,7 +14,7 @@ Sequence = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class OptionsOverlay(Closed, frozen=True, kw_only=True):
-    """What a branch changes of its source's options; inputs, if it begins at the start."""
+    """Changes to the source's options, and to its inputs if the branch starts at the beginning."""
 
     inputs: JsonObject = {}
     configurable: JsonObject = {}
@@ -23,11 +23,11 @@ class OptionsOverlay(Closed, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it changes nothing."""
+        """Return whether the overlay changes nothing."""
         return not (self.inputs or self.configurable or self.tags or self.metadata)
 
     def over(self, other: OptionsOverlay) -> OptionsOverlay:
-        """What both change together; where they differ, this one holds."""
+        """Return both overlays merged; this one takes precedence."""
         return OptionsOverlay(
             configurable=other.configurable | self.configurable,
             tags=self.tags or other.tags,
@@ -44,7 +44,7 @@ class ForkRun(Closed, frozen=True, kw_only=True):
 
 
 class ForkAccepted(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """The 201 answer of a fork."""
+    """The 201 response of a fork."""
 
     run_id: Id
     source_run_id: Id
@@ -55,27 +55,28 @@ class ForkAccepted(Document, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Shift(Document, frozen=True, kw_only=True):
-    """Events below a sequence count as having come that much later."""
+    """The times of events below a sequence are shifted by this much."""
 
     before: int
     by_ms: int
 
 
 class Fork(Document, frozen=True, kw_only=True):
-    """Where a forked run comes from; kept with the run for good."""
+    """The origin of a forked run."""
 
     source_run_id: Id
     mode: ForkMode
     from_seq: int
     overlay: OptionsOverlay = OptionsOverlay()
-    # For a replay: the run whose names its payloads repeat, which is the source's own origin.
+    # For a replay: the run id to use in payloads, which is that of the original source.
     origin_run_id: Id | Unset = UNSET
-    # The time between a branch's history and its own first event, which does not count.
+    # Limits and deadlines do not count the time between the copied events of a branch and its own
+    # events. So the times of copied events are shifted by it.
     shifts: list[Shift] = []
 
 
 class ForkPreview(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """What a fork would do, without doing it."""
+    """A preview of a fork."""
 
     source_run_id: Id
     mode: ForkMode
@@ -86,7 +87,8 @@ class ForkPreview(Document, frozen=True, kw_only=True, omit_defaults=False):
     rerun_nodes: list[str]
     # Nodes that it executes as well if a node ends differently or an open condition holds.
     possible_nodes: list[str] = []
-    # The nodes among these whose outside effects a branch performs.
+    # Nodes whose external effects a branch performs again: those of `rerun_nodes`, and those of
+    # `possible_nodes`.
     effects_again: list[str]
     possible_effects: list[str] = []
     # Interrupt keys whose recorded answers are reused, and those that are asked again.
@@ -104,7 +106,7 @@ class EventDiff(Document, frozen=True, kw_only=True):
 
 
 class RunDiff(Closed, frozen=True, kw_only=True, omit_defaults=False):
-    """How two runs differ: in their logs and in what they came to."""
+    """The differences of two runs: in their logs and in their results."""
 
     a: Id
     b: Id
@@ -115,7 +117,7 @@ class RunDiff(Closed, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class AncestryParent(Closed, frozen=True, kw_only=True):
-    """The run that started this one."""
+    """The run that started this run."""
 
     run_id: Id
     host_id: NonEmpty
@@ -124,7 +126,7 @@ class AncestryParent(Closed, frozen=True, kw_only=True):
 
 
 class Ancestry(Closed, frozen=True, kw_only=True, omit_defaults=False):
-    """One step up the family of a run."""
+    """A run and its parent."""
 
     run_id: Id
     host_id: NonEmpty

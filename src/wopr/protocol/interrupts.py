@@ -1,4 +1,4 @@
-"""Interrupts on the wire: the closed request, and per kind its data and its resume value."""
+"""Interrupts on the wire: the request, and the data and the resume value of each kind."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ InterruptKind: TypeAlias = Literal[
     "conversation.close",
     "low-confidence",
 ]
-# The form of an interrupt kind that a host adds itself (RFC 0044).
+# The pattern of vendor interrupt kinds (RFC 0044).
 VENDOR_KIND_PATTERN: Final = r"x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*"
-# The member of `node.suspended` and `interrupt.resolved` that names such a kind where the event's
-# `kind` is `custom`.
+# The member of `node.suspended` and `interrupt.resolved` with a vendor kind, if the event's `kind` is
+# `custom`.
 INTERRUPT_KIND: Final = "x-host-wopr-interrupt-kind"
 _VENDOR_KIND: Final = re.compile(VENDOR_KIND_PATTERN)
 ApprovalAction: TypeAlias = Literal["accept", "reject", "refine", "edit-accept", "ask"]
@@ -46,7 +46,7 @@ _Actions = Annotated[
 
 
 class Audience(Closed, frozen=True, kw_only=True):
-    """Who is told of an approval, which is not who may decide it."""
+    """The recipients of the notification of an approval. They need not be its approvers."""
 
     subjects: list[str] | Unset = UNSET
     groups: list[str] | Unset = UNSET
@@ -54,7 +54,7 @@ class Audience(Closed, frozen=True, kw_only=True):
 
 
 class ApprovalData(Document, frozen=True, kw_only=True):
-    """What an approver sees, and how many of them it takes."""
+    """The data of an approval, and the number of approvers that it needs."""
 
     artifact_id: NonEmpty
     artifact_type: NonEmpty
@@ -72,11 +72,11 @@ class ApprovalData(Document, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(set(self.actions)) != len(self.actions):
-            raise ValueError("actions must not name an action twice")
+            raise ValueError("actions must not have an action twice")
 
 
 class Question(Closed, frozen=True, kw_only=True):
-    """One thing to clarify; `schema` is what its answer must satisfy."""
+    """A question. `schema` is the JSON Schema of its answer."""
 
     id: NonEmpty
     question: NonEmpty
@@ -84,28 +84,28 @@ class Question(Closed, frozen=True, kw_only=True):
 
 
 class ClarificationData(Closed, frozen=True, kw_only=True):
-    """The questions that a person has to answer, all of them."""
+    """The questions that a person has to answer."""
 
     questions: Annotated[list[Question], msgspec.Meta(min_length=1)]
     context_type: str | Unset = UNSET
 
 
 class ExternalEventData(Closed, frozen=True, kw_only=True):
-    """The event to wait for: each key of `correlation` must be in it with an equal value."""
+    """The event to wait for. It must have each member of `correlation` with an equal value."""
 
     event_type: str
     correlation: JsonObject
 
 
 class CustomData(Closed, frozen=True, kw_only=True):
-    """A wait whose meaning belongs to the workflow's author."""
+    """An interrupt whose meaning the author of the workflow defines."""
 
     custom_kind: NonEmpty
     payload: Json | Unset = UNSET
 
 
-# A bare conversation id satisfies both the opening and the closing shape, and a document that
-# satisfies two branches of the request's `oneOf` is invalid: each side must say one thing more.
+# Data with only a conversation id would match the schemas of both the opening and the closing, and
+# `oneOf` allows one match. So each needs one more member.
 class ConversationStartData(Closed, frozen=True, kw_only=True):
     """The opening of a conversation."""
 
@@ -119,7 +119,7 @@ class ConversationStartData(Closed, frozen=True, kw_only=True):
 
 
 class ConversationExchangeData(Closed, frozen=True, kw_only=True):
-    """One turn that the run waits for."""
+    """A turn for which the run waits."""
 
     conversation_id: ConversationId
     prompt: NonEmpty
@@ -128,7 +128,7 @@ class ConversationExchangeData(Closed, frozen=True, kw_only=True):
 
 
 class ConversationCloseData(Closed, frozen=True, kw_only=True):
-    """The end of a conversation; nothing may follow under its id."""
+    """The end of a conversation. No turn may follow with its id."""
 
     conversation_id: ConversationId
     reason: str | Unset = UNSET
@@ -139,7 +139,7 @@ class ConversationCloseData(Closed, frozen=True, kw_only=True):
 
 
 class LowConfidenceData(Closed, frozen=True, kw_only=True):
-    """A decision that its agent did not trust enough to act on."""
+    """A decision of an agent with a confidence below the threshold."""
 
     agent_id: AgentId
     threshold: _Ratio
@@ -170,21 +170,21 @@ DATA: Final[dict[InterruptKind, type[InterruptData]]] = {
 
 
 def is_vendor_kind(kind: str) -> bool:
-    """Tell whether this is the name of an interrupt kind that a host adds itself."""
+    """Return whether this is a vendor interrupt kind."""
     return _VENDOR_KIND.fullmatch(kind) is not None
 
 
 def is_kind(kind: str) -> bool:
-    """Tell whether this is an interrupt kind of the protocol or the form of a host's own."""
+    """Return whether this is an interrupt kind of the protocol or of a vendor."""
     return kind in DATA or is_vendor_kind(kind)
 
 
-# Every legal kind, in words.
-KINDS_IN_WORDS: Final = f"{', '.join(DATA)} or a host's own x-host-<host>-<kind>"
+# All valid kinds, for messages.
+KINDS_IN_WORDS: Final = f"{', '.join(DATA)} or a vendor kind x-host-<host>-<kind>"
 
 
 class InterruptPayload(Closed, frozen=True, kw_only=True):
-    """A request to wait. Its data is checked against its kind as it is built."""
+    """The request of an interrupt. Its data is checked against its kind."""
 
     kind: InterruptKind
     key: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -199,12 +199,12 @@ class InterruptPayload(Closed, frozen=True, kw_only=True):
             raise ValueError(f"data of kind {self.kind}: {fault}") from fault
 
     def typed_data(self) -> InterruptData:
-        """Read `data` as the struct of this kind."""
+        """Decode `data` as the struct of this kind."""
         return msgspec.convert(self.data, DATA[self.kind])
 
 
 class RefineFeedback(Document, frozen=True, kw_only=True):
-    """What to change, and where."""
+    """Requested changes."""
 
     scope: Literal["whole", "section", "items"]
     section_path: str | Unset = UNSET
@@ -214,7 +214,7 @@ class RefineFeedback(Document, frozen=True, kw_only=True):
 
 
 class Vote(Document, frozen=True, kw_only=True):
-    """What every decision of an approval may add; `voter` tells apart users of a shared key."""
+    """Members of every approval decision. `voter` distinguishes users of a shared key."""
 
     feedback: str | Unset = UNSET
     decided_at: str | Unset = UNSET
@@ -222,27 +222,27 @@ class Vote(Document, frozen=True, kw_only=True):
 
 
 class Accept(Vote, frozen=True, kw_only=True, tag_field="action", tag="accept"):
-    """The artifact is good."""
+    """Accept the artifact."""
 
 
 class Reject(Vote, frozen=True, kw_only=True, tag_field="action", tag="reject"):
-    """The artifact is not good, and no second try is wanted."""
+    """Reject the artifact without a request for changes."""
 
 
 class Refine(Vote, frozen=True, kw_only=True, tag_field="action", tag="refine"):
-    """Try again, with this feedback."""
+    """Request another version, with feedback."""
 
     refine_feedback: RefineFeedback
 
 
 class EditAccept(Vote, frozen=True, kw_only=True, tag_field="action", tag="edit-accept"):
-    """Good, as edited here."""
+    """Accept an edited version of the artifact."""
 
     edited_artifact_data: Json
 
 
 class Ask(Vote, frozen=True, kw_only=True, tag_field="action", tag="ask"):
-    """A question back; it is recorded, and the interrupt stays open."""
+    """Ask the requester a question. It is recorded, and the interrupt stays open."""
 
     question: str | Unset = UNSET
 
@@ -251,13 +251,13 @@ ApprovalResume: TypeAlias = Accept | Reject | Refine | EditAccept | Ask
 
 
 class LegacyDecision(Document, frozen=True, kw_only=True):
-    """An approval's resume value as older clients write it."""
+    """The resume value of an approval in the form of older clients."""
 
     decision: Literal["approved", "rejected"]
     feedback: str | Unset = UNSET
 
     def modern(self) -> ApprovalResume:
-        """The same decision in today's form; a rejection with feedback asks for another try."""
+        """Return the decision in its current form. A rejection with feedback is a refinement."""
         if self.decision == "approved":
             return Accept(feedback=self.feedback)
         if self.feedback is UNSET:
@@ -266,10 +266,10 @@ class LegacyDecision(Document, frozen=True, kw_only=True):
 
 
 def read_approval(value: Json) -> ApprovalResume:
-    """Read an approval's resume value, old or new. Raises `msgspec.ValidationError`."""
+    """Decode the resume value of an approval, old or new. Raises `msgspec.ValidationError`."""
     if isinstance(value, dict) and "decision" in value and "action" not in value:
         return msgspec.convert(value, LegacyDecision).modern()
-    # `convert` cannot name a union's type to a checker; the annotation does.
+    # Type checkers do not know the result type of `convert` for a union.
     read: ApprovalResume = msgspec.convert(value, ApprovalResume)
     return read
 
@@ -282,12 +282,12 @@ class Answer(Document, frozen=True, kw_only=True):
 
 
 class ClarificationResume(Document, frozen=True, kw_only=True):
-    """Answers by question id; the list form is read and turned into the map."""
+    """Answers by question id, as an object or as a list."""
 
     answers: JsonObject | list[Answer]
 
     def by_question(self) -> JsonObject:
-        """The answers as the event records them."""
+        """Return the answers by question id, as the event has them."""
         if isinstance(self.answers, dict):
             return self.answers
         return {answer.id: answer.answer for answer in self.answers}
@@ -300,8 +300,71 @@ class ResolveInterrupt(Closed, frozen=True, kw_only=True):
 
 
 class AnswerTaken(Document, frozen=True, kw_only=True):
-    """What an answer led to: the run's status right after it."""
+    """The result of an answer: the status of the run after it."""
 
     run_id: Id
     node_id: NonEmpty
     status: RunStatus
+
+
+class Asker(Document, frozen=True, kw_only=True):
+    """The origin of an interrupt: node, workflow, agent, and the principal that started the run."""
+
+    node_name: str
+    workflow_id: str
+    agent_id: str | Unset = UNSET
+    started_by: str | Unset = UNSET
+
+
+class Votes(Document, frozen=True, kw_only=True, omit_defaults=False):
+    """The votes so far on a gate that needs several approvals."""
+
+    granted: int
+    rejected: int
+    required: int
+
+
+class InboxItem(Document, frozen=True, kw_only=True):
+    """An open interrupt: its origin, its question, the effect of each answer, and its deadline.
+
+    Attributes:
+        interrupt_id: The interrupt's id.
+        run_id: The run that waits.
+        node_id: The node that waits.
+        workflow_id: The run's workflow.
+        kind: The kind of the interrupt, such as `approval` or `clarification`.
+        key: The interrupt's key within its node.
+        status: The interrupt's status.
+        requested_at: When the node asked, as an ISO 8601 time.
+        question: The question in one line.
+        asked_by: The origin of the interrupt.
+        data: The interrupt's data.
+        answers: The possible answers, with the effect of each.
+        answer_url: The URL to send the answer to.
+        age_ms: Milliseconds since the node asked. Only listings have it.
+        expires_at: When the interrupt expires.
+        reason: Why the node asks.
+        resume_schema: The JSON Schema of the answer.
+        timeout_ms: How long the interrupt waits, in milliseconds.
+        votes: The votes so far. Only gates that need several approvals have them.
+    """
+
+    interrupt_id: str
+    run_id: str
+    node_id: str
+    workflow_id: str
+    kind: str
+    key: str
+    status: str
+    requested_at: str
+    question: str
+    asked_by: Asker
+    data: JsonObject
+    answers: dict[str, str]
+    answer_url: str
+    age_ms: int | Unset = UNSET
+    expires_at: str | Unset = UNSET
+    reason: str | Unset = UNSET
+    resume_schema: JsonObject | Unset = UNSET
+    timeout_ms: int | Unset = UNSET
+    votes: Votes | Unset = UNSET

@@ -1,4 +1,4 @@
-"""Agent manifests as they are installed, and the inventory that shows them without their prompts."""
+"""Agent manifests, and the inventory, which shows them without their prompts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 from wopr.protocol.agents import ModelClass
 from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
-from wopr.protocol.payloads.model import PromptRef
-from wopr.protocol.payloads.values import DistinctWords, require_distinct
+from wopr.protocol.events.model import PromptRef
+from wopr.protocol.events.values import DistinctWords, require_distinct
 
 DEFAULT_VERSION: Final = "1.0.0"
-# Agents of the host itself are named with it; no manifest may be.
+# The prefix of the ids of the host's agents. A manifest cannot have it.
 HOST_PREFIX: Final = "host:"
 
 ManifestModelClass = Literal[
@@ -30,7 +30,7 @@ Threshold = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _LibraryId = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,127}$")]
 _Unique = msgspec.Meta(extra_json_schema={"uniqueItems": True})
 
-# The classes of a manifest are not those of an AgentRef: this is how one becomes the other.
+# The class in an AgentRef for each class of a manifest.
 MODEL_CLASSES: Final[dict[ManifestModelClass, ModelClass]] = {
     "reasoning": "reasoning",
     "writing": "chat",
@@ -42,7 +42,7 @@ MODEL_CLASSES: Final[dict[ManifestModelClass, ModelClass]] = {
 
 
 class MemoryShape(Closed, frozen=True, kw_only=True):
-    """Which kinds of memory the agent uses."""
+    """The kinds of memory that the agent uses."""
 
     scratchpad: bool | Unset = UNSET
     conversation: bool | Unset = UNSET
@@ -50,16 +50,16 @@ class MemoryShape(Closed, frozen=True, kw_only=True):
 
 
 class Confidence(Closed, frozen=True, kw_only=True):
-    """How sure the agent must be for its decisions to stand."""
+    """The confidence threshold of the agent's decisions."""
 
     default_threshold: Threshold | Unset = UNSET
 
 
 class Handoff(Closed, frozen=True, kw_only=True):
-    """What the agent takes and gives.
+    """Schemas of an agent's hand-off.
 
-    `taskSchema` and `returnSchema` are this host's extension: the same contract as the two
-    references, written in place, for manifests that come without a pack.
+    `taskSchema` and `returnSchema` are extensions of this host: inline schemas instead of the two
+    references, for manifests without a pack.
     """
 
     task_schema_ref: NonEmpty | Unset = UNSET
@@ -69,7 +69,7 @@ class Handoff(Closed, frozen=True, kw_only=True):
 
 
 class PromptTarget(Closed, frozen=True, kw_only=True):
-    """A prompt template, named by its parts."""
+    """A reference to a prompt template by its parts."""
 
     template_id: _LibraryId
     library_id: _LibraryId | Unset = UNSET
@@ -93,9 +93,9 @@ class PromptOverrides(Closed, frozen=True, kw_only=True):
 
 
 class AgentManifest(Closed, frozen=True, kw_only=True):
-    """What an agent is.
+    """The definition of an agent.
 
-    `version` is this host's extension: the version of the pack that the manifest would come in.
+    `version` is an extension of this host: the version of the pack.
     """
 
     agent_id: ManifestId
@@ -122,12 +122,12 @@ class AgentManifest(Closed, frozen=True, kw_only=True):
 
     @property
     def pack_name(self) -> str:
-        """The pack that the agent belongs to: its id without the last part."""
+        """Return the pack of the agent: its id without the last part."""
         return self.agent_id.rpartition(".")[0]
 
     @property
     def threshold(self) -> float | None:
-        """The confidence below which its decisions are escalated, where it says one."""
+        """Return the confidence below which decisions are escalated, or None."""
         if isinstance(self.confidence, Unset) or isinstance(
             self.confidence.default_threshold, Unset
         ):
@@ -136,7 +136,7 @@ class AgentManifest(Closed, frozen=True, kw_only=True):
 
     @property
     def tools(self) -> frozenset[str]:
-        """The tools that it may call; a manifest without a list has none."""
+        """Return the tools that the agent may call; none without a list."""
         return (
             frozenset()
             if isinstance(self.tool_allowlist, Unset)
@@ -145,7 +145,7 @@ class AgentManifest(Closed, frozen=True, kw_only=True):
 
 
 class AgentInventoryEntry(Closed, frozen=True, kw_only=True):
-    """An installed agent as others see it: no prompt, no schemas, no credentials."""
+    """An installed agent in the inventory, without prompts, schemas and credentials."""
 
     agent_id: str
     persona: str

@@ -1,11 +1,10 @@
-"""Work that may take long, handed from synchronous code to a subprocess or a thread.
+"""Long work that synchronous code delegates to a subprocess or a thread.
 
-Synchronous code calls `offload` or `offload_to_thread`. The first time it raises `WorkNeeded`,
-because the result is not known yet. The caller at the edge has the work done, and calls the
-synchronous code again with the result: see `wopr.runtime.subprocess_pool`.
+Synchronous code calls `offload` or `offload_to_thread`. The first call raises `WorkNeeded`, because
+the result is not known yet. The asynchronous caller does the work and calls the synchronous code
+again with the result: see `wopr.process.subprocess_pool`.
 
-A subprocess can be killed. A thread is for work whose duration its input bounds, and that shares
-the interpreter with other threads.
+A subprocess can be killed. A thread is for work whose duration is bounded by its input.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ class WorkNeeded(Exception):
 class WorkFailed(Exception):
     """The work was stopped at its deadline or ran out of memory. It would fail again.
 
-    Work that could not begin, because too much other work waits, raises `Unavailable` instead.
+    Work that cannot begin because too much other work waits raises `Unavailable` instead.
     """
 
 
 class Results(dict[bytes, "Json | WorkFailed"]):
-    """The results that an operation has so far, and what was found out about its values.
+    """The results of an operation so far, and cached facts about its values.
 
-    The values are kept, so that the identity of each names it for as long as the operation lasts.
+    The values are kept, so that their identities stay valid during the operation.
     """
 
     def __init__(self) -> None:
@@ -56,10 +55,10 @@ _results: ContextVar[Mapping[bytes, Json | WorkFailed] | None] = ContextVar(
 
 
 def offload(function: Callable[..., Json], *arguments: Json, key: bytes = b"") -> Json:
-    """Return what a function of a module returns for JSON arguments, computed by a subprocess.
+    """Return the result of a module's function for JSON arguments, computed by a subprocess.
 
-    With a key that is equal for equal calls, a call whose result is known is not encoded again.
-    Raises `WorkNeeded` while the result is not known, and `WorkFailed` when there is none.
+    With a `key` that is equal for equal calls, a call whose result is known is not encoded again.
+    Raises `WorkNeeded` while the result is not known, and `WorkFailed` if the work failed.
     """
     if key:
         hashed = hashlib.sha256(key).digest()
@@ -72,7 +71,7 @@ def offload(function: Callable[..., Json], *arguments: Json, key: bytes = b"") -
 
 
 def once(function: Callable[[Json], T], value: Json) -> T:
-    """Return what a function returns for a value, which is examined once in an operation."""
+    """Return the result of a function for a value, computed once in an operation."""
     results = _results.get()
     if not isinstance(results, Results):
         return function(value)
@@ -83,9 +82,9 @@ def once(function: Callable[[Json], T], value: Json) -> T:
 
 
 def offload_to_thread(function: Callable[[], Json], key: bytes) -> Json:
-    """Return what a function returns, called by a thread.
+    """Return the result of a function, called by a thread.
 
-    The key is equal for equal work. Raises like `offload`.
+    The key is equal for equal work. Raises the same errors as `offload`.
     """
     return _result(hashlib.sha256(key).digest(), function)
 
@@ -101,7 +100,7 @@ def _result(key: bytes, work: bytes | Callable[[], Json]) -> Json:
 
 
 def encode_call(function: Callable[..., Json], *arguments: Json) -> bytes:
-    """Encode a call of a function by its name, as a subprocess reads it."""
+    """Encode a call of a function by its name, for a subprocess."""
     return msgspec.json.encode([function.__module__, function.__qualname__, arguments])
 
 

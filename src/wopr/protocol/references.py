@@ -1,30 +1,30 @@
-"""References that stand for large values in events and snapshots.
+"""References that replace large values in events and snapshots.
 
-A value above the inline limit is stored as an artifact of its run. Where the value was, the event
-has an object with the one member `$artifact`. User data cannot look like a reference: an object of
-the user with the one member `$artifact`, `$$artifact` and so on is written with one `$` more.
+A value above the inline limit is stored as an artifact of its run. In its place the event has an
+object with the single member `$artifact`. User data cannot be mistaken for a reference: an object of
+the user with the single member `$artifact`, `$$artifact` and so on is written with one more `$`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from typing import Final, TypeGuard
+from typing import Final
 
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, is_list, is_object
 
 KEY: Final = "$artifact"
-# Below so many levels a value is neither escaped nor resolved, so no depth of data is a danger.
+# Deeper values are neither escaped nor resolved, which limits the recursion.
 DEEPEST: Final = 200
 CONTENT_TYPE: Final = "application/json"
-# Every encoded document with a reference, or with user data that looks like one, holds these bytes.
+# Every encoded document with a reference, or with an escaped reference, contains these bytes.
 MARK: Final = b'$artifact":'
 _WORD: Final = KEY[1:]
 _MEMBERS: Final = frozenset({"artifactId", "sha256", "bytes", "contentType"})
 
 
 def reference_to(body: bytes) -> JsonObject:
-    """Make the reference to a value that is encoded as JSON. Equal bytes have equal references."""
+    """Return the reference to a value that is encoded as JSON. Equal bytes have equal references."""
     digest = hashlib.sha256(body).hexdigest()
     return {
         "artifactId": f"value-{digest}",
@@ -35,13 +35,13 @@ def reference_to(body: bytes) -> JsonObject:
 
 
 def references_in(value: Json, depth: int = DEEPEST) -> Iterator[JsonObject]:
-    """Find the references in a stored value."""
+    """Yield the references in a stored value."""
     if depth == 0:
         return
-    if _is_list(value):
+    if is_list(value):
         for item in value:
             yield from references_in(item, depth - 1)
-    elif _is_object(value):
+    elif is_object(value):
         if _is_reference(value):
             yield value[KEY]
         else:
@@ -50,7 +50,7 @@ def references_in(value: Json, depth: int = DEEPEST) -> Iterator[JsonObject]:
 
 
 def referred_bytes(value: Json) -> int:
-    """Count the bytes of the values that a stored value refers to, each as often as it is named."""
+    """Return the total size of the values that a stored value refers to, for every reference."""
     sizes = (reference["bytes"] for reference in references_in(value))
     return sum(size for size in sizes if isinstance(size, int))
 
@@ -58,28 +58,31 @@ def referred_bytes(value: Json) -> int:
 def referring(value: Json, references: Mapping[int, JsonObject], depth: int = DEEPEST) -> Json:
     """Replace values by references, and escape user data that looks like a reference.
 
-    `references` has the identity of each value that is stored as an artifact.
+    The keys of `references` are the identities of the values that are stored as artifacts.
     """
     found = references.get(id(value))
     if found is not None:
         return {KEY: found}
     if depth == 0:
         return value
-    if _is_list(value):
+    if is_list(value):
         return [referring(item, references, depth - 1) for item in value]
-    if not _is_object(value):
+    if not is_object(value):
         return value
     members = {name: referring(each, references, depth - 1) for name, each in value.items()}
     return {f"${name}": each for name, each in members.items()} if _is_marked(value) else members
 
 
 def resolved(value: Json, values: Mapping[str, Json], depth: int = DEEPEST) -> Json:
-    """Undo `referring`. A reference to an artifact that `values` does not have stays as it is."""
+    """Replace references by their values, the inverse of `referring`.
+
+    A reference to an artifact that is not in `values` is not changed.
+    """
     if depth == 0:
         return value
-    if _is_list(value):
+    if is_list(value):
         return [resolved(item, values, depth - 1) for item in value]
-    if not _is_object(value):
+    if not is_object(value):
         return value
     if _is_reference(value):
         return values.get(value[KEY]["artifactId"], value)
@@ -91,20 +94,12 @@ def resolved(value: Json, values: Mapping[str, Json], depth: int = DEEPEST) -> J
 
 def _is_reference(value: JsonObject) -> bool:
     found: Json = value.get(KEY) if len(value) == 1 else None
-    return _is_object(found) and found.keys() == _MEMBERS and isinstance(found["artifactId"], str)
+    return is_object(found) and found.keys() == _MEMBERS and isinstance(found["artifactId"], str)
 
 
 def _is_marked(value: JsonObject) -> bool:
-    """Whether an object has one member, named `$artifact` with any number of `$` from one on."""
+    """Return whether an object has a single member, named `$artifact` with one or more `$`."""
     if len(value) != 1:
         return False
     [name] = value
     return name.startswith("$") and name.lstrip("$") == _WORD
-
-
-def _is_object(value: Json) -> TypeGuard[JsonObject]:
-    return isinstance(value, dict)
-
-
-def _is_list(value: Json) -> TypeGuard[list[Json]]:
-    return isinstance(value, list)

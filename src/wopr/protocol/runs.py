@@ -1,8 +1,8 @@
-"""Runs on the wire: the create request and its options, answers, and the snapshot."""
+"""Runs on the wire: requests and responses, options, and the snapshot."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -30,34 +30,23 @@ RunStatus: TypeAlias = Literal[
     "cancelling",
     "cancelled",
 ]
-RUN_STATUSES: tuple[str, ...] = (
-    "pending",
-    "running",
-    "paused",
-    "waiting-approval",
-    "waiting-input",
-    "waiting-external",
-    "completed",
-    "failed",
-    "cancelling",
-    "cancelled",
-)
+RUN_STATUSES: tuple[str, ...] = get_args(RunStatus)
 TERMINAL: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 DrainPolicy: TypeAlias = Literal["immediate", "drain-current-node"]
-DRAIN_POLICIES: tuple[str, ...] = ("immediate", "drain-current-node")
+DRAIN_POLICIES: tuple[str, ...] = get_args(DrainPolicy)
 
 Tag = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
 class MockProvider(Closed, frozen=True, kw_only=True):
-    """Routes a run's model calls to a deterministic provider of the host's own."""
+    """The deterministic mock provider for a run's model calls."""
 
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     config: JsonObject = {}
 
 
 class RunBudget(Document, frozen=True, kw_only=True):
-    """How much a run may use of models and tools; what the host allows is never exceeded."""
+    """The budget of a run for models and tools. The host's limits also apply."""
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
     max_cost_usd: Annotated[float, msgspec.Meta(ge=0)] | Unset = UNSET
@@ -65,7 +54,7 @@ class RunBudget(Document, frozen=True, kw_only=True):
 
 
 class Configurable(Document, frozen=True, kw_only=True):
-    """The reserved keys of `configurable`; all other keys pass through untouched."""
+    """The reserved keys of `configurable`. Other keys are passed through unchanged."""
 
     recursion_limit: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
     run_timeout_ms: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
@@ -75,7 +64,7 @@ class Configurable(Document, frozen=True, kw_only=True):
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | Unset = UNSET
     prompt_overrides: dict[str, str] | Unset = UNSET
     escalation_threshold: Annotated[float, msgspec.Meta(ge=0, le=1)] | Unset = UNSET
-    # One of summary, full and off; anything else leaves it to the host.
+    # One of summary, full and off. The host's default applies to any other value.
     reasoning_verbosity: Json | Unset = UNSET
     mock_provider: MockProvider | Unset = UNSET
     budget: RunBudget | Unset = UNSET
@@ -96,7 +85,7 @@ class CreateRun(Closed, frozen=True, kw_only=True):
 
 
 class RunAccepted(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """The 201 answer: where to read on."""
+    """The 201 response of a create, with the URLs of the run."""
 
     run_id: Id
     workflow_id: str
@@ -116,7 +105,7 @@ class RunError(Closed, frozen=True, kw_only=True):
 
 
 class Owner(Closed, frozen=True, kw_only=True):
-    """Whose run it is: opaque ids, never a person's data."""
+    """The owner of a run, as opaque ids without personal data."""
 
     tenant: NonEmpty
     workspace: NonEmpty | Unset = UNSET
@@ -133,7 +122,7 @@ class NodeView(Document, frozen=True, kw_only=True):
     outputs: JsonObject | Unset = UNSET
     error: RunError | Unset = UNSET
     reason: str | Unset = UNSET
-    # The version of the code that executed it last.
+    # The version of the code that last executed the node.
     code_version: str | Unset = UNSET
 
 
@@ -157,20 +146,20 @@ class MissingCode(Document, frozen=True, kw_only=True):
     tools: list[str] | Unset = UNSET
 
     def __str__(self) -> str:
-        """The node with the code that it needs, as people read it."""
+        """Return the node and the code that it needs as text."""
         tools = [f"tool {name}" for name in self.tools or ()]
         return f"{self.node_id} ({', '.join([self.type_id, *tools])})"
 
 
 class Quarantine(Document, frozen=True, kw_only=True):
-    """A run that no process executes, because processes died with it; resume it to let it go on."""
+    """The quarantine of a run whose execution crashed processes. A resume ends it."""
 
     since: str
     crashes: int
 
 
 class RunSnapshot(Document, frozen=True, kw_only=True):
-    """A run as it stands now: the fold of its log."""
+    """The current state of a run."""
 
     run_id: Id
     workflow_id: str
@@ -214,7 +203,7 @@ class CancelRun(Closed, frozen=True, kw_only=True):
 
 
 class CancelAnswer(Document, frozen=True, kw_only=True):
-    """What a cancel did; an ended run answers with the status it already had."""
+    """The response of a cancel; for an ended run, its status."""
 
     run_id: Id
     status: RunStatus
@@ -229,14 +218,14 @@ class BulkCancel(Closed, frozen=True, kw_only=True):
 
 
 class ItemError(Closed, frozen=True, kw_only=True):
-    """Why one item of a bulk request failed; not the error envelope, on purpose."""
+    """The error of one item of a bulk request. It is not the error envelope."""
 
     code: NonEmpty
     message: NonEmpty
 
 
 class BulkCancelItem(Document, frozen=True, kw_only=True):
-    """The answer for one run of a bulk cancel."""
+    """The result for one run of a bulk cancel."""
 
     run_id: str
     ok: bool
@@ -245,7 +234,7 @@ class BulkCancelItem(Document, frozen=True, kw_only=True):
 
 
 class BulkCancelAnswer(Document, frozen=True, kw_only=True):
-    """All answers, in request order."""
+    """The results of a bulk cancel, in request order."""
 
     results: list[BulkCancelItem]
 
@@ -258,7 +247,7 @@ class PauseRun(Closed, frozen=True, kw_only=True):
 
 
 class PauseAnswer(Document, frozen=True, kw_only=True):
-    """The 202 answer of a pause."""
+    """The 202 response of a pause."""
 
     run_id: Id
     status: RunStatus
@@ -266,13 +255,13 @@ class PauseAnswer(Document, frozen=True, kw_only=True):
 
 
 class ResumeRun(Closed, frozen=True, kw_only=True):
-    """The optional body of a resume; the reason goes onto `run.resumed`."""
+    """The optional body of a resume. The reason is in the event `run.resumed`."""
 
     reason: Annotated[str, msgspec.Meta(max_length=512)] | Unset = UNSET
 
 
 class ResumeAnswer(Document, frozen=True, kw_only=True):
-    """The 202 answer of a resume."""
+    """The 202 response of a resume."""
 
     run_id: Id
     status: RunStatus
@@ -280,7 +269,7 @@ class ResumeAnswer(Document, frozen=True, kw_only=True):
 
 
 class EventPage(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """The poll answer: the union of both shapes that clients know."""
+    """The response of a poll. It has the members of both forms that clients know."""
 
     run_id: Id
     events: list[msgspec.Raw]
@@ -291,7 +280,7 @@ class EventPage(Document, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class RunFeedback(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """What people and agents said of a run, counted; `mean_rating` is absent without a rating."""
+    """Counts of a run's annotations. `mean_rating` is absent without a rating."""
 
     annotations: int
     ratings: int
@@ -313,16 +302,16 @@ class RunListItem(Document, frozen=True, kw_only=True):
     ended_at: str | Unset = UNSET
     tags: list[str] = []
     parent_run_id: str | Unset = UNSET
-    # Where a run comes from that is not this host's own.
+    # The origin of an observed run.
     metadata: JsonObject | Unset = UNSET
-    # Absent while nothing was said of the run.
+    # Absent while the run has no annotation.
     feedback: RunFeedback | Unset = UNSET
     waiting_for_code: list[MissingCode] | Unset = UNSET
     quarantine: Quarantine | Unset = UNSET
 
 
 class Page(Document, frozen=True, kw_only=True):
-    """A page of a host-extension collection."""
+    """A page of a collection of this host."""
 
     items: list[Any]
     next_cursor: str | Unset = UNSET

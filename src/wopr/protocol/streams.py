@@ -1,4 +1,4 @@
-"""The four stream modes and the events each of them carries."""
+"""The four stream modes and the events of each."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _UPDATES_FAMILIES: Final = (
     "proposal.",
     "goal.",
 )
-# A `values` reader gets a fresh snapshot after each of these.
+# The mode `values` also sends a snapshot after these.
 VALUES_EXTRA: Final = frozenset({"node.started"})
 
 
 def is_update(event_type: str) -> bool:
-    """Tell whether the `updates` mode carries this event type."""
+    """Return whether the mode `updates` includes this event type."""
     return event_type in _UPDATES or event_type.startswith(_UPDATES_FAMILIES)
 
 
 def parse_modes(raw: str | None) -> frozenset[str]:
-    """Read a `streamMode` query value: one mode, or a comma list without `values`."""
+    """Parse a `streamMode` query value: one mode, or a comma list without `values`."""
     if raw is None:
         return frozenset({"updates"})
     modes = [mode.strip() for mode in raw.split(",")]
@@ -49,5 +49,5 @@ def parse_modes(raw: str | None) -> frozenset[str]:
 
 
 def carries(modes: frozenset[str], event_type: str) -> bool:
-    """Tell whether a reader of these modes gets this event as it stands in the log."""
+    """Return whether these modes include this event."""
     return "debug" in modes or ("updates" in modes and is_update(event_type))

@@ -1,4 +1,4 @@
-"""Workflow definitions: closed documents, returned exactly as they were registered."""
+"""Workflow definitions. They are returned exactly as they were registered."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ NodeId = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 TriggerRule = Literal["all_success", "any_success", "all_complete", "none_failed", "any_failed"]
 VariableType = Literal["string", "number", "boolean", "object", "array"]
 MaskingMode = Literal["mask", "omit", "hash", "passthrough"]
+ComplianceClass = Literal["public", "pii", "phi", "pci", "regulated"]
 
 
 class StaticPort(Closed, frozen=True, kw_only=True, tag_field="type", tag="static"):
@@ -50,21 +51,21 @@ PortValue: TypeAlias = StaticPort | ExpressionPort | ConnectionPort | VariablePo
 
 
 class Position(Document, frozen=True, kw_only=True):
-    """Where an editor draws a node."""
+    """The position of a node in an editor."""
 
     x: float
     y: float
 
 
 class Size(Document, frozen=True, kw_only=True):
-    """How large an editor draws a group."""
+    """The size of a group in an editor."""
 
     width: float
     height: float
 
 
 class RetryPolicy(Closed, frozen=True, kw_only=True):
-    """How long to wait before the next attempt: `initialMs * factor^n`, at most `maxMs`."""
+    """The delay before the next attempt: `initialMs * factor^n`, at most `maxMs`."""
 
     initial_ms: Annotated[int, msgspec.Meta(ge=0, le=86_400_000)] = 1000
     factor: Annotated[float, msgspec.Meta(ge=1, le=100)] = 2.0
@@ -72,7 +73,7 @@ class RetryPolicy(Closed, frozen=True, kw_only=True):
 
 
 class NodeSettings(Document, frozen=True, kw_only=True):
-    """A node's own limits, over those of its workflow; unknown keys are an editor's business."""
+    """Limits of a node, which replace those of its workflow. Unknown keys are ignored."""
 
     timeout: Annotated[int, msgspec.Meta(ge=0)] = 0
     max_retries: Annotated[int, msgspec.Meta(ge=0, le=100)] | Unset = UNSET
@@ -80,7 +81,7 @@ class NodeSettings(Document, frozen=True, kw_only=True):
 
 
 class WorkflowNode(Closed, frozen=True, kw_only=True):
-    """One typed step."""
+    """A node of a workflow."""
 
     id: NodeId
     type_id: TypeId
@@ -102,7 +103,7 @@ class WorkflowNode(Closed, frozen=True, kw_only=True):
 
 
 class EdgeCondition(Closed, frozen=True, kw_only=True):
-    """When an edge carries: an expression, or a comparison of a path with a value."""
+    """The condition of an edge: an expression, or a comparison of a path with a value."""
 
     type: Literal["expression", "equals", "notEquals", "contains", "regex"] = "expression"
     left: str | Unset = UNSET
@@ -111,7 +112,7 @@ class EdgeCondition(Closed, frozen=True, kw_only=True):
 
 
 class WorkflowEdge(Closed, frozen=True, kw_only=True):
-    """Control, and where both ports are named also a value, from one node to another."""
+    """An edge between two nodes. If both ports are named, it also passes a value."""
 
     id: NonEmpty
     source_node_id: NonEmpty
@@ -124,7 +125,7 @@ class WorkflowEdge(Closed, frozen=True, kw_only=True):
 
 
 class WorkflowTrigger(Closed, frozen=True, kw_only=True):
-    """What may start the workflow."""
+    """A trigger of a workflow."""
 
     id: NonEmpty
     type: Literal[
@@ -148,7 +149,7 @@ class WorkflowTrigger(Closed, frozen=True, kw_only=True):
 
 
 class WorkflowVariable(Closed, frozen=True, kw_only=True):
-    """A named value of the run; run inputs are laid over the defaults."""
+    """A variable of the run. A run input of the same name replaces the default."""
 
     name: NonEmpty
     type: VariableType
@@ -159,7 +160,7 @@ class WorkflowVariable(Closed, frozen=True, kw_only=True):
 
 
 class ChannelAccess(Closed, frozen=True, kw_only=True):
-    """Who may read and write a channel; an absent side is open, a present one is strict."""
+    """The nodes that may read and write a channel. An absent list allows every node."""
 
     readers: list[str] | Unset = UNSET
     writers: list[str] | Unset = UNSET
@@ -178,7 +179,7 @@ TtlMs = Annotated[int, msgspec.Meta(ge=1, le=31_536_000_000)]
 
 
 class ChannelDeclaration(Closed, frozen=True, kw_only=True):
-    """A typed place that many nodes write and one reducer folds."""
+    """A channel, to which nodes write values that its reducer combines."""
 
     reducer: Reducer
     schema: JsonObject | Unset = UNSET
@@ -193,7 +194,7 @@ class ChannelDeclaration(Closed, frozen=True, kw_only=True):
 
 
 class NodeGroup(Closed, frozen=True, kw_only=True):
-    """A box that an editor draws around nodes."""
+    """A group of nodes in an editor."""
 
     id: NonEmpty
     name: NonEmpty
@@ -211,23 +212,23 @@ class ComplianceConfig(Document, frozen=True, kw_only=True):
 
 
 class WorkflowMetadata(Document, frozen=True, kw_only=True):
-    """Bookkeeping; of it the compliance fields and the required agent change what the host does."""
+    """Metadata. Only the compliance fields and the required agent change what the host does."""
 
     tags: Annotated[
         list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]],
         msgspec.Meta(max_length=100),
     ] = []
-    compliance_class: Literal["public", "pii", "phi", "pci", "regulated"] = "public"
+    compliance_class: ComplianceClass = "public"
     compliance_config: ComplianceConfig = ComplianceConfig()
-    # The agent that the workflow works for: its hand-off schemas check the run's inputs and outputs.
+    # The agent whose hand-off schemas check the run's inputs and outputs.
     requires_agent_id: AgentId | Unset = UNSET
 
 
 class WorkflowSettings(Document, frozen=True, kw_only=True):
-    """Limits of every run of the workflow; a timeout of 0 means none.
+    """Limits of every run of the workflow. A timeout of 0 is no timeout.
 
-    Without `maxLoopbackIterations` a loop goes round 5 times at most. A loop over items or a number
-    of times then ends with them instead.
+    Without `maxLoopbackIterations` a loop has at most 5 iterations. Then this limit does not apply to
+    a loop over items or over a number of times.
     """
 
     timeout: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -1,3 +1,3 @@
-"""Pure security rules: what is a secret, who may be dialled, how a value is sealed."""
+"""Pure security rules: redaction, API keys, SSRF, encryption, tokens and the audit chain."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How often one key, tenant, address or tool may do something in this process, and how often it did."""
+"""Rate limits in one process: token buckets and counters per key."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
-# Seconds for which a refusal is counted as recent.
+# For this time a refusal counts as recent.
 RECENT_SECONDS: Final = 300
 BUCKETS_KEPT: Final = 10_000
-# Refusals that are kept of one bucket. More than these are not counted.
+# The number of refusals that are kept for one bucket.
 MAX_REFUSALS: Final = 10_000
 
 K = TypeVar("K", bound=Hashable)
@@ -26,10 +26,10 @@ class _Bucket:
 
 
 class TokenBuckets(Generic[K]):
-    """One bucket per key. It is refilled at `rate` tokens a second up to `burst`.
+    """Token buckets, one for each key, refilled at `rate` tokens a second up to `burst`.
 
-    A rate of 0 is no limit. Without `burst` a bucket holds the tokens of two seconds. The buckets
-    that were used last are kept, up to `BUCKETS_KEPT`; a bucket that was dropped is full again.
+    A rate of 0 means no limit. Without `burst` a bucket holds the tokens of two seconds. The
+    `BUCKETS_KEPT` buckets that were used last are kept; a dropped bucket starts full again.
 
     Example:
         wait = buckets.take(address)
@@ -48,10 +48,10 @@ class TokenBuckets(Generic[K]):
         self._buckets: OrderedDict[K, _Bucket] = OrderedDict()
 
     def take(self, key: K, *, tokens: float = 1.0, rate: float | None = None) -> float:
-        """Take tokens: 0.0 when they were there, else the seconds until they are.
+        """Take tokens. Return 0.0 if they were available, else the seconds until they are.
 
         `rate` replaces the rate of all keys for this one. A request for more tokens than a bucket
-        holds is granted by a full bucket, which then owes the rest.
+        can hold is granted if the bucket is full, and the bucket goes below zero.
         """
         per_second = self._rate if rate is None else rate
         if not per_second:
@@ -67,22 +67,21 @@ class TokenBuckets(Generic[K]):
         return 0.0
 
     def charge(self, key: K, tokens: float, *, rate: float | None = None) -> None:
-        """Take tokens for what has happened already, also those that are not there."""
+        """Take tokens for something that has already happened; the bucket may go below zero."""
         per_second = self._rate if rate is None else rate
         if per_second:
             self._filled(key, per_second).tokens -= tokens
 
     def wait(self, key: K, *, rate: float | None = None) -> float:
-        """Return the seconds until there is a token, without taking it: 0.0 when there is one."""
+        """Return the seconds until a token is available, without taking it."""
         per_second = self._rate if rate is None else rate
         if not per_second:
             return 0.0
         return max(0.0, (1.0 - self._filled(key, per_second).tokens) / per_second)
 
-    def remaining(self, key: K, *, rate: float | None = None) -> float:
-        """Return how many tokens a key has now. Without a limit: infinity."""
-        per_second = self._rate if rate is None else rate
-        return self._filled(key, per_second).tokens if per_second else math.inf
+    def remaining(self, key: K) -> float:
+        """Return the number of tokens of a key; infinity without a limit."""
+        return self._filled(key, self._rate).tokens if self._rate else math.inf
 
     def recent_refusals(self, key: K) -> int:
         """Count the refusals of the last `RECENT_SECONDS`."""
@@ -96,7 +95,7 @@ class TokenBuckets(Generic[K]):
 
     @property
     def rate(self) -> float:
-        """The tokens a second of a key without a rate of its own."""
+        """Return the default rate in tokens a second."""
         return self._rate
 
     def _capacity(self, rate: float) -> float:
@@ -127,7 +126,7 @@ class _Second:
 
 
 class SecondCounts(Generic[K]):
-    """What each key did in the last whole second. The keys that were counted last are kept.
+    """Counts per key in the last whole second. The `BUCKETS_KEPT` latest keys are kept.
 
     Example:
         counts.add(tenant)
@@ -145,7 +144,7 @@ class SecondCounts(Generic[K]):
         return len(self._counts)
 
     def add(self, key: K, amount: int = 1) -> None:
-        """Count something that a key has done now."""
+        """Count actions of a key."""
         second = int(self._clock())
         counted = self._counts.get(key)
         if counted is None or counted.at != second:
@@ -171,5 +170,5 @@ class SecondCounts(Generic[K]):
 
 
 def whole_seconds(wait: float) -> int:
-    """Return a wait as the `Retry-After` header has it: whole seconds, at least one."""
+    """Return a wait for the `Retry-After` header: whole seconds, at least one."""
     return max(1, math.ceil(wait))

@@ -1,67 +1,98 @@
-"""Names of credentials: what a reference looks like, and where each source keeps its value."""
+"""Names of credentials: the form of a reference, and where each source stores its value."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Final, NamedTuple
+
+from wopr.protocol.documents import Json, is_list, is_object
+from wopr.security.shapes import holds_shape
 
 SOURCES: Final = ("store", "env", "file", "keyring")
 VARIABLE_PREFIX: Final = "WOPR_SECRET_"
-# The purpose that the key which seals credentials is derived for.
+# The purpose of the derived key that encrypts credentials.
 SEAL_PURPOSE: Final = "tenant-secret"
 _REF: Final = re.compile(
     rf"(?:(?P<source>{'|'.join(SOURCES)}):)?(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{{0,127}})"
 )
-_ODD: Final = re.compile(r"[^A-Za-z0-9]")
+_NOT_ALPHANUMERIC: Final = re.compile(r"[^A-Za-z0-9]")
 _BYTE: Final = re.compile(rb"_([0-9A-F]{2})")
 
 
 class CredentialRef(NamedTuple):
-    """A reference: a name, and the one source that it is meant for, if it says so."""
+    """A reference to a credential: a name, and optionally its source."""
 
     name: str
     source: str | None
 
 
 def read_ref(ref: str) -> CredentialRef | None:
-    """Read a reference; None for what cannot be one."""
+    """Parse a reference; None if it is not one."""
     found = _REF.fullmatch(ref)
     return None if found is None else CredentialRef(found["name"], found["source"])
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a credential, or the folder of a tenant's, can have this name."""
+    """Return whether a credential, or a tenant's folder of credentials, can have this name."""
     found = read_ref(name)
     return found is not None and found.source is None
 
 
 def seal_context(tenant: str, name: str) -> bytes:
-    """What a sealed credential is bound to: moved to another tenant or name it does not open."""
+    """Return the encryption context of a credential, which binds it to its tenant and name."""
     return f"secret:{len(tenant)}:{tenant}:{name}".encode()
 
 
 def variable_of(tenant: str, name: str) -> str:
-    """The environment variable of a credential; no two credentials share one."""
-    return f"{VARIABLE_PREFIX}{_spelled(tenant)}__{_spelled(name)}"
+    """Return the environment variable of a credential. It is unique."""
+    return f"{VARIABLE_PREFIX}{_escaped(tenant)}__{_escaped(name)}"
 
 
 def owner_of(variable: str) -> tuple[str, str] | None:
-    """The tenant and the name of the credential in a variable; None for one that holds none."""
+    """Return tenant and name of the credential in a variable, or None."""
     tenant, separator, name = variable.removeprefix(VARIABLE_PREFIX).partition("__")
     if not variable.startswith(VARIABLE_PREFIX) or not separator:
         return None
-    found = (_read(tenant), _read(name))
+    found = (_unescaped(tenant), _unescaped(name))
     return found if variable_of(*found) == variable else None
 
 
-def _read(spelled: str) -> str:
-    """Undo `_spelled`; of what it did not write, anything may come out."""
-    raw = _BYTE.sub(
-        lambda found: bytes.fromhex(found[1].decode()), spelled.encode("utf-8", "replace")
-    )
+def _unescaped(text: str) -> str:
+    raw = _BYTE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode("utf-8", "replace"))
     return raw.decode("utf-8", "replace")
 
 
-def _spelled(text: str) -> str:
-    """Letters and digits as they are, every other byte as `_` and its two hexadecimal digits."""
-    return _ODD.sub(lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), text)
+def _escaped(text: str) -> str:
+    """Keep letters and digits, and write every other byte as `_` and two hexadecimal digits."""
+    return _NOT_ALPHANUMERIC.sub(
+        lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), text
+    )
+
+
+# Members whose value is the name of a credential. The name may look like a credential.
+REFERENCES: Final = frozenset({"credentialsRef", "credentialRef"})
+
+
+def credentials_in(document: Json, path: str = "") -> Iterator[str]:
+    """Yield the path of every credential. A path never contains a credential."""
+    if isinstance(document, str):
+        if holds_shape(document):
+            yield path
+    elif is_object(document):
+        for name, member in document.items():
+            if holds_shape(name):
+                yield path
+            elif name not in REFERENCES:
+                yield from _in_member(name, member, f"{path}.{name}" if path else name)
+    elif is_list(document):
+        for index, item in enumerate(document):
+            yield from credentials_in(item, f"{path}.{index}" if path else str(index))
+
+
+def _in_member(name: str, member: Json, place: str) -> Iterator[str]:
+    if not isinstance(member, str):
+        yield from credentials_in(member, place)
+    # The name can show that the value is a secret, as in `x-api-key: abc123`.
+    elif holds_shape(f"{name}: {member}"):
+        yield place

@@ -1,4 +1,4 @@
-"""Digests of JSON that key order and white space do not change."""
+"""Digests of JSON, independent of key order and white space."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, cast
 import msgspec
 import rfc8785
 
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, is_object
 
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
-# What a double holds without loss; beyond it JSON numbers are what a double makes of them.
+# Integers up to this value are exact as doubles. Larger JSON numbers are rounded.
 _SAFE_INTEGER: Final = 2**53 - 1
 
 
@@ -23,7 +23,7 @@ def json_digest(value: Json) -> bytes:
 def canonical_digest(value: Json) -> str:
     """Return the SHA-256 of the canonical form (RFC 8785), in lowercase hexadecimal.
 
-    Raises `ValueError` for what is not JSON.
+    Raises `ValueError` for a value that is not JSON.
     """
     try:
         return hashlib.sha256(rfc8785.dumps(_as_doubles(value))).hexdigest()
@@ -32,10 +32,9 @@ def canonical_digest(value: Json) -> str:
 
 
 def _as_doubles(value: Json) -> Json:
-    """The value with every number as JSON knows it: a double."""
-    if isinstance(value, dict):
-        members = cast("JsonObject", value)
-        return {name: _as_doubles(member) for name, member in members.items()}
+    """Return the value with every number as a double."""
+    if is_object(value):
+        return {name: _as_doubles(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
         return [_as_doubles(item) for item in cast("list[Json]", value)]
     if isinstance(value, int) and abs(value) > _SAFE_INTEGER:

@@ -1,7 +1,7 @@
 """Encryption of stored content: AES-256-GCM under one of several keys.
 
-An encrypted value begins with a mark and the id of its key, so that values of an older key, and
-values that were stored before encryption was on, are told apart.
+An encrypted value begins with a mark and the id of its key. So values of an older key, and values
+that were stored before encryption was switched on, can be recognised.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from wopr.protocol.errors import WoprError
-from wopr.security.seal import KEY_BYTES, NONCE_BYTES, Seal, SealBroken
 
-# Five bytes and four of the key's id: base64 shows nine bytes as twelve characters of their own.
+# Five bytes and four of the key's id: base64 encodes these nine bytes as exactly twelve characters.
 MARK: Final = b"\x02wopr"
 TEXT_MARK: Final = "\x02wopr:"
 _ID_BYTES: Final = 4
@@ -25,15 +28,15 @@ _HEADER: Final = len(MARK) + _ID_BYTES
 
 
 class UnusableKeys(ValueError):
-    """The text does not hold keys of 32 bytes as base64."""
+    """The text does not contain keys of 32 bytes as base64."""
 
 
 class UnreadableContent(WoprError):
-    """Stored content does not open: its key is missing, or it was changed or moved."""
+    """Stored content cannot be decrypted: its key is missing, or it was changed or moved."""
 
 
 def parse_keys(text: str) -> tuple[bytes, ...]:
-    """Read keys that are separated by commas or white space; the first is the one to write with."""
+    """Parse keys separated by commas or white space. The first key encrypts."""
     keys: list[bytes] = []
     for number, word in enumerate(text.replace(",", " ").split(), start=1):
         try:
@@ -44,25 +47,25 @@ def parse_keys(text: str) -> tuple[bytes, ...]:
             raise UnusableKeys(f"key {number} has {len(key)} bytes; it needs {KEY_BYTES}")
         keys.append(key)
     if not keys:
-        raise UnusableKeys("there is no key")
+        raise UnusableKeys("no key is given")
     return tuple(keys)
 
 
 def key_id(key: bytes) -> str:
-    """Return the id of a key, which may be shown."""
+    """Return the id of a key. It does not reveal the key."""
     return hashlib.sha256(b"wopr encryption key" + key).hexdigest()[: 2 * _ID_BYTES]
 
 
 def key_of(stored: bytes) -> str | None:
-    """Return the id of the key that a value is encrypted with; None for one that is not."""
+    """Return the id of the key that a value is encrypted with; None if it is not encrypted."""
     return stored[len(MARK) : _HEADER].hex() if stored.startswith(MARK) else None
 
 
 class Cipher:
     """Encrypts with the first key, and decrypts with any of them.
 
-    The context says where a value is stored, such as its tenant, run and sequence: in another place
-    it does not open. `random` returns so many fresh random bytes.
+    The context is the place of a value, such as its tenant, run and sequence. A value that was moved
+    cannot be decrypted. `random` returns the given number of random bytes.
     """
 
     def __init__(self, keys: Sequence[bytes], random: Callable[[int], bytes]) -> None:
@@ -79,7 +82,7 @@ class Cipher:
         return self._head + self._newest.seal(plain, nonce=nonce, context=place)
 
     def decrypt(self, stored: bytes, *context: str | int) -> bytes:
-        """Decrypt; a value that was stored before encryption was on is returned as it is."""
+        """Decrypt a value. A value that is not encrypted is returned unchanged."""
         if not stored.startswith(MARK):
             return stored
         seal = self._seals.get(stored[len(MARK) : _HEADER])
@@ -98,22 +101,79 @@ class Cipher:
         return TEXT_MARK + base64.b64encode(sealed).decode()
 
     def decrypt_text(self, stored: str, *context: str | int) -> str:
-        """Decrypt a text; one that was stored before encryption was on is returned as it is."""
+        """Decrypt a text. A text that is not encrypted is returned unchanged."""
         if not stored.startswith(TEXT_MARK):
             return stored
         try:
             sealed = base64.b64decode(stored.removeprefix(TEXT_MARK), validate=True)
         except (binascii.Error, ValueError):
-            # It only begins like an encrypted text.
+            # The text starts like an encrypted text but is not one.
             return stored
         return self.decrypt(sealed, *context).decode("utf-8", "surrogatepass")
 
     @property
     def head(self) -> bytes:
-        """How a value begins that is encrypted with the newest key."""
+        """Return the first bytes of every value that is encrypted with the newest key."""
         return self._head
 
     @property
     def text_head(self) -> str:
-        """How a text begins that is encrypted with the newest key."""
+        """Return the first characters of every text that is encrypted with the newest key."""
         return TEXT_MARK + base64.b64encode(self._head).decode()
+
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+
+_VERSION: Final = b"\x01"
+_SEAL_HEADER: Final = len(_VERSION) + NONCE_BYTES
+
+
+class SealBroken(ValueError):
+    """The bytes were changed, belong to another context or were encrypted with another key."""
+
+
+def derive(host_secret: bytes, purpose: str) -> bytes:
+    """Derive the key for one purpose. Keys of different purposes are independent."""
+    if len(host_secret) < KEY_BYTES:
+        raise ValueError(f"the host secret needs {KEY_BYTES} bytes, not {len(host_secret)}")
+    if not purpose:
+        raise ValueError("a derived key needs a purpose")
+    info = b"wopr:" + purpose.encode("utf-8")
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(host_secret)
+
+
+def is_sealed_value(body: bytes) -> bool:
+    """Return whether the bytes are encrypted and not JSON."""
+    return body.startswith(_VERSION)
+
+
+class Seal:
+    """AES-256-GCM under one key.
+
+    The context binds an encrypted value to its place, such as the tenant and the row. A value that
+    was moved to another place cannot be decrypted.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"an encryption key has {KEY_BYTES} bytes, not {len(key)}")
+        self._cipher = AESGCM(key)
+
+    def seal(self, plaintext: bytes, *, nonce: bytes, context: bytes) -> bytes:
+        """Encrypt a value. The nonce must be random bytes that were never used with this key."""
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        return _VERSION + nonce + self._cipher.encrypt(nonce, plaintext, _VERSION + context)
+
+    def open(self, sealed: bytes, *, context: bytes) -> bytes:
+        """Decrypt a value of the same context. Raises `SealBroken` for any other value."""
+        if not sealed.startswith(_VERSION) or len(sealed) < _SEAL_HEADER:
+            raise SealBroken("the value is not encrypted with this scheme")
+        nonce, ciphertext = sealed[len(_VERSION) : _SEAL_HEADER], sealed[_SEAL_HEADER:]
+        try:
+            return self._cipher.decrypt(nonce, ciphertext, _VERSION + context)
+        except InvalidTag as broken:
+            raise SealBroken(
+                "the value was changed, or belongs to another key or context"
+            ) from broken

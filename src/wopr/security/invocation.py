@@ -1,4 +1,4 @@
-"""Idempotency: the names under which an answer or an outside effect happens once."""
+"""Idempotency: keys of responses and of external effects."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from wopr.security.digest import json_digest
 def logical_invocation_id(
     tenant: str, run_id: str, node_id: str, ordinal: int, provider_key: str
 ) -> str:
-    """Name one outside effect of a run (Idempotency, layer 2).
+    """Return the id of an external effect of a run (Idempotency, layer 2).
 
-    The attempt is not part of it, so a retry carries the name of the call it repeats.
+    The attempt is not part of the id, so a retry has the id of the call that it repeats.
     """
-    ingredients = (tenant, run_id, node_id, str(ordinal), provider_key)
-    if any("\0" in each for each in ingredients):
-        raise ValueError("an ingredient of an invocation id cannot hold a NUL character")
-    text = "\0".join(("openwop:activity:v2", *ingredients))
+    parts = (tenant, run_id, node_id, str(ordinal), provider_key)
+    if any("\0" in part for part in parts):
+        raise ValueError("no part of an invocation id may contain a NUL character")
+    text = "\0".join(("openwop:activity:v2", *parts))
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
-def answer_key_hash(tenant: str, endpoint: str, key: str) -> bytes:
-    """Return where the answer to an `Idempotency-Key` is kept (Idempotency, layer 1).
+def response_key_hash(tenant: str, endpoint: str, key: str) -> bytes:
+    """Return the storage key of the response to an `Idempotency-Key` (Idempotency, layer 1).
 
-    It is the hash of `tenant:endpoint:key`. Colons of the tenant and of the endpoint are
-    escaped first: `runs` with the key `x:1` must not meet `runs:x` with the key `1`.
+    It is the hash of `tenant:endpoint:key`. Colons of the tenant and of the endpoint are escaped
+    first: `runs` with the key `x:1` must differ from `runs:x` with the key `1`.
     """
-    text = f"{_without_colons(tenant)}:{_without_colons(endpoint)}:{key}"
+    text = f"{_escaped(tenant)}:{_escaped(endpoint)}:{key}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def request_digest(body: bytes, query: Mapping[str, str] | None = None) -> bytes:
-    """Return what two requests under one key are compared by: the body and the query parameters.
+    """Return the digest by which two requests with the same key are compared.
 
-    JSON is compared as a value, so key order and white space do not matter; anything else is
-    compared byte for byte. The order of query parameters does not matter either.
+    It covers the body and the query parameters. Key order and white space of a JSON body, and the
+    order of query parameters, do not matter. Any other body is compared byte for byte.
     """
     try:
         digest = json_digest(msgspec.json.decode(body))
@@ -51,5 +51,5 @@ def request_digest(body: bytes, query: Mapping[str, str] | None = None) -> bytes
     return hashlib.sha256(digest + msgspec.json.encode(query, order="sorted")).digest()
 
 
-def _without_colons(text: str) -> str:
+def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")

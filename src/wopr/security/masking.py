@@ -1,16 +1,15 @@
-"""The masking modes: what is written in place of a value that was marked sensitive."""
+"""The masking modes of sensitive values."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, assert_never
 
 from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.workflow import MaskingMode
 from wopr.security.digest import json_digest
 from wopr.security.shapes import MASK
-
-MaskingMode: TypeAlias = Literal["mask", "omit", "hash", "passthrough"]
 
 
 class Omit(Enum):
@@ -20,13 +19,13 @@ class Omit(Enum):
 
 
 OMIT: Final = Omit.OMIT
-"""What `mask` returns for a member that must not be written at all."""
+"""The result of `mask` for a member that must not be written."""
 
 
 def mask(value: Json, mode: MaskingMode) -> Json | Omit:
-    """Return what to write for a sensitive value, or `OMIT` for nothing.
+    """Return the replacement of a sensitive value, or `OMIT`.
 
-    Redaction of secrets applies on top in every mode, `passthrough` included.
+    Secrets are redacted in addition in every mode, also in `passthrough`.
     """
     match mode:
         case "mask":
@@ -42,7 +41,7 @@ def mask(value: Json, mode: MaskingMode) -> Json | Omit:
 
 
 def mask_members(members: JsonObject, names: Collection[str], mode: MaskingMode) -> JsonObject:
-    """Return the object with the named members masked; the very same one if it has none."""
+    """Return the object with the named members masked; the same object if it has none."""
     if mode == "passthrough" or not any(name in members for name in names):
         return members
     written = {

@@ -1,4 +1,4 @@
-"""The address of a client behind proxies: `X-Forwarded-For` counts only from trusted proxies."""
+"""The address of a client behind proxies. `X-Forwarded-For` is used only from trusted proxies."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class TrustedProxies:
         self._networks: tuple[Network, ...] = tuple(ip_network(part) for part in parts if part)
 
     def trust(self, peer: str) -> bool:
-        """Tell whether this address is one of the proxies."""
+        """Return whether this address is one of the proxies."""
         if not self._networks:
             return False
         address = _address(peer)
         return address is not None and self._is_proxy(address)
 
     def client(self, peer: str, forwarded: str) -> str:
-        """Return the client's address: the rightmost one that is not a proxy's.
+        """Return the client's address: the rightmost address that is not a proxy's.
 
-        Entries further left are the client's own claim. An entry that is not an address ends the
-        search, because the hops to its left cannot be known.
+        Entries further left are claims of the client and are not used. An entry that is not an
+        address ends the search.
         """
         client = peer
         for entry in reversed(forwarded.split(",")):
@@ -52,7 +52,7 @@ class TrustedProxies:
 
 
 def network_of(address: str) -> str:
-    """Return what limits per address count: an IPv4 address, or the /64 of an IPv6 address.
+    """Return the key of limits per client: an IPv4 address, or the /64 of an IPv6 address.
 
     A client with IPv6 usually has all addresses of a /64.
     """
@@ -65,7 +65,7 @@ def network_of(address: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """Read an address, with or without a port; IPv4 within IPv6 is IPv4."""
+    """Parse an address with or without a port. An IPv4-mapped IPv6 address becomes IPv4."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

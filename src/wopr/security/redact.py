@@ -1,35 +1,82 @@
-"""SR-1: no secret leaves the call that uses it. What is written or sent passes through here."""
+"""Redaction (SR-1): removes secrets from everything that is written or sent."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, cast
+from urllib.parse import quote, quote_plus
 
 from wopr.protocol.documents import Json, JsonObject
-from wopr.security.encodings import escaped, spellings
 from wopr.security.shapes import MASK, holds_shape, names_secret, shapes_in
 
+_PERCENT: Final = re.compile(r"%[0-9A-F]{2}")
+# The two ways in which templates and libraries escape quotation marks.
+_MARKUP: Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_ENTITIES: Final = tuple(
+    str.maketrans(_MARKUP | quotes)
+    for quotes in ({'"': "&#34;", "'": "&#39;"}, {'"': "&quot;", "'": "&#x27;"})
+)
+
+
+def encodings(value: str) -> frozenset[str]:
+    """Return the value in plain form and in every encoding that redaction searches."""
+    plain = (value, *escaped(value))
+    pages = (form.translate(entities) for form in plain for entities in _ENTITIES)
+    return frozenset((*plain, *pages, *_url_forms(value), *_base64_forms(value)))
+
+
+def escaped(value: str) -> tuple[str, str]:
+    """Return the value as in a JSON string, with and without escaped non-ASCII characters."""
+    return (
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        json.dumps(value, ensure_ascii=True)[1:-1],
+    )
+
+
+def _url_forms(value: str) -> Iterator[str]:
+    raw = value.encode("utf-8", "surrogatepass")
+    for form in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+        yield form
+        yield _PERCENT.sub(lambda match: match.group().lower(), form)
+
+
+def _base64_forms(value: str) -> Iterator[str]:
+    """Yield the base64 of the value, also from inside the base64 of a longer text.
+
+    Three bytes become four characters, so a value has three encodings, one for each offset. The
+    characters at both ends that also encode bits of a neighbour are omitted.
+    """
+    raw = value.encode("utf-8", "surrogatepass")
+    for offset, skipped in ((0, 0), (1, 2), (2, 3)):
+        length = (offset + len(raw)) * 8 // 6
+        encoded = base64.b64encode(bytes(offset) + raw)[skipped:length].decode("ascii")
+        yield encoded
+        yield encoded.replace("+", "-").replace("/", "_")
+
+
 MIN_SECRET: Final = 8
-# No secret is shorter; the password in `://:x@` is recognized by all six characters.
+# Shorter texts contain no secret. The shortest is `://:x@`, with the password `x`.
 _SHORTEST: Final = 6
 
 _MARK: Final = re.compile(r"\[REDACTED(?::[^\[\]]*)?\]")
-# A replacement can uncover the edge of another secret, which the next round finds. Two rounds are
-# enough for ordinary text. The bound keeps the work linear for text that is made to need more.
+# A replacement can expose another secret, which the next pass finds. Two passes are
+# enough for ordinary text. The limit keeps the work linear for crafted text.
 _ROUNDS: Final = 2
-# Larger texts and documents are redacted by a thread, so that the event loop goes on.
+# Larger texts and documents are redacted in a thread, so that they do not block the event loop.
 LARGE_BYTES: Final = 128 * 1024
-# A text with so many secrets is masked whole: it is made to be slow to redact.
+# A text with more secrets is masked completely, because it would be slow to redact.
 _MOST_SPANS: Final = 10_000
 # The beginning of a secret-shaped text is recognized when it is longer than this.
 _LONGEST_LEAD: Final = 256
 
 
 class Span(NamedTuple):
-    """A stretch of text to replace, and by what. A registered value outranks a mere shape."""
+    """A part of a text and its replacement. A registered value takes precedence over a shape."""
 
     start: int
     end: int
@@ -38,77 +85,76 @@ class Span(NamedTuple):
 
 
 class Redactor:
-    """Replaces registered secrets and secret-shaped text.
+    """Redacts registered secrets and secret-shaped text.
 
-    Redacting twice gives what redacting once gave, and nothing here raises: text that cannot
-    be examined is masked whole.
+    Redaction is idempotent and never raises: text that cannot be examined is masked completely.
     """
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
-        # Each form of a registered value, with the id of its secret.
+        # Each encoding of a registered value, with the id of its secret.
         self._forms: dict[str, str] = {}
         # The mark of each id.
         self._marks: dict[str, str] = {}
-        # The forms as they stand in encoded JSON.
-        self._needles: list[str] = []
+        # The encodings as they appear in JSON.
+        self._json_forms: list[str] = []
         self._has_digits = False
-        # The length of the longest form of a registered value.
+        # The length of the longest encoding of a registered value.
         self.longest = 0
 
     def register(self, secret_id: str, value: str) -> None:
-        """Have this value replaced by `[REDACTED:<secretId>]` from now on, in every encoding.
+        """Register a value to be replaced by `[REDACTED:<secretId>]` in every encoding.
 
-        An empty id leaves the mark without a name. A value under eight characters is left alone:
-        it would match ordinary words.
+        Without an id the mark has no name. A value of fewer than `MIN_SECRET` characters is not
+        redacted: it would match ordinary words.
         """
         if len(value) < MIN_SECRET or value in self._ids:
             return
         self._ids[value] = secret_id
         self._has_digits = self._has_digits or value.isdigit()
-        forms = spellings(value)
+        forms = encodings(value)
         self._forms |= dict.fromkeys(forms, secret_id)
-        self._needles.extend({text for form in forms for text in escaped(form)})
+        self._json_forms.extend({text for form in forms for text in escaped(form)})
         self.longest = max(self.longest, *map(len, forms))
         if secret_id not in self._marks:
             self._marks[secret_id] = self._mark(secret_id, self._forms)
-        # An earlier id may hold the new value.
-        telling = [each for each in self._marks if any(form in each for form in forms)]
-        self._marks |= dict.fromkeys(telling, MASK)
+        # An earlier id may contain the new value.
+        unsafe = [each for each in self._marks if any(form in each for form in forms)]
+        self._marks |= dict.fromkeys(unsafe, MASK)
 
     def copy(self) -> Redactor:
-        """Return a redactor that knows the same values, and learns others by itself."""
-        made = Redactor()
-        made._ids = self._ids.copy()
-        made._forms = self._forms.copy()
-        made._marks = self._marks.copy()
-        made._needles = self._needles.copy()
-        made._has_digits = self._has_digits
-        made.longest = self.longest
-        return made
+        """Return an independent redactor with the same registered values."""
+        copied = Redactor()
+        copied._ids = self._ids.copy()
+        copied._forms = self._forms.copy()
+        copied._marks = self._marks.copy()
+        copied._json_forms = self._json_forms.copy()
+        copied._has_digits = self._has_digits
+        copied.longest = self.longest
+        return copied
 
     @staticmethod
     def _mark(secret_id: str, forms: Iterable[str]) -> str:
-        """Name the secret, unless its id would itself give one away."""
+        """Return the mark of a secret, without its id if the id contains a secret."""
         if not secret_id:
             return MASK
         named = f"[REDACTED:{secret_id}]"
-        tells = holds_shape(named) or any(form in secret_id for form in forms)
-        return named if not tells and _MARK.fullmatch(named) else MASK
+        is_unsafe = holds_shape(named) or any(form in secret_id for form in forms)
+        return named if not is_unsafe and _MARK.fullmatch(named) else MASK
 
     def may_hold_secret(self, encoded: bytes) -> bool:
-        """Tell quickly whether encoded JSON needs redacting. `False` is certain."""
+        """Return whether encoded JSON may need redaction. This is fast, and `False` is certain."""
         text = encoded.decode("utf-8", "replace")
-        for needle in self._needles:
-            if needle in text:
+        for form in self._json_forms:
+            if form in text:
                 return True
         return holds_shape(text)
 
     def text(self, text: str) -> str:
-        """Return the text without its secrets; the very same object when it held none.
+        """Return the text without its secrets; the same object if it has none.
 
-        Where secrets are still found after the last round, one mask replaces everything from the
-        first of them to the last. If that uncovers another one, a mask replaces the whole text.
+        If secrets are still found after the last pass, one mask replaces everything from the
+        first to the last of them. If that exposes another one, a mask replaces the whole text.
         """
         if len(text) < _SHORTEST:
             return text
@@ -123,30 +169,30 @@ class Redactor:
         text = f"{text[: spans[0].start]}{MASK}{text[spans[-1].end :]}"
         return MASK if self.spans(text) else text
 
-    def excerpt(self, text: str, most: int) -> str:
-        """Return the text without its secrets, and only its beginning if it is longer than `most`.
+    def excerpt(self, text: str, max_length: int) -> str:
+        """Return the text without its secrets, cut to `max_length` characters.
 
         The work does not depend on the length of the text. A secret that is cut off is not
-        recognized, so the end of what was examined is shown only as far as its last mark.
+        recognized, so the end of the examined part is returned only up to its last mark.
         """
-        if len(text) <= most:
+        if len(text) <= max_length:
             return self.text(text)
-        unsure = max(self.longest, _LONGEST_LEAD)
-        clean = self.text(text[: most + unsure])
+        margin = max(self.longest, _LONGEST_LEAD)
+        clean = self.text(text[: max_length + margin])
         marked = max((match.end() for match in _MARK.finditer(clean)), default=0)
-        return clean[: min(most - 1, max(marked, len(clean) - unsure))] + "…"
+        return clean[: min(max_length - 1, max(marked, len(clean) - margin))] + "…"
 
     def json(self, value: Json) -> Json:
-        """Return the value without secrets in keys or values, sharing whatever is unchanged."""
+        """Return the value without secrets in keys or values. Unchanged parts are shared."""
         try:
             return self._walk(value)
         except RecursionError:
             return MASK
 
     def spans(self, text: str) -> list[Span]:
-        """Find every secret in the text, in order; secrets that overlap are one span.
+        """Return every secret in the text, in order. Overlapping secrets are one span.
 
-        A text with too many of them is one secret as a whole.
+        A text with too many secrets is one span.
         """
         found = list(islice(self._registered(text), _MOST_SPANS))
         found += (Span(*at, 0, MASK) for at in islice(shapes_in(text), _MOST_SPANS))
@@ -159,13 +205,13 @@ class Redactor:
         present = [form for form in list(self._forms) if form in text]
         if not present:
             return
-        # What an earlier pass wrote is not text to search: a value such as `REDACTED` is in it.
-        own = {MASK, *self._marks.values()}
-        done = [match.span() for match in _MARK.finditer(text) if match.group() in own]
+        # Marks of an earlier pass are not searched: a registered value could be `REDACTED`.
+        marks = {MASK, *self._marks.values()}
+        done = [match.span() for match in _MARK.finditer(text) if match.group() in marks]
         for form in present:
             for start in _occurrences(form, text):
                 end = start + len(form)
-                # Marks do not overlap, so only the last one that begins here or before can hold it.
+                # Marks do not overlap: only the last mark that begins at or before `start` can contain it.
                 before = bisect_right(done, (start, len(text))) - 1
                 if before < 0 or done[before][1] < end:
                     yield Span(start, end, len(form), self._marks[self._forms[form]])
@@ -198,31 +244,31 @@ class Redactor:
         return clean if changed else members
 
     def _walk_number(self, value: int) -> int | str:
-        """Mask a number whose digits are a registered value: a PIN is secret without quotes."""
+        """Mask a number whose digits are a registered value, such as a PIN."""
         digits = str(value) if value.bit_length() <= 1024 else ""
         clean = self.text(digits)
         return value if clean is digits else clean
 
 
 class Redactors:
-    """What is kept out of the answers to each tenant, and out of the logs of the process.
+    """The redactors of all tenants and of the process's logs.
 
-    A tenant's own values are masked under their names, for that tenant only: a mark in another
-    tenant's text would confirm a guess of this value. The operator's values are
-    masked for every tenant, under no name.
+    A tenant's own values are masked with their names, for that tenant only: a mark in another
+    tenant's text would confirm a guess of this value. The operator's values are masked for every
+    tenant, without a name.
     """
 
     def __init__(self) -> None:
         # Shapes and the operator's values.
         self.operator = Redactor()
-        # The values of all tenants, under no name. Only the operator reads what passes it.
+        # The values of all tenants, without names, for texts that only the operator reads.
         self.process = Redactor()
         self._tenants: dict[str, Redactor] = {}
 
     def of(self, tenant: str) -> Redactor:
-        """Return what masks secrets in everything that this tenant can read.
+        """Return the redactor of everything that a tenant can read.
 
-        It is the same object every time: values that are registered later are masked by it too.
+        It is the same object every time, so it also masks values that are registered later.
         """
         found = self._tenants.get(tenant)
         if found is None:
@@ -234,22 +280,25 @@ class Redactors:
         return self.of(tenant).text(text)
 
     def register(self, tenant: str, secret_id: str, value: str) -> None:
-        """Have a tenant's value masked under its name, in everything that this tenant can read."""
+        """Register a tenant's value. It is masked with its name in everything the tenant can read."""
         self.process.register("", value)
         self.of(tenant).register(secret_id, value)
 
     def register_operator(self, value: str, secret_id: str = "") -> None:
-        """Have a value of the operator masked for everyone; only a test value has a name."""
+        """Register a value of the operator. It is masked for every tenant.
+
+        Only a test value has a name.
+        """
         for each in (self.operator, self.process, *self._tenants.values()):
             each.register(secret_id, value)
 
 
 class StreamRedactor:
-    """Redacts text that arrives in pieces, holding back an end that may be half a secret."""
+    """Redacts streamed text. It holds back the end of the text, which may be part of a secret."""
 
-    # Shapes have no blank inside, apart from the few words in front of a token or a key block.
+    # A shape contains no blank, except in the few words before a token or a key block.
     _LEAD: Final = 64
-    # A run this long is data and not a credential; holding more would only cost memory.
+    # A longer word is not a credential.
     _LIMIT: Final = 16_384
 
     def __init__(self, redactor: Redactor) -> None:
@@ -260,7 +309,7 @@ class StreamRedactor:
         self._due = 0
 
     def feed(self, chunk: str) -> str:
-        """Take the next piece and return what is now safe to pass on, perhaps nothing."""
+        """Add the next piece and return the text that is safe to send."""
         self._held.append(chunk)
         self._length += len(chunk)
         if self._length < self._due:
@@ -269,19 +318,19 @@ class StreamRedactor:
         cut = self._safe_end(text)
         rest = text[cut:]
         self._held, self._length = [rest], len(rest)
-        # Text that cannot be passed on is examined again when there is a quarter more of it: that
-        # keeps the work linear, however small the pieces are.
+        # Text that cannot be returned yet is examined again when it has grown by a quarter. That keeps
+        # the work linear for any size of the pieces.
         self._due = 0 if cut else len(rest) + len(rest) // 4
         return self._redactor.text(text[:cut])
 
     def close(self) -> str:
-        """Return what was held back. The stream is then empty and may be used again."""
+        """Return the held text. The stream is then empty and can be used again."""
         out = "".join(self._held)
         self._held, self._length, self._due = [], 0, 0
         return self._redactor.text(out)
 
     def _safe_end(self, held: str) -> int:
-        """Say how much of the held text no secret can reach into, whatever follows."""
+        """Return the length of the held text that no continuation can make part of a secret."""
         cut = len(held) - max(self._LEAD, self._redactor.longest - 1)
         if cut <= 0:
             return 0
@@ -295,12 +344,12 @@ class StreamRedactor:
 
 
 def _run_start(text: str, position: int) -> int:
-    """Find where the run of characters around the position begins, blanks being its edges."""
+    """Return the start of the word around a position."""
     return 1 + max(text.rfind(blank, 0, position) for blank in " \t\r\n")
 
 
 def _occurrences(form: str, text: str) -> Iterator[int]:
-    """Yield every place of the form, those that overlap each other too."""
+    """Yield every position of the text, including overlapping ones."""
     start = text.find(form)
     while start >= 0:
         yield start
@@ -308,7 +357,7 @@ def _occurrences(form: str, text: str) -> Iterator[int]:
 
 
 def _merged(found: list[Span]) -> list[Span]:
-    """Join spans that overlap under the mark of the longest registered value among them."""
+    """Join overlapping spans, with the mark of their longest registered value."""
     merged: list[Span] = []
     for span in sorted(found):
         if merged and span.start < merged[-1].end:

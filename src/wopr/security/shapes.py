@@ -1,13 +1,13 @@
-"""Secret-shaped text: what a credential looks like even when it was never registered.
+"""Secret-shaped text: formats of credentials that are not registered.
 
-The formats of the protocol's own list are written here; those of other vendors come from the
-detectors of `detect-secrets`. Only detectors of a known format are taken: the entropy detectors
-would mask ordinary ids and hashes.
+The formats of the protocol's list are defined here. The formats of other vendors come from the
+detectors of `detect-secrets`. Only detectors of a known format are used: the entropy detectors would
+mask ordinary ids and hashes.
 
-Almost all text holds no secret, and every appended event is examined. So a search has three
-steps, and the first ones are cheap: a rare character, a probe for all shapes that contain it,
-and the full pattern of a shape. Every repeat is bounded, or stands last, or cannot begin again
-inside its own run: that keeps every search linear in the length of the text.
+Almost no text contains a secret, and every appended event is examined. So a search has three steps,
+of which the first two are fast: a rare character, a probe for all shapes that contain it, and the
+full pattern of a shape. Every repetition is bounded, is last, or cannot start again inside itself.
+That keeps every search linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from typing import Final, NamedTuple, TypeAlias
 
 MASK: Final = "[REDACTED]"
 _Search: TypeAlias = Callable[..., re.Match[str] | None]
-# Longer texts are searched in windows of so many characters, or of `FAR_WINDOW` for the shapes that
-# are `is_far`. A match is recognized from its first `REACH` characters; one that is far, from its
-# first `LONGEST`. A longer match is masked to the end of the text.
+# Longer texts are searched in windows of this many characters, or of `LONG_WINDOW` characters for
+# shapes with `is_long`. A match is recognized from its first `REACH` characters, or from its first
+# `LONGEST` for shapes with `is_long`. A longer match is masked to the end of the text.
 WINDOW: Final = 16_384
 REACH: Final = 1_024
-FAR_WINDOW: Final = 262_144
+LONG_WINDOW: Final = 262_144
 LONGEST: Final = 65_536
 CANARY: Final = "CANARY-openwop-CONFORMANCE-NEVER-SECRET"
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class SecretShape:
     """One credential format.
 
-    Every match holds one of the `probes`. A probe has a bounded length and begins with a literal
-    character; where `is_folded` is set, with two, and it is searched in the lower-case text.
+    Every match contains one of the `probes`. A probe has a bounded length and begins with a literal
+    character. With `is_folded` it begins with two, and is searched in the lower-case text.
     `source` returns the pattern, which is compiled when a probe is found for the first time.
-    `accepts` examines what the pattern alone cannot tell.
+    `accepts` checks what a pattern cannot express.
     """
 
     probes: tuple[str, ...]
     source: Callable[[], str]
     is_folded: bool = False
     accepts: Callable[[str], bool] | None = None
-    # Whether its first 1,024 characters may not tell a match.
-    is_far: bool = False
+    # Whether recognizing a match may need more than its first `REACH` characters.
+    is_long: bool = False
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -57,7 +57,7 @@ class Shape:
         return re.compile(self.source(), re.ASCII)
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield where the shape stands; only the group `secret` where the pattern has one."""
+        """Yield the positions of the shape, or of the group `secret` if the pattern has one."""
         if len(text) > WINDOW:
             yield from self._spans_in_windows(text)
             return
@@ -70,12 +70,12 @@ class Shape:
         return "secret" if "secret" in self.pattern.groupindex else 0
 
     def _spans_in_windows(self, text: str) -> Iterator[tuple[int, int]]:
-        """Find the same in a long text, by calls that examine a part of it each.
+        """Yield the positions in a long text. Each search examines a part of it.
 
-        A call holds the interpreter; between two calls other threads have their turn. A match that
-        begins in a window is recognized from the window and the `reach` behind it.
+        A search holds the interpreter; between two searches other threads run. A match that begins
+        in a window is recognized from the window and the `reach` characters after it.
         """
-        window, reach = (FAR_WINDOW, LONGEST) if self.is_far else (WINDOW, REACH)
+        window, reach = (LONG_WINDOW, LONGEST) if self.is_long else (WINDOW, REACH)
         position, edge = 0, window
         while position < len(text):
             match = self.pattern.search(text, position, edge + reach)
@@ -96,17 +96,17 @@ class Shape:
 
 
 def _is_in(search: _Search, text: str) -> bool:
-    """Tell whether a probe is found in a long text, by calls that examine a part of it each."""
+    """Return whether a probe is found in a long text. Each search examines a part of it."""
     return any(search(text, at, at + WINDOW + REACH) for at in range(0, len(text), WINDOW))
 
 
 def _left(prefix: str = "", also: str = "") -> str:
     """Match where a token may begin: not inside a word, unless the letter ends an escape.
 
-    In JSON text a line break before a token reads as the letter `n`, and in a URL a space
-    reads as the digits `20`; a plain word boundary would miss the token behind it. A hyphen or
-    an underscore before a token does not hide it. The test may stand behind a `prefix` of fixed
-    width: a search for a literal is faster than one for a boundary.
+    In JSON text a line break before a token ends with the letter `n`, and in a URL a space ends with
+    the digits `20`: a plain word boundary would miss the token after it. A token is also found after
+    a hyphen or an underscore. The test may follow a `prefix` of fixed width: a search for a literal
+    is faster than a search for a boundary.
     """
     return (
         rf"(?:(?<![A-Za-z0-9{also}]{prefix})|(?<=\\[bfnrt]{prefix})"
@@ -127,46 +127,46 @@ def _behind(*prefixes: str) -> str:
 _WORD: Final = _left()
 _RUN: Final = _left(also="_-")
 
-# What may stand between the name of an authentication scheme and its credential.
+# The separators between the name of an authentication scheme and its credential.
 _GAP: Final = r"(?:[\s:=+]|\\[nrt]|%20){1,8}"
-# A character of a bearer token. A slash may be one, so a token in a path ends where the next
-# bearer begins.
+# A character of a bearer token. It may be a slash, so a token in a path ends where the next bearer
+# begins.
 _BEARER: Final = r"(?:(?!(?i:bearer)[\s:=+\\%])[A-Za-z0-9._~+/=-])"
 
-# Names whose value is a secret; longer names may end with one (`db_password`, `PGPASSWORD`). The
-# first letter stands apart: a search for one of a few characters is fast.
+# Names whose value is a secret. Longer names may end with one (`db_password`, `PGPASSWORD`). The
+# first letter is separate: a search for one of a few characters is fast.
 _SECRET_NAME: Final = (
     r"[acprsACPRS](?i:ass(?:word|wd|phrase)"
     r"|pi[-_]?(?:key|token|secret)|ecret[-_]?(?:access[-_]?)?key|rivate[-_]?key"
     r"|lient[-_]?secret|(?:ccess|uth|efresh)[-_]?token)"
 )
-# The literals that these names end with: no other name can be one of them.
+# The literals with which all these names end.
 _NAME_ENDS: Final = ("password", "passwd", "passphrase", "key", "token", "secret")
-# A value that is a mark already, or that says where the value comes from. A placeholder is the whole
-# value: a password may begin like one. In angle brackets it has words of one case and no digits.
+# A value that is a mark already, or a placeholder. A placeholder is the whole value: a password may
+# begin like one. In angle brackets it has words of one case and no digits.
 _MARKED: Final = r"\[REDACTED(?::[^\[\]]{0,256})?\]"
 _PLACEHOLDER: Final = (
     r"(?:\$?\{\{\s{0,4}[A-Za-z_][A-Za-z0-9_.-]{0,127}\s{0,4}\}\}|\$\{[A-Za-z_][A-Za-z0-9_.]{0,127}\}"
     r"|\$[A-Z_]{2,64}|<(?:[a-z]{1,32}(?:[ _.-][a-z]{1,32}){0,7}|[A-Z]{1,32}(?:[ _.-][A-Z]{1,32}){0,7})>"
     r"|\*{3,64}|\.{3,64}|(?i:none|null|true|false|undefined|str|string))"
 )
-# What code assigns, in place of a value: a variable with the name of a secret, or a call.
+# Code in place of a value: a variable with the name of a secret, or a call.
 _CODE: Final = (
     rf"(?:(?:[A-Za-z_]{{1,32}}\.){{0,3}}{_SECRET_NAME}"
     r"|[A-Za-z_][A-Za-z_.]{1,63}\([A-Za-z_., ]{0,64}\))"
 )
-# Where a value without quotation marks ends: before a space, or before the next pair of a list.
+# The end of a value without quotation marks: before a space, or before the next pair of a list.
 _VALUE_END: Final = (
     r"(?:[,;:})\]]{0,4}(?:[\s\"'&<>\\]|\Z)|[,;]\s{0,1}[A-Za-z_][A-Za-z0-9_. -]{0,63}[=:])"
 )
 _MARK_END: Final = r"(?:[\s\"'&<>\\,;})\]]|\Z)"
-# A quotation mark: plain, behind the escapes of JSON text in JSON text, or as HTML has it.
+# A quotation mark: plain, escaped once or several times in JSON, or as an HTML entity.
 _QUOTE: Final = r"\\{0,15}[\"']|&(?:\#34|\#39|quot);"
 _UNQUOTED: Final = r"[^\s\"'&<>\\]"
 _ASSIGNED: Final = (
     rf"{_SECRET_NAME}(?P<named>{_QUOTE})?\s{{0,4}}(?:(?P<colon>:|%3[Aa])|=>?|%3[Dd]|\\{{1,8}}u003[Dd])\s{{0,4}}"
-    # A text may end with a name and a colon: its closing quotation mark begins no value. Behind a
-    # colon and without quotation marks stand words of prose too: `password: required`.
+    # A text may end with a name and a colon: its closing quotation mark begins no value. A colon
+    # without quotation marks may also be followed by prose: `password: required`.
     rf"(?P<quote>(?:{_QUOTE})(?(named)|(?!\s{{0,4}}[],:}}])))?(?P<secret>"
     rf"(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}(?(quote)(?:(?P=quote)|\Z)|{_VALUE_END})"
     rf"|(?(quote)(?!)|{_CODE}{_VALUE_END}))"
@@ -178,7 +178,7 @@ _IS_PLACEHOLDER: Final = re.compile(f"{_MARKED}|{_PLACEHOLDER}", re.ASCII)
 
 
 def names_secret(name: str, value: str) -> bool:
-    """Tell whether a member of a document holds a secret because of its name."""
+    """Return whether a member of a document holds a secret because of its name."""
     return (
         bool(value)
         and name.lower().endswith(_NAME_ENDS)
@@ -188,13 +188,13 @@ def names_secret(name: str, value: str) -> bool:
 
 
 def _is_basic(token: str) -> bool:
-    """Tell whether the text behind `Basic` is a credential, and not a word of a sentence.
+    """Return whether the text after `Basic` is a credential and not a word of a sentence.
 
-    A credential is the base64 of `user:password`. One that was cut off, or that holds bytes of
-    another encoding, is told by its length and its mixture of letters and digits.
+    A credential is the base64 of `user:password`. A truncated one, or one with bytes of another
+    encoding, is recognized by its length and its mixture of letters and digits.
     """
     raw = token[:4096].rstrip("=").replace("-", "+").replace("_", "/")
-    # One character more than a multiple of four holds no whole byte.
+    # One character more than a multiple of four encodes no whole byte.
     whole = raw[:-1] if len(raw) % 4 == 1 else raw
     with suppress(binascii.Error, UnicodeDecodeError):
         decoded = base64.b64decode(whole + "=" * (-len(whole) % 4))
@@ -210,19 +210,19 @@ def _shape(
     *,
     is_folded: bool = False,
     accepts: Callable[[str], bool] | None = None,
-    is_far: bool = False,
-) -> Shape:
+    is_long: bool = False,
+) -> SecretShape:
     probes = (probes,) if isinstance(probes, str) else probes
-    return Shape(probes, lambda: pattern, is_folded, accepts, is_far)
+    return SecretShape(probes, lambda: pattern, is_folded, accepts, is_long)
 
 
-# Behind these prefixes stand letters and digits of both cases; a word of a name has one case.
-# A run of lower-case letters is a token where it is longer than any word.
+# These prefixes are followed by digits and letters of both cases, where a word has one case. Only
+# lower-case letters are a token if they are longer than any word.
 _MIXED: Final = r"(?:(?=[a-z]{0,40}[0-9A-Z])[A-Za-z0-9]{16,}|[a-z]{30,})"
 
 
-def _own_shapes() -> Iterator[Shape]:
-    """Yield the formats that this module knows by itself."""
+def _own_shapes() -> Iterator[SecretShape]:
+    """Yield the formats that are defined in this module."""
     yield _shape(
         r"sk-[A-Za-z0-9_-]{12}",
         _token("sk-", r"(?:(?=[a-z_-]{0,20}[0-9A-Z])[A-Za-z0-9_-]{12,}|[A-Za-z0-9_-]{20,})"),
@@ -256,17 +256,17 @@ def _own_shapes() -> Iterator[Shape]:
     )
     yield _shape(
         "J" + _behind("eyJ") + r"[A-Za-z0-9_-]{8}",
-        # Two parts are the beginning of a signed token that was cut off. The token may end a longer
-        # name (`job-eyJ...`). The lookahead reads each name once, which keeps the search linear.
+        # Two parts are a truncated signed token. The token may be the end of a longer name
+        # (`job-eyJ...`). The lookahead reads each name once, which keeps the search linear.
         _RUN
         + r"(?=[A-Za-z0-9_-]*+\.(?:[A-Za-z0-9_-]*+\.|eyJ))(?:[A-Za-z0-9_-]*?[_-])??"
         + r"(?P<secret>eyJ[A-Za-z0-9_-]{8,}+(?:(?:\.[A-Za-z0-9_-]*){2,4}|\.eyJ[A-Za-z0-9_-]*))",
-        is_far=True,
+        is_long=True,
     )
     yield _shape("Y" + _behind("CANARY"), re.escape(CANARY) + r"[A-Za-z0-9_-]*")
     yield _shape(
         "Y" + _behind("PRIVATE KEY"),
-        # Without its end line the rest of the text is taken: half a key is still a key.
+        # Without an end line the rest of the text is masked: a part of a key is secret too.
         r"(?:-----|---- )BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[\s\S]*?"
         r"(?:END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,8}-{2,5}|\Z)",
     )
@@ -274,7 +274,7 @@ def _own_shapes() -> Iterator[Shape]:
     yield _shape(
         "/" + _behind(":/") + "/",
         r"""://[^\s/?\#@:\[\]"'<>{},\\]*:(?P<secret>[^\s/?\#@\[\]"'<>{},\\]+)@""",
-        is_far=True,
+        is_long=True,
     )
     bearer = (
         rf"{_GAP}(?:\\{{0,7}}[\"']|&(?:\#34|\#39|\#x27|quot);)?(?:(?=[A-Za-z./-]{{0,40}}(?:[0-9_+=~]|[a-z][A-Z])){_BEARER}{{8,}}"
@@ -282,7 +282,7 @@ def _own_shapes() -> Iterator[Shape]:
     )
     yield _shape(
         r"rer" + _behind("bearer"),
-        # Bearer tokens without anything between them are one secret.
+        # Adjacent bearer tokens are one secret.
         _token("[Bb](?i:earer)", bearer) + f"(?:[Bb](?i:earer){bearer})*+",
         is_folded=True,
     )
@@ -304,7 +304,7 @@ def _own_shapes() -> Iterator[Shape]:
     )
     yield _shape(
         r"key" + _behind("x-api-key"),
-        # Behind the name of this header stands a key, also one of letters only.
+        # The value of this header is a key, also if it has only letters.
         rf"[xX]-(?i:api-key):\s{{0,4}}(?P<secret>(?!{_MARKED}{_MARK_END}|{_PLACEHOLDER}{_VALUE_END})"
         rf"<?{_UNQUOTED}{{10,}})",
         is_folded=True,
@@ -312,7 +312,7 @@ def _own_shapes() -> Iterator[Shape]:
 
 
 class _Detector(NamedTuple):
-    """A detector of the library: its module, its class, which of its patterns, and the probe.
+    """A detector of the library: its module and class, a text in the used patterns, and the probe.
 
     `start` has a fixed width. Every match begins with it.
     """
@@ -324,7 +324,7 @@ class _Detector(NamedTuple):
     start: str
 
 
-_LIFTED: Final[tuple[_Detector, ...]] = (
+_DETECTORS: Final[tuple[_Detector, ...]] = (
     _Detector("aws", "AWSKeyDetector", "AKIA", r"A(?:3T[A-Z0-9]|BIA|CCA|KIA|SIA)[0-9A-Z]{16}", "A"),
     _Detector("azure_storage_key", "AzureStorageKeyDetector", "", r"AccountKey=", "AccountKey="),
     _Detector("discord", "DiscordBotTokenDetector", "", r"M[A-Za-z\d_-]{23,25}\.", "[MNO]"),
@@ -343,28 +343,28 @@ _LIFTED: Final[tuple[_Detector, ...]] = (
 
 
 @cache
-def known_shapes() -> tuple[Shape, ...]:
+def known_shapes() -> tuple[SecretShape, ...]:
     """Return every shape."""
-    lifted = (Shape((each.probe,), partial(_lift, each)) for each in _LIFTED)
-    return (*_own_shapes(), *lifted)
+    detected = (SecretShape((each.probe,), partial(_detector_pattern, each)) for each in _DETECTORS)
+    return (*_own_shapes(), *detected)
 
 
 def holds_shape(text: str) -> bool:
-    """Tell whether the text, plain or encoded as JSON, holds any shape."""
+    """Return whether the text, plain or encoded as JSON, contains any shape."""
     return next(shapes_in(text), None) is not None
 
 
 def shapes_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the place of every shape in the text."""
+    """Yield the positions of every shape in the text."""
     for shape in _possible(text):
         yield from shape.spans(text)
 
 
-def _possible(text: str) -> Collection[Shape]:
-    """Name the shapes that the text may hold, by the cheap tests alone."""
-    plain, folded = _gates()
+def _possible(text: str) -> Collection[SecretShape]:
+    """Return the shapes that the text may contain according to the probes."""
+    plain, folded = _probe_searches()
     is_long = len(text) > WINDOW
-    found: list[Shape] = []
+    found: list[SecretShape] = []
     for rare, searches in plain:
         if rare in text:
             for search, shapes in searches:
@@ -377,44 +377,45 @@ def _possible(text: str) -> Collection[Shape]:
     return dict.fromkeys(found) if found else ()
 
 
-_Gate: TypeAlias = tuple[_Search, tuple[Shape, ...]]
+_ProbeSearch: TypeAlias = tuple[_Search, tuple[SecretShape, ...]]
 
 
 @cache
-def _gates() -> tuple[tuple[tuple[str, tuple[_Gate, ...]], ...], tuple[_Gate, ...]]:
-    """Join the probes that begin with the same literal into one search, with all their shapes.
+def _probe_searches() -> tuple[
+    tuple[tuple[str, tuple[_ProbeSearch, ...]], ...], tuple[_ProbeSearch, ...]
+]:
+    """Return one search for all probes that begin with the same literal, with their shapes.
 
-    A search of plain text is not needed where its literal is absent. The searches of lower-case
-    text begin with two letters: each letter occurs in almost every text.
+    A search of plain text is not needed if its literal is absent. The searches of lower-case text
+    begin with two letters, because each letter occurs in almost every text.
     """
-    plain: dict[str, list[_Gate]] = {}
-    for literal, gate in _joined(1, is_folded=False):
-        plain.setdefault(literal, []).append(gate)
+    plain: dict[str, list[_ProbeSearch]] = {}
+    for literal, search in _joined(1, is_folded=False):
+        plain.setdefault(literal, []).append(search)
     return (
-        tuple((rare, tuple(gates)) for rare, gates in plain.items()),
-        tuple(gate for _, gate in _joined(2, is_folded=True)),
+        tuple((rare, tuple(searches)) for rare, searches in plain.items()),
+        tuple(search for _, search in _joined(2, is_folded=True)),
     )
 
 
-def _joined(width: int, *, is_folded: bool) -> Iterator[tuple[str, _Gate]]:
-    joined: dict[str, list[tuple[str, Shape]]] = {}
+def _joined(width: int, *, is_folded: bool) -> Iterator[tuple[str, _ProbeSearch]]:
+    joined: dict[str, list[tuple[str, SecretShape]]] = {}
     for shape in known_shapes():
         for probe in shape.probes if shape.is_folded is is_folded else ():
             joined.setdefault(probe[:width], []).append((probe[width:], shape))
     for literal, probes in joined.items():
-        # A text may consist of underscores: most are passed by one look at the character before.
+        # A text may consist of underscores. The character before rules out most of them.
         guard = r"(?<=[8d-fkmopr-u]_)" if literal == "_" else ""
         search = re.compile(f"{literal}{guard}(?:{'|'.join(rest for rest, _ in probes)})").search
         yield literal, (search, tuple(shape for _, shape in probes))
 
 
-def _lift(detector: _Detector) -> str:
-    """Build a pattern from the library's patterns, from a token's beginning to its very end.
+def _detector_pattern(detector: _Detector) -> str:
+    """Return a pattern of whole tokens, built from the patterns of the library.
 
-    The library only reports, so its patterns may stop inside a token or start in one. A search for
-    the start of a format is faster than one for a place where a token may begin. The library is
-    imported here, when a probe is found: it brings some 340 modules with it, which most processes
-    never need.
+    The library only reports secrets, so its patterns may begin or end inside a token. A search for
+    the start of a format is faster than a search for a place where a token may begin. The library
+    is imported when a probe is found: it imports some 340 modules that most processes never need.
     """
     module = importlib.import_module(f"detect_secrets.plugins.{detector.module}")
     denylist: Sequence[re.Pattern[str]] = getattr(module, detector.name).denylist
@@ -429,9 +430,9 @@ def _lift(detector: _Detector) -> str:
 
 
 def _inline(pattern: re.Pattern[str]) -> str:
-    """Write a pattern with its flags inside, so that it can stand beside others.
+    """Return a pattern with its flags inside, so that it can be combined with others.
 
-    A test for the end of the token is dropped: what is glued to a token must not hide it.
+    A test for the end of the token is removed: a character after a token must not hide it.
     """
     letters = "".join(
         letter

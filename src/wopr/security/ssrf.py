@@ -1,4 +1,4 @@
-"""Who may be dialled: the rules for a URL that somebody else named (SSRF and egress)."""
+"""SSRF rules: which URLs from users and workflows the host may connect to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLOCKED_V4: Final = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",  # carrier-grade NAT
         "127.0.0.0/8",
-        "168.63.129.16/32",  # a cloud's platform endpoint on a public number
+        "168.63.129.16/32",  # platform endpoint of a cloud, on a public address
         "169.254.0.0/16",  # link-local, instance metadata
         "172.16.0.0/12",
         "192.0.0.0/24",
@@ -40,8 +40,8 @@ _BLOCKED_V4: Final = tuple(
         "240.0.0.0/4",  # reserved, broadcast
     )
 )
-# IPv6 has one public range. What lies outside it is blocked without a name: `::`, `::1`, mapped
-# and compatible IPv4, NAT64 (64:ff9b::/96, 64:ff9b:1::/48), fc00::/7, fe80::/10, ff00::/8.
+# IPv6 has one public range. All other addresses are blocked: `::`, `::1`, mapped and compatible
+# IPv4, NAT64 (64:ff9b::/96, 64:ff9b:1::/48), fc00::/7, fe80::/10, ff00::/8.
 _PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")
 _BLOCKED_V6: Final = tuple(
     ipaddress.IPv6Network(network)
@@ -59,7 +59,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class DestinationDenied(ValueError):
-    """The host does not dial this destination. The message says why, without the URL."""
+    """The host does not connect to this destination. The message does not contain the URL."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -68,7 +68,7 @@ class DestinationDenied(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a URL leads: its scheme, its normalised host, its port."""
+    """The destination of a URL: its scheme, its normalised host and its port."""
 
     scheme: str
     host: str
@@ -77,16 +77,16 @@ class Destination:
 
     @property
     def origin(self) -> str:
-        """The origin in its one spelling, to compare by."""
+        """Return the normalised origin of a URL."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
 
 def check_url(url: str, *, allow_private: bool) -> Destination:
-    """Return where the URL leads. Raises `DestinationDenied` if the host must not go there.
+    """Return the destination of a URL. Raises `DestinationDenied` for a forbidden destination.
 
-    A name that passes can still resolve to a private address: whoever connects checks each
-    address with `is_blocked_address` and dials the one that was checked.
+    A name that passes can still resolve to a private address. The caller must check each address
+    with `is_blocked_address` and connect to the address that it checked.
     """
     parts = _split(url)
     destination = _destination(parts, _port(parts))
@@ -96,9 +96,9 @@ def check_url(url: str, *, allow_private: bool) -> Destination:
 
 
 def is_blocked_address(ip: str) -> bool:
-    """Tell whether an address is not public: private, local, reserved or IPv4 in disguise.
+    """Return whether an address is not public: private, local, reserved or embedded IPv4.
 
-    Text that is no address is blocked as well.
+    Text that is not an address is blocked too.
     """
     try:
         address = ipaddress.ip_address(ip)
@@ -112,9 +112,12 @@ def is_blocked_address(ip: str) -> bool:
 
 
 def _split(url: str) -> SplitResult:
-    # Parsers disagree about these characters, and a check is only as good as the agreement.
+    # URL parsers treat these characters differently, so the HTTP client could use another host than
+    # the checked one.
     if any(char <= " " or char == "\\" or char > "~" for char in url):
-        raise DestinationDenied("a URL holds only printable ASCII; write a name as xn--")
+        raise DestinationDenied(
+            "a URL may contain only printable ASCII; write an international name as xn--"
+        )
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -122,7 +125,7 @@ def _split(url: str) -> SplitResult:
     if parts.scheme not in _DEFAULT_PORTS:
         raise DestinationDenied("the URL must start with https://")
     if "@" in parts.netloc:
-        raise DestinationDenied("a URL must not carry credentials")
+        raise DestinationDenied("a URL must not contain credentials")
     return parts
 
 
@@ -139,7 +142,7 @@ def _port(parts: SplitResult) -> int:
 def _destination(parts: SplitResult, port: int) -> Destination:
     host = parts.hostname or ""
     if "[" in parts.netloc or "]" in parts.netloc:
-        # What stands beside the brackets is ignored by some parsers and the host for others.
+        # Some parsers ignore text beside the brackets, others use it as the host.
         if not _BRACKETED.fullmatch(parts.netloc):
             raise DestinationDenied("the URL has no valid host name")
         host, is_address = _ipv6(host), True
@@ -153,20 +156,20 @@ def _ipv6(host: str) -> str:
     try:
         address = ipaddress.IPv6Address(host)
     except ValueError:
-        raise DestinationDenied("the address in brackets is not IPv6") from None
+        raise DestinationDenied("the address in brackets is not an IPv6 address") from None
     if address.scope_id is not None:
         raise DestinationDenied("an address must not name a network interface")
     return str(address)
 
 
 def _is_ipv4(host: str) -> bool:
-    """Tell an IPv4 address from a name; refuse what is neither, or an address in odd spelling."""
+    """Return whether a host is an IPv4 address and not a name. Refuse ambiguous spellings."""
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise DestinationDenied("the URL has no valid host name")
     if not _NUMBER.fullmatch(labels[-1]):
         return False
-    # `127.1`, `0x7f.0.0.1`, `017700000001` and `2130706433` all reach 127.0.0.1 somewhere.
+    # Some systems read `127.1`, `0x7f.0.0.1`, `017700000001` and `2130706433` as 127.0.0.1.
     try:
         ipaddress.IPv4Address(host)
     except ValueError:
@@ -184,6 +187,6 @@ def _require_public(destination: Destination) -> None:
     if destination.is_address and is_blocked_address(host):
         raise DestinationDenied("the address is not public")
     if host in _BLOCKED_NAMES or host.endswith(_BLOCKED_SUFFIXES):
-        raise DestinationDenied("the name is one of a private network")
+        raise DestinationDenied("the host name belongs to a private network")
     if destination.port < _FIRST_FREE_PORT and destination.port not in _DEFAULT_PORTS.values():
         raise DestinationDenied("the port belongs to another protocol")

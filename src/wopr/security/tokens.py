@@ -1,4 +1,4 @@
-"""Signed tokens: `base64url(payload) + "." + hex(hmac-sha256)`; who holds one may use it."""
+"""Signed bearer tokens: `base64url(payload) + "." + hex(hmac-sha256)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,7 +15,7 @@ from wopr.protocol.documents import Document, NonEmpty
 
 
 class InterruptToken(Document, frozen=True, kw_only=True):
-    """What an interrupt's token says; it holds for this one wait and no longer than it."""
+    """The content of an interrupt token. It is valid for one interrupt until that ends."""
 
     tenant: NonEmpty
     run_id: NonEmpty
@@ -27,7 +27,7 @@ class InterruptToken(Document, frozen=True, kw_only=True):
 
 
 def sign(token: InterruptToken, key: bytes) -> str:
-    """Write a token."""
+    """Return the signed text of a token."""
     return _signed(msgspec.json.encode(token), key)
 
 
@@ -37,17 +37,17 @@ def _signed(payload: bytes, key: bytes) -> str:
 
 
 def read(text: str, keys: Sequence[bytes]) -> InterruptToken | None:
-    """Read a token that one of the keys signed; None for anything else.
+    """Parse a token that one of the keys signed; None for any other text.
 
-    Several keys let old tokens live on while the key is being changed.
+    With several keys, tokens that were signed with an old key stay valid.
     """
     encoded = text.partition(".")[0]
     try:
         payload = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
     except (ValueError, binascii.Error):
         return None
-    # The whole text is compared, in a time that does not tell where it differs: decoders overlook
-    # stray characters, and a token has one spelling only.
+    # The whole text is compared, in constant time: decoders ignore stray characters, and only one
+    # text is valid for a token.
     given = text.encode("utf-8", "surrogatepass")
     genuine = [hmac.compare_digest(_signed(payload, key).encode(), given) for key in keys]
     if not any(genuine):
@@ -56,3 +56,22 @@ def read(text: str, keys: Sequence[bytes]) -> InterruptToken | None:
         return msgspec.json.decode(payload, type=InterruptToken)
     except msgspec.MsgspecError:
         return None
+
+
+ALGORITHM: Final = "v1"
+SECRET_BYTES: Final = 32
+_FINGERPRINT_LENGTH: Final = 8
+
+
+def signature(secret: str, timestamp: int, body: bytes) -> str:
+    """Return the `X-openwop-Signature` of `{timestamp}.{body}`.
+
+    The key is the secret in the form that the receiver has: 64 hexadecimal characters.
+    """
+    signed = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256)
+    return f"sha256={signed.hexdigest()}"
+
+
+def fingerprint(secret: str) -> str:
+    """Return a fingerprint that identifies a secret without revealing it."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:_FINGERPRINT_LENGTH]

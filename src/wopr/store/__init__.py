@@ -1,3 +1,3 @@
-"""Where runs are kept: the port, and the adapters that implement it."""
+"""The database: the port, and its adapters for SQLite and PostgreSQL."""
 
 from __future__ import annotations

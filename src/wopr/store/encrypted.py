@@ -1,15 +1,15 @@
-"""A store whose content is encrypted: bodies are encrypted on the way in and decrypted on the way out.
+"""A store that encrypts its content before it is written and decrypts it after it is read.
 
-Encrypted are the bodies of events, snapshots, fork documents, artifacts, pending interrupts,
-annotations and remembered answers, the outcomes of invocations, and the content of memories. Every
-other method is the store's own.
+It encrypts the bodies of events, snapshots, fork documents, artifacts, pending interrupts,
+annotations and idempotency records, the outcomes of invocations, and the content of memories. It
+passes all other calls on to the wrapped store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -17,48 +17,46 @@ from wopr.protocol.errors import Refused
 from wopr.store.port import (
     Artifact,
     Batch,
+    IdempotencyRecord,
     Invocation,
     MemoryRow,
-    RememberedAnswer,
     RunFilter,
     RunPage,
     RunRow,
+    Store,
     StoredEvent,
     StoredRun,
 )
-from wopr.store.port.content import ContentCipher
-from wopr.store.port.feedback import AnnotationRow
+from wopr.store.port.feedback import AnnotationRow, JudgedRow, Review
+from wopr.store.port.peers import Peers
+from wopr.store.port.store import ContentCipher
 from wopr.store.port.suspensions import Suspension, SuspensionFilter, SuspensionPage
 from wopr.store.port.webhooks import Delivery, Rotation, WebhookRow
-from wopr.store.sql.memories import check_memory
-from wopr.store.sql.mentions import event_of
-
-if TYPE_CHECKING:
-    from wopr.store.port import Store
-    from wopr.store.port.peers import Peers
+from wopr.store.tables.memories import check_memory
+from wopr.store.tables.runs.runs import find_event
 
 _EVENTS_AT_ONCE: Final = 500
 
 
 async def with_encryption(store: Store, cipher: ContentCipher | None) -> Store:
-    """Return the store with its content encrypted; without a cipher, the store itself.
+    """Return the store with its content encrypted, or the store itself if there is no cipher.
 
-    Raises `Refused` when the database holds content of a key that the cipher does not have.
+    Raises `Refused` if the database has content of a key that the cipher does not have.
     """
     used = await store.encryption_keys()
     known = () if cipher is None else cipher.key_ids
     if missing := [key for key in used if key not in known]:
         raise Refused(
-            f"the database holds content that is encrypted with the key {', '.join(missing)}, "
+            f"the database has content that is encrypted with the key {', '.join(missing)}, "
             "which is not configured: add it to WOPR_ENCRYPTION_KEY, WOPR_ENCRYPTION_KEY_FILE or "
-            "WOPR_ENCRYPTION_KEY_COMMAND, after the key to write with",
+            "WOPR_ENCRYPTION_KEY_COMMAND, after the key that encrypts new content",
             field="encryption_key",
         )
     if cipher is None:
         return store
     if cipher.key_ids[0] not in used:
         await store.add_encryption_key(cipher.key_ids[0])
-    return cast("Store", EncryptedStore(store, cipher))
+    return cast(Store, EncryptedStore(store, cipher))
 
 
 class EncryptedStore:
@@ -69,14 +67,14 @@ class EncryptedStore:
         self._cipher = cipher
 
     def __getattr__(self, name: str) -> Any:
-        """Pass everything without content on."""
+        """Return a method of the wrapped store, for data that is not encrypted."""
         return getattr(self._store, name)
 
     @property
     def peers(self) -> Peers | None:
-        """The processes that share the database; annotations that they tell of are decrypted."""
+        """The processes that share the database; their annotations are decrypted."""
         peers = self._store.peers
-        return None if peers is None else cast("Peers", _EncryptedPeers(peers, self._cipher))
+        return None if peers is None else cast(Peers, _EncryptedPeers(peers, self._cipher))
 
     async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
         """Write every batch or none."""
@@ -91,27 +89,27 @@ class EncryptedStore:
         *,
         most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Events from `start` on, in order; `most_bytes` counts them as they are stored."""
+        """Read events from `start` on, in order; `most_bytes` counts them as they are stored."""
         found = await self._store.read(tenant, run_id, start, limit, most_bytes=most_bytes)
         return [self._plain_event(tenant, run_id, event) for event in found]
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
-        """The event with that id: the log is read from its start, because no index has the ids."""
+        """Return the event with that id. It reads the log from its start, because bodies are encrypted."""
         needle, start = msgspec.json.encode(event_id), 0
         while events := await self.read(tenant, run_id, start, _EVENTS_AT_ONCE):
             rows = [(each.sequence, each.type, each.body) for each in events if needle in each.body]
-            if found := event_of(rows, event_id):
+            if found := find_event(rows, event_id):
                 return found
             start = events[-1].sequence + 1
         return None
 
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
-        """The run's row."""
+        """Return the run's row."""
         found = await self._store.run(tenant, run_id)
         return None if found is None else self._plain_run(tenant, found)
 
     async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
-        """Runs of the tenant, each with its first events."""
+        """List runs of the tenant, each with its first events."""
         return [
             StoredRun(
                 row=self._plain_run(tenant, each.row),
@@ -123,12 +121,12 @@ class EncryptedStore:
     async def runs(
         self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
     ) -> RunPage:
-        """A page of runs, newest first."""
+        """List a page of runs, newest first."""
         page = await self._store.runs(tenant, where, after, limit)
         return replace(page, runs=tuple(self._plain_run(tenant, row) for row in page.runs))
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
-        """An artifact of the run, or None."""
+        """Return an artifact of the run, or None."""
         found = await self._store.artifact(tenant, run_id, artifact_id)
         if found is None:
             return None
@@ -138,95 +136,109 @@ class EncryptedStore:
     async def pending(
         self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
     ) -> SuspensionPage:
-        """A page of the tenant's pending interrupts."""
+        """List a page of the tenant's pending interrupts."""
         page = await self._store.pending(tenant, where, after, limit)
         plain = [
-            replace(each, body=self._cipher.decrypt(each.body, *_suspension(tenant, each)))
+            replace(each, body=self._cipher.decrypt(each.body, *_suspension_context(tenant, each)))
             for each in page.suspensions
         ]
         return replace(page, suspensions=tuple(plain))
 
-    async def answer(self, tenant: str, key_hash: bytes) -> RememberedAnswer | None:
-        """The answer that is remembered under a key."""
-        found = await self._store.answer(tenant, key_hash)
+    async def idempotency_record(self, tenant: str, key_hash: bytes) -> IdempotencyRecord | None:
+        """Return the record that is stored under a key."""
+        found = await self._store.idempotency_record(tenant, key_hash)
         if found is None:
             return None
-        return replace(found, body=self._cipher.decrypt(found.body, *_answer(tenant, found)))
+        return replace(
+            found, body=self._cipher.decrypt(found.body, *_record_context(tenant, found))
+        )
 
-    async def remember(self, tenant: str, answer: RememberedAnswer) -> None:
-        """Remember an answer."""
-        await self._store.remember(tenant, self._answer(tenant, answer))
+    async def put_idempotency_record(self, tenant: str, record: IdempotencyRecord) -> None:
+        """Store a record."""
+        await self._store.put_idempotency_record(tenant, self._record(tenant, record))
 
     async def claim(self, tenant: str, invocation: Invocation) -> Invocation:
-        """Claim an outside effect, or find what came of it."""
+        """Claim an outside effect, or return its record."""
         found = await self._store.claim(tenant, invocation)
         if found.outcome is None:
             return found
-        place = ("invocation", tenant, found.invocation_id)
-        return replace(found, outcome=self._cipher.decrypt(found.outcome, *place))
+        context = ("invocation", tenant, found.invocation_id)
+        return replace(found, outcome=self._cipher.decrypt(found.outcome, *context))
 
     async def settle(self, tenant: str, invocation_id: str, state: str, outcome: bytes) -> None:
-        """Keep what came of an outside effect."""
-        sealed = self._cipher.encrypt(outcome, "invocation", tenant, invocation_id)
-        await self._store.settle(tenant, invocation_id, state, sealed)
+        """Record how an outside effect ended."""
+        encrypted = self._cipher.encrypt(outcome, "invocation", tenant, invocation_id)
+        await self._store.settle(tenant, invocation_id, state, encrypted)
 
     async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
-        """Keep a memory."""
-        # Before it is encrypted: afterwards no content is too odd to be stored.
+        """Store a memory."""
+        # Checked before the encryption, because encrypted content is always valid.
         check_memory(row)
-        content = self._cipher.encrypt_text(row.content, *_memory(tenant, row))
+        content = self._cipher.encrypt_text(row.content, *_memory_context(tenant, row))
         return await self._store.put_memory(tenant, replace(row, content=content))
 
     async def memories(self, tenant: str, memory_ref: str, **where: Any) -> list[MemoryRow]:
-        """The entries under a reference."""
+        """Return the entries under a reference."""
         found = await self._store.memories(tenant, memory_ref, **where)
         return [self._plain_memory(tenant, row) for row in found]
 
     async def memory(
         self, tenant: str, memory_ref: str, memory_id: str, now: int, **where: Any
     ) -> MemoryRow | None:
-        """One entry, or None."""
+        """Return one entry."""
         found = await self._store.memory(tenant, memory_ref, memory_id, now, **where)
         return None if found is None else self._plain_memory(tenant, found)
 
     async def put_annotation(
-        self, tenant: str, row: AnnotationRow, remember: RememberedAnswer | None = None
+        self, tenant: str, row: AnnotationRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
-        """Keep an annotation."""
+        """Store an annotation."""
         await self._store.put_annotation(
-            tenant, self._annotation(tenant, row), self._answer_or_none(tenant, remember)
+            tenant, self._annotation(tenant, row), self._record_or_none(tenant, idempotency)
         )
 
     async def annotations(
         self, tenant: str, run_id: str, after: tuple[int, str] | None, limit: int
     ) -> list[AnnotationRow]:
-        """Annotations of a run."""
+        """List annotations of a run."""
         return [
-            replace(row, body=self._cipher.decrypt(row.body, *_annotation(tenant, row)))
+            replace(row, body=self._cipher.decrypt(row.body, *_annotation_context(tenant, row)))
             for row in await self._store.annotations(tenant, run_id, after, limit)
         ]
 
+    async def finish_review(self, tenant: str, review: Review) -> tuple[int, bool]:
+        """Store a review with its annotations."""
+        annotations = tuple(self._annotation(tenant, row) for row in review.annotations)
+        return await self._store.finish_review(tenant, replace(review, annotations=annotations))
+
+    async def set_judged_state(
+        self, tenant: str, judge_id: str, item: JudgedRow, annotation: AnnotationRow | None = None
+    ) -> bool:
+        """Set the state of a judged run, with its annotation."""
+        encrypted = None if annotation is None else self._annotation(tenant, annotation)
+        return await self._store.set_judged_state(tenant, judge_id, item, encrypted)
+
     async def put_webhook(
-        self, tenant: str, row: WebhookRow, remember: RememberedAnswer | None = None
+        self, tenant: str, row: WebhookRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
-        """Keep a new subscription."""
-        await self._store.put_webhook(tenant, row, self._answer_or_none(tenant, remember))
+        """Store a new subscription."""
+        await self._store.put_webhook(tenant, row, self._record_or_none(tenant, idempotency))
 
     async def rotate_webhook(
         self,
         tenant: str,
         webhook_id: str,
         rotation: Rotation,
-        remember: RememberedAnswer | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> bool:
         """Give a subscription a new secret."""
-        sealed = self._answer_or_none(tenant, remember)
-        return await self._store.rotate_webhook(tenant, webhook_id, rotation, sealed)
+        record = self._record_or_none(tenant, idempotency)
+        return await self._store.rotate_webhook(tenant, webhook_id, rotation, record)
 
     async def deliveries(
         self, tenant: str, webhook_id: str, run_id: str, limit: int
     ) -> Sequence[Delivery]:
-        """The first events of a lane."""
+        """List the first events of a queue."""
         return [
             replace(
                 each,
@@ -257,9 +269,11 @@ class EncryptedStore:
                 )
                 for each in batch.artifacts
             ),
-            remember=self._answer_or_none(tenant, batch.remember),
+            idempotency=self._record_or_none(tenant, batch.idempotency),
             suspends=tuple(
-                replace(each, body=self._cipher.encrypt(each.body, *_suspension(tenant, each)))
+                replace(
+                    each, body=self._cipher.encrypt(each.body, *_suspension_context(tenant, each))
+                )
                 for each in batch.suspends
             ),
             annotations=tuple(self._annotation(tenant, row) for row in batch.annotations),
@@ -289,24 +303,26 @@ class EncryptedStore:
         body = self._cipher.decrypt(event.body, "event", tenant, run_id, event.sequence)
         return StoredEvent(sequence=event.sequence, type=event.type, body=body)
 
-    def _answer(self, tenant: str, answer: RememberedAnswer) -> RememberedAnswer:
-        return replace(answer, body=self._cipher.encrypt(answer.body, *_answer(tenant, answer)))
+    def _record(self, tenant: str, record: IdempotencyRecord) -> IdempotencyRecord:
+        return replace(
+            record, body=self._cipher.encrypt(record.body, *_record_context(tenant, record))
+        )
 
-    def _answer_or_none(
-        self, tenant: str, answer: RememberedAnswer | None
-    ) -> RememberedAnswer | None:
-        return None if answer is None else self._answer(tenant, answer)
+    def _record_or_none(
+        self, tenant: str, record: IdempotencyRecord | None
+    ) -> IdempotencyRecord | None:
+        return None if record is None else self._record(tenant, record)
 
     def _annotation(self, tenant: str, row: AnnotationRow) -> AnnotationRow:
-        return replace(row, body=self._cipher.encrypt(row.body, *_annotation(tenant, row)))
+        return replace(row, body=self._cipher.encrypt(row.body, *_annotation_context(tenant, row)))
 
     def _plain_memory(self, tenant: str, row: MemoryRow) -> MemoryRow:
-        content = self._cipher.decrypt_text(row.content, *_memory(tenant, row))
+        content = self._cipher.decrypt_text(row.content, *_memory_context(tenant, row))
         return replace(row, content=content)
 
 
 class _EncryptedPeers:
-    """`Peers` with the annotations decrypted."""
+    """`Peers` that decrypts annotations."""
 
     def __init__(self, peers: Peers, cipher: ContentCipher) -> None:
         self._peers = peers
@@ -322,17 +338,17 @@ class _EncryptedPeers:
         return self._cipher.decrypt(body, "annotation", tenant, run_id, annotation_id)
 
 
-def _suspension(tenant: str, each: Suspension) -> tuple[str, ...]:
+def _suspension_context(tenant: str, each: Suspension) -> tuple[str, ...]:
     return ("suspension", tenant, each.run_id, each.interrupt_id)
 
 
-def _answer(tenant: str, answer: RememberedAnswer) -> tuple[str, ...]:
-    return ("answer", tenant, answer.key_hash.hex())
+def _record_context(tenant: str, record: IdempotencyRecord) -> tuple[str, ...]:
+    return ("answer", tenant, record.key_hash.hex())
 
 
-def _annotation(tenant: str, row: AnnotationRow) -> tuple[str, ...]:
+def _annotation_context(tenant: str, row: AnnotationRow) -> tuple[str, ...]:
     return ("annotation", tenant, row.run_id, row.annotation_id)
 
 
-def _memory(tenant: str, row: MemoryRow) -> tuple[str, ...]:
+def _memory_context(tenant: str, row: MemoryRow) -> tuple[str, ...]:
     return ("memory", tenant, row.memory_ref, row.memory_id)

@@ -10,27 +10,27 @@ import anyio
 
 from wopr.protocol.errors import Refused
 from wopr.store.encrypted import with_encryption
-from wopr.store.options import StoreOptions
 from wopr.store.port import Store
 from wopr.store.port.audit import AuditReading
+from wopr.store.port.store import StoreOptions
 from wopr.store.sqlite import SqliteStore
-from wopr.store.sqlite.audit import AuditCopy
-from wopr.store.sqlite.serving import served_alone
+from wopr.store.sqlite.connections import lock_database
+from wopr.store.sqlite.database import AuditCopy
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 
 
 def is_shared(url: str) -> bool:
-    """Tell whether several processes can serve the database that a URL names."""
+    """Return whether several processes can serve the database that a URL names."""
     return url.startswith(_POSTGRES)
 
 
 async def open_store(url: str, options: StoreOptions | None = None) -> Store:
     """Open the store at `url`.
 
-    Raises `Refused` for a form that no adapter knows, and when content is encrypted with a key that
-    the options do not have.
+    Raises `Refused` for an invalid URL, and if content is encrypted with a key that the options do
+    not have.
     """
     opened: Store
     if is_shared(url):
@@ -51,10 +51,10 @@ async def serving_store(
 ) -> AsyncGenerator[Store, None]:
     """Open the store at `url` to advance its runs, and close it at the end.
 
-    Raises `Conflict` when another process serves it and the store can have only one that does.
+    Raises `Conflict` if the store supports only one process, and another process serves it.
     """
-    alone = nullcontext() if is_shared(url) else served_alone(Path(sqlite_path(url)))
-    with alone:
+    lock = nullcontext() if is_shared(url) else lock_database(Path(sqlite_path(url)))
+    with lock:
         store = await open_store(url, options)
         try:
             yield store
@@ -67,7 +67,7 @@ async def serving_store(
 async def open_audit(
     url: str, options: StoreOptions | None = None
 ) -> AsyncGenerator[AuditReading, None]:
-    """Open the audit log of the store at `url`, for reading only and without changing it."""
+    """Open the audit log of the store at `url` for reading."""
     if is_shared(url):
         store = await _open_postgres(url, options)
         try:
@@ -81,7 +81,7 @@ async def open_audit(
 
 @asynccontextmanager
 async def open_audit_copy(file: Path) -> AsyncGenerator[AuditReading, None]:
-    """Open the audit log of a copy of a SQLite database, which nobody writes to."""
+    """Open the audit log of a copy of a SQLite database that no process writes to."""
     with closing(AuditCopy(file, is_copy=True)) as log:
         yield log
 
@@ -95,14 +95,14 @@ async def _open_postgres(url: str, options: StoreOptions | None) -> Store:
 
 
 def without_driver(missing: ModuleNotFoundError) -> Refused:
-    """The refusal of PostgreSQL where its packages are not installed."""
+    """Return the error for a missing package of PostgreSQL."""
     return Refused(
         f"PostgreSQL needs the package {missing.name}: install it with wopr[postgres]", field="db"
     )
 
 
 def sqlite_path(url: str) -> str:
-    """The file that `url` names. A refusal does not repeat it: another kind may hold a password."""
+    """Return the path in `url`. The error does not contain the URL, which may have a password."""
     path = url.removeprefix(_SQLITE)
     if not url.startswith(_SQLITE) or path in ("", ":memory:"):
         raise Refused(

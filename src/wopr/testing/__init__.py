@@ -1,8 +1,8 @@
-"""Test agents and workflows in milliseconds: a host in memory, a scripted model, a clock to turn."""
+"""Tests of agents and workflows: a host in memory, scripted models and a manual clock."""
 
 from __future__ import annotations
 
-from wopr.nodes.models import ModelFault, ModelRequest
+from wopr.agents.models.port import ModelFault, ModelRequest
 from wopr.testing.clock import Clock
 from wopr.testing.hosting import memory_host
 from wopr.testing.models import ScriptedModels, call, hand_over, say, scripted

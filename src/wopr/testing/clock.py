@@ -1,4 +1,4 @@
-"""A clock that a test turns."""
+"""A manual clock for tests."""
 
 from __future__ import annotations
 
@@ -11,27 +11,50 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Clock:
-    """Time for a host in memory: it stands still until `advance` moves it on."""
+    """The time of a host in memory. It changes only with `advance`.
+
+    Args:
+        start: The time at the start.
+
+    Example:
+        >>> from wopr.testing import Clock
+        >>> clock = Clock()
+        >>> clock.advance(60)
+        >>> clock.now.isoformat()
+        '2026-01-01T12:01:00+00:00'
+    """
 
     def __init__(self, start: datetime = NOON) -> None:
         self._now = (start - _EPOCH) // _MILLISECOND
         self._listeners: list[Callable[[], None]] = []
 
     def __call__(self) -> int:
-        """Milliseconds since the epoch, as the host counts."""
+        """Return the time in milliseconds since the epoch.
+
+        Returns:
+            The time.
+        """
         return self._now
 
     @property
     def now(self) -> datetime:
-        """What the host takes for the present."""
+        """The current time of the host."""
         return _EPOCH + self._now * _MILLISECOND
 
     def advance(self, seconds: float) -> None:
-        """Move the time on; timers that are due by then go off."""
+        """Advance the time, and fire the timers that are due.
+
+        Args:
+            seconds: The number of seconds.
+        """
         self._now += round(seconds * 1000)
         for listener in self._listeners:
             listener()
 
     def on_advance(self, listener: Callable[[], None]) -> None:
-        """Call something whenever the time was moved on."""
+        """Add a function to call after every `advance`.
+
+        Args:
+            listener: The function.
+        """
         self._listeners.append(listener)

@@ -1,4 +1,4 @@
-"""A host in this process: no socket, no file that stays, and otherwise the same code."""
+"""A host in this process, without a socket and with a database in memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from uuid import uuid4
 import anyio
 import structlog
 
+from wopr.agents.models.port import Models
 from wopr.api import host as api
 from wopr.api.apps import collect
+from wopr.cluster.local_wakeups import LocalWakeups
+from wopr.host.contributions import Contributions, contributed_host
+from wopr.host.host import Host
 from wopr.http.app import App
-from wopr.nodes.models import Models
-from wopr.runtime.contributions import Contributions, contributed_host
-from wopr.runtime.host import Host
-from wopr.runtime.logs import configure_logs
-from wopr.runtime.settings import Settings
-from wopr.runtime.sources import Sources
-from wopr.runtime.wakeups_alone import AloneSource
+from wopr.process.logs import configure_logs
+from wopr.process.settings import Settings
+from wopr.process.sources import Sources
 from wopr.testing.clock import Clock
 from wopr.testing.transport import InProcess
 
@@ -33,36 +33,57 @@ URL = "http://in-memory"
 async def memory_host(
     *parts: object, models: Models | None = None, clock: Clock | None = None
 ) -> AsyncGenerator[api.Host, None]:
-    """Serve workflows, agents, tools and node functions from memory for as long as the block lasts.
+    """Run a host in memory with workflows, agents, tools and node functions.
 
-    `models` answer in place of the real ones; with a `clock` time passes when the test says so.
+    Args:
+        *parts: Workflows, agents, tools, node functions and MCP servers.
+        models: The model provider, such as `scripted(...)`.
+        clock: The time of the host. The default is the real time.
+
+    Yields:
+        The host.
+
+    Raises:
+        WorkflowError: A part has errors or declares nothing.
+
+    Example:
+        >>> import anyio
+        >>> from wopr import Workflow
+        >>> from wopr.testing import memory_host
+        >>> flow = Workflow("hello")
+        >>> end = flow.end(text="Hello")
+        >>> async def main() -> dict[str, object]:
+        ...     async with memory_host(flow) as host:
+        ...         return await (await host.start(flow)).result()
+        >>> anyio.run(main)
+        {'text': 'Hello'}
     """
     if not structlog.is_configured():
-        # A test wants to hear of what went wrong, and not of every request.
+        # Tests need warnings, but not a line per request.
         configure_logs("text", "warning")
     contributions = collect(parts, is_strict=True)
-    failed: BaseException | None = None
+    error: BaseException | None = None
     with TemporaryDirectory(prefix="wopr-") as folder:
         app = App(partial(_opened, Path(folder), contributions, models, clock))
         async with app.opened(), anyio.create_task_group() as tasks:
             if clock is not None:
-                clock.on_advance(_timers(app).look_again)
+                clock.on_advance(_timers(app).clock_changed)
             async with api.connect(URL, KEY, transport=InProcess(app, tasks)) as host:
                 try:
                     yield host
                 except (GeneratorExit, anyio.get_cancelled_exc_class()):
                     raise
                 except BaseException as failure:
-                    # Raised again outside of the task groups, which would wrap it.
-                    failed = failure
+                    # Raised again outside the task groups: they would wrap it in a group.
+                    error = failure
             tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+    if error is not None:
+        raise error
 
 
-def _timers(app: App) -> AloneSource:
+def _timers(app: App) -> LocalWakeups:
     source = app.host.advancer.wakeups.source
-    assert isinstance(source, AloneSource), "a host in memory has its store to itself"
+    assert isinstance(source, LocalWakeups), "a host in memory does not share its store"
     return source
 
 

@@ -1,4 +1,4 @@
-"""Requests to an ASGI application of this same process, streams included, without a socket."""
+"""An HTTPX transport to an ASGI application of this process, including streams."""
 
 from __future__ import annotations
 
@@ -10,52 +10,57 @@ import httpx
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from wopr.http.app import App
-from wopr.http.asgi import Message, Receive, Scope
+from wopr.http.request import Message, Receive, Scope
 
 _BODY = "http.response.body"
 
 
 class InProcess(httpx.AsyncBaseTransport):
-    """Hands requests to an application; a response can be read while it is still being written."""
+    """Passes requests to an application. A response can be read before it is complete."""
 
     def __init__(self, app: App, tasks: anyio.abc.TaskGroup) -> None:
         self._app = app
         self._tasks = tasks
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Serve one request in a task of its own, and answer as soon as its head is there."""
+        """Serve a request in a task, and return the response when its head is complete."""
         body = b"".join([part async for part in _parts(request)])
         messages, received = anyio.create_memory_object_stream[Message](0)
-        gone = anyio.Event()
+        disconnected = anyio.Event()
 
         async def serve() -> None:
             with messages:
-                await self._app(_scope(request), _receive(body, gone), _send)
+                await self._app(_scope(request), _receive(body, disconnected), _send)
 
         async def _send(message: Message) -> None:
             try:
                 await messages.send(message)
             except anyio.BrokenResourceError:
-                gone.set()
+                disconnected.set()
 
         self._tasks.start_soon(serve)
         head = await received.receive()
         return httpx.Response(
-            head["status"], headers=head["headers"], stream=_Body(received, gone), request=request
+            head["status"],
+            headers=head["headers"],
+            stream=_Body(received, disconnected),
+            request=request,
         )
 
 
 class _Body(httpx.AsyncByteStream):
-    """The rest of a response. Whoever stops reading is gone for the application too."""
+    """The body of a response. Closing it disconnects the application."""
 
-    def __init__(self, received: MemoryObjectReceiveStream[Message], gone: anyio.Event) -> None:
+    def __init__(
+        self, received: MemoryObjectReceiveStream[Message], disconnected: anyio.Event
+    ) -> None:
         self._received = received
-        self._gone = gone
+        self._gone = disconnected
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for message in self._received:
             if message["type"] == _BODY:
-                # A large body is sent in slices, which are views of it.
+                # A large body is sent as slices, which are memory views.
                 yield bytes(message.get("body", b""))
                 if not message.get("more_body", False):
                     return
@@ -71,13 +76,13 @@ async def _parts(request: httpx.Request) -> AsyncIterator[bytes]:
             yield part
 
 
-def _receive(body: bytes, gone: anyio.Event) -> Receive:
+def _receive(body: bytes, disconnected: anyio.Event) -> Receive:
     pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
         if pending:
             return pending.pop()
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     return receive

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.fork_edges.outside import Effects
-from tests.fault.inprocess import Bench, Clock, Gates, bench, gate_types, numbered
+from tests.support.in_process import Bench, Clock, Gates, bench, gate_types, numbered
 from wopr.engine.outcome import Completed
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType

@@ -1,4 +1,4 @@
-"""What forks must not touch twice, and the ways in which they are made."""
+"""Effects that forks must not repeat, and the ways to fork."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODES: tuple[ForkMode, ...] = ("replay", "branch")
 
 
 class Effects:
-    """An outside that counts what is done to it."""
+    """Effects that are counted."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -1,4 +1,4 @@
-"""Forks and the run that they come from: gone, masked, under way, and never written to."""
+"""Forks and their source: deleted, masked, still running, and never written to."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.fault.fork_edges.outside import MODES, Effects
-from tests.fault.forking import ended, fork, forked, stored, story
-from tests.fault.inprocess import Bench, Clock, Gates, eventually
-from tests.wire.definitions import delay, node, variable
+from tests.fault.forking import ended, fork, forked, log_content, stored
+from tests.support.definitions import delay, node, variable
+from tests.support.eventually import eventually_async
+from tests.support.in_process import Bench, Clock, Gates
 from wopr.protocol.errors import Unprocessable
 from wopr.protocol.forks import ForkMode
 from wopr.store.port import Batch
@@ -18,13 +19,13 @@ from wopr.store.port import Batch
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_source_that_is_gone_while_its_history_is_copied_fails_the_fork(
+async def test_a_source_deleted_while_its_history_is_copied_fails_the_fork(
     ours: Bench, clock: Clock
 ) -> None:
     workflow = await ours.register([delay("wait", 10), node("end")])
     source = await ended_after(ours, clock, workflow, 20)
     copied = len(await stored(ours, source))
-    await ours.host.store.expire(clock.now + 1, 10)
+    await ours.host.store.delete_expired_runs(clock.now + 1, 10)
 
     with pytest.raises(Unprocessable) as refused:
         await fork(ours, source, from_seq=copied)
@@ -38,7 +39,7 @@ async def test_a_source_that_is_gone_while_its_history_is_copied_fails_the_fork(
 
 
 async def ended_after(ours: Bench, clock: Clock, workflow: str, milliseconds: int) -> str:
-    """Run a workflow that waits, and let that much time pass."""
+    """Run a workflow that waits, and let this time pass."""
     run_id = await ours.create(workflow)
     clock.now += milliseconds
     await ours.wake(run_id)
@@ -47,14 +48,14 @@ async def ended_after(ours: Bench, clock: Clock, workflow: str, milliseconds: in
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_fork_whose_source_vanishes_before_its_history_is_copied_ends_as_failed(
+async def test_a_fork_whose_source_is_deleted_before_the_copy_ends_as_failed(
     ours: Bench, clock: Clock, mode: ForkMode
 ) -> None:
     workflow = await ours.register([delay("wait", 10), node("end")])
     source = await ended_after(ours, clock, workflow, 20)
     ours.host.advancer.wakeups.tasks, tasks = None, ours.host.advancer.wakeups.tasks
     left_alone = await fork(ours, source, mode, 3)
-    await ours.host.store.expire(clock.now + 1, 10)
+    await ours.host.store.delete_expired_runs(clock.now + 1, 10)
     ours.host.advancer.wakeups.tasks = tasks
 
     await ours.wake(left_alone)
@@ -64,7 +65,7 @@ async def test_a_fork_whose_source_vanishes_before_its_history_is_copied_ends_as
     assert error["code"] == "replay_source_missing"
 
 
-async def test_a_branch_from_after_a_memory_was_written_is_refused(ours: Bench) -> None:
+async def test_a_branch_from_after_a_memory_write_is_refused(ours: Bench) -> None:
     workflow = await ours.register([node("note", "test.note"), node("b")])
     source = await ended(ours, workflow)
     written = next(e for e in await ours.log(source) if e.type == "memory.written")
@@ -77,10 +78,10 @@ async def test_a_branch_from_after_a_memory_was_written_is_refused(ours: Bench) 
     assert refused.value.code == "replay_memory_snapshot_unavailable"
     assert refused.value.details["oldestAvailableIdx"] == written.sequence
     assert (await ours.row(before)).status == "completed"
-    assert await story(ours, replay) == await story(ours, source)
+    assert await log_content(ours, replay) == await log_content(ours, source)
 
 
-async def test_a_replay_that_would_need_what_is_only_on_record_masked_fails(ours: Bench) -> None:
+async def test_a_replay_that_needs_masked_values_fails(ours: Bench) -> None:
     workflow = await ours.register(
         [
             node(
@@ -101,7 +102,7 @@ async def test_a_replay_that_would_need_what_is_only_on_record_masked_fails(ours
     assert log[-1].payload["error"]["code"] == "replay_source_missing"
 
 
-async def test_a_replay_that_does_not_need_what_is_masked_goes_well(ours: Bench) -> None:
+async def test_a_replay_that_needs_no_masked_values_completes(ours: Bench) -> None:
     workflow = await ours.register(
         [node("a", "core.setVariable", config={"name": "n", "value": 1}), node("b")],
         variables=[variable("pin", sensitive=True), variable("n", "number")],
@@ -111,10 +112,10 @@ async def test_a_replay_that_does_not_need_what_is_masked_goes_well(ours: Bench)
 
     replay = await forked(ours, source)
 
-    assert await story(ours, replay) == await story(ours, source)
+    assert await log_content(ours, replay) == await log_content(ours, source)
 
 
-async def test_a_source_is_never_written_to(ours: Bench, effects: Effects) -> None:
+async def test_forking_never_writes_to_the_source(ours: Bench, effects: Effects) -> None:
     workflow = await ours.register([node("a"), node("act", "test.effect"), node("b")])
     source = await ended(ours, workflow)
     before, row = await stored(ours, source), await ours.row(source)
@@ -128,9 +129,7 @@ async def test_a_source_is_never_written_to(ours: Bench, effects: Effects) -> No
     assert replace(await ours.row(source), descendants=row.descendants) == row
 
 
-async def test_a_fork_of_a_running_run_takes_any_event_that_is_written(
-    ours: Bench, gates: Gates
-) -> None:
+async def test_a_fork_of_a_running_run_accepts_any_written_event(ours: Bench, gates: Gates) -> None:
     workflow = await ours.register([node("a"), node("gate", "test.gate")])
     source = await ours.create(workflow)
     await gates.until_reached("gate")
@@ -142,7 +141,7 @@ async def test_a_fork_of_a_running_run_takes_any_event_that_is_written(
         assert (await ours.row(branch)).status == "completed"
 
 
-async def test_a_long_history_is_copied_in_pieces_while_other_runs_go_on(
+async def test_a_long_history_is_copied_in_parts_while_other_runs_continue(
     ours: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = [node(f"n{number}") for number in range(800)]
@@ -168,7 +167,7 @@ async def test_a_long_history_is_copied_in_pieces_while_other_runs_go_on(
     async def is_over() -> bool:
         return (await ours.row(copy)).last_sequence == count - 1
 
-    await eventually(is_over)
+    await eventually_async(is_over)
     assert len(set(lengths)) > 2
     assert lengths == sorted(lengths)
-    assert await story(ours, copy) == await story(ours, source)
+    assert await log_content(ours, copy) == await log_content(ours, source)

@@ -1,4 +1,4 @@
-"""The time that a fork has: its own, or the record's."""
+"""The time of a fork: its own, or the record's."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from itertools import product
 import pytest
 
 from tests.fault.fork_edges.outside import MODES
-from tests.fault.forking import ended, fork, forked, story
-from tests.fault.inprocess import TENANT, Bench, Clock, Gates
-from tests.wire.definitions import delay, node
+from tests.fault.forking import ended, fork, forked, log_content
+from tests.support.definitions import delay, node
+from tests.support.in_process import TENANT, Bench, Clock, Gates
 
 pytestmark = pytest.mark.anyio
 
 DAY_MS = 86_400_000
 
 
-async def test_a_branch_of_an_old_run_has_its_own_time(ours: Bench, clock: Clock) -> None:
+async def test_a_branch_of_an_old_run_has_its_own_time_limit(ours: Bench, clock: Clock) -> None:
     workflow = await ours.register([node("a"), delay("wait", 10), node("b")])
     source = await ours.create(workflow, runTimeoutMs=60_000)
     clock.now += 20
@@ -33,7 +33,7 @@ async def test_a_branch_of_an_old_run_has_its_own_time(ours: Bench, clock: Clock
     assert (await ours.row(branch)).status == "completed"
 
 
-async def test_a_replay_of_an_old_run_that_goes_beyond_the_record_has_the_records_time(
+async def test_a_replay_beyond_the_record_uses_the_time_of_the_record(
     ours: Bench, clock: Clock
 ) -> None:
     workflow = await ours.register([delay("wait", 1000), node("b")])
@@ -46,12 +46,12 @@ async def test_a_replay_of_an_old_run_that_goes_beyond_the_record_has_the_record
     second = await forked(ours, source)
 
     assert (await ours.row(first)).status == "completed"
-    assert await story(ours, first) == await story(ours, second)
+    assert await log_content(ours, first) == await log_content(ours, second)
     times = [event.timestamp for event in await ours.log(first)]
     assert times == sorted(times)
 
 
-async def test_a_node_under_way_at_the_fork_point_of_a_branch_begins_anew(
+async def test_a_node_in_flight_at_the_fork_point_starts_again(
     ours: Bench, gates: Gates, clock: Clock
 ) -> None:
     workflow = await ours.register([node("gate", "test.gate", settings={"timeout": 60_000})])
@@ -67,7 +67,7 @@ async def test_a_node_under_way_at_the_fork_point_of_a_branch_begins_anew(
     assert (await ours.types(branch)).count("node.started") == 2
 
 
-async def test_a_fork_of_a_branch_keeps_what_the_branch_changed(ours: Bench) -> None:
+async def test_a_fork_of_a_branch_keeps_the_branch_s_changes(ours: Bench) -> None:
     limited = await ours.register([node("a"), node("b")])
     source = await ended(ours, limited)
     branch = await fork(ours, source, "branch", 3, configurable={"recursionLimit": 7}, tags=["x"])
@@ -81,7 +81,7 @@ async def test_a_fork_of_a_branch_keeps_what_the_branch_changed(ours: Bench) -> 
 
 
 @pytest.mark.parametrize("start", [0, 4])
-async def test_a_replay_of_a_branch_has_the_branchs_time(
+async def test_a_replay_of_a_branch_has_the_branch_s_time(
     ours: Bench, clock: Clock, start: int
 ) -> None:
     workflow = await ours.register([node("a"), delay("wait", 1000), node("b"), delay("more", 10)])
@@ -101,12 +101,10 @@ async def test_a_replay_of_a_branch_has_the_branchs_time(
 
     replay = await forked(ours, branch, from_seq=start)
 
-    assert await story(ours, replay) == await story(ours, branch)
+    assert await log_content(ours, replay) == await log_content(ours, branch)
 
 
-async def test_a_fork_is_kept_as_long_as_any_other_run_from_its_own_end_on(
-    ours: Bench, clock: Clock
-) -> None:
+async def test_retention_of_a_fork_counts_from_its_own_end(ours: Bench, clock: Clock) -> None:
     workflow = await ours.register([node("a")])
     source = await ended(ours, workflow)
     clock.now += DAY_MS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.fault.fork_edges.outside import MODES, Effects
-from tests.fault.forking import answer, fork, forked, story
-from tests.fault.inprocess import TENANT, Bench, Clock, Gates
-from tests.wire.definitions import delay, node
+from tests.fault.forking import answer, fork, forked, log_content
+from tests.support.definitions import delay, node
+from tests.support.in_process import TENANT, Bench, Clock, Gates
 from wopr.protocol.forks import ForkMode
 from wopr.protocol.runs import PauseRun
 
@@ -18,7 +18,7 @@ ACCEPT = {"action": "accept"}
 NOW = PauseRun(drain_policy="immediate")
 
 
-async def test_a_replay_of_a_run_that_waits_can_be_answered_and_still_performs_no_effect(
+async def test_a_replay_of_a_waiting_run_can_be_answered_without_a_second_effect(
     ours: Bench, effects: Effects
 ) -> None:
     workflow = await ours.register(
@@ -49,10 +49,10 @@ async def test_a_replay_that_is_paused_and_resumed_performs_no_effect(
     await ours.until(replay, "completed")
 
     assert effects.done == 1
-    assert await story(ours, replay) == await story(ours, source)
+    assert await log_content(ours, replay) == await log_content(ours, source)
 
 
-async def test_a_branch_starts_children_of_its_own(ours: Bench, gates: Gates) -> None:
+async def test_a_branch_starts_its_own_children(ours: Bench, gates: Gates) -> None:
     child = await ours.register([node("gate", "test.gate")])
     parent = await ours.register([node("sub", "core.subWorkflow", config={"workflowId": child})])
     source = await ours.create(parent)
@@ -72,7 +72,7 @@ async def test_a_branch_starts_children_of_its_own(ours: Bench, gates: Gates) ->
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_cancelling_a_fork_leaves_the_sources_children_alone(
+async def test_cancelling_a_fork_does_not_cancel_the_source_s_children(
     ours: Bench, gates: Gates, mode: ForkMode
 ) -> None:
     child = await ours.register([node("gate", "test.gate")])
@@ -123,7 +123,7 @@ async def test_a_run_that_was_paused_and_resumed_is_replayed_as_it_was(
 
     replay = await forked(ours, source)
 
-    assert await story(ours, replay) == await story(ours, source)
+    assert await log_content(ours, replay) == await log_content(ours, source)
 
 
 async def test_a_run_that_is_paused_is_replayed_up_to_its_pause(ours: Bench) -> None:
@@ -133,4 +133,4 @@ async def test_a_run_that_is_paused_is_replayed_up_to_its_pause(ours: Bench) -> 
 
     replay = await forked(ours, source, until=["paused"])
 
-    assert await story(ours, replay) == await story(ours, source)
+    assert await log_content(ours, replay) == await log_content(ours, source)

@@ -1,21 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.host import ACME, ServedHost
+from tests.support.webhook_receiver import Receiver, receiving
 from tests.wire.conftest import Connect
 from tests.wire.deliveries.subscribing import QUICK
-from tests.wire.host import ACME, ServedHost, served
-from tests.wire.receiver import Receiver, receiving
 
 
 @pytest.fixture(scope="module")
-def quick_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedHost]:
-    """A host that may dial this machine, and is not patient."""
-    with served(tmp_path_factory.mktemp("quick"), "--conformance", **QUICK) as running:
-        yield running
+def quick_host(module_host: Callable[..., ServedHost]) -> ServedHost:
+    """Start a host that may call this machine, with short delays."""
+    return module_host("--conformance", **QUICK)
 
 
 @pytest.fixture

@@ -1,19 +1,18 @@
-"""Subscriptions, and what their receivers were told."""
+"""Subscriptions, and the events that their receivers got."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.wire.client import Wire
-from tests.wire.receiver import Received
+from tests.support.client import Wire
+from tests.support.webhook_receiver import Received
 from wopr.protocol.documents import JsonObject
 
 DEADLINE_SECONDS = 60
-# So long the host waits for an answer before it takes an event for not delivered.
+# The host waits this long for a response before it repeats an event.
 PATIENCE_SECONDS = 5
 QUICK = {
     "WOPR_ALLOW_PRIVATE_DESTINATIONS": "1",
@@ -26,7 +25,7 @@ QUICK = {
 def subscribed(
     wire: Wire, url: str, *events: str, tags: list[str] | None = None
 ) -> Iterator[JsonObject]:
-    """A subscription for as long as the block lasts."""
+    """Subscribe for the length of the block."""
     body: JsonObject = {"url": url, "events": list(events or ("*",)), "tags": tags or []}
     response = wire.post("/v1/webhooks", body)
     assert response.status_code == 201, response.text
@@ -43,22 +42,15 @@ def state_of(wire: Wire, webhook_id: str) -> JsonObject:
     return found
 
 
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def signature(secret: str, request: Received) -> str:
     signed = f"{request.headers['x-openwop-timestamp']}.".encode() + request.body
     return "sha256=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
 
 
 def answered(requests: list[Received]) -> list[Received]:
-    """The requests without those that came again because this process took too long to answer.
+    """Return the requests without those repeated because this process responded too late.
 
-    The host says when it tried: whatever comes again sooner than it waits for an answer stays.
+    The host logs its attempts: a repetition within its own timeout is kept.
     """
     first: dict[tuple[str, int], int] = {}
     found: list[Received] = []
@@ -71,6 +63,6 @@ def answered(requests: list[Received]) -> list[Received]:
 
 
 def taken(requests: list[Received], run_id: str) -> list[int]:
-    """The sequences of a run in the order in which they came, repetitions left out."""
+    """Return the sequences of a run in order of arrival, without repetitions."""
     of_run = [r.json["sequence"] for r in requests if r.json["runId"] == run_id]
     return list(dict.fromkeys(of_run))

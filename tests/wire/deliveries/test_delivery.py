@@ -1,4 +1,4 @@
-"""Deliveries on the wire: signed, in order, and only to whom they belong."""
+"""Deliveries over HTTP: signed, in order, and only to their subscribers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import time
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.definitions import node, workflow
+from tests.support.forks import forked
+from tests.support.host import GLOBEX, ServedHost
+from tests.support.webhook_receiver import Receiver, receiving
 from tests.wire.conftest import Connect
-from tests.wire.definitions import node, workflow
 from tests.wire.deliveries.subscribing import answered, signature, subscribed, taken
-from tests.wire.forking import forked
-from tests.wire.host import GLOBEX, ServedHost
-from tests.wire.receiver import Receiver, receiving
+
+pytestmark = pytest.mark.both_stores
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def globex(quick_host: ServedHost, connect: Connect) -> Wire:
     return connect(GLOBEX, quick_host)
 
 
-def test_a_delivery_is_the_event_signed_and_named_in_both_sets_of_headers(
+def test_a_delivery_contains_the_signed_event_and_both_sets_of_headers(
     acme: Wire, receiver: Receiver
 ) -> None:
     with subscribed(acme, f"{receiver.url}/in?x=1", "run.completed") as made:
@@ -44,7 +46,7 @@ def test_a_delivery_is_the_event_signed_and_named_in_both_sets_of_headers(
     assert "x-openwop-signature-next" not in headers
 
 
-def test_every_event_comes_once_and_in_the_order_of_the_log(acme: Wire, receiver: Receiver) -> None:
+def test_every_event_is_delivered_once_and_in_log_order(acme: Wire, receiver: Receiver) -> None:
     with subscribed(acme, receiver.url):
         runs = [acme.create("conformance-multi-node") for _ in range(10)]
         requests = answered(receiver.until_ended(*runs))
@@ -63,7 +65,7 @@ def test_every_event_comes_once_and_in_the_order_of_the_log(acme: Wire, receiver
         (["agent.*", "run.completed"], {"run.completed"}),
     ],
 )
-def test_only_the_events_that_were_asked_for_come(
+def test_only_the_subscribed_events_are_delivered(
     acme: Wire, receiver: Receiver, patterns: list[str], expected: set[str]
 ) -> None:
     with (
@@ -77,7 +79,7 @@ def test_only_the_events_that_were_asked_for_come(
     assert {request.json["type"] for request in receiver.requests} == expected
 
 
-def test_a_subscription_with_tags_hears_of_runs_that_share_one(
+def test_a_subscription_with_tags_receives_runs_that_share_one(
     acme: Wire, receiver: Receiver
 ) -> None:
     with receiving() as control:
@@ -94,7 +96,7 @@ def test_a_subscription_with_tags_hears_of_runs_that_share_one(
     assert {request.json["runId"] for request in receiver.requests} == {blue}
 
 
-def test_a_child_run_is_told_of_too(acme: Wire, receiver: Receiver) -> None:
+def test_events_of_a_child_run_are_delivered_too(acme: Wire, receiver: Receiver) -> None:
     with subscribed(acme, receiver.url, "run.*"):
         parent = acme.run("conformance-subworkflow-parent")
         child = parent["childRuns"][0]["runId"]
@@ -104,7 +106,7 @@ def test_a_child_run_is_told_of_too(acme: Wire, receiver: Receiver) -> None:
     assert sorted(starts) == sorted([parent["runId"], child])
 
 
-def test_one_tenants_subscription_never_hears_of_anothers_runs(
+def test_a_tenant_s_subscription_never_receives_another_s_runs(
     acme: Wire, globex: Wire, receiver: Receiver
 ) -> None:
     with receiving() as theirs, subscribed(acme, receiver.url), subscribed(globex, theirs.url):
@@ -118,7 +120,7 @@ def test_one_tenants_subscription_never_hears_of_anothers_runs(
     assert {request.json["workspaceId"] for request in theirs.requests} == {"globex"}
 
 
-def test_a_replay_tells_nobody_and_a_branch_does(acme: Wire, receiver: Receiver) -> None:
+def test_a_replay_is_not_delivered_and_a_branch_is(acme: Wire, receiver: Receiver) -> None:
     source = acme.run("conformance-multi-node")["runId"]
 
     with subscribed(acme, receiver.url):
@@ -133,9 +135,7 @@ def test_a_replay_tells_nobody_and_a_branch_does(acme: Wire, receiver: Receiver)
     assert taken(requests, branch) == list(range(len(acme.log(branch))))
 
 
-def test_nothing_is_sent_any_more_to_a_webhook_that_was_deleted(
-    acme: Wire, receiver: Receiver
-) -> None:
+def test_nothing_is_sent_to_a_deleted_webhook(acme: Wire, receiver: Receiver) -> None:
     with subscribed(acme, receiver.url):
         first = acme.run("conformance-noop")["runId"]
         receiver.until_ended(first)
@@ -146,7 +146,7 @@ def test_nothing_is_sent_any_more_to_a_webhook_that_was_deleted(
     assert {request.json["runId"] for request in receiver.requests} == {first}
 
 
-def test_the_old_secret_goes_on_signing_for_a_while_with_the_new_one_beside_it(
+def test_the_old_secret_signs_beside_the_new_one_for_a_period(
     acme: Wire, receiver: Receiver
 ) -> None:
     with subscribed(acme, receiver.url, "run.completed") as made:
@@ -164,10 +164,10 @@ def test_the_old_secret_goes_on_signing_for_a_while_with_the_new_one_beside_it(
     assert "x-openwop-signature-next" not in after.headers
 
 
-# What survives
+# After changes and restarts
 
 
-def test_an_event_of_every_kind_of_payload_is_signed_over_its_very_bytes(
+def test_an_event_with_any_payload_is_signed_over_its_exact_bytes(
     acme: Wire, receiver: Receiver
 ) -> None:
     odd = 'ünïcode "quotes" \\ \u2028 \U0001f600 </script>'

@@ -1,4 +1,4 @@
-"""Deliveries that a receiver does not take at once are repeated, in order."""
+"""Deliveries that a receiver does not accept at once are repeated in order."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.wire.client import Wire
+from tests.support.client import Wire
+from tests.support.eventually import eventually
+from tests.support.webhook_receiver import Handler, Received, Receiver, receiving, take
 from tests.wire.deliveries.subscribing import (
     DEADLINE_SECONDS,
     PATIENCE_SECONDS,
     answered,
-    eventually,
     state_of,
     subscribed,
     taken,
 )
-from tests.wire.receiver import Handler, Received, Receiver, receiving, take
 from tests.wire.timing import CHANCES, is_within
+
+pytestmark = pytest.mark.both_stores
+in_memory = pytest.mark.sqlite("how long the host waits for a response is not in the store")
 
 
 def failing(times: int, fail: Callable[[Handler], None]) -> Callable[[Received, Handler], None]:
-    """Fail that many requests of each run, then take everything."""
+    """Fail so many requests of each run, then accept everything."""
     failures: defaultdict[str, int] = defaultdict(int)
 
     def behave(request: Received, handler: Handler) -> None:
@@ -40,7 +43,7 @@ def failing(times: int, fail: Callable[[Handler], None]) -> Callable[[Received, 
 
 
 def reset(handler: Handler) -> None:
-    """Break the connection off without an answer."""
+    """Close the connection without a response."""
     linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
     handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
     handler.close_connection = True
@@ -61,7 +64,7 @@ def refuse(status: int) -> Callable[[Handler], None]:
     [refuse(500), refuse(503), refuse(404), refuse(410), refuse(302), reset, garble],
     ids=["500", "503", "404", "410", "302", "reset", "garbage"],
 )
-def test_what_a_receiver_does_not_take_comes_again_and_in_order(
+def test_refused_events_are_delivered_again_in_order(
     acme: Wire, receiver: Receiver, fail: Callable[[Handler], None]
 ) -> None:
     receiver.behave = failing(2, fail)
@@ -77,9 +80,8 @@ def test_what_a_receiver_does_not_take_comes_again_and_in_order(
         assert taken(receiver.requests, run_id) == list(range(len(acme.log(run_id))))
 
 
-def test_a_receiver_that_answers_slowly_still_gets_everything_in_order(
-    acme: Wire, receiver: Receiver
-) -> None:
+@in_memory
+def test_a_slow_receiver_still_gets_everything_in_order(acme: Wire, receiver: Receiver) -> None:
     def dawdle(request: Received, handler: Handler) -> None:
         time.sleep(0.15)
         take(request, handler)
@@ -93,7 +95,8 @@ def test_a_receiver_that_answers_slowly_still_gets_everything_in_order(
     assert came == list(range(len(acme.log(run_id))))
 
 
-def test_a_receiver_that_drips_its_answer_has_taken_the_event(
+@in_memory
+def test_a_receiver_that_sends_its_body_slowly_has_accepted_the_event(
     acme: Wire, receiver: Receiver
 ) -> None:
     def drip(request: Received, handler: Handler) -> None:
@@ -116,7 +119,7 @@ def test_a_receiver_that_drips_its_answer_has_taken_the_event(
 
 
 def _seconds_beside_one_that_hangs(wire: Wire) -> float:
-    """How long deliveries to one receiver take while another does not answer."""
+    """Return how long deliveries to one receiver take while another does not respond."""
     released = threading.Event()
 
     def hang(request: Received, handler: Handler) -> None:
@@ -136,12 +139,13 @@ def _seconds_beside_one_that_hangs(wire: Wire) -> float:
     return took
 
 
-def test_a_receiver_that_hangs_keeps_no_other_waiting(acme: Wire) -> None:
+@in_memory
+def test_a_hanging_receiver_does_not_delay_others(acme: Wire) -> None:
     assert is_within(PATIENCE_SECONDS - 1, lambda: _seconds_beside_one_that_hangs(acme))
 
 
 def _seconds_until_tried_again(wire: Wire) -> int:
-    """How long the host waits for a receiver that hangs, by its own clock."""
+    """Return how long the host waits for a hanging receiver, by its own clock."""
     released = threading.Event()
 
     def hang_once(request: Received, handler: Handler) -> None:
@@ -157,9 +161,10 @@ def _seconds_until_tried_again(wire: Wire) -> int:
     return int(second.headers[name]) - int(first.headers[name])
 
 
-def test_a_receiver_that_hangs_is_given_up_after_five_seconds_and_tried_again(acme: Wire) -> None:
+@in_memory
+def test_a_hanging_receiver_times_out_after_five_seconds_and_is_retried(acme: Wire) -> None:
     pauses = [_seconds_until_tried_again(acme)]
-    # A machine that was busy elsewhere is given another chance; no try may come too soon.
+    # A busy machine gets another chance; no attempt may come too early.
     while pauses[-1] >= PATIENCE_SECONDS + 3 and len(pauses) < CHANCES:
         pauses.append(_seconds_until_tried_again(acme))
 
@@ -167,7 +172,7 @@ def test_a_receiver_that_hangs_is_given_up_after_five_seconds_and_tried_again(ac
     assert pauses[-1] < PATIENCE_SECONDS + 3
 
 
-def test_a_redirect_is_a_failure_and_where_it_leads_is_never_called(
+def test_a_redirect_is_a_failure_and_its_target_is_never_called(
     acme: Wire, receiver: Receiver
 ) -> None:
     with receiving() as elsewhere:

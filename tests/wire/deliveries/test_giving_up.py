@@ -1,4 +1,4 @@
-"""Deliveries that are given up, listed, and made later or after a restart."""
+"""Dead letters: deliveries that failed finally, and are made later or after a restart."""
 
 from __future__ import annotations
 
@@ -6,30 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.eventually import eventually
+from tests.support.host import ACME, ServedHost
+from tests.support.webhook_receiver import Receiver, take
 from tests.wire.conftest import Connect
-from tests.wire.deliveries.subscribing import (
-    QUICK,
-    eventually,
-    signature,
-    state_of,
-    subscribed,
-    taken,
-)
-from tests.wire.host import ACME, ServedHost
-from tests.wire.receiver import Receiver, take
-from wopr.protocol.documents import Json
+from tests.wire.deliveries.subscribing import QUICK, signature, state_of, subscribed, taken
+from wopr.protocol.documents import Json, JsonObject
 
-# Giving up
+# Dead letters
 
 
 @pytest.fixture
 def curt_host(new_host: Callable[..., ServedHost]) -> ServedHost:
-    """A host that tries an event twice."""
+    """Start a host that tries an event twice."""
     curt = {"WOPR_WEBHOOK_ATTEMPTS": "2", "WOPR_WEBHOOK_RETRY_MS": "1"}
     return new_host("--conformance", **(QUICK | curt))
 
 
-def test_what_is_given_up_is_listed_and_can_be_delivered_later(
+def test_dead_letters_are_listed_and_can_be_delivered_later(
     curt_host: ServedHost, connect: Connect, receiver: Receiver
 ) -> None:
     acme = connect(ACME, curt_host)
@@ -62,7 +56,7 @@ def test_what_is_given_up_is_listed_and_can_be_delivered_later(
     assert taken(receiver.requests, run_id) == list(range(length))
 
 
-def test_four_failures_in_a_row_open_the_circuit_and_one_that_is_taken_closes_it(
+def test_five_failures_in_a_row_open_the_circuit_and_a_success_closes_it(
     new_host: Callable[..., ServedHost], connect: Connect, receiver: Receiver
 ) -> None:
     host = new_host("--conformance", **(QUICK | {"WOPR_WEBHOOK_OPEN_SECONDS": "2"}))
@@ -70,8 +64,13 @@ def test_four_failures_in_a_row_open_the_circuit_and_one_that_is_taken_closes_it
     receiver.behave = lambda request, handler: handler.answer(500)
     with subscribed(acme, receiver.url) as made:
         runs = [acme.run("conformance-noop")["runId"] for _ in range(3)]
-        eventually(lambda: state_of(acme, made["webhookId"])["state"] == "open")
-        opened = state_of(acme, made["webhookId"])
+        opened: JsonObject = {}
+
+        def is_open() -> bool:
+            opened.update(state_of(acme, made["webhookId"]))
+            return bool(opened["state"] == "open")
+
+        eventually(is_open)
         count = len(receiver.requests)
         acme.run("conformance-noop")
         assert len(receiver.requests) - count <= 8
@@ -85,10 +84,10 @@ def test_four_failures_in_a_row_open_the_circuit_and_one_that_is_taken_closes_it
         assert taken(receiver.requests, run_id) == list(range(len(acme.log(run_id))))
 
 
-# What survives
+# After a restart
 
 
-def test_what_was_not_delivered_before_a_restart_is_delivered_after_it(
+def test_undelivered_events_are_delivered_after_a_restart(
     new_host: Callable[..., ServedHost], connect: Connect, receiver: Receiver
 ) -> None:
     host = new_host("--conformance", **QUICK)

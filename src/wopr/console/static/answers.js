@@ -1,4 +1,4 @@
-// Keeps the forms that answer waits up to date: a wait that ends says so, a new one gets its form.
+// Updates the forms of interrupts: closes answered ones and adds new ones.
 const CHECK_MS = 3000;
 const holder = document.querySelector("[data-answers]");
 const single = document.querySelector("[data-answer-page]");
@@ -11,12 +11,12 @@ async function part(address) {
   return page.querySelector("article.wait");
 }
 
-/** Whether somebody is writing there: what they wrote is not taken from them. */
+/** Whether a form has unsent input, which must not be lost. */
 function isBusy(place) {
   return [...place.querySelectorAll("textarea, input:not([type=hidden])")].some((field) => field.value !== field.defaultValue);
 }
 
-/** Show a wait in a place. If a text is being written there, the form stays below the news, but cannot be sent. */
+/** Show an interrupt in a place. A form with unsent input stays below it, but cannot be sent. */
 export async function openAnswer(address, place) {
   let found;
   try {
@@ -25,15 +25,15 @@ export async function openAnswer(address, place) {
     return;
   }
   if (!found) return;
-  const isNews = place.querySelector("[data-wait]")?.dataset.wait === address && isBusy(place);
-  if (isNews) {
+  const keepsForm = place.querySelector("[data-wait]")?.dataset.wait === address && isBusy(place);
+  if (keepsForm) {
     for (const button of place.querySelectorAll("form.answer button")) button.disabled = true;
     place.prepend(found);
   } else place.replaceChildren(found);
-  if (!isNews) place.scrollTop = 0;
+  if (!keepsForm) place.scrollTop = 0;
 }
 
-/** Have a form for everything that the run waits for now. */
+/** Show a form for every open interrupt of the run. */
 function follow() {
   const asked = [...document.querySelectorAll("[data-asks]")].map((each) => each.dataset.asks);
   for (const place of holder.querySelectorAll("[data-place]")) {
@@ -51,10 +51,10 @@ function follow() {
   }
 }
 
-/** Look whether the wait of this page has ended, and stop looking once it has. */
+/** Check whether the interrupt of this page is closed, and stop checking once it is. */
 async function check(address, timer) {
   const found = await part(address).catch(() => null);
-  if (!found?.matches(".settled")) return;
+  if (!found?.matches(".is-closed")) return;
   clearInterval(timer);
   openAnswer(address, single);
 }
@@ -70,5 +70,5 @@ if (holder) {
     wait.replaceWith(place);
     place.append(wait);
   }
-  document.addEventListener("run:news", follow);
+  document.addEventListener("run:update", follow);
 }

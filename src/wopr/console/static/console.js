@@ -1,4 +1,4 @@
-// What every page has: keys, lists, dialogs, copying, and times that stay true.
+// Scripts of every page: keyboard shortcuts, lists, dialogs, copying and relative times.
 import { countWaits } from "./count.js";
 import { openPart } from "./dialog.js";
 import { rate } from "./rate.js";
@@ -10,13 +10,13 @@ const EDITABLE = "input, textarea, select, [contenteditable]";
 let prefix = "";
 let prefixAt = 0;
 
-/** The dialog on top, or the whole page. */
-const stage = () => document.querySelector("dialog[open]") ?? document;
+/** The open dialog, or the whole page. */
+const activeRoot = () => document.querySelector("dialog[open]") ?? document;
 
 function press(key) {
-  for (const element of stage().querySelectorAll("[data-key]")) {
+  for (const element of activeRoot().querySelectorAll("[data-key]")) {
     if (element.dataset.key === key && element.checkVisibility()) {
-      // What nothing takes back needs its key twice, or Enter.
+      // An action that cannot be undone needs its key twice, or Enter.
       if (element.matches("[data-arm]") && document.activeElement !== element) element.focus();
       else element.click();
       return true;
@@ -26,7 +26,7 @@ function press(key) {
 }
 
 function rows() {
-  return [...stage().querySelectorAll("[data-list] tbody tr, ol[data-list] > li")];
+  return [...activeRoot().querySelectorAll("[data-list] tbody tr, ol[data-list] > li")];
 }
 
 function move(step) {
@@ -44,15 +44,15 @@ function move(step) {
 
 const currentRow = () => rows().find((row) => row.classList.contains("is-current"));
 
-/** Choose the line, or leave it again. */
+/** Select or deselect the current row. */
 function choose() {
-  const box = stage().querySelector(".is-current input[type=checkbox]");
+  const box = activeRoot().querySelector(".is-current input[type=checkbox]");
   box?.click();
   return Boolean(box);
 }
 
 function search() {
-  const field = stage().querySelector("[data-search]");
+  const field = activeRoot().querySelector("[data-search]");
   field?.focus();
   field?.select();
   return Boolean(field);
@@ -78,10 +78,8 @@ function handle(key) {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (event.target.matches(EDITABLE)) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
+  if (event.key === "Escape" && event.target.matches(`${EDITABLE}, .term`)) event.target.blur();
+  if (event.target.matches(EDITABLE)) return;
   if (event.key.length === 1 && handle(event.key)) event.preventDefault();
 });
 
@@ -101,7 +99,7 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// Whoever opens something to edit wants to write there.
+// Focus the first field of an opened editor.
 document.addEventListener("toggle", (event) => {
   if (event.target.matches("details.edit[open]")) event.target.querySelector("textarea, input, select")?.focus();
 }, true);
@@ -136,10 +134,10 @@ function ago(instant) {
 function ahead(instant) {
   const left = Math.floor((instant - Date.now()) / 1000);
   const unit = UNITS.find(([seconds]) => left >= seconds);
-  return unit ? `in ${Math.floor(left / unit[0])} ${unit[1]}` : "over";
+  return unit ? `in ${Math.floor(left / unit[0])} ${unit[1]}` : "expired";
 }
 
-function tellTimes() {
+function updateTimes() {
   for (const time of document.querySelectorAll("time[data-until]")) {
     const text = ahead(Date.parse(time.dateTime));
     if (time.textContent !== text) time.textContent = text;
@@ -150,6 +148,6 @@ function tellTimes() {
   }
 }
 
-setInterval(tellTimes, 5000);
+setInterval(updateTimes, 5000);
 refreshLists();
 countWaits();

@@ -1,9 +1,9 @@
-// Keeps the number of things that wait true, in the title and in the top bar.
+// Updates the number of open inbox items in the title and the top bar.
 const EVERY_MS = 5000;
 
 function show(waiting) {
-  const bare = document.title.replace(/^\(\d+\) /, "");
-  document.title = waiting ? `(${waiting}) ${bare}` : bare;
+  const title = document.title.replace(/^\(\d+\) /, "");
+  document.title = waiting ? `(${waiting}) ${title}` : title;
   const entry = document.querySelector('.bar a[href="/inbox"]');
   let count = entry.querySelector(".count");
   if (!count) {
@@ -15,12 +15,12 @@ function show(waiting) {
   count.hidden = !waiting;
 }
 
-async function look() {
+async function update() {
   const answer = await fetch("/inbox/count", { redirect: "error", cache: "no-store" });
   if (answer.ok) show((await answer.json()).waiting);
 }
 
-/** Look for news of what waits for as long as the page is open. */
+/** Update the number while the page is open. */
 export function countWaits() {
-  if (document.querySelector('.bar a[href="/inbox"]')) setInterval(() => look().catch(() => {}), EVERY_MS);
+  if (document.querySelector('.bar a[href="/inbox"]')) setInterval(() => update().catch(() => {}), EVERY_MS);
 }

@@ -1,7 +1,7 @@
 // Opens a page of the console in a dialog, without its frame.
 let dialog;
 
-function made() {
+function getDialog() {
   if (dialog) return dialog;
   dialog = document.createElement("dialog");
   dialog.addEventListener("click", (event) => {
@@ -11,7 +11,7 @@ function made() {
   return dialog;
 }
 
-/** Fetch a page's own part and show it; whatever goes wrong, the page itself is opened. */
+/** Show a page in a dialog; on any error, open the page itself. */
 export async function openPart(address) {
   let html;
   try {
@@ -22,7 +22,7 @@ export async function openPart(address) {
     location.assign(address);
     return;
   }
-  const shown = made();
+  const shown = getDialog();
   shown.innerHTML = html;
   const dismiss = document.createElement("button");
   dismiss.className = "dismiss";

@@ -1,18 +1,18 @@
-// The inbox: the line that is walked to is opened beside the list, and lines are chosen together.
+// The inbox: the current row opens next to the list, and several rows can be selected.
 import { openAnswer } from "./answers.js";
 
-const PATIENCE_MS = 120;
+const OPEN_DELAY_MS = 120;
 const pane = document.querySelector("[data-pane]");
 const list = document.getElementById("list");
 const batch = document.querySelector("[data-batch]");
-let waiting = 0;
+let timer = 0;
 
 const link = (row) => row?.querySelector("a[data-open]");
 const current = () => list.querySelector("tr.is-current");
 
 function open(row) {
-  clearTimeout(waiting);
-  waiting = setTimeout(() => openAnswer(link(row).href, pane), PATIENCE_MS);
+  clearTimeout(timer);
+  timer = setTimeout(() => openAnswer(link(row).href, pane), OPEN_DELAY_MS);
 }
 
 function mark(row) {
@@ -32,10 +32,10 @@ list?.addEventListener("click", (event) => {
   open(current());
 });
 
-/** Say how many lines are chosen; the buttons are for them. */
+/** Show the number of selected rows. */
 function count() {
   const picked = list.querySelectorAll("input:checked").length;
-  batch.querySelector("[data-picked]").textContent = picked ? `${picked} chosen` : "None chosen";
+  batch.querySelector("[data-picked]").textContent = picked ? `${picked} selected` : "None selected";
   batch.classList.toggle("is-idle", !picked);
   for (const button of batch.querySelectorAll("button, input")) button.disabled = !picked;
 }
@@ -46,7 +46,7 @@ if (list && batch) {
   count();
 }
 
-// The wait that is open has ended meanwhile, or the first one has come.
+// The open item was answered, or the first item arrived.
 list?.addEventListener("list:fresh", () => {
   const shown = pane.querySelector("[data-wait]")?.dataset.wait;
   const known = [...list.querySelectorAll("a[data-open]")].map((each) => each.getAttribute("href"));

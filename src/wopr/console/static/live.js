@@ -1,34 +1,34 @@
-// Follows a run: the server sends the parts of the page and the items of its lists that have changed.
+// Live updates of a run's page: the server sends the changed parts and the changed items of lists.
 const run = document.querySelector("[data-live-url]");
 const state = document.querySelector("[data-live-state]");
 const RETRY_MS = 2000;
-// Rows of events that the page keeps, and that a page of earlier ones has.
+// The largest number of event rows on the page, and the number on a page of earlier events.
 const MOST_ROWS = 500;
 const PAGE_ROWS = 250;
-// New rows are marked for a moment, unless there are more than this.
+// New rows are highlighted, unless there are more than this.
 const MOST_MARKED = 20;
 const MARKED_MS = 1200;
-// The page waits this many times the duration of a drawing before the next one: the run may need this processor.
-const REST = 9;
+// The pause after a drawing, as a multiple of its duration: the run may need this processor.
+const PAUSE_FACTOR = 9;
 let seen = Number(new URL(run.dataset.liveUrl, location.href).searchParams.get("after"));
 let source = null;
-// What came and is not drawn yet.
-let news = nothing();
+// Received changes that are not drawn yet.
+let pending = noChanges();
 let timer = 0;
 let drawnAt = 0;
 let cost = 0;
 
-function nothing() {
+function noChanges() {
   return { parts: {}, items: {}, rows: {}, isBehind: false };
 }
 
-function tell(text, mood) {
+function showState(text, name) {
   state.textContent = text;
-  state.className = `live ${mood}`;
+  state.className = `live ${name}`;
 }
 
-/** Replace what a part holds. */
-function put(name, html) {
+/** Replace the content of a part. */
+function putPart(name, html) {
   const part = run.querySelector(`[data-live="${name}"]`);
   if (!part) return;
   const made = part.cloneNode(false);
@@ -36,7 +36,7 @@ function put(name, html) {
   if (!made.isEqualNode(part)) keepFocus(part, () => part.replaceChildren(...made.childNodes));
 }
 
-/** Run a change of the page, and give the focus back to the link that had it. */
+/** Change the page and restore the focus to the link that had it. */
 function keepFocus(place, change) {
   const focused = place.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   change();
@@ -45,13 +45,13 @@ function keepFocus(place, change) {
   link?.focus({ preventScroll: true });
 }
 
-/** Replace the items of a list that have changed; without an order the list keeps its own. */
+/** Replace the changed items of a list. Without `order` the order stays. */
 function putItems(name, { html, order }) {
   const box = run.querySelector(`[data-items="${CSS.escape(name)}"]`);
   if (!box) return;
   const known = new Map([...box.children].filter((each) => each.dataset.item).map((each) => [each.dataset.item, each]));
   keepFocus(box, () => {
-    // The items are parsed together, within a copy of their box: those of a graph are SVG.
+    // All items are parsed in a copy of their box, because the items of a graph are SVG.
     const holder = box.cloneNode(false);
     holder.innerHTML = Object.values(html).join("");
     for (const made of [...holder.children]) {
@@ -61,7 +61,7 @@ function putItems(name, { html, order }) {
       known.set(made.dataset.item, made);
     }
     if (!order) return;
-    // Those that are no longer there go first: then the others are in place, and are not moved.
+    // Removed items go first, so that the remaining items need not move.
     const kept = new Set(order);
     for (const [key, item] of known) if (!kept.has(key)) item.remove();
     let last = null;
@@ -75,7 +75,7 @@ function putItems(name, { html, order }) {
   });
 }
 
-/** Replace rows that the page has, and add the others where the page shows the newest rows. */
+/** Replace existing rows, and append new rows if the page shows the newest rows. */
 function putRows(html, isBehind) {
   const list = run.querySelector("ol[data-tail]");
   if (!list) return;
@@ -94,14 +94,14 @@ function putRows(html, isBehind) {
   if (surplus.length || isBehind) offerEarlier(Number(list.firstElementChild.id.slice(1)));
 }
 
-/** Show for a moment which rows are new, unless there are many of them. */
+/** Highlight new rows for a moment, unless there are many. */
 function mark(rows) {
   if (rows.length > MOST_MARKED) return;
   for (const row of rows) row.classList.add("is-new");
   setTimeout(() => rows.forEach((row) => row.classList.remove("is-new")), MARKED_MS);
 }
 
-/** Link to the rows before the first one. */
+/** Show the link to the rows before the first row. */
 function offerEarlier(first) {
   const place = run.querySelector("[data-earlier]");
   const link = place.querySelector("a");
@@ -111,22 +111,22 @@ function offerEarlier(first) {
   place.hidden = false;
 }
 
-/** Draw what came, and find out how long the browser takes until it is on the screen. */
+/** Draw the pending changes, and measure how long the browser takes to show them. */
 function draw() {
   clearTimeout(timer);
   timer = 0;
-  const { parts, items, rows, isBehind } = news;
-  news = nothing();
+  const { parts, items, rows, isBehind } = pending;
+  pending = noChanges();
   const began = performance.now();
-  for (const [name, html] of Object.entries(parts)) put(name, html);
+  for (const [name, html] of Object.entries(parts)) putPart(name, html);
   for (const [name, change] of Object.entries(items)) putItems(name, change);
   putRows(rows, isBehind);
-  if (Object.keys(parts).length) document.dispatchEvent(new CustomEvent("run:news"));
+  if (Object.keys(parts).length) document.dispatchEvent(new CustomEvent("run:update"));
   drawnAt = performance.now();
   cost = drawnAt - began;
   requestAnimationFrame(() => {
     const frame = performance.now();
-    // The layout and the painting of this frame come between here and the next task.
+    // The browser lays out and paints this frame before the next task.
     setTimeout(() => {
       drawnAt = performance.now();
       cost += drawnAt - frame;
@@ -135,15 +135,15 @@ function draw() {
 }
 
 function drawSoon() {
-  if (!timer) timer = setTimeout(draw, drawnAt + REST * cost - performance.now());
+  if (!timer) timer = setTimeout(draw, drawnAt + PAUSE_FACTOR * cost - performance.now());
 }
 
 function takeItems(name, { html, order }) {
-  const before = news.items[name];
-  news.items[name] = { html: { ...before?.html, ...html }, order: order ?? before?.order };
+  const before = pending.items[name];
+  pending.items[name] = { html: { ...before?.html, ...html }, order: order ?? before?.order };
 }
 
-/** Call a function with the document of each event of a kind, and draw soon. */
+/** Call a function with the document of each event of this type, and draw soon. */
 function on(kind, take) {
   source.addEventListener(kind, (event) => {
     take(JSON.parse(event.data));
@@ -155,46 +155,46 @@ function follow() {
   const address = new URL(run.dataset.liveUrl, location.href);
   address.searchParams.set("after", String(seen));
   source = new EventSource(address);
-  source.addEventListener("open", () => tell("live", "is-on"));
-  on("parts", (parts) => Object.assign(news.parts, parts));
+  source.addEventListener("open", () => showState("live", "is-on"));
+  on("parts", (parts) => Object.assign(pending.parts, parts));
   on("items", (items) => Object.entries(items).forEach(([name, change]) => takeItems(name, change)));
-  on("skipped", () => Object.assign(news, { rows: {}, isBehind: true }));
+  on("skipped", () => Object.assign(pending, { rows: {}, isBehind: true }));
   on("rows", (rows) => {
-    Object.assign(news.rows, rows);
+    Object.assign(pending.rows, rows);
     seen = Math.max(seen, ...Object.keys(rows).map((id) => Number(id.slice(1))));
   });
   source.addEventListener("over", () => {
-    leave();
+    disconnect();
     document.removeEventListener("visibilitychange", watch);
     draw();
-    tell("ended", "");
+    showState("ended", "");
   });
   source.addEventListener("ended", () => {
-    leave();
+    disconnect();
     location.reload();
   });
   source.addEventListener("error", () => {
-    leave();
-    tell("connection lost, trying again", "is-off");
-    setTimeout(again, RETRY_MS);
+    disconnect();
+    showState("connection lost, reconnecting", "is-off");
+    setTimeout(reconnect, RETRY_MS);
   });
 }
 
-function leave() {
+function disconnect() {
   source?.close();
   source = null;
 }
 
-/** A session that has ended needs the sign-in page; a host that is away needs patience. */
-async function again() {
+/** Reload the page if the session has ended, so that the sign-in page opens; else connect again. */
+async function reconnect() {
   const answer = await fetch("/keys", { headers: { accept: "text/plain" } }).catch(() => null);
   if (answer?.status === 401) location.reload();
   else watch();
 }
 
-/** Follow the run while the page can be seen: drawing a page that is hidden takes time from the run. */
+/** Follow the run while the page is visible. A hidden page must not take processor time from the run. */
 function watch() {
-  if (document.visibilityState === "hidden") leave();
+  if (document.visibilityState === "hidden") disconnect();
   else if (!source) follow();
 }
 

@@ -1,4 +1,4 @@
-// Feedback in two keys: walk to a line, then 1 to 5 stars, f for a flag, c for a correction.
+// Feedback by keyboard: select a row, then 1 to 5 stars, f to flag, c to correct.
 import { openPart } from "./dialog.js";
 import { toast } from "./toast.js";
 
@@ -17,17 +17,17 @@ async function send(address, row, fields, text) {
   const body = new URLSearchParams(fields);
   body.set("csrf", document.querySelector("input[name=csrf]").value);
   if (row.dataset.event) body.set("eventId", row.dataset.event);
-  // A form that was taken leads on to another page, which nobody needs to see here.
+  // An accepted form redirects to another page, which is not needed here.
   const answer = await fetch(address, { method: "POST", body, redirect: "manual" }).catch(() => null);
   if (answer?.type !== "opaqueredirect") {
-    toast("That was not stored; load the page again.");
+    toast("The feedback was not stored. Reload the page and try again.");
     return;
   }
   mark(row, text);
   toast(`${text} stored`);
 }
 
-/** Judge the line that was walked to, if the key says how. */
+/** Send feedback on the current row, if the key is a shortcut for feedback. */
 export function rate(row, key) {
   const address = row?.closest("[data-feedback]")?.dataset.feedback;
   if (!address) return false;

@@ -1,13 +1,15 @@
-// Keeps a list up to date while somebody looks at it.
+// Updates a list while its page is visible.
 const EVERY_MS = 2000;
 
 function current(list) {
   return list.querySelector(".is-current a")?.getAttribute("href");
 }
 
-function put(list, html) {
+/** Replace the content of a list. Focus, current row, open details, selected boxes and a shown explanation stay. */
+function replaceRows(list, html) {
   const marked = current(list);
   const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const term = [...list.querySelectorAll(".term")].indexOf(document.activeElement);
   const open = [...list.querySelectorAll("details[open]")].map((details) => details.closest("[id]").id);
   const page = new DOMParser().parseFromString(html, "text/html");
   const fresh = page.getElementById(list.id);
@@ -20,24 +22,25 @@ function put(list, html) {
   for (const id of open) document.getElementById(id)?.querySelector("details")?.setAttribute("open", "");
   if (marked) find(marked)?.closest("tr, li")?.classList.add("is-current");
   if (focused) find(focused)?.focus({ preventScroll: true });
+  list.querySelectorAll(".term")[term]?.focus({ preventScroll: true });
   list.dispatchEvent(new CustomEvent("list:fresh"));
 }
 
-async function look(list, state) {
+async function update(list, state) {
   const headers = { "x-part": "1", accept: "text/html" };
   if (state.tag) headers["if-none-match"] = state.tag;
   const answer = await fetch(location.href, { headers, redirect: "error", cache: "no-store" });
   if (answer.status !== 200) return;
   state.tag = answer.headers.get("etag");
-  put(list, await answer.text());
+  replaceRows(list, await answer.text());
 }
 
-/** Look for news of every list on the page that may have some. */
+/** Update every list on the page that can change. */
 export function refreshLists() {
   for (const list of document.querySelectorAll("[data-refresh]:not([data-refresh=''])")) {
     const state = { tag: null };
     setInterval(() => {
-      if (document.visibilityState === "visible") look(list, state).catch(() => {});
+      if (document.visibilityState === "visible") update(list, state).catch(() => {});
     }, EVERY_MS);
   }
 }

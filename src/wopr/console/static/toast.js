@@ -1,4 +1,4 @@
-// A word in passing.
+// Short messages that disappear.
 const SHOWN_MS = 1800;
 
 /** Show a text for a moment. */

@@ -1,55 +1,60 @@
-"""The store's port: what the host needs kept, as small protocols that every adapter implements.
+"""The port of the store: small protocols that every adapter implements.
 
-Every call names its tenant, and no call crosses one. The exceptions are the host's own clockwork
-(such as `due`, `unfinished`, `expire`): they answer with owners and ids only, never content.
+Every call names its tenant and sees only that tenant's data. The exceptions are maintenance calls
+(such as `due`, `unfinished`, `delete_expired_runs`): they return tenants and ids, never content.
 
-Times are milliseconds since the epoch. Bodies are the exact bytes of the wire.
+Times are milliseconds since the epoch. Bodies are the exact bytes that clients receive.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from wopr.store.port.answers import Answers, Invocation, Invocations, RememberedAnswer
-from wopr.store.port.clockwork import Clockwork
+from wopr.store.port.credentials import KeyRow, Keys, SecretRow, Secrets
 from wopr.store.port.definitions import AgentManifests, AgentRow, WorkflowRow, Workflows
-from wopr.store.port.keys import KeyRow, Keys
+from wopr.store.port.idempotency import (
+    Idempotency,
+    IdempotencyRecord,
+    Invocation,
+    RecordBuilder,
+)
+from wopr.store.port.maintenance import Maintenance
 from wopr.store.port.memories import Memories, MemoryRow
 from wopr.store.port.runs import (
     Artifact,
     Batch,
     Claim,
+    PendingCommand,
     RunFilter,
     RunLog,
     RunPage,
     RunRow,
     StoredEvent,
     StoredRun,
-    Wish,
 )
-from wopr.store.port.secrets import SecretRow, Secrets
 from wopr.store.port.store import Store, StoreFacts
 from wopr.store.port.suspensions import Suspension, SuspensionFilter, SuspensionPage, Suspensions
 
-# The tenant of what every tenant can use: built-in definitions and those given at start.
+# The tenant of shared definitions: built-in ones, and those loaded at startup.
 SHARED: Final = "*"
 
 __all__ = [
     "SHARED",
     "AgentManifests",
     "AgentRow",
-    "Answers",
     "Artifact",
     "Batch",
     "Claim",
-    "Clockwork",
+    "Idempotency",
+    "IdempotencyRecord",
     "Invocation",
-    "Invocations",
     "KeyRow",
     "Keys",
+    "Maintenance",
     "Memories",
     "MemoryRow",
-    "RememberedAnswer",
+    "PendingCommand",
+    "RecordBuilder",
     "RunFilter",
     "RunLog",
     "RunPage",
@@ -64,7 +69,6 @@ __all__ = [
     "SuspensionFilter",
     "SuspensionPage",
     "Suspensions",
-    "Wish",
     "WorkflowRow",
     "Workflows",
 ]

@@ -1,7 +1,7 @@
-"""The part of the store's port about the audit log: one chain for the whole host.
+"""The audit log: one chain of entries for the whole host.
 
-The chain runs through all tenants, so reading it to verify it does too. What a tenant is shown
-comes from `audit_page`, which names the tenant like every other call.
+The chain has the entries of all tenants, so a verification reads all of them. A tenant sees only
+its own entries, through `audit_page`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
-# Makes an entry's bytes from its sequence and the bytes of the entry before; None at the beginning.
+# Builds the bytes of an entry from its sequence and the bytes of the previous entry, if any.
 Link: TypeAlias = Callable[[int, bytes | None], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditDraft:
-    """An entry that gets its place in the chain when it is written."""
+    """An entry before it is written. The write assigns its sequence and links it to the chain."""
 
     tenant: str
     link: Link
@@ -36,8 +36,8 @@ class AuditRow:
 class CheckpointRow:
     """A signed Merkle root over the entries up to `at_sequence`.
 
-    `peaks` are the roots of the full subtrees that it is made of, so that the next checkpoint
-    need not read the log from its beginning.
+    `peaks` are the roots of the full subtrees. From them the next checkpoint is computed without
+    reading the log from its beginning.
     """
 
     at_sequence: int
@@ -48,58 +48,55 @@ class CheckpointRow:
 
 
 class SinkPosition(NamedTuple):
-    """The last entry and the last checkpoint that an audit sink has taken; -1 before the first."""
+    """The last entry and the last checkpoint that a sink has accepted; -1 before the first."""
 
     sequence: int = -1
     checkpoint: int = -1
 
 
 class AuditReading(Protocol):
-    """What verifying needs; a copy of the database has it too."""
+    """The reads that a verification needs; they also work on a copy of the database."""
 
     async def audit_head(self) -> int:
-        """The sequence of the last entry; -1 when there is none."""
+        """Return the sequence of the last entry; -1 if the log is empty."""
         ...
 
     async def signed_head(self) -> int:
-        """The sequence of the last checkpoint; -1 when there is none."""
+        """Return the sequence of the last checkpoint; -1 without checkpoints."""
         ...
 
     async def audit_entries(self, start: int, limit: int) -> list[AuditRow]:
-        """Entries from `start` on, in order, of all tenants."""
+        """List entries from `start` on, in order, of all tenants."""
         ...
 
     async def checkpoints(self, start: int, end: int) -> list[CheckpointRow]:
-        """Checkpoints at `start` to `end`, both included, in order."""
+        """List the checkpoints at `start` to `end`, both included, in order."""
         ...
 
     async def last_checkpoint(self, before: int) -> CheckpointRow | None:
-        """The last checkpoint below this sequence."""
+        """Return the last checkpoint below this sequence."""
         ...
 
 
 class AuditLog(AuditReading, Protocol):
-    """The append-only audit log. Nothing is ever taken away or changed."""
+    """The append-only audit log. Entries are never changed or deleted."""
 
     async def append_audit(self, *drafts: AuditDraft) -> int:
-        """Give entries of one tenant the next sequences and write all or none of them.
-
-        Answers with the last one's sequence.
-        """
+        """Append entries of one tenant, all or none, and return the last one's sequence."""
         ...
 
     async def audit_page(self, tenant: str, before: int | None, limit: int) -> list[AuditRow]:
-        """A tenant's entries below a sequence, newest first."""
+        """List a tenant's entries below a sequence, newest first."""
         ...
 
     async def put_checkpoint(self, row: CheckpointRow) -> bool:
-        """Keep a checkpoint; False when there is one at this sequence already."""
+        """Store a checkpoint; False if this sequence already has one."""
         ...
 
     async def sink_position(self, sink: str) -> SinkPosition:
-        """How far a sink of this name has come."""
+        """Return the position of the sink of this name."""
         ...
 
     async def put_sink_position(self, sink: str, position: SinkPosition) -> None:
-        """Keep how far a sink has come. It never goes back."""
+        """Store the position of a sink. A position never decreases."""
         ...

@@ -1,4 +1,4 @@
-"""What is registered: workflow definitions and agent manifests."""
+"""Registered workflow definitions and agent manifests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRow:
-    """A registered definition, byte for byte as it came. The newest `registered_at` runs by default."""
+    """A registered definition, byte for byte. The default version has the newest `registered_at`."""
 
     workflow_id: str
     version: str
@@ -22,68 +22,70 @@ class Workflows(Protocol):
     """Registered definitions, by tenant."""
 
     async def put_workflow(self, tenant: str, row: WorkflowRow) -> bool:
-        """Register; True when new, False when the same content is there already.
+        """Register a definition; False when the same content is already stored.
 
-        Raises `Conflict` with code `workflow_exists` when this id and version hold other content.
+        Raises `Conflict` with code `workflow_exists` when other content is stored under this id and
+        version.
         """
         ...
 
     async def workflow(
         self, tenant: str, workflow_id: str, version: str | None
     ) -> WorkflowRow | None:
-        """The definition of that version, or the newest when `version` is None."""
+        """Return the definition of that version, or the newest when `version` is None."""
         ...
 
     async def workflows(self, tenant: str, after: str | None, limit: int) -> list[WorkflowRow]:
-        """The newest version of each definition, by id, after the given id."""
+        """Return the newest version of each definition, by id, after the given id."""
         ...
 
     async def workflow_ids(self, tenant: str, limit: int) -> list[str]:
-        """The first ids of definitions, in order. No definition is read."""
+        """Return the first ids of definitions, in order, without reading definitions."""
         ...
 
     async def known_workflows(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
-        """Those of these ids that have a definition. No definition is read."""
+        """Return those of these ids that have a definition, without reading definitions."""
         ...
 
     async def workflow_versions(
         self, tenant: str, workflow_id: str, limit: int, offset: int
     ) -> list[WorkflowRow]:
-        """The versions of one definition, newest first: at most `limit`, after `offset` others."""
+        """List versions of one definition, newest first: at most `limit`, without the first `offset`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRow:
-    """An installed agent manifest, byte for byte as it came. `place` counts registrations."""
+    """An installed agent manifest, byte for byte. `place` counts registrations."""
 
     agent_id: str
     version: str
     digest: bytes
     body: bytes
     registered_at: int
-    # Given by the store; what reads the registrations in order goes on after it.
+    # Assigned by the store. A reader of new registrations continues after the last place it read.
     place: int = field(default=0, compare=False)
 
 
 class AgentManifests(Protocol):
-    """Installed agent manifests, by tenant. Nothing is ever taken away or changed."""
+    """Installed agent manifests, by tenant. They are never changed or deleted."""
 
     async def put_agent(self, tenant: str, row: AgentRow) -> bool:
-        """Install; True when new, False when the same content is there already.
+        """Install a manifest; False when the same content is already stored.
 
-        Raises `Conflict` with code `agent_exists` when this id and version hold other content.
+        Raises `Conflict` with code `agent_exists` when other content is stored under this id and
+        version.
         """
         ...
 
     async def agent(self, tenant: str, agent_id: str, version: str | None) -> AgentRow | None:
-        """The manifest of that version, or the newest when `version` is None."""
+        """Return the manifest of that version, or the newest when `version` is None."""
         ...
 
     async def agents(self, tenant: str, after: str | None, limit: int) -> list[AgentRow]:
-        """The newest version of each manifest, by id, after the given id."""
+        """Return the newest version of each manifest, by id, after the given id."""
         ...
 
     async def agents_since(self, tenant: str, place: int, limit: int) -> list[AgentRow]:
-        """Every version of every manifest that was installed after that place, in order."""
+        """List every version of every manifest that was installed after that place, in order."""
         ...

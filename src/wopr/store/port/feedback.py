@@ -1,11 +1,11 @@
-"""The part of the store's port about judgments: annotations, review queues and judges.
+"""Port of feedback: annotations, review queues and judges.
 
-The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses
-one but `open_judges`, which answers with owners and ids only.
+The rules of `wopr.store.port` apply. Only `open_judges` crosses tenants; it returns tenants and ids
+only.
 
-A run has signals: whether it was flagged, rated, corrected, and whether a person intervened. They
-are bits of one number, kept with the run and with each of its agents, so that runs can be listed
-and counted by them.
+A run has signals: flagged, rated, corrected, and whether a person intervened. They are bits of one
+number, stored with the run and with each of its agents, so that runs can be listed and counted by
+signal.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from wopr.store.port.answers import RememberedAnswer
 from wopr.store.port.audit import AuditDraft
+from wopr.store.port.idempotency import IdempotencyRecord
 
 GroupBy: TypeAlias = Literal["workflow", "agent", "node", "time", "nothing"]
-# Where an annotation comes from: a caller's own judgment, an agent's, or a check that a KAHN
-# producer reported. Checks are listed with a run's annotations and are not counted.
+# The source of an annotation: a person, an agent, or an audit checkpoint of a KAHN producer. Audit
+# checkpoints are listed with the annotations of a run and are not counted.
 AnnotationSource: TypeAlias = Literal["person", "agent", "audit"]
 FLAGGED = 1
 RATED = 2
@@ -28,16 +28,16 @@ INTERVENED = 8
 ALL_SIGNALS = FLAGGED | RATED | CORRECTED | INTERVENED
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-# Up to so long a window is told hour by hour when it is told by time, a longer one day by day.
+# A period up to this length is grouped by hour when it is grouped by time, a longer one by day.
 LONGEST_BY_HOUR_MS = 3 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationRow:
-    """An annotation: `body` is the document, the rest is what it is counted by.
+    """An annotation: `body` is the document, and the other fields are for lists and counts.
 
-    `agent_id` and `node_id` are empty where the target has none. `audit` is the entry that is
-    written with it and `label` the text of a label; both are absent from rows that were read.
+    `agent_id` and `node_id` are empty if the target has none. `audit` is the audit entry that is
+    written with the annotation, and `label` the text of a label; reads return neither.
     """
 
     annotation_id: str
@@ -54,8 +54,19 @@ class AnnotationRow:
     label: str | None = field(default=None, compare=False)
 
     @property
+    def numbers(self) -> tuple[int, int, int, int, int]:
+        """Return the increments of ratings, their sum, corrections, labels and flags."""
+        return (
+            int(self.kind == "rating"),
+            self.rating or 0,
+            int(self.kind == "correction"),
+            int(self.kind == "label"),
+            int(self.kind == "flag"),
+        )
+
+    @property
     def signals(self) -> int:
-        """The signals that the annotation gives its run."""
+        """Return the signals that the annotation gives its run."""
         if self.source == "audit":
             return 0
         match self.kind:
@@ -71,7 +82,7 @@ class AnnotationRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackFilter:
-    """Which counts: from `since` to before `until`, both whole hours."""
+    """The period from `since` to before `until`, both whole hours, and optional conditions."""
 
     since: int
     until: int
@@ -80,13 +91,13 @@ class FeedbackFilter:
 
     @property
     def bucket_ms(self) -> int:
-        """How long a group is when the window is told by time."""
+        """Return the length of each group when the period is grouped by time."""
         return HOUR_MS if self.until - self.since <= LONGEST_BY_HOUR_MS else DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackCount:
-    """Annotations of one group, counted; the fields that it is not grouped by are empty."""
+    """Counts of the annotations of one group; the fields of other groupings are empty."""
 
     ratings: int
     rating_sum: int
@@ -100,18 +111,18 @@ class FeedbackCount:
 
     @property
     def size(self) -> int:
-        """The number of annotations."""
+        """Return the number of annotations."""
         return self.ratings + self.corrections + self.labels + self.flags
 
     @property
     def mean(self) -> float | None:
-        """The mean rating, or None without a rating."""
+        """Return the mean rating, or None without a rating."""
         return round(self.rating_sum / self.ratings, 4) if self.ratings else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalCount:
-    """Runs of one group, counted by their signals; fields that it is not grouped by are empty."""
+    """Counts of the runs of one group by signal; the fields of other groupings are empty."""
 
     runs: int
     flagged: int
@@ -134,9 +145,9 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Review:
-    """A reviewer's word on one run of a queue.
+    """The review of one run of a queue by one reviewer.
 
-    `verdict` is what is compared between reviewers: the same bytes mean that they agree.
+    Reviewers agree if the bytes of their `verdict` are the same.
     """
 
     queue_id: str
@@ -149,7 +160,7 @@ class Review:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewCounts:
-    """How far a queue is: runs, and those with all their reviews, held, compared and agreed on."""
+    """The progress of a queue: the numbers of its runs by state, and of its reviews."""
 
     items: int
     finished: int
@@ -161,7 +172,7 @@ class ReviewCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeRow:
-    """A judge; `body` is its document without what it has done."""
+    """A judge; `body` is its document without the progress."""
 
     judge_id: str
     created_at: int
@@ -171,7 +182,7 @@ class JudgeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRow:
-    """One run that a judge looks at. `place` is its position, given by the store."""
+    """A run that a judge judges. The store assigns `place`, its position."""
 
     run_id: str
     state: str
@@ -182,37 +193,37 @@ class JudgedRow:
 
 
 class Annotations(Protocol):
-    """Annotations of runs, and their counts, which are kept with them."""
+    """Annotations of runs, and their counts."""
 
     async def put_annotation(
-        self, tenant: str, row: AnnotationRow, remember: RememberedAnswer | None = None
+        self, tenant: str, row: AnnotationRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
-        """Keep an annotation, count it, audit it and remember the answer, all or nothing.
+        """Store an annotation with its counts, audit entry and response, all or nothing.
 
         Raises `NotFound` when the tenant has no such run, and `Conflict` with code
-        `idempotency_in_flight` when an answer is already remembered under the same key.
+        `idempotency_in_flight` if a response is already stored under the same key.
         """
         ...
 
     async def annotations(
         self, tenant: str, run_id: str, after: tuple[int, str] | None, limit: int
     ) -> list[AnnotationRow]:
-        """Annotations of a run after that `(created_at, annotation_id)`, in this order."""
+        """List annotations of a run after that `(created_at, annotation_id)`, in this order."""
         ...
 
     async def feedback(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[FeedbackCount]:
-        """Counts of a window. Costs the hours and days of the window, not the annotations.
+        """Return the counts of a period. The cost depends on its hours and days only.
 
-        What retention deletes is counted no longer.
+        Annotations that retention deletes are not counted.
         """
         ...
 
     async def signal_counts(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[SignalCount]:
-        """Runs created in a window, by their signals. Costs the hours and days of the window.
+        """Count the runs created in a period by signal. The cost depends on its hours and days only.
 
         With an agent, or grouped by agent, a run counts for each agent that took part in it. Runs
         are not counted by node.
@@ -220,87 +231,87 @@ class Annotations(Protocol):
         ...
 
     async def run_feedback(self, tenant: str, run_ids: Sequence[str]) -> dict[str, FeedbackCount]:
-        """What was said of each of these runs; a run without annotations is absent."""
+        """Return the counts of each of these runs; a run without annotations is absent."""
         ...
 
 
 class ReviewQueues(Protocol):
-    """Queues of runs to review, and who holds which run until when."""
+    """Queues of runs to review, and the locks of the reviewers."""
 
     async def put_queue(self, tenant: str, row: QueueRow, run_ids: Sequence[str]) -> None:
-        """Keep a queue with its first runs, in order; runs that the tenant has not are left out."""
+        """Store a queue with its first runs, in order; runs of other tenants are left out."""
         ...
 
     async def queue(self, tenant: str, queue_id: str) -> QueueRow | None:
-        """The queue, or None."""
+        """Return the queue, or None if it does not exist."""
         ...
 
     async def queues(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[QueueRow]:
-        """Queues before that `(created_at, queue_id)`, newest first."""
+        """List queues before that `(created_at, queue_id)`, newest first."""
         ...
 
     async def add_queue_items(
         self, tenant: str, queue_id: str, run_ids: Sequence[str], *, most: int
     ) -> int:
-        """Put up to `most` runs that are new to a queue at its end; answers how many."""
+        """Append up to `most` runs that are new to a queue, and return their number."""
         ...
 
-    async def take_queue_item(
+    async def lock_queue_item(
         self, tenant: str, queue_id: str, reviewer: str, *, now: int, until: int
     ) -> str | None:
-        """Hold the next run for a reviewer, or the one that they hold already; None at the end.
+        """Lock the next run for a reviewer, or renew the lock that the reviewer has; None at the end.
 
-        A run is given to no more reviewers than the queue's overlap, those who are done with it
-        and those whose hold has not run out taken together.
+        The finished reviews and the unexpired locks of a run are together at most the queue's
+        overlap.
         """
         ...
 
     async def finish_review(self, tenant: str, review: Review) -> tuple[int, bool]:
-        """Keep a review with its annotations; answers its run's reviews and whether that is all.
+        """Store a review; return the number of reviews of the run, and whether that is enough.
 
-        Raises `NotFound` for an unknown queue or run, and `Conflict` when the reviewer does not
-        hold the run or others have taken the place of a hold that ran out.
+        Raises `NotFound` for an unknown queue or run, and `Conflict` if the reviewer has no lock,
+        or the lock has expired and other reviewers have locked the run.
         """
         ...
 
     async def review_counts(self, tenant: str, queue_id: str, now: int) -> ReviewCounts:
-        """How far the queue is."""
+        """Return the progress of a queue."""
         ...
 
 
 class Judges(Protocol):
-    """Judges at work, and what came of each run."""
+    """Judges, and the state of each run that they judge."""
 
     async def put_judge(self, tenant: str, row: JudgeRow, items: Sequence[JudgedRow]) -> None:
-        """Keep a judge with the runs that it looks at, in order."""
+        """Store a judge with the runs that it judges, in order."""
         ...
 
     async def judge(self, tenant: str, judge_id: str) -> JudgeRow | None:
-        """The judge, or None."""
+        """Return the judge, or None if it does not exist."""
         ...
 
     async def judged(
         self, tenant: str, judge_id: str, after: int, limit: int, state: str | None = None
     ) -> list[JudgedRow]:
-        """Runs after that place, in order: all of them, or those in one state."""
+        """List runs after that place, in order: all runs, or the runs in one state."""
         ...
 
     async def judged_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
-        """How many runs there are in each state."""
+        """Return the number of runs in each state."""
         ...
 
     async def open_judges(self, limit: int) -> list[tuple[str, str]]:
-        """`(tenant, judge_id)` of judges that are not done, oldest first."""
+        """List `(tenant, judge_id)` of judges that are not done, oldest first."""
         ...
 
-    async def move_judged(
+    async def set_judged_state(
         self, tenant: str, judge_id: str, item: JudgedRow, annotation: AnnotationRow | None = None
     ) -> bool:
-        """Set what came of a run, with its annotation; False when it was settled already."""
+        """Set the state of a run, with its annotation; False if the run already has a final state."""
         ...
 
     async def close_judge(self, tenant: str, judge_id: str) -> None:
-        """Note that a judge is done."""
+        """Mark a judge as done."""
         ...

@@ -1,7 +1,7 @@
-"""The part of the store's port about the fleet: KAHN lines, and the totals kept with them.
+"""Port of KAHN runs: their lines, and the totals that are stored with them.
 
-The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses one
-but those of `fleet_clockwork`, which answer with owners and ids only.
+The rules of `wopr.store.port` apply. Only calls of `FleetMaintenance` cross tenants; they return
+tenants and ids only.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias
 
-from wopr.protocol.fleet import AgentOutcome, Sort
+from wopr.protocol.resources.fleet import AgentOutcome, Sort
 
-Source: TypeAlias = Literal["push", "host"]
-Kind: TypeAlias = Literal["agent", "ci", "mixed"]
-# Every run is in the totals of this span; a span of another name holds those not too old for it.
+FleetRunSource: TypeAlias = Literal["push", "host"]
+FleetRunKind: TypeAlias = Literal["agent", "ci", "mixed"]
+# The span of all runs. Every other span is rolling: it contains the runs up to a certain age.
 ALL: Final = "all"
-# For each rolling span, by name, the earliest last event that a run in it may have.
+# For each rolling span the earliest `last_event` of its runs.
 Since: TypeAlias = Mapping[str, int]
 
 HASH_BYTES: Final = 16
-# A score in whole billionths, so that sums do not depend on their order.
+# Scores are summed in whole billionths, so that a sum does not depend on the order.
 SCORE_UNITS: Final = 10**9
-# Of a duration's 64 bits, sign, exponent and nine of the fraction: 512 bins from a value to twice it.
+# A bin is the sign, the exponent and nine bits of the fraction of a duration: 512 bins for each
+# doubling.
 _BIN_SHIFT: Final = 43
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRun:
-    """One agent in one KAHN run, as its lines have told so far.
+    """One agent in one KAHN run, according to its lines.
 
-    `last_event` is the latest time of any of the agent's lines. All from `ended_at` on comes from
-    the agent's end. `blocked_at` is since when it waits for an operator. `totals` is a JSON object:
-    the totals that the end reports, and what its lines had counted to by then.
+    `last_event` is the latest time of the agent's lines. The end of the agent sets `ended_at` and
+    the fields after it. `blocked_at` is when the agent began to wait for an operator.
+    `totals` is a JSON object: the totals that the end reports, and those of the lines before it.
     """
 
     run_id: str
@@ -43,7 +44,7 @@ class AgentRun:
     status: str
     task: str = ""
     model: str | None = None
-    # The highest so far; a lower one is refused.
+    # The highest step so far. A lower step is refused.
     step: int = -1
     tool_calls: int = 0
     audits_passed: int = 0
@@ -58,7 +59,7 @@ class AgentRun:
 
     @property
     def duration_bin(self) -> int | None:
-        """The bin of the duration; bins are ordered as the durations in them are."""
+        """Return the bin of the duration. Longer durations have higher bins."""
         if self.duration_s is None:
             return None
         bits: int = struct.unpack("<q", struct.pack("<d", self.duration_s))[0]
@@ -66,21 +67,21 @@ class AgentRun:
 
     @property
     def score_units(self) -> int | None:
-        """The score in whole units."""
+        """Return the score in whole units."""
         return None if self.score is None else round(self.score * SCORE_UNITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRun:
-    """A KAHN run as a whole. `outcome` is that of a CI run.
+    """A KAHN run. Only a CI run has an `outcome`.
 
-    `source` is fixed by the first line. `pushed_at` is the host's time of the last push that had
-    lines of the run. A hidden run is shown by export only.
+    The first line sets `source`. `pushed_at` is the host's time of the last push with lines of the
+    run. Only exports contain hidden runs.
     """
 
     run_id: str
-    kind: Kind
-    source: Source
+    kind: FleetRunKind
+    source: FleetRunSource
     lines: int
     started_at: int
     last_event: int
@@ -91,8 +92,8 @@ class FleetRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRun:
-    """What is held of a run: its row, its agents, and `HASH_BYTES` of each line's hash in order."""
+class StoredFleetRun:
+    """A stored run: its row, its agents, and `HASH_BYTES` of the hash of each line, in order."""
 
     run: FleetRun
     hashes: bytes
@@ -100,8 +101,8 @@ class HeldRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
-    """An audit checkpoint; `line` is its place in its run, counted from 0."""
+class CheckpointResult:
+    """The result of an audit checkpoint; `line` is its line number in the run, from 0 on."""
 
     line: int
     at: int
@@ -110,12 +111,12 @@ class AuditRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """New lines of one run, and what they make of it.
+class NewLines:
+    """New lines of one run, and the state of the run after them.
 
-    `run` is the row after them, and `before` the one they were aligned with, None for a new run.
-    `body` are the lines with a newline after each, `hashes` their hashes. `agents` are the changed
-    ones, each with what it was before.
+    `run` is the row after the lines; `before` is the stored row that they were compared with, None
+    for a new run. `body` has the lines with a newline after each, `hashes` their hashes. `agents`
+    has the changed agents, each before and after.
     """
 
     run: FleetRun
@@ -123,42 +124,39 @@ class Growth:
     body: bytes
     hashes: bytes
     agents: tuple[tuple[AgentRun | None, AgentRun], ...] = ()
-    audits: tuple[AuditRow, ...] = ()
+    audits: tuple[CheckpointResult, ...] = ()
 
     @property
     def first(self) -> int:
-        """The place of the first new line."""
+        """Return the number of the first new line."""
         return 0 if self.before is None else self.before.lines
 
     @property
-    def new_lines(self) -> int:
-        """How many lines are new."""
+    def count(self) -> int:
+        """Return the number of new lines."""
         return self.run.lines - self.first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestBatch:
-    """All that one push writes: lines and totals.
+    """The lines of one push, and the observed runs to put into the projection queue."""
 
-    `shown_by` are the runs that show the lines. They are put among the observed runs with news.
-    """
-
-    growths: tuple[Growth, ...]
+    new_lines: tuple[NewLines, ...]
     since: Since
-    shown_by: tuple[str, ...] = ()
+    observed_run_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touch:
-    """A push of lines that are all held: the runs were pushed `at` that time again."""
+class RepeatedPush:
+    """A push whose lines are all stored already. It only updates the time of the last push."""
 
     run_ids: tuple[str, ...]
     at: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """An agent's run that has ended."""
+class AgentRunEnd:
+    """The end of an agent in one KAHN run."""
 
     run_id: str
     ended_at: int
@@ -168,12 +166,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTotals:
-    """An agent's runs in a span, counted.
+    """Totals of an agent's runs in a span.
 
-    `waiting` are those without an end in the first rolling span, whatever span is asked for.
-    `latest` are its last two ended runs of all time, newest first, and `scores` the latest scores
-    in the span, newest first, both in order of `(ended_at, run_id)`. `durations` are, for each
-    quantile asked for, the two values between which it lies, of the ended runs in the span.
+    `waiting` counts the runs without an end in the first rolling span, also for other spans.
+    `latest` has the last two ended runs of all time, and `scores` the latest scores in the span,
+    both by `(ended_at, run_id)`, newest first. `durations` has for each quantile the two values
+    around it, of the ended runs in the span.
     """
 
     agent_id: str
@@ -186,17 +184,17 @@ class AgentTotals:
     score_units: int
     waiting: int
     last_seen: int
-    latest: tuple[Ending, ...]
+    latest: tuple[AgentRunEnd, ...]
     scores: tuple[float, ...]
     durations: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalsPage:
-    """Which agents of a span are read: `limit` of them after `start` others, or one.
+    """A page of the agents of a span: `limit` agents from `start` on, or one agent.
 
-    `severity` orders them by the outcomes that are counted: a page does not know the regressions
-    of agents on other pages.
+    `severity` orders them by their outcomes only: a page does not know the regressions of agents
+    on other pages.
     """
 
     limit: int
@@ -207,7 +205,7 @@ class TotalsPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointTotals:
-    """The results of one checkpoint in a span, by the audits' own times."""
+    """The results of one checkpoint in a span, by the times of the audits."""
 
     checkpoint_id: str
     passed: int
@@ -217,40 +215,42 @@ class CheckpointTotals:
 
 
 class Fleet(Protocol):
-    """KAHN runs: their lines byte for byte, and totals that cost the same however many there are."""
+    """KAHN runs: their lines byte for byte, and totals whose cost does not grow with the runs."""
 
-    async def fleet_held(self, tenant: str, run_ids: Sequence[str]) -> dict[str, HeldRun]:
-        """What is held of each of these runs, hidden ones too; a run that is not held is left out."""
+    async def fleet_stored_runs(
+        self, tenant: str, run_ids: Sequence[str]
+    ) -> dict[str, StoredFleetRun]:
+        """Return those of these runs that are stored, including hidden runs."""
         ...
 
     async def fleet_ingest(self, tenant: str, batch: IngestBatch) -> None:
         """Write lines and totals, all or nothing, durably.
 
-        Raises `SequenceTaken` when a run is not as `before` says: align again.
+        Raises `SequenceTaken` if a stored run differs from `before`: read it and compare again.
         """
         ...
 
-    async def fleet_touch(self, tenant: str, touch: Touch) -> None:
-        """Write down that runs were pushed again, unless they are hidden."""
+    async def fleet_repeat_push(self, tenant: str, push: RepeatedPush) -> None:
+        """Record that runs were pushed again, unless they are hidden."""
         ...
 
     async def fleet_expiring(
         self, tenant: str, pushed_before: int, limit: int
     ) -> list[tuple[str, int]]:
-        """`(run_id, pushed_at)` of pushed runs whose last push is not younger, the oldest first."""
+        """List `(run_id, pushed_at)` of runs last pushed at or before a time, the oldest first."""
         ...
 
-    async def fleet_namesakes(self, tenant: str, run_ids: Sequence[str]) -> set[str]:
-        """Those of these ids that a run of the tenant on this host has."""
+    async def fleet_host_run_ids(self, tenant: str, run_ids: Sequence[str]) -> set[str]:
+        """Return those of these ids that belong to a run of the tenant on this host."""
         ...
 
-    async def fleet_news(
+    async def fleet_new_chunks(
         self, tenant: str, starts: Mapping[str, int], most_bytes: int
     ) -> dict[str, list[bytes]]:
-        """What was pushed of each of these runs from a place on, where a push begins.
+        """Return the chunks of each of these runs from a line on, at which a chunk begins.
 
-        For each push there are its lines of that run, as `Growth.body` has them. Runs without such
-        pushes are left out, and so is all that comes once there are `most_bytes`.
+        A chunk has the lines of one push. Runs without such chunks are left out, and so are all
+        chunks after `most_bytes` are reached.
         """
         ...
 
@@ -264,18 +264,20 @@ class Fleet(Protocol):
         quantiles: Sequence[float],
         scores: int,
     ) -> list[AgentTotals]:
-        """Totals of a page of the agents with a run in the span, by `agent_id`.
+        """Return the totals of a page of the agents with a run in the span, by `agent_id`.
 
-        Exact for any `since`, and cheap when it is near the last `fleet_settle`.
+        They are exact for any `since`. The cost grows with the time between `since` and the start
+        that `fleet_advance_spans` has stored.
         """
         ...
 
     async def fleet_checkpoints(
         self, tenant: str, span: str, since: Since, *, limit: int, start: int = 0
     ) -> list[CheckpointTotals]:
-        """Totals of a page of the checkpoints with a result in the span, by `checkpoint_id`.
+        """Return the totals of a page of the checkpoints with a result in the span.
 
-        The pages are ordered as the checkpoints are shown: the most undecided first.
+        A page is ordered by `checkpoint_id`. The checkpoints with the most mixed results are on the
+        first page.
         """
         ...
 
@@ -287,35 +289,108 @@ class Fleet(Protocol):
         after: tuple[int, str] | None,
         limit: int,
     ) -> list[AgentRun]:
-        """Runs of an agent before that `(last_event, run_id)`, newest first, none older than `since`."""
+        """List runs of an agent before that `(last_event, run_id)`, newest first, since a time."""
         ...
 
     async def fleet_waiting(self, tenant: str, limit: int) -> list[AgentRun]:
-        """Agents that wait for an operator, who has waited longest first, without hidden runs."""
+        """List agents that wait for an operator, the longest wait first, without hidden runs."""
         ...
 
     async def fleet_runs(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[FleetRun]:
-        """Runs before that `(last_event, run_id)`, newest first, without hidden ones."""
+        """List runs before that `(last_event, run_id)`, newest first, without hidden runs."""
         ...
 
     async def fleet_run(self, tenant: str, run_id: str) -> FleetRun | None:
-        """The run, hidden or not, or None."""
+        """Return the run, also if it is hidden, or None if it does not exist."""
         ...
 
     async def fleet_run_agents(self, tenant: str, run_id: str) -> list[AgentRun]:
-        """The agents of a run in the order of their start."""
+        """Return the agents of a run in the order of their start."""
         ...
 
     def fleet_lines(self, tenant: str, run_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """The lines of a run from that place on, hidden or not, in pieces of whole lines."""
+        """Read the lines of a run, also a hidden one, from that line on, in pieces of whole lines."""
         ...
 
     async def fleet_exported(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
-        """A page of all runs after that id, by id, hidden ones too."""
+        """List all runs after that id, by id, including hidden runs."""
         ...
 
     async def fleet_size(self, tenant: str) -> int:
-        """How many KAHN runs the tenant has, without hidden ones."""
+        """Return the number of KAHN runs of the tenant, without hidden runs."""
+        ...
+
+
+class FleetMaintenance(Protocol):
+    """Retention of the KAHN runs of all tenants."""
+
+    async def fleet_advance_spans(self, since: Since) -> None:
+        """Move the rolling spans forward, and subtract the runs that leave a span from its totals."""
+        ...
+
+    async def fleet_expired(
+        self, source: FleetRunSource, pushed_before: int, hidden_before: int, limit: int
+    ) -> list[tuple[str, str, int, int | None]]:
+        """List `(tenant, run_id, pushed_at, hidden_at)` of runs whose retention has ended.
+
+        These are the runs of this source that were last pushed at or before `pushed_before`, and
+        the runs of any source that were hidden at or before `hidden_before`.
+        """
+        ...
+
+    async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
+        """Hide these `(tenant, run_id)` everywhere except in exports, and subtract them from the totals."""
+        ...
+
+    async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
+        """Delete these hidden runs, `(tenant, run_id, observed_run_id)`, with their observed runs.
+
+        An observed run without lines is deleted too.
+        """
+        ...
+
+    async def fleet_rebuild(
+        self, tenant: str, observed_run_id: str, agents: Sequence[AgentRun]
+    ) -> None:
+        """Delete an observed run with its annotations, and queue it to be built from its lines.
+
+        The task and the model of these agents replace the stored ones.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprojected:
+    """A run in the queue. A run that is queued again gets a new, higher place."""
+
+    place: int
+    tenant: str
+    run_id: str
+
+
+class Projections(Protocol):
+    """Two queues: runs of this host, and observed runs.
+
+    `Batch.projects`, `IngestBatch.observed_run_ids` and every new annotation enqueue runs. Reads of
+    a queue cross tenants, and return tenants and ids only.
+    """
+
+    async def unprojected(
+        self, after: int, limit: int, *, observed: bool = False
+    ) -> list[Unprojected]:
+        """Return own or observed runs after that place, in the order of the queue."""
+        ...
+
+    async def unprojected_of(self, tenant: str, after: int, limit: int) -> list[Unprojected]:
+        """Return observed runs of one tenant after that place, in the order of the queue."""
+        ...
+
+    async def is_unprojected(self, tenant: str, run_id: str) -> bool:
+        """Return whether this run of the tenant is in a queue."""
+        ...
+
+    async def projected(self, done: Sequence[Unprojected]) -> None:
+        """Remove these entries. A run that was queued again since keeps its new place."""
         ...

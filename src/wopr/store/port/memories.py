@@ -1,4 +1,4 @@
-"""The agents' long-term memory."""
+"""Long-term memory of agents."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ class MemoryRow:
 
 
 class Memories(Protocol):
-    """Long-term memory. A reference that is malformed or another tenant's reads as empty.
+    """Long-term memory. A reference that is invalid, or of another tenant, has no entries.
 
-    A run sees what was there when it started, what it wrote itself, and what the runs that it
-    started wrote, once they have completed: with `visible_to_run`, entries that other runs wrote
-    after `run_started_at` are left out. An entry that has expired
-    is never seen, whether or not it has been deleted.
+    A run sees the entries that were stored when it started, its own entries, and the entries of its
+    completed child runs. So with `visible_to_run`, entries that other runs wrote after
+    `run_started_at` are left out. Expired entries are never returned.
     """
 
     async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
-        """Keep an entry; False when its id is taken by one that has not expired: that one stays.
+        """Store an entry; False when an entry that has not expired has its id.
 
-        Raises `Refused` for a reference or an id that could not be read again.
+        Raises `Refused` for a reference or an id that is not valid.
         """
         ...
 
@@ -46,7 +45,7 @@ class Memories(Protocol):
         tag: str | None = None,
         limit: int = 100,
     ) -> list[MemoryRow]:
-        """The entries under a reference, newest first."""
+        """Return the entries under a reference, newest first."""
         ...
 
     async def memory(
@@ -59,5 +58,5 @@ class Memories(Protocol):
         visible_to_run: str | None = None,
         run_started_at: int | None = None,
     ) -> MemoryRow | None:
-        """One entry, or None."""
+        """Return one entry."""
         ...

@@ -1,6 +1,6 @@
-"""What several processes on one database ask of it: who lives, who has which run, what is new.
+"""Processes that share one database: their leases, their notifications and their queue.
 
-A store that only one process can serve has no such part.
+A store that supports only one process has no such part.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, Protocol, TypeAlias
 
 from wopr.store.port.runs import TOOL_PREFIX
 
-Kind: TypeAlias = Literal["api", "worker"]
-# What a process may keep in memory: a change of it is told to all.
-Kept: TypeAlias = Literal["workflows", "agents", "api_keys", "webhooks", "judges"]
+ProcessKind: TypeAlias = Literal["api", "worker"]
+# What a process may cache: a change is sent to all processes.
+CachedResource: TypeAlias = Literal["workflows", "agents", "api_keys", "webhooks", "judges"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grown:
-    """A run's log has grown up to this sequence."""
+class RunAppended:
+    """Events up to this sequence were appended to a run's log."""
 
     tenant: str
     run_id: str
@@ -27,7 +27,7 @@ class Grown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annotated:
+class RunAnnotated:
     """A run has a new annotation."""
 
     tenant: str
@@ -36,8 +36,8 @@ class Annotated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Woken:
-    """Something happened to a run whose nodes that process executes."""
+class RunWoken:
+    """A run whose nodes that process executes was woken."""
 
     tenant: str
     run_id: str
@@ -45,47 +45,49 @@ class Woken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
-    """A definition, a key or a subscription is new, other or gone."""
+class ResourceChanged:
+    """A definition, a key or a subscription was added, changed or deleted."""
 
     tenant: str
-    kept: Kept
+    resource: CachedResource
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owed:
-    """A webhook has something new to be told."""
+class DeliveriesQueued:
+    """A webhook has new deliveries."""
 
     tenant: str
     webhook_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """Listening begins, or begins again: whatever came before may have gone unheard."""
+class ListenerConnected:
+    """The listener has connected; it may have missed notifications before."""
 
 
-News: TypeAlias = Grown | Annotated | Woken | Changed | Owed | Listening
+Notification: TypeAlias = (
+    RunAppended | RunAnnotated | RunWoken | ResourceChanged | DeliveriesQueued | ListenerConnected
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """What a sign of life is answered with."""
+class HeartbeatResult:
+    """The result of a heartbeat."""
 
-    # The process was not known: it is new, or was taken for dead and its runs given away.
+    # Whether the process was unknown: it is new, or it counted as dead and its runs were released.
     is_new: bool
-    # Whether the duties that only one process has are this one's until its next beat is due.
+    # Whether this process is the leader until its next heartbeat is due.
     leads: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What a process says of itself with each sign of life."""
+    """The facts that a process sends with each heartbeat."""
 
     name: str
-    kind: Kind
-    # The version of the code that it executes nodes with, and the types that it has code for.
+    kind: ProcessKind
+    # The version of its code, and the node types that it can execute.
     code_version: str = ""
     node_types: tuple[str, ...] = ()
     # The tools of its app, which agents may call.
@@ -95,18 +97,18 @@ class Process:
 
     @property
     def shown_id(self) -> str:
-        """The id that clients see. The name holds the name of the machine too."""
+        """The id that clients see. Unlike `name` it does not contain the name of the machine."""
         return self.name.rpartition("-")[2]
 
     @property
     def code(self) -> list[str]:
-        """Its node types and tools, as the code that a node needs is written."""
+        """Its node types and tools, in the form of `code_of`."""
         return [*self.node_types, *(f"{TOOL_PREFIX}{name}" for name in self.tools)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownProcess:
-    """A process that is alive, as the store knows it."""
+    """A live process in the store."""
 
     process: Process
     # Milliseconds since the epoch, by the store's clock.
@@ -116,14 +118,14 @@ class KnownProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerFacts:
-    """How the processes and their queue are doing."""
+    """Figures of the processes and their queue."""
 
-    # Wake-ups that are due and wait for a process, and how long the oldest has.
+    # Wake-ups that are due and wait for a process, and the age of the oldest.
     queue_depth: int = 0
     queue_age_seconds: float = 0.0
-    # Runs whose nodes are in flight somewhere.
+    # Runs that a process holds, because it executes their nodes.
     held_runs: int = 0
-    # Seconds since the last sign of life, by process.
+    # Seconds since the last heartbeat, by process.
     lease_ages: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -131,11 +133,11 @@ class JobWorker(Protocol):
     """Takes wake-ups from the queue."""
 
     async def run(self) -> None:
-        """Work until stopped. Raises `Unavailable` when the store is away."""
+        """Work until stopped. Raises `Unavailable` when the store cannot be reached."""
         ...
 
     def stop(self) -> None:
-        """Take no more; `run` ends when what was begun has."""
+        """Take no more wake-ups; `run` ends when those in progress have ended."""
         ...
 
 
@@ -144,19 +146,19 @@ class Peers(Protocol):
 
     @property
     def owns_tables(self) -> bool:
-        """Whether the login of this process owns the tables, so that its SQL can read all tenants."""
+        """Return whether the login of this process owns the tables, so that its SQL can read all tenants."""
         ...
 
-    def news(self) -> AsyncGenerator[News, None]:
-        """Hear of what any process writes, for as long as it is iterated."""
+    def notifications(self) -> AsyncGenerator[Notification, None]:
+        """Yield the notifications of all processes."""
         ...
 
-    async def beat(self, process: Process, *, leads: bool = True) -> Beat:
-        """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
+    async def heartbeat(self, process: Process, *, leads: bool = True) -> HeartbeatResult:
+        """Send a heartbeat, and acquire, renew or release the leader's lease."""
         ...
 
     async def rescue(self, now: int) -> int:
-        """Free the runs of processes that gave no sign of life; answers how many."""
+        """Release the runs of processes without a heartbeat, and return their number."""
         ...
 
     async def queue_due(self, now: int) -> int:
@@ -169,69 +171,70 @@ class Peers(Protocol):
     async def take_due(self, now: int, limit: int) -> list[tuple[str, str]]:
         """Take runs that are due and that no process holds, with their tenants, earliest first.
 
-        No other caller gets them for some seconds. A run that was not advanced by then is due again.
+        No other caller gets them for some seconds. A run that was not advanced by then is due
+        again.
         """
         ...
 
-    async def take(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
+    async def take_runs(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
         """Take those of these runs that are due and that no process holds, as `take_due` does."""
         ...
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
-        """Queue a wake-up of one run; of several the earliest holds."""
+        """Queue a wake-up of one run; of several the earliest is kept."""
         ...
 
     def worker(self, advance: Callable[[str, str], Awaitable[None]], at_once: int) -> JobWorker:
-        """Something that calls `advance` with the tenant and the id of each run that is due."""
+        """Return a worker that calls `advance` with the tenant and the id of each due run."""
         ...
 
-    async def tell(self, tenant: str, run_id: str, process: str) -> None:
-        """Tell the process that has a run that it was woken."""
+    async def notify_holder(self, tenant: str, run_id: str, process: str) -> None:
+        """Notify the process that holds a run that the run was woken."""
         ...
 
     async def processes(self) -> list[KnownProcess]:
-        """The processes that are alive, the oldest first."""
+        """List the live processes, oldest first."""
         ...
 
     async def hand_over(self, tenant: str, run_id: str, process: str, needs: Sequence[str]) -> bool:
         """Wake a run at its holder, or at a process that has all the code of one of its nodes.
 
-        `needs` has the code of each node, as `code_of` writes it. `process` is the one that asks;
-        it is not chosen. False when there is no such process.
+        `needs` has the code of each node, as `code_of` writes it. `process` is the caller and is
+        never chosen. Returns False if there is no such process.
         """
         ...
 
     async def waiting_for(self, code: Sequence[str], limit: int) -> list[tuple[str, str]]:
-        """Runs that no process holds and that wait for this code, with their tenants.
+        """List runs that no process holds and that wait for this code, with their tenants.
 
-        `code` is the code of a process. It must be all the code that one of the run's nodes needs.
+        `code` is the code of a process. It must include all the code of one of the run's nodes.
         """
         ...
 
-    async def owe(self, tenant: str, webhook_id: str) -> None:
-        """Tell whoever delivers that a webhook has something new to be told."""
+    async def notify_delivery(self, tenant: str, webhook_id: str) -> None:
+        """Notify the process that delivers that a webhook has new deliveries."""
         ...
 
-    async def held(self, process: str) -> list[tuple[str, str]]:
-        """The runs that this process has, with their tenants."""
+    async def held_runs(self, process: str) -> list[tuple[str, str]]:
+        """List the runs that this process holds, with their tenants."""
         ...
 
     async def leave(self, process: str, now: int) -> None:
-        """Give all runs back, to be taken up elsewhere at once, and be known no longer."""
+        """Release all runs, so that other processes take them at once, and delete the process."""
         ...
 
-    async def agree(self, name: str, value: str) -> str:
-        """Record a fact that all processes must share; answers with the one that came first."""
+    async def share_fact(self, name: str, value: str) -> str:
+        """Store a value that all processes must share, and return the first stored value."""
         ...
 
-    def alone(self, name: str) -> AbstractAsyncContextManager[None]:
+    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """Wait until no other process is in a block of the same name."""
         ...
 
     async def annotation(self, tenant: str, run_id: str, annotation_id: str) -> bytes | None:
-        """The document of one annotation that was told of."""
+        """Return the document of one annotation."""
         ...
 
     async def facts(self) -> PeerFacts:
-        """How the processes and their queue are doing."""
+        """Return figures of the processes and their queue."""
         ...

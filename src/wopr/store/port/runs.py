@@ -1,4 +1,4 @@
-"""What is kept of runs: their rows, their append-only logs, and what one step writes."""
+"""Runs: their rows, their append-only logs, and the batch that one step writes."""
 
 from __future__ import annotations
 
@@ -9,50 +9,48 @@ from typing import Final, Protocol
 import msgspec
 
 from wopr.protocol.errors import QuotaExceeded
-from wopr.store.port.answers import RememberedAnswer
 from wopr.store.port.audit import AuditDraft
 from wopr.store.port.feedback import AnnotationRow
+from wopr.store.port.idempotency import IdempotencyRecord
 from wopr.store.port.suspensions import Suspension
-from wopr.store.port.webhooks import Notice
-
-# A run whose id begins so was observed: the fleet says how long it is kept.
-OBSERVED_PREFIX: Final = "kahn-"
+from wopr.store.port.webhooks import NewDeliveries
 
 
 class StoredEvent(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
-    """One line of a run's log as it lies on disk; `body` is what every reader gets."""
+    """An event of a run's log as it is stored; every reader gets the bytes of `body`."""
 
     sequence: int
     type: str
     body: bytes
 
 
-# How the names of tools begin where they stand beside node types.
+# The prefix of tool names in lists that also contain node types.
 TOOL_PREFIX: Final = "tool:"
 
 
 def code_of(type_id: str, tools: Iterable[str] = ()) -> str:
-    """The code that a node needs, in one text: its type, then a line for each tool of an app."""
+    """Return the code that a node needs, as one text: its type, then a line for each tool."""
     return "\n".join([type_id, *(f"{TOOL_PREFIX}{name}" for name in tools)])
 
 
 def split_code(code: str) -> tuple[str, list[str]]:
-    """The type and the tools in a text that `code_of` wrote."""
+    """Return the type and the tools in a text that `code_of` wrote."""
     type_id, *tools = code.split("\n")
     return type_id, [name.removeprefix(TOOL_PREFIX) for name in tools]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """What the host must find about a run without reading its log.
+    """The facts about a run that the host reads without its log.
 
-    Everything here except `wish` and `sealed` is derived from the log or fixed at creation.
-    `snapshot` is the encoded RunSnapshot of a run that has ended; until then it is None, unless the
-    run was observed: nobody can fold its log without a workflow.
+    All fields except `pending_command` and `sealed` are derived from the log or fixed at creation.
+    `snapshot` is the encoded RunSnapshot of a run that has ended. Before that it is None, except
+    for an observed run, whose log cannot be folded without a workflow.
 
     Identity, workflow, parent, tags and `created_at` are fixed by the batch that creates the run.
-    `wish` is changed by `set_wish`, `Batch.wishes` and `Batch.grants` only. A run that has ended has
-    no `wake_at`, no `wish` and nothing `sealed`, whatever the row given to `append` says.
+    Only `set_pending_command`, `Batch.commands` and `Batch.completes_command` change
+    `pending_command`. A run that has ended has no `wake_at`, `pending_command` and `sealed`, even
+    if the row given to `append` has them.
     """
 
     run_id: str
@@ -67,29 +65,29 @@ class RunRow:
     parent_run_id: str | None = None
     parent_node_id: str | None = None
     tags: tuple[str, ...] = ()
-    # A command that waits for the run's own writer, such as a pause that drains first.
-    wish: bytes | None = None
-    # Encrypted values that the log holds only in masked form; dropped when the run ends.
+    # A pending command for the process that advances the run, such as a pause.
+    pending_command: bytes | None = None
+    # Encrypted values that are masked in the log; deleted when the run ends.
     sealed: bytes | None = None
     snapshot: bytes | None = None
     # The run that this one descends from, through parents and fork sources; None for a root. Fixed
-    # at creation. `descendants` is what the store has counted for a root; no writer changes it.
+    # at creation. The store counts `descendants` for a root; no writer changes it.
     root_run_id: str | None = None
     descendants: int = 0
-    # How often a process died while it recovered this run, and since when the run is in quarantine.
-    # `Recovery` changes both; no writer does.
+    # How often a process died while it recovered this run, and when the run was put in quarantine.
+    # Only `Recovery` changes them.
     crashes: int = 0
     quarantined_at: int | None = None
-    # For a forked run: where it comes from, and the document that says how.
+    # For a forked run: its source, and the document that describes the fork.
     source_run_id: str | None = None
     fork: bytes | None = None
-    # Where several processes share the store: who executes the run's nodes, and how often somebody
-    # else has woken it.
+    # Where several processes share the store: the process that executes the run's nodes, and how
+    # often other processes have woken the run.
     holder: str | None = None
     wakes: int = 0
-    # Nodes that are due and that the writer has no code for: node id to the code that the node
-    # needs, as `code_of` writes it. The run waits for a process that has all the code of one of
-    # these nodes. `Batch.missing_types` changes it.
+    # Nodes that are due and whose code the writer does not have: the code of each by node id, as
+    # `code_of` writes it. The run waits for a process that has all the code of one of these nodes.
+    # `Batch.missing_types` changes it.
     missing_types: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -113,8 +111,8 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """A command left for another run, with the wake-up that will carry it out."""
+class PendingCommand:
+    """A command for another run, which is woken to execute it."""
 
     run_id: str
     body: bytes
@@ -122,11 +120,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Who writes a batch, and whether that process executes nodes of the run from then on.
+    """The process that writes a batch, and whether it executes nodes of the run from then on.
 
-    Only one process at a time does. One that claims what another has is told so, and the other
-    is woken. With `is_fence` the batch comes from a node in flight, and is refused with `HoldLost`
-    unless its process still has the run.
+    Only one process at a time executes nodes of a run. When another process holds the run, the
+    append returns False and the other process is woken. With `is_fence` the batch comes from a node
+    in flight, and is refused with `LeaseLost` unless its process still holds the run.
     """
 
     process: str
@@ -135,21 +133,21 @@ class Claim:
 
 
 def too_many_active(limit: int, current: int) -> QuotaExceeded:
-    """The refusal of one more active run."""
+    """Return the error for a tenant with too many active runs."""
     return QuotaExceeded(
         "activeRuns",
         limit=limit,
         current=current,
-        way_out="Wait until runs have ended, or cancel runs.",
+        remedy="Wait until runs have ended, or cancel runs.",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreationLimits:
-    """What a new run must fit into; 0 is no limit.
+    """Limits that are checked when a run is created; 0 means no limit.
 
-    `active_runs` are the runs of the tenant that have not ended, this one included unless it ends
-    with its first batch. `descendants` are the runs that have the same root.
+    `active_runs` counts the runs of the tenant that have not ended, including the new run unless it
+    ends with its first batch. `descendants` counts the runs with the same root.
     """
 
     active_runs: int = 0
@@ -158,52 +156,53 @@ class CreationLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """All that one step of one run writes.
+    """All changes that one step of one run writes.
 
-    `events` start at `first`; the run's log must hold exactly the sequences below it, or the
+    `events` start at `first`; the run's log must have exactly the sequences below it, or the
     append fails with `SequenceTaken`. A batch with `first == 0` creates the run. `run` is the
-    row as it stands after the events. `wakes` and `wishes` concern other runs of the tenant: a
-    wake sets their `wake_at` to `run.updated_at`, a wish also stores its body; both skip runs
-    that have ended, and both come after the rows of all batches of the call. Two artifacts of one
-    run with the same id: the later holds.
+    row after the events. `wakes` and `commands` are for other runs of the tenant: a wake sets their
+    `wake_at` to `run.updated_at`, a command also stores its body. Both skip runs that have ended,
+    and both are applied after the rows of all batches of the call. Of two artifacts of one run with
+    the same id, the later one is stored.
 
-    `run.wish` is taken when the batch creates the run. After that it is the wish that the writer
-    knows of, and with `grants` the events carry it out, so that it is taken away. A stored wish that
-    differs was left by another command since: it is kept, and `wake_at` becomes the earlier of the
-    stored one and `run.wake_at`, so that its wake-up is kept too.
+    `run.pending_command` is stored when the batch creates the run. After that it is the pending
+    command that the writer knows. With `completes_command` the events complete the command, and the
+    store removes it. If the stored command differs, another process has stored it since. Then it
+    stays, and `wake_at` becomes the earlier of the stored time and `run.wake_at`, so that its
+    wake-up stays too.
 
-    `suspends` are the interrupts that this batch opens; one with an id that is pending already
-    takes its place. `resumes` are the ids of this run's interrupts that are pending no longer,
-    whichever way they ended. A run that ends has none pending, named here or not.
+    `suspends` are the interrupts that this batch opens; an interrupt replaces a pending one with
+    the same id. `resumes` are the ids of this run's interrupts that are no longer pending. A run
+    that ends has no pending interrupts.
 
-    `notices` queue events of this batch for webhooks; one whose subscription is gone, failed or
-    another tenant's is left out. `audits` are written to the audit log with the events, and
-    `annotations` are kept of the run and counted. `agents` took part in the run, and with
-    `is_intervention` the batch holds a person's answer: both are counted. With `projects` the run is
-    put among those that the fleet is to be told of.
+    `deliveries` queue events of this batch for webhooks. Those for a subscription that is deleted,
+    failed or of another tenant are skipped. `audits` are written to the audit log, and
+    `annotations` are stored and counted. `agents` are agents that took part in the run, and with
+    `is_intervention` the batch has a person's response: both are counted. With `projects` the run
+    is queued for projection to the fleet.
 
-    Where several processes share the store, `claim` says who has the run, and `run.wakes` up to
-    which wake-up of others its writer has acted: after a later one `wake_at` is kept as for a wish.
-    `is_urgent` lets its wake-ups overtake others.
+    Where several processes share the store, `claim` names the process, and `run.wakes` is the last
+    wake-up that the writer acted on: after a later one `wake_at` stays, as for a pending command.
+    `is_urgent` gives its wake-ups priority.
 
-    `limits` are checked when the batch creates the run. A run beyond them is refused with
-    `QuotaExceeded` or `DescendantLimit`, and so is the whole call.
+    `limits` are checked when the batch creates the run. A run beyond them refuses the whole call
+    with `QuotaExceeded` or `DescendantLimit`.
 
-    `missing_types` replaces what the row says of them; None leaves it as it is. A run that another
-    process holds has none: that process calls its nodes.
+    `missing_types` replaces the value in the row; None leaves it unchanged. It stays empty for a
+    run that another process holds, because that process executes the nodes.
     """
 
     run: RunRow
     first: int
     events: tuple[StoredEvent, ...] = ()
     wakes: tuple[str, ...] = ()
-    wishes: tuple[Wish, ...] = ()
+    commands: tuple[PendingCommand, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
-    remember: RememberedAnswer | None = None
-    grants: bool = False
+    idempotency: IdempotencyRecord | None = None
+    completes_command: bool = False
     suspends: tuple[Suspension, ...] = ()
     resumes: tuple[str, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    deliveries: tuple[NewDeliveries, ...] = ()
     audits: tuple[AuditDraft, ...] = ()
     claim: Claim | None = None
     is_urgent: bool = False
@@ -239,9 +238,9 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
-    """Newest first. `next_after` is the `(created_at, run_id)` to go on from, or None at the end.
+    """A page of runs, newest first, without their snapshots, which can have megabytes.
 
-    The rows have no `snapshot`: each can have megabytes.
+    The next page starts after `next_after`, a `(created_at, run_id)`; None at the end.
     """
 
     runs: tuple[RunRow, ...]
@@ -252,11 +251,11 @@ class RunLog(Protocol):
     """Runs and their append-only logs."""
 
     async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
-        """Write every batch or none, durably; False when another process has a run that is claimed.
+        """Write every batch or none, durably; False when another process holds a claimed run.
 
-        Raises `SequenceTaken` when a log has moved on, and `Conflict` with code
-        `idempotency_in_flight` when an answer is already remembered under the same key. Raises
-        `QuotaExceeded` and `DescendantLimit` for a new run beyond the limits of its batch.
+        Raises `SequenceTaken` when a log has events that the writer does not know, and `Conflict`
+        with code `idempotency_in_flight` when a response is already stored under the same key.
+        Raises `QuotaExceeded` and `DescendantLimit` for a new run beyond the limits of its batch.
         """
         ...
 
@@ -269,51 +268,51 @@ class RunLog(Protocol):
         *,
         most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Events from `start` on, in order; empty for an unknown or a foreign run.
+        """Read events from `start` on, in order; empty for an unknown run, or a run of another tenant.
 
-        With `most_bytes` the last event is the one that brings the bodies to that size.
+        With `most_bytes` the list ends with the event at which the bodies reach that size.
         """
         ...
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
-        """The event with that id, or None. Costs at most a walk over the run's own log."""
+        """Return the event with that id, or None. It reads only the log of this run."""
         ...
 
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
-        """The run's row, or None for an unknown or a foreign run."""
+        """Return the run's row, or None for an unknown run, or a run of another tenant."""
         ...
 
     async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
-        """Runs of the tenant, each with up to `most_events` events from the first on.
+        """Return runs of the tenant, each with up to `most_events` events from the first on.
 
-        Unknown and foreign runs are left out. The order is the store's own.
+        Unknown runs, and runs of other tenants, are left out. The order is not defined.
         """
         ...
 
     async def runs(
         self, tenant: str, where: RunFilter, after: tuple[int, str] | None, limit: int
     ) -> RunPage:
-        """A page of runs, newest first, by keyset."""
+        """List a page of runs, newest first, by keyset."""
         ...
 
-    async def set_wish(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
-        """Leave a wish on an unfinished run and wake it.
+    async def set_pending_command(self, tenant: str, run_id: str, body: bytes, now: int) -> bool:
+        """Store a command for an unfinished run and wake the run.
 
-        False when there is no such run, or another wish waits on it already.
+        False when there is no such run, or another command is already pending.
         """
         ...
 
     async def active_runs(self, tenant: str) -> int:
-        """How many runs of the tenant have not ended, observed runs not included.
+        """Return how many runs of the tenant have not ended, without observed runs.
 
-        The number is kept with the runs and costs the same however many there are.
+        The number is a counter, so the cost does not depend on it.
         """
         ...
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
-        """An artifact of the run, or None."""
+        """Return an artifact of the run, or None."""
         ...
 
     async def expired(self, tenant: str, run_id: str) -> bool:
-        """Whether retention removed this run of the tenant."""
+        """Return whether retention deleted this run of the tenant."""
         ...

@@ -1,11 +1,11 @@
-"""The pending interrupts, as an inbox lists them."""
+"""Pending interrupts, as an inbox lists them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-# Bytes of the bodies of one page.
+# The limit of a page for the sum of its bodies.
 PENDING_BYTES: Final = 1024 * 1024
 
 
@@ -13,7 +13,7 @@ PENDING_BYTES: Final = 1024 * 1024
 class Suspension:
     """A pending interrupt of a run. `body` is the encoded document that an inbox shows.
 
-    Only what is pending is kept: the log is the history.
+    Only pending interrupts are stored; the log has the history.
     """
 
     interrupt_id: str
@@ -37,9 +37,10 @@ class SuspensionFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspensionPage:
-    """Newest first. `next_after` is the place to go on from, or None at the end.
+    """A page of pending interrupts, newest first.
 
-    The page ends with the interrupt that brings the bodies to `PENDING_BYTES`.
+    It ends early with the interrupt at which the bodies reach `PENDING_BYTES`. The next page starts
+    after `next_after`; None at the end.
     """
 
     suspensions: tuple[Suspension, ...]
@@ -52,9 +53,9 @@ class Suspensions(Protocol):
     async def pending(
         self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
     ) -> SuspensionPage:
-        """A page of the tenant's pending interrupts, newest first, by keyset."""
+        """List a page of the tenant's pending interrupts, newest first, by keyset."""
         ...
 
     async def pending_count(self, tenant: str) -> int:
-        """How many interrupts of the tenant are pending."""
+        """Return how many interrupts of the tenant are pending."""
         ...

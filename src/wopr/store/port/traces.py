@@ -1,8 +1,9 @@
-"""The part of the store's port about traces that other systems export, until the fleet is told.
+"""Port of OpenTelemetry traces that other systems export, stored until they are projected.
 
-The rules of `wopr.store.port` hold here too. A trace comes in parts, in any order and any number of
-times. What is told at once is an episode: it is sealed before, so that after a crash the same is
-told again, and what comes meanwhile belongs to the next.
+The rules of `wopr.store.port` apply. The parts of a trace arrive in any order, and may arrive
+several times. The parts that are projected together into KAHN lines are an episode. An episode is
+closed before it is projected, so that after a crash the same parts are projected again. Later parts
+belong to the next episode.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePart:
-    """The spans of one trace in one export. The digest is that of the body."""
+    """The spans of one trace in one export, with the digest of the body."""
 
     trace_id: str
     digest: bytes
@@ -24,7 +25,7 @@ class TracePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueTrace:
-    """When a trace of a tenant is to be looked at."""
+    """A trace of a tenant, and the time when it is due."""
 
     tenant: str
     trace_id: str
@@ -32,51 +33,53 @@ class DueTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldTrace:
-    """A trace as it is held.
+class StoredTrace:
+    """A stored trace.
 
-    `last_at` is when its latest news came, and `news` how often any did. Episodes are counted from
-    1; `sealed` is the latest one, `told` the latest that the fleet has. `parts` are those of each
-    episode, and under 0 those that are in none yet.
+    `last_at` is the time of its latest part, and `part_count` the number of its parts. Episodes are
+    numbered from 1: `closed` is the last closed episode, and `projected` the last projected one.
+    `parts` has the parts of each episode; 0 is the key of parts that are in no episode yet.
     """
 
     trace_id: str
     last_at: int
-    sealed: int
-    told: int
-    news: int
+    closed: int
+    projected: int
+    part_count: int
     parts: dict[int, list[bytes]]
 
 
 class Traces(Protocol):
-    """Spans of traces on their way into the fleet."""
+    """Spans of traces that are not projected yet."""
 
     async def put_spans(
         self, tenant: str, parts: Sequence[TracePart], *, now: int, due_at: int, most_spans: int
     ) -> int:
-        """Keep parts durably, each once, and say how many spans were too many for their traces.
+        """Store parts durably, each once, and return the number of spans beyond the limit.
 
-        A part that is news makes its trace due then. One that would give its trace more spans than
+        A new part sets the due time of its trace. A part that would give its trace more spans than
         `most_spans` is left out.
         """
         ...
 
-    async def trace(self, tenant: str, trace_id: str) -> HeldTrace | None:
-        """The trace with all its parts."""
+    async def trace(self, tenant: str, trace_id: str) -> StoredTrace | None:
+        """Return the trace with all its parts, or None if it does not exist."""
         ...
 
     async def due_traces(self, limit: int) -> list[DueTrace]:
-        """Traces of all tenants, those due first before others."""
+        """Return traces of all tenants, ordered by the time when they are due."""
         ...
 
-    async def seal_trace(self, tenant: str, trace: HeldTrace) -> bool:
-        """Put the loose parts into the next episode; False when there is news since `trace`."""
+    async def close_episode(self, tenant: str, trace: StoredTrace) -> bool:
+        """Put new parts into the next episode and close it; False if parts have arrived since `trace`."""
         ...
 
-    async def settle_trace(self, tenant: str, trace: HeldTrace, *, told: int, due_at: int) -> None:
-        """Note how much was told. It is due then, unless there is news since `trace`."""
+    async def record_projected_episode(
+        self, tenant: str, trace: StoredTrace, *, episode: int, due_at: int
+    ) -> None:
+        """Record the last projected episode. Set the due time, unless parts have arrived since `trace`."""
         ...
 
-    async def drop_trace(self, tenant: str, trace: HeldTrace) -> None:
-        """Forget a trace, unless there is news since `trace`."""
+    async def delete_trace(self, tenant: str, trace: StoredTrace) -> None:
+        """Delete a trace, unless parts have arrived since `trace`."""
         ...

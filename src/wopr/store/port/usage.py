@@ -1,4 +1,4 @@
-"""What each tenant uses, and the quotas that an operator has set."""
+"""Usage of the store by each tenant, and the quotas that an operator has set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wopr.store.port.audit import AuditDraft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredUsage:
-    """What a tenant uses of the store now."""
+    """The current usage of the store by a tenant."""
 
     # Runs that have not ended.
     active_runs: int
@@ -19,8 +19,8 @@ class StoredUsage:
     # The bodies of all events, and of all artifacts.
     event_bytes: int
     artifact_bytes: int
-    # Definitions, manifests, annotations, remembered answers, memories, review queues, judges, dead
-    # letters of webhooks, KAHN lines, and traces that the fleet has not been told of.
+    # Definitions, manifests, annotations, idempotency records, memories, review queues, judges,
+    # dead letters of webhooks, KAHN lines, and traces that the fleet has not processed.
     other_bytes: int
     # All versions of all definitions, and of all agents.
     workflow_versions: int
@@ -28,30 +28,30 @@ class StoredUsage:
 
     @property
     def stored_bytes(self) -> int:
-        """All bytes except those of artifacts, which have a quota of their own."""
+        """All bytes except those of artifacts, which have a separate quota."""
         return self.event_bytes + self.other_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaRow:
-    """A quota of one tenant, or of one key of it, that replaces the default. 0 is no limit."""
+    """A quota of one tenant, or of one of its keys, that replaces the default. 0 means no limit."""
 
     tenant: str
     quota: str
     amount: int
-    # Empty for the tenant's own.
+    # Empty for a quota of the tenant.
     key_id: str = ""
 
 
 class Usage(Protocol):
-    """Counters of a tenant's use, kept with what they count, and quotas."""
+    """Counters of each tenant's usage, and quotas."""
 
     async def usage(self, tenant: str, now: int) -> StoredUsage:
-        """What the tenant uses. Bytes are kept as counters, so this costs the same at any size."""
+        """Return the usage of the tenant. Bytes are counters, so the cost does not depend on the size."""
         ...
 
     async def all_usage(self) -> dict[str, StoredUsage]:
-        """What each tenant with any use has stored. Queued runs are not counted: they are 0."""
+        """Return the usage of each tenant with stored data. `queued_runs` is not counted and always 0."""
         ...
 
     async def recount_usage(self) -> None:
@@ -59,7 +59,7 @@ class Usage(Protocol):
         ...
 
     async def model_tokens(self, tenant: str, day: str) -> int:
-        """How many model tokens the tenant has used on a day, `2027-01-31`."""
+        """Return how many model tokens the tenant has used on a day, `2027-01-31`."""
         ...
 
     async def add_model_tokens(self, tenant: str, day: str, tokens: int) -> None:
@@ -67,15 +67,15 @@ class Usage(Protocol):
         ...
 
     async def quotas(self) -> list[QuotaRow]:
-        """All quotas of all tenants and keys that replace defaults."""
+        """List all quotas of all tenants and keys that replace defaults."""
         ...
 
     async def set_quota(self, row: QuotaRow, audit: AuditDraft | None = None) -> None:
-        """Set a quota in place of its default, and write the audit entry, or neither."""
+        """Set a quota in place of its default, and write the audit entry, both or neither."""
         ...
 
     async def reset_quota(
         self, tenant: str, key_id: str, quota: str, audit: AuditDraft | None = None
     ) -> bool:
-        """Return to the default, and write the audit entry; False when it was not replaced."""
+        """Return a quota to its default, and write the audit entry; False if it already had its default."""
         ...

@@ -1,7 +1,6 @@
-"""The part of the store's port about webhooks: who is told of which events, and what is still unsaid.
+"""Webhook subscriptions and their deliveries.
 
-The rules of `wopr.store.port` hold here too: every call names its tenant, and no call crosses
-one but `webhook_ids` and `undelivered`, which answer with owners and ids only.
+`webhook_ids` and `undelivered` cross tenants; they return tenants and ids only.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from wopr.store.port.answers import RememberedAnswer
+from wopr.store.port.idempotency import IdempotencyRecord
 
 WebhookState: TypeAlias = Literal["active", "open", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """How a receiver has been doing.
+class WebhookHealth:
+    """The state of the receiver of a subscription.
 
-    `failures` counts the deliveries that failed since the last one that was taken, and `recent`
-    holds when the last ones did. While it is open nothing is sent until `open_until`.
+    `failures` counts the failed deliveries since the last success, and `recent` has the times of
+    the last failures. In the state "open" nothing is sent until `open_until`.
     """
 
     state: WebhookState = "active"
@@ -31,7 +30,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRow:
-    """A subscription. Secrets are sealed; `fingerprint` tells one from another."""
+    """A subscription. Secrets are encrypted; `fingerprint` identifies a secret."""
 
     webhook_id: str
     url: str
@@ -40,15 +39,15 @@ class WebhookRow:
     fingerprint: str
     created_at: int
     tags: tuple[str, ...] = ()
-    health: Health = Health()
-    # After a rotation: the secret before, which goes on signing until then.
+    health: WebhookHealth = WebhookHealth()
+    # After a rotation: the previous secret, which also signs deliveries until this time.
     old_secret: bytes | None = None
     old_secret_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """A new secret of a subscription, and how long the one before goes on signing."""
+    """A new secret of a subscription, and until when the previous one also signs."""
 
     secret: bytes
     fingerprint: str
@@ -56,25 +55,25 @@ class Rotation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """Events of one batch that a subscription is to be told of, by their sequences."""
+class NewDeliveries:
+    """The events of one batch to deliver to a subscription, by their sequences."""
 
     webhook_id: str
     sequences: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """What a subscription has still to be told of one run, strictly in the log's order."""
+class DeliveryQueue:
+    """The events of one run that a subscription has not received yet, in the order of the log."""
 
     run_id: str
-    # How often the first of it has failed.
+    # How often the first event has failed.
     attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One event on its way; `body` is what the log holds."""
+    """One event to deliver; `body` is the bytes of the log."""
 
     sequence: int
     type: str
@@ -83,7 +82,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """An event that was given up, and why."""
+    """An event that will not be delivered, and the reason."""
 
     run_id: str
     sequence: int
@@ -94,17 +93,17 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """What came of a lane's turn.
+class DeliveryResult:
+    """The result of one attempt to deliver the events of a queue.
 
-    `delivered` are taken off the lane, and so is `dead`. What is left of the lane is due at
-    `due_at`, and its first event has failed `attempts` times. A subscription whose health is
-    "failed" is told nothing more: all it still had to be told becomes dead letters.
+    `delivered` and `dead` are removed from the queue. The rest of the queue is due at `due_at`, and
+    its first event has failed `attempts` times. If the health is "failed", all deliveries of the
+    subscription become dead letters.
     """
 
     webhook_id: str
     run_id: str
-    health: Health
+    health: WebhookHealth
     now: int
     due_at: int
     attempts: int = 0
@@ -114,7 +113,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """Newest first. `next_after` is the place to go on from, or None at the end."""
+    """A page of dead letters, newest first. The next page starts after `next_after`; None at the end."""
 
     letters: tuple[DeadLetter, ...]
     next_after: tuple[int, str] | None
@@ -124,22 +123,22 @@ class Webhooks(Protocol):
     """Subscriptions, by tenant."""
 
     async def put_webhook(
-        self, tenant: str, row: WebhookRow, remember: RememberedAnswer | None = None
+        self, tenant: str, row: WebhookRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
-        """Keep a new subscription, and with it the answer to the request that asked for it.
+        """Store a new subscription and the response to its request.
 
-        Raises `Conflict` with code `idempotency_in_flight` when an answer is already remembered.
+        Raises `Conflict` with code `idempotency_in_flight` when a response is already stored.
         """
         ...
 
     async def webhook(self, tenant: str, webhook_id: str) -> WebhookRow | None:
-        """The subscription, or None for an unknown or a foreign one."""
+        """Return the subscription, or None for an unknown one, or one of another tenant."""
         ...
 
     async def webhooks(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[WebhookRow]:
-        """The tenant's subscriptions, newest first, after the given `(created_at, webhook_id)`."""
+        """List the tenant's subscriptions, newest first, after the given `(created_at, webhook_id)`."""
         ...
 
     async def rotate_webhook(
@@ -147,54 +146,56 @@ class Webhooks(Protocol):
         tenant: str,
         webhook_id: str,
         rotation: Rotation,
-        remember: RememberedAnswer | None = None,
+        idempotency: IdempotencyRecord | None = None,
     ) -> bool:
         """Give a subscription a new secret; False when there is no such subscription."""
         ...
 
     async def delete_webhook(self, tenant: str, webhook_id: str) -> bool:
-        """Forget a subscription and all it had still to be told; False when there is none."""
+        """Delete a subscription and its deliveries; False when there is no such subscription."""
         ...
 
     async def webhook_ids(self, after: str | None, limit: int) -> list[tuple[str, str]]:
-        """`(tenant, webhook_id)` of all subscriptions after that id, for the host's start."""
+        """List `(tenant, webhook_id)` of all subscriptions after that id, for the host's start."""
         ...
 
 
 class Outbox(Protocol):
-    """Deliveries that are due, waiting or given up; `RunLog.append` adds them."""
+    """Deliveries; `RunLog.append` adds them."""
 
     async def undelivered(self) -> list[tuple[str, str]]:
-        """`(tenant, webhook_id)` of the subscriptions that have still to be told something."""
+        """List `(tenant, webhook_id)` of the subscriptions with deliveries."""
         ...
 
-    async def due_lanes(self, tenant: str, webhook_id: str, now: int, limit: int) -> list[Lane]:
-        """The lanes of a subscription whose time has come, earliest first."""
+    async def due_queues(
+        self, tenant: str, webhook_id: str, now: int, limit: int
+    ) -> list[DeliveryQueue]:
+        """List the queues of a subscription that are due, earliest first."""
         ...
 
-    async def next_lane_due(self, tenant: str, webhook_id: str) -> int | None:
-        """When the next lane of a subscription is due; None when all is said."""
+    async def next_queue_due(self, tenant: str, webhook_id: str) -> int | None:
+        """Return when the next queue of a subscription is due; None if it has no deliveries."""
         ...
 
     async def deliveries(
         self, tenant: str, webhook_id: str, run_id: str, limit: int
     ) -> Sequence[Delivery]:
-        """The first events of a lane."""
+        """List the first events of a queue."""
         ...
 
-    async def settle_deliveries(self, tenant: str, settlement: Settlement) -> None:
-        """Keep what came of a lane's turn; nothing for a subscription that is gone."""
+    async def settle_deliveries(self, tenant: str, result: DeliveryResult) -> None:
+        """Record the result of an attempt; ignored if the subscription was deleted."""
         ...
 
     async def dead_letters(
         self, tenant: str, webhook_id: str, after: tuple[int, str] | None, limit: int
     ) -> DeadLetterPage:
-        """A page of what was given up, newest first, by keyset."""
+        """List a page of dead letters, newest first, by keyset."""
         ...
 
     async def redeliver(self, tenant: str, webhook_id: str, now: int, limit: int) -> int:
-        """Put the oldest dead letters back on their lanes, due now, and begin with a clean health.
+        """Move the oldest dead letters back to their queues, due now, and reset the health.
 
-        Answers how many there were, up to the limit.
+        Returns the number of letters, up to the limit.
         """
         ...

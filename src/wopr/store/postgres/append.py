@@ -1,25 +1,46 @@
-"""Batches as the database's `append` function takes them: a document, and bytes beside it."""
+"""Appends: encodes batches for the database, and commits several calls in one transaction.
+
+A call of the SQL function `append` has a JSON document and an array of bytes. Some batches also
+write side rows: annotations, signals, missing node types and audit entries. Other statements of the
+same transaction write them.
+
+PostgreSQL commits only one transaction with a notification at a time, and waits for the disk
+meanwhile. So the calls that are queued during a commit go into the next transaction together, with
+one wait for each group. A call that changes several runs, or the audit log, has its own
+transaction, because a group must not wait for another group.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import msgspec
+import psycopg
 
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.errors import HoldLost, SequenceTaken
+from wopr.protocol.errors import LeaseLost, SequenceTaken, WoprError
 from wopr.store.port import Batch, RunRow
-from wopr.store.postgres.schema_peers import HORIZON_MS
+from wopr.store.postgres.database import Connection, Database, Transaction, execute
+from wopr.store.postgres.faults import is_disconnection
+from wopr.store.postgres.schema_constants import HORIZON_MS
 from wopr.store.postgres.texts import escaped_json
-from wopr.store.sql.batches import in_flight
-from wopr.store.sql.rows import encoded, suspension_place
+from wopr.store.tables.audit import append_entries
+from wopr.store.tables.dialect import encoded
+from wopr.store.tables.feedback.annotations import (
+    insert_annotation,
+    record_agents,
+    record_intervention,
+)
+from wopr.store.tables.runs.idempotency import in_flight
+from wopr.store.tables.runs.runs import URGENT
+from wopr.store.tables.runs.suspensions import suspension_place
 
 APPEND = "SELECT signed_append(%s, %s::jsonb, %b::bytea[], %b::text[])"
 APPEND_EACH = "SELECT signed_append_each(%b::text[], %b::text[], %b::bytea[], %b::bigint[])"
-
-# People's answers overtake what nobody waits for.
-URGENT = 10
 
 _RUN_TEXTS = (
     "run_id",
@@ -37,14 +58,22 @@ _RUN_TEXTS = (
     "root_run_id",
     "wakes",
 )
-# How JSON spells the characters that `texts` is about.
+# The JSON escape sequences of the characters that `texts` escapes.
 _ESCAPES = (rb"\u0000", rb"\u001a")
-_RUN_BLOBS = ("wish", "sealed", "snapshot", "fork")
+# Fields of `RunRow` that are sent as blobs, with their names in the SQL function. The function has
+# older names for some members: `wish` is a pending command, `answer` an idempotency record,
+# `notices` are deliveries, and `grants` means that the batch completes the command.
+_RUN_BLOBS = {
+    "pending_command": "wish",
+    "sealed": "sealed",
+    "snapshot": "snapshot",
+    "fork": "fork",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appending:
-    """One call of `append`, ready to be sent."""
+class AppendCall:
+    """One call of `append`, encoded."""
 
     tenant: str
     document: str
@@ -53,29 +82,29 @@ class Appending:
     run_id: str
 
     def values(self, token: str) -> tuple[str, str, list[bytes], list[str] | None]:
-        """The parameters of `APPEND`, with the tenant's token for the connection that is used."""
+        """Return the parameters of `APPEND`; the token is signed for the connection."""
         return (token, self.document, self.blobs, self.locks)
 
 
 class _Blobs(list[bytes]):
-    """Bytes, and their numbers as the database counts them."""
+    """The bytes of a call, numbered from 1."""
 
     def put(self, body: bytes) -> int:
         self.append(body)
         return len(self)
 
 
-def appending(tenant: str, batches: Sequence[Batch]) -> Appending:
-    """Write a call down."""
+def encode_call(tenant: str, batches: Sequence[Batch]) -> AppendCall:
+    """Encode a call."""
     blobs = _Blobs()
     steps = [_step(batch, blobs) for batch in batches]
-    # One run needs no order; its row is locked when it is changed.
+    # Several runs are locked in order. The row of a single run is locked when it is changed.
     runs = {batch.run.run_id for batch in batches}
     for batch in batches:
-        runs.update(batch.wakes, (wish.run_id for wish in batch.wishes))
+        runs.update(batch.wakes, (command.run_id for command in batch.commands))
         if batch.first == 0 and batch.run.root_run_id is not None:
             runs.add(batch.run.root_run_id)
-    return Appending(
+    return AppendCall(
         tenant=tenant,
         document=_document(steps),
         blobs=blobs,
@@ -84,17 +113,20 @@ def appending(tenant: str, batches: Sequence[Batch]) -> Appending:
     )
 
 
-def is_held_here(answer: str, run_id: str) -> bool:
-    """What the function's answer means: written, and whether the claim holds; else it is raised."""
-    if answer in ("ok", "held"):
-        return answer == "ok"
-    if answer == "answered":
+def is_written(result: str, run_id: str) -> bool:
+    """Return whether the call was written; False if another process holds a claimed run.
+
+    Raises the error that any other result of the SQL function means.
+    """
+    if result in ("ok", "held"):
+        return result == "ok"
+    if result == "answered":
         raise in_flight()
-    if answer == "lost":
-        raise HoldLost("another process has the run", runId=run_id)
-    if answer == "exists":
-        raise SequenceTaken("the run exists already", runId=run_id)
-    raise SequenceTaken("the run's log has moved on", runId=run_id)
+    if result == "lost":
+        raise LeaseLost("another process holds the run", runId=run_id)
+    if result == "exists":
+        raise SequenceTaken("the run already exists", runId=run_id)
+    raise SequenceTaken("the run's log has newer events", runId=run_id)
 
 
 def _document(steps: list[JsonObject]) -> str:
@@ -112,7 +144,7 @@ def _step(batch: Batch, blobs: _Blobs) -> JsonObject:
         step["most_active"] = batch.limits.active_runs
     if batch.limits is not None and batch.limits.descendants:
         step["most_descendants"] = batch.limits.descendants
-    if batch.grants:
+    if batch.completes_command:
         step["grants"] = True
     if batch.claim is not None:
         step["claim"] = asdict(batch.claim)
@@ -122,12 +154,12 @@ def _step(batch: Batch, blobs: _Blobs) -> JsonObject:
         blobs += [event.body for event in batch.events]
     if batch.projects:
         step["projects"] = True
-    if batch.notices:
+    if batch.deliveries:
         step["notices"] = [
-            {"webhook_id": notice.webhook_id, "sequences": list(notice.sequences)}
-            for notice in batch.notices
+            {"webhook_id": each.webhook_id, "sequences": list(each.sequences)}
+            for each in batch.deliveries
         ]
-    _add_answer(step, batch, blobs)
+    _add_idempotency_record(step, batch, blobs)
     _add_artifacts(step, batch, blobs)
     _add_suspensions(step, batch, blobs)
     _add_wakes(step, batch, blobs)
@@ -139,29 +171,29 @@ def _run(run: RunRow, blobs: _Blobs) -> JsonObject:
     document: JsonObject = {
         name: value for name in _RUN_TEXTS if (value := getattr(run, name)) is not None
     }
-    for name in _RUN_BLOBS:
-        if (body := getattr(run, name)) is not None:
+    for field, name in _RUN_BLOBS.items():
+        if (body := getattr(run, field)) is not None:
             document[name] = blobs.put(body)
     if (tags := encoded(run.tags)) is not None:
         document["tags"] = blobs.put(tags)
     return document
 
 
-def _add_answer(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
-    answer = batch.remember
-    if answer is not None:
+def _add_idempotency_record(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
+    record = batch.idempotency
+    if record is not None:
         step["answer"] = {
-            "key_hash": blobs.put(answer.key_hash),
-            "request_digest": blobs.put(answer.request_digest),
-            "status": answer.status,
-            "body": blobs.put(answer.body),
-            "created_at": answer.created_at,
+            "key_hash": blobs.put(record.key_hash),
+            "request_digest": blobs.put(record.request_digest),
+            "status": record.status,
+            "body": blobs.put(record.body),
+            "created_at": record.created_at,
         }
 
 
 def _add_artifacts(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
     if batch.artifacts:
-        # The later one holds: a statement cannot write the same row twice.
+        # Only the later artifact is sent, because a statement cannot write the same row twice.
         latest = {artifact.artifact_id: artifact for artifact in batch.artifacts}
         step["artifacts"] = [
             {
@@ -198,25 +230,197 @@ def _add_suspensions(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
 def _add_wakes(step: JsonObject, batch: Batch, blobs: _Blobs) -> None:
     if batch.wakes:
         step["wakes"] = list(batch.wakes)
-    if batch.wishes:
-        latest = {wish.run_id: wish for wish in batch.wishes}
+    if batch.commands:
+        latest = {command.run_id: command for command in batch.commands}
         step["wishes"] = [
-            {"run_id": wish.run_id, "body": blobs.put(wish.body)} for wish in latest.values()
+            {"run_id": command.run_id, "body": blobs.put(command.body)}
+            for command in latest.values()
         ]
 
 
 def _add_job(step: JsonObject, batch: Batch) -> None:
-    """Say how urgent wake-ups of this batch are, and when its own run's is, if that is soon.
+    """Add the priority of the batch's wake-ups, and the delay of the run's own job if it needs one.
 
-    A run that no process holds and that is due later needs no job: processes take it from its row.
+    A run that no process holds and that is due later has no job: a process finds it by its row.
     """
     run = batch.run
     if batch.is_urgent:
         step["urgency"] = URGENT
     if run.wake_at is None or run.ended_at is not None:
         return
-    # By the writer's own clock: what the database's says does not matter.
+    # Both times are of the writer's clock.
     delay = run.wake_at - run.updated_at
     is_held = batch.claim is not None and batch.claim.keeps
     if delay <= 0 or (is_held and delay <= HORIZON_MS):
         step["delay"] = max(delay, 0)
+
+
+# A run that another process holds does not wait for code: that process calls its nodes.
+_SET_MISSING_TYPES = """
+UPDATE runs SET missing_types = CASE WHEN holder IS NULL OR holder = %s THEN %s::bytea END
+WHERE run_id = %s AND tenant = %s
+"""
+
+
+def _has_side_rows(batches: Sequence[Batch]) -> bool:
+    """Return whether a batch has side rows."""
+    return any(
+        batch.audits
+        or batch.annotations
+        or batch.agents
+        or batch.is_intervention
+        or batch.missing_types is not None
+        for batch in batches
+    )
+
+
+async def _write_side_rows(transaction: Transaction, batches: Sequence[Batch]) -> None:
+    """Write side rows after `append` has locked the runs. The audit log is last, because this locks it."""
+    for batch in batches:
+        await _set_missing_types(transaction, batch)
+        for row in batch.annotations:
+            await transaction.run(insert_annotation(transaction.tenant, row))
+        run_id = batch.run.run_id
+        await transaction.run(record_agents(transaction.tenant, run_id, batch.agents))
+        if batch.is_intervention:
+            await transaction.run(record_intervention(transaction.tenant, run_id))
+    drafts = [
+        draft
+        for batch in batches
+        for draft in (*batch.audits, *(row.audit for row in batch.annotations))
+        if draft is not None
+    ]
+    await transaction.run(append_entries(drafts))
+
+
+async def _set_missing_types(transaction: Transaction, batch: Batch) -> None:
+    if batch.missing_types is not None:
+        process = "" if batch.claim is None else batch.claim.process
+        values = (process, encoded(batch.missing_types), batch.run.run_id, transaction.tenant)
+        await transaction.queue(_SET_MISSING_TYPES, values)
+
+
+# The largest number of calls in a group, because the first waits for the last.
+GROUP_LIMIT = 64
+# The number of groups that are committed at the same time.
+WIDTH = 2
+
+
+class _Job(NamedTuple):
+    call: AppendCall
+    done: asyncio.Future[bool]
+
+
+class AppendBatcher:
+    """Appends in groups, on up to two connections at once."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._queue: deque[_Job] = deque()
+        self._drain_count = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
+        """Write every batch or none, durably; False when another process holds a claimed run."""
+        call = encode_call(tenant, batches)
+        if len(batches) == 1 and call.locks is None and not _has_side_rows(batches):
+            return await self._append_in_group(call)
+        return await self._append_alone(call, batches)
+
+    async def finish(self) -> None:
+        """Wait until the last queued call is committed."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _append_in_group(self, call: AppendCall) -> asyncio.Future[bool]:
+        """Queue a call. It is written even if its caller is cancelled."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Job(call, done))
+        # Not the number of tasks, because a task ends some time after it last reads the queue.
+        if self._drain_count < WIDTH:
+            self._drain_count += 1
+            task = asyncio.create_task(self._drain())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return done
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                count = min(len(self._queue), GROUP_LIMIT)
+                await self._commit_or_fail([self._queue.popleft() for _ in range(count)])
+        finally:
+            self._drain_count -= 1
+
+    async def _commit_or_fail(self, jobs: Sequence[_Job]) -> None:
+        try:
+            await self._commit(jobs)
+        except Exception as error:
+            if len(jobs) == 1 or _may_be_written(error):
+                for job in jobs:
+                    _fail(job, error)
+                return
+            # One call failed the group. Each is written alone, so that only the failing call fails.
+            for job in jobs:
+                await self._commit_or_fail([job])
+
+    async def _commit(self, jobs: Sequence[_Job]) -> None:
+        async with self._db.connection("append") as connection:
+            if len(jobs) == 1:
+                call = jobs[0].call
+                values = call.values(self._db.token(connection, call.tenant))
+                results = [await _fetch_result(await execute(connection, APPEND, values))]
+            else:
+                results = await self._write(connection, [job.call for job in jobs])
+        for job, result in zip(jobs, results, strict=True):
+            _resolve(job, result)
+
+    async def _append_alone(self, call: AppendCall, batches: Sequence[Batch]) -> bool:
+        async def write(transaction: Transaction) -> bool:
+            cursor = await execute(transaction.connection, APPEND, call.values(transaction.token))
+            written = is_written(await _fetch_result(cursor), call.run_id)
+            await _write_side_rows(transaction, batches)
+            return written
+
+        return await self._db.run(call.tenant, write)
+
+    async def _write(self, connection: Connection, calls: Sequence[AppendCall]) -> list[str]:
+        """Send several calls in one statement, which is one transaction."""
+        tokens: dict[str, str] = {}
+        for call in calls:
+            if call.tenant not in tokens:
+                tokens[call.tenant] = self._db.token(connection, call.tenant)
+        values = (
+            [tokens[call.tenant] for call in calls],
+            [call.document for call in calls],
+            [blob for call in calls for blob in call.blobs],
+            [len(call.blobs) for call in calls],
+        )
+        cursor = await execute(connection, APPEND_EACH, values)
+        return [str(result) for (result,) in await cursor.fetchall()]
+
+
+def _may_be_written(error: Exception) -> bool:
+    """Return whether the calls may have been written. Then they must not be repeated."""
+    return isinstance(error.__cause__, psycopg.Error) and is_disconnection(error.__cause__)
+
+
+async def _fetch_result(cursor: psycopg.AsyncCursor[tuple[object, ...]]) -> str:
+    [(result,)] = await cursor.fetchall()
+    return str(result)
+
+
+def _resolve(job: _Job, result: str) -> None:
+    try:
+        written = is_written(result, job.call.run_id)
+    except WoprError as refused:
+        _fail(job, refused)
+    else:
+        # A cancelled caller does not wait.
+        if not job.done.done():
+            job.done.set_result(written)
+
+
+def _fail(job: _Job, error: Exception) -> None:
+    if not job.done.done():
+        job.done.set_exception(error)

@@ -1,4 +1,4 @@
-"""Turn the driver's errors into the host's own, so that none of them leaves the adapter."""
+"""Translate the driver's errors into the host's errors."""
 
 from __future__ import annotations
 
@@ -9,28 +9,33 @@ from psycopg_pool import PoolClosed, PoolTimeout, TooManyRequests
 
 from wopr.protocol.errors import (
     DescendantLimit,
-    HoldLost,
+    LeaseLost,
     SequenceTaken,
     Unavailable,
     WoprError,
 )
 from wopr.store.port.runs import too_many_active
-from wopr.store.postgres.schema_append import ANSWERED, HOLD_LOST, SEQUENCE_TAKEN
-from wopr.store.postgres.schema_limits import TOO_MANY_ACTIVE, TOO_MANY_DESCENDANTS
-from wopr.store.postgres.schema_tokens import TOKEN_REFUSED
-from wopr.store.sql.batches import in_flight
+from wopr.store.postgres.schema_constants import (
+    HOLD_LOST,
+    IDEMPOTENCY_KEY_USED,
+    SEQUENCE_TAKEN,
+    TOKEN_REFUSED,
+    TOO_MANY_ACTIVE,
+    TOO_MANY_DESCENDANTS,
+)
+from wopr.store.tables.runs.idempotency import in_flight
 
-# The causes an operator can act on. The message never repeats the driver's text: it may name hosts
-# and people.
+# Causes that an operator can act on. The message does not contain the driver's text, which may have
+# names of hosts and users.
 _CAUSES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (PoolClosed, "it is closed"),
     (PoolTimeout, "all its connections are busy, or the server does not answer"),
     (TooManyRequests, "too many calls wait for a connection"),
     (errors.QueryCanceled, "a statement took too long"),
-    (errors.LockNotAvailable, "a row was held for too long"),
+    (errors.LockNotAvailable, "a row was locked for too long"),
     (errors.DiskFull, "the database's disk is full"),
     (errors.OutOfMemory, "the database is out of memory"),
-    (errors.TooManyConnections, "the database has no connection left"),
+    (errors.TooManyConnections, "the database has no free connection"),
     (errors.ReadOnlySqlTransaction, "the database is read-only"),
     (errors.AdminShutdown, "the database is being stopped"),
     (errors.CrashShutdown, "the database has crashed"),
@@ -40,17 +45,17 @@ _CAUSES: tuple[tuple[type[psycopg.Error], str], ...] = (
     (errors.InvalidCatalogName, "there is no such database"),
     (errors.InsufficientPrivilege, "the database's login may not do this"),
 )
-# Nobody is to blame and nothing was written: the same again may well pass.
-_PASSING = (errors.DeadlockDetected, errors.SerializationFailure)
+# Nothing was written, and the same transaction may succeed when it is repeated.
+_REPEATABLE = (errors.DeadlockDetected, errors.SerializationFailure)
 
 
 def translated(error: psycopg.Error) -> WoprError:
-    """Describe a driver error without its text; the caller chains the original."""
+    """Return the host's error for a driver's error, without its text; the caller chains the original."""
     if error.sqlstate == SEQUENCE_TAKEN:
-        return SequenceTaken("the run's log has moved on")
+        return SequenceTaken("the run's log has newer events")
     if error.sqlstate == HOLD_LOST:
-        return HoldLost("another process has the run")
-    if error.sqlstate == ANSWERED or _broke(error, "answers_pkey"):
+        return LeaseLost("another process holds the run")
+    if error.sqlstate == IDEMPOTENCY_KEY_USED or _violates(error, "answers_pkey"):
         return in_flight()
     if error.sqlstate in (TOO_MANY_ACTIVE, TOO_MANY_DESCENDANTS):
         return _beyond_limit(error)
@@ -67,7 +72,7 @@ def translated(error: psycopg.Error) -> WoprError:
 
 
 def _beyond_limit(error: psycopg.Error) -> WoprError:
-    """What a new run goes beyond; the detail is the root or the tenant, the limit and the use."""
+    """Return the error for a limit. The detail has the root or the tenant, the limit and the usage."""
     detail = error.diag.message_detail or ""
     root, limit, current = msgspec.json.decode(detail, type=tuple[str, int, int])
     if error.sqlstate == TOO_MANY_ACTIVE:
@@ -75,13 +80,13 @@ def _beyond_limit(error: psycopg.Error) -> WoprError:
     return DescendantLimit(root, limit=limit, current=current)
 
 
-def may_pass(error: psycopg.Error) -> bool:
-    """Whether the same transaction may be tried again at once."""
-    return isinstance(error, _PASSING)
+def is_repeatable(error: psycopg.Error) -> bool:
+    """Return whether the same transaction may be tried again at once."""
+    return isinstance(error, _REPEATABLE)
 
 
 def is_disconnection(error: psycopg.Error) -> bool:
-    """Whether the connection is gone, as when the server was restarted."""
+    """Return whether the connection was lost, for example because the server was restarted."""
     if isinstance(error, (PoolClosed, PoolTimeout, TooManyRequests)):
         return False
     lost = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
@@ -90,5 +95,5 @@ def is_disconnection(error: psycopg.Error) -> bool:
     )
 
 
-def _broke(error: psycopg.Error, constraint: str) -> bool:
+def _violates(error: psycopg.Error, constraint: str) -> bool:
     return isinstance(error, errors.UniqueViolation) and error.diag.constraint_name == constraint

@@ -1,4 +1,4 @@
-"""The worker that takes wake-ups from the queue: Procrastinate's own, on connections of its own."""
+"""The worker that takes wake-ups from the queue. Procrastinate runs it on separate connections."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from procrastinate.worker import Worker
 
 from wopr.protocol.errors import Unavailable
 from wopr.store.postgres.database import Connection, Database
-from wopr.store.postgres.schema_peers import DEAD_AFTER_SECONDS, QUEUE, TASK
+from wopr.store.postgres.schema_constants import DEAD_AFTER_SECONDS, QUEUE, TASK
 
 _CONNECTIONS = 3
-_LOOK_SECONDS = 0.5
-_BEAT_SECONDS = 2.0
+_POLL_SECONDS = 0.5
+_HEARTBEAT_SECONDS = 2.0
 _GRACE_SECONDS = 5.0
 
-# Each job would be three lines.
+# Procrastinate logs three lines for each job.
 logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
 
 
 class ProcrastinateWorker:
-    """`JobWorker` by Procrastinate."""
+    """`JobWorker` with Procrastinate."""
 
     def __init__(
         self, db: Database, advance: Callable[[str, str], Awaitable[None]], at_once: int
@@ -39,7 +39,7 @@ class ProcrastinateWorker:
         self._is_stopped = False
 
     async def run(self) -> None:
-        """Work until stopped. Raises `Unavailable` when the store is away."""
+        """Work until stopped. Raises `Unavailable` when the store cannot be reached."""
         app = App(connector=_connector(self._db))
 
         async def advance(tenant: str, run_id: str) -> None:
@@ -55,7 +55,7 @@ class ProcrastinateWorker:
             ) from error
 
     def stop(self) -> None:
-        """Take no more; `run` ends when what was begun has."""
+        """Take no more wake-ups; `run` ends when those in progress have ended."""
         self._is_stopped = True
         if self._worker is not None:
             self._worker.stop()  # type: ignore[no-untyped-call]  # it has no types
@@ -67,17 +67,17 @@ class ProcrastinateWorker:
             app,
             queues=[QUEUE],
             concurrency=self._at_once,
-            fetch_job_polling_interval=_LOOK_SECONDS,
+            fetch_job_polling_interval=_POLL_SECONDS,
             shutdown_graceful_timeout=_GRACE_SECONDS,
             delete_jobs=DeleteJobCondition.ALWAYS,
             install_signal_handlers=False,
-            update_heartbeat_interval=_BEAT_SECONDS,
+            update_heartbeat_interval=_HEARTBEAT_SECONDS,
             stalled_worker_timeout=DEAD_AFTER_SECONDS,
         )
-        # A task of its own, so that a cancellation of this one lets the worker end in order.
+        # A separate task, so that the worker can stop gracefully when this task is cancelled.
         working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]  # it has no types
         try:
-            # The first step of `run` forgets earlier requests to stop, so none is made before it.
+            # The first step of `run` resets a request to stop, so let it run first.
             await asyncio.sleep(0)
             self._worker = worker
             if not self._is_stopped:

@@ -1,19 +1,103 @@
-"""The part that several processes on one database find each other by."""
+"""Processes that share the database: heartbeats, leases, the queue of wake-ups, and notifications.
+
+A notification says that a run has new events, never their content. It is sent in the transaction
+that writes the events, so that every listener finds them. After a lost connection the listener
+yields `ListenerConnected`, and its user reads the store again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import cast
 
-from wopr.store.port.peers import Beat, JobWorker, KnownProcess, News, PeerFacts, Process
+import anyio
+import msgspec
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+
+from wopr.store.port.peers import (
+    CachedResource,
+    DeliveriesQueued,
+    HeartbeatResult,
+    JobWorker,
+    KnownProcess,
+    ListenerConnected,
+    Notification,
+    PeerFacts,
+    Process,
+    ResourceChanged,
+    RunAnnotated,
+    RunAppended,
+    RunWoken,
+)
 from wopr.store.port.runs import TOOL_PREFIX
 from wopr.store.postgres.database import Database, execute
 from wopr.store.postgres.jobs import ProcrastinateWorker
-from wopr.store.postgres.notify import listen
-from wopr.store.postgres.schema_peers import DEAD_AFTER_SECONDS
+from wopr.store.postgres.pool import Address
+from wopr.store.postgres.schema_constants import DEAD_AFTER_SECONDS
 
-# Signs of life go by the database's clock, so that no two machines need agree on the time.
-_BEAT = """
+CHANNEL = "wopr"
+
+_RECONNECT_SECONDS = 1.0
+
+# The connection is tested after this time without a notification.
+_SILENCE_SECONDS = 15.0
+
+log = structlog.get_logger("wopr.store")
+_decoder = msgspec.json.Decoder(list[str | int])
+
+
+async def listen(address: Address) -> AsyncGenerator[Notification, None]:
+    """Yield the notifications of all processes; `ListenerConnected` after each connection."""
+    while True:
+        try:
+            async with await AsyncConnection.connect(
+                address.conninfo, autocommit=True
+            ) as connection:
+                await connection.execute(f"LISTEN {CHANNEL}")
+                yield ListenerConnected()
+                while True:
+                    async for notification in connection.notifies(timeout=_SILENCE_SECONDS):
+                        yield _notification(notification.payload)
+                    await connection.execute("SELECT 1")
+        except psycopg.Error as error:
+            log.warning(
+                "the listener lost its connection", error=error.sqlstate or type(error).__name__
+            )
+        await anyio.sleep(_RECONNECT_SECONDS)
+
+
+def _notification(payload: str) -> Notification:
+    """Decode a payload. The second of four elements is its kind.
+
+    Every login can notify, and a newer process may send other kinds. On an unknown payload the
+    listener reads everything again.
+    """
+    try:
+        elements = _decoder.decode(payload)
+    except msgspec.MsgspecError:
+        return ListenerConnected()
+    match elements:
+        case [str(tenant), str(run_id), int(sequence)]:
+            return RunAppended(tenant=tenant, run_id=run_id, sequence=sequence)
+        case [str(tenant), str(run_id), str(annotation_id)]:
+            return RunAnnotated(tenant=tenant, run_id=run_id, annotation_id=annotation_id)
+        case [str(tenant), "woken", str(run_id), str(process)]:
+            return RunWoken(tenant=tenant, run_id=run_id, process=process)
+        case [str(tenant), "changed", str(resource), str(name)]:
+            return ResourceChanged(
+                tenant=tenant, resource=cast(CachedResource, resource), name=name
+            )
+        case [str(tenant), "owed", str(webhook_id), _]:
+            return DeliveriesQueued(tenant=tenant, webhook_id=webhook_id)
+        case _:
+            return ListenerConnected()
+
+
+# Heartbeats use the database's clock, so that the clocks of machines may differ.
+_HEARTBEAT = """
 INSERT INTO processes (process_id, kind, code_version, node_types, executes)
 VALUES (%s, %s, %s, %s::text[], %s)
 ON CONFLICT (process_id) DO UPDATE
@@ -26,7 +110,8 @@ FROM processes ORDER BY started_at, process_id
 """
 _HAND_OVER = "SELECT host_hand_over(%s, %s, %s, %s::text[])"
 _WAITING_FOR = "SELECT tenant, id FROM host_waiting_for_code(%s::text[], %s)"
-_LEAD = f"""
+# The process that has the lease `duties` is the leader.
+_ACQUIRE_LEADERSHIP = f"""
 INSERT INTO leases AS l (name, process_id) VALUES ('duties', %s)
 ON CONFLICT (name) DO UPDATE
 SET process_id = excluded.process_id, renewed_at = clock_timestamp()
@@ -43,11 +128,15 @@ _QUEUE_DUE = "SELECT host_queue_due(%s, %s)"
 _TAKE_DUE = "SELECT tenant, id FROM host_take_due(%s, %s)"
 _TAKE = "SELECT tenant, id FROM host_take(%s, %s::text[])"
 _QUEUE = "SELECT queue_wake(%s, %s, %s, 0)"
-_TELL = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
-_OWE = "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
-_HELD = "SELECT tenant, id FROM host_held_by(%s)"
-_HAND_BACK = "SELECT tenant, id FROM host_hand_back(%s, %s)"
-_AGREE = """
+_NOTIFY_HOLDER = (
+    "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'woken', %s::text, %s::text)::text)"
+)
+_NOTIFY_DELIVERY = (
+    "SELECT pg_notify('wopr', jsonb_build_array(%s::text, 'owed', %s::text, '')::text)"
+)
+_RUNS_HELD_BY = "SELECT tenant, id FROM host_held_by(%s)"
+_RELEASE_RUNS = "SELECT tenant, id FROM host_hand_back(%s, %s)"
+_SHARE_FACT = """
 WITH mine AS (
     INSERT INTO shared_facts (name, value) VALUES (%s, %s) ON CONFLICT (name) DO NOTHING
     RETURNING value
@@ -57,8 +146,8 @@ SELECT value FROM mine UNION ALL SELECT value FROM shared_facts WHERE name = %s
 _ANNOTATION = """
 SELECT body FROM annotations WHERE tenant = %s AND run_id = %s AND annotation_id = %s
 """
-# The transaction's lock, so that it ends with the connection too, however that ends.
-_ALONE = "SELECT pg_advisory_xact_lock(hashtext('wopr alone'), hashtext(%s))"
+# A lock of the transaction, which a lost connection also releases.
+_LOCK = "SELECT pg_advisory_xact_lock(hashtext('wopr alone'), hashtext(%s))"
 _LEASES = """
 SELECT kind || ':' || process_id, extract(epoch FROM clock_timestamp() - beat_at)::float8
 FROM processes ORDER BY process_id
@@ -82,48 +171,50 @@ class PostgresPeers:
         self._db = db
         self.owns_tables = owns_tables
 
-    def news(self) -> AsyncGenerator[News, None]:
-        """Hear of what any process writes, on a connection of its own."""
+    def notifications(self) -> AsyncGenerator[Notification, None]:
+        """Yield the notifications of all processes, on a separate connection."""
         return listen(self._db.address)
 
-    async def beat(self, process: Process, *, leads: bool = True) -> Beat:
-        """Give a sign of life, and take or keep the lead where nobody else has it, or give it up."""
+    async def heartbeat(self, process: Process, *, leads: bool = True) -> HeartbeatResult:
+        """Send a heartbeat, and acquire, renew or release the leader's lease."""
         values = (process.name, process.kind, process.code_version, process.code)
-        [(is_new,)] = await self._db.tell(_BEAT, (*values, process.executes))
-        found = await self._db.tell(_LEAD if leads else _RESIGN, (process.name,))
-        return Beat(is_new=is_new, leads=leads and bool(found))
+        [(is_new,)] = await self._db.write_host(_HEARTBEAT, (*values, process.executes))
+        found = await self._db.write_host(
+            _ACQUIRE_LEADERSHIP if leads else _RESIGN, (process.name,)
+        )
+        return HeartbeatResult(is_new=is_new, leads=leads and bool(found))
 
     async def rescue(self, now: int) -> int:
-        """Free the runs of processes that gave no sign of life, and drop what they had queued."""
-        [(freed,)] = await self._db.tell(_RESCUE, (now,))
-        await self._db.tell(_DROP_STALLED)
+        """Release the runs of processes without a heartbeat, and delete their queued jobs."""
+        [(freed,)] = await self._db.write_host(_RESCUE, (now,))
+        await self._db.write_host(_DROP_STALLED)
         return int(freed)
 
     async def queue_due(self, now: int) -> int:
-        """Queue a wake-up for each held run that is due soon, and each overdue run, without one."""
-        [(queued,)] = await self._db.tell(_QUEUE_DUE, (now, _QUEUED_AT_ONCE))
+        """Queue a wake-up for each held run that is due soon, and for each overdue run."""
+        [(queued,)] = await self._db.write_host(_QUEUE_DUE, (now, _QUEUED_AT_ONCE))
         return int(queued)
 
     async def take_due(self, now: int, limit: int) -> list[tuple[str, str]]:
         """Take runs that are due and that no process holds, each for one caller."""
-        rows = await self._db.tell(_TAKE_DUE, (now, limit))
+        rows = await self._db.write_host(_TAKE_DUE, (now, limit))
         return [(row[0], row[1]) for row in rows]
 
-    async def take(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
+    async def take_runs(self, now: int, run_ids: Sequence[str]) -> list[tuple[str, str]]:
         """Take those of these runs that are due and that no process holds."""
-        rows = await self._db.tell(_TAKE, (now, list(run_ids)))
+        rows = await self._db.write_host(_TAKE, (now, list(run_ids)))
         return [(row[0], row[1]) for row in rows]
 
     async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
         """Queue a wake-up of one run."""
-        await self._db.tell(_QUEUE, (tenant, run_id, delay_ms))
+        await self._db.write_host(_QUEUE, (tenant, run_id, delay_ms))
 
-    async def tell(self, tenant: str, run_id: str, process: str) -> None:
-        """Tell the process that has a run that it was woken."""
-        await self._db.tell(_TELL, (tenant, run_id, process))
+    async def notify_holder(self, tenant: str, run_id: str, process: str) -> None:
+        """Notify the process that holds a run that the run was woken."""
+        await self._db.write_host(_NOTIFY_HOLDER, (tenant, run_id, process))
 
     async def processes(self) -> list[KnownProcess]:
-        """The processes that are alive, the oldest first."""
+        """List the live processes, oldest first."""
         return [
             KnownProcess(
                 process=Process(
@@ -139,64 +230,64 @@ class PostgresPeers:
                 started_at=row[5],
                 seen_at=row[6],
             )
-            for row in await self._db.ask(_PROCESSES)
+            for row in await self._db.read_host(_PROCESSES)
         ]
 
     async def hand_over(self, tenant: str, run_id: str, process: str, needs: Sequence[str]) -> bool:
-        """Wake a run at its holder, or at a process that executes one of these node types."""
+        """Wake a run at its holder, or at a process that has all the code of one of its nodes."""
         values = (tenant, run_id, process, list(needs))
-        [(is_told,)] = await self._db.tell(_HAND_OVER, values)
-        return bool(is_told)
+        [(is_notified,)] = await self._db.write_host(_HAND_OVER, values)
+        return bool(is_notified)
 
     async def waiting_for(self, code: Sequence[str], limit: int) -> list[tuple[str, str]]:
-        """Runs that no process holds and that wait for one of these types, with their tenants."""
-        rows = await self._db.ask(_WAITING_FOR, (list(code), limit))
+        """List runs that no process holds and that wait for this code, with their tenants."""
+        rows = await self._db.read_host(_WAITING_FOR, (list(code), limit))
         return [(row[0], row[1]) for row in rows]
 
-    async def owe(self, tenant: str, webhook_id: str) -> None:
-        """Tell whoever delivers that a webhook has something new to be told."""
-        await self._db.tell(_OWE, (tenant, webhook_id))
+    async def notify_delivery(self, tenant: str, webhook_id: str) -> None:
+        """Notify the process that delivers that a webhook has new deliveries."""
+        await self._db.write_host(_NOTIFY_DELIVERY, (tenant, webhook_id))
 
-    async def held(self, process: str) -> list[tuple[str, str]]:
-        """The runs that this process has, with their tenants."""
-        return [(row[0], row[1]) for row in await self._db.ask(_HELD, (process,))]
+    async def held_runs(self, process: str) -> list[tuple[str, str]]:
+        """List the runs that this process holds, with their tenants."""
+        return [(row[0], row[1]) for row in await self._db.read_host(_RUNS_HELD_BY, (process,))]
 
     async def leave(self, process: str, now: int) -> None:
-        """Give all runs back, to be taken up elsewhere at once, and be known no longer."""
-        for tenant, run_id in await self._db.tell(_HAND_BACK, (process, now)):
+        """Release all runs, so that other processes take them at once, and delete the process."""
+        for tenant, run_id in await self._db.write_host(_RELEASE_RUNS, (process, now)):
             await self.queue(tenant, run_id, 0)
 
-    async def agree(self, name: str, value: str) -> str:
-        """Record a fact that all processes must share; answers with the one that came first."""
+    async def share_fact(self, name: str, value: str) -> str:
+        """Store a value that all processes must share, and return the first stored value."""
         while True:
-            # Nothing when another process recorded it after this statement began to look.
-            found = await self._db.tell(_AGREE, (name, value, name))
+            # No row if another process inserted it after this statement took its snapshot.
+            found = await self._db.write_host(_SHARE_FACT, (name, value, name))
             if found:
                 return str(found[0][0])
 
     @asynccontextmanager
-    async def alone(self, name: str) -> AsyncGenerator[None, None]:
+    async def exclusive(self, name: str) -> AsyncGenerator[None, None]:
         """Wait until no other process is in a block of the same name."""
         async with self._db.connection("alone") as connection, connection.transaction():
-            await execute(connection, _ALONE, (name,))
+            await execute(connection, _LOCK, (name,))
             yield
 
     def worker(self, advance: Callable[[str, str], Awaitable[None]], at_once: int) -> JobWorker:
-        """Something that calls `advance` with the tenant and the id of each run that is due."""
+        """Return a worker that calls `advance` with the tenant and the id of each due run."""
         return ProcrastinateWorker(self._db, advance, at_once)
 
     async def annotation(self, tenant: str, run_id: str, annotation_id: str) -> bytes | None:
-        """The document of one annotation that was told of."""
+        """Return the document of one annotation."""
         rows = await self._db.read(tenant, _ANNOTATION, (tenant, run_id, annotation_id))
         return rows[0][0] if rows else None
 
     async def facts(self) -> PeerFacts:
-        """How the processes and their queue are doing."""
-        [(depth, age)] = await self._db.ask(_QUEUE_FACTS)
-        [(held,)] = await self._db.ask(_HELD_RUNS)
+        """Return figures of the processes and their queue."""
+        [(depth, age)] = await self._db.read_host(_QUEUE_FACTS)
+        [(held,)] = await self._db.read_host(_HELD_RUNS)
         return PeerFacts(
             queue_depth=depth,
             queue_age_seconds=age,
             held_runs=held,
-            lease_ages={row[0]: row[1] for row in await self._db.ask(_LEASES)},
+            lease_ages={row[0]: row[1] for row in await self._db.read_host(_LEASES)},
         )

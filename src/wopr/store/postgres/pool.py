@@ -1,32 +1,86 @@
-"""A pool of connections that connects again soon after an outage, and says when it cannot.
+"""The address of a database, and a pool of connections to it.
 
-Psycopg's own pool doubles the time between its attempts, and lets every caller wait for its whole
-patience meanwhile. Here an attempt is made at least once a second for as long as it takes, and a
-caller that no connection is left for is refused at once.
+The pool reconnects soon after an outage. Psycopg's pool doubles the time between its attempts, and
+callers wait until their timeout meanwhile. This pool tries at least once a second, and refuses a
+caller at once if the server cannot be reached.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg_pool import AsyncConnectionPool
 from psycopg_pool.base import AttemptWithBackoff
 
-from wopr.store.sql.dialect import Row
+from wopr.protocol.errors import Refused
+from wopr.store.tables.dialect import Row
+
+_SETTINGS = ("host", "hostaddr", "port", "dbname", "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The address of a database: a connection string for the driver, and a location to show."""
+
+    # Contains the password: never printed.
+    conninfo: str = field(repr=False)
+    options: str
+    location: str
+
+    def conninfo_with(self, *settings: str) -> str:
+        """Return the connection string with these server settings, each in the form `name=value`."""
+        added = " ".join(f"-c {setting}" for setting in settings)
+        return make_conninfo(self.conninfo, options=f"{self.options} {added}".strip())
+
+
+# Detect within seconds that a server does not answer. The defaults of the kernel are much longer.
+_TIMEOUTS = {
+    "connect_timeout": "5",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+}
+
+
+def address_of(url: str) -> Address:
+    """Parse a URL. Raises `Refused` for an invalid URL; the message does not contain it."""
+    try:
+        # The driver's message quotes the invalid part, which may be the password.
+        parts = conninfo_to_dict(url)
+    except ProgrammingError:
+        raise Refused(
+            "db must be postgresql://user:password@host:port/database, with special characters "
+            "percent-encoded",
+            field="db",
+        ) from None
+    options = str(parts.pop("options", None) or "")
+    parts.setdefault("application_name", "wopr")
+    for name, value in _TIMEOUTS.items():
+        parts.setdefault(name, value)
+    shown = {name: str(parts[name]) for name in _SETTINGS if parts.get(name)}
+    return Address(
+        conninfo=make_conninfo("", **parts),
+        options=options,
+        location=" ".join(f"{name}={value}" for name, value in shown.items()),
+    )
+
 
 LONGEST_DELAY_SECONDS = 1.0
 _CONNECT_SECONDS = 5
 
 
 class Disconnected(psycopg.OperationalError):
-    """There is no connection, and the last attempt to make one failed."""
+    """The pool has no connection, and its last attempt to connect failed."""
 
 
-class _Attempt(AttemptWithBackoff):
-    """Attempts to connect, a second apart at most, without an end."""
+class _ReconnectAttempt(AttemptWithBackoff):
+    """Attempts to connect at least once a second, without a limit."""
 
     INITIAL_DELAY = 0.25
 
@@ -50,13 +104,13 @@ class Pool(AsyncConnectionPool[AsyncConnection[Row]]):
             open=False,
             **options,
         )
-        # Whether the last attempt to connect failed, and how many connections are lent.
+        # Whether the last attempt to connect failed, and how many connections are in use.
         self._has_failed = False
-        self.lent = 0
+        self.in_use = 0
 
     def require_connection(self) -> None:
         """Raise `Disconnected` when a caller would wait for a server that cannot be reached."""
-        if self._has_failed and not self.lent and not self._pool:
+        if self._has_failed and not self.in_use and not self._pool:
             raise Disconnected("the server cannot be reached")
 
     async def _connect(
@@ -75,9 +129,9 @@ class Pool(AsyncConnectionPool[AsyncConnection[Row]]):
     async def _add_connection(
         self, attempt: AttemptWithBackoff | None, growing: bool = False
     ) -> None:
-        await super()._add_connection(attempt or _Attempt(), growing)
+        await super()._add_connection(attempt or _ReconnectAttempt(), growing)
 
     async def _refuse_waiting(self) -> None:
-        """Tell those who wait for a connection that there is none, unless one is only lent."""
-        while self._waiting and not self.lent:
+        """Fail the callers that wait for a connection, unless a connection is in use."""
+        while self._waiting and not self.in_use:
             await self._waiting.popleft().fail(Disconnected("the server cannot be reached"))

@@ -1,7 +1,7 @@
-"""Texts that PostgreSQL cannot hold as they are: those with the character U+0000.
+"""Texts with the character U+0000, which PostgreSQL cannot store.
 
-JSON has it, so a tag or a name can too. It is written as two other characters on the way in, and
-read back on the way out; whatever a text is compared with went the same way.
+JSON allows the character, so a tag or a name can contain it. Every text parameter is escaped, and
+every text of a result is unescaped.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from psycopg import BaseConnection
 from psycopg.abc import Buffer
 from psycopg.types.string import StrBinaryDumper, StrDumperUnknown, TextBinaryLoader, TextLoader
 
-from wopr.store.sql.dialect import Row
+from wopr.store.tables.dialect import Row
 
-# What a call of `append` is written down as.
-Tree: TypeAlias = "str | int | float | Sequence[Tree] | Mapping[str, Tree] | None"
+# A JSON value.
+JsonValue: TypeAlias = "str | int | float | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
-_MARK: Final = "\x1a"
-_NUL: Final = f"{_MARK}0"
-_MARK_ITSELF: Final = f"{_MARK}1"
+_ESCAPE: Final = "\x1a"
+_ESCAPED_NUL: Final = f"{_ESCAPE}0"
+_ESCAPED_ESCAPE: Final = f"{_ESCAPE}1"
 
 
 def escaped(text: str) -> str:
-    """A text as the database holds it."""
-    if "\0" in text or _MARK in text:
-        return text.replace(_MARK, _MARK_ITSELF).replace("\0", _NUL)
+    """Return a text as the database stores it."""
+    if "\0" in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ESCAPED_ESCAPE).replace("\0", _ESCAPED_NUL)
     return text
 
 
 def unescaped(text: str) -> str:
-    """The opposite of `escaped`."""
-    if _MARK in text:
-        return text.replace(_NUL, "\0").replace(_MARK_ITSELF, _MARK)
+    """Undo `escaped`."""
+    if _ESCAPE in text:
+        return text.replace(_ESCAPED_NUL, "\0").replace(_ESCAPED_ESCAPE, _ESCAPE)
     return text
 
 
-def escaped_json(value: Tree) -> Tree:
-    """A document whose texts are escaped; the names of its members are the adapter's own."""
+def escaped_json(value: JsonValue) -> JsonValue:
+    """Escape the texts of a JSON value, but not the names of members."""
     if isinstance(value, str):
         return escaped(value)
     if isinstance(value, Mapping):
@@ -49,35 +49,35 @@ def escaped_json(value: Tree) -> Tree:
 
 
 class _Dumper(StrDumperUnknown):
-    """Texts on their way in."""
+    """Escapes parameters."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(escaped(obj))
 
 
 class _BinaryDumper(StrBinaryDumper):
-    """Texts on their way in, as part of a list."""
+    """Escapes the elements of array parameters."""
 
     def dump(self, obj: str) -> Buffer | None:
         return super().dump(escaped(obj))
 
 
 class _Loader(TextLoader):
-    """Texts on their way out."""
+    """Unescapes texts of results."""
 
     def load(self, data: Buffer) -> str:
         return unescaped(str(super().load(data)))
 
 
 class _BinaryLoader(TextBinaryLoader):
-    """Texts on their way out."""
+    """Unescapes texts of results."""
 
     def load(self, data: Buffer) -> str:
         return unescaped(str(super().load(data)))
 
 
-def hold_any_text(connection: BaseConnection[Row]) -> None:
-    """Let every text pass through this connection."""
+def escape_texts(connection: BaseConnection[Row]) -> None:
+    """Escape the texts that this connection writes, and unescape those that it reads."""
     for dumper in (_BinaryDumper, _Dumper):
         connection.adapters.register_dumper(str, dumper)
     for loader in (_Loader, _BinaryLoader):

@@ -1,11 +1,11 @@
-"""Signed tokens: how a process proves to the database which tenant a transaction is for.
+"""Signed tokens, with which a process proves to the database which tenant a transaction is for.
 
-A session variable can be set by every login, so the database does not believe a plain tenant name.
-It believes a token that is signed with a key that the host process and an owner-only table know.
-A token is bound to one connection of the server and expires.
+Every login can set a session variable, so the database does not trust a plain tenant name. It
+trusts a token that is signed with a key of the host process. The key is also in a table that only
+the owner can read. A token is valid for one connection, and it expires.
 
-A login that owns the tables stores the key of its host. A login of the service cannot read the table:
-it signs with the key of its own host, which an owner must have stored.
+A login that owns the tables stores the key of its host. A login of the service cannot read the
+table. It signs with the key of its host, which an owner must have stored before.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from psycopg import AsyncConnection
 
 from wopr.protocol.errors import Refused
 from wopr.store.postgres.texts import escaped
-from wopr.store.sql.dialect import Row
+from wopr.store.tables.dialect import Row
 
-# How long a token is valid. A process uses a token again until half of this time has passed. The
-# other half covers the longest wait in a queue of the server, and small changes of either clock.
+# How long a token is valid. A process reuses a token until half of this time has passed. The other
+# half covers the longest wait in a queue of the server, and small differences of the clocks.
 LIFETIME_SECONDS: Final = 900
 
-# What the first character after the expiry says.
+# The first character of a subject.
 TENANT: Final = "t"
 HOST: Final = "h"
 
@@ -40,7 +40,7 @@ _OLDEST = "SELECT inner_key, outer_key FROM wopr.token_keys ORDER BY created_at,
 
 
 class TokenKey:
-    """A key that signs tokens: HMAC-SHA256, as two padded keys, which is how the table holds it."""
+    """A key that signs tokens with HMAC-SHA256, as the two padded keys that the table stores."""
 
     def __init__(self, inner: bytes, outer: bytes) -> None:
         self.inner = inner
@@ -50,53 +50,53 @@ class TokenKey:
         self._outer = hashlib.sha256(outer)
 
     @classmethod
-    def of(cls, key: bytes) -> TokenKey:
+    def from_bytes(cls, key: bytes) -> TokenKey:
         """Prepare a key of at most 64 bytes."""
         padded = key.ljust(_BLOCK_BYTES, b"\0")
         return cls(bytes(b ^ 0x36 for b in padded), bytes(b ^ 0x5C for b in padded))
 
     @classmethod
     def random(cls) -> TokenKey:
-        """Make a key that belongs to no host."""
-        return cls.of(secrets.token_bytes(32))
+        """Generate a random key."""
+        return cls.from_bytes(secrets.token_bytes(32))
 
     def token(self, pid: int, expires: int, subject: str) -> str:
         """Sign a subject for the server process `pid`, valid until `expires` of its clock."""
         head = f"{self.key_id}{expires:010d}"
         inner, outer = self._inner.copy(), self._outer.copy()
-        # The database sees the text as the driver sends it, which is escaped.
+        # The driver sends the text escaped.
         inner.update(f"{pid}:{head}{escaped(subject)}".encode())
         outer.update(inner.digest())
         return f"{outer.hexdigest()}{head}{subject}"
 
 
 async def token_key(connection: AsyncConnection[Row], own: bytes | None) -> tuple[TokenKey, bool]:
-    """Return the key to sign tenants with, and whether the login owns the tables.
+    """Return the key that signs tokens, and whether the login owns the tables.
 
-    Without a key of its own an owner uses the oldest stored key, or stores a random one. Raises
-    `Refused` for a login of the service without a key of its own.
+    If `own` is None, an owner uses the oldest stored key, or stores a random key. Raises `Refused`
+    for a login of the service if `own` is None.
     """
     found = await connection.execute(_MAY_WRITE)
     owns_tables = await found.fetchone() == (True,)
     if not owns_tables:
         if own is None:
             raise unknown_key()
-        return TokenKey.of(own), False
+        return TokenKey.from_bytes(own), False
     if own is None:
         oldest = await (await connection.execute(_OLDEST)).fetchone()
         if oldest is not None:
             return TokenKey(bytes(oldest[0]), bytes(oldest[1])), True
-    key = TokenKey.random() if own is None else TokenKey.of(own)
+    key = TokenKey.random() if own is None else TokenKey.from_bytes(own)
     await connection.execute(_STORE, (key.key_id, key.inner, key.outer))
     return key, True
 
 
 def unknown_key() -> Refused:
-    """The refusal of a process whose key the database does not know."""
+    """Return the error for a process whose key the database does not know."""
     return Refused(
-        "the database does not know the host key of this process, so it shows it no tenant: set "
+        "the database does not know the host key of this process and refuses its tokens: set "
         "WOPR_HOST_KEY (or the data directory with host.key) to the key of the other processes; "
-        "where the key is new, run `wopr doctor --offline` once with the URL of the database's "
+        "if the key is new, run `wopr doctor --offline` once with the URL of the database's "
         "owner and this WOPR_HOST_KEY",
         field="db",
     )

@@ -1,4 +1,4 @@
-"""The store on SQLite: one file, one writer thread, readers that never wait for it."""
+"""The store on SQLite: one file, one writer thread, and readers that never wait for the writer."""
 
 from __future__ import annotations
 

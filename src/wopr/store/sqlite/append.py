@@ -1,23 +1,29 @@
-"""Write batches: the fences first, then the rows; the hot path of the whole host."""
+"""Appends: first the checks, then the writes. This is the hot path of the host."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from wopr.protocol.errors import DescendantLimit, SequenceTaken
-from wopr.store.port import Batch, RunRow
-from wopr.store.port.runs import OBSERVED_PREFIX, CreationLimits, too_many_active
-from wopr.store.sql.batches import counts_as_active, in_flight
-from wopr.store.sql.rows import answer_values, encoded
-from wopr.store.sql.signals import record_agents, record_intervention
-from wopr.store.sqlite.annotation_rows import execute_all, write_annotation
-from wopr.store.sqlite.audit import append_entry
-from wopr.store.sqlite.outbox import queue_notices
-from wopr.store.sqlite.projections import put_projections
-from wopr.store.sqlite.suspensions import resume, suspend
-from wopr.store.sqlite.usage import count_bytes, growth
+from wopr.protocol.observed_ids import is_observed_run
+from wopr.store.port import Artifact, Batch, RunRow, Suspension
+from wopr.store.port.runs import CreationLimits, too_many_active
+from wopr.store.port.webhooks import NewDeliveries
+from wopr.store.sqlite.database import run_operation
+from wopr.store.tables.audit import append_entries
+from wopr.store.tables.dialect import encoded
+from wopr.store.tables.feedback.annotations import (
+    audit_annotations,
+    insert_annotation,
+    record_agents,
+    record_intervention,
+)
+from wopr.store.tables.fleet.projections import enqueue_projections
+from wopr.store.tables.runs.idempotency import INSERT_RECORD, in_flight, record_values
+from wopr.store.tables.runs.runs import counts_as_active
+from wopr.store.tables.runs.suspensions import suspension_place
 
 _HEAD = """
 SELECT last_sequence, status, ended_at, wake_at, wish, has_suspended
@@ -33,14 +39,14 @@ INSERT INTO runs (
 ON CONFLICT (run_id) DO NOTHING
 """
 
-# SQLite rewrites an index when its column is in the SET list, changed or not. Most steps change
-# none of the indexed columns, and those take the short form.
-_MOVE_RUN = """
+# SQLite rewrites an index when its column is in the SET list, even if the value is the same. Most
+# batches change no indexed column and use this statement.
+_UPDATE_UNINDEXED = """
 UPDATE runs SET updated_at = ?, last_sequence = ?, sealed = ?, snapshot = ?
 WHERE run_id = ? AND tenant = ?
 """
 
-_CHANGE_RUN = """
+_UPDATE_RUN = """
 UPDATE runs SET updated_at = ?, last_sequence = ?, sealed = ?, snapshot = ?,
     status = ?, ended_at = ?, wake_at = ?, wish = ?
 WHERE run_id = ? AND tenant = ?
@@ -59,26 +65,28 @@ INSERT OR REPLACE INTO artifacts (run_id, artifact_id, node_id, artifact_type, c
 VALUES (?, ?, ?, ?, ?, ?)
 """
 
-_ANSWER_EXISTS = "SELECT 1 FROM answers WHERE tenant = ? AND key_hash = ?"
-
-INSERT_ANSWER = """
-INSERT OR IGNORE INTO answers (tenant, key_hash, request_digest, status, body, created_at)
-VALUES (?, ?, ?, ?, ?, ?)
-"""
+_RECORD_EXISTS = "SELECT 1 FROM answers WHERE tenant = ? AND key_hash = ?"
 
 _WAKE = "UPDATE runs SET wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL"
 
-_WISH = """
+_SET_PENDING_COMMAND = """
 UPDATE runs SET wish = ?, wake_at = ? WHERE run_id = ? AND tenant = ? AND ended_at IS NULL
 """
 
-
-ACTIVE_RUNS = "SELECT runs FROM active_runs WHERE tenant = ?"
+_ACTIVE_RUNS = "SELECT runs FROM active_runs WHERE tenant = ?"
 
 _COUNT_ACTIVE = """
 INSERT INTO active_runs (tenant, shard, runs) VALUES (?, 0, ?)
 ON CONFLICT (tenant, shard) DO UPDATE SET runs = runs + excluded.runs
 """
+
+_COUNT_BYTES = """
+INSERT INTO stored_bytes (tenant, shard, event_bytes, artifact_bytes) VALUES (?, 0, ?, ?)
+ON CONFLICT (tenant, shard) DO UPDATE SET event_bytes = event_bytes + excluded.event_bytes,
+    artifact_bytes = artifact_bytes + excluded.artifact_bytes
+"""
+
+_ARTIFACT_SIZE = "SELECT length(body) FROM artifacts WHERE run_id = ? AND artifact_id = ?"
 
 _DESCENDANTS = "SELECT descendants FROM runs WHERE run_id = ? AND tenant = ?"
 
@@ -86,39 +94,58 @@ _COUNT_DESCENDANT = """
 UPDATE runs SET descendants = descendants + 1 WHERE run_id = ? AND tenant = ?
 """
 
+_INSERT_SUSPENSION = """
+INSERT OR REPLACE INTO suspensions (
+    run_id, interrupt_id, tenant, place, node_id, workflow_id, kind, created_at, expires_at, body
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_MARK_SUSPENDED = "UPDATE runs SET has_suspended = 1 WHERE run_id = ? AND tenant = ?"
+
+_DELETE_SUSPENSION = "DELETE FROM suspensions WHERE run_id = ? AND interrupt_id = ?"
+
+_DELETE_SUSPENSIONS = "DELETE FROM suspensions WHERE run_id = ?"
+
+_CAN_RECEIVE = "SELECT 1 FROM webhooks WHERE webhook_id = ? AND tenant = ? AND state <> 'failed'"
+_OPEN_QUEUE = """
+INSERT OR IGNORE INTO delivery_lanes (run_id, webhook_id, tenant, due_at, attempts)
+VALUES (?, ?, ?, ?, 0)
+"""
+_QUEUE_DELIVERY = "INSERT OR IGNORE INTO deliveries (run_id, webhook_id, sequence) VALUES (?, ?, ?)"
+
 
 class _Head(NamedTuple):
-    """What a run's row says before a batch."""
+    """The columns of a run's row that a batch may change."""
 
     last_sequence: int
     status: str
     ended_at: int | None
     wake_at: int | None
-    wish: bytes | None
+    pending_command: bytes | None
     has_suspended: int = 0
 
 
 def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]) -> None:
-    """Write all batches inside the caller's transaction, or raise: then none must be committed."""
-    heads = _pass_fences(connection, tenant, batches)
+    """Write all batches inside the caller's transaction, which must be rolled back after an error."""
+    heads = _check_sequences(connection, tenant, batches)
     for batch in batches:
-        if batch.remember is not None:
-            check_unanswered(connection, tenant, batch.remember.key_hash)
+        if batch.idempotency is not None:
+            _check_no_record(connection, tenant, batch.idempotency.key_hash)
     for place, batch in enumerate(batches):
         if batch.limits is not None:
             _check_limits(connection, tenant, batch, batch.limits, batches[:place])
     for batch in batches:
         _write_batch(connection, tenant, batch, heads)
-    # Last, so that no row of this call overwrites a wake-up of this call.
+    # After all rows, so that no row of this call overwrites these wake-ups.
     for batch in batches:
-        if batch.wakes or batch.wishes:
+        if batch.wakes or batch.commands:
             _wake_others(connection, tenant, batch)
 
 
-def _pass_fences(
+def _check_sequences(
     connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]
 ) -> dict[str, _Head]:
-    """Find every run's head, and raise `SequenceTaken` unless its batches follow on it."""
+    """Return the current row of each run. Raises `SequenceTaken` if a batch does not continue its log."""
     heads: dict[str, _Head] = {}
     last: dict[str, int] = {}
     for batch in batches:
@@ -126,7 +153,7 @@ def _pass_fences(
         if run_id not in last:
             last[run_id] = _stored_last(connection, tenant, batch, heads)
         if batch.first != last[run_id] + 1:
-            raise SequenceTaken("the run's log has moved on", runId=run_id)
+            raise SequenceTaken("the run's log has newer events", runId=run_id)
         last[run_id] = batch.run.last_sequence
     return heads
 
@@ -135,7 +162,7 @@ def _stored_last(
     connection: sqlite3.Connection, tenant: str, batch: Batch, heads: dict[str, _Head]
 ) -> int:
     if batch.first == 0:
-        return -1  # the insert is the fence
+        return -1  # the insert fails if the run exists
     run_id = batch.run.run_id
     row = connection.execute(_HEAD, (run_id, tenant)).fetchone()
     if row is None:
@@ -144,9 +171,9 @@ def _stored_last(
     return heads[run_id].last_sequence
 
 
-def check_unanswered(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
-    """Raise `Conflict` when an answer is remembered under this key already."""
-    if connection.execute(_ANSWER_EXISTS, (tenant, key_hash)).fetchone() is not None:
+def _check_no_record(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
+    """Raise `Conflict` when a response is already stored under this key."""
+    if connection.execute(_RECORD_EXISTS, (tenant, key_hash)).fetchone() is not None:
         raise in_flight()
 
 
@@ -157,9 +184,9 @@ def _check_limits(
     limits: CreationLimits,
     before: Sequence[Batch],
 ) -> None:
-    """Refuse a new run beyond its limits, with the new runs of the same call that come before it."""
+    """Refuse a new run beyond its limits; earlier new runs of the same call count too."""
     if limits.active_runs and counts_as_active(batch):
-        row = connection.execute(ACTIVE_RUNS, (tenant,)).fetchone()
+        row = connection.execute(_ACTIVE_RUNS, (tenant,)).fetchone()
         current = (0 if row is None else row[0]) + sum(map(counts_as_active, before))
         if current >= limits.active_runs:
             raise too_many_active(limits.active_runs, current)
@@ -183,15 +210,16 @@ def _write_batch(
     else:
         after = _update_run(connection, tenant, batch, head)
         change = -int(head.ended_at is None and run.ended_at is not None)
-    if change and not run.run_id.startswith(OBSERVED_PREFIX):
+    if change and not is_observed_run(run.run_id):
         connection.execute(_COUNT_ACTIVE, (tenant, change))
     if batch.events:
         connection.executemany(
             _INSERT_EVENT, [(run.run_id, e.sequence, e.type, e.body) for e in batch.events]
         )
-        count_bytes(connection, tenant, sum([len(e.body) for e in batch.events]))
+        connection.execute(_COUNT_BYTES, (tenant, sum([len(e.body) for e in batch.events]), 0))
     if batch.artifacts:
-        count_bytes(connection, tenant, 0, growth(connection, run.run_id, batch.artifacts))
+        added = _added_bytes(connection, run.run_id, batch.artifacts)
+        connection.execute(_COUNT_BYTES, (tenant, 0, added))
         connection.executemany(
             _PUT_ARTIFACT,
             [
@@ -199,34 +227,45 @@ def _write_batch(
                 for a in batch.artifacts
             ],
         )
-    answer = batch.remember
-    if answer is not None:
-        connection.execute(INSERT_ANSWER, answer_values(tenant, answer))
+    record = batch.idempotency
+    if record is not None:
+        connection.execute(INSERT_RECORD, record_values(tenant, record))
     if batch.suspends:
-        suspend(connection, tenant, batch.suspends)
+        _suspend(connection, tenant, batch.suspends)
         after = after._replace(has_suspended=1)
     if after.has_suspended:
-        # Second, so that what one batch opens and ends is not pending.
-        resume(connection, run.run_id, None if run.ended_at is not None else batch.resumes)
-    _write_beside(connection, tenant, batch)
+        # After `_suspend`, so that an interrupt that one batch opens and ends is not pending.
+        _resume(connection, run.run_id, None if run.ended_at is not None else batch.resumes)
+    _write_side_rows(connection, tenant, batch)
     heads[run.run_id] = after
 
 
-def _write_beside(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
-    """Write what is on no log: deliveries, audit entries, annotations, signals, projections."""
+def _added_bytes(connection: sqlite3.Connection, run_id: str, artifacts: Iterable[Artifact]) -> int:
+    """Return the bytes that artifacts will add; a replacement adds the difference."""
+    added = 0
+    for artifact in artifacts:
+        row = connection.execute(_ARTIFACT_SIZE, (run_id, artifact.artifact_id)).fetchone()
+        added += len(artifact.body) - (0 if row is None else row[0])
+    return added
+
+
+def _write_side_rows(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
+    """Write the rows beside the log: deliveries, audit entries, annotations, signals, projections."""
     run = batch.run
-    if batch.notices:
-        queue_notices(connection, tenant, run.run_id, batch.notices, run.updated_at)
-    for draft in batch.audits:
-        append_entry(connection, draft)
+    if batch.deliveries:
+        _queue_deliveries(connection, tenant, run.run_id, batch.deliveries, run.updated_at)
+    if batch.audits:
+        run_operation(connection, append_entries(batch.audits))
     for row in batch.annotations:
-        write_annotation(connection, tenant, row)
+        run_operation(connection, insert_annotation(tenant, row))
+    if batch.annotations:
+        run_operation(connection, audit_annotations(batch.annotations))
     if batch.agents:
-        execute_all(connection, record_agents(tenant, run.run_id, batch.agents))
+        run_operation(connection, record_agents(tenant, run.run_id, batch.agents))
     if batch.is_intervention:
-        execute_all(connection, record_intervention(tenant, run.run_id))
+        run_operation(connection, record_intervention(tenant, run.run_id))
     if batch.projects:
-        put_projections(connection, tenant, (run.run_id,))
+        run_operation(connection, enqueue_projections(tenant, (run.run_id,)))
     if batch.missing_types is not None:
         missing = encoded(batch.missing_types)
         connection.execute(_SET_MISSING_TYPES, (missing, run.run_id, tenant))
@@ -239,7 +278,7 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
         run.status,
         run.ended_at,
         None if ended else run.wake_at,
-        None if ended else run.wish,
+        None if ended else run.pending_command,
     )
     inserted = connection.execute(
         _INSERT_RUN,
@@ -257,7 +296,7 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
             run.parent_run_id,
             run.parent_node_id,
             encoded(run.tags),
-            head.wish,
+            head.pending_command,
             None if ended else run.sealed,
             run.snapshot,
             run.source_run_id,
@@ -266,8 +305,8 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
         ),
     )
     if not inserted.rowcount:
-        # Should earlier batches of this call be written already, the writer undoes them.
-        raise SequenceTaken("the run exists already", runId=run.run_id)
+        # The writer rolls back earlier batches of this call.
+        raise SequenceTaken("the run already exists", runId=run.run_id)
     if run.root_run_id is not None:
         connection.execute(_COUNT_DESCENDANT, (run.root_run_id, tenant))
     if run.tags:
@@ -280,36 +319,91 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
 def _update_run(connection: sqlite3.Connection, tenant: str, batch: Batch, head: _Head) -> _Head:
     run = batch.run
     ended = run.ended_at is not None
-    # Whoever left a wish since this run was loaded must find it kept.
-    is_known = head.wish == run.wish
+    # A command that was stored since this run was loaded must stay.
+    is_known = head.pending_command == run.pending_command
     after = _Head(
         run.last_sequence,
         run.status,
         run.ended_at,
         None if ended else run.wake_at if is_known else _next_wake(head, run.wake_at),
-        None if ended or (batch.grants and is_known) else head.wish,
+        None if ended or (batch.completes_command and is_known) else head.pending_command,
         head.has_suspended,
     )
-    moved = (run.updated_at, run.last_sequence, None if ended else run.sealed, run.snapshot)
+    unindexed = (run.updated_at, run.last_sequence, None if ended else run.sealed, run.snapshot)
     if after[1:] == head[1:]:
-        connection.execute(_MOVE_RUN, (*moved, run.run_id, tenant))
+        connection.execute(_UPDATE_UNINDEXED, (*unindexed, run.run_id, tenant))
     else:
-        connection.execute(_CHANGE_RUN, (*moved, *after[1:5], run.run_id, tenant))
+        connection.execute(_UPDATE_RUN, (*unindexed, *after[1:5], run.run_id, tenant))
     return after
 
 
 def _next_wake(head: _Head, wake_at: int | None) -> int | None:
-    """The row's own wake-up, or an earlier one that a wish still waits for."""
-    if head.wish is None or head.wake_at is None:
+    """Return the earlier of the row's wake-up and that of a pending command."""
+    if head.pending_command is None or head.wake_at is None:
         return wake_at
     return head.wake_at if wake_at is None else min(head.wake_at, wake_at)
+
+
+def _suspend(
+    connection: sqlite3.Connection, tenant: str, suspensions: Sequence[Suspension]
+) -> None:
+    """Write the interrupts that a batch opens. All belong to one run, which the caller has checked."""
+    connection.execute(_MARK_SUSPENDED, (suspensions[0].run_id, tenant))
+    connection.executemany(
+        _INSERT_SUSPENSION,
+        [
+            (
+                s.run_id,
+                s.interrupt_id,
+                tenant,
+                suspension_place(s),
+                s.node_id,
+                s.workflow_id,
+                s.kind,
+                s.created_at,
+                s.expires_at,
+                s.body,
+            )
+            for s in suspensions
+        ],
+    )
+
+
+def _resume(
+    connection: sqlite3.Connection, run_id: str, interrupt_ids: Sequence[str] | None
+) -> None:
+    """Delete interrupts of a run that the caller has checked: these interrupts, or all if None."""
+    if interrupt_ids is None:
+        connection.execute(_DELETE_SUSPENSIONS, (run_id,))
+    elif interrupt_ids:
+        connection.executemany(_DELETE_SUSPENSION, [(run_id, each) for each in interrupt_ids])
+
+
+def _queue_deliveries(
+    connection: sqlite3.Connection,
+    tenant: str,
+    run_id: str,
+    deliveries: Sequence[NewDeliveries],
+    now: int,
+) -> None:
+    """Queue events of a run for subscriptions."""
+    for each in deliveries:
+        # The subscription may have been deleted since the batch was created.
+        if connection.execute(_CAN_RECEIVE, (each.webhook_id, tenant)).fetchone() is None:
+            continue
+        connection.execute(_OPEN_QUEUE, (run_id, each.webhook_id, tenant, now))
+        connection.executemany(
+            _QUEUE_DELIVERY,
+            [(run_id, each.webhook_id, sequence) for sequence in each.sequences],
+        )
 
 
 def _wake_others(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
     now = batch.run.updated_at
     if batch.wakes:
         connection.executemany(_WAKE, [(now, run_id, tenant) for run_id in batch.wakes])
-    if batch.wishes:
+    if batch.commands:
         connection.executemany(
-            _WISH, [(wish.body, now, wish.run_id, tenant) for wish in batch.wishes]
+            _SET_PENDING_COMMAND,
+            [(command.body, now, command.run_id, tenant) for command in batch.commands],
         )

@@ -1,8 +1,8 @@
 """Reads, on connections that cannot write and never wait for the writer.
 
-A point read (one run, one page of a log, one key) costs about 10 µs, and a hop to a thread and back
-about 60: so point reads run right on the event loop. Whatever may touch many rows, such as a
-listing, goes to a thread with a connection of its own.
+A point read (one run, one page of a log, one key) costs about 10 µs, and a switch to a thread and
+back about 60. So point reads run on the event loop. A read that may have many rows, such as a
+listing, runs in a thread with a separate connection.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from wopr.store.sql.dialect import Parameter, Row
-from wopr.store.sqlite.connect import open_reader
-from wopr.store.sqlite.faults import unavailable
+from wopr.store.sqlite.connections import open_reader, unavailable
+from wopr.store.tables.dialect import Row, Value
 
 T = TypeVar("T")
 
@@ -27,71 +26,73 @@ _THREADS = 2
 
 
 class Reader:
-    """One connection for the event loop's point reads, and two for the threads'."""
+    """One connection for point reads on the event loop, and two for threads."""
 
     def __init__(self, path: Path, *, immutable: bool = False) -> None:
-        self._near = open_reader(path, immutable=immutable)
-        self._far = deque(open_reader(path, immutable=immutable) for _ in range(_THREADS))
-        self._turns = anyio.CapacityLimiter(_THREADS)
+        self._inline = open_reader(path, immutable=immutable)
+        self._threaded = deque(open_reader(path, immutable=immutable) for _ in range(_THREADS))
+        self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    def near(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[Row]:
-        """Read a few rows by key, on the caller's thread."""
-        return _rows(self._near, sql, parameters)
+    def read_inline(self, sql: str, parameters: Sequence[Value] = ()) -> list[Row]:
+        """Read a few rows by key, in the caller's thread."""
+        return _rows(self._inline, sql, parameters)
 
-    def near_bytes(self, sql: str, parameters: Sequence[Parameter], most_bytes: int) -> list[Row]:
-        """Read rows on the caller's thread until their last columns come to so many bytes."""
+    def read_bytes_inline(
+        self, sql: str, parameters: Sequence[Value], most_bytes: int
+    ) -> list[Row]:
+        """Read rows in the caller's thread until their last columns reach `most_bytes` bytes in total."""
         try:
-            return _rows_within(self._near, sql, parameters, most_bytes, -1)
+            return _rows_within(self._inline, sql, parameters, most_bytes, -1)
         except sqlite3.Error as error:
             raise unavailable(error) from error
 
-    async def far(self, sql: str, parameters: Sequence[Parameter] = ()) -> list[Row]:
-        """Read rows on a thread, so that the event loop goes on meanwhile."""
+    async def read_in_thread(self, sql: str, parameters: Sequence[Value] = ()) -> list[Row]:
+        """Read rows in a thread, without blocking the event loop."""
         return await anyio.to_thread.run_sync(
-            partial(self._read_far, sql, parameters), limiter=self._turns
+            partial(self._read, sql, parameters), limiter=self._limiter
         )
 
-    async def far_bytes(
-        self, sql: str, parameters: Sequence[Parameter], *, most_bytes: int, column: int
+    async def read_bytes_in_thread(
+        self, sql: str, parameters: Sequence[Value], *, most_bytes: int, column: int
     ) -> list[Row]:
-        """Read rows on a thread until this column of them comes to so many bytes."""
-        return await self.together(
+        """Read rows in a thread until a column reaches `most_bytes` bytes in total."""
+        return await self.read_snapshot(
             lambda connection: _rows_within(connection, sql, parameters, most_bytes, column)
         )
 
-    async def together(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Read with several statements on a thread, all of which see the same commit."""
-        return await anyio.to_thread.run_sync(partial(self._work_far, work), limiter=self._turns)
+    async def read_snapshot(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Read in a thread with several statements, all of which see the same commit."""
+        return await anyio.to_thread.run_sync(partial(self._work, work), limiter=self._limiter)
 
     def close(self) -> None:
         """Release the connections."""
-        for connection in (self._near, *self._far):
+        for connection in (self._inline, *self._threaded):
             connection.close()
 
-    def _read_far(self, sql: str, parameters: Sequence[Parameter]) -> list[Row]:
-        # The limiter lets in no more threads than there are connections.
-        connection = self._far.pop()
+    def _read(self, sql: str, parameters: Sequence[Value]) -> list[Row]:
+        # The limiter admits no more threads than there are connections.
+        connection = self._threaded.pop()
         try:
             return _rows(connection, sql, parameters)
         finally:
-            self._far.append(connection)
+            self._threaded.append(connection)
 
-    def _work_far(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        connection = self._far.pop()
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._threaded.pop()
         try:
             return _snapshot(connection, work)
         finally:
-            self._far.append(connection)
+            self._threaded.append(connection)
 
 
 def _rows_within(
     connection: sqlite3.Connection,
     sql: str,
-    parameters: Sequence[Parameter],
+    parameters: Sequence[Value],
     most_bytes: int,
     column: int,
 ) -> list[Row]:
-    """Rows up to the one that brings a column to so many bytes."""
+    """Return rows up to the row at which a column reaches `most_bytes` bytes in total."""
     rows: list[Row] = []
     size = 0
     cursor = connection.execute(sql, parameters)
@@ -113,7 +114,7 @@ def _snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection
         raise unavailable(error) from error
 
 
-def _rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Parameter]) -> list[Row]:
+def _rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Value]) -> list[Row]:
     try:
         return connection.execute(sql, parameters).fetchall()
     except sqlite3.Error as error:

@@ -1,10 +1,9 @@
-"""The store itself: its parts on one database file."""
+"""`Store` on SQLite: its parts on one database file."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from pathlib import Path
 
 import anyio
@@ -12,35 +11,30 @@ import anyio.to_thread
 
 from wopr.protocol.errors import Unavailable
 from wopr.store.port import StoreFacts
-from wopr.store.sqlite.agents import SqliteAgents
-from wopr.store.sqlite.annotations import SqliteAnnotations
-from wopr.store.sqlite.audit import SqliteAudit
-from wopr.store.sqlite.clockwork import SqliteClockwork
-from wopr.store.sqlite.connect import open_writer
-from wopr.store.sqlite.feedback import SqliteFeedback
-from wopr.store.sqlite.fleet_clockwork import SqliteFleetClockwork
-from wopr.store.sqlite.fleet_ingest import SqliteFleetIngest
-from wopr.store.sqlite.fleet_reads import SqliteFleetReads
-from wopr.store.sqlite.idempotency import SqliteAnswers, SqliteInvocations
-from wopr.store.sqlite.judges import SqliteJudges
-from wopr.store.sqlite.keys import SqliteKeys
-from wopr.store.sqlite.memory import SqliteMemories
-from wopr.store.sqlite.outbox import SqliteOutbox
-from wopr.store.sqlite.projections import SqliteProjections
-from wopr.store.sqlite.queues import SqliteQueues
+from wopr.store.sqlite.connections import open_writer
+from wopr.store.sqlite.maintenance import SqliteMaintenance
+from wopr.store.sqlite.migrations import schema_version
 from wopr.store.sqlite.reader import Reader
-from wopr.store.sqlite.recovery import SqliteRecovery
 from wopr.store.sqlite.runs import SqliteRunLog
-from wopr.store.sqlite.schema import schema_version
-from wopr.store.sqlite.secrets import SqliteSecrets
-from wopr.store.sqlite.suspensions import SqliteSuspensions
-from wopr.store.sqlite.traces import SqliteTraces
-from wopr.store.sqlite.usage import SqliteUsage
-from wopr.store.sqlite.webhooks import SqliteWebhooks
-from wopr.store.sqlite.workflows import SqliteWorkflows
 from wopr.store.sqlite.writer import Writer
+from wopr.store.tables.audit import AuditTable
+from wopr.store.tables.credentials import KeyTable, SecretTable, SessionTable
+from wopr.store.tables.definitions import AgentTable, WorkflowTable
+from wopr.store.tables.encryption_keys import EncryptionKeyTable
+from wopr.store.tables.feedback.annotations import AnnotationTable
+from wopr.store.tables.feedback.judges import JudgeTable
+from wopr.store.tables.feedback.reviews import ReviewQueueTable
+from wopr.store.tables.fleet.projections import ProjectionTable
+from wopr.store.tables.fleet.retention import FleetRetentionTable
+from wopr.store.tables.fleet.runs import FleetRunTable
+from wopr.store.tables.fleet.traces import TraceTable
+from wopr.store.tables.memories import MemoryTable
+from wopr.store.tables.runs.idempotency import IdempotencyTable
+from wopr.store.tables.runs.suspensions import SuspensionTable
+from wopr.store.tables.usage import UsageTable
+from wopr.store.tables.webhooks import DeliveryTable, WebhookTable
 
-# A real write, because only that shows a full disk or a lost volume.
+# A write, because a read does not fail on a full disk.
 _PROBE = """
 INSERT INTO meta (name, value) VALUES ('probes', 1)
 ON CONFLICT (name) DO UPDATE SET value = value + 1
@@ -49,41 +43,36 @@ _PROBE_SECONDS = 5.0
 
 _TOTALS = "SELECT count(*), coalesce(sum(last_sequence + 1), 0) FROM runs"
 
-_ENCRYPTION_KEYS = "SELECT key_id FROM encryption_keys ORDER BY added_at, key_id"
-_ADD_ENCRYPTION_KEY = "INSERT OR IGNORE INTO encryption_keys (key_id, added_at) VALUES (?, ?)"
-
 _SETTINGS = ("journal_mode", "synchronous", "page_size", "wal_autocheckpoint")
 
 
 class SqliteStore(
     SqliteRunLog,
-    SqliteClockwork,
-    SqliteRecovery,
-    SqliteSuspensions,
-    SqliteWorkflows,
-    SqliteAgents,
-    SqliteMemories,
-    SqliteKeys,
-    SqliteSecrets,
-    SqliteAnswers,
-    SqliteInvocations,
-    SqliteAnnotations,
-    SqliteFeedback,
-    SqliteQueues,
-    SqliteJudges,
-    SqliteWebhooks,
-    SqliteOutbox,
-    SqliteAudit,
-    SqliteProjections,
-    SqliteFleetIngest,
-    SqliteFleetReads,
-    SqliteFleetClockwork,
-    SqliteTraces,
-    SqliteUsage,
+    SqliteMaintenance,
+    SuspensionTable,
+    WorkflowTable,
+    AgentTable,
+    MemoryTable,
+    KeyTable,
+    SecretTable,
+    IdempotencyTable,
+    AnnotationTable,
+    ReviewQueueTable,
+    JudgeTable,
+    SessionTable,
+    EncryptionKeyTable,
+    WebhookTable,
+    DeliveryTable,
+    AuditTable,
+    ProjectionTable,
+    FleetRunTable,
+    FleetRetentionTable,
+    TraceTable,
+    UsageTable,
 ):
     """`Store` on one SQLite file."""
 
-    # One process serves a file.
+    # Only one process can serve a file.
     peers: None = None
 
     def __init__(self, path: Path, writer: Writer, reader: Reader) -> None:
@@ -92,10 +81,10 @@ class SqliteStore(
 
     @classmethod
     async def open(cls, path: str) -> SqliteStore:
-        """Open the file at `path`, creating it and its folder, and migrate it.
+        """Open the file at `path`, create it and its folder if needed, and migrate its schema.
 
-        Raises `Refused` when the file's schema is newer than this program's, and `Unavailable`
-        when it cannot be opened.
+        Raises `Refused` if the schema is newer than this program's, and `Unavailable` if the file
+        cannot be opened.
         """
         file = Path(path)
         connection = await anyio.to_thread.run_sync(open_writer, file)
@@ -107,29 +96,21 @@ class SqliteStore(
         return cls(file, Writer(connection), reader)
 
     async def close(self) -> None:
-        """Finish what is queued and release the file."""
+        """Finish queued writes and release the file."""
         self._writer.refuse()
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._release)
 
     async def ready(self) -> None:
-        """Raise `Unavailable` unless a write is taken now."""
+        """Raise `Unavailable` unless the store accepts a write now."""
         with anyio.move_on_after(_PROBE_SECONDS):
             await self._change(_PROBE)
             return
         raise Unavailable(f"the store has not written for {_PROBE_SECONDS:.0f} seconds")
 
-    async def encryption_keys(self) -> list[str]:
-        """Ids of the keys that stored content may be encrypted with."""
-        return [key_id for (key_id,) in await self._reader.far(_ENCRYPTION_KEYS)]
-
-    async def add_encryption_key(self, key_id: str) -> None:
-        """Record that content is encrypted with a key from now on."""
-        await self._change(_ADD_ENCRYPTION_KEY, (key_id, round(time.time() * 1000)))
-
     async def facts(self) -> StoreFacts:
-        """What `wopr doctor` prints."""
-        [(runs, events)] = await self._reader.far(_TOTALS)
+        """Return what `wopr doctor` prints."""
+        [(runs, events)] = await self._reader.read_in_thread(_TOTALS)
         version, settings = await self._writer.submit(_settings)
         return StoreFacts(
             kind="sqlite",
@@ -142,7 +123,7 @@ class SqliteStore(
         )
 
     def _release(self) -> None:
-        # The writer last: the last connection to close writes the log back into the file.
+        # The writer closes last, because the last connection checkpoints the write-ahead log.
         self._writer.finish()
         self._reader.close()
         self._writer.close()

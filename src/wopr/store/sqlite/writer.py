@@ -1,8 +1,8 @@
-"""The one writer: a thread that commits everything waiting for it in one transaction.
+"""The writer: one thread that commits all waiting jobs in one transaction.
 
-While a commit waits for the disk, new jobs queue; the next transaction takes all of them. So the
-disk's latency is paid once per group and not once per job, and a future resolves only after the
-commit that holds its job.
+While a commit waits for the disk, new jobs are queued, and the next transaction takes all of them.
+So there is one wait for the disk per group and not per job. A future resolves after the commit of
+its job.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from wopr.protocol.errors import Unavailable, WoprError
-from wopr.store.sqlite.faults import unavailable
+from wopr.store.sqlite.connections import unavailable
 
 T = TypeVar("T")
 
-# A bound on how long the first job of a group waits for the last.
+# The largest number of jobs in a group, because the first waits for the last.
 GROUP_LIMIT = 256
 
 
 class _Job(Generic[T]):
-    """One closure, the future its caller waits on, and how it went."""
+    """One closure, the future of its caller, and its result."""
 
     __slots__ = ("error", "future", "result", "work")
 
@@ -44,25 +44,24 @@ _Jobs: TypeAlias = Sequence[_Job[object]]
 class Writer:
     """Runs closures on its own thread and connection, in groups.
 
-    A closure checks first and writes after: a `WoprError` that it raises before it has written
-    refuses that job and leaves its neighbours alone. Any other failure undoes the group, and each
-    job runs again in a transaction of its own, so that only the guilty one fails.
+    A closure checks first and then writes. A `WoprError` that it raises before it has written fails
+    only its own job. Any other error rolls the group back, and each job runs again in its own
+    transaction, so that only the failing job fails.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
-        # A SimpleQueue is written in C: putting costs a fraction of a Condition's notify.
+        # A SimpleQueue is written in C, and much faster than a Condition.
         self._queue: SimpleQueue[_Job[object] | None] = SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="wopr-writer", daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Queue `work` and answer with what it returns once that is durable.
+        """Queue `work`, and return a future of its result after the commit.
 
-        A caller that stops waiting does not take its job back: it may still be committed.
-        Raises `Unavailable` after `close`.
+        A job whose caller is cancelled may still be committed. Raises `Unavailable` after `refuse`.
         """
         if self._closed:
             raise Unavailable("the store is closed")
@@ -76,7 +75,7 @@ class Writer:
             self._queue.put(cast("_Job[object]", _Job(work, self._loop.create_future())))
 
     def refuse(self) -> None:
-        """Take no more jobs; those that are queued still run."""
+        """Refuse new jobs; queued jobs still run."""
         if not self._closed:
             self._closed = True
             self._queue.put(None)
@@ -92,7 +91,7 @@ class Writer:
     def _serve(self) -> None:
         while (first := self._queue.get()) is not None:
             jobs = [first]
-            # This thread is the only consumer, so what is counted now is there to be taken.
+            # This thread is the only consumer, so the queue has at least this many jobs.
             for _ in range(min(self._queue.qsize(), GROUP_LIMIT - 1)):
                 job = self._queue.get()
                 if job is None:
@@ -100,13 +99,14 @@ class Writer:
                     break
                 jobs.append(job)
             self._commit(jobs)
-            self._hand_over(jobs)
+            self._resolve_on_loop(jobs)
 
     def _commit(self, jobs: _Jobs) -> None:
         try:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            # No job is to blame, so none is tried alone: each would wait for the lock again.
+            # No job caused this error, so no job is tried alone: each would wait for the lock
+            # again.
             _fail(jobs, error)
             return
         try:
@@ -137,8 +137,8 @@ class Writer:
             with suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
 
-    def _hand_over(self, jobs: _Jobs) -> None:
-        # One wake-up of the loop per group. A loop that has stopped has nobody waiting on it.
+    def _resolve_on_loop(self, jobs: _Jobs) -> None:
+        # One wake-up of the loop for the group. No caller waits after the loop has stopped.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_resolve, jobs)
 

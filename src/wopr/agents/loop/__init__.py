@@ -1,0 +1,3 @@
+"""The agent loop: requests to a model, its session, its tool calls and its decisions."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""MCP servers as sources of tools."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Commands about definitions: workflows and agents."""
+
+from __future__ import annotations

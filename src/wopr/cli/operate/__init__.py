@@ -1,0 +1,3 @@
+"""Commands for operators: serve, keys, quotas, audit and checks."""
+
+from __future__ import annotations

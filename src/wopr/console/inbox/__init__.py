@@ -1,0 +1,1 @@
+"""Pages of the inbox: interrupts that wait for a person."""

@@ -1,0 +1,1 @@
+"""Pages of reviews: feedback, queues and judges."""

@@ -1,0 +1,151 @@
+"""The page of one run, of one of its events and of one of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+from urllib.parse import quote
+
+from wopr.console.inbox.wait import InboxWait, find_wait, load_wait_view, wait_values
+from wopr.console.page import Page, PageRequest
+from wopr.console.runs.events import EventFilter, EventPage, event_page, rows_of
+from wopr.console.runs.feedback import offers_feedback
+from wopr.console.runs.log import Entry
+from wopr.console.runs.view import RunPageView, load_run_view
+from wopr.http.request import whole_number
+from wopr.http.response import Response
+from wopr.http.routes.runs import run_id_of
+from wopr.protocol.documents import Unset
+from wopr.protocol.errors import NotFound
+from wopr.protocol.runs import NodeView
+from wopr.store.port import RunRow
+
+# The largest number of events on the page of a node.
+_NODE_ROWS: Final = 200
+
+
+def only_newest(query: Mapping[str, str]) -> bool:
+    """Return whether the timeline of an active run may omit lanes."""
+    return query.get("lanes") != "all"
+
+
+def opened(query: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the child runs that the query opens."""
+    return tuple(filter(None, query.get("open", "").split(",")))
+
+
+async def show_run(request: PageRequest) -> Response:
+    """Show a run."""
+    async with request.heavy():
+        return await _run(request)
+
+
+async def _run(request: PageRequest) -> Response:
+    run_id, query = run_id_of(request.http), request.query
+    view = await load_run_view(request, run_id, opened(query), only_newest=only_newest(query))
+    wanted = EventFilter.of(request.query)
+    events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
+    answers = [await load_wait_view(request, wait) for wait in await _open_waits(request, view)]
+    values = wait_values(request, f"/runs/{quote(view.run_id, safe='')}")
+    return await request.large_page(
+        "run.html", answers=answers, **values, **page_values(request, view, events)
+    )
+
+
+async def _open_waits(request: PageRequest, view: RunPageView) -> list[InboxWait]:
+    """Return the open interrupts of the run, with the data for their forms."""
+    found = [await find_wait(request, wait.run_id, wait.node_id) for wait in view.waits]
+    return [wait for wait in found if wait is not None]
+
+
+def page_values(request: PageRequest, view: RunPageView, events: EventPage) -> dict[str, object]:
+    """Return the values for the templates of the run's page."""
+    return {
+        "view": view,
+        "run": view.snapshot,
+        "events": events,
+        "toggle": partial(_toggle, view),
+        "lanes": request.query.get("lanes", ""),
+        "offers_feedback": offers_feedback(request),
+    }
+
+
+def _toggle(view: RunPageView, child: str) -> str:
+    """Return the value of the query's `open` that opens a child run or closes it."""
+    now = [each for each in view.opened if each != child]
+    return ",".join(now if child in view.opened else [*now, child])
+
+
+async def show_event(request: PageRequest) -> Response:
+    """Show one event: payload, cause, effects and feedback."""
+    async with request.heavy():
+        return await _event(request)
+
+
+async def _event(request: PageRequest) -> Response:
+    view = await load_run_view(request, run_id_of(request.http))
+    sequence = whole_number("sequence", request.http.path["sequence"])
+    if sequence >= len(view.log.entries):
+        raise NotFound("This event does not exist.")
+    entry = view.log.entries[sequence]
+    [row] = rows_of(view.log, [entry], view.notes)
+    return await request.large_page(
+        "event.html",
+        **page_values(request, view, _page_of(view)),
+        row=row,
+        entry=entry,
+        effects=[e for e in view.log.entries if e.cause == entry.event.event_id],
+    )
+
+
+async def show_node(request: PageRequest) -> Response:
+    """Show one node of a run: definition, state, events and feedback."""
+    async with request.heavy():
+        return await _node(request)
+
+
+async def _node(request: PageRequest) -> Response:
+    view = await load_run_view(request, run_id_of(request.http))
+    node_id = request.http.path["node_id"]
+    node = view.compiled.graph.nodes.get(node_id)
+    if node is None:
+        raise NotFound("This node does not exist.")
+    own = [entry for entry in view.log.entries if entry.node_id == node_id]
+    return await request.large_page(
+        "node.html",
+        **page_values(request, view, _page_of(view)),
+        node=node,
+        state=_state(view, node_id),
+        spans=view.nodes.get(node_id),
+        rows=list(rows_of(view.log, own[:_NODE_ROWS], view.notes)),
+        children=await _children(request, view, own),
+    )
+
+
+def _page_of(view: RunPageView) -> EventPage:
+    return event_page(view.log, EventFilter(), view.notes, is_over=True)
+
+
+def _state(view: RunPageView, node_id: str) -> NodeView:
+    states = view.snapshot.node_states
+    found = None if isinstance(states, Unset) else states.get(node_id)
+    return found or NodeView(status="pending")
+
+
+async def _children(request: PageRequest, view: RunPageView, own: list[Entry]) -> list[RunRow]:
+    named = [str(e.payload.get("childRunId")) for e in own if e.event.type == "node.dispatched"]
+    rows = [await request.host.store.run(request.tenant, name) for name in named]
+    return [row for row in rows if row is not None]
+
+
+PAGES: Final = (
+    Page(name="run", path="/runs/{run_id}", get=show_run, scope="runs:read"),
+    Page(
+        name="event",
+        path="/runs/{run_id}/events/{sequence}",
+        get=show_event,
+        scope="runs:read",
+    ),
+    Page(name="node", path="/runs/{run_id}/nodes/{node_id}", get=show_node, scope="runs:read"),
+)

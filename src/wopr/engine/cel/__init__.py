@@ -1,0 +1,3 @@
+"""CEL expressions: tokens, cost limits, compilation and evaluation."""
+
+from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The fleet: KAHN event lines, their checker, the bridge to run logs, and the sums over agents."""

@@ -1,0 +1,1 @@
+"""Routes by resource. Each module has a table `OPERATIONS`."""

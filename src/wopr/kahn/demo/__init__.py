@@ -1,0 +1,3 @@
+"""Demo data for the fleet views."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""OpenTelemetry traces as KAHN lines."""
+
+from __future__ import annotations

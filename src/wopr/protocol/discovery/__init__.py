@@ -1,0 +1,3 @@
+"""The discovery document and its capability families."""
+
+from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The execution of a node: what it sees, what it may use, and the events of its outcome."""

@@ -1,0 +1,3 @@
+"""Forks, replays and comparisons of runs."""
+
+from __future__ import annotations

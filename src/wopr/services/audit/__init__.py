@@ -1,0 +1,3 @@
+"""The audit log: entries, checkpoints, sinks and verification."""
+
+from __future__ import annotations

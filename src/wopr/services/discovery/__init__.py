@@ -1,0 +1,3 @@
+"""The discovery document."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""OpenTelemetry spans of runs."""
+
+from __future__ import annotations

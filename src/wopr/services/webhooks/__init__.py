@@ -1,0 +1,3 @@
+"""Webhooks: subscriptions, queue, signed delivery and retries."""
+
+from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Statements for annotations, their counts, review queues and judges."""

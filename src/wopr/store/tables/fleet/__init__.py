@@ -1,0 +1,1 @@
+"""Statements for KAHN runs: lines, totals, retention and incoming traces."""

@@ -1,0 +1,1 @@
+"""Statements for runs: rows, listings, interrupts, idempotency, maintenance and deletion."""
