@@ -7,7 +7,8 @@
 
 Before, the caller of the graph stores its checkpoints and must check whether it waits. After, a pause
 is in the inbox and survives a restart, every model and tool call is on the log, and a run can be
-replayed and forked. The example needs `pip install "wopr[langgraph]"`.
+replayed and forked. The example needs `pip install ".[langgraph]"` in the
+directory of this project.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ __all__ = [
     "tool",
 ]
 
-_HOMES = {
+_MODULES = {
     "api.agent": ("Agent",),
     "api.errors": (
         "HostError",
@@ -92,15 +92,15 @@ _HOMES = {
     "protocol.workflow": ("NodeSettings", "RetryPolicy", "WorkflowSettings"),
     "version": ("__version__",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    """Import a name of the API from its home."""
-    home = _HOME_OF.get(name)
-    if home is None:
+    """Import a name of the API from its module."""
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module 'wopr' has no attribute {name!r}")
-    found: object = getattr(import_module(f"wopr.{home}"), name)
+    found: object = getattr(import_module(f"wopr.{module}"), name)
     globals()[name] = found
     return found
 

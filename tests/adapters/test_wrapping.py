@@ -17,7 +17,7 @@ from pydantic_ai.models.test import TestModel
 from tests.adapters.graph_desk import graph_desk
 from tests.adapters.pydantic_desk import pydantic_desk
 from wopr import Workflow, WorkflowError
-from wopr.adapters.langgraph import asks_of
+from wopr.adapters.langgraph import human_requests_of
 from wopr.adapters.pydantic_ai import on_record
 from wopr.adapters.session import plain
 from wopr.adapters.wrapper import agent_name
@@ -140,7 +140,7 @@ def test_an_agent_inside_is_named_after_the_wrapped_one(name: str, expected: str
 
 
 def test_the_inbox_describes_the_effect_of_each_answer_to_a_wrapped_agent() -> None:
-    [ask] = asks_of({"action_requests": [{"name": "pay", "args": {}}]})
+    [ask] = human_requests_of({"action_requests": [{"name": "pay", "args": {}}]})
 
     told = effects("approval", {"artifactType": ask.artifact_type, "actions": ask.actions})
 

@@ -12,7 +12,7 @@ from wopr.console.formatting import ago, compact, duration, percent, short_id, s
 from wopr.console.page import local_path
 from wopr.console.runs.agent_steps import agent_turns, newest_turns_of
 from wopr.console.runs.graph import layered
-from wopr.console.runs.log import RunLog, entry_of
+from wopr.console.runs.log import DecodedLog, entry_of
 from wopr.console.runs.timeline import Axis, GrowingSpans, node_spans
 from wopr.protocol.documents import Json, encode, to_iso
 from wopr.protocol.events import RunEvent
@@ -65,8 +65,8 @@ def test_an_axis_has_few_marks_and_all_within_it(length: int) -> None:
     assert all(0 <= tick.x <= 100 for tick in ticks)
 
 
-def _log(*events: tuple[str, str, int, Json]) -> RunLog:
-    log = RunLog()
+def _log(*events: tuple[str, str, int, Json]) -> DecodedLog:
+    log = DecodedLog()
     for sequence, (kind, node_id, at, payload) in enumerate(events):
         event = RunEvent(
             event_id=f"e{sequence}",

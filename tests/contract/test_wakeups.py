@@ -48,7 +48,7 @@ class Recorder:
         self.most_at_work = 0
         self._met = anyio.Event()
 
-    def soon(self, tenant: str, run_id: str) -> None:
+    def advance_soon(self, tenant: str, run_id: str) -> None:
         assert tenant in TENANTS
         self.advanced[run_id] += 1
         self._news.set()
@@ -56,7 +56,7 @@ class Recorder:
     def is_busy(self, run_id: str) -> bool:
         return False
 
-    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
+    async def advance_now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         assert stored is None or stored.row.run_id == run_id
         self.at_work += 1
         self.most_at_work = max(self.most_at_work, self.at_work)
@@ -64,7 +64,7 @@ class Recorder:
             self._met.set()
         await self._met.wait()
         self.at_work -= 1
-        self.soon(tenant, run_id)
+        self.advance_soon(tenant, run_id)
 
     def must_wait(self, tenant: str) -> bool:
         return False
@@ -192,7 +192,7 @@ async def test_a_queue_worker_stopped_before_its_first_step_ends(
 ) -> None:
     if store.peers is None:
         pytest.skip("only a store that processes share has a queue")
-    worker = store.peers.worker(Recorder().now, 1)
+    worker = store.peers.worker(Recorder().advance_now, 1)
 
     class StoppedAtOnce(Worker):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

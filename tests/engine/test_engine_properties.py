@@ -15,7 +15,7 @@ from wopr.engine.limits import HostLimits, max_retries
 from wopr.engine.plan import FailNode, Skip, Start, plan
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import ENDED, RunState, initial
-from wopr.engine.triggers import TOLERANT, Verdict
+from wopr.engine.triggers import TOLERANT, Readiness
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.events import EVENT_TYPES, RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.workflow import WorkflowDefinition
@@ -69,7 +69,7 @@ def fresh(definition: WorkflowDefinition) -> RunState:
     return initial(IDENTITY, compile_graph(definition, REENTRANT))
 
 
-def judged(run: Simulation, state: RunState, node_id: str) -> list[Verdict]:
+def judged(run: Simulation, state: RunState, node_id: str) -> list[Readiness]:
     """Return the result of the trigger table for each group of a node's edges."""
     edges = sorted(run.graph.incoming[node_id], key=lambda found: found.trigger_rule)
     groups = groupby(edges, key=lambda found: found.trigger_rule)
@@ -178,7 +178,7 @@ def test_a_node_starts_only_when_its_sources_allow_it(run: Simulation) -> None:
     for state, event in history(run):
         if event.type == "node.started":
             assert isinstance(event.node_id, str)
-            assert set(judged(run, state, event.node_id)) <= {Verdict.READY}
+            assert set(judged(run, state, event.node_id)) <= {Readiness.READY}
             assert not run.graph.nodes[event.node_id].disabled
 
 
@@ -188,7 +188,7 @@ def test_a_node_is_skipped_only_when_it_is_disabled_or_unreachable(run: Simulati
     for state, event in history(run):
         if event.type == "node.skipped":
             assert isinstance(event.node_id, str)
-            cut_off = Verdict.DEAD in judged(run, state, event.node_id)
+            cut_off = Readiness.SKIP in judged(run, state, event.node_id)
             assert cut_off or run.graph.nodes[event.node_id].disabled
 
 

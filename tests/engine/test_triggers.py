@@ -8,7 +8,7 @@ from tests.engine.trigger_table import RULES, expected
 from tests.support.simulation import REENTRANT, edge, node, sketch, state_of
 from wopr.engine.graph import compile_graph
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.triggers import EdgeStates, Verdict
+from wopr.engine.triggers import EdgeStates, Readiness
 from wopr.protocol.runs import RunError
 
 STATES = {
@@ -33,7 +33,7 @@ def joined(rules: list[str], kinds: str, when: str = "") -> RunState:
 def test_a_node_s_trigger_rule_covers_every_combination_of_its_edges(rule: str, kinds: str) -> None:
     state = joined([rule] * len(kinds), kinds)
 
-    assert EdgeStates(state).verdict("join") is expected(rule, kinds)
+    assert EdgeStates(state).readiness("join") is expected(rule, kinds)
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "retrying", "suspended"])
@@ -43,7 +43,7 @@ def test_an_edge_is_not_taken_before_its_source_has_ended(status: str) -> None:
 
     state = state_of(state.graph, source0=source)
 
-    assert EdgeStates(state).verdict("join") is Verdict.WAIT
+    assert EdgeStates(state).readiness("join") is Readiness.WAIT
 
 
 def test_a_cancelled_source_counts_as_skipped() -> None:
@@ -51,20 +51,20 @@ def test_a_cancelled_source_counts_as_skipped() -> None:
 
     state = state_of(state.graph, source0=NodeState(status="cancelled"))
 
-    assert EdgeStates(state).verdict("join") is Verdict.DEAD
+    assert EdgeStates(state).readiness("join") is Readiness.SKIP
 
 
 def test_a_node_without_edges_is_ready() -> None:
-    assert EdgeStates(joined([], "")).verdict("join") is Verdict.READY
+    assert EdgeStates(joined([], "")).readiness("join") is Readiness.READY
 
 
 def test_edges_with_different_rules_must_all_agree() -> None:
     rules = ["any_failed", "all_success"]
 
-    assert EdgeStates(joined(rules, "fs")).verdict("join") is Verdict.READY
-    assert EdgeStates(joined(rules, "fp")).verdict("join") is Verdict.WAIT
-    assert EdgeStates(joined(rules, "fk")).verdict("join") is Verdict.DEAD
-    assert EdgeStates(joined(rules, "ss")).verdict("join") is Verdict.DEAD
+    assert EdgeStates(joined(rules, "fs")).readiness("join") is Readiness.READY
+    assert EdgeStates(joined(rules, "fp")).readiness("join") is Readiness.WAIT
+    assert EdgeStates(joined(rules, "fk")).readiness("join") is Readiness.SKIP
+    assert EdgeStates(joined(rules, "ss")).readiness("join") is Readiness.SKIP
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Final
 
-from wopr.engine.triggers import Verdict
+from wopr.engine.triggers import Readiness
 
 _READY: Final = {
     "all_success": "s",
@@ -30,17 +30,17 @@ _KINDS: Final = tuple("".join(kinds) for n in range(1, 5) for kinds in combinati
 RULES: Final = tuple(_READY)
 
 
-def _verdict(rule: str, kinds: str) -> Verdict:
+def _readiness(rule: str, kinds: str) -> Readiness:
     if kinds in _READY[rule].split():
-        return Verdict.READY
-    return Verdict.WAIT if kinds in _WAIT[rule].split() else Verdict.DEAD
+        return Readiness.READY
+    return Readiness.WAIT if kinds in _WAIT[rule].split() else Readiness.SKIP
 
 
-_TABLE: Final[Mapping[tuple[str, frozenset[str]], Verdict]] = {
-    (rule, frozenset(kinds)): _verdict(rule, kinds) for rule in RULES for kinds in _KINDS
+_TABLE: Final[Mapping[tuple[str, frozenset[str]], Readiness]] = {
+    (rule, frozenset(kinds)): _readiness(rule, kinds) for rule in RULES for kinds in _KINDS
 }
 
 
-def expected(rule: str, carried: Iterable[str]) -> Verdict:
+def expected(rule: str, carried: Iterable[str]) -> Readiness:
     """Return the result of one rule on all edges that have it."""
     return _TABLE[rule, frozenset(carried)]

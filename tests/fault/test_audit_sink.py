@@ -106,7 +106,7 @@ def test_a_modified_file_is_not_verified(new_mortal: NewMortal, tmp_path: Path) 
     shortened = verify(host, file)
 
     assert changed.returncode == shortened.returncode == 1
-    assert "entry 2 does not follow on the entry before it" in changed.stdout
+    assert "entry 2 does not follow the entry before it" in changed.stdout
     assert "entries 1 to 1 are missing" in shortened.stdout
 
 

@@ -7,9 +7,9 @@ from wopr.feedback.judges import (
     MOST_EVENTS,
     InvalidJudgeOutput,
     JudgeSkipped,
+    annotation_of,
     capped,
     judge_inputs,
-    verdict,
 )
 from wopr.protocol.documents import Json, JsonObject
 from wopr.store.port import StoredEvent
@@ -36,14 +36,14 @@ def event(sequence: int, body: bytes = b"{}") -> StoredEvent:
     ids=str,
 )
 def test_outputs_that_name_one_signal_are_a_verdict(outputs: Json, signal: JsonObject) -> None:
-    request = verdict(outputs)
+    request = annotation_of(outputs)
 
     given = {name: getattr(request.signal, name) for name in signal}
     assert given == signal
 
 
 def test_a_verdict_can_have_a_note() -> None:
-    assert verdict({"rating": 3, "note": "because"}).note == "because"
+    assert annotation_of({"rating": 3, "note": "because"}).note == "because"
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,12 @@ def test_a_verdict_can_have_a_note() -> None:
 )
 def test_invalid_outputs_are_no_verdict(outputs: Json) -> None:
     with pytest.raises(InvalidJudgeOutput):
-        verdict(outputs)
+        annotation_of(outputs)
 
 
 def test_a_judge_that_flags_nothing_gives_no_signal() -> None:
     with pytest.raises(JudgeSkipped):
-        verdict({"flag": False})
+        annotation_of({"flag": False})
 
 
 def test_a_judge_gets_the_run_and_its_log_marked_untrusted() -> None:

@@ -82,10 +82,10 @@ class Waker:
         self.delayed: set[str] = set()
         self._changed = anyio.Event()
 
-    def soon(self, tenant: str, run_id: str) -> None:
+    def advance_soon(self, tenant: str, run_id: str) -> None:
         self.advanced.append(run_id)
 
-    async def now(self, tenant: str, run_id: str) -> None:
+    async def advance_now(self, tenant: str, run_id: str) -> None:
         self.advanced.append(run_id)
         self._changed.set()
 
@@ -196,8 +196,8 @@ async def test_a_run_that_is_advanced_for_long_delays_no_other_tenant() -> None:
     class SlowWaker(Waker):
         """A waker whose first advance lasts until the test ends it."""
 
-        async def now(self, tenant: str, run_id: str) -> None:
-            await super().now(tenant, run_id)
+        async def advance_now(self, tenant: str, run_id: str) -> None:
+            await super().advance_now(tenant, run_id)
             if tenant == "acme":
                 await may_end.wait()
 

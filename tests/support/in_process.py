@@ -111,7 +111,7 @@ class Bench:
 
     async def wake(self, run_id: str) -> None:
         """Advance a run now, like its timer."""
-        await self.host.advancer.wakeups.now(TENANT, run_id)
+        await self.host.advancer.wakeups.advance_now(TENANT, run_id)
 
     async def until(self, run_id: str, *statuses: str) -> None:
         """Wait until the run has one of these statuses."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from wopr.http.idempotency import IN_FLIGHT, MOST_WAITING, Idempotency
+from wopr.http.idempotency import IN_FLIGHT, MOST_WAITING, IdempotentRequests
 from wopr.http.limits import RequestLimits
 from wopr.protocol.errors import Conflict, Unavailable
 
@@ -41,7 +41,7 @@ async def test_two_tenants_together_can_use_all_requests_in_progress() -> None:
 
 
 async def test_a_limited_number_of_requests_with_one_key_wait_for_each_other() -> None:
-    idempotency = Idempotency()
+    idempotency = IdempotentRequests()
     served: list[int] = []
 
     async def serve(number: int) -> None:
@@ -60,7 +60,7 @@ async def test_a_limited_number_of_requests_with_one_key_wait_for_each_other() -
     assert sorted(served) == list(range(MOST_WAITING))
 
 
-async def serve_other(idempotency: Idempotency) -> None:
+async def serve_other(idempotency: IdempotentRequests) -> None:
     """Another key is not delayed."""
     async with idempotency.exclusive(b"another key"):
         pass

@@ -19,8 +19,8 @@ import msgspec
 
 from wopr.adapters.session import (
     FrameworkSession,
+    FrameworkToolCall,
     ModelCall,
-    ToolCall,
     failed,
     not_installed,
     plain,
@@ -242,7 +242,7 @@ def _paused(snapshot: StateSnapshot, graph: Json) -> Paused:
     interrupts: list[JsonObject] = [
         {"id": each.id, "value": plain(each.value)} for each in snapshot.interrupts
     ]
-    asks = [ask for each in interrupts for ask in asks_of(each["value"])]
+    asks = [ask for each in interrupts for ask in human_requests_of(each["value"])]
     if not interrupts:
         visible = {
             name: _state_json(value) for name, value in cast("JsonObject", snapshot.values).items()
@@ -267,8 +267,8 @@ def _resume_command(
     left = list(answers)
     resumed: dict[str, Json] = {}
     for each in interrupts:
-        count = len(asks_of(each["value"]))
-        resumed[each["id"]] = resume_of(each["value"], left[:count])
+        count = len(human_requests_of(each["value"]))
+        resumed[each["id"]] = resume_value_of(each["value"], left[:count])
         del left[:count]
     return Command(resume=resumed)
 
@@ -384,7 +384,7 @@ class GraphCallbacks(AsyncCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """Record the start of a tool call."""
-        call = ToolCall(
+        call = FrameworkToolCall(
             agent_id=self._agent(metadata),
             name=str(serialized.get("name") or "tool"),
             call_id=str(kwargs.get("tool_call_id") or run_id),
@@ -494,7 +494,7 @@ def returned(output: object) -> JsonObject:
     return {"outcome": plain(output)}
 
 
-def asks_of(value: Json) -> list[HumanRequest]:
+def human_requests_of(value: Json) -> list[HumanRequest]:
     """Return the questions of one `interrupt(value)`.
 
     `{"action_requests": [...]}`, the format of LangChain's middleware, is one approval per tool
@@ -510,7 +510,7 @@ def asks_of(value: Json) -> list[HumanRequest]:
     return [HumanRequest(kind="clarification", text=_question(value))]
 
 
-def resume_of(value: Json, answers: Sequence[HumanAnswer]) -> Json:
+def resume_value_of(value: Json, answers: Sequence[HumanAnswer]) -> Json:
     """Return the result of `interrupt(value)` in the graph.
 
     An approval gives True, False or the edited artifact. A question gives its answer.

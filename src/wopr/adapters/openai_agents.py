@@ -15,7 +15,13 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from wopr.adapters.session import FrameworkSession, ModelCall, ToolCall, not_installed, plain
+from wopr.adapters.session import (
+    FrameworkSession,
+    FrameworkToolCall,
+    ModelCall,
+    not_installed,
+    plain,
+)
 from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
 from wopr.adapters.wrapper import OnRecord, agent_name, require
 from wopr.agents.models.port import ModelUsage
@@ -139,8 +145,10 @@ class _Agents:
                 )
         return await self._run(session, self._agent, waiting, stored["turns"])
 
-    def _rejected_call(self, session: FrameworkSession, item: ToolApprovalItem) -> ToolCall:
-        return ToolCall(
+    def _rejected_call(
+        self, session: FrameworkSession, item: ToolApprovalItem
+    ) -> FrameworkToolCall:
+        return FrameworkToolCall(
             agent_id=id_of(session, self._agent, item.agent),
             name=item.tool_name or "tool",
             call_id=str(_raw(item, "call_id") or _raw(item, "id") or item.tool_name),
@@ -298,7 +306,7 @@ class AgentHooks(RunHooks[Any]):
     async def on_tool_start(self, context: _Context, agent: Any, tool: Tool) -> None:
         """Record the start of a tool call."""
         arguments = context.tool_arguments if isinstance(context, ToolContext) else "{}"
-        call = ToolCall(
+        call = FrameworkToolCall(
             agent_id=self._id(agent),
             name=tool.name,
             call_id=_call_id(context, tool),

@@ -15,7 +15,13 @@ from typing import Any, Final
 
 import msgspec
 
-from wopr.adapters.session import FrameworkSession, ModelCall, ToolCall, not_installed, plain
+from wopr.adapters.session import (
+    FrameworkSession,
+    FrameworkToolCall,
+    ModelCall,
+    not_installed,
+    plain,
+)
 from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
 from wopr.adapters.wrapper import OnRecord, require
 from wopr.engine.interrupts import TOOL_CALL
@@ -207,9 +213,9 @@ class _Tools:
         known = self._run.ctx.deps.tool_manager.get_tool_def(part.tool_name)
         return known is not None and known.kind in ("unapproved", "external")
 
-    def _call(self, part: ai_messages.ToolCallPart, decision: object) -> ToolCall:
+    def _call(self, part: ai_messages.ToolCallPart, decision: object) -> FrameworkToolCall:
         edited = decision.override_args if isinstance(decision, ToolApproved) else None
-        return ToolCall(
+        return FrameworkToolCall(
             agent_id=self._session.agent_id,
             name=part.tool_name,
             call_id=part.tool_call_id,

@@ -75,7 +75,7 @@ class ModelCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class FrameworkToolCall:
     """A tool call of an agent. `call_id` is the id of the framework."""
 
     agent_id: str
@@ -103,7 +103,7 @@ class FrameworkSession:
         self._no_tokens: ModelFault | None = None
         self._uncounted_tokens = 0
         self._caps = caps_of(budget)
-        self._open: dict[str, ToolCall] = {}
+        self._open: dict[str, FrameworkToolCall] = {}
 
     @property
     def thread_id(self) -> str:
@@ -170,13 +170,13 @@ class FrameworkSession:
         if call.reasoning and not self.ctx.llm.is_private:
             self.ctx.reason(agent_id, call.reasoning)
 
-    async def record_tool_call(self, call: ToolCall) -> None:
+    async def record_tool_call(self, call: FrameworkToolCall) -> None:
         """Record the start of a tool call."""
         self.require(ONE_TOOL_CALL)
         self.record_tool_call_nowait(call)
         await self.ctx.flush()
 
-    def record_tool_call_nowait(self, call: ToolCall) -> None:
+    def record_tool_call_nowait(self, call: FrameworkToolCall) -> None:
         """Do the same without waiting."""
         self.record.spent += ONE_TOOL_CALL
         self._open[call.call_id] = call
@@ -195,7 +195,7 @@ class FrameworkSession:
         if call is not None and self.ctx.llm.advertises(_TOOL_EVENTS):
             self.ctx.record_tool_return(call.agent_id, call.name, self._id(call), returned)
 
-    async def record_rejected_tool_call(self, call: ToolCall, message: str) -> None:
+    async def record_rejected_tool_call(self, call: FrameworkToolCall, message: str) -> None:
         """Record a tool call that a person rejected."""
         if self.ctx.llm.advertises(_TOOL_EVENTS):
             error = {"code": "interrupt_rejected", "message": message or "the call was rejected"}
@@ -224,7 +224,7 @@ class FrameworkSession:
         if from_agent != to_agent and self.ctx.llm.advertises(_HANDOFF):
             self.ctx.emit(_HANDOFF, {"fromAgentId": from_agent, "toAgentId": to_agent})
 
-    def _id(self, call: ToolCall) -> str:
+    def _id(self, call: FrameworkToolCall) -> str:
         """Return the id of a call in the log. The framework's id is unique only in this node."""
         ctx = self.ctx
         visit = f".{ctx.visit}" if ctx.visit else ""

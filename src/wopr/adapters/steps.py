@@ -139,7 +139,7 @@ class HumanAnswer:
     value: Json = None
 
 
-async def answered(
+async def collect_answers(
     ctx: NodeContext, asks: Sequence[HumanRequest], pause: int
 ) -> list[HumanAnswer] | Suspended:
     """Return all answers to a pause in order, or the interrupt for the first missing answer."""

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import anyio
 
 from wopr.adapters.session import FrameworkSession
-from wopr.adapters.steps import Done, HumanAnswer, Paused, Running, answered
+from wopr.adapters.steps import Done, HumanAnswer, Paused, Running, collect_answers
 from wopr.agents.loop.config import Budget
 from wopr.agents.loop.decisions import (
     AgentDecision,
@@ -167,7 +167,7 @@ async def _answers(
     """Return the answers to a step's questions, or an interrupt; None without questions."""
     if not isinstance(step, Paused):
         return None
-    return await answered(session.ctx, step.asks, session.record.pauses)
+    return await collect_answers(session.ctx, step.asks, session.record.pauses)
 
 
 def _settle_decision(session: FrameworkSession, invocation: AgentInvocation, done: Done) -> Outcome:

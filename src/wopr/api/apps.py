@@ -115,7 +115,7 @@ class _Collector:
             _put(self.servers, value.name, value, "MCP server")
         elif isinstance(value, NodeType):
             self._add_type(value)
-        elif are_models(value):
+        elif is_model_provider(value):
             self.models = value
         else:
             return self._add_function(value)
@@ -158,7 +158,7 @@ def is_workflow(value: object) -> TypeGuard[AnyWorkflow]:
     return isinstance(value, Workflow)
 
 
-def are_models(value: object) -> TypeGuard[Models]:
+def is_model_provider(value: object) -> TypeGuard[Models]:
     """Return whether a value is a model provider, such as `ScriptedModels`."""
     parts = ("ask", "capabilities")
     return not isinstance(value, type) and all(

@@ -1,6 +1,6 @@
 """Errors of the Python API.
 
-HostError                a call of the host failed
+HostError                a call to the host failed
 ├── HostRefused          the host refused the call, with an error code of the protocol
 └── HostUnreachable      the host did not respond, or its response is invalid
 RunEnded                 a run ended without a result
@@ -21,7 +21,7 @@ _TRANSIENT: Final = frozenset({429, 500, 502, 503, 504})
 
 
 class HostError(Exception):
-    """A call of the host failed.
+    """A call to the host failed.
 
     Attributes:
         message: The error message.

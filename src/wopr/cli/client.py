@@ -1,4 +1,4 @@
-"""Calls of the server from commands: the server's URL and key, errors, and lists of items."""
+"""Calls to the server from commands: the server's URL and key, errors, and lists of items."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ RECORD_UPDATE_SECONDS = 0.25
 # page begin.
 PAGE_WAIT_SECONDS = 0.25
 PAGE_SECONDS = 1.0
-# Suspects wait at most this long for the other runs.
+# Runs that were recorded when the last process died wait at most this long for the other runs.
 ROTATION_SECONDS = 60.0
 # A run that is in flight for longer than this after its recovery did not end the process.
 MAX_RECORDED_SECONDS = 300.0
@@ -141,7 +141,7 @@ class LocalWakeups:
     def wake(self, tenant: str, run_id: str) -> None:
         """Advance another run in the background."""
         if self._waker is not None:
-            self._waker.soon(tenant, run_id)
+            self._waker.advance_soon(tenant, run_id)
 
     async def forward(self, tenant: str, run_id: str, process: str) -> None:
         """Fail: no other process can have the lease of a run."""
@@ -297,7 +297,7 @@ class LocalWakeups:
                 left.append(run)
             else:
                 self._suspects.discard(run)
-                await waker.now(*run)
+                await waker.advance_now(*run)
             self._beginning.discard(run)
             # A short advance never yields. Requests must not wait for all of them.
             await anyio.lowlevel.checkpoint()

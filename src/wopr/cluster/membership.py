@@ -159,7 +159,7 @@ class Membership:
         with scope:
             # Cancelled tasks may still be finishing: a second set must not run at the same time.
             async with self._leader_lock, anyio.create_task_group() as tasks:
-                log.info("process leads", process=self._process.name)
+                log.info("process became the leader", process=self._process.name)
                 for task in self._leader_tasks:
                     tasks.start_soon(task)
 

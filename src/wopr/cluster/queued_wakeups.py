@@ -239,9 +239,9 @@ class QueuedWakeups:
                 return
         if self._waker.must_wait(tenant):
             # No task waits for the slot. The row is due again if the run gets no slot.
-            self._waker.soon(tenant, run_id)
+            self._waker.advance_soon(tenant, run_id)
         else:
-            await self._waker.now(tenant, run_id, stored)
+            await self._waker.advance_now(tenant, run_id, stored)
 
 
 def _in_rotation(due: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -32,11 +32,11 @@ def warn_of_missing_code(run_id: str, needs: Sequence[str]) -> None:
 class Waker(Protocol):
     """Advances runs. A source of wake-ups calls it."""
 
-    def soon(self, tenant: str, run_id: str) -> None:
+    def advance_soon(self, tenant: str, run_id: str) -> None:
         """Advance a run in the background."""
         ...
 
-    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
+    async def advance_now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Advance a run, and again later if that fails.
 
         `stored` is the run as the caller has just read it from the store.
@@ -84,9 +84,9 @@ class WakeupSource(Protocol):
 
 
 class Wakeups:
-    """Calls `advance` for runs. Several wake-ups of a run cause one call, and tenants take turns.
+    """Calls `advance` for runs: once for several wake-ups of a run, with the tenants in rotation.
 
-    `put_off` makes a run due at a later time and returns its row, or None if the run has ended.
+    `postpone` makes a run due at a later time and returns its row, or None if the run has ended.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Wakeups:
         scheduler: FairScheduler,
         *,
         is_busy: Callable[[str], bool],
-        put_off: Callable[[str, str, int], Awaitable[RunRow | None]],
+        postpone: Callable[[str, str, int], Awaitable[RunRow | None]],
         now: Callable[[], int],
     ) -> None:
         self.tasks: anyio.abc.TaskGroup | None = None
@@ -105,7 +105,7 @@ class Wakeups:
         # Advances one run. Tests replace it to keep runs from advancing.
         self.advance = advance
         self._is_busy = is_busy
-        self._put_off_until = put_off
+        self._postpone_run = postpone
         self._now = now
         self._waking: set[str] = set()
 
@@ -114,7 +114,7 @@ class Wakeups:
         self.tasks = tasks
         self.source.start(tasks, self)
 
-    def soon(self, tenant: str, run_id: str) -> None:
+    def advance_soon(self, tenant: str, run_id: str) -> None:
         """Advance a run in the background when its tenant gets a slot."""
         if self.tasks is not None and run_id not in self._waking:
             self._waking.add(run_id)
@@ -128,11 +128,11 @@ class Wakeups:
         """Return whether the next run of a tenant waits for the tenant's rate or its other runs."""
         return self.scheduler.must_wait(tenant)
 
-    def begun(self, run_id: str) -> None:
+    def record_begin(self, run_id: str) -> None:
         """Record that the advance of a run has begun. A later wake-up needs another advance."""
         self._waking.discard(run_id)
 
-    async def now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
+    async def advance_now(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
         """Advance a run, and again later if that fails."""
         async with self.scheduler.slot(tenant):
             await self._advance(tenant, run_id, stored)
@@ -156,15 +156,15 @@ class Wakeups:
             log.error("advance failed", run_id=run_id, code=error.code, message=str(error))
         else:
             log.error("advance failed", run_id=run_id, exc_info=error)
-        if isinstance(error, Unavailable) or not await self._put_off(tenant, run_id):
+        if isinstance(error, Unavailable) or not await self._postpone(tenant, run_id):
             self._waking.add(run_id)
             if self.tasks is not None:
                 self.tasks.start_soon(self._after, STORE_RETRY_SECONDS, tenant, run_id)
 
-    async def _put_off(self, tenant: str, run_id: str) -> bool:
+    async def _postpone(self, tenant: str, run_id: str) -> bool:
         """Make a run due later: it would probably fail again now, and other runs must not wait."""
         with suppress(WoprError):
-            row = await self._put_off_until(tenant, run_id, self._now() + FAILED_DELAY_MS)
+            row = await self._postpone_run(tenant, run_id, self._now() + FAILED_DELAY_MS)
             if row is not None:
                 self.source.schedule(row)
             self._waking.discard(run_id)
@@ -173,4 +173,4 @@ class Wakeups:
 
     async def _after(self, seconds: float, tenant: str, run_id: str) -> None:
         await anyio.sleep(seconds)
-        await self.now(tenant, run_id)
+        await self.advance_now(tenant, run_id)

@@ -13,8 +13,8 @@ from wopr.console.endpoint import PageEndpoint
 from wopr.console.fleet import agent as fleet_agent
 from wopr.console.fleet import overview as fleet_overview
 from wopr.console.fleet import run as fleet_run
+from wopr.console.inbox import interrupt
 from wopr.console.inbox import list as inbox_list
-from wopr.console.inbox import wait
 from wopr.console.page import ConsoleState, Page, PageRequest
 from wopr.console.render import redacted
 from wopr.console.reviews import page as reviews
@@ -45,7 +45,7 @@ def pages() -> tuple[Page, ...]:
         *feedback.PAGES,
         live_page(),
         *inbox_list.PAGES,
-        *wait.PAGES,
+        *interrupt.PAGES,
         *reviews.PAGES,
         *queues.PAGES,
         *compare.PAGES,
@@ -63,8 +63,8 @@ def console(state: AppState) -> ASGIApp:
     """Return the application that serves all pages."""
     all_pages = pages()
     scopes = {page.path: page.scope for page in all_pages}
-    offers = {page.path: page.offered for page in all_pages if page.offered is not None}
-    console_state = ConsoleState(state, scopes, offers)
+    checks = {page.path: page.check_enabled for page in all_pages if page.check_enabled is not None}
+    console_state = ConsoleState(state, scopes, checks)
     # First, because most requests are for static files.
     endpoints = {STATIC.path: PageEndpoint(console_state, {"GET": STATIC, "HEAD": STATIC})}
     endpoints |= {
@@ -115,7 +115,7 @@ def _operations(console_state: ConsoleState, page: Page) -> dict[str, Operation]
         summary=page.name,
         tag="console",
         scope=page.scope,
-        check_enabled=page.offered,
+        check_enabled=page.check_enabled,
         read=page.read,
     )
     if page.post is None:
@@ -128,7 +128,7 @@ def _operations(console_state: ConsoleState, page: Page) -> dict[str, Operation]
         summary=page.name,
         tag="console",
         scope=page.scope if page.post_scope is None else page.post_scope,
-        check_enabled=page.offered,
+        check_enabled=page.check_enabled,
         action=page.action,
         # A stored response could be the page that shows a new key.
         accepts_idempotency_key=False,

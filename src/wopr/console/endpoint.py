@@ -70,7 +70,7 @@ def _sign_in(request: PageRequest, error: WoprError) -> Response:
         return replace(response, headers=dict(SAFE_HEADERS))
     if _is_cross_site(request):
         # A link on another site sends no cookie. The page reloads itself, and then the cookie is sent.
-        return request.render("arrive.html")
+        return request.render("reload.html")
     ended = "&ended=1" if request.cookies.get(SESSION_COOKIE) else ""
     back = quote(local_path(_return_path(request)), safe="/")
     return request.redirect(f"/sign-in?next={back}{ended}", request.session_cookie(""))

@@ -19,7 +19,7 @@ import anyio.to_thread
 
 from wopr.console.forms import Form, read_form
 from wopr.console.render import macro, render
-from wopr.console.runs.log import RunLogs
+from wopr.console.runs.log import DecodedLogs
 from wopr.console.session import LIFETIME_MS, ConsoleSession, ConsoleSessions
 from wopr.console.static_files import SAFE_HEADERS
 from wopr.host.host import Host
@@ -41,14 +41,14 @@ class ConsoleState:
         self,
         app: AppState,
         scopes: Mapping[str, str | None],
-        offers: Mapping[str, CheckEnabled],
+        checks: Mapping[str, CheckEnabled],
     ) -> None:
         self.app = app
         # The required scope of each page, by its path.
         self.scopes = scopes
         # Functions that refuse a page which the operator has switched off, by its path.
-        self.offers = offers
-        self.logs = RunLogs()
+        self.checks = checks
+        self.logs = DecodedLogs()
         self._sessions: ConsoleSessions | None = None
 
     def sessions(self, host: Host) -> ConsoleSessions:
@@ -152,11 +152,11 @@ class PageRequest:
         if self.http.principal is None or path not in self.state.scopes:
             return False
         scope = self.state.scopes[path]
-        return (not scope or self.may(scope)) and self._is_offered(path)
+        return (not scope or self.may(scope)) and self._is_enabled(path)
 
-    def _is_offered(self, path: str) -> bool:
+    def _is_enabled(self, path: str) -> bool:
         try:
-            self.state.offers.get(path, _always)(self.host.settings)
+            self.state.checks.get(path, _always)(self.host.settings)
         except NotProvided:
             return False
         return True
@@ -288,7 +288,7 @@ class PageRequest:
 
     @property
     def theme(self) -> str:
-        """The theme that the visitor selected."""
+        """The theme that the user selected."""
         chosen = self.cookies.get(THEME_COOKIE, "")
         return chosen if chosen in THEMES else THEMES[0]
 
@@ -356,7 +356,8 @@ class Page:
     """One path of the console.
 
     `scope` is required to read the page, and to send its form unless `post_scope` is set; with None
-    no session is required. `post` handles the form, after its CSRF token was checked. `action` is
+    no session is required. `check_enabled` refuses a page that the operator has switched off.
+    `post` handles the form, after its CSRF token was checked. `action` is
     the name of sending the form in the audit log, and `read` says which reads the audit log has.
     With `has_large_form` the form may be as large as any request: for values of a workflow and
     long texts.
@@ -369,7 +370,7 @@ class Page:
     scope: str | None = SIGNED_IN
     post_scope: str | None = None
     action: str | None = None
-    offered: CheckEnabled | None = None
+    check_enabled: CheckEnabled | None = None
     read: ReadLevel = "all"
     has_large_form: bool = False
 

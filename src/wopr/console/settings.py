@@ -1,4 +1,4 @@
-"""Settings: the visitor's key, the tenant's keys, processes, limits and usage."""
+"""Settings: the signed-in key, the tenant's keys, processes, limits and usage."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _facts(request: PageRequest) -> list[tuple[str, str]]:
 
 
 async def create_key(request: PageRequest) -> Response:
-    """Create a key for the visitor's tenant and show it once."""
+    """Create a key for the caller's tenant and show it once."""
     form = await request.form()
     try:
         role = form.choice("role", tuple(ROLES))
@@ -132,7 +132,7 @@ async def ask_revoke(request: PageRequest) -> Response:
 
 
 async def revoke_key(request: PageRequest) -> Response:
-    """Revoke a key of the visitor's tenant."""
+    """Revoke a key of the caller's tenant."""
     row = await _own_key(request)
     if row.revoked_at is None:
         await request.host.store.update_key(row.key_id, revoked_at=request.now)

@@ -23,7 +23,7 @@ async def show_sign_in(request: PageRequest) -> Response:
 
 
 async def sign_in(request: PageRequest) -> Response:
-    """Begin a session and redirect to the page that the visitor requested."""
+    """Begin a session and redirect to the page that the browser requested."""
     form = await request.form(MOST_FORM_BYTES)
     await request.check_form(f"visitor:{request.visitor}")
     target = local_path(form.get("next") or "/")

@@ -13,7 +13,7 @@ from wopr.engine.cel.expressions import ExpressionFault
 from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.limits import HostLimits, RunLimits, node_deadline, run_limits
 from wopr.engine.state import RunState
-from wopr.engine.triggers import TOLERANT, EdgeStates, Verdict
+from wopr.engine.triggers import TOLERANT, EdgeStates, Readiness
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
@@ -241,12 +241,12 @@ def _pending_step(
     state: RunState, node_id: str, edge_states: EdgeStates
 ) -> Start | Skip | FailNode | None:
     try:
-        verdict = edge_states.verdict(node_id)
+        readiness = edge_states.readiness(node_id)
     except ExpressionFault as fault:
         return FailNode(node_id, _expression_error(node_id, fault))
-    if verdict is Verdict.WAIT:
+    if readiness is Readiness.WAIT:
         return None
-    if verdict is Verdict.DEAD:
+    if readiness is Readiness.SKIP:
         return Skip(node_id, _why_skipped(state, node_id))
     if state.graph.nodes[node_id].disabled:
         return Skip(node_id, "disabled")

@@ -12,7 +12,7 @@ from wopr.engine.fold.fold import INTERRUPTIONS, fold, fold_all
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import Expire, FailNode, Resume, Skip, Start, Step, plan
 from wopr.engine.state import NodeStatus, RunState
-from wopr.engine.triggers import EdgeStates, Verdict
+from wopr.engine.triggers import EdgeStates, Readiness
 from wopr.protocol.documents import Json, is_list, is_object
 from wopr.protocol.events import RunEvent
 
@@ -165,7 +165,7 @@ class _Prediction:
         is_open = self.state.nodes[node_id].status == "pending" and node_id not in self.executed
         if not is_open or self.state.graph.nodes[node_id].disabled:
             return False
-        return edge_states.verdict(node_id, completing) is Verdict.READY
+        return edge_states.readiness(node_id, completing) is Readiness.READY
 
 
 def _may_run(start: RunState, executed: Collection[str]) -> set[str]:

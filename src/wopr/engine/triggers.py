@@ -16,7 +16,7 @@ from wopr.protocol.documents import Json, Unset
 from wopr.protocol.workflow import EdgeCondition, TriggerRule, WorkflowEdge
 
 EdgeState: TypeAlias = Literal["pending", "success", "skipped", "failed"]
-_Rule: TypeAlias = Callable[[list[EdgeState]], "Verdict"]
+_Rule: TypeAlias = Callable[[list[EdgeState]], "Readiness"]
 # A failure with an edge of one of these rules is handled by the workflow.
 TOLERANT: frozenset[str] = frozenset({"any_failed", "all_complete", "any_success"})
 # Conditions up to this cost are always evaluated in this process.
@@ -28,11 +28,11 @@ _MAX_INLINE_TOTAL: Final = 500_000
 MAX_CONDITION_COST: Final = 100_000_000
 
 
-class Verdict(Enum):
+class Readiness(Enum):
     """Whether a node can start now, must be skipped, or must wait."""
 
     READY = "ready"
-    DEAD = "dead"
+    SKIP = "skip"
     WAIT = "wait"
 
 
@@ -60,7 +60,7 @@ class EdgeStates:
         self._active_back_edges: dict[str, bool] = {}
         self._ended_loops: dict[str, bool] = {}
 
-    def verdict(self, node_id: str, completing: Collection[str] = ()) -> Verdict:
+    def readiness(self, node_id: str, completing: Collection[str] = ()) -> Readiness:
         """Apply the trigger rules. Edges with the same rule form a group, and all must agree.
 
         The nodes `completing` count as completed. The state of an edge from such a node is known
@@ -68,13 +68,13 @@ class EdgeStates:
         """
         edges = self._graph.incoming[node_id]
         if not edges:
-            return Verdict.READY
+            return Readiness.READY
         if all(
             edge.source_node_id in self._open and edge.source_node_id not in completing
             for edge in edges
         ):
             # No rule decides if all edges are pending.
-            return Verdict.WAIT
+            return Readiness.WAIT
         groups: dict[TriggerRule, list[EdgeState]] = {}
         for edge in edges:
             state = (
@@ -83,10 +83,10 @@ class EdgeStates:
                 else self.edge_state(edge)
             )
             groups.setdefault(edge.trigger_rule, []).append(state)
-        verdicts = [_RULES[rule](values) for rule, values in groups.items()]
-        if Verdict.DEAD in verdicts:
-            return Verdict.DEAD
-        return Verdict.WAIT if Verdict.WAIT in verdicts else Verdict.READY
+        found = [_RULES[rule](values) for rule, values in groups.items()]
+        if Readiness.SKIP in found:
+            return Readiness.SKIP
+        return Readiness.WAIT if Readiness.WAIT in found else Readiness.READY
 
     def edge_state(self, edge: WorkflowEdge) -> EdgeState:
         """Return the state of an edge.
@@ -191,33 +191,33 @@ class EdgeStates:
         return True
 
 
-def _all_success(values: list[EdgeState]) -> Verdict:
+def _all_success(values: list[EdgeState]) -> Readiness:
     if "failed" in values or "skipped" in values:
-        return Verdict.DEAD
-    return Verdict.WAIT if "pending" in values else Verdict.READY
+        return Readiness.SKIP
+    return Readiness.WAIT if "pending" in values else Readiness.READY
 
 
-def _any_success(values: list[EdgeState]) -> Verdict:
+def _any_success(values: list[EdgeState]) -> Readiness:
     if "success" in values:
-        return Verdict.READY
-    return Verdict.WAIT if "pending" in values else Verdict.DEAD
+        return Readiness.READY
+    return Readiness.WAIT if "pending" in values else Readiness.SKIP
 
 
-def _any_failed(values: list[EdgeState]) -> Verdict:
+def _any_failed(values: list[EdgeState]) -> Readiness:
     if "failed" in values:
-        return Verdict.READY
-    return Verdict.WAIT if "pending" in values else Verdict.DEAD
+        return Readiness.READY
+    return Readiness.WAIT if "pending" in values else Readiness.SKIP
 
 
-def _all_complete(values: list[EdgeState]) -> Verdict:
+def _all_complete(values: list[EdgeState]) -> Readiness:
     if "pending" in values:
-        return Verdict.WAIT
+        return Readiness.WAIT
     # If no edge is active, the skip propagates downstream.
-    return Verdict.DEAD if set(values) == {"skipped"} else Verdict.READY
+    return Readiness.SKIP if set(values) == {"skipped"} else Readiness.READY
 
 
-def _none_failed(values: list[EdgeState]) -> Verdict:
-    return Verdict.DEAD if "failed" in values else _all_complete(values)
+def _none_failed(values: list[EdgeState]) -> Readiness:
+    return Readiness.SKIP if "failed" in values else _all_complete(values)
 
 
 _RULES: Mapping[TriggerRule, _Rule] = {

@@ -107,14 +107,14 @@ class Annotator:
         run: RunRow,
         author: Author,
         request: AnnotationCreate,
-        remember: RecordBuilder | None = None,
+        build_record: RecordBuilder | None = None,
     ) -> bytes:
         """Store an annotation and return its encoded document."""
         await self.check_quota(tenant)
         prepared = await self.prepare(tenant, run, author, request)
         body = prepared.row.body
         await self._store.put_annotation(
-            tenant, prepared.row, remember(body) if remember is not None else None
+            tenant, prepared.row, build_record(body) if build_record is not None else None
         )
         self.publisher.stored(prepared.annotation)
         return body

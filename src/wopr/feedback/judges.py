@@ -96,7 +96,7 @@ def _item(items: list[object], step: str) -> object:
     return items[int(step)] if is_index and int(step) < len(items) else _MISSING
 
 
-def verdict(outputs: Json) -> AnnotationCreate:
+def annotation_of(outputs: Json) -> AnnotationCreate:
     """Return the annotation in the outputs of a judging run.
 
     The outputs have one signal: `rating`, `correction`, `label`, or `flag` as true or false, and
@@ -319,7 +319,7 @@ class Judges:
         try:
             if judged is None:
                 raise JudgeSkipped("the run has been deleted")
-            request = verdict(outputs)
+            request = annotation_of(outputs)
             author = Author(actor=judge.agent_id, source="agent")
             prepared = await self._annotator.prepare(tenant, judged, author, request)
             done = replace(item, state="annotated", annotation_id=prepared.row.annotation_id)

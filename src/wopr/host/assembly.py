@@ -394,7 +394,7 @@ def _cluster(host: Host, peers: Peers) -> Cluster:
             process=host.process,
             leader_tasks=_leader_tasks(host),
             now=host.sources.now,
-            wake=advancer.wakeups.soon,
+            wake=advancer.wakeups.advance_soon,
             is_active=advancer.active.runs.__contains__,
             drop_runs=partial(_drop_leased_runs, advancer),
             stop_wakeups=advancer.wakeups.source.stop,

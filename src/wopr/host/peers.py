@@ -124,7 +124,7 @@ class PeerListener:
             case RunAnnotated():
                 await self._handle_annotation(notification)
             case RunWoken(process=process) if process == self._advancer.leases.process:
-                self._advancer.wakeups.soon(notification.tenant, notification.run_id)
+                self._advancer.wakeups.advance_soon(notification.tenant, notification.run_id)
             case RunWoken():
                 pass
             case DeliveriesQueued():
@@ -141,7 +141,9 @@ class PeerListener:
         """Wake the runs with nodes in flight, because other processes may have changed them."""
         for run in self._advancer.active.runs.values():
             if run.in_flight:
-                self._advancer.wakeups.soon(run.state.identity.tenant, run.state.identity.run_id)
+                self._advancer.wakeups.advance_soon(
+                    run.state.identity.tenant, run.state.identity.run_id
+                )
 
     async def _handle_append(self, appended: RunAppended) -> None:
         try:
@@ -150,7 +152,7 @@ class PeerListener:
             run = self._advancer.active.runs.get(appended.run_id)
             if run is not None and run.in_flight and run.state.next_sequence <= appended.sequence:
                 # Another process has appended to a run whose nodes this process executes.
-                self._advancer.wakeups.soon(appended.tenant, appended.run_id)
+                self._advancer.wakeups.advance_soon(appended.tenant, appended.run_id)
 
     async def _publish(self, appended: RunAppended) -> None:
         """Read the new events once, for all readers of the run in this process."""

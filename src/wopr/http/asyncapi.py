@@ -118,7 +118,9 @@ def _messages() -> tuple[dict[str, JsonObject], JsonObject]:
     for name in LINE_EVENT_TYPES:
         messages[name] = _message(name, _event(event, name, _LINE), "a line of an observed run")
     messages[VENDOR] = _message(VENDOR, event, "an event of a type that a vendor defines")
-    messages[SNAPSHOT] = _message(SNAPSHOT, _event(event, SNAPSHOT, snapshot), "the run as it is")
+    messages[SNAPSHOT] = _message(
+        SNAPSHOT, _event(event, SNAPSHOT, snapshot), "the current snapshot of the run"
+    )
     messages[CHUNK] = _message(CHUNK, payloads["output.chunk"], "a piece of a model's text")
     messages[BATCH] = _message(
         BATCH, {"type": "array", "minItems": 1, "items": event}, "events that bufferMs collected"

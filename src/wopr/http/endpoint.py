@@ -12,7 +12,7 @@ import anyio
 import structlog
 
 from wopr.host.host import Host
-from wopr.http.idempotency import Idempotency
+from wopr.http.idempotency import IdempotentRequests
 from wopr.http.limits import (
     SLICE_BYTES,
     FailedAuthLimit,
@@ -64,7 +64,7 @@ class AppState:
         self.console_streams = self.streams
         self.pending_responses = PendingResponses(0, clock)
         self.failed_auth = FailedAuthLimit(0, 0, clock)
-        self.idempotency = Idempotency()
+        self.idempotency = IdempotentRequests()
         self.stopping = anyio.Event()
         self.denials: Denials | None = None
         # None unless `WOPR_AUDIT_READS` is set.

@@ -25,7 +25,7 @@ MOST_WAITING = 100
 NEVER_STORED = frozenset({400, 401, 403, 413, 415, 429, 500, 501, 502, 503, 504})
 
 
-class Idempotency:
+class IdempotentRequests:
     """Stores responses, and delays concurrent duplicates until the first request has ended."""
 
     def __init__(self) -> None:

@@ -128,7 +128,9 @@ async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Ou
 def share(ctx: NodeContext, plan: RequestPlan, outcome: Outcome) -> Outcome:
     """Add the question and the answer to the node's shared context."""
     if isinstance(outcome, Completed):
-        asked = [ContextMessage(sender="user", role=m.role, content=m.content) for m in plan.asked]
+        asked = [
+            ContextMessage(sender="user", role=m.role, content=m.content) for m in plan.own_messages
+        ]
         answer = ContextMessage(
             sender=plan.agent_id, role="assistant", content=_answer_text(plan, outcome.outputs)
         )

@@ -56,7 +56,7 @@ class Confidence(Closed, frozen=True, kw_only=True):
 
 
 class Handoff(Closed, frozen=True, kw_only=True):
-    """Schemas of an agent's hand-off.
+    """Schemas of an agent's handoff.
 
     `taskSchema` and `returnSchema` are extensions of this host: inline schemas instead of the two
     references, for manifests without a pack.

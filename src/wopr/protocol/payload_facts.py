@@ -56,12 +56,12 @@ def agent_named(payload: JsonObject) -> str | None:
 
 
 def from_agent(payload: JsonObject) -> str | None:
-    """Return the agent of a hand-off that control moves from."""
+    """Return the agent of a handoff that control moves from."""
     return text(payload, "fromAgentId", "from") or text(object_of(payload.get("from")), "agentId")
 
 
 def to_agent(payload: JsonObject) -> str | None:
-    """Return the agent of a hand-off that control moves to."""
+    """Return the agent of a handoff that control moves to."""
     return text(payload, "toAgentId", "to") or text(object_of(payload.get("to")), "agentId")
 
 

@@ -220,7 +220,7 @@ class WorkflowMetadata(Document, frozen=True, kw_only=True):
     ] = []
     compliance_class: ComplianceClass = "public"
     compliance_config: ComplianceConfig = ComplianceConfig()
-    # The agent whose hand-off schemas check the run's inputs and outputs.
+    # The agent whose handoff schemas check the run's inputs and outputs.
     requires_agent_id: AgentId | Unset = UNSET
 
 

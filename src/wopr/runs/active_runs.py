@@ -60,11 +60,11 @@ class ActiveRuns:
         self,
         run: ActiveRun,
         batch: EventBatch,
-        remember: IdempotencyRecord | None = None,
+        record: IdempotencyRecord | None = None,
         claim: Claim | None = None,
     ) -> bool:
         """Commit a batch and wake the runs that it concerns; False when nothing was written."""
-        has_written = await self.journal.commit(run, batch, remember, claim)
+        has_written = await self.journal.commit(run, batch, record, claim)
         if has_written:
             self._wake_others(run, batch)
             if run.state.is_terminal:
@@ -170,7 +170,7 @@ class ActiveRuns:
     def free_memory(self, tenant: str, run_id: str) -> None:
         """Release the memory that was reserved for a run, and wake runs that wait for memory."""
         for waiting in self.leases.memory.release(tenant, run_id):
-            self._wakeups.soon(*waiting)
+            self._wakeups.advance_soon(*waiting)
 
     async def clear_crashes(self, run: ActiveRun) -> None:
         """Clear the crash counter of a run that did not crash this process."""

@@ -70,7 +70,7 @@ class Advancer:
             source,
             journal.quotas.scheduler,
             is_busy=runs.__contains__,
-            put_off=journal.postpone,
+            postpone=journal.postpone,
             now=journal.now,
         )
         self.active = ActiveRuns(runs, journal, self.leases, self.wakeups, metrics)
@@ -100,7 +100,7 @@ class Advancer:
 
     async def _advance(self, tenant: str, run_id: str, stored: StoredRun | None) -> None:
         run = await self.active.load(tenant, run_id, stored)
-        self.wakeups.begun(run_id)
+        self.wakeups.record_begin(run_id)
         if run is None or run.state.is_terminal:
             return
         is_just_read = run_id not in self.active.runs
@@ -228,7 +228,7 @@ class Advancer:
         return result
 
     async def begin(
-        self, run: ActiveRun, batch: EventBatch, remember: IdempotencyRecord | None
+        self, run: ActiveRun, batch: EventBatch, record: IdempotencyRecord | None
     ) -> None:
         """Append the first batch of a new run, and the next steps."""
         # A task that wakes the run now waits for this lock and does not load the run again. The
@@ -236,7 +236,7 @@ class Advancer:
         run.lock.acquire_nowait()
         self.active.runs[run.state.identity.run_id] = run
         try:
-            await self._append_rest(run, await self._append(run, batch, remember))
+            await self._append_rest(run, await self._append(run, batch, record))
         except BaseException:
             run.launch.clear()
             raise
@@ -260,7 +260,7 @@ class Advancer:
         self,
         run: ActiveRun,
         batch: EventBatch,
-        remember: IdempotencyRecord | None = None,
+        record: IdempotencyRecord | None = None,
         *,
         is_fence: bool = False,
     ) -> bool:
@@ -286,7 +286,7 @@ class Advancer:
         )
         began = time.perf_counter()
         try:
-            has_written = await self.active.commit(run, batch, remember, claim)
+            has_written = await self.active.commit(run, batch, record, claim)
         finally:
             self.active.record_lease(run)
         if has_written:
@@ -295,7 +295,7 @@ class Advancer:
         if is_replay:
             # A replay follows only its record and executes no node.
             run.launch.clear()
-            self.wakeups.soon(identity.tenant, identity.run_id)
+            self.wakeups.advance_soon(identity.tenant, identity.run_id)
         self.executor.launch(run)
         return has_more
 

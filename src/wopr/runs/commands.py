@@ -55,9 +55,9 @@ class Commands:
         self._audit_draft = audit_draft
         self._creator = Creator(advancer)
 
-    async def create(self, new: NewRun, remember: RecordBuilder | None = None) -> bytes:
+    async def create(self, new: NewRun, build_record: RecordBuilder | None = None) -> bytes:
         """Start a run and return the encoded 201 response."""
-        response = await self._creator.create(new, remember)
+        response = await self._creator.create(new, build_record)
         self._metrics.created()
         return response
 
@@ -219,7 +219,7 @@ class Commands:
         tenant: str,
         run_id: str,
         request: ForkRun,
-        remember: RecordBuilder | None = None,
+        build_record: RecordBuilder | None = None,
         *,
         by: str = "host",
     ) -> bytes:
@@ -240,7 +240,9 @@ class Commands:
         if self._journal.is_shared:
             run.due_in = 0
         async with run.lock:
-            await self._advancer.active.commit(run, batch, remember(response) if remember else None)
+            await self._advancer.active.commit(
+                run, batch, build_record(response) if build_record else None
+            )
         self._advancer.wakeups.source.wake(tenant, run.state.identity.run_id)
         self._metrics.created()
         return response

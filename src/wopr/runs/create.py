@@ -51,7 +51,7 @@ class Creator:
         # The last refusal of a new run by tenant, with the time until which it is repeated.
         self._refusals: dict[str, tuple[int, QuotaExceeded]] = {}
 
-    async def create(self, new: NewRun, remember: RecordBuilder | None = None) -> bytes:
+    async def create(self, new: NewRun, build_record: RecordBuilder | None = None) -> bytes:
         """Start a run and return the encoded 201 response.
 
         Steps that do not wait are applied at once, so one append creates and completes a short run.
@@ -59,7 +59,7 @@ class Creator:
         self._journal.quotas.check_new_run(new.owner.tenant)
         self._refuse_again(new.owner.tenant)
         try:
-            return await self._create_deduplicated(new, remember)
+            return await self._create_deduplicated(new, build_record)
         except QuotaExceeded as refusal:
             self._refusals[new.owner.tenant] = (self._journal.now() + REFUSAL_KEPT_MS, refusal)
             raise
@@ -74,12 +74,12 @@ class Creator:
             raise refusal.with_traceback(None)
         del self._refusals[tenant]
 
-    async def _create_deduplicated(self, new: NewRun, remember: RecordBuilder | None) -> bytes:
+    async def _create_deduplicated(self, new: NewRun, build_record: RecordBuilder | None) -> bytes:
         if not new.dedup:
-            return await self._create(new, remember)
+            return await self._create(new, build_record)
         async with self._deduplicating, self._workflow_lock(new):
             await self._refuse_if_active(new)
-            return await self._create(new, remember)
+            return await self._create(new, build_record)
 
     def _workflow_lock(self, new: NewRun) -> AbstractAsyncContextManager[None]:
         """Lock the workflow across processes: only one of them checks and creates at a time."""
@@ -88,17 +88,17 @@ class Creator:
             return nullcontext()
         return peers.exclusive(f"{new.owner.tenant}/{new.compiled.workflow_id}")
 
-    async def _create(self, new: NewRun, remember: RecordBuilder | None) -> bytes:
+    async def _create(self, new: NewRun, build_record: RecordBuilder | None) -> bytes:
         results = Results()
         while True:
             try:
                 with known_results(results):
-                    return await self._try_to_create(new, remember)
+                    return await self._try_to_create(new, build_record)
             except WorkNeeded as needed:
                 subprocesses = self._journal.library.subprocesses
                 await subprocesses.add(new.owner.tenant, needed, results)
 
-    async def _try_to_create(self, new: NewRun, remember: RecordBuilder | None) -> bytes:
+    async def _try_to_create(self, new: NewRun, build_record: RecordBuilder | None) -> bytes:
         compiled = new.compiled
         identity = RunIdentity(
             run_id=new.run_id or self._journal.new_id(),
@@ -124,7 +124,7 @@ class Creator:
             batch.add("run.started", payload)
         response = encode(run_accepted(identity, batch.iso))
         try:
-            await self._advancer.begin(run, batch, remember(response) if remember else None)
+            await self._advancer.begin(run, batch, build_record(response) if build_record else None)
         except SequenceTaken:
             if new.run_id:
                 raise

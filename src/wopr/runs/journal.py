@@ -235,7 +235,7 @@ class Journal:
         self,
         run: ActiveRun,
         batch: EventBatch,
-        remember: IdempotencyRecord | None = None,
+        record: IdempotencyRecord | None = None,
         claim: Claim | None = None,
     ) -> bool:
         """Write a batch and publish it to readers; False when there was nothing to write."""
@@ -261,7 +261,7 @@ class Journal:
             wakes=(parent,) if parent else (),
             commands=tuple(batch.commands),
             artifacts=tuple(batch.artifacts),
-            idempotency=remember,
+            idempotency=record,
             completes_command=completes_command,
             audits=tuple(batch.audits),
             claim=claim,

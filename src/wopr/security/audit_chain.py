@@ -155,7 +155,7 @@ class ChainVerifier:
         for fault in faults:
             yield _entry(sequence, f"entry {sequence} {fault}", digest.hex(), actual)
         if prev_hash != expected:
-            message = f"entry {sequence} does not follow on the entry before it"
+            message = f"entry {sequence} does not follow the entry before it"
             yield _entry(sequence, message, expected, prev_hash)
         self._previous = body
         self.tree.add(body)
@@ -170,7 +170,7 @@ class ChainVerifier:
         else:
             actual = self.tree.root().hex()
             if actual != root:
-                message = f"checkpoint {at} has another root than the entries it covers"
+                message = f"checkpoint {at} has a different root than the entries it covers"
                 yield AuditFinding(
                     kind="checkpoint", at=at, message=message, expected=root, actual=actual
                 )

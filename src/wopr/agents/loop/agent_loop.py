@@ -198,7 +198,7 @@ class AgentLoop:
         tool = self._plan.tools.get(call.name)
         fault = await self._fault(call, tool)
         if tool is None or fault:
-            return self._wrong(call, fault)
+            return self._reject_call(call, fault)
         self.session.require(ONE_TOOL_CALL)
         config = self._plan.config
         limit = config.tool_timeout_ms if isinstance(config, AgentConfig) else 0
@@ -219,7 +219,7 @@ class AgentLoop:
             return f"{violation.place() or 'the arguments'}: {violation.message}"
         return ""
 
-    def _wrong(self, call: ToolCallPart, fault: str) -> Message:
+    def _reject_call(self, call: ToolCallPart, fault: str) -> Message:
         """Return the error of a tool call for the model, as often as the config allows.
 
         The log has a warning instead of a tool call. Raises `NodeFailure` above the limit.
@@ -246,7 +246,9 @@ class AgentLoop:
             arguments = {}
         if arguments.get("toAgentId") in agents:
             return {"toAgentId": arguments["toAgentId"], "reason": arguments.get("reason", "")}
-        self._messages.append(self._wrong(call, f"toAgentId must be one of {', '.join(agents)}"))
+        self._messages.append(
+            self._reject_call(call, f"toAgentId must be one of {', '.join(agents)}")
+        )
         return None
 
 

@@ -55,7 +55,7 @@ class RequestPlan:
     returns_result: bool = False
 
     @property
-    def asked(self) -> tuple[Message, ...]:
+    def own_messages(self) -> tuple[Message, ...]:
         """The node's own messages, without the system prompt and the shared context."""
         return self.messages[1 + self.history :]
 

@@ -238,14 +238,14 @@ def _delta(event: object) -> tuple[Literal["text", "reasoning"], str]:
 
 def _answer(response: ai_messages.ModelResponse, request: ModelRequest) -> ModelAnswer:
     texts: list[str] = []
-    thoughts: list[str] = []
+    reasoning: list[str] = []
     calls: list[ToolCallPart] = []
     for part in response.parts:
         match part:
             case ai_messages.TextPart(content=text):
                 texts.append(text)
             case ai_messages.ThinkingPart(content=text):
-                thoughts.append(text)
+                reasoning.append(text)
             case ai_messages.ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
                 texts.append(_final(part, request))
             case ai_messages.ToolCallPart():
@@ -258,7 +258,7 @@ def _answer(response: ai_messages.ModelResponse, request: ModelRequest) -> Model
                 pass
     return ModelAnswer(
         text="".join(texts),
-        reasoning="".join(thoughts),
+        reasoning="".join(reasoning),
         tool_calls=calls,
         finish_reason=_FINISHED.get(response.finish_reason or "stop", "stop"),
         usage=usage_of(response),

@@ -47,7 +47,7 @@ class ToolContext:
         >>> from wopr import ToolContext, tool
         >>> @tool
         ... async def refund(order: str, context: ToolContext) -> str:
-        ...     "Pay an order back."
+        ...     "Refund an order."
         ...     key = {"Idempotency-Key": context.invocation_id}
         ...     await context.http.post(f"https://pay.example/refunds/{order}", headers=key)
         ...     return "done"

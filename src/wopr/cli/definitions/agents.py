@@ -26,13 +26,13 @@ def list_agents(
     url: UrlOption = None, api_key: KeyOption = None, as_json: JsonOption = False
 ) -> None:
     """List the installed agents."""
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.agents())
+    response = with_client(ServerOptions(url, api_key), lambda client: client.agents())
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
         return
     print_table(
         ("AGENT", "VERSION", "NAME", "MODEL CLASS", "THRESHOLD", "TOOLS", "MISSING"),
-        map(_row, answer.document.agents),
+        map(_row, response.document.agents),
     )
 
 
@@ -46,13 +46,13 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show an agent of the inventory. The prompt is not shown."""
-    answer = with_client(
+    response = with_client(
         ServerOptions(url, api_key), lambda client: client.agent(agent_id, version)
     )
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        typer.echo(yaml_text(answer.document), nl=False)
+        typer.echo(yaml_text(response.document), nl=False)
 
 
 @app.command()

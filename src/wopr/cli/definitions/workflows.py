@@ -106,13 +106,13 @@ def show(
     """Show a definition as it was registered."""
     if as_json and as_yaml:
         raise typer.BadParameter("--yaml cannot be combined with --json", param_hint="--yaml")
-    answer = with_client(
+    response = with_client(
         ServerOptions(url, api_key), lambda client: client.workflow(workflow_id, version)
     )
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        typer.echo(yaml_text(answer.document), nl=False)
+        typer.echo(yaml_text(response.document), nl=False)
 
 
 def _id_and_version(definition: JsonObject) -> JsonObject:

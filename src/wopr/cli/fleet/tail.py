@@ -18,7 +18,7 @@ from wopr.cli.fleet.upload import (
     MOST_BYTES,
     Chunk,
     ChunkRefused,
-    LineFault,
+    RefusedLine,
     SourceLine,
     Uploader,
     chunked,
@@ -261,7 +261,7 @@ class Tail:
             self._skipped_logs[fault.path] = max(fault.line, self._skipped_logs.get(fault.path, 0))
         return chunk.without(files_of(refused.faults))
 
-    def _print_faults(self, faults: list[LineFault]) -> None:
+    def _print_faults(self, faults: list[RefusedLine]) -> None:
         for fault in faults:
             note(f"{fault.path}:{fault.line}: {fault.message}")
 

@@ -42,15 +42,15 @@ class SourceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LineFault:
-    """The reason why a line was refused."""
+class RefusedLine:
+    """A line that the server refused, and the reason."""
 
     path: Path
     line: int
     message: str
 
     def document(self) -> JsonObject:
-        """Return the fault for `--json`."""
+        """Return the refused line for `--json`."""
         return {"file": str(self.path), "line": self.line, "message": self.message}
 
 
@@ -172,7 +172,7 @@ class UploadResult:
     accepted: int = 0
     duplicate: int = 0
     runs: set[str] = field(default_factory=set[str])
-    faults: list[LineFault] = field(default_factory=list[LineFault])
+    faults: list[RefusedLine] = field(default_factory=list[RefusedLine])
     # Pushed runs that the server deletes soon, and when.
     expiring: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -206,7 +206,7 @@ class UploadResult:
 class ChunkRefused(Exception):
     """The server refused a chunk because of these lines."""
 
-    def __init__(self, code: str, faults: list[LineFault]) -> None:
+    def __init__(self, code: str, faults: list[RefusedLine]) -> None:
         super().__init__(code)
         self.code = code
         self.faults = faults
@@ -251,7 +251,7 @@ class Uploader:
         if not chunk.lines:
             return
         try:
-            answer = await self._send_with_retries(chunk.body)
+            response = await self._send_with_retries(chunk.body)
         except HostError as error:
             if error.code == TOO_LARGE and len(chunk.lines) > 1:
                 for half in chunk.halves():
@@ -263,10 +263,10 @@ class Uploader:
                 raise refused from error
             await self.send(without_graphs)
             return
-        self.result.accepted += int(answer["accepted"])
-        self.result.duplicate += int(answer["duplicate"])
-        self.result.runs.update(str(run) for run in list_of(answer.get("runs")))
-        for each in map(object_of, list_of(answer.get("expiring"))):
+        self.result.accepted += int(response["accepted"])
+        self.result.duplicate += int(response["duplicate"])
+        self.result.runs.update(str(run) for run in list_of(response.get("runs")))
+        for each in map(object_of, list_of(response.get("expiring"))):
             self.result.expiring[str(each["run_id"])] = str(each["drops_at"])
 
     async def _send_with_retries(self, body: bytes) -> JsonObject:
@@ -293,7 +293,7 @@ class Uploader:
         return pause * self._random.uniform(0.5, 1.0)
 
 
-def files_of(faults: list[LineFault]) -> set[Path]:
+def files_of(faults: list[RefusedLine]) -> set[Path]:
     """Return the files that contain refused lines."""
     return {fault.path for fault in faults}
 
@@ -309,10 +309,10 @@ def _refused(chunk: Chunk, error: HostError) -> Exception:
     """Return a refusal with the files and numbers of its lines; any other error unchanged."""
     if error.code == TOO_LARGE:
         line = chunk.lines[0]
-        return ChunkRefused(error.code, [LineFault(line.path, line.number, error.message)])
+        return ChunkRefused(error.code, [RefusedLine(line.path, line.number, error.message)])
     named = [object_of(entry) for entry in list_of(error.details.get("errors"))]
     faults = [
-        LineFault(
+        RefusedLine(
             chunk.lines[at - 1].path, chunk.lines[at - 1].number, str(entry.get("message", ""))
         )
         for entry in named

@@ -36,18 +36,18 @@ MOST_BEHIND: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of one check. `way_out` says how to fix a problem."""
+    """The result of one check. `remedy` says how to fix a problem."""
 
     name: str
     state: Literal["ok", "failed", "skipped"]
     finding: str
-    way_out: str = ""
+    remedy: str = ""
 
     def document(self) -> JsonObject:
         """Return the result as JSON."""
         document: JsonObject = {"name": self.name, "state": self.state, "finding": self.finding}
-        if self.way_out:
-            document["wayOut"] = self.way_out
+        if self.remedy:
+            document["wayOut"] = self.remedy
         return document
 
 
@@ -162,10 +162,10 @@ async def _audit_sink(store: Store, url: str) -> CheckResult:
     finding = f"{shown} has entries up to {position.sequence}, {behind} missing"
     if behind <= MOST_BEHIND:
         return CheckResult("audit sink", "ok", finding)
-    way_out = (
+    remedy = (
         "start a host; if a host runs, see `background task failed` with `audit sink` in its log"
     )
-    return CheckResult("audit sink", "failed", finding, way_out)
+    return CheckResult("audit sink", "failed", finding, remedy)
 
 
 def _is_missing(url: str) -> bool:

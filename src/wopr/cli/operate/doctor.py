@@ -43,6 +43,6 @@ def doctor(
                     plain(check.finding),
                 )
             )
-            if check.way_out:
-                print_line(f"{'':<20}-> {check.way_out}")
+            if check.remedy:
+                print_line(f"{'':<20}-> {check.remedy}")
     raise typer.Exit(ExitCode.OK if is_ok else ExitCode.FAILED)

@@ -16,11 +16,11 @@ def processes(
     as_json: JsonOption = False,
 ) -> None:
     """List the live processes with their code versions, and the runs that wait for code."""
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.processes())
+    response = with_client(ServerOptions(url, api_key), lambda client: client.processes())
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
         return
-    found = answer.document
+    found = response.document
     print_table(
         ("PROCESS", "KIND", "CODE VERSION", "EXECUTES", "STARTED", "SEEN"),
         [

@@ -38,9 +38,9 @@ app = typer.Typer(
 @command
 def usage(url: UrlOption = None, api_key: KeyOption = None, as_json: JsonOption = False) -> None:
     """Show the usage and quotas of the key and of its tenant."""
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.usage())
+    response = with_client(ServerOptions(url, api_key), lambda client: client.usage())
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
         return
     print_table(
         ("QUOTA", "OF", "USED", "LIMIT", "RESETS", "COUNTS"),
@@ -53,7 +53,7 @@ def usage(url: UrlOption = None, api_key: KeyOption = None, as_json: JsonOption 
                 "" if isinstance(each.resets_at, Unset) else each.resets_at,
                 each.description,
             )
-            for each in answer.document.quotas
+            for each in response.document.quotas
         ],
     )
 

@@ -70,7 +70,7 @@ def describe(target: str, app: Contributions) -> list[str]:
         )
         lines.append(f"  try        wopr run {workflow['id']}{inputs} --follow")
     lines += [f"  needs      {missing}" for missing in _missing(app)]
-    return [*lines, "  look       wopr inbox list, wopr runs list"]
+    return [*lines, "  see        wopr inbox list, wopr runs list"]
 
 
 def _missing(app: Contributions) -> list[str]:

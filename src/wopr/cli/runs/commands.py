@@ -110,15 +110,15 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the current state of a run."""
-    answer = with_client(
+    response = with_client(
         ServerOptions(url, api_key),
         lambda client: client.snapshot_with_values(run_id) if values else client.snapshot(run_id),
     )
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        print_snapshot(answer.document)
-        if not values and has_references(answer.document):
+        print_snapshot(response.document)
+        if not values and has_references(response.document):
             note(f"Show large values with `wopr runs show {run_id} --values`.")
 
 
@@ -211,11 +211,11 @@ def pause(
 ) -> None:
     """Pause a run."""
     body = PauseRun(reason=UNSET if reason is None else reason, drain_policy=drain)
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.pause(run_id, body))
+    response = with_client(ServerOptions(url, api_key), lambda client: client.pause(run_id, body))
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        print_line(f"run {answer.document.run_id} {answer.document.status}")
+        print_line(f"run {response.document.run_id} {response.document.status}")
 
 
 @app.command()
@@ -229,11 +229,11 @@ def resume(
 ) -> None:
     """Resume a run that is paused or in quarantine."""
     body = ResumeRun(reason=UNSET if reason is None else reason)
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.resume(run_id, body))
+    response = with_client(ServerOptions(url, api_key), lambda client: client.resume(run_id, body))
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        print_line(f"run {answer.document.run_id} {answer.document.status}")
+        print_line(f"run {response.document.run_id} {response.document.status}")
 
 
 def _row(run: RunListItem) -> Cells:

@@ -53,11 +53,13 @@ def add(
         note=_given(note),
         actor=UNSET if actor is None else Actor(principal_ref=actor),
     )
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.annotate(run_id, body))
+    response = with_client(
+        ServerOptions(url, api_key), lambda client: client.annotate(run_id, body)
+    )
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
     else:
-        stored = answer.document
+        stored = response.document
         print_line(
             f"annotation {stored.annotation_id}: {_signal_text(stored)} of {_target_text(stored)}"
         )
@@ -72,9 +74,9 @@ def list_annotations(
     as_json: JsonOption = False,
 ) -> None:
     """List a run's annotations, oldest first."""
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.annotations(run_id))
+    response = with_client(ServerOptions(url, api_key), lambda client: client.annotations(run_id))
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
         return
     print_table(
         ("CREATED", "BY", "SIGNAL", "OF", "NOTE"),
@@ -86,7 +88,7 @@ def list_annotations(
                 _target_text(each),
                 each.note or "",
             )
-            for each in answer.document.annotations
+            for each in response.document.annotations
         ),
     )
 
@@ -120,11 +122,13 @@ def summary(
         "agentId": agent,
     }
     query = {name: value for name, value in filters.items() if value}
-    answer = with_client(ServerOptions(url, api_key), lambda client: client.feedback_summary(query))
+    response = with_client(
+        ServerOptions(url, api_key), lambda client: client.feedback_summary(query)
+    )
     if as_json:
-        print_json(answer.body)
+        print_json(response.body)
         return
-    found = answer.document
+    found = response.document
     print_table(
         (
             *(by.upper(), "RUNS", "ANNOTATIONS", "MEAN RATING", "LABELS"),

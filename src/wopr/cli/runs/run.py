@@ -77,7 +77,7 @@ def run(
         configurable=parse_assignments(config or [], "--config"),
         tags=tag or [],
     )
-    start = RunStart(
+    start = StartCommand(
         body,
         idempotency_key,
         pairs=input_ or [],
@@ -95,7 +95,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class RunStart:
+class StartCommand:
     """One start of a workflow, and whether to wait or to follow."""
 
     body: CreateRun

@@ -83,7 +83,7 @@ async def show_agent(request: PageRequest) -> Response:
         return known
     since = start_of(window, request.now)
     quantiles = [("p50", totals.duration_p50_s), ("p95", totals.duration_p95_s)] if totals else []
-    answer = await fleet_page(
+    response = await fleet_page(
         request,
         "fleet_agent.html",
         agent_id=agent_id,
@@ -100,7 +100,7 @@ async def show_agent(request: PageRequest) -> Response:
         window_name=WINDOW_NAMES[window][0],
         windows=windows(request),
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 def _bar(totals: AgentAggregate | None) -> StackedBar | None:

@@ -62,7 +62,7 @@ class AgentLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointLine:
+class FleetCheckpointLine:
     """One checkpoint of the list."""
 
     checkpoint: CheckpointAggregate
@@ -95,7 +95,7 @@ async def list_agents(request: PageRequest) -> Response:
         return known
     most = max((agent.run_count for agent in read.agents), default=0)
     here = {agent.agent_id for agent in read.agents}
-    answer = await fleet_page(
+    response = await fleet_page(
         request,
         "fleet.html",
         lines=[_agent_line(agent, most, waits.get(agent.agent_id)) for agent in found],
@@ -107,7 +107,7 @@ async def list_agents(request: PageRequest) -> Response:
         orders=_orders(request, sort),
         outcomes=OUTCOMES,
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 def _block(start: int) -> tuple[int, int]:
@@ -181,17 +181,17 @@ async def list_audits(request: PageRequest) -> Response:
     if known is not None:
         return known
     most = max((each.total for each in read.checkpoints), default=0)
-    answer = await fleet_page(
+    response = await fleet_page(
         request,
         "fleet_audits.html",
-        lines=[CheckpointLine(each, audit_bar(each, most)) for each in found],
+        lines=[FleetCheckpointLine(each, audit_bar(each, most)) for each in found],
         next_page=_next(request, start, len(read.checkpoints), read.next_start),
         is_empty=not await request.host.store.fleet_size(request.tenant),
         window_name=WINDOW_NAMES[window][0],
         windows=windows(request),
         results=RESULTS,
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 async def list_fleet_runs(request: PageRequest) -> Response:
@@ -209,10 +209,10 @@ async def list_fleet_runs(request: PageRequest) -> Response:
         next_page = "?" + urlencode({"cursor": cursor})
     views = request.host.fleet.views
     lines = [await _run_line(request, views.run(request.tenant, row)) for row in rows]
-    answer = await fleet_page(
+    response = await fleet_page(
         request, "fleet_runs.html", lines=lines, next_page=next_page, is_live=after is None
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 async def _run_line(request: PageRequest, run: RunInFleet) -> FleetRunLine:

@@ -330,7 +330,7 @@ async def show_fleet_run(request: PageRequest) -> Response:
     if known is not None:
         return known
     steps = steps_of(found.events, start, to_millis(found.run.started))
-    answer = await fleet_page(
+    response = await fleet_page(
         request,
         "fleet_run.html",
         run=found.run,
@@ -344,7 +344,7 @@ async def show_fleet_run(request: PageRequest) -> Response:
         page_lines=PAGE_LINES,
         is_demo=any(is_demo(a.run_id, a.agent_id, a.task) for a in found.agents),
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 def _lanes(found: RunSteps, steps: list[LineRow], start: int) -> StatusLanes | None:

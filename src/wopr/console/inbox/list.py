@@ -9,16 +9,16 @@ from urllib.parse import urlencode
 
 from wopr.console.forms import Form
 from wopr.console.inbox.answer_forms import quick_value
-from wopr.console.inbox.wait import (
+from wopr.console.inbox.interrupt import (
     READ,
     RESPOND,
-    InboxWait,
-    find_wait,
-    load_wait_view,
+    InboxLine,
+    find_inbox_line,
+    inbox_line,
+    interrupt_values,
+    load_interrupt_view,
     rejection_text,
     submit_answer,
-    wait_of,
-    wait_values,
 )
 from wopr.console.page import Page, PageRequest, list_tag, redirect_to, tagged, unchanged
 from wopr.http.operation import read_cursor, write_cursor
@@ -28,7 +28,7 @@ from wopr.protocol.errors import Refused, WoprError
 from wopr.protocol.interrupts import KINDS_IN_WORDS, is_kind, is_vendor_kind
 from wopr.store.port import SuspensionFilter
 
-PAGE_WAITS: Final = 50
+PAGE_INTERRUPTS: Final = 50
 MOST_PICKED: Final = 200
 _PICK: Final = "pick:"
 _KINDS: Final = {
@@ -53,32 +53,34 @@ class BatchResult:
     text: str
 
 
-async def list_waits(request: PageRequest) -> Response:
+async def list_interrupts(request: PageRequest) -> Response:
     """List the open interrupts, newest first, and open the first."""
     after = read_cursor(request.query.get("cursor"))
-    page = await request.host.store.pending(request.tenant, _filter(request), after, PAGE_WAITS)
-    waits = [wait_of(request, row) for row in page.suspensions]
-    tag = _tag(request, waits)
+    page = await request.host.store.pending(
+        request.tenant, _filter(request), after, PAGE_INTERRUPTS
+    )
+    lines = [inbox_line(request, row) for row in page.suspensions]
+    tag = _tag(request, lines)
     known = unchanged(request, tag)
     if known is not None:
         return known
     is_whole = request.http.header(b"x-part") is None
-    first = await load_wait_view(request, waits[0]) if waits and is_whole else None
+    first = await load_interrupt_view(request, lines[0]) if lines and is_whole else None
     next_page = ""
     if page.next_after is not None:
         next_page = "/inbox?" + urlencode(request.query | {"cursor": write_cursor(page.next_after)})
-    answer = await request.page(
+    response = await request.page(
         "inbox.html",
-        waits=waits,
+        lines=lines,
         first=first,
         kinds=_kinds(request),
         query=request.query,
         next_page=next_page,
         is_filtered=any(name not in ("cursor", "done") for name in request.query),
         is_live="cursor" not in request.query,
-        **wait_values(request, "/inbox"),
+        **interrupt_values(request, "/inbox"),
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 def _kinds(request: PageRequest) -> dict[str, str]:
@@ -98,8 +100,8 @@ def _filter(request: PageRequest) -> SuspensionFilter:
     )
 
 
-def _tag(request: PageRequest, waits: Sequence[InboxWait]) -> str:
-    shown = [(wait.item.run_id, wait.item.interrupt_id, wait.item.votes or None) for wait in waits]
+def _tag(request: PageRequest, lines: Sequence[InboxLine]) -> str:
+    shown = [(line.item.run_id, line.item.interrupt_id, line.item.votes or None) for line in lines]
     return list_tag(request, shown, shows_durations=True)
 
 
@@ -129,14 +131,14 @@ async def _answer_one(
     request: PageRequest, pick: tuple[str, str, str], name: str, reason: str
 ) -> BatchResult:
     run_id, node_id, interrupt_id = pick
-    wait = await find_wait(request, run_id, node_id)
-    question = "" if wait is None else wait.item.question
+    line = await find_inbox_line(request, run_id, node_id)
+    question = "" if line is None else line.item.question
 
     def result(tone: str, text: str) -> BatchResult:
         return BatchResult(run_id, node_id, question, tone, request.http.redactor.text(text))
 
-    value = UNSET if wait is None else quick_value(wait.item, name, reason)
-    if wait is not None and isinstance(value, Unset):
+    value = UNSET if line is None else quick_value(line.item, name, reason)
+    if line is not None and isinstance(value, Unset):
         return result("quiet", "cannot be answered in a batch")
     try:
         is_open = await submit_answer(request, run_id, node_id, interrupt_id, value)
@@ -146,15 +148,15 @@ async def _answer_one(
     return result("held", "vote counted") if is_open else result("good", _DONE[name])
 
 
-async def count_waits(request: PageRequest) -> Response:
+async def count_interrupts(request: PageRequest) -> Response:
     """Return the number of open interrupts, for the title of open pages."""
-    answer = ok({"waiting": await request.host.store.pending_count(request.tenant)})
-    return replace(answer, headers={"cache-control": "no-store"})
+    response = ok({"waiting": await request.host.store.pending_count(request.tenant)})
+    return replace(response, headers={"cache-control": "no-store"})
 
 
 PAGES: Final = (
-    Page(name="inbox", path="/inbox", get=list_waits, scope="runs:read"),
-    Page(name="inbox-count", path="/inbox/count", get=count_waits, scope="runs:read"),
+    Page(name="inbox", path="/inbox", get=list_interrupts, scope="runs:read"),
+    Page(name="inbox-count", path="/inbox/count", get=count_interrupts, scope="runs:read"),
     Page(
         name="answer-many",
         path="/inbox/batch",

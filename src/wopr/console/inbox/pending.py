@@ -24,7 +24,7 @@ _WHAT: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class PendingWait:
+class OpenInterrupt:
     """One open interrupt of a run."""
 
     run_id: str
@@ -39,10 +39,10 @@ class PendingWait:
     votes: str
 
 
-async def waits_of(store: Suspensions, tenant: str, run_id: str) -> list[PendingWait]:
+async def open_interrupts_of(store: Suspensions, tenant: str, run_id: str) -> list[OpenInterrupt]:
     """Return the open interrupts of one run."""
     page = await store.pending(tenant, SuspensionFilter(run_id=run_id), None, SHOWN)
-    return [_waiting(row) for row in page.suspensions]
+    return [_open_interrupt(row) for row in page.suspensions]
 
 
 def item_of(row: Suspension) -> InboxItem:
@@ -50,10 +50,10 @@ def item_of(row: Suspension) -> InboxItem:
     return _ITEM.decode(row.body)
 
 
-def _waiting(row: Suspension) -> PendingWait:
+def _open_interrupt(row: Suspension) -> OpenInterrupt:
     item = item_of(row)
     votes = item.votes
-    return PendingWait(
+    return OpenInterrupt(
         run_id=item.run_id,
         node_id=item.node_id,
         interrupt_id=item.interrupt_id,

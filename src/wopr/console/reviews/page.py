@@ -211,7 +211,7 @@ REVIEWS_PAGES: Final = (
         path="/reviews",
         get=show_reviews,
         scope="runs:read",
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
 )
 
@@ -228,7 +228,7 @@ class JudgedRunLine:
 
 
 async def show_judge(request: PageRequest) -> Response:
-    """Show the progress of a judge and its verdicts, in the order of its runs."""
+    """Show the progress of a judge and its results, in the order of its runs."""
     cursor = request.query.get("cursor")
     after = -1 if cursor is None else whole_number("cursor", cursor)
     judge = await request.host.feedback.judges.read(
@@ -238,12 +238,12 @@ async def show_judge(request: PageRequest) -> Response:
     return await request.page(
         "judge.html",
         judge=judge,
-        verdicts=[JudgedRunLine(item, await _note(request, judge, item)) for item in items],
+        lines=[JudgedRunLine(item, await _note(request, judge, item)) for item in items],
     )
 
 
 async def _note(request: PageRequest, judge: Judge, item: JudgedRun) -> AnnotationLine | None:
-    """Return the annotation of a verdict; None if it is not among the first of the run."""
+    """Return the annotation of a result; None if it is not among the first of the run."""
     if isinstance(item.annotation_id, Unset):
         return None
     notes = await annotations_of(request.host.store, request.tenant, item.run_id)
@@ -265,14 +265,14 @@ JUDGE_PAGES: Final = (
         path="/reviews/judges",
         get=find_judge,
         scope="runs:read",
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
     Page(
         name="judge",
         path="/reviews/judges/{judge_id}",
         get=show_judge,
         scope="runs:read",
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
 )
 

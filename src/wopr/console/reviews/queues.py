@@ -136,7 +136,7 @@ async def show_queue(request: PageRequest) -> Response:
 
 
 async def take_next(request: PageRequest) -> Response:
-    """Lock the next run for the visitor and redirect to it."""
+    """Lock the next run for the signed-in key and redirect to it."""
     queue = await _queue(request)
     return await _next(request, queue, "empty")
 
@@ -218,14 +218,14 @@ PAGES: Final = (
         post=create_queue,
         has_large_form=True,
         scope=SCOPE,
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
     Page(
         name="queue",
         path="/reviews/queues/{queue_id}",
         get=show_queue,
         scope=READ,
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
     Page(
         name="next-item",
@@ -233,7 +233,7 @@ PAGES: Final = (
         get=to_queue,
         post=take_next,
         scope=SCOPE,
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
     Page(
         name="review-item",
@@ -242,7 +242,7 @@ PAGES: Final = (
         post=finish_item,
         has_large_form=True,
         scope=SCOPE,
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
         action=ANNOTATE,
     ),
 )

@@ -20,7 +20,7 @@ MOST_STEPS_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
+class DecisionConfidence:
     """The confidence of an agent, and the confidence that it needed."""
 
     value: float
@@ -42,7 +42,7 @@ class AgentStep:
     agent_id: str = ""
     text: str = ""
     document: Json = None
-    confidence: Confidence | None = None
+    confidence: DecisionConfidence | None = None
     # The result of a tool call.
     status: str = ""
     took: int | None = None
@@ -224,7 +224,7 @@ def _suspended(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
         if step.kind == "decided" and step.confidence is not None:
             needed = payload.get("threshold")
             if isinstance(needed, int | float):
-                step.confidence = Confidence(step.confidence.value, float(needed))
+                step.confidence = DecisionConfidence(step.confidence.value, float(needed))
             break
     turn.steps.append(_step("escalated", "waiting for a person to ratify the decision", entry))
 
@@ -248,11 +248,11 @@ def _step(kind: str, title: str, entry: Entry, **more: Json) -> AgentStep:
     return AgentStep(kind=kind, title=title, entry=entry, agent_id=entry.agent_id, **more)
 
 
-def confidence_of(confidence: Json, threshold: float | None) -> Confidence | None:
+def confidence_of(confidence: Json, threshold: float | None) -> DecisionConfidence | None:
     """Return the confidence; None if the value is not a number."""
     if isinstance(confidence, bool) or not isinstance(confidence, int | float):
         return None
-    return Confidence(float(confidence), threshold)
+    return DecisionConfidence(float(confidence), threshold)
 
 
 _READERS: Final[dict[str, Callable[[AgentTurn, Entry, ThresholdOf], None]]] = {

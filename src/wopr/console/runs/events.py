@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from wopr.console.formatting import compact
 from wopr.console.runs.annotations import AnnotationLine, RunAnnotations
-from wopr.console.runs.log import Entry, RunLog
+from wopr.console.runs.log import DecodedLog, Entry
 from wopr.http.request import whole_number
 from wopr.protocol.documents import Json, object_of
 
@@ -87,7 +87,7 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventPage:
+class EventRowPage:
     """A page of rows with its filter, the choices of the filter, and links to other pages."""
 
     rows: Sequence[EventRow]
@@ -102,8 +102,8 @@ class EventPage:
 
 
 def event_page(
-    log: RunLog, wanted: EventFilter, notes: RunAnnotations, *, is_over: bool
-) -> EventPage:
+    log: DecodedLog, wanted: EventFilter, notes: RunAnnotations, *, is_over: bool
+) -> EventRowPage:
     """Return a page of the events that match a filter; for an active run, the last page."""
     matching = [entry for entry in log.entries if wanted.matches(entry)]
     first = 0 if is_over else max(len(matching) - PAGE_ROWS, 0)
@@ -112,7 +112,7 @@ def event_page(
     shown = matching[first : first + PAGE_ROWS]
     rest = matching[first + PAGE_ROWS :]
     earlier = matching[max(first - PAGE_ROWS, 0) : first]
-    return EventPage(
+    return EventRowPage(
         rows=list(rows_of(log, shown, notes)),
         filter=wanted,
         total=len(log.entries),
@@ -125,9 +125,9 @@ def event_page(
     )
 
 
-def no_rows(log: RunLog) -> EventPage:
+def no_rows(log: DecodedLog) -> EventRowPage:
     """Return a page without rows, for parts of a run's page that do not show events."""
-    return EventPage(
+    return EventRowPage(
         rows=(),
         filter=EventFilter(),
         total=len(log.entries),
@@ -140,7 +140,7 @@ def no_rows(log: RunLog) -> EventPage:
     )
 
 
-def rows_of(log: RunLog, entries: Sequence[Entry], notes: RunAnnotations) -> Iterator[EventRow]:
+def rows_of(log: DecodedLog, entries: Sequence[Entry], notes: RunAnnotations) -> Iterator[EventRow]:
     """Return events as rows."""
     began = log.entries[0].at if log.entries else 0
     for entry in entries:

@@ -39,8 +39,8 @@ def _head(view: RunPageView) -> Iterator[str]:
         yield f"- ended {to_iso(row.ended_at)}, after {duration(view.took)}"
     if row.tags:
         yield f"- tags {', '.join(map(_code, row.tags))}"
-    for wait in view.waits:
-        yield f"- waiting for {wait.what} at {_code(wait.node_id)}: {_code(wait.question)}"
+    for interrupt in view.interrupts:
+        yield f"- waiting for {interrupt.what} at {_code(interrupt.node_id)}: {_code(interrupt.question)}"
     if not isinstance(run.error, Unset):
         yield f"- error {_code(run.error.code)}: {_code(run.error.message)}"
     yield ""
@@ -142,10 +142,10 @@ _PLAIN: Final = frozenset(string.ascii_letters + string.digits + "-_")
 async def download_bundle(request: PageRequest) -> Response:
     """Return the debug bundle of the API as a file."""
     run_id = run_id_of(request.http)
-    answer = await get_debug_bundle(request.http)
+    response = await get_debug_bundle(request.http)
     shown = "".join(each for each in run_id if each in _PLAIN)
     headers = SAFE_HEADERS | {"content-disposition": f'attachment; filename="run-{shown}.json"'}
-    return Response(answer.status, answer.body, answer.content_type, headers)
+    return Response(response.status, response.body, response.content_type, headers)
 
 
 async def show_markdown(request: PageRequest) -> Response:
@@ -159,8 +159,8 @@ async def show_markdown(request: PageRequest) -> Response:
 
 async def show_artifact(request: PageRequest) -> Response:
     """Return an artifact of the run, or a value that its events refer to."""
-    answer = await get_artifact(request.http)
-    return Response(answer.status, answer.body, answer.content_type, dict(SAFE_HEADERS))
+    response = await get_artifact(request.http)
+    return Response(response.status, response.body, response.content_type, dict(SAFE_HEADERS))
 
 
 PAGES: Final = (

@@ -20,7 +20,7 @@ _NAMES: Final = {"rating": "rating", "correction": "text", "label": "text"}
 
 
 def offers_feedback(request: PageRequest) -> bool:
-    """Return whether this visitor may annotate runs."""
+    """Return whether the signed-in key may annotate runs."""
     return request.host.settings.feedback and request.may("runs:annotate")
 
 
@@ -87,6 +87,6 @@ PAGES: Final = (
         has_large_form=True,
         scope="runs:annotate",
         action=ANNOTATE,
-        offered=check_feedback_enabled,
+        check_enabled=check_feedback_enabled,
     ),
 )

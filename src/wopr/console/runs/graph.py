@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from wopr.console.formatting import number
-from wopr.console.runs.log import Entry, RunLog
+from wopr.console.runs.log import DecodedLog, Entry
 from wopr.protocol.documents import Unset
 from wopr.protocol.workflow import TriggerRule, WorkflowEdge, WorkflowNode
 from wopr.runs.definitions.library import Compiled
@@ -177,7 +177,7 @@ _LONGEST_NAME: Final = 22
 _LONGEST_KIND: Final = 17
 # The events at the end of a source that let an edge with this trigger rule be taken.
 _DONE, _FAILED = ("node.completed",), ("node.failed",)
-_CARRIERS: Final[dict[TriggerRule, tuple[str, ...]]] = {
+_TAKING_EVENTS: Final[dict[TriggerRule, tuple[str, ...]]] = {
     "all_success": _DONE,
     "any_success": _DONE,
     "none_failed": _DONE,
@@ -242,7 +242,7 @@ class Facts:
     attempts: Mapping[str, int]
     children: Mapping[str, int]
     # Pairs of nodes where the end of the first let the second start.
-    carried: Collection[tuple[str, str]]
+    taken: Collection[tuple[str, str]]
     # Pairs of nodes without an edge, where an event of the first caused an event of the second.
     caused: Collection[tuple[str, str]]
 
@@ -336,12 +336,12 @@ def _edges(
 def _is_taken(edge: WorkflowEdge, into: Mapping[str, Sequence[WorkflowEdge]], facts: Facts) -> bool:
     """Return whether the edge was taken. If several edges may have been, the log does not say which."""
     ends = (edge.source_node_id, edge.target_node_id)
-    if ends not in facts.carried:
+    if ends not in facts.taken:
         return False
     if isinstance(edge.condition, Unset):
         return True
     return not any(
-        (other.source_node_id, other.target_node_id) in facts.carried
+        (other.source_node_id, other.target_node_id) in facts.taken
         for other in into[ends[1]]
         if other.id != edge.id
     )
@@ -395,25 +395,25 @@ def _causes(places: Mapping[str, tuple[float, float]], facts: Facts) -> Iterator
 
 
 def causal_pairs(
-    log: RunLog, edges: Sequence[WorkflowEdge]
+    log: DecodedLog, edges: Sequence[WorkflowEdge]
 ) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
     """Return the pairs of nodes with a taken edge, and the pairs with a cause but no edge."""
     # The last start of each node, and the first end of each kind.
     starts = {e.node_id: e.sequence for e in log.entries if e.event.type == "node.started"}
     ends = {(e.node_id, e.event.type): e.sequence for e in reversed(log.entries)}
-    carried = {
+    taken = {
         (edge.source_node_id, edge.target_node_id)
         for edge in edges
-        for end in _CARRIERS[edge.trigger_rule]
+        for end in _TAKING_EVENTS[edge.trigger_rule]
         if ends.get((edge.source_node_id, end), len(log.entries))
         < starts.get(edge.target_node_id, -1)
     }
     joined = {(edge.source_node_id, edge.target_node_id) for edge in edges}
     caused = {pair for pair in _caused_actions(log) if pair not in joined}
-    return carried, caused
+    return taken, caused
 
 
-def _caused_actions(log: RunLog) -> Iterator[tuple[str, str]]:
+def _caused_actions(log: DecodedLog) -> Iterator[tuple[str, str]]:
     """Return pairs of nodes where an action of one caused an action of the other.
 
     An event without an explicit cause has the previous event of the log as its cause, of any node.

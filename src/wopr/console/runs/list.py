@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import urlencode
 
-from wopr.console.inbox.pending import PendingWait, waits_of
+from wopr.console.inbox.pending import OpenInterrupt, open_interrupts_of
 from wopr.console.page import Page, PageRequest, list_tag, tagged, unchanged
 from wopr.console.runs.annotations import feedback_text
 from wopr.console.runs.feedback import offers_feedback
@@ -50,7 +50,7 @@ class RunLine:
     """One run of the list."""
 
     row: RunRow
-    waits: Sequence[PendingWait]
+    interrupts: Sequence[OpenInterrupt]
     feedback_text: str
 
 
@@ -72,7 +72,7 @@ async def list_runs(request: PageRequest) -> Response:
     if known is not None:
         return known
     workflows, _ = await newest_workflows(request.host.store, request.tenant, None, _SUGGESTED)
-    answer = await request.page(
+    response = await request.page(
         "runs.html",
         lines=lines,
         query=request.query,
@@ -87,7 +87,7 @@ async def list_runs(request: PageRequest) -> Response:
         is_live="cursor" not in request.query and not text,
         offers_feedback=offers_feedback(request),
     )
-    return tagged(answer, tag)
+    return tagged(response, tag)
 
 
 def _tag(request: PageRequest, lines: Sequence[RunLine]) -> str:
@@ -152,8 +152,8 @@ async def _contains(request: PageRequest, row: RunRow, text: str) -> bool:
 async def _line(request: PageRequest, row: RunRow, feedback: FeedbackCount | None) -> RunLine:
     store = request.host.store
     is_waiting = row.status.startswith("waiting-")
-    waits = await waits_of(store, request.tenant, row.run_id) if is_waiting else ()
-    return RunLine(row, waits, feedback_text(feedback))
+    interrupts = await open_interrupts_of(store, request.tenant, row.run_id) if is_waiting else ()
+    return RunLine(row, interrupts, feedback_text(feedback))
 
 
 def _next(request: PageRequest, page: RunPage) -> str:

@@ -63,7 +63,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class RunLog:
+class DecodedLog:
     """The decoded log of a run so far."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
@@ -76,9 +76,9 @@ class RunLog:
         self.entries.append(entry)
         self.by_id[entry.event.event_id] = entry
 
-    def until(self, sequence: int) -> RunLog:
+    def until(self, sequence: int) -> DecodedLog:
         """Return the log up to this event. It does not grow with the cached log."""
-        return RunLog(self.entries[: sequence + 1], self.by_id, self.size)
+        return DecodedLog(self.entries[: sequence + 1], self.by_id, self.size)
 
     @property
     def is_cut(self) -> bool:
@@ -86,7 +86,7 @@ class RunLog:
         return len(self.entries) >= MOST_EVENTS
 
 
-async def _is_current(kept: RunLog, readers: Readers, tenant: str, run_id: str) -> bool:
+async def _is_current(kept: DecodedLog, readers: Readers, tenant: str, run_id: str) -> bool:
     """Return whether the cached log is a prefix of the stored log. An observed run may be rebuilt."""
     if not kept.entries:
         return True
@@ -97,17 +97,17 @@ async def _is_current(kept: RunLog, readers: Readers, tenant: str, run_id: str) 
     ]
 
 
-class RunLogs:
+class DecodedLogs:
     """Caches the logs of a few runs, and reads only their new events."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], RunLog] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], DecodedLog] = OrderedDict()
 
-    async def read(self, readers: Readers, tenant: str, run_id: str) -> RunLog:
+    async def read(self, readers: Readers, tenant: str, run_id: str) -> DecodedLog:
         """Return the log of a run. The caller has checked that the run is the tenant's."""
-        kept = self._kept.setdefault((tenant, run_id), RunLog())
+        kept = self._kept.setdefault((tenant, run_id), DecodedLog())
         if not await _is_current(kept, readers, tenant, run_id):
-            kept = self._kept[tenant, run_id] = RunLog()
+            kept = self._kept[tenant, run_id] = DecodedLog()
         self._kept.move_to_end((tenant, run_id))
         while not kept.is_cut:
             start = len(kept.entries)

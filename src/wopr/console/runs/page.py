@@ -7,9 +7,14 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote
 
-from wopr.console.inbox.wait import InboxWait, find_wait, load_wait_view, wait_values
+from wopr.console.inbox.interrupt import (
+    InboxLine,
+    find_inbox_line,
+    interrupt_values,
+    load_interrupt_view,
+)
 from wopr.console.page import Page, PageRequest
-from wopr.console.runs.events import EventFilter, EventPage, event_page, rows_of
+from wopr.console.runs.events import EventFilter, EventRowPage, event_page, rows_of
 from wopr.console.runs.feedback import offers_feedback
 from wopr.console.runs.log import Entry
 from wopr.console.runs.view import RunPageView, load_run_view
@@ -46,20 +51,22 @@ async def _run(request: PageRequest) -> Response:
     view = await load_run_view(request, run_id, opened(query), only_newest=only_newest(query))
     wanted = EventFilter.of(request.query)
     events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
-    answers = [await load_wait_view(request, wait) for wait in await _open_waits(request, view)]
-    values = wait_values(request, f"/runs/{quote(view.run_id, safe='')}")
+    answers = [
+        await load_interrupt_view(request, line) for line in await _inbox_lines(request, view)
+    ]
+    values = interrupt_values(request, f"/runs/{quote(view.run_id, safe='')}")
     return await request.large_page(
         "run.html", answers=answers, **values, **page_values(request, view, events)
     )
 
 
-async def _open_waits(request: PageRequest, view: RunPageView) -> list[InboxWait]:
+async def _inbox_lines(request: PageRequest, view: RunPageView) -> list[InboxLine]:
     """Return the open interrupts of the run, with the data for their forms."""
-    found = [await find_wait(request, wait.run_id, wait.node_id) for wait in view.waits]
-    return [wait for wait in found if wait is not None]
+    found = [await find_inbox_line(request, each.run_id, each.node_id) for each in view.interrupts]
+    return [line for line in found if line is not None]
 
 
-def page_values(request: PageRequest, view: RunPageView, events: EventPage) -> dict[str, object]:
+def page_values(request: PageRequest, view: RunPageView, events: EventRowPage) -> dict[str, object]:
     """Return the values for the templates of the run's page."""
     return {
         "view": view,
@@ -123,7 +130,7 @@ async def _node(request: PageRequest) -> Response:
     )
 
 
-def _page_of(view: RunPageView) -> EventPage:
+def _page_of(view: RunPageView) -> EventRowPage:
     return event_page(view.log, EventFilter(), view.notes, is_over=True)
 
 

@@ -30,7 +30,7 @@ class SuspendedTime:
 
 
 @dataclass(slots=True)
-class Span:
+class AttemptSpan:
     """One attempt of a node. `end` is None while it is running."""
 
     node_id: str
@@ -53,7 +53,7 @@ class NodeSpans:
     """All attempts of one node, in order."""
 
     node_id: str
-    spans: list[Span] = field(default_factory=list[Span])
+    spans: list[AttemptSpan] = field(default_factory=list[AttemptSpan])
     skipped: str = ""
 
     @property
@@ -107,7 +107,7 @@ def _add_event(node: NodeSpans, entry: Entry) -> None:
     kind = entry.event.type
     if kind == "node.started":
         node.skipped = ""
-        node.spans.append(Span(node.node_id, _attempt(entry), entry.at, entry.sequence))
+        node.spans.append(AttemptSpan(node.node_id, _attempt(entry), entry.at, entry.sequence))
         return
     if kind == "node.skipped":
         node.skipped = str(entry.payload.get("reason", "")) or "skipped"
@@ -360,7 +360,7 @@ def _took(spans: NodeSpans, axis: Axis) -> int:
     return sum(axis.until(span.end) - span.start for span in spans.spans)
 
 
-def _bars(span: Span, axis: Axis) -> list[Bar]:
+def _bars(span: AttemptSpan, axis: Axis) -> list[Bar]:
     end = axis.until(span.end)
     attempt = f"attempt {span.attempt + 1}, " if span.attempt else ""
     title = f"{span.node_id}: {attempt}{span.outcome}, {duration(end - span.start)}"

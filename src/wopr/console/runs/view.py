@@ -11,7 +11,7 @@ from urllib.parse import quote
 import anyio.to_thread
 import msgspec
 
-from wopr.console.inbox.pending import PendingWait, waits_of
+from wopr.console.inbox.pending import OpenInterrupt, open_interrupts_of
 from wopr.console.page import PageRequest
 from wopr.console.runs.agent_steps import (
     SUPERVISOR,
@@ -22,7 +22,7 @@ from wopr.console.runs.agent_steps import (
 )
 from wopr.console.runs.annotations import RunAnnotations, annotations_of
 from wopr.console.runs.graph import MOST_NODES, Drawing, Facts, causal_pairs, draw
-from wopr.console.runs.log import RunLog
+from wopr.console.runs.log import DecodedLog
 from wopr.console.runs.timeline import (
     Axis,
     ChildRuns,
@@ -53,14 +53,14 @@ class RunPageView:
     row: RunRow
     snapshot: RunSnapshot
     compiled: Compiled
-    log: RunLog
+    log: DecodedLog
     nodes: Mapping[str, NodeSpans]
     lanes: Sequence[Lane]
     ticks: Sequence[Tick]
     drawing: Drawing | None
     turns: Sequence[AgentTurn]
     notes: RunAnnotations
-    waits: Sequence[PendingWait]
+    interrupts: Sequence[OpenInterrupt]
     opened: Collection[str]
     forks: Sequence[RunRow]
     now: int
@@ -145,12 +145,12 @@ class RunFacts:
     row: RunRow
     snapshot: RunSnapshot
     compiled: Compiled
-    log: RunLog
+    log: DecodedLog
     children: Mapping[str, ChildRuns]
     axis: Axis
     threshold_of: ThresholdOf
     notes: RunAnnotations
-    waits: Sequence[PendingWait]
+    interrupts: Sequence[OpenInterrupt]
     opened: Collection[str]
     forks: Sequence[RunRow]
     now: int
@@ -194,7 +194,7 @@ async def load_run_facts(
         axis=axis,
         threshold_of=await _thresholds(request, snapshot, row),
         notes=await annotations_of(host.store, tenant, run_id),
-        waits=await _waits(request, snapshot),
+        interrupts=await _interrupts(request, snapshot),
         opened=opened,
         forks=await _forks(request, run_id),
         now=now,
@@ -231,7 +231,7 @@ def view_of(
         drawing=_drawing(facts.compiled, facts.log, nodes, statuses),
         turns=agent_turns(facts.log.entries, facts.threshold_of),
         notes=facts.notes,
-        waits=facts.waits,
+        interrupts=facts.interrupts,
         opened=facts.opened,
         forks=facts.forks,
         now=facts.now,
@@ -246,7 +246,7 @@ async def _fleet_run_id(request: PageRequest, row: RunRow, snapshot: RunSnapshot
     return "" if found is None or found.hidden_at is not None else fleet_run_id
 
 
-def _axis(row: RunRow, log: RunLog, now: int) -> Axis:
+def _axis(row: RunRow, log: DecodedLog, now: int) -> Axis:
     """Return the axis of the run. The events of a fork may be older than the fork."""
     began = log.entries[0].at if log.entries else row.created_at
     start = min(began, row.created_at)
@@ -259,23 +259,23 @@ def _statuses(snapshot: RunSnapshot) -> dict[str, str]:
 
 
 def _drawing(
-    compiled: Compiled, log: RunLog, nodes: Mapping[str, NodeSpans], statuses: Mapping[str, str]
+    compiled: Compiled, log: DecodedLog, nodes: Mapping[str, NodeSpans], statuses: Mapping[str, str]
 ) -> Drawing | None:
     if len(compiled.definition.nodes) > MOST_NODES:
         return None
-    carried, caused = causal_pairs(log, compiled.definition.edges)
+    taken, caused = causal_pairs(log, compiled.definition.edges)
     facts = Facts(
         statuses=statuses,
         attempts={node_id: len(node.spans) for node_id, node in nodes.items()},
         children={node_id: len(node.children) for node_id, node in nodes.items()},
-        carried=carried,
+        taken=taken,
         caused=caused,
     )
     return draw(compiled, facts)
 
 
 async def turns_of(
-    request: PageRequest, snapshot: RunSnapshot, log: RunLog, row: RunRow
+    request: PageRequest, snapshot: RunSnapshot, log: DecodedLog, row: RunRow
 ) -> list[AgentTurn]:
     """Return the turns of the run's agents, with the confidence that each needed."""
     return agent_turns(log.entries, await _thresholds(request, snapshot, row))
@@ -295,14 +295,16 @@ async def _thresholds(request: PageRequest, snapshot: RunSnapshot, row: RunRow) 
     return threshold_of
 
 
-async def _waits(request: PageRequest, snapshot: RunSnapshot) -> list[PendingWait]:
+async def _interrupts(request: PageRequest, snapshot: RunSnapshot) -> list[OpenInterrupt]:
     """Return the open interrupts of the run and of its waiting child runs."""
     if not snapshot.status.startswith("waiting-"):
         return []
     children = [] if isinstance(snapshot.child_runs, Unset) else snapshot.child_runs
     waiting = [snapshot.run_id, *(c.run_id for c in children if c.status.startswith("waiting-"))]
     store = request.host.store
-    return [wait for each in waiting for wait in await waits_of(store, request.tenant, each)]
+    return [
+        found for each in waiting for found in await open_interrupts_of(store, request.tenant, each)
+    ]
 
 
 async def _forks(request: PageRequest, run_id: str) -> Sequence[RunRow]:
@@ -312,7 +314,7 @@ async def _forks(request: PageRequest, run_id: str) -> Sequence[RunRow]:
 
 async def _children(
     request: PageRequest,
-    log: RunLog,
+    log: DecodedLog,
     opened: Collection[str],
     axis: Axis,
     depth: int = 1,

@@ -5,9 +5,9 @@ const single = document.querySelector("[data-answer-page]");
 
 async function part(address) {
   const headers = { "x-part": "1", accept: "text/html" };
-  const answer = await fetch(address, { headers, redirect: "error", cache: "no-store" });
-  if (!answer.ok) throw new Error(String(answer.status));
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const response = await fetch(address, { headers, redirect: "error", cache: "no-store" });
+  if (!response.ok) throw new Error(String(response.status));
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
   return page.querySelector("article.wait");
 }
 

@@ -114,9 +114,9 @@ document.addEventListener("submit", (event) => {
 
 async function copy(link) {
   try {
-    const answer = await fetch(link.href);
-    if (!answer.ok) throw new Error(String(answer.status));
-    await navigator.clipboard.writeText(await answer.text());
+    const response = await fetch(link.href);
+    if (!response.ok) throw new Error(String(response.status));
+    await navigator.clipboard.writeText(await response.text());
     toast("Copied");
   } catch {
     location.assign(link.href);

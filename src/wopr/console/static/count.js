@@ -16,8 +16,8 @@ function show(waiting) {
 }
 
 async function update() {
-  const answer = await fetch("/inbox/count", { redirect: "error", cache: "no-store" });
-  if (answer.ok) show((await answer.json()).waiting);
+  const response = await fetch("/inbox/count", { redirect: "error", cache: "no-store" });
+  if (response.ok) show((await response.json()).waiting);
 }
 
 /** Update the number while the page is open. */

@@ -15,9 +15,9 @@ function getDialog() {
 export async function openPart(address) {
   let html;
   try {
-    const answer = await fetch(address, { headers: { "x-part": "1", accept: "text/html" }, redirect: "error" });
-    if (!answer.ok) throw new Error(String(answer.status));
-    html = await answer.text();
+    const response = await fetch(address, { headers: { "x-part": "1", accept: "text/html" }, redirect: "error" });
+    if (!response.ok) throw new Error(String(response.status));
+    html = await response.text();
   } catch {
     location.assign(address);
     return;

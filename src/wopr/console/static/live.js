@@ -187,8 +187,8 @@ function disconnect() {
 
 /** Reload the page if the session has ended, so that the sign-in page opens; else connect again. */
 async function reconnect() {
-  const answer = await fetch("/keys", { headers: { accept: "text/plain" } }).catch(() => null);
-  if (answer?.status === 401) location.reload();
+  const response = await fetch("/keys", { headers: { accept: "text/plain" } }).catch(() => null);
+  if (response?.status === 401) location.reload();
   else watch();
 }
 

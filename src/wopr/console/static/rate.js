@@ -18,8 +18,8 @@ async function send(address, row, fields, text) {
   body.set("csrf", document.querySelector("input[name=csrf]").value);
   if (row.dataset.event) body.set("eventId", row.dataset.event);
   // An accepted form redirects to another page, which is not needed here.
-  const answer = await fetch(address, { method: "POST", body, redirect: "manual" }).catch(() => null);
-  if (answer?.type !== "opaqueredirect") {
+  const response = await fetch(address, { method: "POST", body, redirect: "manual" }).catch(() => null);
+  if (response?.type !== "opaqueredirect") {
     toast("The feedback was not stored. Reload the page and try again.");
     return;
   }

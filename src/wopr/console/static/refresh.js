@@ -29,10 +29,10 @@ function replaceRows(list, html) {
 async function update(list, state) {
   const headers = { "x-part": "1", accept: "text/html" };
   if (state.tag) headers["if-none-match"] = state.tag;
-  const answer = await fetch(location.href, { headers, redirect: "error", cache: "no-store" });
-  if (answer.status !== 200) return;
-  state.tag = answer.headers.get("etag");
-  replaceRows(list, await answer.text());
+  const response = await fetch(location.href, { headers, redirect: "error", cache: "no-store" });
+  if (response.status !== 200) return;
+  state.tag = response.headers.get("etag");
+  replaceRows(list, await response.text());
 }
 
 /** Update every list on the page that can change. */

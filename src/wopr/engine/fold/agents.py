@@ -1,4 +1,4 @@
-"""Fold of agent events: the run's agent and orchestrator, decisions, usage and hand-offs."""
+"""Fold of agent events: the run's agent and orchestrator, decisions, usage and handoffs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import msgspec
 from wopr.host.host import Host
 from wopr.http.endpoint import AppState, Endpoint, authenticate
 from wopr.http.limits import OpenStream
-from wopr.http.mcp.elicitation import Form, form_of
+from wopr.http.mcp.elicitation import ElicitationForm, form_of
 from wopr.http.request import TRANSPORT, Message, Request, Scope
 from wopr.http.response import StreamResponse
 from wopr.http.routes import events, interrupts, runs, workflows
@@ -150,14 +150,14 @@ class CallState(Document, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded:
+class EndedRun:
     """The run has ended."""
 
     snapshot: RunSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunWaiting:
+class WaitingRun:
     """The run has not ended: it waits for a person, or takes longer than the limit."""
 
     snapshot: RunSnapshot
@@ -168,7 +168,7 @@ class RunWaiting:
 class PendingQuestion:
     """The run waits for an answer that this caller may give."""
 
-    form: Form
+    form: ElicitationForm
     state: CallState
 
 
@@ -227,7 +227,7 @@ class WorkflowCall:
         answered = [*state.answered, state.interrupt_id]
         return msgspec.structs.replace(state, answered=answered)
 
-    async def follow(self, state: CallState) -> RunEnded | RunWaiting | PendingQuestion:
+    async def follow(self, state: CallState) -> EndedRun | WaitingRun | PendingQuestion:
         """Follow the run until it has ended, waits, or the client has waited long enough."""
         seconds = self._api.host.settings.mcp_call_seconds
         last = -1
@@ -237,7 +237,7 @@ class WorkflowCall:
                 outcome = await self._outcome(state)
                 if outcome is not None:
                     return outcome
-        return RunWaiting(snapshot=await self._snapshot(state.run_id), items=[])
+        return WaitingRun(snapshot=await self._snapshot(state.run_id), items=[])
 
     async def _poll(self, run_id: str, last: int) -> int:
         """Wait a short time for events of the run, and report progress to the client."""
@@ -250,17 +250,17 @@ class WorkflowCall:
         await self._report(polled.events[-1].type if polled.events else "still running")
         return polled.last_event_seq
 
-    async def _outcome(self, state: CallState) -> RunEnded | RunWaiting | PendingQuestion | None:
+    async def _outcome(self, state: CallState) -> EndedRun | WaitingRun | PendingQuestion | None:
         snapshot = await self._snapshot(state.run_id)
         if snapshot.status in TERMINAL:
-            return RunEnded(snapshot=await self._with_artifacts(snapshot))
+            return EndedRun(snapshot=await self._with_artifacts(snapshot))
         if not snapshot.status.startswith("waiting-"):
             return None
         items = await self._pending_of_tree(snapshot)
         if not items:
             # The interrupt was just answered; the run continues soon.
             return None
-        return await self._next_question(state, items) or RunWaiting(snapshot=snapshot, items=items)
+        return await self._next_question(state, items) or WaitingRun(snapshot=snapshot, items=items)
 
     async def _snapshot(self, run_id: str) -> RunSnapshot:
         return await self._api.call("getRun", RunSnapshot, path={"run_id": run_id})

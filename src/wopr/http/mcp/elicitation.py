@@ -40,7 +40,7 @@ _NOT_IN_A_FORM: Final = frozenset({"edit-accept"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class ElicitationForm:
     """The form of an interrupt. `read` converts its content to a resume value."""
 
     message: str
@@ -48,14 +48,14 @@ class Form:
     read: Callable[[Mapping[str, Json]], Json]
 
 
-def form_of(item: InboxItem) -> Form | None:
+def form_of(item: InboxItem) -> ElicitationForm | None:
     """Create the form of an interrupt; None if a form is not possible."""
     fields = _fields(item)
     if fields is None:
         return None
     properties, required, read = fields
     schema: JsonObject = {"type": "object", "properties": properties, "required": required}
-    return Form(message=_message(item), schema=schema, read=read)
+    return ElicitationForm(message=_message(item), schema=schema, read=read)
 
 
 _Fields = tuple[JsonObject, list[str], Callable[[Mapping[str, Json]], Json]]

@@ -44,9 +44,9 @@ from wopr.http.mcp.calls import (
     ApiError,
     CallState,
     CallStateCipher,
+    EndedRun,
     PendingQuestion,
-    RunEnded,
-    RunWaiting,
+    WaitingRun,
     WorkflowCall,
 )
 from wopr.http.mcp.elicitation import call_in_rounds, can_elicit
@@ -264,7 +264,7 @@ class McpHost:
             return _error_result(error, call_state)
         if isinstance(outcome, PendingQuestion):
             return _question_result(outcome, cipher.encrypt(outcome.state, *bound_to))
-        return _ended_result(outcome) if isinstance(outcome, RunEnded) else _waiting_result(outcome)
+        return _ended_result(outcome) if isinstance(outcome, EndedRun) else _waiting_result(outcome)
 
     def with_mcp_errors(
         self, handler: Callable[[Context, P], Awaitable[R]]
@@ -351,7 +351,7 @@ def _property(variable: WorkflowVariable) -> JsonObject:
     return schema
 
 
-def _ended_result(outcome: RunEnded) -> CallToolResult:
+def _ended_result(outcome: EndedRun) -> CallToolResult:
     snapshot = outcome.snapshot
     if snapshot.status == "completed":
         outputs = {} if isinstance(snapshot.outputs, Unset) else snapshot.outputs
@@ -371,7 +371,7 @@ def _ended_result(outcome: RunEnded) -> CallToolResult:
     return _result(snapshot.run_id, structured, text, is_error=True)
 
 
-def _waiting_result(outcome: RunWaiting) -> CallToolResult:
+def _waiting_result(outcome: WaitingRun) -> CallToolResult:
     """Return the result for a run that has not ended: its id, and how to answer its interrupts."""
     snapshot = outcome.snapshot
     structured: JsonObject = {

@@ -92,7 +92,7 @@ def _suspension(ctx: NodeContext, key: str, decision: JsonObject) -> Suspended:
             schema = answer_forms(_ACTION, _EDITED)
             return Suspended(kind="approval", key=key, data=data, resume_schema=schema)
         case "clarification":
-            question = f"{why} Answer accept, reject, or the decision to take instead."
+            question = f"{why} Answer accept, reject, or another decision."
             form: JsonObject = {"anyOf": [YES_OR_NO, DECISION], "$defs": _DEFS}
             asked = {"id": "decision", "question": question, "schema": form}
             return Suspended(kind="clarification", key=key, data={"questions": [asked]})

@@ -1,4 +1,4 @@
-"""Payloads of agent events: reasoning, tool calls, decisions and hand-offs."""
+"""Payloads of agent events: reasoning, tool calls, decisions and handoffs."""
 
 from __future__ import annotations
 

@@ -25,9 +25,12 @@ TENANT_QUOTAS: Final[dict[str, tuple[str, str]]] = {
     "artifactBytes": ("Bytes of stored artifacts", "Wait until old runs are deleted by retention."),
     "workflowVersions": (
         "Versions of all workflow definitions",
-        "Registered versions are kept: run one of them.",
+        "Versions are not deleted. Use a registered version.",
     ),
-    "agents": ("Versions of all agent manifests", "Installed versions are kept: use one of them."),
+    "agents": (
+        "Versions of all agent manifests",
+        "Versions are not deleted. Use an installed version.",
+    ),
     "eventsPerSecond": ("Events appended per second", "Wait, and start fewer runs at a time."),
     "modelTokensPerDay": ("Model tokens of this day (UTC)", "Wait for the next day, UTC."),
 }

@@ -422,8 +422,8 @@ def _refuse_conformance(definition: WorkflowDefinition, registry: NodeRegistry) 
 
 def _script_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Iterator[Fault]:
     restriction = (
-        f"is for hosts with --conformance, and there for workflows named {CONFORMANCE_PREFIX}*, "
-        "or for a key with the scope conformance:author"
+        f"is allowed only on a host with --conformance, in a workflow named {CONFORMANCE_PREFIX}* "
+        "or with a key that has the scope conformance:author"
     )
     node_type = registry.get(node.type_id)
     if node_type is not None and node_type.conformance_only:

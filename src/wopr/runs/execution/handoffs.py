@@ -1,4 +1,4 @@
-"""Hand-offs between agents: the event at a node boundary, and the schemas of task and return."""
+"""Handoffs between agents: the event at a node boundary, and the schemas of task and return."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RETURN_VIOLATION = "handoff_return_schema_violation"
 
 
 def add_handoff(batch: EventBatch, node: WorkflowNode) -> None:
-    """Append the hand-off to a node from the agents of the nodes before it.
+    """Append the handoff to a node from the agents of the nodes before it.
 
-    A node without an agent hands over nothing. Where several branches meet, each of their agents
-    hands over. A retry is no hand-off.
+    A node without an agent has no handoff. Where several branches meet, each of their agents
+    hands off. A retry is not a handoff.
     """
     if isinstance(node.agent, Unset) or node.type_id == SUPERVISOR:
         return

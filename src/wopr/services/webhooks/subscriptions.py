@@ -142,7 +142,7 @@ class Subscriptions:
     # Commands
 
     async def register(
-        self, tenant: str, request: RegisterWebhook, remember: RecordBuilder | None = None
+        self, tenant: str, request: RegisterWebhook, build_record: RecordBuilder | None = None
     ) -> WebhookMade:
         """Subscribe a URL and create its secret. The idempotency record does not contain the secret."""
         self._check(tenant, request)
@@ -165,7 +165,9 @@ class Subscriptions:
             event_types=list(row.events),
             created_at=to_iso(row.created_at),
         )
-        await self._store.put_webhook(tenant, row, remember(encode(response)) if remember else None)
+        await self._store.put_webhook(
+            tenant, row, build_record(encode(response)) if build_record else None
+        )
         self._cache_row(tenant, row)
         return msgspec.structs.replace(response, secret=secret)
 
@@ -190,7 +192,7 @@ class Subscriptions:
             raise Refused(f"A tenant may have at most {MAX_PER_TENANT} webhooks.", field="url")
 
     async def rotate(
-        self, tenant: str, webhook_id: str, grace_ms: int, remember: RecordBuilder | None = None
+        self, tenant: str, webhook_id: str, grace_ms: int, build_record: RecordBuilder | None = None
     ) -> WebhookSecret:
         """Create a new secret. The old secret also signs until the grace period ends."""
         secret = secrets.token_hex(SECRET_BYTES)
@@ -204,7 +206,7 @@ class Subscriptions:
             secret_fingerprint=rotation.fingerprint,
             previous_secret_until=to_iso(rotation.old_secret_until),
         )
-        record = remember(encode(response)) if remember else None
+        record = build_record(encode(response)) if build_record else None
         if not await self._store.rotate_webhook(tenant, webhook_id, rotation, record):
             raise _unknown(webhook_id)
         await self.refresh(tenant, webhook_id)

@@ -119,7 +119,7 @@ WHERE l.process_id = excluded.process_id
     OR l.renewed_at < clock_timestamp() - interval '{DEAD_AFTER_SECONDS} seconds'
 RETURNING 1
 """
-_RESIGN = """
+_RELEASE_LEADERSHIP = """
 UPDATE leases SET renewed_at = '-infinity' WHERE name = 'duties' AND process_id = %s RETURNING 1
 """
 _RESCUE = "SELECT host_rescue(%s)"
@@ -180,7 +180,7 @@ class PostgresPeers:
         values = (process.name, process.kind, process.code_version, process.code)
         [(is_new,)] = await self._db.write_host(_HEARTBEAT, (*values, process.executes))
         found = await self._db.write_host(
-            _ACQUIRE_LEADERSHIP if leads else _RESIGN, (process.name,)
+            _ACQUIRE_LEADERSHIP if leads else _RELEASE_LEADERSHIP, (process.name,)
         )
         return HeartbeatResult(is_new=is_new, leads=leads and bool(found))
 

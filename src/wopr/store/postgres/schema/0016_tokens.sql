@@ -3,7 +3,7 @@
 -- The service sees the rows of the tenant whose token is in `wopr.token`; `signed_tenant` checks
 -- it. The functions of the hot path check their token once and then run as wopr_tenant, whose
 -- policies use the plain `wopr.tenant`: only these functions run as that role, and each sets the
--- variable itself. The functions that cross tenants need a token of the host. `token_policies.py`
+-- variable itself. The functions that cross tenants need a token of the host. `migrations.py`
 -- adds the checks to the tables and functions of all migrations.
 --
 -- An attacker who has the login of the service can read all of this in the catalogue. A key is only

@@ -9,11 +9,11 @@ from urllib.parse import quote, urlsplit
 
 from wopr.console.forms import Form
 from wopr.console.inbox.answer_forms import AnswerForm, answer_form_of
-from wopr.console.inbox.case import Case, cases_of
+from wopr.console.inbox.background import Background, backgrounds_of
 from wopr.console.inbox.pending import item_of, who_answers
 from wopr.console.page import Page, PageRequest, local_path
-from wopr.console.runs.agent_steps import Confidence, confidence_of
-from wopr.console.runs.log import Entry, RunLog
+from wopr.console.runs.agent_steps import DecisionConfidence, confidence_of
+from wopr.console.runs.log import DecodedLog, Entry
 from wopr.http.response import Response
 from wopr.http.routes.runs import run_id_of
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, object_of, to_millis
@@ -41,7 +41,7 @@ _ACTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Resolution:
+class InterruptResolution:
     """The answer to an interrupt: by whom, when and with which value."""
 
     by: str
@@ -52,14 +52,16 @@ class Resolution:
     sequence: int
 
 
-def resolution_of(entries: Sequence[Entry], node_id: str, interrupt_id: str) -> Resolution | None:
+def resolution_of(
+    entries: Sequence[Entry], node_id: str, interrupt_id: str
+) -> InterruptResolution | None:
     """Return how an interrupt, or the last one of the node, was answered; None if it was not."""
     for entry in reversed(entries):
         payload = entry.payload
         is_answer = entry.event.type == "interrupt.resolved" and entry.node_id == node_id
         if is_answer and interrupt_id in ("", payload.get("interruptId")):
             value: Json = payload.get("resumeValue")
-            return Resolution(
+            return InterruptResolution(
                 by=str(payload.get("resolvedBy", "")),
                 at=entry.at,
                 word=word_of(value),
@@ -103,13 +105,13 @@ _KINDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class InboxWait:
+class InboxLine:
     """An open interrupt as a line of the inbox."""
 
     item: InboxItem
     kind: str
     who: str
-    confidence: Confidence | None
+    confidence: DecisionConfidence | None
     since: int
     until: int | None
 
@@ -127,7 +129,7 @@ class InboxWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class VoteLine:
     """The last vote of one person on a gate."""
 
     voter: str
@@ -137,7 +139,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationTurn:
+class TurnLine:
     """One turn of a conversation."""
 
     speaker: str
@@ -146,15 +148,15 @@ class ConversationTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitView:
+class InterruptView:
     """The content of the page of one interrupt. `refusal` says why the key cannot answer it."""
 
-    wait: InboxWait
+    line: InboxLine
     shown: Json
-    votes: Sequence[Vote]
-    turns: Sequence[ConversationTurn]
-    # The case of the waiting run, then the cases of its parent runs.
-    cases: Sequence[Case]
+    votes: Sequence[VoteLine]
+    turns: Sequence[TurnLine]
+    # The background of the waiting run, then that of each parent run.
+    backgrounds: Sequence[Background]
     answer_form: AnswerForm | None
     refusal: str
 
@@ -164,8 +166,8 @@ class WaitView:
 
         A model wrote the text, so the page marks it as untrusted.
         """
-        turns = [turn for case in self.cases[:1] for turn in case.turns]
-        own = [turn for turn in turns if turn.node_id == self.wait.item.node_id]
+        turns = [turn for background in self.backgrounds[:1] for turn in background.turns]
+        own = [turn for turn in turns if turn.node_id == self.line.item.node_id]
         steps = [step for turn in (own or turns)[-1:] for step in turn.steps]
         given = [step.text for step in steps if step.text and step.kind in _REASONS]
         return given[-1] if given else ""
@@ -177,10 +179,10 @@ def resolver_of(request: PageRequest) -> Resolver:
     return Resolver(name=caller.key_id, role=caller.role, scopes=caller.scopes)
 
 
-def wait_of(request: PageRequest, row: Suspension) -> InboxWait:
+def inbox_line(request: PageRequest, row: Suspension) -> InboxLine:
     """Return an open interrupt as a line."""
     item = item_of(row)
-    return InboxWait(
+    return InboxLine(
         item=item,
         kind=_kind(item),
         who=who_answers(item.kind, item.data),
@@ -190,7 +192,7 @@ def wait_of(request: PageRequest, row: Suspension) -> InboxWait:
     )
 
 
-async def find_wait(request: PageRequest, run_id: str, node_id: str) -> InboxWait | None:
+async def find_inbox_line(request: PageRequest, run_id: str, node_id: str) -> InboxLine | None:
     """Return the open interrupt of a node; None if it has none."""
     after: tuple[int, str] | None = None
     while True:
@@ -198,22 +200,22 @@ async def find_wait(request: PageRequest, run_id: str, node_id: str) -> InboxWai
         page = await request.host.store.pending(request.tenant, where, after, _AT_ONCE)
         for row in page.suspensions:
             if row.node_id == node_id:
-                return wait_of(request, row)
+                return inbox_line(request, row)
         after = page.next_after
         if after is None:
             return None
 
 
-async def load_wait_view(request: PageRequest, wait: InboxWait) -> WaitView:
+async def load_interrupt_view(request: PageRequest, line: InboxLine) -> InterruptView:
     """Read the content of the page of an interrupt."""
-    item = wait.item
+    item = line.item
     log = await request.state.logs.read(request.host.readers, request.tenant, item.run_id)
-    return WaitView(
-        wait=wait,
+    return InterruptView(
+        line=line,
         shown=_shown(item),
         votes=_votes(log, item),
         turns=_turns(log, item),
-        cases=await cases_of(request, item.run_id, item.interrupt_id),
+        backgrounds=await backgrounds_of(request, item.run_id, item.interrupt_id),
         answer_form=answer_form_of(item),
         refusal=_refusal(request, item),
     )
@@ -225,7 +227,7 @@ def _kind(item: InboxItem) -> str:
     return _KINDS.get(item.kind) or str(item.data.get("customKind", item.kind))
 
 
-def _confidence(item: InboxItem, threshold: float) -> Confidence | None:
+def _confidence(item: InboxItem, threshold: float) -> DecisionConfidence | None:
     data = item.data
     if item.kind == "low-confidence":
         return confidence_of(data.get("observed"), data.get("threshold"))
@@ -251,7 +253,7 @@ def _refusal(request: PageRequest, item: InboxItem) -> str:
 # Events of an interrupt in the log
 
 
-def _since_asked(log: RunLog, item: InboxItem) -> list[Entry]:
+def _since_asked(log: DecodedLog, item: InboxItem) -> list[Entry]:
     """Return the events of the node from the request of the interrupt on."""
     own = [entry for entry in log.entries if entry.node_id == item.node_id]
     for place in range(len(own) - 1, -1, -1):
@@ -268,18 +270,18 @@ _BALLOTS: Final = {
 }
 
 
-def _votes(log: RunLog, item: InboxItem) -> list[Vote]:
-    votes: dict[str, Vote] = {}
+def _votes(log: DecodedLog, item: InboxItem) -> list[VoteLine]:
+    votes: dict[str, VoteLine] = {}
     for entry in _since_asked(log, item):
         word = _BALLOTS.get(entry.event.type)
         if word is not None:
             voter = str(entry.payload.get("principal", ""))
             reason = str(entry.payload.get("reason", ""))
-            votes[voter] = Vote(voter, word, reason, entry.at)
+            votes[voter] = VoteLine(voter, word, reason, entry.at)
     return list(votes.values())
 
 
-def _turns(log: RunLog, item: InboxItem) -> list[ConversationTurn]:
+def _turns(log: DecodedLog, item: InboxItem) -> list[TurnLine]:
     members = {"conversation.opened": "initialTurn", "conversation.exchanged": "turn"}
     return [
         _conversation_turn(object_of(entry.payload.get(members[entry.event.type])))
@@ -288,10 +290,10 @@ def _turns(log: RunLog, item: InboxItem) -> list[ConversationTurn]:
     ]
 
 
-def _conversation_turn(turn: JsonObject) -> ConversationTurn:
+def _conversation_turn(turn: JsonObject) -> TurnLine:
     is_person = turn.get("role") == "user"
     speaker = str(turn.get("speakerId" if is_person else "from", ""))
-    return ConversationTurn(speaker, is_person, turn.get("content"))
+    return TurnLine(speaker, is_person, turn.get("content"))
 
 
 READ: Final = "runs:read"
@@ -300,14 +302,14 @@ INBOX: Final = "/inbox"
 _LEFT_OPEN: Final = {"ask": "asked", "exchange": "said"}
 
 
-async def show_wait(request: PageRequest) -> Response:
+async def show_interrupt(request: PageRequest) -> Response:
     """Show the open interrupt of a node, or how it was closed."""
     row, node_id = await _place(request)
-    wait = await find_wait(request, row.run_id, node_id)
+    line = await find_inbox_line(request, row.run_id, node_id)
     asked = request.query.get("interruptId", "")
-    if wait is None or asked not in ("", wait.item.interrupt_id):
+    if line is None or asked not in ("", line.item.interrupt_id):
         return await _closed_page(request, row, node_id, asked)
-    return await _open_page(request, wait, local_path(request.query.get("next", INBOX)))
+    return await _open_page(request, line, local_path(request.query.get("next", INBOX)))
 
 
 async def answer(request: PageRequest) -> Response:
@@ -316,10 +318,10 @@ async def answer(request: PageRequest) -> Response:
     row, node_id = await _place(request)
     form = await request.form()
     interrupt_id, back = form.get("interruptId"), local_path(form.get("next") or INBOX)
-    wait = await find_wait(request, row.run_id, node_id)
-    if wait is None or wait.item.interrupt_id != interrupt_id:
+    line = await find_inbox_line(request, row.run_id, node_id)
+    if line is None or line.item.interrupt_id != interrupt_id:
         return await _closed_page(request, row, node_id, interrupt_id, form, 409)
-    view = await load_wait_view(request, wait)
+    view = await load_interrupt_view(request, line)
     if view.answer_form is None:
         raise Refused(
             "This node waits for an external event. It cannot be answered here.", field="answer"
@@ -328,7 +330,7 @@ async def answer(request: PageRequest) -> Response:
         value = view.answer_form.value(form)
         is_open = await submit_answer(request, row.run_id, node_id, interrupt_id, value)
     except Refused as refused:
-        return await _open_page(request, wait, back, form, refused)
+        return await _open_page(request, line, back, form, refused)
     except (Conflict, Gone, Unprocessable, NotFound):
         return await _closed_page(request, row, node_id, interrupt_id, form, 409)
     if not is_open:
@@ -350,7 +352,7 @@ async def submit_answer(
         resolver_of(request),
         interrupt_id=interrupt_id,
     )
-    left = await find_wait(request, run_id, node_id)
+    left = await find_inbox_line(request, run_id, node_id)
     return left is not None and left.item.interrupt_id == interrupt_id
 
 
@@ -368,7 +370,7 @@ async def rejection_text(
     return f"{past.by} answered first: {past.word}{why}"
 
 
-def wait_values(request: PageRequest, back: str) -> dict[str, object]:
+def interrupt_values(request: PageRequest, back: str) -> dict[str, object]:
     """Return the other values for the template of an interrupt."""
     return {"back": back, "problem": "", "me_id": request.caller.key_id}
 
@@ -387,20 +389,20 @@ async def _place(request: PageRequest) -> tuple[RunRow, str]:
 
 async def _open_page(
     request: PageRequest,
-    wait: InboxWait,
+    line: InboxLine,
     back: str,
     form: Form | None = None,
     refused: Refused | None = None,
 ) -> Response:
-    view = await load_wait_view(request, wait)
-    values = wait_values(request, back)
+    view = await load_interrupt_view(request, line)
+    values = interrupt_values(request, back)
     if form is not None and refused is not None and view.answer_form is not None:
         answer_form = view.answer_form.filled(form, refused)
         problem = "" if answer_form.has_problem else refused.message
         values |= {"answer_form": answer_form, "problem": request.http.redactor.text(problem)}
     status = 200 if refused is None else refused.status
     return await request.page(
-        "wait.html", status, view=view, **({"answer_form": view.answer_form} | values)
+        "interrupt.html", status, view=view, **({"answer_form": view.answer_form} | values)
     )
 
 
@@ -447,7 +449,7 @@ PAGES: Final = (
     Page(
         name="wait",
         path="/inbox/{run_id}/{node_id}",
-        get=show_wait,
+        get=show_interrupt,
         post=answer,
         has_large_form=True,
         scope=READ,

@@ -8,21 +8,21 @@ from typing import Final
 
 from wopr.console.page import PageRequest
 from wopr.console.runs.agent_steps import AgentTurn
-from wopr.console.runs.log import Entry, RunLog
+from wopr.console.runs.log import DecodedLog, Entry
 from wopr.console.runs.view import snapshot_of, turns_of
 from wopr.protocol.documents import Json, JsonObject, Unset
 
-# The largest number of steps in a case. The page of the run shows all steps.
+# The largest number of steps in a background. The page of the run shows all steps.
 MOST_STEPS: Final = 12
-# Steps at the end of a case that are not folded.
+# Steps at the end of a background that are not folded.
 OPEN_STEPS: Final = 4
-# Levels of parent runs in a case.
+# Levels of parent runs in a background.
 MOST_PARENTS: Final = 3
 _OUTCOMES: Final = {"node.completed": "completed", "node.failed": "failed"}
 
 
 @dataclass(slots=True)
-class CaseStep:
+class BackgroundStep:
     """One execution of a node: its outcome, and its turn if an agent or a person acted in it."""
 
     node_id: str
@@ -33,7 +33,7 @@ class CaseStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Background:
     """The inputs of one run, and its last steps before the interrupt."""
 
     run_id: str
@@ -41,27 +41,27 @@ class Case:
     inputs: JsonObject
     # The turns of its agents before the interrupt.
     turns: Sequence[AgentTurn]
-    steps: Sequence[CaseStep]
+    steps: Sequence[BackgroundStep]
     # Number of steps before those.
     earlier: int
 
     @property
-    def folded(self) -> Sequence[CaseStep]:
+    def folded(self) -> Sequence[BackgroundStep]:
         """The steps that the page shows folded: all but the last few."""
         return self.steps[:-OPEN_STEPS]
 
     @property
-    def open(self) -> Sequence[CaseStep]:
+    def open(self) -> Sequence[BackgroundStep]:
         """The steps that the page shows without folding."""
         return self.steps[-OPEN_STEPS:]
 
 
-async def cases_of(request: PageRequest, run_id: str, interrupt_id: str) -> list[Case]:
-    """Return the case of the waiting run, then the cases of its parent runs, nearest first."""
-    cases: list[Case] = []
+async def backgrounds_of(request: PageRequest, run_id: str, interrupt_id: str) -> list[Background]:
+    """Return the background of the waiting run, then that of each parent run, nearest first."""
+    backgrounds: list[Background] = []
     last_event: tuple[str, str, str] = ("node.suspended", "interruptId", interrupt_id)
     current_run_id: str | None = run_id
-    while current_run_id is not None and len(cases) <= MOST_PARENTS:
+    while current_run_id is not None and len(backgrounds) <= MOST_PARENTS:
         row = await request.host.store.run(request.tenant, current_run_id)
         if row is None:
             break
@@ -71,8 +71,8 @@ async def cases_of(request: PageRequest, run_id: str, interrupt_id: str) -> list
         turns = [_cut(turn, until) for turn in await turns_of(request, snapshot, log, row)]
         turns = [turn for turn in turns if turn.steps]
         steps = steps_before(log.entries[:until], turns)
-        cases.append(
-            Case(
+        backgrounds.append(
+            Background(
                 run_id=current_run_id,
                 workflow_id=row.workflow_id,
                 inputs={} if isinstance(snapshot.inputs, Unset) else snapshot.inputs,
@@ -83,10 +83,10 @@ async def cases_of(request: PageRequest, run_id: str, interrupt_id: str) -> list
         )
         last_event = ("node.dispatched", "childRunId", current_run_id)
         current_run_id = row.parent_run_id
-    return cases
+    return backgrounds
 
 
-def _last_sequence(log: RunLog, kind: str, member: str, value: str) -> int:
+def _last_sequence(log: DecodedLog, kind: str, member: str, value: str) -> int:
     """Return the sequence of the last such event; the length of the log if it has none."""
     for entry in reversed(log.entries):
         if entry.event.type == kind and entry.payload.get(member) == value:
@@ -99,19 +99,19 @@ def _cut(turn: AgentTurn, until: int) -> AgentTurn:
     return replace(turn, steps=[step for step in turn.steps if step.entry.sequence < until])
 
 
-def steps_before(entries: Sequence[Entry], turns: Sequence[AgentTurn]) -> list[CaseStep]:
+def steps_before(entries: Sequence[Entry], turns: Sequence[AgentTurn]) -> list[BackgroundStep]:
     """Return the executions of nodes in these events, in the order of their starts.
 
     A started node without an outcome and without a turn is omitted: it is the waiting node, or it
     runs in parallel.
     """
     by_start: Mapping[int, AgentTurn] = {turn.sequence: turn for turn in turns}
-    steps: list[CaseStep] = []
-    last: dict[str, CaseStep] = {}
+    steps: list[BackgroundStep] = []
+    last: dict[str, BackgroundStep] = {}
     for entry in entries:
         kind = entry.event.type
         if kind == "node.started":
-            last[entry.node_id] = CaseStep(
+            last[entry.node_id] = BackgroundStep(
                 entry.node_id, entry.sequence, turn=by_start.get(entry.sequence)
             )
             steps.append(last[entry.node_id])
