@@ -32,7 +32,7 @@ test-all-pythons: ## `make test` with every Python from 3.11 to 3.14 that is ins
 	    echo "== Python $$version"; $(MAKE) test PYTHON=python$$version VENV=.venv-$$version; \
 	  else echo "== Python $$version is not installed"; fi; done
 
-coverage: check browser ## run every test and report uncovered branches; takes half as long again
+coverage: check browser ## run every test and report uncovered branches; takes 1.5 times as long
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
 check: $(VENV)/dev.stamp ## check format, lint and types

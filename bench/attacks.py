@@ -55,11 +55,11 @@ class Attacker:
                 try:
                     await ATTACKS[name](self)
                 except (httpx.HTTPError, OSError) as error:
-                    self.note(type(error).__name__)
+                    self.count_result(type(error).__name__)
                 await asyncio.sleep(random.uniform(0.5, 3.0))
         await self._http.aclose()
 
-    def note(self, result: str) -> None:
+    def count_result(self, result: str) -> None:
         """Count the result of a request."""
         self._responses[self._attack, result] += 1
 
@@ -70,7 +70,7 @@ class Attacker:
         if response.status_code >= 400:
             with suppress(ValueError, KeyError, TypeError):
                 code = f" {response.json()['error']}"
-        self.note(f"{response.status_code}{code}")
+        self.count_result(f"{response.status_code}{code}")
         return response
 
     async def start(self, definition: dict[str, Any], **body: Any) -> str | None:
@@ -82,7 +82,7 @@ class Attacker:
         accepted = await self.call("POST", "/v1/runs", json=request)
         return str(accepted.json()["runId"]) if accepted.status_code == 201 else None
 
-    async def end(self, run_id: str) -> None:
+    async def wait_for_end(self, run_id: str) -> None:
         """Wait for the end of a run and count its status."""
         found: dict[str, Any] = {"status": "unknown"}
         for _ in range(30):
@@ -92,9 +92,9 @@ class Attacker:
             await asyncio.sleep(1)
         error: dict[str, Any] = found.get("error", {})
         code = error.get("code", "")
-        self.note(f"run {found.get('status')} {code}".rstrip())
+        self.count_result(f"run {found.get('status')} {code}".rstrip())
 
-    async def hold(self, request: bytes, count: int) -> None:
+    async def hold_connections(self, request: bytes, count: int) -> None:
         """Open connections, send the same bytes, and count the first lines of the responses."""
         opened = [await asyncio.open_connection("127.0.0.1", self._port) for _ in range(count)]
         for _, writer in opened:
@@ -104,10 +104,10 @@ class Attacker:
             line = b""
             with suppress(OSError, TimeoutError):
                 line = await asyncio.wait_for(reader.readline(), 0.01)
-            self.note(line.decode("latin-1").strip()[9:12] or "nothing")
+            self.count_result(line.decode("latin-1").strip()[9:12] or "nothing")
             writer.transport.abort()
 
-    def head(self, method: str, path: str, *lines: str) -> bytes:
+    def request_head(self, method: str, path: str, *lines: str) -> bytes:
         """Return the head of a request with the attacker's key."""
         given = (f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self._key}")
         return "\r\n".join((*given, *lines, "", "")).encode()
@@ -157,7 +157,7 @@ async def _schema_bomb(attacker: Attacker) -> None:
     await attacker.call("POST", "/v1/workflows:validate", json=definition)
     run_id = await attacker.start(definition, configurable={"a": 1})
     if run_id is not None:
-        await attacker.end(run_id)
+        await attacker.wait_for_end(run_id)
 
 
 async def _fork_bomb(attacker: Attacker) -> None:
@@ -165,7 +165,7 @@ async def _fork_bomb(attacker: Attacker) -> None:
     calls = [node(name, "core.subWorkflow", config={"workflowId": own}) for name in ("a", "b")]
     run_id = await attacker.start(workflow(calls, id=own, edges=[]))
     if run_id is not None:
-        await attacker.end(run_id)
+        await attacker.wait_for_end(run_id)
 
 
 async def _many_runs(attacker: Attacker) -> None:
@@ -177,16 +177,18 @@ async def _many_runs(attacker: Attacker) -> None:
 
 
 async def _slow_headers(attacker: Attacker) -> None:
-    await attacker.hold(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", CONNECTIONS)
+    await attacker.hold_connections(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", CONNECTIONS)
 
 
 async def _slow_bodies(attacker: Attacker) -> None:
-    await attacker.hold(attacker.head("POST", "/v1/runs", "Content-Length: 800"), CONNECTIONS)
+    await attacker.hold_connections(
+        attacker.request_head("POST", "/v1/runs", "Content-Length: 800"), CONNECTIONS
+    )
 
 
 async def _slow_sign_in(attacker: Attacker) -> None:
     head = b"POST /sign-in HTTP/1.1\r\nHost: x\r\nContent-Length: 800\r\n\r\n"
-    await attacker.hold(head, CONNECTIONS)
+    await attacker.hold_connections(head, CONNECTIONS)
 
 
 async def _big_headers(attacker: Attacker) -> None:
@@ -228,14 +230,16 @@ async def _doubling(attacker: Attacker) -> None:
     start = {"name": "v", "type": "string", "defaultValue": "x" * KIB}
     run_id = await attacker.start(workflow(nodes, variables=[start]))
     if run_id is not None:
-        await attacker.end(run_id)
+        await attacker.wait_for_end(run_id)
 
 
 async def _many_streams(attacker: Attacker) -> None:
     definition = workflow([node("wait", "core.delay", config={"delayMs": 20_000})])
     run_id = await attacker.start(definition)
     if run_id is not None:
-        await attacker.hold(attacker.head("GET", f"/v1/runs/{run_id}/events"), STREAMS)
+        await attacker.hold_connections(
+            attacker.request_head("GET", f"/v1/runs/{run_id}/events"), STREAMS
+        )
 
 
 async def _unread_streams(attacker: Attacker) -> None:
@@ -245,9 +249,9 @@ async def _unread_streams(attacker: Attacker) -> None:
     inputs = {"payload": {"text": "x" * 50_000}}
     run_id = await attacker.start(workflow(echoes, variables=variables), inputs=inputs)
     if run_id is not None:
-        await attacker.end(run_id)
+        await attacker.wait_for_end(run_id)
         path = f"/v1/runs/{run_id}/events?streamMode=debug"
-        await attacker.hold(attacker.head("GET", path), CONNECTIONS)
+        await attacker.hold_connections(attacker.request_head("GET", path), CONNECTIONS)
 
 
 async def _wrong_keys(attacker: Attacker) -> None:
@@ -274,11 +278,11 @@ async def _many_bodies(attacker: Attacker) -> None:
     )
     for failure in await asyncio.gather(*posts, return_exceptions=True):
         if isinstance(failure, Exception):
-            attacker.note(type(failure).__name__)
+            attacker.count_result(type(failure).__name__)
 
 
 async def _unread_files(attacker: Attacker) -> None:
-    await attacker.hold(attacker.head("GET", "/sign-in") * 16, CONNECTIONS)
+    await attacker.hold_connections(attacker.request_head("GET", "/sign-in") * 16, CONNECTIONS)
 
 
 async def _odd_references(attacker: Attacker) -> None:
@@ -292,7 +296,7 @@ async def _odd_references(attacker: Attacker) -> None:
         workflow([node("a")], configurableSchema=schema), configurable={"a": 1}
     )
     if run_id is not None:
-        await attacker.end(run_id)
+        await attacker.wait_for_end(run_id)
 
 
 async def _large_patterns(attacker: Attacker) -> None:

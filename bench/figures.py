@@ -94,6 +94,6 @@ FULL = Size(
 CLIENTS = (1, 16, 64)
 
 
-def clients_named(count: int) -> str:
+def format_clients(count: int) -> str:
     """Return `1 client` or, for example, `16 clients`."""
     return "1 client" if count == 1 else f"{count} clients"

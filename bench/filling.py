@@ -13,7 +13,7 @@ from wopr.protocol.runs import RunSnapshot
 from wopr.store.port import Batch, RunRow, Store, StoredEvent
 from wopr.store.port.feedback import AnnotationRow
 
-AT_ONCE = 500
+BATCH_SIZE = 500
 WORKFLOW = "bench-noop"
 
 
@@ -24,8 +24,8 @@ def run_id(number: int) -> str:
 
 async def put_runs(store: Store, count: int, newest_at: int) -> None:
     """Write `count` ended runs, one per millisecond."""
-    for first in range(0, count, AT_ONCE):
-        numbers = range(first, min(first + AT_ONCE, count))
+    for first in range(0, count, BATCH_SIZE):
+        numbers = range(first, min(first + BATCH_SIZE, count))
         await store.append(TENANT, [_run(number, newest_at - count + number) for number in numbers])
 
 
@@ -50,10 +50,10 @@ def _run(number: int, at: int) -> Batch:
         last_sequence=0,
         snapshot=encode(snapshot),
     )
-    return Batch(run=row, first=0, events=(_started(row.run_id, at),))
+    return Batch(run=row, first=0, events=(_run_started(row.run_id, at),))
 
 
-def _started(run: str, at: int) -> StoredEvent:
+def _run_started(run: str, at: int) -> StoredEvent:
     """Return the first event of a run. The host decodes it when an annotation queues the run for the fleet."""
     event = RunEvent(
         event_id=f"{run}-0",
@@ -68,13 +68,13 @@ def _started(run: str, at: int) -> StoredEvent:
 
 async def put_annotations(store: Store, count: int, *, runs: int, since: int, until: int) -> None:
     """Write `count` ratings of these runs, distributed evenly over the time."""
-    for first in range(0, count, AT_ONCE):
-        numbers = range(first, min(first + AT_ONCE, count))
-        rows = (_rating(n, n % runs, since + (until - since) * n // count) for n in numbers)
+    for first in range(0, count, BATCH_SIZE):
+        numbers = range(first, min(first + BATCH_SIZE, count))
+        rows = (_rating_row(n, n % runs, since + (until - since) * n // count) for n in numbers)
         await asyncio.gather(*(store.put_annotation(TENANT, row) for row in rows))
 
 
-def _rating(number: int, run: int, at: int) -> AnnotationRow:
+def _rating_row(number: int, run: int, at: int) -> AnnotationRow:
     stars = number % 5 + 1
     document = {
         "annotationId": f"a-{number:09d}",

@@ -9,7 +9,7 @@ from random import Random
 from bench.server import TENANT
 from wopr.kahn.demo.generator import demo_runs
 from wopr.kahn.lines import encode_line, read_line
-from wopr.kahn.statistics import since
+from wopr.kahn.statistics import window_starts
 from wopr.protocol.resources.fleet import AgentOutcome
 from wopr.store.port import Store
 from wopr.store.port.fleet import AgentRun, FleetRun, IngestBatch, NewLines
@@ -19,7 +19,7 @@ AGENTS = 50
 DAY_MS = 86_400_000
 SPREAD_DAYS = 85
 OUTCOMES: tuple[AgentOutcome, ...] = ("converged", "partial", "escaped", "aborted")
-AT_ONCE = 2_000
+BATCH_SIZE = 2_000
 
 
 def demo_lines() -> list[bytes]:
@@ -36,7 +36,7 @@ def pushes(count: int) -> Iterator[bytes]:
     number = 0
     while count:
         for lines in runs:
-            text = b"".join(_of_run(line, number) + b"\n" for line in lines)
+            text = b"".join(_with_run_id(line, number) + b"\n" for line in lines)
             number += 1
             if size + len(text) > MIB:
                 yield b"".join(body)
@@ -48,19 +48,19 @@ def pushes(count: int) -> Iterator[bytes]:
             size += len(text)
 
 
-def _of_run(line: bytes, number: int) -> bytes:
+def _with_run_id(line: bytes, number: int) -> bytes:
     return encode_line({**read_line(line).fields, "run_id": f"bench-{number}"})
 
 
 async def put_fleet(store: Store, runs: int, now: int) -> None:
     """Write `runs` runs of fifty agents over the last twelve weeks."""
     random = Random(runs)
-    for start in range(0, runs, AT_ONCE):
+    for start in range(0, runs, BATCH_SIZE):
         new_lines = tuple(
             _new_lines(number, now, runs, random)
-            for number in range(start, min(start + AT_ONCE, runs))
+            for number in range(start, min(start + BATCH_SIZE, runs))
         )
-        await store.fleet_ingest(TENANT, IngestBatch(new_lines=new_lines, since=since(now)))
+        await store.fleet_ingest(TENANT, IngestBatch(new_lines=new_lines, since=window_starts(now)))
 
 
 def _new_lines(number: int, now: int, runs: int, random: Random) -> NewLines:

@@ -11,9 +11,9 @@ import msgspec
 
 from bench import wire
 from bench.echo import FRAME
-from bench.figures import CLIENTS, Figure, Floor, Floors, Size, clients_named
+from bench.figures import CLIENTS, Figure, Floor, Floors, Size, format_clients
 from bench.load import FanOut, Requests, run_fan_out
-from bench.rates import measured
+from bench.rates import measure_rate
 from bench.server import scratch, serving_echo, serving_host
 
 READERS = 200
@@ -26,7 +26,7 @@ def measure_floors(size: Size) -> Floors:
     seconds = size.seconds / 2
     with serving_echo() as served:
         echo = {
-            clients: measured(
+            clients: measure_rate(
                 served,
                 Requests(
                     port=served.port,
@@ -90,7 +90,7 @@ def floor_figures(floors: Floors) -> list[Figure]:
     echo = [
         Figure(
             measure="floor",
-            name=f"bare HTTP echo, {clients_named(clients)}",
+            name=f"bare HTTP echo, {format_clients(clients)}",
             value=floor.rate,
             unit="requests/s",
             cpu_us=floor.cpu_us,

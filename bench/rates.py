@@ -44,7 +44,7 @@ class Measurable(Protocol):
         ...
 
 
-def measured(served: Measurable, job: Requests) -> Rate:
+def measure_rate(served: Measurable, job: Requests) -> Rate:
     """Run a job and measure the server's CPU. Raises an error if a request is refused."""
     before = served.cpu_seconds()
     responses = run_job(job)

@@ -28,7 +28,7 @@ KEY = "test_bench_0123456789"
 TENANT = "bench"
 OTHER_KEY = "test_bench_other_0123456789"
 STOP_SECONDS = 20
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 _SERVE = "from wopr.cli.main import main; main()"
 
@@ -36,7 +36,7 @@ _SERVE = "from wopr.cli.main import main; main()"
 Fill: TypeAlias = Callable[[Store], Awaitable[None]]
 
 
-class Served:
+class ServerProcess:
     """A server process: its port, its CPU time so far, and the database of a host."""
 
     database: Path
@@ -64,7 +64,7 @@ class Served:
         address = f"{self.database.as_uri()}?mode=ro"
         with closing(sqlite3.connect(address, uri=True)) as connection:
             while connection.execute("SELECT EXISTS (SELECT 1 FROM projections)").fetchone()[0]:
-                time.sleep(LOOK_SECONDS)
+                time.sleep(POLL_SECONDS)
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def scratch() -> Iterator[Path]:
 
 
 @contextmanager
-def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
+def serving_host(*options: str, fill: Fill | None = None) -> Iterator[ServerProcess]:
     """Start a host with `wopr serve`, the benchmark's workflows and no rate limit.
 
     `fill` writes data to its store first.
@@ -87,7 +87,7 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
         if fill is not None:
             (directory / "data").mkdir()
             asyncio.run(_fill(directory / "data" / "wopr.db", fill))
-        environment, workflows = _prepared(directory)
+        environment, workflows = _prepare(directory)
         command = ("-c", _SERVE, "serve", "--port", "0", "--workflows", workflows, *options)
         with _process(command, environment) as served:
             served.database = directory / "data" / "wopr.db"
@@ -95,16 +95,18 @@ def serving_host(*options: str, fill: Fill | None = None) -> Iterator[Served]:
 
 
 @contextmanager
-def sharing(url: str, kind: str, count: int, *options: str) -> Iterator[list[Served]]:
+def serving_processes(
+    url: str, kind: str, count: int, *options: str
+) -> Iterator[list[ServerProcess]]:
     """Start `count` processes of a kind, `serve` or `worker`, that share the database at `url`."""
     with scratch() as directory, ExitStack() as started:
-        environment, workflows = _prepared(directory)
+        environment, workflows = _prepare(directory)
         environment |= {"WOPR_HOST_KEY": base64.b64encode(b"b" * 32).decode(), "WOPR_DB": url}
         command = ("-c", _SERVE, kind, "--port", "0", "--workflows", workflows, *options)
         yield [started.enter_context(_process(command, environment)) for _ in range(count)]
 
 
-def _prepared(directory: Path) -> tuple[dict[str, str], str]:
+def _prepare(directory: Path) -> tuple[dict[str, str], str]:
     """Write the workflows; return the environment of a host and the folder of its workflows."""
     workflows = directory / "workflows"
     workflows.mkdir()
@@ -128,19 +130,19 @@ async def _fill(path: Path, fill: Fill) -> None:
 
 
 @contextmanager
-def serving_echo() -> Iterator[Served]:
+def serving_echo() -> Iterator[ServerProcess]:
     """Start the bare server."""
     with _process(("-m", "bench.echo"), dict(os.environ)) as served:
         yield served
 
 
 @contextmanager
-def _process(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[Served]:
+def _process(arguments: Sequence[str], environment: dict[str, str]) -> Iterator[ServerProcess]:
     process = subprocess.Popen(
         [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True
     )
     try:
-        yield Served(process, _port(process))
+        yield ServerProcess(process, _port(process))
     finally:
         process.terminate()
         try:

@@ -69,7 +69,7 @@ class Findings:
     # The durations of requests that do not wait for an event.
     seconds: list[float] = field(default_factory=list[float])
 
-    def judge(self, request: str, response: httpx.Response, text: str) -> None:
+    def check_response(self, request: str, response: httpx.Response, text: str) -> None:
         """Count a response to a normal client. Raises `Refused` if it is an error."""
         status = response.status_code
         self.requests += 1
@@ -81,7 +81,7 @@ class Findings:
         raise Refused(text)
 
 
-class SoakedHost:
+class HostProcess:
     """A host process that can be killed and started again on its data and its port."""
 
     def __init__(self, directory: Path) -> None:
@@ -153,24 +153,24 @@ class Refused(Exception):
 class NormalClient:
     """A normal client. It does what users do, one action at a time."""
 
-    def __init__(self, host: SoakedHost, key: str, findings: Findings) -> None:
+    def __init__(self, host: HostProcess, key: str, findings: Findings) -> None:
         self._host = host
         self._key = key
         self._findings = findings
-        self._http = normal_http(host.port, key)
+        self._http = create_normal_http(host.port, key)
         self._own: list[str] = []
 
     async def work_until(self, is_over: Callable[[], bool]) -> None:
         """Do random actions with pauses."""
         while not is_over():
-            work = random.choice(WORK)
+            action = random.choice(ACTIONS)
             was_up = self._host.is_up
             try:
-                await work(self)
+                await action(self)
             except httpx.HTTPError as error:
                 # A killed host does not respond until it is started again.
                 if was_up and self._host.is_up:
-                    self._findings.faults.append(f"{work.__name__}: {error!r}")
+                    self._findings.faults.append(f"{action.__name__}: {error!r}")
                 await asyncio.sleep(1)
             except Refused:
                 await asyncio.sleep(1)
@@ -183,16 +183,16 @@ class NormalClient:
         response = await self._http.request(method, path, **options)
         if not path.endswith("/poll"):
             self._findings.seconds.append(time.monotonic() - began)
-        self._findings.judge(f"{method} {path}", response, response.text)
+        self._findings.check_response(f"{method} {path}", response, response.text)
         return response.json()
 
     async def start(self, workflow_id: str, **body: Any) -> str:
         """Start a run and record that it was accepted."""
         request = {"workflowId": workflow_id, **body}
         accepted = await self.call("POST", "/v1/runs", json=request)
-        return self._accepted(str(accepted["runId"]))
+        return self._record_accepted(str(accepted["runId"]))
 
-    def _accepted(self, run_id: str) -> str:
+    def _record_accepted(self, run_id: str) -> str:
         self._findings.runs[run_id] = self._key
         self._own = [*self._own[-20:], run_id]
         return run_id
@@ -228,7 +228,7 @@ class NormalClient:
         run_id = await self.start("conformance-delay", inputs={"delayMs": 300})
         path = f"/v1/runs/{run_id}/events?streamMode=debug"
         async with self._http.stream("GET", path) as response:
-            self._findings.judge(f"GET {path}", response, "")
+            self._findings.check_response(f"GET {path}", response, "")
             lines = [line async for line in response.aiter_lines()]
         ids = [int(line.removeprefix("id: ")) for line in lines if line.startswith("id: ")]
         is_complete = ids == list(range(len(ids))) and "event: run.completed" in lines
@@ -252,7 +252,7 @@ class NormalClient:
         await self.poll(run_id, _is_over)
         body = {"mode": "replay"}
         forked = await self.call("POST", f"/v1/runs/{run_id}:fork", json=body)
-        await self.poll(self._accepted(str(forked["runId"])), _is_over)
+        await self.poll(self._record_accepted(str(forked["runId"])), _is_over)
 
     async def annotate(self) -> None:
         """Rate a run."""
@@ -263,15 +263,15 @@ class NormalClient:
         await self.call("POST", path, json={"signal": signal})
         await self.call("GET", path)
 
-    async def look_around(self) -> None:
+    async def read_lists(self) -> None:
         """Read lists and the health."""
         await self.call("GET", "/v1/runs", params={"limit": 20})
         await self.call("GET", "/v1/interrupts")
         await self.call("GET", "/healthz")
 
 
-Work: TypeAlias = Callable[[NormalClient], Awaitable[None]]
-WORK: Final[tuple[Work, ...]] = (
+Action: TypeAlias = Callable[[NormalClient], Awaitable[None]]
+ACTIONS: Final[tuple[Action, ...]] = (
     NormalClient.run,
     NormalClient.run,
     NormalClient.run_agent,
@@ -279,7 +279,7 @@ WORK: Final[tuple[Work, ...]] = (
     NormalClient.approve,
     NormalClient.fork,
     NormalClient.annotate,
-    NormalClient.look_around,
+    NormalClient.read_lists,
 )
 
 
@@ -287,7 +287,7 @@ def _is_over(page: dict[str, Any]) -> bool:
     return bool(page["isComplete"])
 
 
-def normal_http(port: int, key: str) -> httpx.AsyncClient:
+def create_normal_http(port: int, key: str) -> httpx.AsyncClient:
     """Return an HTTP client of a normal tenant, with its own address."""
     return httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
@@ -297,7 +297,7 @@ def normal_http(port: int, key: str) -> httpx.AsyncClient:
     )
 
 
-async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
+async def soak(host: HostProcess, arguments: argparse.Namespace) -> Findings:
     """Load the host for the given time, then check every accepted run."""
     findings = Findings()
     began = time.monotonic()
@@ -316,7 +316,7 @@ async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
         for number in range(hostile)
     ]
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_sample(host, findings, began, is_over))
+        tasks.create_task(_sample_memory(host, findings, began, is_over))
         if arguments.kill:
             tasks.create_task(_kill_in_the_middle(host, seconds / 2))
         for client in normal:
@@ -327,8 +327,8 @@ async def soak(host: SoakedHost, arguments: argparse.Namespace) -> Findings:
     return findings
 
 
-async def _sample(
-    host: SoakedHost, findings: Findings, began: float, is_over: Callable[[], bool]
+async def _sample_memory(
+    host: HostProcess, findings: Findings, began: float, is_over: Callable[[], bool]
 ) -> None:
     while not is_over():
         await asyncio.sleep(1)
@@ -337,18 +337,18 @@ async def _sample(
                 findings.memory_mib.append((time.monotonic() - began, host.memory_mib()))
 
 
-async def _kill_in_the_middle(host: SoakedHost, seconds: float) -> None:
+async def _kill_in_the_middle(host: HostProcess, seconds: float) -> None:
     await asyncio.sleep(seconds)
     host.kill()
     await asyncio.to_thread(host.start)
 
 
-async def _check_runs(host: SoakedHost, findings: Findings) -> None:
+async def _check_runs(host: HostProcess, findings: Findings) -> None:
     """Check that every accepted run has a complete log and has ended or waits for a person."""
     waiting = list(findings.runs.items())
 
     async def check() -> None:
-        clients = {key: normal_http(host.port, key) for key in NORMAL_KEYS}
+        clients = {key: create_normal_http(host.port, key) for key in NORMAL_KEYS}
         while waiting:
             run_id, key = waiting.pop()
             fault = await _fault_of(clients[key], run_id, findings)
@@ -400,13 +400,13 @@ def report(findings: Findings) -> bool:
     has_passed = is_served and not findings.faults and not findings.lost and is_flat
     rows = [
         ("requests of normal clients", str(findings.requests), ""),
-        ("  by status", _counted(findings.statuses), ""),
+        ("  by status", _format_counts(findings.statuses), ""),
         ("  responses with 503", f"{busy:.2%}", f"must be at most {MOST_BUSY_SHARE:.0%}"),
         ("  99th percentile", f"{slow:.2f} s", f"must be at most {MOST_SECONDS:.0f} s"),
         ("  maximum", f"{slowest:.1f} s", ""),
         ("  faults: errors, broken connections, gaps", str(len(findings.faults)), "must be 0"),
         ("accepted runs", str(len(findings.runs)), ""),
-        ("  at the end", _counted(findings.ended), ""),
+        ("  at the end", _format_counts(findings.ended), ""),
         ("  lost", str(len(findings.lost)), "must be 0"),
         ("memory, median of the first third", f"{first:.0f} MiB", ""),
         (
@@ -420,7 +420,7 @@ def report(findings: Findings) -> bool:
         results = Counter(
             {what: n for (name, what), n in findings.attacks.items() if name == attack}
         )
-        rows.append((f"attackers: {attack}", _counted(results), ""))
+        rows.append((f"attackers: {attack}", _format_counts(results), ""))
     width = max(len(name) for name, _, _ in rows)
     for name, value, remark in rows:
         print(f"{name:<{width}}  {value}  {remark}".rstrip())
@@ -430,7 +430,7 @@ def report(findings: Findings) -> bool:
     return has_passed
 
 
-def _counted(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{name} x{count}" for name, count in sorted(counts.items())) or "none"
 
 
@@ -446,7 +446,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with scratch() as directory:
         (directory / "data").mkdir()
-        host = SoakedHost(directory)
+        host = HostProcess(directory)
         host.start()
         try:
             has_passed = report(asyncio.run(soak(host, arguments)))

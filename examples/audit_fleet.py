@@ -106,6 +106,7 @@ def audit(log: AgentEmitter, auditor: Auditor, night: str = NIGHT) -> int:
 
 
 def _run_check(log: AgentEmitter, run_id: str, auditor: Auditor, name: str, check: Check) -> bool:
+    """Run one check and log its result. Return whether the check failed."""
     has_passed = check(auditor.files)
     result = AuditResult.PASS if has_passed else AuditResult.FAIL
     log.emit(audit_checkpoint(run_id, auditor.agent_id, name, result, 0.01))

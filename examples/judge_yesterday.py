@@ -42,7 +42,8 @@ judge = Agent(
     model=MODEL,
     output=RunRating,
     model_class="classification",
-    instructions="Rate the result for the user with one to five stars, and give the reason in one line.",
+    instructions="Rate the result for the user with one to five stars. "
+    "Give the reason in one line.",
 )
 
 flow = Workflow("judge-run", inputs=JudgeInputs, outputs=RunRating)

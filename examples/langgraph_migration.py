@@ -5,9 +5,9 @@
     wopr run support-graph -i question="Where is A-17?" --follow
     wopr inbox list
 
-Before, the caller of the graph stores its checkpoints and must check whether it waits. After, a pause
-is in the inbox and survives a restart, every model and tool call is on the log, and a run can be
-replayed and forked. The example needs `pip install ".[langgraph]"` in the
+Without WOPR, the caller of the graph stores its checkpoints and must check whether it waits. With
+WOPR, a waiting graph is in the inbox and survives a restart, every model call and tool call is on
+the log, and a run can be replayed and forked. The example needs `pip install ".[langgraph]"` in the
 directory of this project.
 """
 
@@ -33,7 +33,7 @@ MODEL: BaseChatModel = FakeListChatModel(responses=["It is on its way since Mond
 ORDERS = {"A-17": "on its way since Monday"}
 
 
-# The graph before.
+# The graph.
 
 
 class Support(TypedDict, total=False):
@@ -74,8 +74,8 @@ builder.add_sequence([look_up, write, review])
 builder.add_edge(START, "look_up")
 
 
-async def before(question: str) -> str:
-    """Run the graph alone: its state is lost when this process ends."""
+async def run_without_wopr(question: str) -> str:
+    """Run the graph alone. Its state is lost when this process ends."""
     graph = builder.compile(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "one"}}
     paused = await graph.ainvoke({"question": question}, config)
@@ -84,7 +84,7 @@ async def before(question: str) -> str:
     return str(done["reply"])
 
 
-# The same graph as a node.
+# The same graph as a node of a workflow.
 
 
 @dataclass
@@ -111,4 +111,4 @@ answer >> end
 
 if __name__ == "__main__":
     [asked] = sys.argv[1:] or ["Where is A-17?"]
-    print(anyio.run(before, asked))
+    print(anyio.run(run_without_wopr, asked))

@@ -3,8 +3,8 @@
     wopr dev examples/model_supervisor.py
     wopr run help-desk -i ticket="Where is my parcel A-17?" --follow
 
-In `research_crew.py` rules decide instead. A decision with low confidence waits in the inbox before it
-is executed; `wopr inbox list` shows it.
+In `research_crew.py` rules decide instead. A decision with low confidence waits in the inbox before
+it is executed; `wopr inbox list` shows it.
 """
 
 from __future__ import annotations

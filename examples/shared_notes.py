@@ -5,8 +5,8 @@ Serve it and start a run (this needs the key of a model provider):
     wopr dev examples/shared_notes.py
     wopr run shared-notes -i topic="the colour of the sky"
 
-Without sharing, the model would not understand the writer's second task: it mentions "your draft" and
-"the review", and neither is an input of the node.
+Without sharing, the model would not understand the writer's second task. The task mentions "your
+draft" and "the review", and neither is an input of the node.
 """
 
 from __future__ import annotations

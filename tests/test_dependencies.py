@@ -14,14 +14,14 @@ import pytest
 from tools.dependencies import (
     LOCK,
     ROOT,
-    Locked,
+    LockedPackage,
     audit,
-    configuration,
+    check_licences,
+    create_sbom,
     is_allowed,
-    licences,
     main,
+    read_configuration,
     read_lock,
-    sbom,
 )
 
 HASH = "a" * 64
@@ -50,7 +50,7 @@ def events(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"ranges": [{"type": "ECOSYSTEM", "events": [{kind: at} for kind, at in pairs]}]}
 
 
-def installed(name: str = "anyio") -> list[Locked]:
+def installed(name: str = "anyio") -> list[LockedPackage]:
     return [entry for entry in read_lock(LOCK.read_text()) if entry.name == name]
 
 
@@ -68,7 +68,7 @@ def test_the_lock_is_parsed_with_hashes_markers_and_dependents() -> None:
 def test_the_sbom_names_every_locked_package_with_its_hashes() -> None:
     entries = read_lock(LOCK.read_text())
 
-    document = sbom(entries, configuration())
+    document = create_sbom(entries, read_configuration())
 
     components = {each["purl"]: each for each in document["components"]}
     assert len(components) == len(entries)
@@ -100,7 +100,7 @@ def test_the_sbom_is_a_valid_cyclonedx_document() -> None:
         return known[uri.rpartition("/")[2].replace(".SNAPSHOT", "")]
 
     validator = jsonschema_rs.validator_for(schema("bom-1.6"), retriever=retrieve)
-    document = sbom(read_lock(LOCK.read_text()), configuration())
+    document = create_sbom(read_lock(LOCK.read_text()), read_configuration())
 
     assert [str(error) for error in validator.iter_errors(document)] == []
     broken = document | {"specVersion": 16}
@@ -228,7 +228,7 @@ def test_every_licence_is_known_and_allowed(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_forbidden_licence_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    faults = licences(installed(), SETTINGS)
+    faults = check_licences(installed(), SETTINGS)
 
     assert faults == [f"anyio {installed()[0].version}: MIT is not an allowed licence"]
 
@@ -256,5 +256,5 @@ def test_a_licence_expression_is_allowed_when_its_terms_can_be_met(
 def test_every_licence_override_names_a_locked_package() -> None:
     names = {entry.name for entry in read_lock(LOCK.read_text())}
 
-    assert configuration()["licences"].keys() <= names
+    assert read_configuration()["licences"].keys() <= names
     assert (ROOT / "Makefile").read_text().count("tools.dependencies") == 3

@@ -53,7 +53,7 @@ def test_an_error_is_a_fault_unless_it_has_a_retry_time(status: int) -> None:
     found = Findings()
 
     with pytest.raises(Refused):
-        found.judge("GET /v1/runs", httpx.Response(status), "no")
+        found.check_response("GET /v1/runs", httpx.Response(status), "no")
 
     assert found.faults == [f"GET /v1/runs: {status} no"]
 
@@ -62,7 +62,9 @@ def test_a_busy_host_with_a_retry_time_is_no_fault() -> None:
     found = Findings()
 
     with pytest.raises(Refused):
-        found.judge("GET /v1/runs", httpx.Response(503, headers={"Retry-After": "1"}), "busy")
+        found.check_response(
+            "GET /v1/runs", httpx.Response(503, headers={"Retry-After": "1"}), "busy"
+        )
 
     assert found.faults == []
     assert found.statuses["503"] == 1

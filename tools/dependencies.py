@@ -56,7 +56,7 @@ _EXPRESSION: Final = re.compile(r"\(|\)|[A-Za-z0-9.+-]+")
 
 
 @dataclass(slots=True)
-class Locked:
+class LockedPackage:
     """One entry of the lock."""
 
     name: str
@@ -84,14 +84,14 @@ class Locked:
             return None
 
 
-def read_lock(text: str) -> list[Locked]:
+def read_lock(text: str) -> list[LockedPackage]:
     """Return the entries of a lock, in its order."""
-    entries: list[Locked] = []
+    entries: list[LockedPackage] = []
     is_comment_of_entry = False
     for line in text.splitlines():
         if found := _ENTRY.fullmatch(line):
             name, version, marker = found.groups()
-            entries.append(Locked(canonicalize_name(name), version, (marker or "").strip()))
+            entries.append(LockedPackage(canonicalize_name(name), version, (marker or "").strip()))
             is_comment_of_entry = True
         elif found := _HASH.search(line):
             entries[-1].hashes.append(found[1])
@@ -102,7 +102,7 @@ def read_lock(text: str) -> list[Locked]:
     return entries
 
 
-def configuration() -> dict[str, Any]:
+def read_configuration() -> dict[str, Any]:
     """Return the settings of `pyproject.toml` about dependencies."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     found: dict[str, Any] = document["tool"]["wopr"]["dependencies"]
@@ -112,7 +112,7 @@ def configuration() -> dict[str, Any]:
 # Licences
 
 
-def licence_of(entry: Locked, overrides: Mapping[str, str]) -> str:
+def licence_of(entry: LockedPackage, overrides: Mapping[str, str]) -> str:
     """Return a package's licence as an SPDX expression; empty if its metadata names none."""
     if entry.name in overrides:
         return overrides[entry.name]
@@ -145,34 +145,34 @@ def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
     """Return whether allowed licences satisfy an SPDX expression."""
     tokens = _EXPRESSION.findall(expression)
     tokens.reverse()
-    is_met = _either(tokens, allowed)
+    is_met = _meets_alternative(tokens, allowed)
     return is_met and not tokens
 
 
-def _either(tokens: list[str], allowed: frozenset[str]) -> bool:
-    is_met = _both(tokens, allowed)
+def _meets_alternative(tokens: list[str], allowed: frozenset[str]) -> bool:
+    is_met = _meets_all(tokens, allowed)
     while tokens and tokens[-1] == "OR":
         tokens.pop()
-        other = _both(tokens, allowed)
+        other = _meets_all(tokens, allowed)
         is_met = is_met or other
     return is_met
 
 
-def _both(tokens: list[str], allowed: frozenset[str]) -> bool:
-    is_met = _term(tokens, allowed)
+def _meets_all(tokens: list[str], allowed: frozenset[str]) -> bool:
+    is_met = _meets_term(tokens, allowed)
     while tokens and tokens[-1] == "AND":
         tokens.pop()
-        other = _term(tokens, allowed)
+        other = _meets_term(tokens, allowed)
         is_met = is_met and other
     return is_met
 
 
-def _term(tokens: list[str], allowed: frozenset[str]) -> bool:
+def _meets_term(tokens: list[str], allowed: frozenset[str]) -> bool:
     if not tokens:
         return False
     token = tokens.pop()
     if token == "(":
-        is_met = _either(tokens, allowed)
+        is_met = _meets_alternative(tokens, allowed)
         return bool(tokens) and tokens.pop() == ")" and is_met
     if tokens[-1:] == ["WITH"]:
         tokens.pop()
@@ -180,14 +180,14 @@ def _term(tokens: list[str], allowed: frozenset[str]) -> bool:
     return token in allowed
 
 
-def licences(entries: Sequence[Locked], settings: Mapping[str, Any]) -> list[str]:
-    """Print the licence of every package, and return the problems."""
+def check_licences(entries: Sequence[LockedPackage], settings: Mapping[str, Any]) -> list[str]:
+    """Print the licence of every package, and return the licences that are missing or not allowed."""
     allowed = frozenset(settings["allowed-licences"])
     faults: list[str] = []
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
         licence = licence_of(entry, settings["licences"])
-        print(f"{entry.name:<{width}}  {entry.version:<12}  {licence or _unknown(entry)}")
+        print(f"{entry.name:<{width}}  {entry.version:<12}  {licence or _unknown_licence(entry)}")
         if not licence and entry.is_for_this_platform:
             faults.append(f"{entry.name} {entry.version}: the metadata names no licence")
         elif licence and not is_allowed(licence, allowed):
@@ -195,7 +195,7 @@ def licences(entries: Sequence[Locked], settings: Mapping[str, Any]) -> list[str
     return faults
 
 
-def _unknown(entry: Locked) -> str:
+def _unknown_licence(entry: LockedPackage) -> str:
     return "unknown" if entry.is_for_this_platform else "unknown (not for this platform)"
 
 
@@ -221,8 +221,8 @@ def _is_within(version: str, events: Sequence[tuple[str, str]]) -> bool:
     """Apply the events of a range in order: introduced, fixed, last affected."""
     at = Version(version)
     is_affected = False
-    for kind, text in sorted(events, key=lambda event: _bound(event[1])):
-        bound = _bound(text)
+    for kind, text in sorted(events, key=lambda event: _bound_version(event[1])):
+        bound = _bound_version(text)
         if kind == "introduced" and at >= bound:
             is_affected = True
         elif (kind in ("fixed", "limit") and at >= bound) or (
@@ -232,7 +232,7 @@ def _is_within(version: str, events: Sequence[tuple[str, str]]) -> bool:
     return is_affected
 
 
-def _bound(text: str) -> Version:
+def _bound_version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
@@ -300,7 +300,7 @@ def _advisories(document: Mapping[str, Any]) -> Iterator[Advisory]:
 
 
 def audit(
-    entries: Sequence[Locked], settings: Mapping[str, Any], advisories: Path | None
+    entries: Sequence[LockedPackage], settings: Mapping[str, Any], advisories: Path | None
 ) -> list[str]:
     """Compare the lock with the installed packages and with advisories; return the problems."""
     faults = [fault for entry in entries for fault in _integrity(entry)]
@@ -321,7 +321,7 @@ def audit(
     faults += unread
     if not known and not unread:
         return [*faults, f"{advisories} contains no advisories about PyPI packages"]
-    yanked = _yanked(advisories)
+    yanked = _read_yanked(advisories)
     print(f"checked {len(known)} advisories and {len(yanked)} yanked releases")
     ignored: Mapping[str, str] = settings["ignored-advisories"]
     by_package: dict[str, list[Advisory]] = {}
@@ -342,7 +342,7 @@ def audit(
     return faults
 
 
-def _integrity(entry: Locked) -> Iterator[str]:
+def _integrity(entry: LockedPackage) -> Iterator[str]:
     if not entry.hashes:
         yield f"{entry.name} {entry.version} has no hash in the lock"
     if not entry.is_for_this_platform:
@@ -354,7 +354,7 @@ def _integrity(entry: Locked) -> Iterator[str]:
         yield f"{entry.name} {installed.version} is installed, but {entry.version} is locked"
 
 
-def _yanked(directory: Path) -> set[tuple[str, str]]:
+def _read_yanked(directory: Path) -> set[tuple[str, str]]:
     """Return the releases in `yanked.txt`, one `name==version` per line."""
     file = directory / "yanked.txt"
     lines = file.read_text().splitlines() if file.exists() else []
@@ -365,7 +365,7 @@ def _yanked(directory: Path) -> set[tuple[str, str]]:
 # SBOM
 
 
-def sbom(entries: Sequence[Locked], settings: Mapping[str, Any]) -> dict[str, Any]:
+def create_sbom(entries: Sequence[LockedPackage], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a CycloneDX 1.6 document. The same lock and packages give the same document."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     own = f"pkg:pypi/{project['name']}@{project['version']}"
@@ -395,7 +395,7 @@ def sbom(entries: Sequence[Locked], settings: Mapping[str, Any]) -> dict[str, An
     return document
 
 
-def _component(entry: Locked, overrides: Mapping[str, str]) -> dict[str, Any]:
+def _component(entry: LockedPackage, overrides: Mapping[str, str]) -> dict[str, Any]:
     component: dict[str, Any] = {
         "type": "library",
         "bom-ref": entry.purl,
@@ -416,7 +416,7 @@ def _component(entry: Locked, overrides: Mapping[str, str]) -> dict[str, Any]:
     return component
 
 
-def _graph(own: str, entries: Sequence[Locked]) -> list[dict[str, Any]]:
+def _graph(own: str, entries: Sequence[LockedPackage]) -> list[dict[str, Any]]:
     """Return the dependencies between packages, from the comments of the lock."""
     references: dict[str, list[str]] = {PROJECT: [own]}
     for entry in entries:
@@ -440,13 +440,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--lock", type=Path, default=LOCK)
     given = parser.parse_args(arguments)
     entries = read_lock(given.lock.read_text())
-    settings = configuration()
+    settings = read_configuration()
     if given.command == "sbom":
-        return _write(sbom(entries, settings), given.file)
+        return _write(create_sbom(entries, settings), given.file)
     if given.command == "audit":
         faults = audit(entries, settings, given.advisories)
     else:
-        faults = licences(entries, settings)
+        faults = check_licences(entries, settings)
     for fault in faults:
         print(fault, file=sys.stderr)
     print(f"{len(faults)} problems" if faults else "no problems")

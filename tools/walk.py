@@ -25,7 +25,7 @@ from wopr.protocol.documents import JsonObject
 
 SOURCE = f"{Path(wopr.__file__).parent}/"
 KEY = "walk-key-0123456789"
-# Runs before the one that is counted: they fill the caches.
+# Number of runs before the recorded run: they fill the caches.
 WARM_UP = 3
 WORKFLOW: JsonObject = {
     "id": "walk",
@@ -56,7 +56,7 @@ class Walk:
         self.active = False
         # By file, in the order of entry: the names of the functions that were called.
         self.functions: dict[str, dict[str, None]] = {}
-        self.crossings = 0
+        self.package_calls = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         """Record one call."""
@@ -74,7 +74,7 @@ class Walk:
         functions[frame.f_code.co_qualname] = None
         before = caller and _file(caller)
         if before and _package(before) != _package(file):
-            self.crossings += 1
+            self.package_calls += 1
 
 
 def _file(frame: FrameType) -> str | None:
@@ -86,7 +86,7 @@ def _package(file: str) -> str:
     return file.partition("/")[0]
 
 
-async def walk_of_a_run() -> Walk:
+async def record_walk() -> Walk:
     """Create runs on a new host and record the last one."""
     configure_logs("text", "warning")
     walk = Walk()
@@ -96,7 +96,7 @@ async def walk_of_a_run() -> Walk:
         settings = Settings(data_dir=Path(folder), api_keys=f"{KEY}:walk:admin", rate_limit=0)
         app = App(lambda: contributed_host(settings, Contributions()))
         async with (
-            app.opened(),
+            app.run_host(),
             httpx.AsyncClient(
                 transport=httpx.ASGITransport(app),
                 base_url="http://walk",
@@ -105,15 +105,15 @@ async def walk_of_a_run() -> Walk:
         ):
             (await client.post("/v1/workflows", json=WORKFLOW)).raise_for_status()
             for _ in range(WARM_UP):
-                await _run(client, walk, counted=False)
-            await _run(client, walk, counted=True)
+                await _run(client, walk, is_recorded=False)
+            await _run(client, walk, is_recorded=True)
     sys.setprofile(None)
     threading.setprofile(None)
     return walk
 
 
-async def _run(client: httpx.AsyncClient, walk: Walk, *, counted: bool) -> None:
-    walk.active = counted
+async def _run(client: httpx.AsyncClient, walk: Walk, *, is_recorded: bool) -> None:
+    walk.active = is_recorded
     accepted = (await client.post("/v1/runs", json={"workflowId": "walk"})).raise_for_status()
     walk.active = False
     snapshot = (await client.get(f"/v1/runs/{accepted.json()['runId']}")).raise_for_status()
@@ -123,10 +123,10 @@ async def _run(client: httpx.AsyncClient, walk: Walk, *, counted: bool) -> None:
 
 def main() -> None:
     """Print the walk."""
-    walk = anyio.run(walk_of_a_run)
+    walk = anyio.run(record_walk)
     for number, (file, functions) in enumerate(walk.functions.items(), 1):
         print(f"{number:>3}  {file:<40} {', '.join(functions)}")
-    print(f"{len(walk.functions)} files, {walk.crossings} calls from one package into another")
+    print(f"{len(walk.functions)} files, {walk.package_calls} calls from one package into another")
 
 
 if __name__ == "__main__":

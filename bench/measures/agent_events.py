@@ -9,7 +9,7 @@ from __future__ import annotations
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import measured
+from bench.rates import measure_rate
 from bench.server import serving_host
 from bench.workflows import AGENT, TOOL_CALLS
 
@@ -28,7 +28,7 @@ def measure_agent_events(size: Size, floors: Floors) -> list[Figure]:
             requests=[wire.create_run(AGENT["id"])],
             seconds=size.seconds,
         )
-        rate = measured(served, job)
+        rate = measure_rate(served, job)
     floor = floors.append[CLIENTS]
     each = len(floors.events)
     return [

@@ -12,7 +12,7 @@ import msgspec
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import measured
+from bench.rates import measure_rate
 from bench.server import TENANT, scratch, serving_host
 from bench.workflows import CHAIN_NODES
 from wopr.protocol.events import RunEvent
@@ -90,7 +90,7 @@ def _through_a_run(size: Size, floors: Floors) -> Figure:
             requests=[wire.create_run("bench-chain")],
             seconds=size.seconds,
         )
-        rate = measured(served, job)
+        rate = measure_rate(served, job)
     floor = floors.append[WRITERS]
     each = len(floors.events)
     return Figure(

@@ -19,8 +19,8 @@ from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.floors import READERS
 from bench.load import FanOut, run_fan_out
-from bench.measures.forks import ended_run
-from bench.server import KEY, Served, serving_host
+from bench.measures.forks import wait_for_end
+from bench.server import KEY, ServerProcess, serving_host
 from bench.workflows import agent
 from wopr.console.runs.live import BATCH_SECONDS
 
@@ -42,19 +42,21 @@ def measure_console(size: Size, floors: Floors) -> list[Figure]:
         figures = [
             figure for length in LENGTHS for figure in _page_figures(browser, served, size, length)
         ]
-        return [*figures, *_followed(browser, served, size, floors)]
+        return [*figures, *_live_page_figures(browser, served, size, floors)]
 
 
-def _page_figures(browser: Browser, served: Served, size: Size, length: int) -> Iterator[Figure]:
+def _page_figures(
+    browser: Browser, served: ServerProcess, size: Size, length: int
+) -> Iterator[Figure]:
     definition = agent(f"conformance-bench-{length}", (length - OTHERS) // 2)
     wire.call(served.port, "POST", "/v1/workflows", definition)
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": definition["id"]})
-    ended_run(served, run["runId"])
+    wait_for_end(served, run["runId"])
     path = f"/runs/{run['runId']}"
-    with _signed_in(browser, served) as context:
+    with _signed_in_context(browser, served) as context:
         page = context.new_page()
         page.goto(path)
-        paints = [_paint(page, path) for _ in range(_rounds(size))]
+        paints = [_paint(page, path) for _ in range(_round_count(size))]
         warm = int(page.evaluate(_BYTES))
         tools = context.new_cdp_session(page)
         tools.send("Network.enable")
@@ -66,9 +68,11 @@ def _page_figures(browser: Browser, served: Served, size: Size, length: int) -> 
     yield _figure(f"bytes of a later visit, {length:,} events", warm / 1024, "KiB")
 
 
-def _followed(browser: Browser, served: Served, size: Size, floors: Floors) -> Iterator[Figure]:
+def _live_page_figures(
+    browser: Browser, served: ServerProcess, size: Size, floors: Floors
+) -> Iterator[Figure]:
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-wait"})
-    with _signed_in(browser, served) as context:
+    with _signed_in_context(browser, served) as context:
         cookie = "; ".join(f"{each['name']}={each['value']}" for each in context.cookies())
         before = served.cpu_seconds()
         arrivals = run_fan_out(_job(served, size, run["runId"], cookie))
@@ -85,7 +89,7 @@ def _followed(browser: Browser, served: Served, size: Size, floors: Floors) -> I
     )
 
 
-def _job(served: Served, size: Size, run_id: str, cookie: str) -> FanOut:
+def _job(served: ServerProcess, size: Size, run_id: str, cookie: str) -> FanOut:
     path = f"/v1/runs/{run_id}"
     stream = (
         f"GET /runs/{run_id}/live HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {cookie}\r\n"
@@ -106,7 +110,7 @@ def _job(served: Served, size: Size, run_id: str, cookie: str) -> FanOut:
 
 
 @contextmanager
-def _signed_in(browser: Browser, served: Served) -> Iterator[BrowserContext]:
+def _signed_in_context(browser: Browser, served: ServerProcess) -> Iterator[BrowserContext]:
     """Open a signed-in window. Its cache contains only the sign-in page."""
     context = browser.new_context(base_url=f"http://127.0.0.1:{served.port}")
     page = context.new_page()
@@ -125,7 +129,7 @@ def _paint(page: Page, path: str) -> float:
     return float(painted)
 
 
-def _rounds(size: Size) -> int:
+def _round_count(size: Size) -> int:
     return max(size.windows, 3)
 
 

@@ -7,7 +7,7 @@ from http.client import HTTPConnection
 
 from bench.figures import Figure, Floors, Size
 from bench.filling import put_annotations, put_runs
-from bench.server import KEY, Served, serving_host
+from bench.server import KEY, ServerProcess, serving_host
 from wopr.store.port import Store
 
 FORMATS = ("jsonl", "csv", "parquet")
@@ -30,7 +30,7 @@ def measure_exports(size: Size, floors: Floors) -> list[Figure]:
         return [_export(served, name, size.exported_runs) for name in FORMATS]
 
 
-def _export(served: Served, format_name: str, runs: int) -> Figure:
+def _export(served: ServerProcess, format_name: str, runs: int) -> Figure:
     cpu, began = served.cpu_seconds(), time.perf_counter()
     most = _read(served, f"/v1/export/runs?format={format_name}")
     seconds, cpu = time.perf_counter() - began, served.cpu_seconds() - cpu
@@ -45,14 +45,14 @@ def _export(served: Served, format_name: str, runs: int) -> Figure:
     )
 
 
-def _read(served: Served, path: str) -> int:
+def _read(served: ServerProcess, path: str) -> int:
     """Read a response to its end; return the peak memory of the host meanwhile."""
     connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
     try:
         connection.request("GET", path, headers={"Authorization": f"Bearer {KEY}"})
         response = connection.getresponse()
         if response.status != 200:
-            raise RuntimeError(f"{path} answered {response.status}: {response.read()[:300]!r}")
+            raise RuntimeError(f"{path} returned {response.status}: {response.read()[:300]!r}")
         most = 0
         while response.read(PIECE):
             most = max(most, served.rss_bytes())

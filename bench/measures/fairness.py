@@ -8,8 +8,8 @@ from http.client import HTTPConnection
 
 from bench.cluster import running_database
 from bench.figures import Figure, Floors, Size
-from bench.measures.timers import call, lateness_of
-from bench.server import OTHER_KEY, Served, serving_host, sharing
+from bench.measures.timers import call, lateness_ms
+from bench.server import OTHER_KEY, ServerProcess, serving_host, serving_processes
 
 BACKLOG = 10_000
 CLIENTS = 8
@@ -26,12 +26,12 @@ def measure_fairness(size: Size, floors: Floors) -> list[Figure]:
     """Measure on SQLite, and with two processes on PostgreSQL."""
     with serving_host() as host:
         figures = _delays("SQLite", [host])
-    with running_database() as database, sharing(database.url, "serve", 2) as served:
+    with running_database() as database, serving_processes(database.url, "serve", 2) as served:
         figures += _delays("2 processes on PostgreSQL", served)
     return figures
 
 
-def _delays(named: str, served: list[Served]) -> list[Figure]:
+def _delays(named: str, served: list[ServerProcess]) -> list[Figure]:
     due = time.time() * 1000 + AHEAD_MS
     with ThreadPoolExecutor(CLIENTS) as pool:
         shares = [pool.submit(_create, served[n % len(served)], due) for n in range(CLIENTS)]
@@ -41,7 +41,7 @@ def _delays(named: str, served: list[Served]) -> list[Figure]:
     time.sleep(max(0.0, due / 1000 - time.time()))
     runs, response_ms = _run_beside(served[0])
     connection = HTTPConnection("127.0.0.1", served[0].port, timeout=60)
-    late = sorted(lateness_of(connection, run_id, OTHER_KEY) for run_id in runs)
+    late = sorted(lateness_ms(connection, run_id, OTHER_KEY) for run_id in runs)
     note = "" if is_in_time else " (created too late)"
     return [
         Figure(
@@ -58,7 +58,7 @@ def _delays(named: str, served: list[Served]) -> list[Figure]:
     ]
 
 
-def _create(served: Served, due: float) -> None:
+def _create(served: ServerProcess, due: float) -> None:
     """Start a share of the backlog: runs that are all due at the same time."""
     connection = HTTPConnection("127.0.0.1", served.port, timeout=60)
     for _ in range(BACKLOG // CLIENTS):
@@ -67,7 +67,7 @@ def _create(served: Served, due: float) -> None:
     connection.close()
 
 
-def _run_beside(served: Served) -> tuple[list[str], list[float]]:
+def _run_beside(served: ServerProcess) -> tuple[list[str], list[float]]:
     """Start runs of the other tenant until the backlog has ended; return ids and response times."""
     own = HTTPConnection("127.0.0.1", served.port, timeout=60)
     other = HTTPConnection("127.0.0.1", served.port, timeout=60)

@@ -13,7 +13,7 @@ from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.floors import READERS
 from bench.load import Arrivals, FanOut, run_fan_out
-from bench.server import Served, serving_host
+from bench.server import ServerProcess, serving_host
 
 AIM_MS = 20
 
@@ -22,7 +22,7 @@ def measure_fan_out(size: Size, floors: Floors) -> list[Figure]:
     """Measure the time to the last reader, over many pauses and resumes of one run."""
     with serving_host() as served:
         before = served.cpu_seconds()
-        arrivals = run_fan_out(pausing_job(served, size))
+        arrivals = run_fan_out(create_pause_job(served, size))
         cpu = served.cpu_seconds() - before
     # The CPU includes opening the streams, which is a small part.
     cpu_us = 1e6 * cpu / (size.fan_outs * READERS)
@@ -63,7 +63,9 @@ def _spread(arrivals: Arrivals, floors: Floors) -> Figure:
     )
 
 
-def pausing_job(served: Served, size: Size, *, trigger: Served | None = None) -> FanOut:
+def create_pause_job(
+    served: ServerProcess, size: Size, *, trigger: ServerProcess | None = None
+) -> FanOut:
     """Return a job that pauses and resumes one run. `trigger` is the server of the requests."""
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": "bench-wait"})
     path = str(run["statusUrl"])

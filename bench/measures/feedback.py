@@ -8,7 +8,7 @@ from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.filling import put_annotations, put_runs
 from bench.load import Requests
-from bench.rates import Rate, measured
+from bench.rates import Rate, measure_rate
 from bench.server import serving_host
 from wopr.protocol.documents import to_iso
 from wopr.store.port import Store
@@ -24,8 +24,8 @@ def measure_feedback(size: Size, floors: Floors) -> list[Figure]:
     # All weeks have the same size, so only the number of other weeks differs.
     few = max(size.annotations // 100, 1_000)
     weeks = size.annotations // few
-    first = _ask(few, 1, size)
-    many = _ask(size.annotations, weeks, size)
+    first = _measure_summary(few, 1, size)
+    many = _measure_summary(size.annotations, weeks, size)
     growth = many.cpu_us / first.cpu_us - 1
     return [
         _figure(f"summary of a week, {few:,} annotations in 1 week", first, floors, None),
@@ -38,7 +38,7 @@ def measure_feedback(size: Size, floors: Floors) -> list[Figure]:
     ]
 
 
-def _ask(annotations: int, weeks: int, size: Size) -> Rate:
+def _measure_summary(annotations: int, weeks: int, size: Size) -> Rate:
     now = int(time.time() * 1000)
     window = WINDOW_DAYS * DAY_MS
 
@@ -53,7 +53,7 @@ def _ask(annotations: int, weeks: int, size: Size) -> Rate:
         job = Requests(
             port=served.port, clients=1, requests=[wire.request("GET", path)], seconds=size.seconds
         )
-        return measured(served, job)
+        return measure_rate(served, job)
 
 
 def _figure(name: str, rate: Rate, floors: Floors, growth: float | None) -> Figure:

@@ -8,8 +8,8 @@ from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.fleet_data import demo_lines, pushes, put_fleet
 from bench.load import Requests
-from bench.rates import measured
-from bench.server import Served, serving_host
+from bench.rates import measure_rate
+from bench.server import ServerProcess, serving_host
 from wopr.kahn.checker import check
 
 CLIENTS = 4
@@ -38,7 +38,7 @@ def _ingest(size: Size) -> list[Figure]:
             ],
             count=len(bodies),
         )
-        rate = measured(served, job)
+        rate = measure_rate(served, job)
         built = _build(served, lines)
     per_second = lines / rate.responses.seconds
     accepted = Figure(
@@ -55,7 +55,7 @@ def _ingest(size: Size) -> list[Figure]:
     return [accepted, built]
 
 
-def _build(served: Served, lines: int) -> Figure:
+def _build(served: ServerProcess, lines: int) -> Figure:
     """Measure how long the host takes to build the observed runs of the lines."""
     began, cpu = time.perf_counter(), served.cpu_seconds()
     served.wait_for_projections()

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import Rate, measured
-from bench.server import Served, serving_host
+from bench.rates import Rate, measure_rate
+from bench.server import ServerProcess, serving_host
 from bench.workflows import agent
 from wopr.protocol.documents import JsonObject
 
@@ -27,26 +27,26 @@ AIM_RATIO = 1.25
 def measure_forks(size: Size, floors: Floors) -> list[Figure]:
     """Fork at the end of runs of several lengths, then in parallel with other runs."""
     with serving_host("--conformance") as served:
-        sources = [_create(served, length) for length in LENGTHS]
+        sources = [_create_long_run(served, length) for length in LENGTHS]
         times = [_median_ms(served, source) for source in sources]
-        alone = _noops(served, size)
-        with _forking(served, sources[-1]):
-            in_parallel = _noops(served, size)
+        alone = _measure_noops(served, size)
+        with _forks_in_background(served, sources[-1]):
+            in_parallel = _measure_noops(served, size)
     return [
-        *_branches(times),
-        _others("alone", alone),
-        _others("in parallel with forks", in_parallel),
+        *_branch_figures(times),
+        _rate_figure("alone", alone),
+        _rate_figure("in parallel with forks", in_parallel),
     ]
 
 
-def _create(served: Served, length: int) -> JsonObject:
+def _create_long_run(served: ServerProcess, length: int) -> JsonObject:
     definition = agent(f"conformance-bench-{length}", length // 2)
     wire.call(served.port, "POST", "/v1/workflows", definition)
     run = wire.call(served.port, "POST", "/v1/runs", {"workflowId": definition["id"]})
-    return ended_run(served, run["runId"])
+    return wait_for_end(served, run["runId"])
 
 
-def ended_run(served: Served, run_id: str) -> JsonObject:
+def wait_for_end(served: ServerProcess, run_id: str) -> JsonObject:
     """Wait for the end of a run and return its snapshot."""
     while True:
         found: JsonObject = wire.call(served.port, "GET", f"/v1/runs/{run_id}")
@@ -55,21 +55,21 @@ def ended_run(served: Served, run_id: str) -> JsonObject:
         time.sleep(0.002)
 
 
-def _median_ms(served: Served, source: JsonObject) -> float:
+def _median_ms(served: ServerProcess, source: JsonObject) -> float:
     return statistics.median(_fork_ms(served, source) for _ in range(ROUNDS))
 
 
-def _fork_ms(served: Served, source: JsonObject) -> float:
+def _fork_ms(served: ServerProcess, source: JsonObject) -> float:
     """Return the milliseconds until a branch has copied all events but the last, and has ended."""
     began = time.perf_counter()
     body = {"mode": "branch", "fromSeq": source["lastSequence"]}
     fork = wire.call(served.port, "POST", f"/v1/runs/{source['runId']}:fork", body)
-    ended_run(served, fork["runId"])
+    wait_for_end(served, fork["runId"])
     return 1000 * (time.perf_counter() - began)
 
 
 @contextmanager
-def _forking(served: Served, source: JsonObject) -> Iterator[None]:
+def _forks_in_background(served: ServerProcess, source: JsonObject) -> Iterator[None]:
     """Fork repeatedly during the block."""
     is_over = threading.Event()
 
@@ -86,17 +86,17 @@ def _forking(served: Served, source: JsonObject) -> Iterator[None]:
         thread.join()
 
 
-def _noops(served: Served, size: Size) -> Rate:
+def _measure_noops(served: ServerProcess, size: Size) -> Rate:
     job = Requests(
         port=served.port,
         clients=CLIENTS,
         requests=[wire.create_run("bench-noop")],
         seconds=size.seconds,
     )
-    return measured(served, job)
+    return measure_rate(served, job)
 
 
-def _branches(times: list[float]) -> Iterator[Figure]:
+def _branch_figures(times: list[float]) -> Iterator[Figure]:
     per_event = [ms / length for ms, length in zip(times, LENGTHS, strict=True)]
     for length, ms in zip(LENGTHS, times, strict=True):
         is_long = length == LENGTHS[-1]
@@ -112,7 +112,7 @@ def _branches(times: list[float]) -> Iterator[Figure]:
         )
 
 
-def _others(name: str, rate: Rate) -> Figure:
+def _rate_figure(name: str, rate: Rate) -> Figure:
     return Figure(
         measure="forks",
         name=f"one-node runs {name}, {CLIENTS} clients",

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import Rate, measured
-from bench.server import Served, serving_host
+from bench.rates import Rate, measure_rate
+from bench.server import ServerProcess, serving_host
 
 CLIENTS = 16
 FILLING_CLIENTS = 64
@@ -36,24 +36,24 @@ def measure_growth(size: Size, floors: Floors) -> list[Figure]:
             filling.up_to(stored)
             figures += _compare_with_new_host(filling, stored, size, floors)
         filling.up_to(size.stored_runs[-1] + size.memory_step)
-    return [*figures, _memory(filling.seen)]
+    return [*figures, _memory(filling.samples)]
 
 
 class _Filling:
     """Creates runs and samples the host's memory."""
 
-    def __init__(self, served: Served, step: int) -> None:
+    def __init__(self, served: ServerProcess, step: int) -> None:
         self._served = served
         self._step = step
         self._stored = 0
-        self.seen: list[tuple[int, int]] = []
+        self.samples: list[tuple[int, int]] = []
 
     def up_to(self, stored: int) -> None:
         """Create runs until `stored` runs are stored."""
         while self._stored < stored:
             count = min(self._step, stored - self._stored)
             self._create(FILLING_CLIENTS, count)
-            self.seen.append((self._stored, self._served.rss_bytes()))
+            self.samples.append((self._stored, self._served.rss_bytes()))
 
     def window(self, count: int) -> Rate:
         """Create runs with few clients and return their cost."""
@@ -67,7 +67,7 @@ class _Filling:
             requests=[wire.create_run("bench-noop")],
             count=count,
         )
-        return measured(self._served, job)
+        return measure_rate(self._served, job)
 
 
 def _compare_with_new_host(
@@ -108,14 +108,14 @@ def _cost(name: str, rates: list[Rate], floors: Floors) -> Figure:
     )
 
 
-def _memory(seen: list[tuple[int, int]]) -> Figure:
+def _memory(samples: list[tuple[int, int]]) -> Figure:
     """Return the slope of memory over stored runs, by least squares."""
-    settled = [point for point in seen if point[0] >= SETTLED_RUNS]
-    slope = statistics.linear_regression(*zip(*(settled or seen), strict=True)).slope
+    settled = [point for point in samples if point[0] >= SETTLED_RUNS]
+    slope = statistics.linear_regression(*zip(*(settled or samples), strict=True)).slope
     kib = slope * 10_000 / 1024
     return Figure(
         measure="growth",
-        name=f"memory per 10,000 finished runs, now {seen[-1][1] / 2**20:.0f} MiB",
+        name=f"memory per 10,000 finished runs, now {samples[-1][1] / 2**20:.0f} MiB",
         value=kib,
         unit="KiB",
         aim=f"under {AIM_KIB} KiB" if settled else "none: the caches are still filling",

@@ -16,12 +16,12 @@ import msgspec
 
 from bench import wire, worker_app
 from bench.cluster import Database, running_database
-from bench.figures import Figure, Floors, Size, clients_named
+from bench.figures import Figure, Floors, Size, format_clients
 from bench.floors import READERS
 from bench.load import Requests, run_fan_out
-from bench.measures.fan_out import pausing_job
-from bench.rates import Measurable, measured
-from bench.server import KEY, Served, sharing
+from bench.measures.fan_out import create_pause_job
+from bench.rates import Measurable, measure_rate
+from bench.server import KEY, ServerProcess, serving_processes
 
 PROCESSES = (1, 2, 4)
 CLIENTS = 16
@@ -31,7 +31,7 @@ FAILOVERS = 5
 AIM_CPU_US = 3_000
 AIM_FAILOVER_SECONDS = 10
 _LONGEST_WAIT = 60.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _STREAMED_TEXT = {
     "workflowId": "conformance-stream-text",
     "configurable": {
@@ -43,10 +43,10 @@ _STREAMED_TEXT = {
 }
 
 
-class Together:
+class ProcessGroup:
     """The processes of a host and their database, measured together."""
 
-    def __init__(self, served: Sequence[Served], database: Database) -> None:
+    def __init__(self, served: Sequence[ServerProcess], database: Database) -> None:
         self._parts: tuple[Measurable, ...] = (*served, database)
 
     def cpu_seconds(self) -> float:
@@ -64,8 +64,8 @@ def measure_postgres(size: Size, floors: Floors) -> list[Figure]:
 
 
 def _runs(count: int, size: Size) -> Figure:
-    with running_database() as database, sharing(database.url, "serve", count) as served:
-        together = Together(served, database)
+    with running_database() as database, serving_processes(database.url, "serve", count) as served:
+        together = ProcessGroup(served, database)
         ports = [each.port for each in served]
         jobs = [
             Requests(
@@ -77,12 +77,12 @@ def _runs(count: int, size: Size) -> Figure:
             )
             for limit in ({"count": WARM_UP_RUNS * count}, {"seconds": size.seconds})
         ]
-        measured(together, jobs[0])
-        rate = measured(together, jobs[1])
+        measure_rate(together, jobs[0])
+        rate = measure_rate(together, jobs[1])
     named = "1 process" if count == 1 else f"{count} processes"
     return Figure(
         measure="postgres",
-        name=f"created and completed, {named}, {clients_named(CLIENTS * count)}",
+        name=f"created and completed, {named}, {format_clients(CLIENTS * count)}",
         value=rate.per_second,
         unit="runs/s",
         cpu_us=rate.cpu_us,
@@ -99,14 +99,14 @@ def _through_workers() -> Figure:
     app = ("--app", str(Path(worker_app.__file__)))
     with (
         running_database() as database,
-        sharing(database.url, "serve", 1, "--no-worker", *app) as [api],
-        sharing(database.url, "worker", 2, *app) as workers,
+        serving_processes(database.url, "serve", 1, "--no-worker", *app) as [api],
+        serving_processes(database.url, "worker", 2, *app) as workers,
     ):
-        together = Together((api, *workers), database)
+        together = ProcessGroup((api, *workers), database)
         for _ in range(20):
-            _executed(api)
+            _run_through_worker(api)
         before, began = together.cpu_seconds(), time.perf_counter()
-        done = [_executed(api) for _ in range(THROUGH_WORKERS)]
+        done = [_run_through_worker(api) for _ in range(THROUGH_WORKERS)]
         seconds, cpu = time.perf_counter() - began, together.cpu_seconds() - before
         _require_workers({process for _, process in done}, workers)
     taken = sorted(each for each, _ in done)
@@ -121,7 +121,7 @@ def _through_workers() -> Figure:
     )
 
 
-def _executed(api: Served) -> tuple[float, int]:
+def _run_through_worker(api: ServerProcess) -> tuple[float, int]:
     """Return the seconds from the request to the end of the run's stream, and the process id."""
     began = time.perf_counter()
     run = wire.call(api.port, "POST", "/v1/runs", {"workflowId": worker_app.flow.id})
@@ -139,7 +139,7 @@ def _executed(api: Served) -> tuple[float, int]:
     raise RuntimeError(f"the run {run['runId']} did not complete")
 
 
-def _require_workers(processes: set[int], workers: Sequence[Served]) -> None:
+def _require_workers(processes: set[int], workers: Sequence[ServerProcess]) -> None:
     """Raise an error if a process that is no worker executed a node."""
     others = processes - {worker.pid for worker in workers}
     if others:
@@ -148,10 +148,13 @@ def _require_workers(processes: set[int], workers: Sequence[Served]) -> None:
 
 def _fan_out(size: Size, floors: Floors) -> list[Figure]:
     """Measure a run that one process changes, with readers at another process."""
-    with running_database() as database, sharing(database.url, "serve", 2) as [trigger, read]:
-        together = Together((trigger, read), database)
+    with (
+        running_database() as database,
+        serving_processes(database.url, "serve", 2) as [trigger, read],
+    ):
+        together = ProcessGroup((trigger, read), database)
         before = together.cpu_seconds()
-        arrivals = run_fan_out(pausing_job(read, size, trigger=trigger))
+        arrivals = run_fan_out(create_pause_job(read, size, trigger=trigger))
         cpu = together.cpu_seconds() - before
     return [
         Figure(
@@ -171,10 +174,10 @@ def _failover() -> Figure:
     taken: list[float] = []
     with (
         running_database() as database,
-        sharing(database.url, "serve", 1, "--no-worker", "--conformance") as [api],
+        serving_processes(database.url, "serve", 1, "--no-worker", "--conformance") as [api],
     ):
         for _ in range(FAILOVERS):
-            with sharing(database.url, "worker", 2, "--conformance") as workers:
+            with serving_processes(database.url, "worker", 2, "--conformance") as workers:
                 taken.append(_seconds_to_take_over(api, workers, database))
     return Figure(
         measure="postgres",
@@ -187,7 +190,9 @@ def _failover() -> Figure:
     )
 
 
-def _seconds_to_take_over(api: Served, workers: Sequence[Served], database: Database) -> float:
+def _seconds_to_take_over(
+    api: ServerProcess, workers: Sequence[ServerProcess], database: Database
+) -> float:
     run = wire.call(api.port, "POST", "/v1/runs", _STREAMED_TEXT)
     events = f"{run['statusUrl']}/events/poll?lastSequence="
     last_event = _next_event(api, events, 5, time.perf_counter())[0]
@@ -203,11 +208,11 @@ def _seconds_to_take_over(api: Served, workers: Sequence[Served], database: Data
     return seconds
 
 
-def _next_event(api: Served, events: str, after: int, began: float) -> tuple[int, float]:
+def _next_event(api: ServerProcess, events: str, after: int, began: float) -> tuple[int, float]:
     """Wait for events after a sequence; return the last sequence and the seconds until then."""
     while time.perf_counter() - began < _LONGEST_WAIT:
         found = wire.call(api.port, "GET", f"{events}{after}")["events"]
         if found:
             return int(found[-1]["sequence"]), time.perf_counter() - began
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise RuntimeError("no process took over the run")

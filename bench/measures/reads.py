@@ -5,8 +5,8 @@ from __future__ import annotations
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import measured
-from bench.server import Served, serving_host
+from bench.rates import measure_rate
+from bench.server import ServerProcess, serving_host
 
 RUNS = 1000
 CLIENTS = 16
@@ -22,7 +22,7 @@ def measure_reads(size: Size, floors: Floors) -> list[Figure]:
             count=RUNS,
             keep=RUNS,
         )
-        run_ids = measured(served, job).responses.run_ids
+        run_ids = measure_rate(served, job).responses.run_ids
         poll = "/v1/runs/{}/events/poll?lastSequence=-1&timeout=1"
         return [
             _figure(served, f"poll of 4 events, {CLIENTS} clients", poll, run_ids, size, floors),
@@ -31,11 +31,11 @@ def measure_reads(size: Size, floors: Floors) -> list[Figure]:
 
 
 def _figure(
-    served: Served, name: str, path: str, run_ids: list[str], size: Size, floors: Floors
+    served: ServerProcess, name: str, path: str, run_ids: list[str], size: Size, floors: Floors
 ) -> Figure:
     requests = [wire.request("GET", path.format(run_id)) for run_id in run_ids]
     job = Requests(port=served.port, clients=CLIENTS, requests=requests, seconds=size.seconds)
-    rate = measured(served, job)
+    rate = measure_rate(served, job)
     floor = floors.echo[CLIENTS]
     return Figure(
         measure="reads",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bench import wire
-from bench.figures import CLIENTS, Figure, Floors, Size, clients_named
+from bench.figures import CLIENTS, Figure, Floors, Size, format_clients
 from bench.load import Requests
-from bench.rates import measured
-from bench.server import Served, serving_host
+from bench.rates import measure_rate
+from bench.server import ServerProcess, serving_host
 
 WARM_UP_RUNS = 500
 AIM_CLIENTS = 16
@@ -22,13 +22,13 @@ def measure_runs(size: Size, floors: Floors) -> list[Figure]:
     return figures
 
 
-def _figure(served: Served, clients: int, size: Size, floors: Floors) -> Figure:
+def _figure(served: ServerProcess, clients: int, size: Size, floors: Floors) -> Figure:
     requests = [wire.create_run("bench-noop")]
-    measured(
+    measure_rate(
         served,
         Requests(port=served.port, clients=clients, requests=requests, count=WARM_UP_RUNS),
     )
-    rate = measured(
+    rate = measure_rate(
         served,
         Requests(port=served.port, clients=clients, requests=requests, seconds=size.seconds),
     )
@@ -36,7 +36,7 @@ def _figure(served: Served, clients: int, size: Size, floors: Floors) -> Figure:
     has_aim = clients == AIM_CLIENTS
     return Figure(
         measure="runs",
-        name=f"created and completed, {clients_named(clients)}",
+        name=f"created and completed, {format_clients(clients)}",
         value=rate.per_second,
         unit="runs/s",
         cpu_us=rate.cpu_us,

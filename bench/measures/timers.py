@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.cluster import running_database
 from bench.figures import Figure, Floors, Size
-from bench.server import KEY, Served, serving_host, sharing
+from bench.server import KEY, ServerProcess, serving_host, serving_processes
 from wopr.protocol.documents import to_millis
 
 TIMERS = 3000
@@ -25,12 +25,12 @@ def measure_timers(size: Size, floors: Floors) -> list[Figure]:
     """Measure on SQLite, and with two processes on PostgreSQL."""
     with serving_host() as host:
         figures = [_lateness("SQLite", [host])]
-    with running_database() as database, sharing(database.url, "serve", 2) as served:
+    with running_database() as database, serving_processes(database.url, "serve", 2) as served:
         figures.append(_lateness("2 processes on PostgreSQL", served))
     return figures
 
 
-def _lateness(named: str, served: list[Served]) -> Figure:
+def _lateness(named: str, served: list[ServerProcess]) -> Figure:
     connections = [HTTPConnection("127.0.0.1", each.port, timeout=60) for each in served]
     first_due = time.time() * 1000 + AHEAD_MS
     for number in range(TIMERS):
@@ -42,7 +42,7 @@ def _lateness(named: str, served: list[Served]) -> Figure:
     before = sum(each.cpu_seconds() for each in served)
     _wait_until_fired(connections[0])
     cpu = sum(each.cpu_seconds() for each in served) - before
-    late = sorted(_late(connections[0]))
+    late = sorted(_all_lateness_ms(connections[0]))
     p99 = late[int(len(late) * 0.99)]
     return Figure(
         measure="timers",
@@ -66,19 +66,19 @@ def _wait_until_fired(connection: HTTPConnection) -> None:
         time.sleep(0.5)
 
 
-def _late(connection: HTTPConnection) -> list[float]:
+def _all_lateness_ms(connection: HTTPConnection) -> list[float]:
     """Return how many milliseconds after its delay each run ended."""
     late: list[float] = []
     path = f"/v1/runs?workflowId=bench-timer&limit={_PAGE}"
     page = call(connection, "GET", path)
     while True:
-        late += [lateness_of(connection, item["runId"]) for item in page["items"]]
+        late += [lateness_ms(connection, item["runId"]) for item in page["items"]]
         if "nextCursor" not in page:
             return late
         page = call(connection, "GET", f"{path}&cursor={page['nextCursor']}")
 
 
-def lateness_of(connection: HTTPConnection, run_id: str, key: str = KEY) -> float:
+def lateness_ms(connection: HTTPConnection, run_id: str, key: str = KEY) -> float:
     """Return how many milliseconds after its delay a run ended."""
     run: Any = call(connection, "GET", f"/v1/runs/{run_id}", key=key)
     node = run["nodeStates"]["sleep"]

@@ -7,8 +7,8 @@ import statistics
 from bench import wire
 from bench.figures import Figure, Floors, Size
 from bench.load import Requests
-from bench.rates import Rate, measured
-from bench.server import Served, serving_host
+from bench.rates import Rate, measure_rate
+from bench.server import ServerProcess, serving_host
 
 FEW, MANY = 1_000, 10_000
 STEP = 1_000
@@ -24,17 +24,17 @@ AIM_GROWTH = 0.10
 def measure_waiting(size: Size, floors: Floors) -> list[Figure]:
     """Fill one host with waiting runs, and list its inbox with few and with many of them."""
     with serving_host() as served:
-        seen = _fill(served, FEW)
+        samples = _fill(served, FEW)
         few = _list(served, size)
-        seen += _fill(served, MANY - FEW, already=FEW)
+        samples += _fill(served, MANY - FEW, already=FEW)
         many = _list(served, size)
     first = _listing(FEW, few, floors, None)
-    return [_memory(seen), first, _listing(MANY, many, floors, first)]
+    return [_memory(samples), first, _listing(MANY, many, floors, first)]
 
 
-def _fill(served: Served, count: int, already: int = 0) -> list[tuple[int, int]]:
+def _fill(served: ServerProcess, count: int, already: int = 0) -> list[tuple[int, int]]:
     """Create waiting runs and sample the host's memory."""
-    seen: list[tuple[int, int]] = []
+    samples: list[tuple[int, int]] = []
     for waiting in range(already + STEP, already + count + 1, STEP):
         job = Requests(
             port=served.port,
@@ -42,28 +42,28 @@ def _fill(served: Served, count: int, already: int = 0) -> list[tuple[int, int]]
             requests=[wire.create_run("bench-gate")],
             count=STEP,
         )
-        measured(served, job)
-        seen.append((waiting, served.rss_bytes()))
-    return seen
+        measure_rate(served, job)
+        samples.append((waiting, served.rss_bytes()))
+    return samples
 
 
-def _list(served: Served, size: Size) -> Rate:
+def _list(served: ServerProcess, size: Size) -> Rate:
     job = Requests(
         port=served.port,
         clients=LISTING_CLIENTS,
         requests=[wire.request("GET", "/v1/interrupts?limit=50")],
         seconds=size.seconds,
     )
-    return measured(served, job)
+    return measure_rate(served, job)
 
 
-def _memory(seen: list[tuple[int, int]]) -> Figure:
+def _memory(samples: list[tuple[int, int]]) -> Figure:
     """Return the slope of memory over waiting runs, by least squares, after warm-up."""
-    settled = [point for point in seen if point[0] >= SETTLED]
+    settled = [point for point in samples if point[0] >= SETTLED]
     kib = statistics.linear_regression(*zip(*settled, strict=True)).slope * MANY / 1024
     return Figure(
         measure="waiting",
-        name=f"memory of {MANY:,} waiting runs, at {seen[-1][1] / 2**20:.0f} MiB",
+        name=f"memory of {MANY:,} waiting runs, at {samples[-1][1] / 2**20:.0f} MiB",
         value=kib,
         unit="KiB",
         aim=f"under {AIM_KIB:,} KiB",

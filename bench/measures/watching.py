@@ -30,7 +30,7 @@ from tests.support.browser import chromium, launched, sign_in
 
 from bench import wire
 from bench.figures import Figure, Floors, Size
-from bench.server import KEY, Served, serving_host
+from bench.server import KEY, ServerProcess, serving_host
 from bench.workflows import steps
 
 FAST, SLOW = "bench-watched", "bench-watched-slow"
@@ -55,7 +55,7 @@ print(total)
 """
 
 
-class Watched(NamedTuple):
+class WatchedRun(NamedTuple):
     """One run: its seconds and events, CPU seconds of the host, bytes sent, CPU seconds of the browser."""
 
     seconds: float
@@ -66,7 +66,7 @@ class Watched(NamedTuple):
 
 
 # Follows a run to its end with one kind of reader.
-Follow = Callable[[Served, str], Watched]
+Follow = Callable[[ServerProcess, str], WatchedRun]
 
 
 def measure_watching(size: Size, floors: Floors) -> list[Figure]:
@@ -74,7 +74,7 @@ def measure_watching(size: Size, floors: Floors) -> list[Figure]:
     with serving_host() as served, _tab(served) as context:
         for definition in (steps(FAST, STEPS), steps(SLOW, STEPS, WAIT_MS)):
             wire.call(served.port, "POST", "/v1/workflows", definition)
-        readers = _readers(_signed_in(served), context)
+        readers = _readers(_sign_in_cookie(served), context)
         # The first round warms up the host and the browser.
         _rounds(served, FAST, readers, 1)
         fast = _rounds(served, FAST, readers, ROUNDS * size.windows)
@@ -83,11 +83,11 @@ def measure_watching(size: Size, floors: Floors) -> list[Figure]:
 
 
 def _rounds(
-    served: Served, workflow: str, readers: dict[str, Follow], count: int
-) -> dict[str, list[Watched]]:
+    served: ServerProcess, workflow: str, readers: dict[str, Follow], count: int
+) -> dict[str, list[WatchedRun]]:
     """Execute the run with each kind of reader, `count` times."""
     names = list(readers)
-    found: dict[str, list[Watched]] = {name: [] for name in names}
+    found: dict[str, list[WatchedRun]] = {name: [] for name in names}
     for number in range(count):
         first = number % len(names)
         for name in names[first:] + names[:first]:
@@ -105,32 +105,32 @@ def _readers(cookie: str, context: BrowserContext | None) -> dict[str, Follow]:
     )
     readers: dict[str, Follow] = {
         NO_READER: _without_reader,
-        "with a reader of its stream": lambda served, run: _read(served, run, stream),
-        "with a reader of its live page": lambda served, run: _read(served, run, page),
+        "with a reader of its stream": lambda served, run: _read_stream(served, run, stream),
+        "with a reader of its live page": lambda served, run: _read_stream(served, run, page),
     }
     if context is not None:
         readers["with a browser tab"] = lambda served, run: _open_in_tab(served, run, context)
     return readers
 
 
-def _without_reader(served: Served, run: str) -> Watched:
+def _without_reader(served: ServerProcess, run: str) -> WatchedRun:
     before = served.cpu_seconds()
     _wait_for_end(served)
     cpu = served.cpu_seconds() - before
-    return Watched(*_by_its_log(served, run), cpu)
+    return WatchedRun(*_duration_from_log(served, run), cpu)
 
 
-def _read(served: Served, run: str, request: str) -> Watched:
+def _read_stream(served: ServerProcess, run: str, request: str) -> WatchedRun:
     command = [sys.executable, "-c", _READER, str(served.port), request.format(run=run)]
     before = served.cpu_seconds()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as reader:
         _wait_for_end(served)
         received = int(reader.communicate()[0])
     cpu = served.cpu_seconds() - before
-    return Watched(*_by_its_log(served, run), cpu, received)
+    return WatchedRun(*_duration_from_log(served, run), cpu, received)
 
 
-def _open_in_tab(served: Served, run: str, context: BrowserContext) -> Watched:
+def _open_in_tab(served: ServerProcess, run: str, context: BrowserContext) -> WatchedRun:
     page = context.new_page()
     page.goto(f"/runs/{run}")
     state = page.locator("[data-live-state]")
@@ -140,16 +140,16 @@ def _open_in_tab(served: Served, run: str, context: BrowserContext) -> Watched:
     expect(state).to_have_text("ended")
     cpu, browser = served.cpu_seconds() - before, _browser_seconds() - browser_before
     page.close()
-    return Watched(*_by_its_log(served, run), cpu, browser=browser)
+    return WatchedRun(*_duration_from_log(served, run), cpu, browser=browser)
 
 
-def _wait_for_end(served: Served) -> None:
+def _wait_for_end(served: ServerProcess) -> None:
     """Wait until the newest run has ended. The list reads the row of the run and not its log."""
     while wire.call(served.port, "GET", "/v1/runs?limit=1")["items"][0]["status"] != "completed":
         time.sleep(0.25)
 
 
-def _by_its_log(served: Served, run: str) -> tuple[float, int]:
+def _duration_from_log(served: ServerProcess, run: str) -> tuple[float, int]:
     """Return the seconds and the number of events of a run, from its log."""
     headers = {"Authorization": f"Bearer {KEY}", "Accept": "application/json"}
     path = f"http://127.0.0.1:{served.port}/v1/runs/{run}/events"
@@ -166,7 +166,7 @@ def _browser_seconds() -> float:
 
 
 @contextmanager
-def _tab(served: Served) -> Iterator[BrowserContext | None]:
+def _tab(served: ServerProcess) -> Iterator[BrowserContext | None]:
     path = chromium()
     if path is None:
         print(
@@ -184,24 +184,24 @@ def _tab(served: Served) -> Iterator[BrowserContext | None]:
         yield context
 
 
-def _signed_in(served: Served) -> str:
+def _sign_in_cookie(served: ServerProcess) -> str:
     with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", trust_env=False) as http:
         [token] = _TOKEN.findall(http.get("/sign-in").text)
         http.post("/sign-in", data={"csrf": token, "key": KEY, "next": "/"})
         return "; ".join(f"{name}={value}" for name, value in http.cookies.items())
 
 
-def _figures(run: str, found: dict[str, list[Watched]]) -> Iterator[Figure]:
+def _figures(run: str, found: dict[str, list[WatchedRun]]) -> Iterator[Figure]:
     for name, runs in found.items():
         yield from _figures_of(run, name, runs, found[NO_READER])
 
 
 def _figures_of(
-    kind: str, name: str, runs: list[Watched], plain: list[Watched]
+    kind: str, name: str, runs: list[WatchedRun], plain: list[WatchedRun]
 ) -> Iterator[Figure]:
     cpu = statistics.median(run.cpu for run in runs)
     is_plain = runs is plain
-    longer = _more([run.seconds for run in runs], [run.seconds for run in plain])
+    longer = _median_excess([run.seconds for run in runs], [run.seconds for run in plain])
     yield Figure(
         measure="watching",
         name=f"{kind}, {runs[0].events:,} events, {name}",
@@ -212,7 +212,7 @@ def _figures_of(
         met=None if is_plain else longer <= MOST_PER_CENT,
     )
     if not is_plain:
-        more = _more([run.cpu for run in runs], [run.cpu for run in plain])
+        more = _median_excess([run.cpu for run in runs], [run.cpu for run in plain])
         yield _detail(f"{kind}, additional CPU of the host, {name}", more, "%")
     if received := statistics.median(run.received for run in runs):
         yield _detail(f"{kind}, bytes sent, {name}", received / 1024, "KiB")
@@ -220,7 +220,7 @@ def _figures_of(
         yield _detail(f"{kind}, CPU of the browser, {name}", 1000 * browser, "ms")
 
 
-def _more(with_reader: list[float], plain: list[float]) -> float:
+def _median_excess(with_reader: list[float], plain: list[float]) -> float:
     """Return the excess over the run without a reader of the same round, in per cent (median)."""
     pairs = zip(with_reader, plain, strict=True)
     return 100 * (statistics.median(one / other for one, other in pairs) - 1)

@@ -29,7 +29,7 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.openai_agents import on_record
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 
 
 class AgentModel(Model):
@@ -78,7 +78,7 @@ def _agent_output(wanted: Call | str, place: int) -> list[Any]:
     ]
 
 
-def agent_desk() -> OnRecord:
+def agent_desk() -> WrappedAgent:
     """Return the desk as an agent of the OpenAI Agents SDK."""
     plain = [
         agents.function_tool(each, failure_error_function=None)

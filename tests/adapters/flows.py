@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wopr import Workflow
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 from wopr.protocol.workflow import NodeSettings
 
 # The reasoning of every scripted model before a tool call.
@@ -27,7 +27,7 @@ class Reply:
 
 
 def desk_flow(
-    name: str, desk: OnRecord, config: object = None, timeout: int = 0
+    name: str, desk: WrappedAgent, config: object = None, timeout: int = 0
 ) -> Workflow[Order, Reply]:
     """Return a workflow with one desk."""
     flow = Workflow(name, inputs=Order, outputs=Reply)

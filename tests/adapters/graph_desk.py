@@ -24,7 +24,7 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.langgraph import on_record
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 
 
 class GraphModel(BaseChatModel):
@@ -73,7 +73,7 @@ def _ask_in_a_thread(state: MessagesState) -> dict[str, Any]:
     return {"messages": [GraphModel().invoke(state["messages"])]}
 
 
-def graph_desk(name: str = "acme.desk.graph", ask: Any = _ask) -> OnRecord:
+def graph_desk(name: str = "acme.desk.graph", ask: Any = _ask) -> WrappedAgent:
     """Return the desk as a graph."""
     plain = [
         StructuredTool.from_function(coroutine=each) for each in (look_up, break_down, be_slow)

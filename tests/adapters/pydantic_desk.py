@@ -18,7 +18,7 @@ from tests.adapters.script import (
     refund,
 )
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 
 
 def _pydantic_model(messages: list[said.ModelMessage], info: AgentInfo) -> said.ModelResponse:
@@ -38,7 +38,7 @@ def _pydantic_model(messages: list[said.ModelMessage], info: AgentInfo) -> said.
     return said.ModelResponse(parts=spoken, usage=used)
 
 
-def pydantic_desk() -> OnRecord:
+def pydantic_desk() -> WrappedAgent:
     """Return the desk as an agent of pydantic-ai."""
     desk = pydantic_ai.Agent(
         FunctionModel(_pydantic_model, model_name="m"),

@@ -19,8 +19,8 @@ from tests.adapters.script import SECRET, traced, traces
 from tests.adapters.test_wrapped_agents import payloads
 from wopr import RunFailed, Workflow
 from wopr.adapters.langgraph import on_record
-from wopr.adapters.langgraph_state import export, restore
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.langgraph_state import export_thread, restore_thread
+from wopr.adapters.wrapper import WrappedAgent
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.workflow import NodeSettings, RetryPolicy
 from wopr.security.redact import Redactor
@@ -37,14 +37,14 @@ class Notes(TypedDict, total=False):
     confidence: float
 
 
-def one_node(function: Any, **options: Any) -> OnRecord:
+def one_node(function: Any, **options: Any) -> WrappedAgent:
     builder = StateGraph(Notes)
     builder.add_node("work", function)
     builder.add_edge(START, "work")
     return on_record("acme.notes.graph", builder.compile(), **options)
 
 
-def flow_of(graph: OnRecord, **inputs: object) -> Workflow[JsonObject, JsonObject]:
+def flow_of(graph: WrappedAgent, **inputs: object) -> Workflow[JsonObject, JsonObject]:
     flow = Workflow("notes")
     flow.node("work", graph, None, inputs)
     return flow
@@ -355,7 +355,7 @@ async def test_a_checkpoint_of_any_content_survives_json() -> None:
     config: Any = {"configurable": {"thread_id": "t"}}
     await builder.compile(checkpointer=saver).ainvoke({"values": values}, config)
 
-    again = restore(export(saver, "t"), "t")
+    again = restore_thread(export_thread(saver, "t"), "t")
 
     assert again.blobs == saver.blobs
     assert again.writes == saver.writes
@@ -371,8 +371,8 @@ async def test_secrets_are_redacted_inside_a_checkpoint() -> None:
     config: Any = {"configurable": {"thread_id": "t"}}
     await graph.ainvoke({"messages": [HumanMessage(f"my key is {SECRET}")]}, config)
 
-    kept: JsonObject = Redactor().json(export(saver, "t"))
-    again = graph.copy(update={"checkpointer": restore(kept, "t")})
+    kept: JsonObject = Redactor().json(export_thread(saver, "t"))
+    again = graph.copy(update={"checkpointer": restore_thread(kept, "t")})
     state = await again.aget_state(config)
 
     assert SECRET not in str(kept)

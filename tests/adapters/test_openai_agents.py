@@ -14,7 +14,7 @@ from tests.adapters.script import SECRET, traced, traces
 from tests.adapters.test_wrapped_agents import payloads
 from wopr import RunFailed, Workflow
 from wopr.adapters.openai_agents import on_record
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 
@@ -28,7 +28,7 @@ async def refund(order: str, key: str = "") -> str:
     return f"{order} refunded"
 
 
-def flow_of(desk: OnRecord) -> Workflow[JsonObject, JsonObject]:
+def flow_of(desk: WrappedAgent) -> Workflow[JsonObject, JsonObject]:
     flow = Workflow("desk")
     flow.add("answer", desk, prompt="Refund it", customer="ada")
     return flow

@@ -22,7 +22,7 @@ from tests.adapters.script import refund, traces
 from tests.adapters.test_wrapped_agents import payloads
 from wopr import Workflow
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 
@@ -41,7 +41,7 @@ class Script:
         return ModelResponse(parts=[self._answers[len(self.told) - 1]])
 
 
-def flow_of(desk: OnRecord) -> Workflow[JsonObject, JsonObject]:
+def flow_of(desk: WrappedAgent) -> Workflow[JsonObject, JsonObject]:
     flow = Workflow("desk")
     flow.add("answer", desk, prompt="Refund it", customer="ada")
     return flow

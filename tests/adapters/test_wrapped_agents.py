@@ -13,14 +13,14 @@ from tests.adapters.pydantic_desk import pydantic_desk
 from tests.adapters.script import IN_TOKENS, OUT_TOKENS, SECRET, traces
 from tests.support.eventually import eventually_async
 from wopr import Event, RunCancelled, RunFailed
-from wopr.adapters.wrapper import OnRecord
+from wopr.adapters.wrapper import WrappedAgent
 from wopr.protocol.documents import JsonObject
 from wopr.testing import memory_host
 
 pytestmark = pytest.mark.anyio
 DESKS = {"langgraph": graph_desk, "agents": agent_desk, "pydantic": pydantic_desk}
 REFUND = Order("Please refund A-17")
-MakeAgent = Callable[[], OnRecord]
+MakeAgent = Callable[[], WrappedAgent]
 each_desk = pytest.mark.parametrize("make", DESKS.values(), ids=list(DESKS))
 
 

@@ -19,10 +19,10 @@ from tests.adapters.pydantic_desk import pydantic_desk
 from wopr import Workflow, WorkflowError
 from wopr.adapters.langgraph import human_requests_of
 from wopr.adapters.pydantic_ai import on_record
-from wopr.adapters.session import plain
+from wopr.adapters.session import to_plain_json
 from wopr.adapters.wrapper import agent_name
 from wopr.api.apps import collect
-from wopr.engine.interrupts import effects
+from wopr.engine.interrupts import answer_effects
 from wopr.protocol.documents import Json
 
 
@@ -128,7 +128,7 @@ class Card(BaseModel):
     ],
 )
 def test_values_of_all_kinds_are_converted_to_json(value: object, expected: Json) -> None:
-    assert plain(value) == expected
+    assert to_plain_json(value) == expected
 
 
 @pytest.mark.parametrize(
@@ -142,6 +142,6 @@ def test_an_agent_inside_is_named_after_the_wrapped_one(name: str, expected: str
 def test_the_inbox_describes_the_effect_of_each_answer_to_a_wrapped_agent() -> None:
     [ask] = human_requests_of({"action_requests": [{"name": "pay", "args": {}}]})
 
-    told = effects("approval", {"artifactType": ask.artifact_type, "actions": ask.actions})
+    told = answer_effects("approval", {"artifactType": ask.artifact_type, "actions": ask.actions})
 
     assert told["reject"] == "The tool is not called, and the agent gets that result."

@@ -217,7 +217,7 @@ def test_an_event_needs_the_family_it_belongs_to(event_type: str, family: str) -
 
 async def answered(ours: Bench, run_id: str, value: Json) -> None:
     by = Resolver(name="somebody", role="admin")
-    await ours.host.commands.answer(TENANT, run_id, "speaker", value, by)
+    await ours.host.commands.resolve_interrupt(TENANT, run_id, "speaker", value, by)
 
 
 def unsure(confidence: float = 0.5, agent_id: str = WHO, decision: Json = "go") -> JsonObject:

@@ -3,7 +3,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from wopr.agents.memory import END_OF_CALENDAR, LIST_DEFAULT, MAX_ENTRY_BYTES, Memory, MemoryScope
+from wopr.agents.memory import (
+    END_OF_CALENDAR,
+    LIST_DEFAULT,
+    MAX_ENTRY_BYTES,
+    AgentMemory,
+    MemoryScope,
+)
 from wopr.protocol.errors import Refused
 from wopr.protocol.resources.memory import MemoryListOptions
 from wopr.security.redact import Redactor
@@ -33,8 +39,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def memory(store: Store, clock: Clock) -> Memory:
-    return Memory(store, clock)
+def memory(store: Store, clock: Clock) -> AgentMemory:
+    return AgentMemory(store, clock)
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def redactor() -> Redactor:
     return made
 
 
-async def test_a_run_reads_its_own_memory_writes(memory: Memory, redactor: Redactor) -> None:
+async def test_a_run_reads_its_own_memory_writes(memory: AgentMemory, redactor: Redactor) -> None:
     written = await memory.put(MINE, "m-1", "a fact", redactor=redactor, tags=["blue", "", "blue"])
 
     assert msgspec.to_builtins(written) == {
@@ -58,7 +64,7 @@ async def test_a_run_reads_its_own_memory_writes(memory: Memory, redactor: Redac
 
 
 async def test_no_secret_reaches_the_memory_store(
-    memory: Memory, store: Store, redactor: Redactor
+    memory: AgentMemory, store: Store, redactor: Redactor
 ) -> None:
     tags = ["tag open sesame now"]
     await memory.put(MINE, "m-1", "say open sesame now!", redactor=redactor, tags=tags)
@@ -70,7 +76,7 @@ async def test_no_secret_reaches_the_memory_store(
 
 
 async def test_an_expired_entry_is_not_read(
-    memory: Memory, redactor: Redactor, clock: Clock
+    memory: AgentMemory, redactor: Redactor, clock: Clock
 ) -> None:
     await memory.put(MINE, "old", "x", redactor=redactor, expires_at=T0 - 1)
     await memory.put(MINE, "new", "x", redactor=redactor, expires_at=T0 + 1000)
@@ -81,7 +87,9 @@ async def test_an_expired_entry_is_not_read(
     assert await memory.list(MINE) == []
 
 
-async def test_writes_of_concurrent_runs_are_not_seen(memory: Memory, redactor: Redactor) -> None:
+async def test_writes_of_concurrent_runs_are_not_seen(
+    memory: AgentMemory, redactor: Redactor
+) -> None:
     await memory.put(OTHERS, "m-1", "x", redactor=redactor)
 
     assert await memory.list(MINE) == []
@@ -91,7 +99,7 @@ async def test_writes_of_concurrent_runs_are_not_seen(memory: Memory, redactor: 
 
 
 async def test_another_tenant_s_memory_of_the_same_name_is_empty(
-    memory: Memory, redactor: Redactor
+    memory: AgentMemory, redactor: Redactor
 ) -> None:
     await memory.put(MINE, "m-1", "x", redactor=redactor)
 
@@ -103,7 +111,7 @@ async def test_another_tenant_s_memory_of_the_same_name_is_empty(
     "ref", ["", "../notes", "acme\x00", "x" * 300, "acme/notes", "globex/notes"]
 )
 async def test_an_invalid_reference_reads_as_empty(
-    memory: Memory, redactor: Redactor, ref: str
+    memory: AgentMemory, redactor: Redactor, ref: str
 ) -> None:
     await memory.put(MINE, "m-1", "x", redactor=redactor)
     strange = MemoryScope(tenant="acme", memory_ref=ref, run_id="mine")
@@ -112,7 +120,7 @@ async def test_an_invalid_reference_reads_as_empty(
     assert await memory.get(strange, "m-1") is None
 
 
-async def test_a_step_that_runs_twice_writes_once(memory: Memory, redactor: Redactor) -> None:
+async def test_a_step_that_runs_twice_writes_once(memory: AgentMemory, redactor: Redactor) -> None:
     first = await memory.put(MINE, "m-1", "first", redactor=redactor)
 
     again = await memory.put(MINE, "m-1", "second", redactor=redactor)
@@ -121,7 +129,7 @@ async def test_a_step_that_runs_twice_writes_once(memory: Memory, redactor: Reda
     assert await memory.list(MINE) == [first]
 
 
-async def test_a_list_is_limited_and_filtered(memory: Memory, redactor: Redactor) -> None:
+async def test_a_list_is_limited_and_filtered(memory: AgentMemory, redactor: Redactor) -> None:
     for n in range(LIST_DEFAULT + 5):
         tags = ["even"] if n % 2 == 0 else []
         await memory.put(MINE, f"m-{n}", "x", redactor=redactor, tags=tags)
@@ -135,7 +143,7 @@ async def test_a_list_is_limited_and_filtered(memory: Memory, redactor: Redactor
 
 @pytest.mark.parametrize("expires_at", [-1, END_OF_CALENDAR + 1])
 async def test_an_impossible_date_is_refused(
-    memory: Memory, redactor: Redactor, expires_at: int
+    memory: AgentMemory, redactor: Redactor, expires_at: int
 ) -> None:
     with pytest.raises(Refused):
         await memory.put(MINE, "m-1", "x", redactor=redactor, expires_at=expires_at)
@@ -144,6 +152,6 @@ async def test_an_impossible_date_is_refused(
     assert last.expires_at == "9999-12-31T23:59:59.999Z"
 
 
-async def test_an_entry_above_the_limit_is_refused(memory: Memory, redactor: Redactor) -> None:
+async def test_an_entry_above_the_limit_is_refused(memory: AgentMemory, redactor: Redactor) -> None:
     with pytest.raises(Refused, match=str(MAX_ENTRY_BYTES)):
         await memory.put(MINE, "m-1", "é" * MAX_ENTRY_BYTES, redactor=redactor)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from wopr.agents.registry import Agents, is_provided
+from wopr.agents.registry import AgentRegistry, is_provided
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Conflict, NotFound, Refused
 from wopr.store.port import SHARED, Store
@@ -31,8 +31,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def agents(store: Store, clock: Clock) -> Agents:
-    return Agents(store, clock, ADVERTISED)
+def agents(store: Store, clock: Clock) -> AgentRegistry:
+    return AgentRegistry(store, clock, ADVERTISED)
 
 
 def manifest(agent_id: str = WRITER, version: str = "1", **changes: Json) -> JsonObject:
@@ -50,7 +50,7 @@ def threshold(value: float) -> JsonObject:
     return {"confidence": {"defaultThreshold": value}}
 
 
-async def test_registering_the_same_manifest_twice_stores_it_once(agents: Agents) -> None:
+async def test_registering_the_same_manifest_twice_stores_it_once(agents: AgentRegistry) -> None:
     first, is_new = await agents.register("acme", manifest())
     again, is_new_again = await agents.register("acme", manifest())
 
@@ -58,7 +58,7 @@ async def test_registering_the_same_manifest_twice_stores_it_once(agents: Agents
     assert first.manifest == again.manifest
 
 
-async def test_other_content_needs_another_version(agents: Agents) -> None:
+async def test_other_content_needs_another_version(agents: AgentRegistry) -> None:
     await agents.register("acme", manifest())
 
     with pytest.raises(Conflict, match="new version"):
@@ -69,7 +69,9 @@ async def test_other_content_needs_another_version(agents: Agents) -> None:
     assert (await agents.agent("acme", WRITER, "1")).manifest.persona == "Writer"
 
 
-async def test_a_model_class_that_is_not_advertised_cannot_be_installed(agents: Agents) -> None:
+async def test_a_model_class_that_is_not_advertised_cannot_be_installed(
+    agents: AgentRegistry,
+) -> None:
     with pytest.raises(Refused) as refused:
         await agents.register("acme", manifest(modelClass="research"))
 
@@ -78,9 +80,11 @@ async def test_a_model_class_that_is_not_advertised_cannot_be_installed(agents: 
         await agents.agent("acme", WRITER)
 
 
-async def test_lookups_do_not_wait_once_the_agent_is_loaded(store: Store, agents: Agents) -> None:
+async def test_lookups_do_not_wait_once_the_agent_is_loaded(
+    store: Store, agents: AgentRegistry
+) -> None:
     writer = manifest(toolAllowlist=["mcp:search"], **threshold(0.9))
-    await Agents(store, Clock(), ADVERTISED).register("acme", writer)
+    await AgentRegistry(store, Clock(), ADVERTISED).register("acme", writer)
     assert agents.threshold("acme", WRITER) is None
 
     await agents.load("acme")
@@ -89,7 +93,7 @@ async def test_lookups_do_not_wait_once_the_agent_is_loaded(store: Store, agents
     assert agents.allowlist("acme", WRITER) == frozenset({"mcp:search"})
 
 
-async def test_an_agent_without_a_threshold_or_a_list_has_none(agents: Agents) -> None:
+async def test_an_agent_without_a_threshold_or_a_list_has_none(agents: AgentRegistry) -> None:
     await agents.register("acme", manifest())
 
     assert agents.threshold("acme", WRITER) is None
@@ -99,7 +103,7 @@ async def test_an_agent_without_a_threshold_or_a_list_has_none(agents: Agents) -
 
 
 async def test_a_tenant_s_agent_hides_a_shared_one_from_that_tenant_only(
-    agents: Agents,
+    agents: AgentRegistry,
 ) -> None:
     await agents.register(SHARED, manifest(**threshold(0.8)))
     await agents.register("acme", manifest(**threshold(0.3)))
@@ -112,7 +116,7 @@ async def test_a_tenant_s_agent_hides_a_shared_one_from_that_tenant_only(
     ]
 
 
-async def test_another_tenant_s_agent_is_unknown(agents: Agents) -> None:
+async def test_another_tenant_s_agent_is_unknown(agents: AgentRegistry) -> None:
     await agents.register("acme", manifest(**threshold(0.3)))
     await agents.load("globex")
 
@@ -122,7 +126,9 @@ async def test_another_tenant_s_agent_is_unknown(agents: Agents) -> None:
         await agents.agent("globex", WRITER)
 
 
-async def test_a_run_keeps_the_manifest_that_it_started_with(agents: Agents, clock: Clock) -> None:
+async def test_a_run_keeps_the_manifest_that_it_started_with(
+    agents: AgentRegistry, clock: Clock
+) -> None:
     await agents.register("acme", manifest(version="1", **threshold(0.1)))
     clock.now = T0 + 10
     await agents.register("acme", manifest(version="2", **threshold(0.2)))
@@ -136,9 +142,9 @@ async def test_a_run_keeps_the_manifest_that_it_started_with(agents: Agents, clo
 
 
 async def test_any_number_of_manifests_is_loaded_and_listed_by_id(
-    store: Store, agents: Agents
+    store: Store, agents: AgentRegistry
 ) -> None:
-    other = Agents(store, Clock(), ADVERTISED)
+    other = AgentRegistry(store, Clock(), ADVERTISED)
     for n in range(230):
         await other.register("acme", manifest(f"local.acme.w{229 - n:03}"))
 
@@ -149,7 +155,7 @@ async def test_any_number_of_manifests_is_loaded_and_listed_by_id(
     assert names == sorted(names)
 
 
-async def test_the_inventory_shows_no_prompt_and_no_schema(agents: Agents) -> None:
+async def test_the_inventory_shows_no_prompt_and_no_schema(agents: AgentRegistry) -> None:
     secret = "the prompt that nobody is shown"
     schema = {"title": secret}
     await agents.register(
@@ -164,7 +170,7 @@ async def test_the_inventory_shows_no_prompt_and_no_schema(agents: Agents) -> No
 
 
 async def test_missing_requirements_of_an_agent_are_shown(store: Store) -> None:
-    poor = Agents(store, Clock(), {"memory": {"supported": False, "writable": False}})
+    poor = AgentRegistry(store, Clock(), {"memory": {"supported": False, "writable": False}})
     document = manifest(
         requiresCapabilities=["host.workspace", "memory"],
         promptLibraryRef="acme",
@@ -185,7 +191,7 @@ async def test_an_agent_with_all_requirements_is_not_degraded(store: Store) -> N
         "agents": {"memoryBackends": ["long-term"]},
         "prompts": {"supported": True},
     }
-    rich = Agents(store, Clock(), advertised)
+    rich = AgentRegistry(store, Clock(), advertised)
     await rich.register(
         "acme",
         manifest(
@@ -201,7 +207,7 @@ async def test_an_agent_with_all_requirements_is_not_degraded(store: Store) -> N
     assert not {"degraded", "memoryDegraded", "degradedMemoryDimensions"} & shown.keys()
 
 
-async def test_handoff_schemas_are_compiled(agents: Agents) -> None:
+async def test_handoff_schemas_are_compiled(agents: AgentRegistry) -> None:
     installed, _ = await agents.register(
         "acme", manifest(handoff={"taskSchema": {"required": ["topic"]}})
     )

@@ -5,11 +5,11 @@ import math
 import pytest
 
 from wopr.agents.tools.permissions import (
-    allowed,
     args_hash,
-    decide,
-    exhausted_tool,
-    forbidden_tool,
+    forbidden_tool_error,
+    is_allowed,
+    permission_of,
+    rate_limited_tool_error,
 )
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused
@@ -18,27 +18,27 @@ from wopr.protocol.errors import Refused
 def test_only_a_tool_on_the_list_may_be_called() -> None:
     listed = frozenset({"mcp:search", "openwop:ask"})
 
-    assert allowed(listed, "mcp:search")
+    assert is_allowed(listed, "mcp:search")
     for name in ("mcp:searcher", "mcp:", "search", "MCP:search", "*", ""):
-        assert not allowed(listed, name)
+        assert not is_allowed(listed, name)
 
 
 @pytest.mark.parametrize("nothing", [None, frozenset[str](), frozenset({"*"})])
 def test_without_a_list_no_tool_may_be_called(nothing: frozenset[str] | None) -> None:
-    assert not allowed(nothing, "mcp:search")
+    assert not is_allowed(nothing, "mcp:search")
 
 
 def test_a_principal_needs_every_scope_that_the_tool_requires() -> None:
-    assert decide({"db:read", "db:write"}, ["db:write"]) == "ok"
-    assert decide(set(), []) == "ok"
-    assert decide({"db:read"}, ["db:read", "db:write"]) == "forbidden"
-    assert decide(set(), ["db:write"]) == "forbidden"
+    assert permission_of({"db:read", "db:write"}, ["db:write"]) == "ok"
+    assert permission_of(set(), []) == "ok"
+    assert permission_of({"db:read"}, ["db:read", "db:write"]) == "forbidden"
+    assert permission_of(set(), ["db:write"]) == "forbidden"
 
 
 def test_an_undecidable_call_is_forbidden() -> None:
-    assert decide({"db:write"}, None) == "forbidden"
-    assert decide(None, ["db:write"]) == "forbidden"
-    assert decide(None, []) == "forbidden"
+    assert permission_of({"db:write"}, None) == "forbidden"
+    assert permission_of(None, ["db:write"]) == "forbidden"
+    assert permission_of(None, []) == "forbidden"
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_arguments_nested_too_deeply_are_refused() -> None:
 
 
 def test_the_errors_name_the_tool_and_the_required_scopes() -> None:
-    forbidden = forbidden_tool("mcp:a", ["db:write"])
-    limited = exhausted_tool("mcp:a", 3)
+    forbidden = forbidden_tool_error("mcp:a", ["db:write"])
+    limited = rate_limited_tool_error("mcp:a", 3)
 
     assert (forbidden.status, forbidden.details) == (
         403,

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from wopr.agents.tools.functions import tool_of
+from wopr.agents.tools.functions import function_tool
 from wopr.agents.tools.tool import ToolContext, ToolFault
 from wopr.agents.tools.toolbox import Toolbox
 from wopr.protocol.documents import Json
@@ -56,7 +56,7 @@ def context() -> ToolContext:
 
 
 def test_the_schema_comes_from_the_type_hints_and_the_description_from_the_docstring() -> None:
-    tool = tool_of(search)
+    tool = function_tool(search)
 
     assert (tool.name, tool.description) == ("local:search", "Find a customer's orders.")
     assert tool.parameters == {
@@ -71,7 +71,7 @@ def test_the_schema_comes_from_the_type_hints_and_the_description_from_the_docst
 
 
 async def test_a_default_comes_from_the_function() -> None:
-    assert await tool_of(search).call({"customer": "a"}, context()) == [
+    assert await function_tool(search).call({"customer": "a"}, context()) == [
         {"id": "a-0", "total": 0.0},
         {"id": "a-1", "total": 0.0},
         {"id": "a-2", "total": 0.0},
@@ -79,24 +79,24 @@ async def test_a_default_comes_from_the_function() -> None:
 
 
 async def test_a_plain_function_is_a_tool_too() -> None:
-    assert await tool_of(add).call({"left": 2, "right": 3}, context()) == 5
+    assert await function_tool(add).call({"left": 2, "right": 3}, context()) == 5
 
 
 async def test_a_function_can_read_the_tenant_and_call_it_is_called_for() -> None:
-    tool = tool_of(whoami)
+    tool = function_tool(whoami)
 
     assert tool.parameters["properties"] == {}
     assert await tool.call({}, context()) == "acme/call-ask-0-0"
 
 
 async def test_arguments_have_the_types_that_the_function_declares() -> None:
-    assert await tool_of(pay).call({"order": {"id": "a", "total": 9.5}}, context()) == 9.5
+    assert await function_tool(pay).call({"order": {"id": "a", "total": 9.5}}, context()) == 9.5
 
 
 @pytest.mark.parametrize("wrong", [{"left": "two", "right": 3}, {"left": 2}, {"middle": 1}])
 async def test_invalid_arguments_are_reported_with_their_location(wrong: Json) -> None:
     with pytest.raises(ToolFault) as fault:
-        await tool_of(add).call(wrong, context())
+        await function_tool(add).call(wrong, context())
 
     assert fault.value.code == "validation_error"
 
@@ -106,7 +106,7 @@ def test_an_argument_without_a_type_is_refused_by_name() -> None:
         return thing
 
     with pytest.raises(TypeError, match="vague: thing needs a type hint"):
-        tool_of(vague)
+        function_tool(vague)
 
 
 def test_arguments_without_names_are_refused() -> None:
@@ -114,12 +114,12 @@ def test_arguments_without_names_are_refused() -> None:
         return len(things)
 
     with pytest.raises(TypeError, match="declare every argument"):
-        tool_of(many)
+        function_tool(many)
 
 
 def test_a_tenant_s_own_tool_takes_precedence_over_a_shared_one() -> None:
-    box = Toolbox([tool_of(add, name="math:add")])
-    own = tool_of(add, name="math:add", description="Acme's own.")
+    box = Toolbox([function_tool(add, name="math:add")])
+    own = function_tool(add, name="math:add", description="Acme's own.")
     box.add(own, tenant="acme")
 
     assert box.find("acme", "math:add") is own
@@ -130,4 +130,4 @@ def test_a_tenant_s_own_tool_takes_precedence_over_a_shared_one() -> None:
 
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="math:add"):
-        Toolbox([tool_of(add, name="math:add"), tool_of(add, name="math:add")])
+        Toolbox([function_tool(add, name="math:add"), function_tool(add, name="math:add")])

@@ -8,7 +8,7 @@ from wopr.nodes.builtin import builtin_types
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import CapabilityRequired, Refused
-from wopr.runs.definitions.registration import GATED_TYPES, check_definition
+from wopr.runs.definitions.checks import GATED_TYPES, check_definition
 
 RULES: JsonObject = {"rules": [{"when": "true", "decision": DONE}]}
 

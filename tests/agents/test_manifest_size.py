@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.agents.test_agent_registry import ADVERTISED, WRITER, Clock, manifest
-from wopr.agents.registry import MAX_TENANT_BYTES, Agents
+from wopr.agents.registry import MAX_TENANT_BYTES, AgentRegistry
 from wopr.protocol.errors import Refused
 from wopr.store.open import open_store
 
@@ -21,7 +21,7 @@ async def test_a_manifest_above_the_size_limit_is_refused_with_field_size_and_li
     tmp_path: Path,
 ) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    agents = Agents(store, Clock(), ADVERTISED)
+    agents = AgentRegistry(store, Clock(), ADVERTISED)
 
     with pytest.raises(Refused) as refused:
         await agents.register("acme", LARGE)
@@ -34,9 +34,9 @@ async def test_a_manifest_above_the_size_limit_is_refused_with_field_size_and_li
 
 async def test_a_larger_manifest_that_is_already_stored_stays_usable(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    await Agents(store, Clock(), ADVERTISED, max_bytes=400_000).register("acme", LARGE)
+    await AgentRegistry(store, Clock(), ADVERTISED, max_bytes=400_000).register("acme", LARGE)
 
-    found = await Agents(store, Clock(), ADVERTISED).agent("acme", WRITER)
+    found = await AgentRegistry(store, Clock(), ADVERTISED).agent("acme", WRITER)
 
     assert found.manifest.system_prompt == LARGE["systemPrompt"]
     await store.close()
@@ -49,7 +49,9 @@ async def test_the_total_size_of_a_tenant_s_manifests_has_a_limit(
         """Accept every quota check."""
 
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    agents = Agents(store, Clock(), ADVERTISED, max_bytes=MAX_TENANT_BYTES, check_quota=has_room)
+    agents = AgentRegistry(
+        store, Clock(), ADVERTISED, max_bytes=MAX_TENANT_BYTES, check_quota=has_room
+    )
     half = "x" * (MAX_TENANT_BYTES // 2)
     await agents.register("acme", manifest(systemPrompt=half))
 

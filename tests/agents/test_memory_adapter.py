@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from wopr.agents.memory import LIST_DEFAULT, MAX_ENTRY_BYTES, Memory, MemoryScope
+from wopr.agents.memory import LIST_DEFAULT, MAX_ENTRY_BYTES, AgentMemory, MemoryScope
 from wopr.protocol.errors import Refused
 from wopr.protocol.resources.memory import MemoryListOptions
 from wopr.security.redact import Redactor
@@ -38,18 +38,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def memory(tmp_path: Path, clock: Clock) -> AsyncIterator[Memory]:
+async def memory(tmp_path: Path, clock: Clock) -> AsyncIterator[AgentMemory]:
     store = await open_store(f"sqlite:///{tmp_path / 'wopr.db'}")
-    yield Memory(store, clock)
+    yield AgentMemory(store, clock)
     await store.close()
 
 
-async def contents(memory: Memory, where: MemoryScope, **options: object) -> list[str]:
+async def contents(memory: AgentMemory, where: MemoryScope, **options: object) -> list[str]:
     wanted = MemoryListOptions(**options)  # type: ignore[arg-type]  # tests name what they ask for
     return [entry.content for entry in await memory.list(where, wanted)]
 
 
-async def test_an_entry_is_read_as_it_was_written(memory: Memory) -> None:
+async def test_an_entry_is_read_as_it_was_written(memory: AgentMemory) -> None:
     kept = await memory.put(scope(), "m", "a fact", redactor=PLAIN, tags=["a", "b", "a"])
 
     assert await memory.get(scope(), "m") == kept
@@ -58,7 +58,7 @@ async def test_an_entry_is_read_as_it_was_written(memory: Memory) -> None:
 
 
 async def test_entries_are_listed_newest_first_filtered_by_tag_and_limited(
-    memory: Memory, clock: Clock
+    memory: AgentMemory, clock: Clock
 ) -> None:
     for number in range(3):
         clock.now += 1
@@ -71,7 +71,7 @@ async def test_entries_are_listed_newest_first_filtered_by_tag_and_limited(
     assert await contents(memory, scope(), limit=0) == ["2", "1", "0"]
 
 
-async def test_without_a_limit_the_host_s_limit_applies(memory: Memory) -> None:
+async def test_without_a_limit_the_host_s_limit_applies(memory: AgentMemory) -> None:
     for number in range(LIST_DEFAULT + 1):
         await memory.put(scope(), f"m{number}", str(number), redactor=PLAIN)
 
@@ -79,7 +79,9 @@ async def test_without_a_limit_the_host_s_limit_applies(memory: Memory) -> None:
     assert len(await contents(memory, scope(), limit=LIST_DEFAULT + 1)) == LIST_DEFAULT + 1
 
 
-async def test_a_secret_is_redacted_in_content_and_tags_before_it_is_stored(memory: Memory) -> None:
+async def test_a_secret_is_redacted_in_content_and_tags_before_it_is_stored(
+    memory: AgentMemory,
+) -> None:
     redactor = Redactor()
     redactor.register("vault-key", "open-sesame-42")
 
@@ -91,7 +93,7 @@ async def test_a_secret_is_redacted_in_content_and_tags_before_it_is_stored(memo
     assert kept.tags == ["[REDACTED:vault-key]"]
 
 
-async def test_a_reference_never_crosses_tenants(memory: Memory) -> None:
+async def test_a_reference_never_crosses_tenants(memory: AgentMemory) -> None:
     await memory.put(scope("acme", "globex/notes"), "m", "acme's", redactor=PLAIN)
 
     assert await contents(memory, scope("globex", "globex/notes")) == []
@@ -100,12 +102,12 @@ async def test_a_reference_never_crosses_tenants(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("ref", ["", "x" * 257, "../acme/notes", "a/../notes", "a\x00b", "\ud800"])
-async def test_a_malformed_reference_reads_as_empty(memory: Memory, ref: str) -> None:
+async def test_a_malformed_reference_reads_as_empty(memory: AgentMemory, ref: str) -> None:
     assert await memory.list(scope(ref=ref)) == []
     assert await memory.get(scope(ref=ref), "m") is None
 
 
-async def test_an_entry_expires_to_the_millisecond(memory: Memory, clock: Clock) -> None:
+async def test_an_entry_expires_to_the_millisecond(memory: AgentMemory, clock: Clock) -> None:
     await memory.put(scope(), "m", "brief", redactor=PLAIN, expires_at=NOW + 10)
 
     clock.now = NOW + 9
@@ -115,7 +117,7 @@ async def test_an_entry_expires_to_the_millisecond(memory: Memory, clock: Clock)
     assert await memory.get(scope(), "m") is None
 
 
-async def test_writing_twice_under_one_id_keeps_the_first_entry(memory: Memory) -> None:
+async def test_writing_twice_under_one_id_keeps_the_first_entry(memory: AgentMemory) -> None:
     await memory.put(scope(), "m", "first", redactor=PLAIN)
 
     again = await memory.put(scope(), "m", "second", redactor=PLAIN)
@@ -124,7 +126,9 @@ async def test_writing_twice_under_one_id_keeps_the_first_entry(memory: Memory) 
     assert await contents(memory, scope()) == ["first"]
 
 
-async def test_writes_of_another_concurrent_run_are_not_seen(memory: Memory, clock: Clock) -> None:
+async def test_writes_of_another_concurrent_run_are_not_seen(
+    memory: AgentMemory, clock: Clock
+) -> None:
     mine = scope(run_started_at=NOW)
     clock.now = NOW + 1
     await memory.put(scope(run_id="run-2"), "theirs", "theirs", redactor=PLAIN)
@@ -138,7 +142,7 @@ async def test_writes_of_another_concurrent_run_are_not_seen(memory: Memory, clo
     ]
 
 
-async def test_an_entry_that_is_too_large_or_never_expires_is_refused(memory: Memory) -> None:
+async def test_an_entry_that_is_too_large_or_never_expires_is_refused(memory: AgentMemory) -> None:
     with pytest.raises(Refused, match="at most"):
         await memory.put(scope(), "m", "x" * (MAX_ENTRY_BYTES + 1), redactor=PLAIN)
     with pytest.raises(Refused, match="9999-12-31"):

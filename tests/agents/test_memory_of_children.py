@@ -96,7 +96,7 @@ async def test_writes_of_a_failed_child_are_not_seen(ours: Bench) -> None:
     # Later than the parent's start: only then does the writing run matter.
     ours.clock.now += 1
     by = Resolver(name="somebody", role="admin")
-    await ours.host.commands.answer(TENANT, child, "gate", {"action": "accept"}, by)
+    await ours.host.commands.resolve_interrupt(TENANT, child, "gate", {"action": "accept"}, by)
     await ours.until(run_id, "completed", "failed")
 
     assert await read(ours, run_id, "after") == ["parent"]
@@ -110,7 +110,7 @@ async def test_concurrent_writes_of_an_unrelated_run_are_not_seen(ours: Bench) -
     other = await ours.create(await register(ours, workflow([remember("work", "other")])))
     await ours.until(other, "completed")
     by = Resolver(name="somebody", role="admin")
-    await ours.host.commands.answer(TENANT, run_id, "gate", {"action": "accept"}, by)
+    await ours.host.commands.resolve_interrupt(TENANT, run_id, "gate", {"action": "accept"}, by)
     await ours.until(run_id, "completed")
 
     assert await read(ours, run_id, "after") == []

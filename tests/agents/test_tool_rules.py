@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wopr.agents.tools.permissions import (
-    allowed,
     args_hash,
-    decide,
-    exhausted_tool,
-    forbidden_tool,
+    forbidden_tool_error,
+    is_allowed,
+    permission_of,
+    rate_limited_tool_error,
 )
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused
@@ -30,7 +30,7 @@ from wopr.protocol.errors import Refused
 def test_a_tool_is_allowed_by_its_full_name_only(
     allowlist: list[str] | None, expected: bool
 ) -> None:
-    assert allowed(allowlist, "mcp:search") is expected
+    assert is_allowed(allowlist, "mcp:search") is expected
 
 
 @pytest.mark.parametrize(
@@ -48,11 +48,11 @@ def test_a_tool_is_allowed_by_its_full_name_only(
 def test_an_undecidable_call_is_forbidden(
     scopes: set[str] | None, required: list[str] | None, expected: str
 ) -> None:
-    assert decide(scopes, required) == expected
+    assert permission_of(scopes, required) == expected
 
 
 def test_a_refusal_names_the_tool_and_the_required_scopes() -> None:
-    error = forbidden_tool("mcp:search", {"b", "a"})
+    error = forbidden_tool_error("mcp:search", {"b", "a"})
 
     assert (error.code, error.status) == ("forbidden", 403)
     assert error.details == {
@@ -63,7 +63,7 @@ def test_a_refusal_names_the_tool_and_the_required_scopes() -> None:
 
 
 def test_a_spent_limit_says_when_to_retry() -> None:
-    error = exhausted_tool("mcp:search", 3)
+    error = rate_limited_tool_error("mcp:search", 3)
 
     assert (error.code, error.status, error.retry_after) == ("rate_limited", 429, 3)
     assert error.details["scope"] == "tool"

@@ -15,7 +15,7 @@ from wopr.host.contributions import contributed_host
 from wopr.http.app import App
 from wopr.process.settings import Settings
 from wopr.testing.models import ScriptedModels
-from wopr.testing.transport import InProcess
+from wopr.testing.transport import InProcessTransport
 
 KEY = "test_acme_admin_key"
 
@@ -27,7 +27,9 @@ async def hosted(
     """Run a host with these workflows, agents and tools on the files in a folder."""
     settings = Settings(data_dir=folder, api_keys=f"{KEY}:acme:admin", rate_limit=0)
     app = App(partial(contributed_host, settings, collect(parts), models=models))
-    async with app.opened(), anyio.create_task_group() as tasks:
-        async with api.connect("http://in-memory", KEY, transport=InProcess(app, tasks)) as host:
+    async with app.run_host(), anyio.create_task_group() as tasks:
+        async with api.connect(
+            "http://in-memory", KEY, transport=InProcessTransport(app, tasks)
+        ) as host:
             yield host
         tasks.cancel_scope.cancel()

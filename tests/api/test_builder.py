@@ -12,7 +12,7 @@ from wopr import Agent, Workflow, WorkflowError, any_of, expr, tool
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowSettings
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 
 AnyFlow = Workflow[Any, Any]
 CLERK = Agent("acme.clerk", model="test:clerk")

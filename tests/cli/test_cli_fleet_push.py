@@ -14,7 +14,7 @@ from tests.cli.ingest_server import Script, ingest_server
 from tests.support.kahn_lines import line
 from wopr.api.errors import HostError
 from wopr.cli.errors import ExitCode
-from wopr.cli.fleet.upload import Chunk, SourceLine, Uploader, chunked, find_logs
+from wopr.cli.fleet.upload import Chunk, SourceLine, Uploader, find_logs, split_into_chunks
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_logs_are_found_in_an_archive_or_in_any_folder() -> None:
 def test_logs_are_combined_in_order_and_never_split() -> None:
     given = [SourceLine(Path("a"), n, b"x" * n) for n in range(1, 40)]
 
-    chunks = list(chunked(given, 100))
+    chunks = list(split_into_chunks(given, 100))
 
     assert [each for chunk in chunks for each in chunk.lines] == given
     assert all(len(chunk.body) <= 100 for chunk in chunks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from wopr.security.keys import hash_key
+from wopr.security.api_keys import hash_key
 from wopr.store.open import open_store
 from wopr.store.port import KeyRow
 

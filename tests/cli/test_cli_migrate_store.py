@@ -23,10 +23,10 @@ from wopr.protocol.errors import Refused
 from wopr.security.redact import Redactors
 from wopr.services.audit.trail import Audit, audit_key
 from wopr.store.migrate.copy import open_copy
-from wopr.store.migrate.source import MOVED
+from wopr.store.migrate.source import COPIED_HOLDER
 from wopr.store.open import open_store
 from wopr.store.port import Store
-from wopr.store.postgres.pool import address_of
+from wopr.store.postgres.pool import parse_address
 from wopr.store.postgres.texts import escape_texts
 from wopr.store.sqlite.connections import lock_database
 
@@ -142,7 +142,7 @@ async def read_of(store: Store) -> list[object]:
         await store.audit_entries(0, 10),
         await aggregate(store, TENANT),
         await held_lines(store, TENANT, "r-1"),
-        await store.unprojected(0, 10),
+        await store.queued_projections(0, 10),
     ]
     await store.close()
     return shown
@@ -204,8 +204,8 @@ def test_runs_that_had_not_ended_can_be_recovered_after_the_move(
         holders = dict(there.execute("SELECT run_id, holder FROM runs").fetchall())
 
     assert {name: holders[name] for name in ("run-0", "run-1", "run-2")} == {
-        "run-0": MOVED,
-        "run-1": MOVED,
+        "run-0": COPIED_HOLDER,
+        "run-1": COPIED_HOLDER,
         "run-2": None,
     }
 
@@ -225,12 +225,12 @@ def test_an_interrupted_move_continues_where_it_stopped(source: Path, target: st
         await (await open_store(target)).close()
 
     anyio.run(migrated)
-    with pytest.raises(CutOff), open_copy(source, address_of(target)) as under_way:
+    with pytest.raises(CutOff), open_copy(source, parse_address(target)) as under_way:
         under_way.copy(stop)
     with pytest.raises(Refused, match="migrate-store"):
         anyio.run(open_target)
-    with open_copy(source, address_of(target)) as under_way:
-        left = under_way.total - under_way.moved
+    with open_copy(source, parse_address(target)) as under_way:
+        left = under_way.total - under_way.copied_rows
 
     done = migrate(source, target)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from wopr.agents.credentials import Credentials
-from wopr.process.keys import host_secret
+from wopr.process.keys import load_host_key
 from wopr.security.credential_names import SEAL_PURPOSE
 from wopr.security.encryption import Seal, derive
 from wopr.security.redact import Redactors
@@ -23,7 +23,7 @@ def resolved(tenant: str, name: str) -> str:
     async def look() -> str:
         store = await open_store("sqlite:///data/wopr.db")
         try:
-            seal = Seal(derive(host_secret(Path("data"), {}), SEAL_PURPOSE))
+            seal = Seal(derive(load_host_key(Path("data"), {}), SEAL_PURPOSE))
             return await Credentials(store, seal, Redactors(), environment={}).resolve(tenant, name)
         finally:
             await store.close()

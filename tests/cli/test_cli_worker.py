@@ -61,4 +61,4 @@ def test_several_processes_need_a_shared_database(
     ],
 )
 def test_the_database_is_shown_without_its_password(url: str, shown: str) -> None:
-    assert Settings(db=url).database_shown == shown
+    assert Settings(db=url).public_database_url == shown

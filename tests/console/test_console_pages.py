@@ -24,7 +24,7 @@ from tests.support.console import Markup, Person, plain
 from tests.support.host import ACME, GLOBEX, ROLES, ServedHost
 from wopr.console.app import API_PREFIXES, pages
 from wopr.http.app import OPERATIONS
-from wopr.security.keys import scopes_of
+from wopr.security.api_keys import scopes_of
 
 
 def by_name(sample: Sample) -> str:
@@ -44,6 +44,13 @@ LACKING = [
 ]
 CLOSED = [s for s in SAMPLES if s.page.scope is not None]
 BY_ID = [s for s in SAMPLES if "{" in s.path and s.page.name != "live"]
+NAMES = """
+    agent agents answer-many artifact bundle cancel compare create-key create-queue
+    event feedback find-judge fleet fleet-agent fleet-audits fleet-demo fleet-run
+    fleet-runs fork inbox inbox-count judge keys live manifest markdown next-item node
+    pause queue resume review-item reviews revoke-key run runs settings signIn signOut
+    start start-run theme usage wait workflow workflow-node workflow-source workflows
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +80,10 @@ def test_every_form_of_the_console_is_in_the_table() -> None:
 def test_every_page_has_a_unique_name_and_path() -> None:
     assert len({page.name for page in pages()}) == len(pages())
     assert len({page.path for page in pages()}) == len(pages())
+
+
+def test_pages_keep_the_names_that_metrics_and_the_audit_log_have() -> None:
+    assert {page.name for page in pages()} == set(NAMES.split())
 
 
 def test_no_page_hides_an_api_route() -> None:

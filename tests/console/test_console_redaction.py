@@ -190,7 +190,7 @@ def test_settings_show_limits_and_nothing_about_the_machine(
 def test_a_database_address_is_masked_wherever_it_is_repeated(text: str) -> None:
     assert "hunter2" not in Redactor().text(text)
     assert "hunter2" not in repr(Settings(db=text, model_servers=f"x={text}"))
-    assert "hunter2" not in Settings(db=text).database_shown
+    assert "hunter2" not in Settings(db=text).public_database_url
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wopr.console.formatting import ago, compact, duration, percent, short_id, status_text
 from wopr.console.page import local_path
 from wopr.console.runs.agent_steps import agent_turns, newest_turns_of
-from wopr.console.runs.graph import layered
+from wopr.console.runs.graph import lay_out
 from wopr.console.runs.log import DecodedLog, entry_of
 from wopr.console.runs.timeline import Axis, GrowingSpans, node_spans
 from wopr.protocol.documents import Json, encode, to_iso
@@ -32,7 +32,7 @@ def test_every_edge_points_to_the_right_and_nodes_do_not_overlap(
 ) -> None:
     nodes, edges = graph
 
-    layout = layered(nodes, edges)
+    layout = lay_out(nodes, edges)
 
     assert all(layout.columns[a] < layout.columns[b] for a, b in edges)
     places = sorted((layout.columns[n], layout.rows[n]) for n in nodes)
@@ -46,11 +46,11 @@ def test_every_edge_points_to_the_right_and_nodes_do_not_overlap(
 def test_the_same_graph_is_always_drawn_alike(
     graph: tuple[list[str], list[tuple[str, str]]],
 ) -> None:
-    assert layered(*graph) == layered(*graph)
+    assert lay_out(*graph) == lay_out(*graph)
 
 
 def test_an_edge_that_passes_a_layer_bends_there() -> None:
-    layout = layered(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
+    layout = lay_out(["a", "b", "c"], [("a", "b"), ("b", "c"), ("a", "c")])
 
     [(column, row)] = layout.bends["a", "c"]
     assert column == 1
@@ -115,17 +115,17 @@ def test_lanes_built_incrementally_equal_those_of_the_whole_log() -> None:
 
     for length in (0, 1, 1, 4, 5):
         part = log.entries[:length]
-        assert growing.of(part) == node_spans(part)
+        assert growing.update(part) == node_spans(part)
 
 
 def test_lanes_are_rebuilt_for_another_log() -> None:
     first = _log(("node.started", "a", 0, {}), ("node.completed", "a", 5, {}))
     second = _log(("node.started", "b", 0, {}), ("node.started", "a", 5, {}))
     growing = GrowingSpans()
-    growing.of(first.entries)
+    growing.update(first.entries)
 
-    assert growing.of(second.entries) == node_spans(second.entries)
-    assert growing.of(second.entries[:1]) == node_spans(second.entries[:1])
+    assert growing.update(second.entries) == node_spans(second.entries)
+    assert growing.update(second.entries[:1]) == node_spans(second.entries[:1])
 
 
 def test_a_span_that_never_ended_is_in_progress() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.kahn_lines import line
 from wopr.console.fleet.charts import outcome_bar, sparkline, trend
-from wopr.console.fleet.run import StatusLanes, status_lanes, steps_of
+from wopr.console.fleet.run import StatusLanes, rows_of_lines, status_lanes
 from wopr.console.runs.timeline import Axis
 from wopr.kahn.timestamps import from_millis
 from wopr.protocol.documents import JsonObject
@@ -61,7 +61,7 @@ def lanes(*moves: tuple[int, str, str]) -> StatusLanes:
         | {"run_id": "r-1", "step": 0, "from": from_, "to": to}
         for at, from_, to in moves
     ]
-    return status_lanes(events, steps_of(events, 0, NOON), NOON + 100)
+    return status_lanes(events, rows_of_lines(events, 0, NOON), NOON + 100)
 
 
 def test_a_bar_is_proportional_to_the_longest_one() -> None:
@@ -151,7 +151,7 @@ def test_a_lane_of_a_thousand_years_has_no_more_marks_than_another() -> None:
     ],
 )
 def test_every_variant_has_a_description(name: str) -> None:
-    [step] = steps_of([json.loads(line(name, mine="kept", openwop_event_id="e"))], 3, NOON)
+    [step] = rows_of_lines([json.loads(line(name, mine="kept", openwop_event_id="e"))], 3, NOON)
 
     assert step.line == 3
     assert step.title

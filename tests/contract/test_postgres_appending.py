@@ -52,7 +52,7 @@ async def test_a_refused_call_does_not_affect_others_in_its_group(store: Store) 
     assert outcomes[3] == outcomes[7] == "sequence_taken"
     assert outcomes[11] == "idempotency_in_flight"
     assert outcomes.count("ok") == 17
-    assert await store.open_counts() == {"running": 18}
+    assert await store.open_run_counts() == {"running": 18}
 
 
 async def test_a_call_that_breaks_its_group_fails_alone(store: Store) -> None:

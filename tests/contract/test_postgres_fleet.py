@@ -27,7 +27,7 @@ from tests.support.fleet_rows import (
     start,
 )
 from tests.support.rows import TENANT
-from wopr.kahn.statistics import since
+from wopr.kahn.statistics import window_starts
 from wopr.protocol.errors import SequenceTaken
 from wopr.store.open import open_store
 from wopr.store.port import Store
@@ -103,7 +103,7 @@ async def test_moving_windows_and_hiding_runs_concurrently_keeps_the_counts_corr
 
     async def settle() -> None:
         for step in range(0, 20, 4):
-            await two[1].fleet_advance_spans(since(NOON + step * HOUR))
+            await two[1].fleet_advance_spans(window_starts(NOON + step * HOUR))
 
     async def push_all() -> None:
         for lines in logs.values():
@@ -113,7 +113,7 @@ async def test_moving_windows_and_hiding_runs_concurrently_keeps_the_counts_corr
         await two[1].fleet_hide([(TENANT, "run-0")], NOON)
 
     await asyncio.gather(push_all(), settle(), hide())
-    await two[1].fleet_advance_spans(since(now))
+    await two[1].fleet_advance_spans(window_starts(now))
 
     left = {run_id: lines for run_id, lines in logs.items() if run_id != "run-0"}
     for window in WINDOWS:

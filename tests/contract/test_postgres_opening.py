@@ -121,7 +121,7 @@ async def test_an_owner_without_superuser_rights_migrates_and_is_bound_by_row_le
     await store.append(TENANT, [batch()])
 
     assert await log(store) == [b"0"]
-    assert await store.unfinished(None, 10) == [(TENANT, "run-1")]
+    assert await store.unfinished_runs(None, 10) == [(TENANT, "run-1")]
     await store.close()
     with psycopg.connect(as_login(empty_url, login)) as owner:
         assert owner.execute("SELECT count(*) FROM wopr.runs").fetchone() == (0,)

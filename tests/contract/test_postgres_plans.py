@@ -19,7 +19,7 @@ from tests.support.postgres.databases import Databases
 from tests.support.rows import T0, TENANT
 from wopr.store.port import RunFilter, SuspensionFilter
 from wopr.store.tables.dialect import POSTGRES, Variants
-from wopr.store.tables.feedback.counts import counting, counting_signals
+from wopr.store.tables.feedback.counts import feedback_statement, signal_statement
 from wopr.store.tables.runs.listing import listing
 from wopr.store.tables.runs.suspensions import pending_listing
 
@@ -306,11 +306,11 @@ def test_no_listing_of_suspensions_scans_or_sorts_a_table(
 
 def test_no_summary_scans_a_table(database: psycopg.Connection[Any]) -> None:
     for by in ("workflow", "agent", "node", "time", "nothing"):
-        sql, _ = counting(TENANT, window(workflow_id="w"), by)
+        sql, _ = feedback_statement(TENANT, window(workflow_id="w"), by)
 
         assert walks(steps(database, numbered(sql))) == []
         if by != "node":
-            sql, _ = counting_signals(TENANT, window(workflow_id="w"), by)
+            sql, _ = signal_statement(TENANT, window(workflow_id="w"), by)
             assert walks(steps(database, numbered(sql))) == []
 
 

@@ -306,7 +306,7 @@ async def test_one_host_reads_and_writes_both_tenants_with_the_same_login(
     assert await log(host) == [b"0"]
     assert await host.run(OTHER, "run-1") is None
     assert await host.run(OTHER, "run-2") is not None
-    assert len(await host.unfinished(None, 10)) == 2
+    assert len(await host.unfinished_runs(None, 10)) == 2
 
 
 async def test_a_tenant_with_characters_that_postgresql_cannot_store_is_signed_too(

@@ -64,7 +64,7 @@ async def check(store: Store) -> None:
     assert await store.signal_counts(TENANT, window(), "nothing") == [
         SignalCount(runs=4, flagged=1, corrected=1, intervened=2)
     ]
-    [count] = await store.feedback(TENANT, window(), "nothing")
+    [count] = await store.feedback_counts(TENANT, window(), "nothing")
     assert (count.flags, count.labels, count.ratings, count.rating_sum) == (1, 1, 1, 4)
     said = await store.run_feedback(TENANT, ["run-1", "run-2", "run-3", "kahn-1"])
     assert {run_id: each.size for run_id, each in said.items()} == {"run-1": 2, "run-2": 2}

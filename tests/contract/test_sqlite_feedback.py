@@ -23,7 +23,7 @@ from tests.support.rows import T0, TENANT, ended
 from wopr.store.port.feedback import GroupBy
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.connections import open_writer
-from wopr.store.tables.feedback.counts import counting, counting_signals, periods
+from wopr.store.tables.feedback.counts import feedback_statement, periods, signal_statement
 
 GROUPINGS: tuple[GroupBy, ...] = ("workflow", "agent", "node", "time", "nothing")
 
@@ -41,12 +41,12 @@ def test_a_summary_searches_its_window_by_the_primary_key(
 ) -> None:
     for days, narrowed in product((1, 30), ({}, {"workflow_id": "w", "agent_id": "a"})):
         where = window(T0 - T0 % HOUR, T0 - T0 % HOUR + days * DAY, **narrowed)
-        sql, parameters = counting(TENANT, where, by)
+        sql, parameters = feedback_statement(TENANT, where, by)
 
         steps = [row[3] for row in database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
 
         if by != "node":
-            sql, parameters = counting_signals(TENANT, where, by)
+            sql, parameters = signal_statement(TENANT, where, by)
             rows = database.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
             steps += [row[3] for row in rows]
 

@@ -61,9 +61,9 @@ async def test_an_expired_run_is_recorded_for_its_tenant(store: SqliteStore) -> 
 
     await store.delete_expired_runs(T0 + 1, 10)
 
-    assert await store.expired(TENANT, "old")
-    assert not await store.expired(OTHER, "old")
-    assert not await store.expired(TENANT, "open")
+    assert await store.is_expired(TENANT, "old")
+    assert not await store.is_expired(OTHER, "old")
+    assert not await store.is_expired(TENANT, "open")
 
 
 async def test_expiry_leaves_no_rows(store: SqliteStore, file: Path) -> None:

@@ -237,7 +237,7 @@ async def test_a_store_with_a_blocked_writer_is_not_ready(
     gate = Gate(store._writer)
 
     with pytest.raises(Unavailable, match="has not written"):
-        await store.ready()
+        await store.check_ready()
 
     gate.open()
     await store.close()

@@ -73,14 +73,14 @@ async def test_another_tenant_neither_reads_nor_writes_annotations(store: Store)
 
     assert await ids(store, tenant=OTHER) == []
     assert await ids(store) == ["a"]
-    assert await store.feedback(OTHER, window(), "workflow") == []
+    assert await store.feedback_counts(OTHER, window(), "workflow") == []
 
 
 async def test_an_unknown_run_accepts_no_annotation(store: Store) -> None:
     with pytest.raises(NotFound):
         await store.put_annotation(TENANT, annotation(run_id="nowhere"))
 
-    assert totals(await store.feedback(TENANT, window(), "nothing")) == (0, 0, 0, 0, 0)
+    assert totals(await store.feedback_counts(TENANT, window(), "nothing")) == (0, 0, 0, 0, 0)
 
 
 async def test_the_response_is_stored_with_the_annotation(store: Store) -> None:
@@ -99,7 +99,7 @@ async def test_a_used_idempotency_key_stores_no_annotation(store: Store) -> None
         await store.put_annotation(TENANT, annotation("b"), answer(b"key"))
 
     assert await ids(store) == ["a"]
-    assert totals(await store.feedback(TENANT, window(), "nothing"))[4] == 1
+    assert totals(await store.feedback_counts(TENANT, window(), "nothing"))[4] == 1
 
 
 async def test_the_audit_entry_is_written_with_the_annotation_or_not_at_all(store: Store) -> None:
@@ -133,7 +133,7 @@ async def test_annotations_and_counts_are_deleted_with_their_run(store: Store) -
 
     assert await ids(store, "old") == []
     assert await ids(store, "open") == ["b"]
-    assert totals(await store.feedback(TENANT, window(), "workflow")) == (1, 5, 0, 0, 0)
+    assert totals(await store.feedback_counts(TENANT, window(), "workflow")) == (1, 5, 0, 0, 0)
 
 
 async def test_annotations_survive_a_restart(store: Store, store_url: str) -> None:
@@ -144,7 +144,7 @@ async def test_annotations_survive_a_restart(store: Store, store_url: str) -> No
     again = await open_store(store_url)
 
     assert await ids(again) == ["a"]
-    assert totals(await again.feedback(TENANT, window(), "agent")) == (1, 3, 0, 0, 0)
+    assert totals(await again.feedback_counts(TENANT, window(), "agent")) == (1, 3, 0, 0, 0)
     await again.close()
 
 
@@ -170,7 +170,7 @@ async def test_annotations_are_counted_by_group(
         row = annotation(str(name), workflow_id=workflow_id, agent_id=agent_id, node_id=node_id)
         await store.put_annotation(TENANT, row)
 
-    counts = await store.feedback(TENANT, window(), by)
+    counts = await store.feedback_counts(TENANT, window(), by)
 
     assert {(c.workflow_id, c.agent_id, c.node_id): c.flags for c in counts} == expected
 
@@ -181,8 +181,10 @@ async def test_counts_can_be_limited_to_a_workflow_and_an_agent(store: Store) ->
     await store.put_annotation(TENANT, rated("b", 2, workflow_id="greet", agent_id="y"))
     await store.put_annotation(TENANT, rated("c", 4, workflow_id="sort", agent_id="x"))
 
-    by_workflow = await store.feedback(TENANT, window(workflow_id="greet"), "nothing")
-    by_both = await store.feedback(TENANT, window(workflow_id="greet", agent_id="x"), "agent")
+    by_workflow = await store.feedback_counts(TENANT, window(workflow_id="greet"), "nothing")
+    by_both = await store.feedback_counts(
+        TENANT, window(workflow_id="greet", agent_id="x"), "agent"
+    )
 
     assert totals(by_workflow)[:2] == (2, 3)
     assert totals(by_both)[:2] == (1, 1)
@@ -193,7 +195,7 @@ async def test_a_short_window_is_counted_by_hour(store: Store) -> None:
     for name, at in (("a", MIDNIGHT), ("b", MIDNIGHT + HOUR - 1), ("c", MIDNIGHT + HOUR)):
         await store.put_annotation(TENANT, annotation(name, at=at))
 
-    counts = await store.feedback(TENANT, window(), "time")
+    counts = await store.feedback_counts(TENANT, window(), "time")
 
     assert {c.bucket: c.flags for c in counts} == {MIDNIGHT: 2, MIDNIGHT + HOUR: 1}
 
@@ -204,7 +206,7 @@ async def test_a_long_window_is_counted_by_day_and_cut_at_its_edges(store: Store
     for name, at in (("a", noon - 1), ("b", noon), ("c", noon + 2 * DAY), ("d", noon + 4 * DAY)):
         await store.put_annotation(TENANT, annotation(name, at=at))
 
-    counts = await store.feedback(TENANT, window(noon, noon + 4 * DAY), "time")
+    counts = await store.feedback_counts(TENANT, window(noon, noon + 4 * DAY), "time")
 
     assert {c.bucket: c.flags for c in counts} == {MIDNIGHT: 1, MIDNIGHT + 2 * DAY: 1}
 
@@ -261,7 +263,7 @@ def test_the_counts_of_any_window_are_those_of_its_annotations(
             for row in stored:
                 await store.put_annotation(TENANT, row)
             await store.delete_expired_runs(T0 + 1, 10)
-            return totals(await store.feedback(TENANT, where, by))
+            return totals(await store.feedback_counts(TENANT, where, by))
         finally:
             await store.close()
 

@@ -53,11 +53,11 @@ async def test_the_beginnings_of_several_logs_are_read_together(store: Store) ->
     for row in rows.values():
         await store.append(TENANT, [Batch(run=row, first=0, events=events(0, 3))])
 
-    loaded = await store.load(TENANT, ["a", "c", "unknown"], 2)
+    loaded = await store.load_runs(TENANT, ["a", "c", "unknown"], 2)
 
     assert {found.row.run_id: found.row for found in loaded} == {"a": rows["a"], "c": rows["c"]}
     assert [list(found.events) for found in loaded] == [list(events(0, 2))] * 2
-    [whole] = await store.load(TENANT, ["b"], 5)
+    [whole] = await store.load_runs(TENANT, ["b"], 5)
     assert list(whole.events) == list(events(0, 3))
 
 
@@ -70,11 +70,11 @@ async def test_any_text_is_stored_and_found_again(store: Store) -> None:
 
     assert await store.run(TENANT, text) == step.run
     assert await log(store, text) == [b"0"]
-    assert [found.row for found in await store.load(TENANT, [text], 5)] == [step.run]
+    assert [found.row for found in await store.load_runs(TENANT, [text], 5)] == [step.run]
     assert await store.artifact(TENANT, text, text) == artifact(text)
     for where in (RunFilter(tag=text), RunFilter(parent_run_id=text)):
         assert (await store.runs(TENANT, where, None, 10)).runs == (step.run,)
-    assert sorted(await store.unfinished(None, 10)) == [(TENANT, text), (TENANT, "other")]
+    assert sorted(await store.unfinished_runs(None, 10)) == [(TENANT, text), (TENANT, "other")]
 
 
 async def test_a_page_ends_with_the_event_that_reaches_the_requested_size(

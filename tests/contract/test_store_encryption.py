@@ -76,8 +76,8 @@ async def fill(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
     await store.put_annotation(
         tenant, replace(annotation(run_id=f"{prefix}run-1"), body=BODY, annotation_id="ann-1")
     )
-    await store.claim(tenant, invocation(run_id=f"{prefix}run-1"))
-    await store.settle(tenant, "i-1", "succeeded", BODY)
+    await store.claim_invocation(tenant, invocation(run_id=f"{prefix}run-1"))
+    await store.settle_invocation(tenant, "i-1", "succeeded", BODY)
     await store.put_memory(tenant, memory(content=MARKER + "\0 ü"))
 
 
@@ -93,7 +93,7 @@ async def check(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
     """Read all of it back."""
     run_id = f"{prefix}run-1"
     assert (await store.read(tenant, run_id))[0].body == BODY
-    [loaded] = await store.load(tenant, [run_id], 10)
+    [loaded] = await store.load_runs(tenant, [run_id], 10)
     assert (loaded.events[0].body, loaded.row.snapshot, loaded.row.fork) == (BODY, BODY, BODY)
     row = await store.run(tenant, run_id)
     assert row is not None
@@ -107,14 +107,14 @@ async def check(store: Store, tenant: str = TENANT, prefix: str = "") -> None:
     made = await store.artifact(tenant, run_id, "a-1")
     assert made is not None
     assert made.body == BODY
-    [pending] = (await store.pending(tenant, SuspensionFilter(), None, 10)).suspensions
+    [pending] = (await store.pending_interrupts(tenant, SuspensionFilter(), None, 10)).suspensions
     assert pending.body == BODY
     [noted] = await store.annotations(tenant, run_id, None, 10)
     assert noted.body == BODY
     remembered = await store.idempotency_record(tenant, b"k")
     assert remembered is not None
     assert remembered.body == BODY
-    assert (await store.claim(tenant, invocation())).outcome == BODY
+    assert (await store.claim_invocation(tenant, invocation())).outcome == BODY
     [kept] = await store.memories(tenant, "notes", now=T0)
     assert kept.content == MARKER + "\0 ü"
     one = await store.memory(tenant, "notes", "m-1", T0)

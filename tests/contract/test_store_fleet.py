@@ -21,7 +21,7 @@ from tests.support.fleet_rows import (
 )
 from tests.support.rows import OTHER, TENANT, batch
 from wopr.kahn.ingest import Ingest, LineWriter
-from wopr.kahn.statistics import since
+from wopr.kahn.statistics import window_starts
 from wopr.protocol.errors import Conflict, Gone, Refused, SequenceTaken
 from wopr.store.port import Store
 from wopr.store.port.fleet import RepeatedPush, TotalsPage
@@ -184,14 +184,14 @@ async def test_the_longest_wait_comes_first_and_a_continued_agent_does_not_wait(
         await push(store, TENANT, [moved(run_id, 0, "blocked-on-clarification", at=at)])
     await push(store, TENANT, [moved("r-3", 1, "thinking", at=NOON + 8), start("r-4")])
 
-    waiting = await store.fleet_waiting(TENANT, 10)
+    waiting = await store.fleet_waiting_agents(TENANT, 10)
 
     assert [(agent.run_id, agent.blocked_at) for agent in waiting] == [
         ("r-2", NOON + 5),
         ("r-1", NOON + 9),
     ]
-    assert [agent.run_id for agent in await store.fleet_waiting(TENANT, 1)] == ["r-2"]
-    assert await store.fleet_waiting(OTHER, 10) == []
+    assert [agent.run_id for agent in await store.fleet_waiting_agents(TENANT, 1)] == ["r-2"]
+    assert await store.fleet_waiting_agents(OTHER, 10) == []
 
 
 async def test_no_agent_waits_in_a_hidden_run(store: Store) -> None:
@@ -199,7 +199,7 @@ async def test_no_agent_waits_in_a_hidden_run(store: Store) -> None:
 
     await store.fleet_hide([(TENANT, "r-1")], NOON)
 
-    assert await store.fleet_waiting(TENANT, 10) == []
+    assert await store.fleet_waiting_agents(TENANT, 10) == []
 
 
 async def test_each_run_has_its_kind_and_outcome(store: Store) -> None:
@@ -231,8 +231,8 @@ async def test_listing_changes_no_view(store: Store) -> None:
         await push(store, TENANT, whole(f"r-{number}", at=NOON - number * 7 * HOUR), NOON - 9 * DAY)
     before = [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")]
 
-    await store.fleet_advance_spans(since(NOON))
-    await store.fleet_advance_spans(since(NOON))
+    await store.fleet_advance_spans(window_starts(NOON))
+    await store.fleet_advance_spans(window_starts(NOON))
 
     assert [await aggregate(store, TENANT, window) for window in ("24h", "7d", "all")] == before
     assert [row.run_count for rows in before for row in rows] == [4, 25, 30]
@@ -254,13 +254,13 @@ async def test_runs_without_a_recent_push_are_listed_with_their_owner(store: Sto
     await push(store, OTHER, whole("older"), now=NOON - 91 * DAY)
     await push(store, TENANT, whole("new", at=NOON - 900 * DAY))
 
-    aged = await store.fleet_expired("push", NOON - 90 * DAY, NOON - 7 * DAY, 10)
+    aged = await store.fleet_expired_runs("push", NOON - 90 * DAY, NOON - 7 * DAY, 10)
 
     assert aged == [
         (OTHER, "older", NOON - 91 * DAY, None),
         (TENANT, "old", NOON - 90 * DAY, None),
     ]
-    assert await store.fleet_expired("host", NOON, NOON, 10) == []
+    assert await store.fleet_expired_runs("host", NOON, NOON, 10) == []
 
 
 async def test_expiring_runs_are_listed_for_their_owner_only(store: Store) -> None:
@@ -269,10 +269,10 @@ async def test_expiring_runs_are_listed_for_their_owner_only(store: Store) -> No
     await push(store, OTHER, whole("foreign"), now=NOON - 91 * DAY)
     await push(store, TENANT, whole("new"))
 
-    found = await store.fleet_expiring(TENANT, NOON - 90 * DAY, 10)
+    found = await store.fleet_expiring_runs(TENANT, NOON - 90 * DAY, 10)
 
     assert found == [("older", NOON - 91 * DAY), ("old", NOON - 90 * DAY)]
-    assert await store.fleet_expiring(TENANT, NOON, 1) == [("older", NOON - 91 * DAY)]
+    assert await store.fleet_expiring_runs(TENANT, NOON, 1) == [("older", NOON - 91 * DAY)]
 
 
 async def test_a_run_that_gets_another_push_does_not_expire(store: Store) -> None:
@@ -281,8 +281,8 @@ async def test_a_run_that_gets_another_push_does_not_expire(store: Store) -> Non
 
     await store.fleet_repeat_push(TENANT, RepeatedPush(run_ids=("old", "unknown"), at=NOON))
 
-    assert await store.fleet_expiring(TENANT, NOON - DAY, 10) == []
-    assert await store.fleet_expiring(OTHER, NOON - DAY, 10) == [("old", NOON - 90 * DAY)]
+    assert await store.fleet_expiring_runs(TENANT, NOON - DAY, 10) == []
+    assert await store.fleet_expiring_runs(OTHER, NOON - DAY, 10) == [("old", NOON - 90 * DAY)]
 
 
 async def test_a_hidden_run_is_only_exported(store: Store) -> None:
@@ -292,7 +292,7 @@ async def test_a_hidden_run_is_only_exported(store: Store) -> None:
     await store.fleet_hide([(TENANT, "r-1")], NOON + 1)
 
     assert [run.run_id for run in await store.fleet_runs(TENANT, None, 9)] == ["r-2"]
-    exported = await store.fleet_exported(TENANT, "", 9)
+    exported = await store.fleet_runs_to_export(TENANT, "", 9)
     assert [(run.run_id, run.hidden_at) for run in exported] == [("r-1", NOON), ("r-2", None)]
     assert await held_lines(store, TENANT, "r-1") == whole("r-1")
     assert await store.fleet_size(TENANT) == 1
@@ -346,15 +346,17 @@ async def test_a_tenant_without_lines_has_an_empty_fleet(store: Store) -> None:
     assert await checkpoints(store, TENANT, "7d") == []
     assert await store.fleet_size(TENANT) == 0
     assert await store.fleet_stored_runs(TENANT, ["r-1"]) == {}
-    assert await store.fleet_exported(TENANT, "", 9) == []
-    await store.fleet_advance_spans(since(NOON))
+    assert await store.fleet_runs_to_export(TENANT, "", 9) == []
+    await store.fleet_advance_spans(window_starts(NOON))
 
 
 # Pages of totals
 
 
 async def names(store: Store, page: TotalsPage) -> list[str]:
-    found = await store.fleet_totals(TENANT, "all", since(NOON), page, quantiles=(0.5,), scores=3)
+    found = await store.fleet_totals(
+        TENANT, "all", window_starts(NOON), page, quantiles=(0.5,), scores=3
+    )
     return [each.agent_id for each in found]
 
 
@@ -383,7 +385,7 @@ async def test_checkpoints_are_listed_page_by_page_most_uncertain_first(store: S
         await push(store, TENANT, [start(f"r-{place}"), audit(f"r-{place}", name, result)])
 
     pages = [
-        await store.fleet_checkpoints(TENANT, "all", since(NOON), limit=1, start=place)
+        await store.fleet_checkpoints(TENANT, "all", window_starts(NOON), limit=1, start=place)
         for place in range(4)
     ]
 

@@ -23,7 +23,7 @@ from tests.support.fleet_rows import (
     push,
     start,
 )
-from wopr.kahn.statistics import since
+from wopr.kahn.statistics import window_starts
 from wopr.store.port import Store
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
@@ -100,7 +100,7 @@ async def test_views_built_in_any_order_equal_those_of_all_lines(
         clock += randint(0, DAY)
         await push(store, tenant, pushed, clock)
         if randint(0, 3) == 0:
-            await store.fleet_advance_spans(since(clock))
+            await store.fleet_advance_spans(window_starts(clock))
 
     for run_id, lines in logs.items():
         assert await held_lines(store, tenant, run_id) == lines

@@ -37,13 +37,13 @@ async def shared(store: Store) -> Store:
     )
     await store.put_workflow(TENANT, workflow())
     await store.put_key(key())
-    await store.claim(TENANT, invocation())
+    await store.claim_invocation(TENANT, invocation())
     return store
 
 
 async def test_another_tenant_s_run_cannot_be_read(shared: Store) -> None:
     assert await shared.run(OTHER, "run-1") is None
-    assert await shared.load(OTHER, ["run-1"], 5) == []
+    assert await shared.load_runs(OTHER, ["run-1"], 5) == []
     assert await shared.read(OTHER, "run-1") == []
     assert await shared.read(OTHER, "run-1", limit=1000) == []
     assert await shared.artifact(OTHER, "run-1", "a-1") is None
@@ -119,7 +119,9 @@ async def test_another_tenant_s_response_is_unknown_and_its_key_is_free(shared: 
 
 
 async def test_another_tenant_s_invocation_can_be_neither_read_nor_settled(shared: Store) -> None:
-    await shared.settle(OTHER, "i-1", "succeeded", b"theirs")
+    await shared.settle_invocation(OTHER, "i-1", "succeeded", b"theirs")
 
-    assert await shared.claim(OTHER, invocation(run_id="theirs")) == invocation(run_id="theirs")
-    assert await shared.claim(TENANT, invocation()) == invocation()
+    assert await shared.claim_invocation(OTHER, invocation(run_id="theirs")) == invocation(
+        run_id="theirs"
+    )
+    assert await shared.claim_invocation(TENANT, invocation()) == invocation()

@@ -15,20 +15,20 @@ pytestmark = pytest.mark.anyio
 
 
 async def states(store: Store, judge_id: str = "j-1") -> dict[str, str]:
-    rows = await store.judged(TENANT, judge_id, -1, 100)
+    rows = await store.judged_runs(TENANT, judge_id, -1, 100)
     return {row.run_id: row.state for row in rows}
 
 
 async def test_a_judge_is_stored_with_its_runs_in_order(store: Store) -> None:
     await store.put_judge(TENANT, judge(), pending("c", "a", "b", "a"))
 
-    rows = await store.judged(TENANT, "j-1", -1, 10)
+    rows = await store.judged_runs(TENANT, "j-1", -1, 10)
 
     assert [row.run_id for row in rows] == ["c", "a", "b"]
-    assert [r.run_id for r in await store.judged(TENANT, "j-1", rows[0].place, 1)] == ["a"]
+    assert [r.run_id for r in await store.judged_runs(TENANT, "j-1", rows[0].place, 1)] == ["a"]
     assert await store.judge(TENANT, "j-1") == judge()
     assert await store.judge(OTHER, "j-1") is None
-    assert await store.judged(OTHER, "j-1", -1, 10) == []
+    assert await store.judged_runs(OTHER, "j-1", -1, 10) == []
 
 
 async def test_open_judges_are_found_across_tenants(store: Store) -> None:
@@ -48,10 +48,10 @@ async def test_items_are_found_by_state_and_counted(store: Store) -> None:
     moved = JudgedRow(run_id="b", state="running", judge_run_id="judging")
     assert await store.set_judged_state(TENANT, "j-1", moved)
 
-    [running] = await store.judged(TENANT, "j-1", -1, 10, "running")
+    [running] = await store.judged_runs(TENANT, "j-1", -1, 10, "running")
     assert (running.run_id, running.judge_run_id) == ("b", "judging")
-    assert await store.judged_counts(TENANT, "j-1") == {"pending": 2, "running": 1}
-    assert await store.judged_counts(OTHER, "j-1") == {}
+    assert await store.judged_run_counts(TENANT, "j-1") == {"pending": 2, "running": 1}
+    assert await store.judged_run_counts(OTHER, "j-1") == {}
 
 
 async def test_a_run_is_settled_once_and_its_annotation_stored_with_it(store: Store) -> None:

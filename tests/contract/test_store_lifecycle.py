@@ -32,7 +32,7 @@ async def test_all_data_survives_a_restart(store: Store, store_url: str) -> None
     await store.append(TENANT, [batch(tags=("t",), artifacts=[artifact()], idempotency=answer())])
     await store.put_workflow(TENANT, workflow())
     await store.put_key(key())
-    await store.claim(TENANT, invocation())
+    await store.claim_invocation(TENANT, invocation())
     before = await store.run(TENANT, "run-1")
     await store.close()
 
@@ -56,7 +56,7 @@ async def test_closing_finishes_queued_writes(store: Store, store_url: str) -> N
         await store.close()
 
     again = await open_store(store_url)
-    assert await again.open_counts() == {"running": 600}
+    assert await again.open_run_counts() == {"running": 600}
     await again.close()
 
 
@@ -68,7 +68,7 @@ async def test_a_closed_store_is_unavailable(store: Store) -> None:
     with pytest.raises(Unavailable):
         await store.run(TENANT, "run-1")
     with pytest.raises(Unavailable):
-        await store.ready()
+        await store.check_ready()
 
 
 async def test_closing_twice_is_harmless(store: Store) -> None:
@@ -78,7 +78,7 @@ async def test_closing_twice_is_harmless(store: Store) -> None:
 
 
 async def test_a_working_store_is_ready(store: Store) -> None:
-    await store.ready()
+    await store.check_ready()
 
 
 async def test_a_cancelled_call_does_not_stop_the_writer(store: Store) -> None:
@@ -112,7 +112,7 @@ async def test_every_acknowledged_append_survives_a_kill(store_url: str) -> None
         assert [e.sequence for e in await store.read(TENANT, run_id, int(sequence), 1)] == [
             int(sequence)
         ]
-    for tenant, run_id in await store.unfinished(None, 100):
+    for tenant, run_id in await store.unfinished_runs(None, 100):
         row = await store.run(tenant, run_id)
         assert row is not None
         assert len(await store.read(tenant, run_id, 0, 1_000_000)) == row.last_sequence + 1

@@ -25,9 +25,9 @@ async def test_due_runs_are_listed_earliest_first_over_all_tenants(store: Store)
     await store.append(TENANT, [batch("late", wake_at=T0 + 9), batch("soon", wake_at=T0 + 2)])
     await store.append(OTHER, [batch("theirs", wake_at=T0 + 1), batch("waiting")])
 
-    assert await store.due(T0 + 2, 10) == [(OTHER, "theirs"), (TENANT, "soon")]
-    assert await store.due(T0 + 9, 1) == [(OTHER, "theirs")]
-    assert await store.due(T0, 10) == []
+    assert await store.due_runs(T0 + 2, 10) == [(OTHER, "theirs"), (TENANT, "soon")]
+    assert await store.due_runs(T0 + 9, 1) == [(OTHER, "theirs")]
+    assert await store.due_runs(T0, 10) == []
     assert await store.next_due(0) == T0 + 1
     assert await store.next_due(T0 + 1) == T0 + 2
 
@@ -36,10 +36,10 @@ async def test_due_runs_of_each_tenant_are_found_behind_many_of_another(store: S
     await store.append(TENANT, [batch(f"run-{n}", wake_at=T0 + n) for n in range(9)])
     await store.append(OTHER, [batch("theirs", wake_at=T0 + 10), batch("later", wake_at=T0 + 99)])
 
-    found = await store.due_of_each(T0 + 20, 2)
+    found = await store.due_runs_of_each_tenant(T0 + 20, 2)
 
     assert sorted(found) == sorted([(TENANT, "run-0"), (TENANT, "run-1"), (OTHER, "theirs")])
-    assert await store.due_of_each(T0 - 1, 2) == []
+    assert await store.due_runs_of_each_tenant(T0 - 1, 2) == []
 
 
 async def test_an_ended_run_or_one_without_a_wake_up_time_is_never_due(store: Store) -> None:
@@ -47,7 +47,7 @@ async def test_an_ended_run_or_one_without_a_wake_up_time_is_never_due(store: St
 
     await store.append(TENANT, [ended(), batch("run-2", first=1, wake_at=None)])
 
-    assert await store.due(T0 + 99, 10) == []
+    assert await store.due_runs(T0 + 99, 10) == []
     assert await store.next_due(0) is None
 
 
@@ -56,7 +56,7 @@ async def test_a_pending_command_makes_a_run_due(store: Store) -> None:
 
     await store.set_pending_command(TENANT, "run-1", b"pause", T0 + 1)
 
-    assert await store.due(T0 + 1, 10) == [(TENANT, "run-1")]
+    assert await store.due_runs(T0 + 1, 10) == [(TENANT, "run-1")]
 
 
 async def test_unfinished_runs_are_paged_for_recovery(store: Store) -> None:
@@ -64,8 +64,8 @@ async def test_unfinished_runs_are_paged_for_recovery(store: Store) -> None:
     await store.append(OTHER, [batch("theirs")])
     await store.append(TENANT, [ended("run-2")])
 
-    first = await store.unfinished(None, 3)
-    second = await store.unfinished(first[-1], 3)
+    first = await store.unfinished_runs(None, 3)
+    second = await store.unfinished_runs(first[-1], 3)
 
     assert first == [(TENANT, "run-0"), (TENANT, "run-1"), (TENANT, "run-3")]
     assert second == [(TENANT, "run-4"), (OTHER, "theirs")]
@@ -74,11 +74,11 @@ async def test_unfinished_runs_are_paged_for_recovery(store: Store) -> None:
 async def test_runs_that_have_not_ended_are_counted_by_status_over_all_tenants(
     store: Store,
 ) -> None:
-    assert await store.open_counts() == {}
+    assert await store.open_run_counts() == {}
     await store.append(TENANT, [batch("run-1"), batch("run-2"), ended("run-3", first=0)])
     await store.append(OTHER, [batch("theirs"), batch("idle", status="paused")])
 
-    assert await store.open_counts() == {"running": 3, "paused": 1}
+    assert await store.open_run_counts() == {"running": 3, "paused": 1}
 
 
 async def test_expired_runs_are_deleted_with_all_their_rows(store: Store) -> None:
@@ -125,25 +125,27 @@ async def test_long_logs_expire_too(store: Store) -> None:
 async def test_idempotency_records_are_deleted_by_age(store: Store) -> None:
     for n in range(3):
         await store.put_idempotency_record(TENANT, answer(bytes([n]), at=T0 + n))
-        await store.claim(TENANT, invocation(f"i-{n}", at=T0 + n))
+        await store.claim_invocation(TENANT, invocation(f"i-{n}", at=T0 + n))
 
     await store.delete_idempotency_records(T0 + 2, T0 + 1)
 
     kept = [n for n in range(3) if await store.idempotency_record(TENANT, bytes([n])) is not None]
     assert kept == [2]
-    again = [await store.claim(TENANT, invocation(f"i-{n}", at=T0 + 50)) for n in range(3)]
+    again = [
+        await store.claim_invocation(TENANT, invocation(f"i-{n}", at=T0 + 50)) for n in range(3)
+    ]
     assert [record.claimed_at for record in again] == [T0 + 50, T0 + 1, T0 + 2]
 
 
 async def test_an_active_run_keeps_its_recorded_invocations(store: Store) -> None:
     await store.append(TENANT, [batch("waits"), batch("ended", status="failed", ended_at=T0)])
     for run_id in ("waits", "ended"):
-        await store.claim(TENANT, invocation(f"i-{run_id}", run_id))
+        await store.claim_invocation(TENANT, invocation(f"i-{run_id}", run_id))
 
     await store.delete_idempotency_records(T0 + 9, T0 + 9)
 
     names = ("i-waits", "i-ended")
-    again = [await store.claim(TENANT, invocation(name, at=T0 + 50)) for name in names]
+    again = [await store.claim_invocation(TENANT, invocation(name, at=T0 + 50)) for name in names]
     assert [record.claimed_at for record in again] == [T0, T0 + 50]
 
 

@@ -29,9 +29,9 @@ async def test_a_run_and_its_lines_are_marked_as_changed_together(store: Store) 
 
     await store.fleet_ingest(TENANT, replace(batch_of(found), observed_run_ids=("kahn-1",)))
 
-    [entry] = await store.unprojected(0, 10, observed=True)
+    [entry] = await store.queued_projections(0, 10, observed=True)
     assert (entry.tenant, entry.run_id) == (TENANT, "kahn-1")
-    assert await store.unprojected(0, 10) == []
+    assert await store.queued_projections(0, 10) == []
 
 
 async def test_a_run_is_not_marked_as_changed_when_its_lines_are_refused(store: Store) -> None:
@@ -41,14 +41,17 @@ async def test_a_run_is_not_marked_as_changed_when_its_lines_are_refused(store: 
     with pytest.raises(SequenceTaken):
         await store.fleet_ingest(TENANT, replace(batch_of(found), observed_run_ids=("kahn-1",)))
 
-    assert await store.unprojected(0, 10, observed=True) == []
+    assert await store.queued_projections(0, 10, observed=True) == []
 
 
 async def test_observed_runs_and_the_host_s_own_are_queued_separately(store: Store) -> None:
     await store.append(TENANT, [replace(batch("own"), projects=True), batch("kahn-1")])
     await store.put_annotation(TENANT, annotation(run_id="kahn-1"))
 
-    own, observed = await store.unprojected(0, 10), await store.unprojected(0, 10, observed=True)
+    own, observed = (
+        await store.queued_projections(0, 10),
+        await store.queued_projections(0, 10, observed=True),
+    )
 
     assert [each.run_id for each in own] == ["own"]
     assert [each.run_id for each in observed] == ["kahn-1"]
@@ -58,8 +61,8 @@ async def test_the_queue_of_one_tenant_is_read_page_by_page(store: Store) -> Non
     for tenant, names in ((TENANT, ("kahn-1", "own")), (OTHER, ("kahn-2",)), (TENANT, ("kahn-3",))):
         await store.append(tenant, [replace(batch(name), projects=True) for name in names])
 
-    [first] = await store.unprojected_of(TENANT, 0, 1)
-    rest = await store.unprojected_of(TENANT, first.place, 10)
+    [first] = await store.queued_projections_of_tenant(TENANT, 0, 1)
+    rest = await store.queued_projections_of_tenant(TENANT, first.place, 10)
 
     assert [each.run_id for each in (first, *rest)] == ["kahn-1", "kahn-3"]
 
@@ -67,19 +70,19 @@ async def test_the_queue_of_one_tenant_is_read_page_by_page(store: Store) -> Non
 async def test_a_run_is_queued_until_it_was_processed(store: Store) -> None:
     found = await new_lines(store, TENANT, whole())
     await store.fleet_ingest(TENANT, replace(batch_of(found), observed_run_ids=("kahn-1",)))
-    before = await store.is_unprojected(TENANT, "kahn-1")
+    before = await store.is_projection_queued(TENANT, "kahn-1")
 
-    await store.projected(await store.unprojected(0, 10, observed=True))
+    await store.remove_projections(await store.queued_projections(0, 10, observed=True))
 
     assert before
-    assert not await store.is_unprojected(TENANT, "kahn-1")
+    assert not await store.is_projection_queued(TENANT, "kahn-1")
 
 
 async def test_a_run_of_another_tenant_is_not_queued(store: Store) -> None:
     found = await new_lines(store, TENANT, whole())
     await store.fleet_ingest(TENANT, replace(batch_of(found), observed_run_ids=("kahn-1",)))
 
-    assert not await store.is_unprojected(OTHER, "kahn-1")
+    assert not await store.is_projection_queued(OTHER, "kahn-1")
 
 
 # The lines

@@ -9,7 +9,7 @@ import pytest
 from tests.support.feedback_rows import annotation
 from tests.support.rows import OTHER, T0, TENANT, batch, ended
 from wopr.store.port import Batch, Store
-from wopr.store.port.fleet import Unprojected
+from wopr.store.port.fleet import QueuedProjection
 
 pytestmark = pytest.mark.anyio
 
@@ -19,15 +19,15 @@ def telling(made: Batch) -> Batch:
 
 
 async def waiting(store: Store) -> list[tuple[str, str]]:
-    return [(each.tenant, each.run_id) for each in await store.unprojected(0, 100)]
+    return [(each.tenant, each.run_id) for each in await store.queued_projections(0, 100)]
 
 
 async def test_a_changed_run_is_queued_until_it_was_projected(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a")), batch("b")])
     await store.append(OTHER, [telling(batch("c"))])
 
-    found = await store.unprojected(0, 100)
-    await store.projected(found[:1])
+    found = await store.queued_projections(0, 100)
+    await store.remove_projections(found[:1])
 
     assert [(each.tenant, each.run_id) for each in found] == [(TENANT, "a"), (OTHER, "c")]
     assert await waiting(store) == [(OTHER, "c")]
@@ -35,10 +35,10 @@ async def test_a_changed_run_is_queued_until_it_was_projected(store: Store) -> N
 
 async def test_changes_during_a_projection_are_not_lost(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
-    found = await store.unprojected(0, 100)
+    found = await store.queued_projections(0, 100)
     await store.append(TENANT, [telling(batch("a", 1))])
 
-    await store.projected(found)
+    await store.remove_projections(found)
 
     assert await waiting(store) == [(TENANT, "a")]
 
@@ -53,20 +53,20 @@ async def test_a_run_that_changes_again_moves_to_the_end_of_the_queue(store: Sto
 
 async def test_a_place_in_the_queue_is_used_once(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
-    before = await store.unprojected(0, 100)
-    await store.projected(before)
+    before = await store.queued_projections(0, 100)
+    await store.remove_projections(before)
     await store.append(TENANT, [telling(batch("a", 1))])
 
-    await store.projected(before)
+    await store.remove_projections(before)
 
     assert await waiting(store) == [(TENANT, "a")]
 
 
 async def test_pages_continue_after_a_position(store: Store) -> None:
     await store.append(TENANT, [telling(batch(name)) for name in "abc"])
-    first = await store.unprojected(0, 2)
+    first = await store.queued_projections(0, 2)
 
-    rest = await store.unprojected(first[-1].place, 2)
+    rest = await store.queued_projections(first[-1].place, 2)
 
     assert [each.run_id for each in (*first, *rest)] == ["a", "b", "c"]
 
@@ -81,9 +81,9 @@ async def test_an_annotation_marks_its_run_as_changed(store: Store) -> None:
 
 async def test_an_entry_of_another_tenant_is_not_removed(store: Store) -> None:
     await store.append(TENANT, [telling(batch("a"))])
-    [entry] = await store.unprojected(0, 100)
+    [entry] = await store.queued_projections(0, 100)
 
-    await store.projected([Unprojected(place=entry.place, tenant=OTHER, run_id="a")])
+    await store.remove_projections([QueuedProjection(place=entry.place, tenant=OTHER, run_id="a")])
 
     assert await waiting(store) == [(TENANT, "a")]
 

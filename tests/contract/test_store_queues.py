@@ -100,7 +100,7 @@ async def test_a_review_stores_its_annotations_and_completes_the_run(store: Stor
     assert await store.finish_review(TENANT, review("ann")) == (1, True)
 
     assert len(await store.annotations(TENANT, "run-1", None, 10)) == 1
-    assert totals(await store.feedback(TENANT, window(), "nothing"))[4] == 1
+    assert totals(await store.feedback_counts(TENANT, window(), "nothing"))[4] == 1
     assert await take(store, "bob") is None
 
 

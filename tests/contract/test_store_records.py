@@ -124,17 +124,17 @@ async def test_the_first_stored_response_is_kept(store: Store) -> None:
 async def test_one_of_many_reservations_wins_and_the_others_get_its_values(store: Store) -> None:
     claims = [invocation(run_id=f"run-{n}", at=T0 + n) for n in range(30)]
 
-    held = await asyncio.gather(*(store.claim(TENANT, claim) for claim in claims))
+    held = await asyncio.gather(*(store.claim_invocation(TENANT, claim) for claim in claims))
 
     assert len(set(held)) == 1
     assert held[0] in claims
 
 
 async def test_a_settled_invocation_keeps_its_first_outcome(store: Store) -> None:
-    await store.claim(TENANT, invocation())
+    await store.claim_invocation(TENANT, invocation())
 
-    await store.settle(TENANT, "i-1", "succeeded", b"42")
-    await store.settle(TENANT, "i-1", "failed", b"late")
+    await store.settle_invocation(TENANT, "i-1", "succeeded", b"42")
+    await store.settle_invocation(TENANT, "i-1", "failed", b"late")
 
     expected = replace(invocation(), state="succeeded", outcome=b"42")
-    assert await store.claim(TENANT, invocation(at=T0 + 9)) == expected
+    assert await store.claim_invocation(TENANT, invocation(at=T0 + 9)) == expected

@@ -14,7 +14,7 @@ def freeze(store: Store, change: int = 1, tenant: str = TENANT) -> None:
 
 async def until_written(store: Store) -> None:
     """Wait for the writes of another thread."""
-    await store.ready()
+    await store.check_ready()
 
 
 async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_released(
@@ -28,14 +28,14 @@ async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_rel
     row = await store.run(TENANT, "run-1")
     assert row is not None
     assert (row.crashes, row.quarantined_at, row.wake_at) == (store.most_crashes, T0, None)
-    assert not await store.release(OTHER, "run-1", T0 + 1)
+    assert not await store.release_from_quarantine(OTHER, "run-1", T0 + 1)
 
-    assert await store.release(TENANT, "run-1", T0 + 1)
+    assert await store.release_from_quarantine(TENANT, "run-1", T0 + 1)
 
     row = await store.run(TENANT, "run-1")
     assert row is not None
     assert (row.crashes, row.quarantined_at, row.wake_at) == (0, None, T0 + 1)
-    assert not await store.release(TENANT, "run-1", T0 + 2)
+    assert not await store.release_from_quarantine(TENANT, "run-1", T0 + 2)
 
 
 async def test_a_freeze_that_ended_is_not_a_crash(store: Store) -> None:

@@ -140,7 +140,7 @@ async def test_a_check_of_an_audit_is_listed_but_not_counted(store: Store) -> No
     assert await store.annotations(TENANT, "run-1", None, 10) == [check]
     assert await counts(store) == [(3, 0, 0, 0)]
     assert await counts(store, "agent") == []
-    assert await store.feedback(TENANT, window(), "workflow") == []
+    assert await store.feedback_counts(TENANT, window(), "workflow") == []
     assert await store.run_feedback(TENANT, ["run-1"]) == {}
     assert await runs_of(store, RunFilter(flagged=True)) == []
 

@@ -23,7 +23,7 @@ async def pending(
     found: list[Suspension] = []
     after: tuple[int, str] | None = None
     while True:
-        page = await store.pending(tenant, where, after, size)
+        page = await store.pending_interrupts(tenant, where, after, size)
         assert len(page.suspensions) <= size
         found += page.suspensions
         if page.next_after is None:
@@ -37,7 +37,7 @@ async def test_a_suspension_is_pending_from_its_batch_on(store: Store) -> None:
     await store.append(TENANT, [suspending(opened)])
 
     assert await pending(store) == [opened]
-    assert await store.pending_count(TENANT) == 1
+    assert await store.count_pending_interrupts(TENANT) == 1
 
 
 async def test_a_failed_batch_opens_and_ends_no_suspension(store: Store) -> None:
@@ -55,7 +55,7 @@ async def test_a_resumed_suspension_is_no_longer_pending(store: Store) -> None:
     await store.append(TENANT, [replace(batch(first=1), resumes=("a", "unknown"))])
 
     assert await pending(store) == [suspension("b")]
-    assert await store.pending_count(TENANT) == 1
+    assert await store.count_pending_interrupts(TENANT) == 1
 
 
 async def test_resuming_affects_only_the_run_of_the_batch(store: Store) -> None:
@@ -87,7 +87,7 @@ async def test_an_ended_run_has_no_pending_suspension(store: Store) -> None:
     await store.append(TENANT, [batch(first=1), ended(first=2)])
 
     assert await pending(store) == [suspension(run_id="run-2")]
-    assert await store.pending_count(TENANT) == 1
+    assert await store.count_pending_interrupts(TENANT) == 1
 
 
 async def test_a_run_that_suspends_and_ends_in_one_call_has_nothing_pending(store: Store) -> None:
@@ -145,18 +145,18 @@ async def test_pages_of_any_filter_contain_each_match_once_newest_first(
 
 
 async def test_a_new_suspension_does_not_shift_the_following_pages(full: Store) -> None:
-    first = await full.pending(TENANT, EVERY, None, 4)
+    first = await full.pending_interrupts(TENANT, EVERY, None, 4)
 
     await full.append(TENANT, [suspending(suspension("new", "run-new", T0 + 99))])
-    second = await full.pending(TENANT, EVERY, first.next_after, 4)
+    second = await full.pending_interrupts(TENANT, EVERY, first.next_after, 4)
 
     before = [one.interrupt_id for one in await pending(full)]
     assert [one.interrupt_id for one in (*first.suspensions, *second.suspensions)] == before[1:9]
 
 
 async def test_the_last_page_is_marked(full: Store) -> None:
-    assert (await full.pending(TENANT, EVERY, None, 18)).next_after is None
-    assert (await full.pending(TENANT, EVERY, None, 17)).next_after is not None
+    assert (await full.pending_interrupts(TENANT, EVERY, None, 18)).next_after is None
+    assert (await full.pending_interrupts(TENANT, EVERY, None, 17)).next_after is not None
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ async def test_another_tenant_s_suspensions_are_neither_listed_nor_counted(
 
     assert await pending(store, where) == [suspension()]
     assert await pending(store, where, OTHER) == []
-    assert await store.pending_count(OTHER) == 0
+    assert await store.count_pending_interrupts(OTHER) == 0
 
 
 async def test_another_tenant_s_batch_ends_no_suspension(store: Store) -> None:
@@ -212,7 +212,7 @@ async def test_a_page_ends_with_the_suspension_that_reaches_its_byte_limit(
     ]
     await store.append(TENANT, [suspending(*large)])
 
-    page = await store.pending(TENANT, where, None, 5)
+    page = await store.pending_interrupts(TENANT, where, None, 5)
 
     newest_first = large[::-1]
     assert list(page.suspensions) == newest_first[:2]

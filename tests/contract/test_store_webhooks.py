@@ -170,7 +170,7 @@ async def test_deleting_a_subscription_deletes_its_deliveries(store_with_deliver
 
     assert await store_with_deliveries.webhook(TENANT, "wh-1") is None
     assert await queued(store_with_deliveries) == []
-    assert await store_with_deliveries.undelivered() == []
+    assert await store_with_deliveries.webhooks_with_deliveries() == []
     assert (await store_with_deliveries.dead_letters(TENANT, "wh-1", None, 10)).letters == ()
     assert not await store_with_deliveries.delete_webhook(TENANT, "wh-1")
 
@@ -181,7 +181,7 @@ async def test_deleting_a_subscription_deletes_its_deliveries(store_with_deliver
 async def test_events_are_queued_with_the_append_that_writes_them(
     store_with_deliveries: Store,
 ) -> None:
-    assert await store_with_deliveries.undelivered() == [(TENANT, "wh-1")]
+    assert await store_with_deliveries.webhooks_with_deliveries() == [(TENANT, "wh-1")]
     assert await lanes(store_with_deliveries) == [DeliveryQueue(run_id="run-1", attempts=0)]
     found = await store_with_deliveries.deliveries(TENANT, "wh-1", "run-1", 2)
     assert [(d.sequence, d.type, d.body) for d in found] == [
@@ -218,7 +218,7 @@ async def test_a_deleted_failed_or_foreign_subscription_gets_no_deliveries(
 
     await store.append(TENANT, [batch_with_deliveries(to=(name,))])
 
-    assert await store.undelivered() == []
+    assert await store.webhooks_with_deliveries() == []
     assert await queued(store, webhook_id=name) == []
 
 
@@ -245,7 +245,7 @@ async def test_delivered_events_are_removed_from_the_queue(store_with_deliveries
 
     assert left == [2]
     assert await store_with_deliveries.next_queue_due(TENANT, "wh-1") is None
-    assert await store_with_deliveries.undelivered() == []
+    assert await store_with_deliveries.webhooks_with_deliveries() == []
 
 
 async def test_a_failed_first_event_delays_all_that_follow(store_with_deliveries: Store) -> None:
@@ -344,7 +344,7 @@ async def test_all_deliveries_of_a_failed_subscription_become_dead_letters(
         *(("run-2", sequence) for sequence in range(2)),
     }
     assert {each.died_at for each in page.letters} == {T0 + 7}
-    assert await store_with_deliveries.undelivered() == []
+    assert await store_with_deliveries.webhooks_with_deliveries() == []
 
 
 async def test_a_settlement_for_a_deleted_subscription_changes_nothing(
@@ -363,7 +363,7 @@ async def test_retention_deletes_the_deliveries_of_a_run(store_with_deliveries: 
 
     assert await store_with_deliveries.delete_expired_runs(T0 + 100, 10) == 1
 
-    assert await store_with_deliveries.undelivered() == []
+    assert await store_with_deliveries.webhooks_with_deliveries() == []
     assert (await store_with_deliveries.dead_letters(TENANT, "wh-1", None, 10)).letters == ()
 
 
@@ -373,7 +373,7 @@ async def test_each_subscription_with_due_deliveries_is_listed_once(store: Store
     for run_id in ("run-1", "run-2"):
         await store.append(TENANT, [batch_with_deliveries(run_id, to=("wh-1", "wh-3", "wh-4"))])
 
-    assert await store.undelivered() == [(TENANT, f"wh-{n}") for n in (1, 3, 4)]
+    assert await store.webhooks_with_deliveries() == [(TENANT, f"wh-{n}") for n in (1, 3, 4)]
 
 
 async def test_a_run_without_subscriptions_has_no_delivery_rows(store: Store) -> None:
@@ -381,4 +381,4 @@ async def test_a_run_without_subscriptions_has_no_delivery_rows(store: Store) ->
 
     await store.append(TENANT, [batch()])
 
-    assert await store.undelivered() == []
+    assert await store.webhooks_with_deliveries() == []

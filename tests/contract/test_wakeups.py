@@ -192,7 +192,7 @@ async def test_a_queue_worker_stopped_before_its_first_step_ends(
 ) -> None:
     if store.peers is None:
         pytest.skip("only a store that processes share has a queue")
-    worker = store.peers.worker(Recorder().advance_now, 1)
+    worker = store.peers.create_worker(Recorder().advance_now, 1)
 
     class StoppedAtOnce(Worker):
         def __init__(self, *args: Any, **kwargs: Any) -> None:

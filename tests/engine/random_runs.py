@@ -11,7 +11,7 @@ from tests.engine.trigger_table import RULES
 from tests.support.simulation import Ending, Simulation, edge, failure, node, obedient, sketch
 from wopr.engine.fold.fold import fold
 from wopr.engine.outcome import Completed
-from wopr.engine.state import RunState, initial
+from wopr.engine.state import RunState, initial_state
 from wopr.protocol.documents import Unset
 from wopr.protocol.events import RunEvent
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowEdge, WorkflowNode
@@ -88,7 +88,7 @@ def _random_ending(random: Random, state: RunState, found: WorkflowNode) -> Endi
 
 def history(run: Simulation) -> Iterator[tuple[RunState, RunEvent]]:
     """Return each event of a log with the state before it."""
-    state = initial(run.state.identity, run.graph)
+    state = initial_state(run.state.identity, run.graph)
     for event in run.log:
         yield state, event
         state = fold(state, event)

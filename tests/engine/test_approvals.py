@@ -5,8 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.waits import ACTIONS, gate, quick, refusal
-from wopr.engine.interrupts import Ballot, Interrupt, effects
-from wopr.engine.resume_values import Approval, action_of, is_question, is_vote, read_answer, tally
+from wopr.engine.interrupts import Ballot, Interrupt, answer_effects
+from wopr.engine.resume_values import (
+    ApprovalValue,
+    action_of,
+    is_question,
+    is_vote,
+    read_resume_value,
+    tally,
+)
 from wopr.protocol.documents import Json
 from wopr.protocol.interrupts import Refine
 
@@ -31,16 +38,16 @@ FEEDBACK = {"scope": "whole", "text": "shorter"}
     ],
 )
 def test_each_form_of_an_approval_is_parsed(value: Json, action: str) -> None:
-    answer = read_answer(gate(), value)
+    answer = read_resume_value(gate(), value)
 
-    assert isinstance(answer, Approval)
+    assert isinstance(answer, ApprovalValue)
     assert action_of(answer.resume) == action
 
 
 def test_a_legacy_rejection_with_feedback_refines_the_whole() -> None:
-    answer = read_answer(gate(), {"decision": "rejected", "feedback": "shorter"})
+    answer = read_resume_value(gate(), {"decision": "rejected", "feedback": "shorter"})
 
-    assert isinstance(answer, Approval)
+    assert isinstance(answer, ApprovalValue)
     assert isinstance(answer.resume, Refine)
     assert answer.resume.refine_feedback.scope == "whole"
     assert answer.resume.refine_feedback.text == "shorter"
@@ -73,7 +80,7 @@ def test_an_action_that_the_gate_does_not_offer_is_refused(action: str) -> None:
     value = {"action": action, "refineFeedback": FEEDBACK, "editedArtifactData": 1}
     others = [offered for offered in ACTIONS if offered != action]
 
-    assert isinstance(read_answer(gate([action]), value), Approval)
+    assert isinstance(read_resume_value(gate([action]), value), ApprovalValue)
     assert refusal(gate(others), value).field == "resumeValue.action"
 
 
@@ -81,7 +88,7 @@ def test_one_person_cannot_edit_what_several_must_approve() -> None:
     value = {"action": "edit-accept", "editedArtifactData": {"text": "mine"}}
 
     assert refusal(gate(requiredApprovals=2), value).field == "resumeValue.action"
-    assert "edit-accept" not in effects("approval", gate(requiredApprovals=2).data)
+    assert "edit-accept" not in answer_effects("approval", gate(requiredApprovals=2).data)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +104,9 @@ def test_one_person_cannot_edit_what_several_must_approve() -> None:
 def test_only_accept_and_reject_are_votes_and_only_ask_is_a_question(
     value: Json, votes: bool, asks: bool
 ) -> None:
-    answer = read_answer(gate(), value)
+    answer = read_resume_value(gate(), value)
 
-    assert isinstance(answer, Approval)
+    assert isinstance(answer, ApprovalValue)
     assert is_vote(answer.resume) is votes
     assert is_question(answer.resume) is asks
 

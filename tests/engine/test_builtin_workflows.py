@@ -8,19 +8,20 @@ import msgspec
 import pytest
 
 from tests.protocol.conftest import OFFICIAL, Official
+from wopr.host import definitions
 from wopr.host.assembly import running_host
-from wopr.host.definitions import conformance_fixtures, hello
+from wopr.host.definitions import conformance_fixtures, hello_workflow
 from wopr.nodes.builtin import builtin_registry
 from wopr.process.settings import Settings
 from wopr.protocol.documents import Json, JsonObject, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import CreateRun, Owner, RunAccepted
 from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 from wopr.runs.requests import NewRun
 
 FIXTURES = {fixture["id"]: fixture for fixture in conformance_fixtures()}
-SHIPPED = [*FIXTURES.values(), hello()]
+SHIPPED = [*FIXTURES.values(), hello_workflow()]
 # Text for people, which no scenario compares.
 FREE_TEXT = {"name", "description", "title", "message", "summary", "position", "notes"}
 EXECUTABLE = ("id", "version", "nodes", "edges", "triggers", "variables")
@@ -129,7 +130,7 @@ async def log_of_hello(data_dir: Path, inputs: JsonObject) -> list[RunEvent]:
         new = NewRun(request=request, compiled=compiled, owner=Owner(tenant="acme"))
         accepted = msgspec.json.decode(await host.commands.create(new), type=RunAccepted)
         with anyio.fail_after(20):
-            pages = host.readers.follow("acme", accepted.run_id, 0, heartbeat=1)
+            pages = host.run_reader.follow("acme", accepted.run_id, 0, heartbeat=1)
             return [
                 msgspec.json.decode(event.body, type=RunEvent)
                 async for page in pages
@@ -157,3 +158,42 @@ async def test_hello_greets_branches_waits_and_signs_the_guest_book_twice(
     assert [event.type for event in log].count("channel.written") == 2
     waited = [to_millis(event.timestamp) for event in log if event.node_id == "breathe"]
     assert waited[-1] - waited[0] >= 500
+
+
+# Upgrades
+
+
+async def fixtures_of(data_dir: Path) -> list[str]:
+    """Start a host with conformance workflows and return the fixtures that it advertises."""
+    async with running_host(Settings(data_dir=data_dir, conformance=True)) as host:
+        advertised: list[str] = msgspec.json.decode(host.discovery)["fixtures"]
+        return advertised
+
+
+@pytest.mark.anyio
+async def test_fixtures_with_earlier_texts_in_the_database_are_advertised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = [fixture | {"description": "An earlier text."} for fixture in FIXTURES.values()]
+    with monkeypatch.context() as patch:
+        patch.setattr(definitions, "conformance_fixtures", lambda: earlier)
+        before = await fixtures_of(tmp_path)
+
+    assert await fixtures_of(tmp_path) == before
+    assert "conformance-noop" in before
+
+
+@pytest.mark.anyio
+async def test_a_fixture_with_other_nodes_in_the_database_is_not_advertised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FIXTURES["conformance-noop"] | {"nodes": FIXTURES["conformance-failure"]["nodes"]}
+    other |= {"edges": FIXTURES["conformance-failure"]["edges"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(definitions, "conformance_fixtures", lambda: [other])
+        await fixtures_of(tmp_path)
+
+    advertised = await fixtures_of(tmp_path)
+
+    assert "conformance-noop" not in advertised
+    assert "conformance-failure" in advertised

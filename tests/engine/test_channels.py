@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.engine.channels import allows, check_write, reduce, wrap
+from wopr.engine.channels import allows_access, check_write, reduce, wrap
 from wopr.protocol.documents import UNSET, Json, JsonObject
 from wopr.protocol.workflow import ChannelAccess
 
@@ -332,18 +332,18 @@ def test_an_access_entry_matches_a_node_exactly_or_a_type_by_prefix(
 ) -> None:
     access = ChannelAccess(writers=entries)
 
-    assert allows(access, "writers", node_id="writer", type_id="core.identity") is allowed
+    assert allows_access(access, "writers", node_id="writer", type_id="core.identity") is allowed
 
 
 def test_a_side_that_access_leaves_out_is_open() -> None:
     access = ChannelAccess(writers=[])
 
-    assert allows(access, "readers", node_id="n", type_id="core.noop")
-    assert not allows(access, "writers", node_id="n", type_id="core.noop")
+    assert allows_access(access, "readers", node_id="n", type_id="core.noop")
+    assert not allows_access(access, "writers", node_id="n", type_id="core.noop")
 
 
 @pytest.mark.parametrize("side", ["readers", "writers"])
 def test_public_is_open_and_private_is_closed(side: Literal["readers", "writers"]) -> None:
-    assert allows(UNSET, side, node_id="n", type_id="core.noop")
-    assert allows("public", side, node_id="n", type_id="core.noop")
-    assert not allows("private", side, node_id="n", type_id="core.noop")
+    assert allows_access(UNSET, side, node_id="n", type_id="core.noop")
+    assert allows_access("public", side, node_id="n", type_id="core.noop")
+    assert not allows_access("private", side, node_id="n", type_id="core.noop")

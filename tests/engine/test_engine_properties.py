@@ -14,8 +14,8 @@ from wopr.engine.graph import compile_graph, find_cycle
 from wopr.engine.limits import HostLimits, max_retries
 from wopr.engine.plan import FailNode, Skip, Start, plan
 from wopr.engine.snapshot import snapshot
-from wopr.engine.state import ENDED, RunState, initial
-from wopr.engine.triggers import TOLERANT, Readiness
+from wopr.engine.state import ENDED, RunState, initial_state
+from wopr.engine.triggers import TOLERANT_RULES, Readiness
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.events import EVENT_TYPES, RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.workflow import WorkflowDefinition
@@ -66,7 +66,7 @@ def odd_logs(draw: st.DrawFn) -> list[RunEvent]:
 
 
 def fresh(definition: WorkflowDefinition) -> RunState:
-    return initial(IDENTITY, compile_graph(definition, REENTRANT))
+    return initial_state(IDENTITY, compile_graph(definition, REENTRANT))
 
 
 def judged(run: Simulation, state: RunState, node_id: str) -> list[Readiness]:
@@ -205,7 +205,7 @@ def test_a_skip_propagates_downstream(run: Simulation) -> None:
 @given(ended_runs())
 def test_an_unhandled_failure_fails_the_run(run: Simulation) -> None:
     for name in run.nodes("failed"):
-        if not any(found.trigger_rule in TOLERANT for found in run.graph.outgoing[name]):
+        if not any(found.trigger_rule in TOLERANT_RULES for found in run.graph.outgoing[name]):
             assert run.state.status == "failed"
 
 

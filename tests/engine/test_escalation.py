@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from wopr.engine.escalation import (
     BYTES_PER_TOKEN,
     DEFAULT_THRESHOLD,
-    is_low,
-    threshold,
-    truncated,
-    verbosity,
+    confidence_threshold,
+    is_low_confidence,
+    reasoning_verbosity,
+    truncate_text,
 )
 from wopr.protocol.documents import Json
 
@@ -35,7 +35,7 @@ from wopr.protocol.documents import Json
 def test_the_run_overrides_the_manifest_and_the_manifest_overrides_the_default(
     configurable: Json, manifest: float | None, expected: float
 ) -> None:
-    assert threshold(configurable, manifest) == expected
+    assert confidence_threshold(configurable, manifest) == expected
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def test_the_run_overrides_the_manifest_and_the_manifest_overrides_the_default(
 def test_confidence_below_the_threshold_is_low_and_equality_is_not(
     confidence: float, expected: bool
 ) -> None:
-    assert is_low(confidence, DEFAULT_THRESHOLD) is expected
+    assert is_low_confidence(confidence, DEFAULT_THRESHOLD) is expected
 
 
 @pytest.mark.parametrize("value", [None, "0.1", True, False, math.nan, math.inf, -math.inf, [0.1]])
 def test_a_value_that_is_not_a_finite_number_is_no_signal(value: Json) -> None:
-    assert is_low(value, 1) is False
+    assert is_low_confidence(value, 1) is False
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_a_value_that_is_not_a_finite_number_is_no_signal(value: Json) -> None:
     ],
 )
 def test_the_run_chooses_one_of_three_verbosities(configurable: Json, expected: str) -> None:
-    assert verbosity(configurable, "full") == expected
+    assert reasoning_verbosity(configurable, "full") == expected
 
 
 @given(st.text(max_size=60), st.integers(min_value=0, max_value=12))
 def test_shortened_text_fits_and_is_a_prefix_of_the_whole(text: str, tokens: int) -> None:
-    cut = truncated(text, tokens)
+    cut = truncate_text(text, tokens)
 
     assert len(cut.encode("utf-8", "replace")) <= tokens * BYTES_PER_TOKEN
     assert cut == text or text.encode("utf-8", "replace").decode().startswith(cut.removesuffix("…"))
@@ -78,4 +78,4 @@ def test_shortened_text_fits_and_is_a_prefix_of_the_whole(text: str, tokens: int
 
 @given(st.text(max_size=40))
 def test_a_text_that_fits_is_unchanged(text: str) -> None:
-    assert truncated(text, len(text.encode("utf-8", "replace"))) == text
+    assert truncate_text(text, len(text.encode("utf-8", "replace"))) == text

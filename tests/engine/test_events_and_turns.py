@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.waits import EVENT, conversation, refusal, wait
-from wopr.engine.resume_values import Delivered, Turn, read_answer
+from wopr.engine.resume_values import DeliveredValue, TurnValue, read_resume_value
 from wopr.protocol.documents import Json
 
 # External events
@@ -12,21 +12,23 @@ from wopr.protocol.documents import Json
 def test_an_event_matches_when_it_has_every_key_of_the_correlation() -> None:
     event = EVENT["correlation"] | {"more": 1}  # type: ignore[operator]  # an object
 
-    assert read_answer(wait("external-event", EVENT), event) == Delivered(event)
+    assert read_resume_value(wait("external-event", EVENT), event) == DeliveredValue(event)
 
 
 def test_an_event_can_be_wrapped_and_is_passed_on_unwrapped() -> None:
     event = {"orderId": "o1", "lines": [1.0, {"n": True}]}
 
-    assert read_answer(wait("external-event", EVENT), {"eventPayload": event}) == Delivered(event)
+    assert read_resume_value(
+        wait("external-event", EVENT), {"eventPayload": event}
+    ) == DeliveredValue(event)
 
 
 def test_a_flat_event_can_have_a_member_named_event_payload() -> None:
     data = {"eventType": "x", "correlation": {"a": 1}}
 
-    assert read_answer(wait("external-event", data), {"a": 1, "eventPayload": "raw"}) == Delivered(
-        {"a": 1, "eventPayload": "raw"}
-    )
+    assert read_resume_value(
+        wait("external-event", data), {"a": 1, "eventPayload": "raw"}
+    ) == DeliveredValue({"a": 1, "eventPayload": "raw"})
 
 
 @pytest.mark.parametrize(
@@ -57,11 +59,11 @@ def test_an_event_must_be_an_object(value: Json) -> None:
 
 
 def test_a_turn_keeps_the_conversation_open_and_a_close_ends_it() -> None:
-    said = read_answer(conversation(), {"operation": "exchange", "turn": {"content": "yes"}})
-    closed = read_answer(conversation(), {"operation": "close", "outcome": {"ok": True}})
+    said = read_resume_value(conversation(), {"operation": "exchange", "turn": {"content": "yes"}})
+    closed = read_resume_value(conversation(), {"operation": "close", "outcome": {"ok": True}})
 
-    assert said == Turn("yes", is_close=False, outcome="yes")
-    assert closed == Turn(None, is_close=True, outcome={"ok": True})
+    assert said == TurnValue("yes", is_close=False, outcome="yes")
+    assert closed == TurnValue(None, is_close=True, outcome={"ok": True})
 
 
 @pytest.mark.parametrize(

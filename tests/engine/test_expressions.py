@@ -13,15 +13,15 @@ from wopr.engine.cel.expressions import (
     FUNCTIONS,
     WORKFLOW_NAMES,
     ExpressionFault,
-    compile_check,
+    compile_fault,
     condition_faults,
+    condition_holds,
     evaluate,
     evaluate_for_host,
-    holds,
 )
-from wopr.engine.cel.tokens import cel, scan
+from wopr.engine.cel.tokens import cel, tokenize
 from wopr.engine.graph import compile_graph
-from wopr.engine.triggers import scope
+from wopr.engine.triggers import expression_scope
 from wopr.protocol.documents import UNSET, Json
 from wopr.protocol.offloading import WorkNeeded, known_results
 from wopr.protocol.workflow import EdgeCondition
@@ -130,8 +130,8 @@ def test_a_value_that_is_not_json_is_refused() -> None:
 
 
 def test_an_expression_longer_than_the_cap_is_refused() -> None:
-    assert compile_check("1" + "+1" * 2047) is None
-    assert compile_check("1" + "+1" * 2048) == "is longer than 4096 characters"
+    assert compile_fault("1" + "+1" * 2047) is None
+    assert compile_fault("1" + "+1" * 2048) == "is longer than 4096 characters"
 
 
 NUMBERS = list(range(1000))
@@ -204,14 +204,14 @@ def offloaded(source: str, known: dict[str, Json]) -> Json:
 
 
 def test_an_expensive_expression_without_data_is_refused_at_registration() -> None:
-    assert compile_check("[1]" + ".map(a, [a, a, a, a])" * 40) is not None
+    assert compile_fault("[1]" + ".map(a, [a, a, a, a])" * 40) is not None
 
 
 @pytest.mark.parametrize(
     "source", ["text.matches(pattern)", "text.matches('a' + 'b')", "text.matches('(?x)a')"]
 )
 def test_a_pattern_without_a_bound_is_refused_at_registration(source: str) -> None:
-    fault = compile_check(source)
+    fault = compile_fault(source)
 
     assert fault is not None
     assert "pattern" in fault
@@ -249,7 +249,7 @@ def test_data_that_an_expression_does_not_read_costs_nothing() -> None:
 @pytest.mark.parametrize("source", ["`a`", "'a", "(", "(]", ")"])
 def test_text_that_cannot_be_tokenized_is_refused(source: str) -> None:
     with pytest.raises(ExpressionFault, match="cannot be read"):
-        scan(source)
+        tokenize(source)
 
 
 class PanicException(BaseException):
@@ -281,7 +281,7 @@ def test_a_keyboard_interrupt_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) 
 @given(st.text(max_size=40) | st.text("ab.()[]{}'\"\\,+?:!<&|= \n/r1map", max_size=40))
 @settings(deadline=None)
 def test_any_text_is_an_expression_or_an_expression_fault(source: str) -> None:
-    fault = compile_check(source)
+    fault = compile_fault(source)
 
     assert fault is None or ("\n" not in fault and fault != "")
 
@@ -329,30 +329,30 @@ def test_a_plain_value_passes_through_unchanged(value: Json) -> None:
     ],
 )
 def test_a_condition_is_true_or_false(condition: EdgeCondition, met: bool) -> None:
-    assert holds(condition, SCOPE) is met
+    assert condition_holds(condition, SCOPE) is met
 
 
 def test_a_condition_that_is_not_true_or_false_is_a_fault() -> None:
     with pytest.raises(ExpressionFault, match="true or false"):
-        holds(EdgeCondition(expression="variables.x"), SCOPE)
+        condition_holds(EdgeCondition(expression="variables.x"), SCOPE)
 
 
 def test_an_expression_condition_without_an_expression_is_a_fault() -> None:
     with pytest.raises(ExpressionFault):
-        holds(EdgeCondition(), SCOPE)
+        condition_holds(EdgeCondition(), SCOPE)
 
 
 def test_a_regex_that_blocks_backtracking_engines_returns() -> None:
     condition = EdgeCondition(type="regex", left="text", right="^(a+)+$")
 
-    assert holds(condition, {"outputs": {"text": "a" * 50_000 + "b"}}) is False
+    assert condition_holds(condition, {"outputs": {"text": "a" * 50_000 + "b"}}) is False
 
 
 def test_a_regex_too_large_for_its_text_is_refused() -> None:
     condition = EdgeCondition(type="regex", left="text", right="(?-u:[ab]*a[ab]{9000}c)")
 
     with pytest.raises(ExpressionFault, match="too long"):
-        holds(condition, {"outputs": {"text": "ab" * 50_000}})
+        condition_holds(condition, {"outputs": {"text": "ab" * 50_000}})
 
 
 @given(
@@ -368,7 +368,7 @@ def test_a_comparison_has_a_result_or_is_an_expression_fault(
     condition = EdgeCondition(type=kind, left=left, right=right)  # type: ignore[arg-type]  # drawn from the four names
 
     try:
-        answer = holds(condition, {"outputs": {"x": value}, "status": value})
+        answer = condition_holds(condition, {"outputs": {"x": value}, "status": value})
     except ExpressionFault:
         return
 
@@ -424,4 +424,4 @@ def _runs(source: str) -> bool:
 def test_the_scope_of_a_run_has_the_names_that_registration_knows() -> None:
     state = state_of(compile_graph(sketch([node("a")]), REENTRANT))
 
-    assert set(scope(state)) == set(WORKFLOW_NAMES)
+    assert set(expression_scope(state)) == set(WORKFLOW_NAMES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.support.simulation import EPOCH, Simulation, edge, node, sketch
 from wopr.engine.fold.interrupts import CHANGES
 from wopr.engine.interrupts import Interrupt
-from wopr.engine.plan import Expire, Loopback, Start
+from wopr.engine.plan import Expire, LoopbackLimit, Start
 from wopr.engine.snapshot import snapshot
 from wopr.protocol.documents import Json, JsonObject
 
@@ -316,7 +316,7 @@ def test_more_refinements_than_loops_are_allowed_end_the_run() -> None:
 
     [step] = run.plan().steps
 
-    assert isinstance(step, Loopback)
+    assert isinstance(step, LoopbackLimit)
     assert (step.node_id, step.iterations, step.limit) == ("gate", 3, 2)
     assert step.error.code == "loop_limit_exceeded"
 

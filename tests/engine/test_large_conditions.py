@@ -12,7 +12,7 @@ import pytest
 from tests.support.simulation import EPOCH, node, sketch, state_of
 from wopr.engine.cel import cost as expression_cost
 from wopr.engine.cel.cost import extent_of
-from wopr.engine.cel.expressions import ExpressionFault, evaluate, holds
+from wopr.engine.cel.expressions import ExpressionFault, condition_holds, evaluate
 from wopr.engine.graph import compile_graph
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import FailNode, Skip, Step, plan
@@ -62,7 +62,7 @@ def steps(state: RunState) -> tuple[Step, ...]:
 def test_a_condition_on_a_large_value_is_evaluated_in_a_subprocess(
     condition: EdgeCondition, value: Json, expected: bool
 ) -> None:
-    result, offloaded = completed(lambda: holds(condition, {"outputs": {"v": value}}))
+    result, offloaded = completed(lambda: condition_holds(condition, {"outputs": {"v": value}}))
 
     assert result is expected
     assert offloaded == 1
@@ -72,7 +72,7 @@ def test_a_condition_on_a_large_value_is_evaluated_in_a_subprocess(
 def test_a_condition_on_a_small_value_is_evaluated_in_the_process(right: Json) -> None:
     condition = EdgeCondition(type="contains", left="v", right=right)
 
-    assert holds(condition, {"outputs": {"v": [right] * 100}}) is True
+    assert condition_holds(condition, {"outputs": {"v": [right] * 100}}) is True
 
 
 def test_many_medium_conditions_are_not_all_evaluated_in_the_process() -> None:

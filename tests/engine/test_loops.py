@@ -21,7 +21,7 @@ from tests.support.simulation import (
     state_of,
 )
 from wopr.engine import triggers
-from wopr.engine.cel.expressions import IsLarge, holds
+from wopr.engine.cel.expressions import IsLarge, condition_holds
 from wopr.engine.graph import compile_graph, find_cycle
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import Start, plan
@@ -244,7 +244,7 @@ def test_a_plan_evaluates_each_condition_once_at_any_loop_depth(
         condition: EdgeCondition, known: Mapping[str, Json], is_large: IsLarge
     ) -> bool:
         decided.append(str(condition.expression))
-        return holds(condition, known, is_large)
+        return condition_holds(condition, known, is_large)
 
     heads = [f"l{number}" for number in range(20)]
     exits = [f"o{number}" for number in range(5)]
@@ -254,7 +254,7 @@ def test_a_plan_evaluates_each_condition_once_at_any_loop_depth(
     nodes = [*(loop(head, 1) for head in heads), *map(node, ["x", *exits])]
     ended = {name: NodeState(status="completed") for name in [*heads, "x"]}
     state = state_of(compile_graph(sketch(nodes, edges), REENTRANT), **ended)
-    monkeypatch.setattr(triggers, "holds", counted_holds)
+    monkeypatch.setattr(triggers, "condition_holds", counted_holds)
 
     steps = plan(state, EPOCH, HostLimits()).steps
 

@@ -18,7 +18,7 @@ from wopr.engine.graph import compile_graph
 from wopr.engine.limits import HostLimits
 from wopr.engine.outcome import Completed
 from wopr.engine.plan import Breach, FailRun, Plan, Skip, Start, plan
-from wopr.engine.state import RunState, initial
+from wopr.engine.state import RunState, initial_state
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.workflow import WorkflowNode
 
@@ -48,7 +48,7 @@ def skipped(run: Simulation) -> dict[str, str]:
 
 
 def test_a_run_without_events_plans_nothing() -> None:
-    empty = initial(IDENTITY, compile_graph(sketch([node("a")]), REENTRANT))
+    empty = initial_state(IDENTITY, compile_graph(sketch([node("a")]), REENTRANT))
 
     assert plan(empty, EPOCH, HostLimits()) == Plan((), None)
 

@@ -8,7 +8,7 @@ from tests.engine.random_runs import ended_runs
 from tests.support.simulation import Simulation, node, obedient, sketch
 from wopr.engine.fold.fold import INTERRUPTED_BY_FORK, INTERRUPTED_BY_PAUSE, fold_all
 from wopr.engine.replay import ReplayRecord, divergence, is_command
-from wopr.engine.state import RunIdentity, RunState, initial, is_history, moved_by
+from wopr.engine.state import RunIdentity, RunState, initial_state, is_history, time_shift
 from wopr.protocol.documents import Json, to_iso, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork, ForkMode, Shift
@@ -133,12 +133,12 @@ def test_history_is_what_a_branch_copied_and_all_of_a_replay(
 def test_time_before_a_branch_does_not_count() -> None:
     run = forked(from_seq=5, shifts=[Shift(before=3, by_ms=10), Shift(before=5, by_ms=100)])
 
-    assert [moved_by(run, sequence) for sequence in (0, 2, 3, 4, 5)] == [110, 110, 100, 100, 0]
+    assert [time_shift(run, sequence) for sequence in (0, 2, 3, 4, 5)] == [110, 110, 100, 100, 0]
 
 
 def folded(identity: RunIdentity, *log: RunEvent) -> RunState:
     graph = Simulation(sketch([node("a")], []), obedient).graph
-    return fold_all(initial(identity, graph), log)
+    return fold_all(initial_state(identity, graph), log)
 
 
 def test_a_branch_counts_its_time_without_the_gap() -> None:

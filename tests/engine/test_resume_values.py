@@ -5,17 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.waits import EVENT, conversation, gate, quick, refusal, wait
-from wopr.engine.interrupts import GOVERNANCE, Interrupt, effects, question, waiting_status
+from wopr.engine.interrupts import (
+    GOVERNANCE,
+    Interrupt,
+    answer_effects,
+    question_text,
+    waiting_status,
+)
 from wopr.engine.resume_values import (
-    AnswerRefused,
-    Approval,
-    Clarified,
-    Delivered,
-    Governed,
-    Ratified,
+    ApprovalValue,
+    ClarificationValue,
+    DeliveredValue,
+    GovernanceValue,
+    InvalidResumeValue,
+    Ratification,
     ResumeValue,
-    Turn,
-    read_answer,
+    TurnValue,
+    read_resume_value,
 )
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.json_schema.validation import violations_of
@@ -52,10 +58,10 @@ def governed(**more: Json) -> Interrupt:
     return wait("approval", found.data | {GOVERNANCE: {"requiredRole": "admin"}}, **more)
 
 
-def answer_or_refusal(interrupt: Interrupt, value: Json) -> ResumeValue | AnswerRefused:
+def answer_or_refusal(interrupt: Interrupt, value: Json) -> ResumeValue | InvalidResumeValue:
     try:
-        return read_answer(interrupt, value)
-    except AnswerRefused as refused:
+        return read_resume_value(interrupt, value)
+    except InvalidResumeValue as refused:
         return refused
 
 
@@ -81,11 +87,19 @@ def test_any_value_is_parsed_as_an_answer_or_refused_with_its_field(
 ) -> None:
     read = answer_or_refusal(interrupt, value)
 
-    if isinstance(read, AnswerRefused):
+    if isinstance(read, InvalidResumeValue):
         assert read.field.startswith("resumeValue")
         assert str(read)
     else:
-        assert isinstance(read, Approval | Governed | Clarified | Delivered | Ratified | Turn)
+        assert isinstance(
+            read,
+            ApprovalValue
+            | GovernanceValue
+            | ClarificationValue
+            | DeliveredValue
+            | Ratification
+            | TurnValue,
+        )
 
 
 @pytest.mark.parametrize(
@@ -108,8 +122,8 @@ def test_each_kind_has_its_status(kind: str, status: str) -> None:
 def test_every_wait_describes_its_request_and_the_effect_of_each_answer(
     interrupt: Interrupt,
 ) -> None:
-    assert question(interrupt.kind, interrupt.data)
-    told = effects(interrupt.kind, interrupt.data)
+    assert question_text(interrupt.kind, interrupt.data)
+    told = answer_effects(interrupt.kind, interrupt.data)
     assert told
     assert all(told.values())
 
@@ -118,7 +132,7 @@ def test_a_value_that_fails_the_resume_schema_is_refused_with_the_place_of_the_f
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     interrupt = wait("custom", {"customKind": "count"}, resume_schema=schema)
 
-    assert read_answer(interrupt, {"n": 1}) == Delivered({"n": 1})
+    assert read_resume_value(interrupt, {"n": 1}) == DeliveredValue({"n": 1})
     assert refusal(interrupt, {"n": "one"}).field == "resumeValue.n"
     assert refusal(interrupt, {}).code == "validation_error"
 
@@ -137,12 +151,14 @@ def test_a_schema_never_makes_the_host_fetch_another_document() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"decision": "granted"}, Governed(True, "", "")),
-        ({"decision": "rejected", "reason": "risk"}, Governed(False, "risk", "")),
+        ({"decision": "granted"}, GovernanceValue(True, "", "")),
+        ({"decision": "rejected", "reason": "risk"}, GovernanceValue(False, "risk", "")),
     ],
 )
-def test_a_governance_gate_accepts_granted_and_rejected(value: Json, expected: Governed) -> None:
-    assert read_answer(governed(), value) == expected
+def test_a_governance_gate_accepts_granted_and_rejected(
+    value: Json, expected: GovernanceValue
+) -> None:
+    assert read_resume_value(governed(), value) == expected
 
 
 @pytest.mark.parametrize(
@@ -199,7 +215,7 @@ def test_a_governance_answer_that_fails_the_resume_schema_is_invalid_too() -> No
 def test_both_forms_of_answers_become_the_map(value: Json) -> None:
     interrupt = questions({"id": "q1", "question": "Colour?"})
 
-    assert read_answer(interrupt, value) == Clarified({"q1": "blue"})
+    assert read_resume_value(interrupt, value) == ClarificationValue({"q1": "blue"})
 
 
 def test_every_question_must_be_answered() -> None:
@@ -218,7 +234,7 @@ def test_an_answer_must_satisfy_the_schema_of_its_question() -> None:
     )
 
     assert refusal(interrupt, {"answers": {"q1": 0, "q2": ""}}).field == "resumeValue.answers.q1"
-    assert read_answer(interrupt, {"answers": {"q1": 2, "q2": [1]}}) == Clarified(
+    assert read_resume_value(interrupt, {"answers": {"q1": 2, "q2": [1]}}) == ClarificationValue(
         {"q1": 2, "q2": [1]}
     )
 
@@ -229,19 +245,19 @@ def test_an_answer_must_satisfy_the_schema_of_its_question() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"action": "accept"}, Ratified({"kind": "a"})),
-        ({"ratified": True}, Ratified({"kind": "a"})),
-        ({"action": "reject"}, Ratified({"kind": "a"}, is_rejection=True)),
-        ({"rejected": True}, Ratified({"kind": "a"}, is_rejection=True)),
-        ({"decision": {"action": "sell"}}, Ratified({"action": "sell"})),
-        ({"kind": "terminate"}, Ratified({"kind": "terminate"})),
-        ("stop", Ratified("stop")),
+        ({"action": "accept"}, Ratification({"kind": "a"})),
+        ({"ratified": True}, Ratification({"kind": "a"})),
+        ({"action": "reject"}, Ratification({"kind": "a"}, is_rejection=True)),
+        ({"rejected": True}, Ratification({"kind": "a"}, is_rejection=True)),
+        ({"decision": {"action": "sell"}}, Ratification({"action": "sell"})),
+        ({"kind": "terminate"}, Ratification({"kind": "terminate"})),
+        ("stop", Ratification("stop")),
     ],
 )
 def test_an_agent_s_decision_is_accepted_rejected_or_replaced(
-    value: Json, expected: Ratified
+    value: Json, expected: Ratification
 ) -> None:
-    assert read_answer(unsure({"kind": "a"}), value) == expected
+    assert read_resume_value(unsure({"kind": "a"}), value) == expected
 
 
 def test_an_unknown_action_is_not_a_decision() -> None:

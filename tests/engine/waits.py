@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 
 from wopr.engine.interrupts import Interrupt, waiting_status
-from wopr.engine.resume_values import AnswerRefused, read_answer
+from wopr.engine.resume_values import InvalidResumeValue, read_resume_value
 from wopr.protocol.documents import Json, JsonObject
 
 ACTIONS = ["accept", "reject", "refine", "edit-accept", "ask"]
@@ -39,7 +39,7 @@ def conversation(**data: Json) -> Interrupt:
     return wait("conversation.exchange", {"conversationId": "c", "prompt": "So?"} | data)
 
 
-def refusal(interrupt: Interrupt, value: Json) -> AnswerRefused:
-    with pytest.raises(AnswerRefused) as caught:
-        read_answer(interrupt, value)
+def refusal(interrupt: Interrupt, value: Json) -> InvalidResumeValue:
+    with pytest.raises(InvalidResumeValue) as caught:
+        read_resume_value(interrupt, value)
     return caught.value

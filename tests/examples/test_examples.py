@@ -212,7 +212,7 @@ async def test_a_judge_rates_yesterday_s_runs_and_not_today_s() -> None:
 async def test_a_migrated_graph_returns_the_same_values_and_waits_in_the_inbox(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = await langgraph_migration.before("Where is A-17?")
+    before = await langgraph_migration.run_without_wopr("Where is A-17?")
     flow = langgraph_migration.flow
 
     async with memory_host(flow) as host:

@@ -21,7 +21,7 @@ import psycopg
 from wopr.engine.fold.fold import fold_all
 from wopr.engine.graph import Graph, compile_graph
 from wopr.engine.snapshot import snapshot
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunIdentity, RunState, initial_state
 from wopr.kahn.observed.run import ObservedRunState
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject, Unset, encode
@@ -137,7 +137,7 @@ class Stored:
             fork=run.fork,
         )
         graph = self.graph(run.tenant, row.workflow_id, row.workflow_version)
-        return fold_all(initial(identity, graph), run.events)
+        return fold_all(initial_state(identity, graph), run.events)
 
 
 def _connected(database: Path | str) -> sqlite3.Connection | psycopg.Connection[Any]:

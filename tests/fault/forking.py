@@ -83,4 +83,4 @@ async def answer(bench: Bench, run_id: str, node_id: str, value: Json, name: str
 
     await eventually_async(is_waiting)
     by = Resolver(name=name, role="admin")
-    await bench.host.commands.answer(TENANT, run_id, node_id, value, by)
+    await bench.host.commands.resolve_interrupt(TENANT, run_id, node_id, value, by)

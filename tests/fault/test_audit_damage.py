@@ -17,7 +17,7 @@ from wopr.cli.main import app
 from wopr.protocol.documents import JsonObject
 from wopr.security.redact import Redactors
 from wopr.services.audit.trail import INTERVAL_ENTRIES, Audit, audit_key
-from wopr.services.audit.verify import AuditReport, verify
+from wopr.services.audit.verify import AuditReport, verify_audit_log
 from wopr.store.open import open_audit_copy, open_store
 
 ENTRIES = 2300
@@ -57,7 +57,7 @@ def damaged(copy: Path) -> Iterator[sqlite3.Connection]:
 def walked(file: Path, start: int = 0, end: int = ENTRIES) -> AuditReport:
     async def read() -> AuditReport:
         async with open_audit_copy(file) as log:
-            return await verify(log, start, end)
+            return await verify_audit_log(log, start, end)
 
     return anyio.run(read)
 

@@ -74,10 +74,10 @@ async def test_first_events_of_children_count(ours: Bench) -> None:
     await ours.create(workflow_id)
 
     async def have_begun() -> bool:
-        return sum((await ours.host.store.open_counts()).values()) == CHILDREN + 1
+        return sum((await ours.host.store.open_run_counts()).values()) == CHILDREN + 1
 
     await eventually_async(have_begun)
-    runs = await ours.host.store.unfinished(None, 100)
+    runs = await ours.host.store.unfinished_runs(None, 100)
     total = await appended(ours, [run_id for _, run_id in runs])
     assert counted.most() >= total
 

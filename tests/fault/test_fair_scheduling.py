@@ -79,7 +79,7 @@ async def until_ended(ours: Bench, run_id: str) -> None:
 
 async def until_all_ended(ours: Bench) -> None:
     async def have_ended() -> bool:
-        return not await ours.host.store.open_counts()
+        return not await ours.host.store.open_run_counts()
 
     await eventually_async(have_ended)
 
@@ -88,7 +88,7 @@ async def until_some_ended(ours: Bench) -> None:
     """Wait until the first of many runs have ended."""
 
     async def have_ended() -> bool:
-        return sum((await ours.host.store.open_counts()).values()) < MANY
+        return sum((await ours.host.store.open_run_counts()).values()) < MANY
 
     await eventually_async(have_ended)
 
@@ -121,7 +121,7 @@ async def test_a_run_of_another_tenant_ends_before_most_of_a_large_backlog(ours:
     pass_time(ours)
     await until_ended(ours, theirs)
 
-    still_open = sum((await ours.host.store.open_counts()).values())
+    still_open = sum((await ours.host.store.open_run_counts()).values())
     assert still_open > BACKLOG // 2
 
 
@@ -141,7 +141,7 @@ async def test_long_checks_of_one_tenant_do_not_delay_the_timers_of_another(
     await until_ended(checking, theirs)
 
     # No run of the first tenant ends before its check does.
-    assert sum((await checking.host.store.open_counts()).values()) == MANY
+    assert sum((await checking.host.store.open_run_counts()).values()) == MANY
     may_end.set()
     await until_all_ended(checking)
 
@@ -162,7 +162,7 @@ async def test_a_tenant_over_its_rate_does_not_delay_the_timers_of_another(
 
     await until_ended(ours, theirs)
 
-    assert sum((await ours.host.store.open_counts()).values()) > 0
+    assert sum((await ours.host.store.open_run_counts()).values()) > 0
     await limit_events(ours, 0)
     await until_all_ended(ours)
 
@@ -189,6 +189,6 @@ async def test_a_tenant_over_its_rate_does_not_delay_the_recovery_of_another_s_r
         async with bench(tmp_path, *types, clock=clock, new_id=new_id, url=url) as second:
             await until_ended(second, theirs)
 
-            assert sum((await second.host.store.open_counts()).values()) > 0
+            assert sum((await second.host.store.open_run_counts()).values()) > 0
             await limit_events(second, 0)
             await until_all_ended(second)

@@ -77,7 +77,7 @@ async def ends(definition: JsonObject, folder: Path, inline: int) -> JsonObject:
             assert await log_content(ours, replay) == original, start
             assert results_of(await folded(ours, replay)) == end
         row = await ours.row(run_id)
-        shown = (await ours.host.readers.fold(TENANT, row)).outputs
+        shown = (await ours.host.run_reader.fold(TENANT, row)).outputs
         store = ours.host.store
         assert await LargeValues().resolve(store, TENANT, run_id, shown) == end["outputs"]
         return end

@@ -45,7 +45,7 @@ async def test_ten_thousand_waiting_runs_use_no_memory_and_no_page_is_slower(
         # Tasks that started with the host may have ended since.
         return not ours.host.advancer.active.runs and len(asyncio.all_tasks()) <= tasks
 
-    assert await ours.host.store.pending_count(TENANT) == MANY
+    assert await ours.host.store.count_pending_interrupts(TENANT) == MANY
     await eventually_async(is_quiet)
     gc.collect()
     assert not [each for each in gc.get_objects() if isinstance(each, ActiveRun)]
@@ -97,7 +97,7 @@ async def test_a_trace_shows_the_waits_of_a_run(ours: Bench) -> None:
     await answer(ours, run_id, ACCEPT)
     await answer(ours, run_id, {"orderId": "o1"}, "wait")
 
-    tracing.committed(Commit(TENANT, (await ours.loaded(run_id)).state, ()))
+    tracing.handle_commit(Commit(TENANT, (await ours.loaded(run_id)).state, ()))
     await tracing.close()
 
     spans = {

@@ -87,7 +87,7 @@ async def ended(host: Host, tenant: str, run_id: str) -> JsonObject:
         return row is not None and row.status in ("completed", "failed")
 
     await eventually_async(is_over)
-    found = await host.readers.snapshot(tenant, run_id)
+    found = await host.run_reader.snapshot(tenant, run_id)
     snapshot: JsonObject = msgspec.json.decode(found.body)
     return snapshot
 

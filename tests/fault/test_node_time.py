@@ -214,7 +214,7 @@ async def test_a_process_that_does_not_execute_enforces_the_time_of_another_proc
         run_id = await one.create(await one.register(nodes, edges=[]))
         await until_due_at(one, run_id, OVER_AT)
 
-        await two.host.commands.answer(TENANT, run_id, "person", ACCEPT, ANN)
+        await two.host.commands.resolve_interrupt(TENANT, run_id, "person", ACCEPT, ANN)
 
         await until_due_at(two, run_id, OVER_AT)
 

@@ -106,7 +106,7 @@ async def test_a_timer_started_by_another_process_survives_the_end_of_a_node(
     worker: Bench, api: Bench, gates: Gates
 ) -> None:
     run_id = await beside_a_gate(worker, gates, delay("sleep", LONG_MS))
-    await api.host.commands.answer(TENANT, run_id, "person", ACCEPT, ANN)
+    await api.host.commands.resolve_interrupt(TENANT, run_id, "person", ACCEPT, ANN)
     assert await is_due(api, run_id, LONG_MS)
 
     gates.open("wait")
@@ -120,7 +120,7 @@ async def test_a_node_that_another_process_may_not_execute_is_due_when_a_node_en
     worker: Bench, api: Bench, gates: Gates
 ) -> None:
     run_id = await beside_a_gate(worker, gates, node("next", "test.gate"))
-    await api.host.commands.answer(TENANT, run_id, "person", ACCEPT, ANN)
+    await api.host.commands.resolve_interrupt(TENANT, run_id, "person", ACCEPT, ANN)
     assert await is_due(api, run_id)
 
     gates.open("wait")

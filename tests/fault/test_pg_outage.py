@@ -17,7 +17,7 @@ from tests.support.postgres.databases import Databases
 from tests.support.postgres.restartable import OwnServer, own_server
 from wopr.store.port.store import StoreOptions
 from wopr.store.postgres.database import Database
-from wopr.store.postgres.pool import LONGEST_DELAY_SECONDS, _ReconnectAttempt, address_of
+from wopr.store.postgres.pool import LONGEST_DELAY_SECONDS, _ReconnectAttempt, parse_address
 from wopr.store.postgres.tokens import TokenKey
 
 pytestmark = pytest.mark.timeout(300)
@@ -104,7 +104,7 @@ async def test_waiting_for_a_connection_does_not_count_as_a_slow_statement(
 ) -> None:
     with databases.lent() as url:
         db = Database(
-            address_of(url), StoreOptions(pool_size=1, slow_statement_ms=1000), TokenKey.random()
+            parse_address(url), StoreOptions(pool_size=1, slow_statement_ms=1000), TokenKey.random()
         )
         await db.open()
         with capture_logs() as logs:
@@ -122,7 +122,7 @@ async def test_a_repeatedly_slow_statement_is_logged_once(
     databases: Databases,
 ) -> None:
     with databases.lent() as url:
-        db = Database(address_of(url), StoreOptions(slow_statement_ms=1), TokenKey.random())
+        db = Database(parse_address(url), StoreOptions(slow_statement_ms=1), TokenKey.random())
         await db.open()
         with capture_logs() as logs:
             for _ in range(5):

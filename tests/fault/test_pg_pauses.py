@@ -103,7 +103,7 @@ async def test_a_process_with_a_pending_pause_drops_it_with_the_resume(
     await api.host.commands.pause(TENANT, run_id, DRAINING)
 
     async def has_pending_pause() -> bool:
-        return (await worker.loaded(run_id)).pausing is not None
+        return (await worker.loaded(run_id)).pending_pause is not None
 
     await eventually_async(has_pending_pause)
     for event_type in ("run.paused", "run.resumed"):

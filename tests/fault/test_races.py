@@ -264,7 +264,7 @@ async def test_a_node_that_times_out_during_a_flush_leaves_a_complete_log(
     seen: dict[str, list[int]] = {run_id: [] for run_id in runs}
 
     async def read(run_id: str) -> None:
-        async for page in ours.host.readers.follow(TENANT, run_id, 0, heartbeat=30):
+        async for page in ours.host.run_reader.follow(TENANT, run_id, 0, heartbeat=30):
             seen[run_id] += [e.sequence for e in page] if isinstance(page, list) else []
 
     async with anyio.create_task_group() as tasks:

@@ -15,7 +15,7 @@ from wopr.protocol.errors import Conflict, Unavailable
 from wopr.protocol.runs import PauseRun
 from wopr.runs.append import EventBatch
 from wopr.runs.event_bus import Bus
-from wopr.runs.journal import MOST_RACES
+from wopr.runs.journal import MAX_RACES
 from wopr.store.port import StoredEvent
 
 pytestmark = pytest.mark.anyio
@@ -121,7 +121,7 @@ async def test_a_live_reader_gets_the_other_writer_s_events_in_order(
     reading = anyio.Event()
 
     async def read() -> None:
-        async for page in ours.host.readers.follow(TENANT, run_id, 0, heartbeat=30):
+        async for page in ours.host.run_reader.follow(TENANT, run_id, 0, heartbeat=30):
             assert isinstance(page, list)
             seen.extend(event.sequence for event in page)
             reading.set()
@@ -165,7 +165,7 @@ async def test_a_writer_that_always_loses_stops_and_reports_it(
         with pytest.raises(Unavailable):
             await ours.host.advancer.transact(run, change)
 
-    assert len(await ours.log(run_id)) == before + MOST_RACES
+    assert len(await ours.log(run_id)) == before + MAX_RACES
 
 
 @pytest.mark.parametrize("seed", range(3))

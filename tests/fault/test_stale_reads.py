@@ -46,7 +46,7 @@ async def test_a_trigger_read_before_another_advance_executes_nothing_twice(
     nodes = [delay("sleep", 60_000), node("gate", "test.gate")]
     run_id = await ours.create(await ours.register(nodes, edges=[edge("sleep", "gate")]))
     advancer = ours.host.advancer
-    [stored] = await advancer.journal.store.load(TENANT, [run_id], 10)
+    [stored] = await advancer.journal.store.load_runs(TENANT, [run_id], 10)
     ours.clock.now += 60_000
     await ours.wake(run_id)
     await gates.until_reached("gate")

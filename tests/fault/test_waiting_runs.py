@@ -227,7 +227,7 @@ async def test_another_tenant_s_run_is_not_found(ours: Bench) -> None:
     run_id = await ours.create(await ours.register([gate()]))
 
     with pytest.raises(NotFound):
-        await ours.host.commands.answer("globex", run_id, "gate", ACCEPT, ANN)
+        await ours.host.commands.resolve_interrupt("globex", run_id, "gate", ACCEPT, ANN)
 
 
 # Delays

@@ -14,7 +14,7 @@ ANN = Resolver(name="ann", role="admin")
 
 
 async def answer(ours: Bench, run_id: str, value: Json, node_id: str = "gate") -> AnswerTaken:
-    return await ours.host.commands.answer(TENANT, run_id, node_id, value, ANN)
+    return await ours.host.commands.resolve_interrupt(TENANT, run_id, node_id, value, ANN)
 
 
 async def payloads(ours: Bench, run_id: str, event_type: str) -> list[JsonObject]:
@@ -23,5 +23,5 @@ async def payloads(ours: Bench, run_id: str, event_type: str) -> list[JsonObject
 
 async def inbox(ours: Bench, run_id: str) -> list[JsonObject]:
     where = SuspensionFilter(run_id=run_id)
-    page = await ours.host.store.pending(TENANT, where, None, 10)
+    page = await ours.host.store.pending_interrupts(TENANT, where, None, 10)
     return [msgspec.json.decode(row.body) for row in page.suspensions]

@@ -10,7 +10,7 @@ import pytest
 from wopr.http.limits import OpenStream
 from wopr.http.response import JSON, StreamResponse, send_stream
 from wopr.runs.event_bus import MAX_NOTICES, Bus, Notice, Topic
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 
 pytestmark = pytest.mark.anyio
 

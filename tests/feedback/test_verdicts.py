@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from wopr.feedback.judges import (
-    MOST_EVENT_BYTES,
-    MOST_EVENTS,
+    MAX_EVENT_BYTES,
+    MAX_EVENTS,
     InvalidJudgeOutput,
     JudgeSkipped,
     annotation_of,
-    capped,
+    first_events,
     judge_inputs,
 )
 from wopr.protocol.documents import Json, JsonObject
@@ -93,8 +93,8 @@ def test_a_mapping_includes_named_values_and_omits_missing_ones() -> None:
 
 
 def test_a_long_log_is_limited_by_number_and_size() -> None:
-    many = [event(n) for n in range(MOST_EVENTS + 5)]
-    large = [event(n, b"x" * (MOST_EVENT_BYTES // 2)) for n in range(4)]
+    many = [event(n) for n in range(MAX_EVENTS + 5)]
+    large = [event(n, b"x" * (MAX_EVENT_BYTES // 2)) for n in range(4)]
 
-    assert len(capped(many)) == MOST_EVENTS
-    assert [kept.sequence for kept in capped(large)] == [0, 1]
+    assert len(first_events(many)) == MAX_EVENTS
+    assert [kept.sequence for kept in first_events(large)] == [0, 1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from wopr.kahn.otlp.lines import translate
+from wopr.kahn.otlp.lines import project_trace
 from wopr.kahn.otlp.spans import SpanFacts
-from wopr.kahn.otlp.tree import gather
+from wopr.kahn.otlp.tree import merge_spans
 from wopr.protocol.documents import Json, JsonObject
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -70,7 +70,7 @@ def conversation() -> list[SpanFacts]:
 
 def last_lines(*episodes: Iterable[SpanFacts]) -> list[bytes]:
     """Return the lines of the last of these episodes."""
-    return translate(TRACE, [gather(each) for each in episodes])
+    return project_trace(TRACE, [merge_spans(each) for each in episodes])
 
 
 def events(lines: Sequence[bytes], name: str, agent_id: str | None = None) -> list[JsonObject]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kahn.laws import hold_laws
 from tests.kahn.random_logs import random_log
 from tests.support.kahn_lines import read
-from wopr.kahn.events import AgentRunEnd, variant
+from wopr.kahn.events import AgentRunEnd, event_name
 
 LOGS = int(os.environ.get("WOPR_FLEET_LOGS", "0"))
 LENGTHS = (6, 12, 18, 30)
@@ -36,7 +36,7 @@ def test_the_generated_logs_reach_every_variant_and_every_outcome() -> None:
 
     for seed in range(300):
         for line in read(hold_laws(random_log(Random(seed)))):
-            seen.add(variant(line.event))
+            seen.add(event_name(line.event))
             if isinstance(line.event, AgentRunEnd):
                 seen.add(line.event.outcome)
 

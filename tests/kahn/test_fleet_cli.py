@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 from tests.support.kahn_lines import line, move
 from wopr.cli.main import app
 from wopr.kahn.emitters import kahn_agent_emit, kahn_emit
-from wopr.kahn.events import export
+from wopr.kahn.events import export_schemas
 
 SOUND = line("agent_run_start") + b"\n"
 WARNED = SOUND + line("agent_run_start") + b"\n"
@@ -98,7 +98,7 @@ def test_an_emitter_is_printed_unchanged(family: str, module: object) -> None:
     ("family", "name"), [("agent", "kahn-agent-event"), ("ci", "kahn-ci-event")]
 )
 def test_a_schema_is_printed(family: str, name: str) -> None:
-    assert json.loads(wopr_fleet("schema", family).stdout) == export()[name]
+    assert json.loads(wopr_fleet("schema", family).stdout) == export_schemas()[name]
 
 
 def test_an_unknown_family_is_wrong_usage() -> None:

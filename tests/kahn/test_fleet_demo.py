@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kahn_lines import END_OF_DEMO, TS, errors_and_warnings, line, move, read
 from wopr.kahn.archive import append_lines, rebuild_index, write_run, write_summary
-from wopr.kahn.demo.generator import PROFILES, REGRESSED, demo_runs
+from wopr.kahn.demo.generator import PROFILES, REGRESSED_AGENT, demo_runs
 from wopr.kahn.events import AgentRunEnd
 from wopr.kahn.lines import read_line
 from wopr.kahn.statistics import is_regressed
@@ -55,7 +55,7 @@ def test_exactly_one_agent_regresses_and_one_run_stays_open(seed: int) -> None:
     regressed = [
         agent for agent, ends in ended.items() if is_regressed([o for _, o in sorted(ends)])
     ]
-    assert regressed == [REGRESSED]
+    assert regressed == [REGRESSED_AGENT]
     assert open_runs == 1
     outcomes = Counter(outcome for ends in ended.values() for _, outcome in ends)
     assert outcomes["converged"] > outcomes["partial"] > 0

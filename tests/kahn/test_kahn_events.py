@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.kahn_lines import SAMPLES, TS, fields, line
-from wopr.kahn.events import AuditCheckpoint, variant
+from wopr.kahn.events import AuditCheckpoint, event_name
 from wopr.kahn.lines import BadLine, encode_line, read_line, split_lines
 from wopr.kahn.timestamps import seconds_between, to_ts
 from wopr.protocol.documents import UNSET
@@ -20,7 +20,7 @@ def test_a_line_of_every_variant_is_parsed_and_kept_unchanged(name: str) -> None
 
     read = read_line(raw)
 
-    assert variant(read.event) == name
+    assert event_name(read.event) == name
     assert read.raw == raw
     assert read.fields == fields(name, x_own="\u00fc", nested={"a": [None, 1.5]})
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.support.kahn_lines import AGENT_VARIANTS, CI_VARIANTS, SAMPLES, fields
 from wopr.kahn.emitters.kahn_agent_emit import AgentEmitter
 from wopr.kahn.emitters.kahn_emit import Emitter
-from wopr.kahn.events import AGENT_SCHEMA, CI_SCHEMA, DIALECT, export
+from wopr.kahn.events import AGENT_SCHEMA, CI_SCHEMA, DIALECT, export_schemas
 from wopr.kahn.lines import BadLine, encode_line, read_line
 from wopr.protocol.documents import UNSET
 
-PUBLISHED = {name: jsonschema_rs.validator_for(schema) for name, schema in export().items()}
+PUBLISHED = {name: jsonschema_rs.validator_for(schema) for name, schema in export_schemas().items()}
 _validator: Callable[[dict[str, object]], Any] = importlib.import_module(
     "jsonschema"
 ).Draft202012Validator
@@ -86,6 +86,6 @@ def test_a_line_belongs_to_the_schema_of_its_family_only(name: str) -> None:
 
 
 def test_a_schema_has_a_title_and_an_id() -> None:
-    for name, schema in export().items():
+    for name, schema in export_schemas().items():
         assert schema["$schema"] == DIALECT
         assert schema["$id"] == f"/v1/schemas/{name}.json"

@@ -15,7 +15,7 @@ from wopr.kahn.bridge.projection import project
 from wopr.kahn.observed.run import ObservedRun
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RunEvent
-from wopr.protocol.observed_ids import is_observed_run, observed_run_id, require_own
+from wopr.protocol.observed_ids import is_observed_run, observed_run_id, require_own_run
 from wopr.store.port import Batch
 from wopr.store.tables.runs.runs import check_batch
 
@@ -60,10 +60,10 @@ def test_an_id_is_stable_for_a_tenant_and_run_and_unique() -> None:
 
 
 def test_an_observed_run_cannot_be_controlled_here() -> None:
-    require_own("0198c1f2-7b6a-7c3e-9d55-0f2a8c1b4e70")
+    require_own_run("0198c1f2-7b6a-7c3e-9d55-0f2a8c1b4e70")
 
     with pytest.raises(Conflict, match="observed") as refused:
-        require_own(observed_run_id("acme", "r-1"))
+        require_own_run(observed_run_id("acme", "r-1"))
 
     assert refused.value.code == "run_state_conflict"
 

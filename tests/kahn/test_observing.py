@@ -15,14 +15,14 @@ from wopr.kahn.bridge.projection import project
 from wopr.kahn.ingest import Ingest, LineWriter
 from wopr.kahn.observed import service as observing
 from wopr.kahn.observed.service import ObservedRuns
-from wopr.kahn.projection_queue import AT_ONCE, ProjectionQueue, ProjectRuns
+from wopr.kahn.projection_queue import BATCH_ENTRIES, ProjectionQueue, ProjectRuns
 from wopr.process.sources import time_ordered_id
 from wopr.protocol.errors import Conflict
 from wopr.protocol.events import RunEvent
 from wopr.protocol.observed_ids import observed_run_id
 from wopr.runs.event_bus import Bus
 from wopr.store.port import Batch
-from wopr.store.port.fleet import Unprojected
+from wopr.store.port.fleet import QueuedProjection
 from wopr.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.anyio
@@ -66,7 +66,7 @@ def observers(
         log_rules(),
         now=lambda: NOW,
         new_id=time_ordered_id,
-        appended=lambda *_: None,
+        count_events=lambda *_: None,
         project=project,
     )
 
@@ -80,8 +80,8 @@ async def work_off(store: SqliteStore, by: ObservedRuns | None = None) -> None:
     await ProjectionQueue(store, (by or observers(store)).project, observed=True).catch_up()
 
 
-async def waiting(store: SqliteStore) -> list[Unprojected]:
-    return await store.unprojected(0, 100, observed=True)
+async def waiting(store: SqliteStore) -> list[QueuedProjection]:
+    return await store.queued_projections(0, 100, observed=True)
 
 
 async def log(store: SqliteStore, run_id: str = "r-1") -> list[RunEvent]:
@@ -200,7 +200,7 @@ async def test_a_list_does_not_wait_for_slow_building(
 
     await observers(store).catch_up_all("acme")
 
-    assert len(await waiting(store)) == 70 - AT_ONCE
+    assert len(await waiting(store)) == 70 - BATCH_ENTRIES
 
 
 @pytest.mark.parametrize("name", ["r-1", "kahn-r-1", "kahn-", ""])
@@ -232,7 +232,7 @@ async def test_the_task_gives_pushes_priority(
     await push(store, *story(), by=busy)
 
     async with anyio.create_task_group() as tasks:
-        with busy.pushing():
+        with busy.during_push():
             tasks.start_soon(work_off, store, busy)
             await anyio.wait_all_tasks_blocked()
             meanwhile = await log(store)
@@ -248,7 +248,7 @@ async def test_continuous_pushes_do_not_stop_the_task(
     busy = observers(store)
     await push(store, *story(), by=busy)
 
-    with busy.pushing():
+    with busy.during_push():
         await work_off(store, busy)
 
     assert list(project(await log(store))) == story()

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.kahn.spans import TRACE, agent, chat, conversation, events, last_lines, other, span, tool
 from tests.support.kahn_lines import errors_and_warnings
 from wopr.kahn.lines import read_line
-from wopr.kahn.otlp.lines import translate
+from wopr.kahn.otlp.lines import project_trace
 from wopr.kahn.otlp.spans import Evaluation, SpanFacts
-from wopr.kahn.otlp.tree import SpanTree, gather, read_spans, write_spans
+from wopr.kahn.otlp.tree import SpanTree, merge_spans, read_spans, write_spans
 
 RUN = f"otel-{TRACE}"
 KINDS = ["agent", "workflow", "chat", "tool", "other"]
@@ -49,7 +49,7 @@ def test_any_order_any_split_and_any_repetition_give_the_same_lines(
 
     bodies = [write_spans(shuffled[start:end]) for start, end in edges]
 
-    assert translate(TRACE, [read_spans(bodies)]) == last_lines(spans)
+    assert project_trace(TRACE, [read_spans(bodies)]) == last_lines(spans)
 
 
 @given(spans=traces())
@@ -74,7 +74,7 @@ def test_late_spans_do_not_change_converted_lines(
 
 @given(spans=traces())
 def test_names_are_kept_unchanged(spans: list[SpanFacts]) -> None:
-    assert read_spans([write_spans(spans)]) == gather(spans)
+    assert read_spans([write_spans(spans)]) == merge_spans(spans)
 
 
 def test_a_request_becomes_a_run_with_agents_tools_models_and_tokens() -> None:
@@ -236,7 +236,7 @@ def test_converted_spans_are_not_converted_again() -> None:
 def test_a_trace_is_complete_when_all_agents_descend_from_a_root(
     spans: list[SpanFacts], is_whole: bool
 ) -> None:
-    assert SpanTree(gather(spans)).is_whole is is_whole
+    assert SpanTree(merge_spans(spans)).is_whole is is_whole
 
 
 def test_a_chain_of_ten_thousand_spans_is_handled() -> None:

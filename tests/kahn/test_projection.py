@@ -81,7 +81,7 @@ async def test_runs_are_pushed_to_the_fleet_together_but_each_tenant_separately(
     await telling(store, intake).catch_up()
 
     assert [len(push) for push in intake.pushes] == [2, 1]
-    assert await store.unprojected(0, 10) == []
+    assert await store.queued_projections(0, 10) == []
 
 
 async def test_only_new_events_of_a_log_are_pushed(store: SqliteStore) -> None:
@@ -106,7 +106,7 @@ async def test_a_refused_run_does_not_stop_the_others(store: SqliteStore) -> Non
     await telling(store, intake).catch_up()
 
     assert intake.lines("a") == intake.lines("c") == ["agent_run_start"]
-    assert [each.run_id for each in await store.unprojected(0, 10)] == ["b"]
+    assert [each.run_id for each in await store.queued_projections(0, 10)] == ["b"]
 
 
 async def test_a_refused_run_is_tried_again_when_it_changes(store: SqliteStore) -> None:
@@ -139,7 +139,7 @@ async def test_nothing_is_removed_from_the_queue_during_a_store_outage(store: Sq
     await projection.catch_up()
 
     assert intake.lines("a") == ["agent_run_start"]
-    assert await store.unprojected(0, 10) == []
+    assert await store.queued_projections(0, 10) == []
 
 
 async def test_a_deleted_run_is_removed_from_the_queue(store: SqliteStore) -> None:
@@ -154,4 +154,4 @@ async def test_a_deleted_run_is_removed_from_the_queue(store: SqliteStore) -> No
     await telling(store, intake).catch_up()
 
     assert intake.pushes == []
-    assert await store.unprojected(0, 10) == []
+    assert await store.queued_projections(0, 10) == []

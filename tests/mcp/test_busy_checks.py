@@ -13,7 +13,7 @@ from mcp_types import CallToolResult
 from tests.mcp.test_listings import no_secret
 from wopr import mcp_server
 from wopr.agents.mcp.sessions import McpSessions
-from wopr.agents.mcp.tools import McpTool, listed
+from wopr.agents.mcp.tools import McpTool, listing_entry
 from wopr.agents.tools.tool import ToolContext, ToolFault
 from wopr.protocol.errors import Unavailable
 from wopr.protocol.json_schema.validation import Violation
@@ -44,7 +44,7 @@ async def test_a_tool_whose_result_cannot_be_checked_now_is_not_called_twice() -
     sessions = Sessions()
     tool = McpTool(
         server=mcp_server("notes", command=["notes"]),
-        tool=listed("search", "Search.", {"type": "object"}, {"type": "object"}),
+        tool=listing_entry("search", "Search.", {"type": "object"}, {"type": "object"}),
         sessions=cast("McpSessions", sessions),
         check=busy,
     )

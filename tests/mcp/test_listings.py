@@ -13,7 +13,7 @@ from tests.mcp.conftest import Notes
 from tests.mcp.desk import desk
 from wopr import mcp_server
 from wopr.agents.mcp.sessions import McpSessions
-from wopr.agents.mcp.tools import ListedTool, McpTools, ToolListings, listed
+from wopr.agents.mcp.tools import ListedTool, McpTools, ToolListings, listing_entry
 from wopr.agents.tools.tool import ToolFault
 from wopr.process.subprocess_pool import PoolLimits, SubprocessPool
 from wopr.testing import call, say, scripted
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 def a_tool(name: str, description: str = "Search.") -> ListedTool:
-    return listed(name, description, {"type": "object"})
+    return listing_entry(name, description, {"type": "object"})
 
 
 async def no_secret(ref: str, *, host: str = "", provider: str = "") -> str:

@@ -18,7 +18,7 @@ from tests.support.host import ACME, DEVELOPER, GLOBEX, VIEWER, ServedHost
 from tests.support.interrupts import principal_of
 from tests.support.mcp_clients import MODES, all_tools, beside, connected, run_of, text_of
 from wopr.http.endpoint import AppState
-from wopr.http.mcp.server import Context, McpHost
+from wopr.http.mcp.server import Context, McpHandlers
 from wopr.protocol.documents import JsonObject
 
 pytestmark = pytest.mark.anyio
@@ -373,7 +373,7 @@ async def test_an_unexpected_error_is_reported_without_its_text() -> None:
     async def broken(ctx: Context, params: None) -> None:
         raise ValueError("inner workings")
 
-    tell = McpHost(AppState(time.monotonic)).with_mcp_errors(broken)
+    tell = McpHandlers(AppState(time.monotonic)).with_mcp_errors(broken)
     with pytest.raises(MCPError) as told:
         await tell(cast("Context", None), None)
 

@@ -11,7 +11,7 @@ from tests.models.bench import TestModels, calls, model_bench, says
 from tests.support.definitions import node
 from tests.support.in_process import TENANT, Bench
 from wopr.agents.models.port import ModelFault
-from wopr.agents.tools.functions import tool_of
+from wopr.agents.tools.functions import function_tool
 from wopr.agents.tools.tool import ToolContext
 from wopr.protocol.documents import Json, JsonObject
 
@@ -53,7 +53,7 @@ async def huge() -> str:
 async def test_a_python_function_is_called_with_checked_arguments(tmp_path: Path) -> None:
     models = TestModels(calls(("double", {"number": 21})), says("42"))
 
-    async with model_bench(tmp_path, models, [tool_of(double)]) as bench:
+    async with model_bench(tmp_path, models, [function_tool(double)]) as bench:
         found = await finished(bench, asks(tools=["local:double"]))
 
     assert found["outputs"]["ask"]["text"] == "42"
@@ -70,7 +70,7 @@ async def test_a_python_function_is_called_with_checked_arguments(tmp_path: Path
 async def test_a_tool_that_raises_or_never_ends_is_reported_to_the_model(
     tmp_path: Path, tool: object, arguments: JsonObject, timeout_ms: int, code: str
 ) -> None:
-    own = tool_of(tool)  # type: ignore[arg-type]  # one of the functions above
+    own = function_tool(tool)  # type: ignore[arg-type]  # one of the functions above
     models = TestModels(calls((own.name.removeprefix("local:"), arguments)), says("Pity."))
 
     async with model_bench(tmp_path, models, [own]) as bench:
@@ -96,7 +96,7 @@ async def test_a_tool_that_blocks_the_event_loop_is_reported_with_its_line(tmp_p
 
     with capture_logs() as logs:
         async with model_bench(
-            tmp_path, models, [tool_of(blocking)], blocked_loop_seconds=0.05
+            tmp_path, models, [function_tool(blocking)], blocked_loop_seconds=0.05
         ) as bench:
             await finished(bench, asks(tools=["local:blocking"]))
 
@@ -110,7 +110,7 @@ async def test_a_tool_that_blocks_the_event_loop_is_reported_with_its_line(tmp_p
 async def test_an_exception_of_a_tool_is_logged_without_its_text(tmp_path: Path) -> None:
     models = TestModels(calls(("broken", {"reason": "rain-in-the-marsh"})), says("Pity."))
 
-    async with model_bench(tmp_path, models, [tool_of(broken)]) as bench:
+    async with model_bench(tmp_path, models, [function_tool(broken)]) as bench:
         with capture_logs() as logged:
             await finished(bench, asks(tools=["local:broken"]))
 
@@ -123,7 +123,7 @@ async def test_an_exception_of_a_tool_is_logged_without_its_text(tmp_path: Path)
 async def test_a_result_that_is_too_long_is_cut(tmp_path: Path) -> None:
     models = TestModels(calls(("huge", {})), says("Long."))
 
-    async with model_bench(tmp_path, models, [tool_of(huge)]) as bench:
+    async with model_bench(tmp_path, models, [function_tool(huge)]) as bench:
         await finished(bench, asks(tools=["local:huge"]))
 
     told = models.requests[1].messages[-1].content
@@ -139,7 +139,7 @@ async def test_a_tool_is_called_for_the_run_s_tenant(tmp_path: Path) -> None:
         return context.tenant
 
     models = TestModels(calls(("whoami", {})), says("Me."))
-    tool = tool_of(whoami, name="local:whoami")
+    tool = function_tool(whoami, name="local:whoami")
 
     async with model_bench(tmp_path, models, [tool]) as bench:
         await finished(bench, asks(tools=["local:whoami"]))
@@ -235,7 +235,7 @@ async def test_a_retry_continues_with_earlier_requests_and_tool_calls(tmp_path: 
         called.append(number)
         return number
 
-    tool = tool_of(count, name="local:count")
+    tool = function_tool(count, name="local:count")
     down = ModelFault("the provider is down")
     models = TestModels(calls(("count", {"number": 1})), down, says("Done."))
     question = asks(tools=["local:count"], maxRetries=0)
@@ -260,7 +260,7 @@ async def test_a_recorded_answer_is_emitted_once(tmp_path: Path) -> None:
     models = TestModels(says("Hello."))
     async with model_bench(tmp_path, models) as bench:
         store = bench.host.store
-        settle, is_settled = store.settle, anyio.Event()
+        settle, is_settled = store.settle_invocation, anyio.Event()
 
         async def settle_and_stop(*arguments: Json) -> None:
             await settle(*arguments)
@@ -268,7 +268,7 @@ async def test_a_recorded_answer_is_emitted_once(tmp_path: Path) -> None:
             await anyio.sleep_forever()
 
         # The one moment at which a crash can occur between the record and the log.
-        store.settle = settle_and_stop  # type: ignore[method-assign, assignment]  # a crash, once
+        store.settle_invocation = settle_and_stop  # type: ignore[method-assign, assignment]  # a crash, once
         run_id = await bench.create(await bench.register([asks("chat")]))
         with anyio.fail_after(60):
             await is_settled.wait()

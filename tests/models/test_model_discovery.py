@@ -3,7 +3,7 @@ from __future__ import annotations
 from tests.models.conftest import NewHost
 from tests.support.client import Wire
 from wopr.protocol.documents import JsonObject
-from wopr.protocol.emitters import look_up
+from wopr.protocol.emitters import capability_value
 
 ONLY_WITH_MODELS = (
     "agents.liveRuntime",
@@ -25,9 +25,11 @@ def test_a_host_with_models_advertises_the_matching_capabilities(acme: Wire) -> 
 
     assert document["aiProviders"]["supported"] == ["anthropic", "google", "local"]
     assert document["agents"]["liveRuntime"]["sources"] == ["workflow-node"]
-    recipe = look_up(document, "multiAgent.executionModel.replayDeterminism.llmCacheKeyRecipe")
+    recipe = capability_value(
+        document, "multiAgent.executionModel.replayDeterminism.llmCacheKeyRecipe"
+    )
     assert recipe == "spec-rfc-0041"
-    assert all(look_up(document, path) is not None for path in ONLY_WITH_MODELS)
+    assert all(capability_value(document, path) is not None for path in ONLY_WITH_MODELS)
 
 
 def test_a_host_without_models_advertises_none(new_host: NewHost) -> None:
@@ -35,7 +37,7 @@ def test_a_host_without_models_advertises_none(new_host: NewHost) -> None:
 
     document = discovered(host.wire)
 
-    assert [path for path in ONLY_WITH_MODELS if look_up(document, path) is not None] == []
+    assert [path for path in ONLY_WITH_MODELS if capability_value(document, path) is not None] == []
 
 
 def test_the_address_of_a_model_server_is_never_shown(acme: Wire) -> None:

@@ -50,10 +50,12 @@ def test_the_extra_is_installed_for_the_tests() -> None:
 
 
 def test_a_provider_is_configured_by_a_key_or_an_address() -> None:
-    assert ProviderSettings(environment=KEYS).configured == ["anthropic", "google", "openai"]
-    assert ProviderSettings(environment={}).configured == []
-    assert ProviderSettings(environment={}, servers={"local": "http://x"}).configured == ["local"]
-    assert ProviderSettings(environment={}, tenants_pay=True).configured == [
+    assert ProviderSettings(environment=KEYS).usable_providers == ["anthropic", "google", "openai"]
+    assert ProviderSettings(environment={}).usable_providers == []
+    assert ProviderSettings(environment={}, servers={"local": "http://x"}).usable_providers == [
+        "local"
+    ]
+    assert ProviderSettings(environment={}, tenants_pay=True).usable_providers == [
         "anthropic",
         "google",
         "openai",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.json_schema.export import export
 from wopr.protocol.resources.annotations import (
+    KINDS_WITH_VALUE,
     SIGNAL_KINDS,
-    VALUED,
     Actor,
     Annotation,
     AnnotationCreate,
@@ -76,7 +76,7 @@ def read(body: Json) -> AnnotationCreate | None:
 
 def has_only_its_own_field(body: JsonObject) -> bool:
     signal = body["signal"]
-    return all(name == signal["kind"] for name in VALUED if name in signal)
+    return all(name == signal["kind"] for name in KINDS_WITH_VALUE if name in signal)
 
 
 @given(body=BODIES)
@@ -96,14 +96,14 @@ def test_a_body_is_accepted_when_the_published_schema_and_the_only_if_rule_allow
 
 
 @pytest.mark.parametrize("kind", SIGNAL_KINDS)
-@pytest.mark.parametrize("other", VALUED)
+@pytest.mark.parametrize("other", KINDS_WITH_VALUE)
 def test_a_field_of_another_kind_is_refused(kind: str, other: str) -> None:
     signal = {**GOOD[other], **GOOD[kind]}
 
     assert (read({"signal": signal}) is not None) == (kind == other)
 
 
-@pytest.mark.parametrize("kind", VALUED)
+@pytest.mark.parametrize("kind", KINDS_WITH_VALUE)
 def test_the_field_of_the_kind_is_required(kind: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=f"missing required field `{kind}`"):
         msgspec.convert({"kind": kind}, Signal)

@@ -13,7 +13,13 @@ from wopr.protocol.discovery.agent_families import (
     ExecutionModel,
     MultiAgent,
 )
-from wopr.protocol.discovery.document import FAMILIES, Capabilities, DiscoveryRoot, document, etag
+from wopr.protocol.discovery.document import (
+    FAMILIES,
+    Capabilities,
+    DiscoveryRoot,
+    encode_discovery,
+    etag,
+)
 from wopr.protocol.discovery.families import Auth, Authorization, Kahn
 from wopr.protocol.documents import JsonObject
 
@@ -38,7 +44,7 @@ def full(sample: type[Sample]) -> Capabilities:
 
 
 def decoded(root: Capabilities) -> JsonObject:
-    read: JsonObject = json.loads(document(root))
+    read: JsonObject = json.loads(encode_discovery(root))
     return read
 
 
@@ -111,7 +117,7 @@ def test_a_duplicate_in_a_list_is_refused_by_path() -> None:
     root = msgspec.structs.replace(LEAST, auth=Auth(profiles=["bearer", "bearer"]))
 
     with pytest.raises(ValueError, match=r"\$\.auth\.profiles"):
-        document(root)
+        encode_discovery(root)
 
 
 def test_a_three_part_protocol_version_is_refused() -> None:
@@ -169,7 +175,7 @@ def test_the_multi_agent_and_fleet_families_use_the_protocols_names() -> None:
 def test_the_entity_tag_is_stable_and_changes_with_the_document() -> None:
     other = msgspec.structs.replace(LEAST, conversation_primitive=True)
 
-    assert etag(document(LEAST)) == etag(document(LEAST))
-    assert etag(document(LEAST)) != etag(document(other))
+    assert etag(encode_discovery(LEAST)) == etag(encode_discovery(LEAST))
+    assert etag(encode_discovery(LEAST)) != etag(encode_discovery(other))
     assert etag(b"").startswith('"')
     assert etag(b"").endswith('"')

@@ -6,8 +6,8 @@ from wopr.protocol.emitters import (
     CAPABILITIES,
     EMITTER_PREFIXES,
     EMITTERS,
+    capability_value,
     is_advertised,
-    look_up,
     may_emit,
     required_capability,
 )
@@ -172,4 +172,4 @@ def test_an_event_is_emitted_only_where_discovery_allows_it(
 
 
 def test_a_path_through_a_value_that_is_not_an_object_finds_nothing() -> None:
-    assert look_up({"agents": True}, "agents.reasoning.streaming") is None
+    assert capability_value({"agents": True}, "agents.reasoning.streaming") is None

@@ -7,7 +7,7 @@ import pytest
 
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.interrupts import (
-    DATA,
+    DATA_TYPES,
     Accept,
     ClarificationResume,
     EditAccept,
@@ -23,7 +23,7 @@ from wopr.protocol.interrupts import (
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official, Sample
 
-KINDS: list[InterruptKind] = sorted(DATA)
+KINDS: list[InterruptKind] = sorted(DATA_TYPES)
 
 
 def request(kind: str, data: JsonObject) -> JsonObject:
@@ -31,7 +31,7 @@ def request(kind: str, data: JsonObject) -> JsonObject:
 
 
 def test_every_kind_has_its_data_type() -> None:
-    assert DATA.keys() == set(get_args(InterruptKind))
+    assert DATA_TYPES.keys() == set(get_args(InterruptKind))
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["least", "full"])
@@ -39,11 +39,11 @@ def test_every_kind_has_its_data_type() -> None:
 def test_a_request_of_each_kind_is_parsed_and_valid_by_the_published_schema(
     kind: InterruptKind, full: bool, official: Official, sample: type[Sample]
 ) -> None:
-    wire = request(kind, sample(DATA[kind], full=full).document)
+    wire = request(kind, sample(DATA_TYPES[kind], full=full).document)
 
     read = msgspec.convert(wire, InterruptPayload)
 
-    assert isinstance(read.typed_data(), DATA[kind])
+    assert isinstance(read.typed_data(), DATA_TYPES[kind])
     assert msgspec.to_builtins(read) == wire
     assert official.fault("suspend-request.schema.json", wire) is None
 
@@ -52,14 +52,14 @@ def test_a_request_of_each_kind_is_parsed_and_valid_by_the_published_schema(
 def test_an_unknown_field_in_closed_data_is_refused_by_name(
     kind: InterruptKind, sample: type[Sample]
 ) -> None:
-    data = sample(DATA[kind], full=True).document | {"intruder": 1}
+    data = sample(DATA_TYPES[kind], full=True).document | {"intruder": 1}
 
     with pytest.raises(msgspec.ValidationError, match=f"{kind}.*`intruder`"):
         msgspec.convert(request(kind, data), InterruptPayload)
 
 
 def test_approval_data_is_open(sample: type[Sample]) -> None:
-    data = sample(DATA["approval"], full=False).document | {"profile": "strict"}
+    data = sample(DATA_TYPES["approval"], full=False).document | {"profile": "strict"}
 
     read = msgspec.convert(request("approval", data), InterruptPayload)
 

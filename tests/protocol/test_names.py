@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 import pytest
 
 from wopr.protocol import suggestions as names
-from wopr.protocol.suggestions import nearest, not_there, unknown_key
+from wopr.protocol.suggestions import nearest, suggest_name, unknown_key
 
 
 def test_the_nearest_of_several_hundred_names_is_suggested() -> None:
@@ -19,7 +19,7 @@ def test_the_nearest_of_several_hundred_names_is_suggested() -> None:
 def test_a_name_is_not_compared_with_very_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(names, "SequenceMatcher")
 
-    hint = not_there("output", [f"output{index}" for index in range(9000)])
+    hint = suggest_name("output", [f"output{index}" for index in range(9000)])
 
     assert hint == "none of the 9000 known names is similar"
 

@@ -9,7 +9,7 @@ import pytest
 
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events.payloads import PAYLOADS
-from wopr.protocol.interrupts import DATA
+from wopr.protocol.interrupts import DATA_TYPES
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official
@@ -180,9 +180,9 @@ def test_a_payload_equals_the_published_one(event_type: str, official: Official)
     assert found == []
 
 
-@pytest.mark.parametrize("kind", sorted(DATA))
+@pytest.mark.parametrize("kind", sorted(DATA_TYPES))
 def test_the_data_of_an_interrupt_equals_the_published_one(kind: str, official: Official) -> None:
-    struct = next(struct for name, struct in DATA.items() if name == kind)
+    struct = next(struct for name, struct in DATA_TYPES.items() if name == kind)
 
     found = differences(
         official, kind, struct, f"suspend-request.schema.json#/$defs/{struct.__name__}"

@@ -7,7 +7,7 @@ import pytest
 
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import EVENT_TYPES
-from wopr.protocol.events.payloads import PAYLOADS, faults
+from wopr.protocol.events.payloads import PAYLOADS, payload_fault
 
 if TYPE_CHECKING:
     from tests.protocol.conftest import Official, Sample
@@ -65,7 +65,7 @@ def test_an_unknown_field_in_a_closed_shape_is_refused_by_name(
 ) -> None:
     payload = sample(PAYLOADS[event_type], full=True, intruder_in=closed).document
 
-    fault = faults(event_type, payload)
+    fault = payload_fault(event_type, payload)
 
     assert fault is not None
     assert "unknown field `intruder`" in fault
@@ -77,7 +77,7 @@ def test_an_unknown_field_in_an_open_payload_is_ignored(
 ) -> None:
     payload = sample(PAYLOADS[event_type], full=False).document
 
-    assert faults(event_type, {**payload, "intruder": 1}) is None
+    assert payload_fault(event_type, {**payload, "intruder": 1}) is None
 
 
 @pytest.mark.parametrize("event_type", TYPES)
@@ -86,7 +86,7 @@ def test_a_missing_required_field_is_named(event_type: str, sample: type[Sample]
 
     for name in payload:
         rest = {key: value for key, value in payload.items() if key != name}
-        assert f"required field `{name}`" in str(faults(event_type, rest))
+        assert f"required field `{name}`" in str(payload_fault(event_type, rest))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_missing_required_field_is_named(event_type: str, sample: type[Sample]
     ],
 )
 def test_an_invalid_payload_is_refused(event_type: str, payload: Json, complaint: str) -> None:
-    assert complaint in str(faults(event_type, payload))
+    assert complaint in str(payload_fault(event_type, payload))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +171,12 @@ def test_each_kind_of_decision_is_parsed_and_valid_by_the_published_schema(
 ) -> None:
     payload = {"agentId": "host:orchestrator", "decision": decision}
 
-    assert faults("runOrchestrator.decided", payload) is None
+    assert payload_fault("runOrchestrator.decided", payload) is None
     assert official.fault(f"{CATALOGUE}#/$defs/runOrchestratorDecided", payload) is None
 
 
 def test_a_vendor_event_can_contain_any_json() -> None:
-    assert faults("acme.shipment.booked", ["anything", None]) is None
+    assert payload_fault("acme.shipment.booked", ["anything", None]) is None
 
 
 def test_a_null_outcome_is_a_present_outcome() -> None:

@@ -159,7 +159,12 @@ async def test_the_parts_of_an_agent_context_are_made_at_their_first_use(
     run = await ours.loaded(run_id)
     advancer = ours.host.advancer
     context = AgentContext(
-        advancer.executor.shared, advancer.services, run, "gate", run.state, now=ours.clock.now
+        advancer.executor.context_services,
+        advancer.services,
+        run,
+        "gate",
+        run.state,
+        now=ours.clock.now,
     )
 
     before = {"llm", "memory", "tool_calls"} & vars(context).keys()

@@ -8,7 +8,7 @@ from tests.support.in_process import TENANT, Bench
 from wopr.protocol.errors import Conflict, Forbidden, NotFound, Refused, TooLarge
 from wopr.protocol.runs import CreateRun, Owner, RunAccepted
 from wopr.runs.requests import NewRun, check_request
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 
 pytestmark = pytest.mark.anyio
 

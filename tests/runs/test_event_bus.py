@@ -52,13 +52,13 @@ def test_without_published_events_readers_use_the_store() -> None:
 def test_only_missing_events_are_read_from_the_store() -> None:
     bus = Bus(max_readers_per_run=5)
 
-    assert bus.missing(RUN, 4) is None
+    assert bus.first_missing(RUN, 4) is None
     with bus.subscribe(RUN):
-        assert bus.missing(RUN, 4) == 4
+        assert bus.first_missing(RUN, 4) == 4
         bus.publish(RUN, log(0, 3))
-        assert bus.missing(RUN, 4) == 3
+        assert bus.first_missing(RUN, 4) == 3
         bus.publish(RUN, log(3, 5))
-        assert bus.missing(RUN, 4) is None
+        assert bus.first_missing(RUN, 4) is None
 
 
 @given(

@@ -142,7 +142,7 @@ async def test_a_suspended_node_gets_its_resume_value(ours: Bench) -> None:
     await ours.until_logged(run_id, "node.suspended")
 
     value = {"go": "on"}
-    await ours.host.commands.answer(TENANT, run_id, "step", value, Resolver(name="ann"))
+    await ours.host.commands.resolve_interrupt(TENANT, run_id, "step", value, Resolver(name="ann"))
     await ours.until(run_id, "completed")
 
     assert (await payload(ours, run_id, "node.completed"))["outputs"] == {"answer": value}

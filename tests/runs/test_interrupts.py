@@ -7,7 +7,7 @@ from tests.support.definitions import edge, node
 from tests.support.in_process import TENANT, Bench
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Conflict, Forbidden, NotFound, Refused, Unprocessable
-from wopr.runs.interrupts.approvals import Resolver, may_answer
+from wopr.runs.interrupts.approvals import Resolver, may_resolve
 from wopr.store.port import SuspensionFilter
 
 pytestmark = pytest.mark.anyio
@@ -25,12 +25,16 @@ async def waiting_run(ours: Bench, **config: Json) -> str:
 
 
 async def respond(ours: Bench, run_id: str, action: str, by: Resolver = ANN) -> str:
-    taken = await ours.host.commands.answer(TENANT, run_id, "gate", {"action": action}, by)
+    taken = await ours.host.commands.resolve_interrupt(
+        TENANT, run_id, "gate", {"action": action}, by
+    )
     return taken.status
 
 
 async def inbox(ours: Bench, run_id: str) -> list[JsonObject]:
-    page = await ours.host.store.pending(TENANT, SuspensionFilter(run_id=run_id), None, 10)
+    page = await ours.host.store.pending_interrupts(
+        TENANT, SuspensionFilter(run_id=run_id), None, 10
+    )
     return [msgspec.json.decode(row.body) for row in page.suspensions]
 
 
@@ -86,8 +90,8 @@ async def test_a_gate_that_names_its_approvers_forbids_others(ours: Bench) -> No
 
     assert await ours.types(run_id) == before
     [item] = await inbox(ours, run_id)
-    assert not may_answer("approval", item["data"], ANN)
-    assert may_answer("approval", item["data"], BEN)
+    assert not may_resolve("approval", item["data"], ANN)
+    assert may_resolve("approval", item["data"], BEN)
 
 
 async def test_an_invalid_response_does_not_change_the_run(ours: Bench) -> None:
@@ -161,7 +165,7 @@ async def test_a_response_to_another_interrupt_of_the_node_is_refused(ours: Benc
     run_id = await waiting_run(ours)
 
     with pytest.raises(Conflict) as refused:
-        await ours.host.commands.answer(
+        await ours.host.commands.resolve_interrupt(
             TENANT, run_id, "gate", {"action": "accept"}, ANN, interrupt_id="int-other"
         )
 

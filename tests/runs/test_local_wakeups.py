@@ -26,17 +26,19 @@ class SlowStore:
     async def begin_recovery(self, now: int) -> list[tuple[str, str]]:
         return []
 
-    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+    async def unfinished_runs(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
         await self.may_record.wait()
         return []
 
-    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs(self, now: int, limit: int) -> list[tuple[str, str]]:
         self.looks += 1
         if self.looks == 10:
             self.looked_often.set()
         return list(RUNS) if self.looks <= 10 else []
 
-    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs_of_each_tenant(self, now: int, limit: int) -> list[tuple[str, str]]:
         return []
 
     async def next_due(self, now: int) -> int | None:
@@ -57,10 +59,12 @@ class SuspectStore(SlowStore):
     async def begin_recovery(self, now: int) -> list[tuple[str, str]]:
         return RUNS[:3]
 
-    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+    async def unfinished_runs(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
         return [run for run in RUNS[:5] if after is None or run > after][:limit]
 
-    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs(self, now: int, limit: int) -> list[tuple[str, str]]:
         return RUNS[:1]
 
     async def record_recovery(self, runs: Sequence[tuple[str, str]]) -> None:
@@ -160,11 +164,13 @@ async def test_a_run_in_flight_is_recorded_for_a_limited_time(
 class TwoTenants(SuspectStore):
     """A store with unfinished runs of two tenants, three of which were active in the last crash."""
 
-    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+    async def unfinished_runs(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
         runs = [*RUNS[:5], ("globex", "other")]
         return [run for run in runs if after is None or run > after][:limit]
 
-    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs(self, now: int, limit: int) -> list[tuple[str, str]]:
         return []
 
 

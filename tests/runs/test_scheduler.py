@@ -154,7 +154,7 @@ async def test_a_lent_slot_is_used_by_others_and_reacquired_without_a_wait() -> 
 
     async def checks() -> None:
         async with scheduler.slot("a"):
-            with scheduler.released():
+            with scheduler.without_slot():
                 await is_checked.wait()
             order.append("a")
 
@@ -184,7 +184,7 @@ async def test_a_tenant_has_no_more_advances_in_progress_than_there_are_slots() 
     async def checks(name: str) -> None:
         async with scheduler.slot("a"):
             order.append(name)
-            with scheduler.released():
+            with scheduler.without_slot():
                 await is_checked.wait()
 
     async with anyio.create_task_group() as tasks:
@@ -207,7 +207,7 @@ async def test_a_block_without_a_slot_lends_none() -> None:
     scheduler.submit("a", partial(began.append, "a0"))
     scheduler.submit("a", partial(began.append, "a1"))
 
-    with scheduler.released():
+    with scheduler.without_slot():
         pass
 
     assert began == ["a0"]
@@ -218,7 +218,7 @@ async def test_a_slot_is_lent_while_its_holder_waits_for_a_lock() -> None:
     order: list[str] = []
 
     async def writes() -> None:
-        async with scheduler.slot("a"), scheduler.locked(lock):
+        async with scheduler.slot("a"), scheduler.hold_lock(lock):
             order.append("a")
 
     async with anyio.create_task_group() as tasks, lock:

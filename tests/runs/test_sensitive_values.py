@@ -7,7 +7,7 @@ import pytest
 from tests.support.simulation import IDENTITY, node, sketch
 from wopr.engine.fold.fold import fold_all
 from wopr.engine.graph import compile_graph
-from wopr.engine.state import RunState, initial
+from wopr.engine.state import RunState, initial_state
 from wopr.protocol.documents import Json, JsonObject, to_iso
 from wopr.protocol.events import RunEvent
 from wopr.runs.sensitive_values import SensitiveValues
@@ -35,7 +35,7 @@ def event(event_type: str, sequence: int, payload: JsonObject) -> RunEvent:
 def suspended(kind: str) -> RunState:
     """Return a run that waits at a node with sensitive outputs."""
     gate = node("gate", "core.interrupt", outputSensitivity={"value": True})
-    state = initial(IDENTITY, compile_graph(sketch([gate]), frozenset()))
+    state = initial_state(IDENTITY, compile_graph(sketch([gate]), frozenset()))
     asked: JsonObject = {"nodeId": "gate", "interruptId": "int-1", "kind": kind, "key": "gate:0"}
     return fold_all(
         state, [event("node.started", 0, {"nodeId": "gate"}), event("node.suspended", 1, asked)]
@@ -69,7 +69,7 @@ def test_an_answer_is_masked_in_the_state_and_restored_from_encrypted_values(
     sensitive = SensitiveValues()
     state = answered(sensitive, suspended(kind), value)
 
-    sealed = sensitive.encrypted(SEAL, "run-1")
+    sealed = sensitive.encrypt(SEAL, "run-1")
     again = SensitiveValues.decrypt(sealed, SEAL, "run-1")
 
     assert sealed is not None
@@ -81,7 +81,7 @@ def test_an_answer_is_masked_in_the_state_and_restored_from_encrypted_values(
 def test_a_restored_vault_masks_the_answer_and_not_the_protocol_s_words() -> None:
     sensitive = SensitiveValues()
     state = answered(sensitive, suspended("approval"), EDIT)
-    again = SensitiveValues.decrypt(sensitive.encrypted(SEAL, "run-1"), SEAL, "run-1")
+    again = SensitiveValues.decrypt(sensitive.encrypt(SEAL, "run-1"), SEAL, "run-1")
 
     shown = again.mask(state, "log.appended", "", {"message": f"edit-accept: {WORD}"}, AT)
 

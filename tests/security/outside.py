@@ -136,6 +136,6 @@ async def public_client(
         timeout=60,
         resolver=names,
         ssl_context=tls,
-        dialler=dialler,
+        backend=dialler,
     ) as egress:
         yield egress.client("acme")

@@ -14,10 +14,10 @@ from wopr.security.audit_chain import (
     ChainVerifier,
     CheckpointKey,
     MerkleTree,
-    canonical,
-    hash_of,
-    is_signed,
-    linked,
+    canonical_form,
+    entry_hash,
+    is_valid_signature,
+    link_entry,
 )
 
 KEY = CheckpointKey(b"k" * 32)
@@ -54,7 +54,7 @@ def test_a_tree_restored_from_its_peaks_grows_like_the_original(
     before: list[bytes], after: list[bytes]
 ) -> None:
     first = grown(before)
-    restored = MerkleTree.restored(first.count, first.peaks)
+    restored = MerkleTree.restore(first.count, first.peaks)
     assert restored is not None
 
     for leaf in after:
@@ -65,28 +65,29 @@ def test_a_tree_restored_from_its_peaks_grows_like_the_original(
 
 @pytest.mark.parametrize(("count", "length"), [(1, 0), (3, 32), (4, 64), (0, 32), (5, 63)])
 def test_peaks_of_the_wrong_length_restore_nothing(count: int, length: int) -> None:
-    assert MerkleTree.restored(count, b"x" * length) is None
+    assert MerkleTree.restore(count, b"x" * length) is None
 
 
 def test_the_canonical_form_sorts_members_and_has_no_spaces() -> None:
     assert (
-        canonical({"b": 1, "a": {"d": "ü", "c": None}}) == '{"a":{"c":null,"d":"ü"},"b":1}'.encode()
+        canonical_form({"b": 1, "a": {"d": "ü", "c": None}})
+        == '{"a":{"c":null,"d":"ü"},"b":1}'.encode()
     )
 
 
 def test_an_entry_contains_the_hash_of_the_previous_one_and_the_first_has_null() -> None:
-    first = linked({"sequence": 0}, None)
-    second = linked({"sequence": 1}, first)
+    first = link_entry({"sequence": 0}, None)
+    second = link_entry({"sequence": 1}, first)
 
     assert json.loads(first)["prevHash"] is None
-    assert json.loads(second)["prevHash"] == hashlib.sha256(first).hexdigest() == hash_of(first)
+    assert json.loads(second)["prevHash"] == hashlib.sha256(first).hexdigest() == entry_hash(first)
 
 
 def test_a_signature_covers_the_raw_bytes_of_the_root() -> None:
     root = hashlib.sha256(b"root").digest()
     signature = KEY.sign(root)
 
-    assert is_signed(root.hex(), signature, KEY.public_key)
+    assert is_valid_signature(root.hex(), signature, KEY.public_key)
     assert len(base64.b64decode(signature)) == 64
     # An SPKI of Ed25519 is these 12 bytes and the key.
     assert base64.b64decode(KEY.public_key)[:12].hex() == "302a300506032b6570032100"
@@ -106,7 +107,7 @@ def test_a_signature_covers_the_raw_bytes_of_the_root() -> None:
     ],
 )
 def test_data_signed_by_another_key_is_not_verified(root: str, signature: str, key: str) -> None:
-    assert not is_signed(root, signature, key)
+    assert not is_valid_signature(root, signature, key)
 
 
 # Verification
@@ -117,14 +118,14 @@ def log(count: int) -> list[tuple[int, str, bytes, bytes]]:
     body: bytes | None = None
     for sequence in range(count):
         entry: JsonObject = {"sequence": sequence, "tenant": "acme", "action": f"a{sequence}"}
-        body = linked(entry, body)
+        body = link_entry(entry, body)
         rows.append((sequence, "acme", body, hashlib.sha256(body).digest()))
     return rows
 
 
 def findings(rows: list[tuple[int, str, bytes, bytes]]) -> list[AuditFinding]:
     walk = ChainVerifier()
-    return [finding for row in rows for finding in walk.entry(*row)]
+    return [finding for row in rows for finding in walk.verify_entry(*row)]
 
 
 def test_an_unchanged_log_has_no_faults() -> None:
@@ -161,13 +162,13 @@ def test_a_flipped_bit_in_the_digest_column_is_found(place: int, position: int) 
 
 def test_an_entry_rewritten_with_its_digest_breaks_the_chain_after_it() -> None:
     rows = log(5)
-    forged = canonical(json.loads(rows[2][2]) | {"action": "nothing"})
+    forged = canonical_form(json.loads(rows[2][2]) | {"action": "nothing"})
     rows[2] = (2, "acme", forged, hashlib.sha256(forged).digest())
 
     [finding] = findings(rows)
 
     assert finding.at == 3
-    assert finding.expected == hash_of(forged)
+    assert finding.expected == entry_hash(forged)
 
 
 def test_a_missing_entry_is_named() -> None:
@@ -199,7 +200,7 @@ def test_two_swapped_entries_are_found() -> None:
 def checkpointed(count: int) -> tuple[ChainVerifier, dict[str, str | int | bytes]]:
     walk = ChainVerifier()
     for row in log(count):
-        assert not list(walk.entry(*row))
+        assert not list(walk.verify_entry(*row))
     root = walk.tree.root()
     return walk, {
         "at": count - 1,
@@ -213,7 +214,7 @@ def checkpointed(count: int) -> tuple[ChainVerifier, dict[str, str | int | bytes
 def test_a_checkpoint_over_unchanged_entries_has_no_faults() -> None:
     walk, row = checkpointed(7)
 
-    assert list(walk.checkpoint(**row)) == []  # type: ignore[arg-type]  # as the row has them
+    assert list(walk.verify_checkpoint(**row)) == []  # type: ignore[arg-type]  # as the row has them
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_a_checkpoint_over_unchanged_entries_has_no_faults() -> None:
 def test_a_change_of_any_part_of_a_checkpoint_is_found(name: str, value: str | int | bytes) -> None:
     walk, row = checkpointed(7)
 
-    found = list(walk.checkpoint(**(row | {name: value})))  # type: ignore[arg-type]  # as above
+    found = list(walk.verify_checkpoint(**(row | {name: value})))  # type: ignore[arg-type]  # as above
 
     assert found
     assert all(finding.kind == "checkpoint" for finding in found)

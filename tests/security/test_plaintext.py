@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from wopr.protocol.documents import Json
-from wopr.security.credential_names import credentials_in
+from wopr.security.credential_names import credential_paths
 
 SECRET = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
 
@@ -19,7 +19,7 @@ SECRET = "sk-" + "proj4bC9dE2fG7hJ1kL5mN8pQ3"
     ],
 )
 def test_a_plain_credential_is_found_with_its_place(document: Json, places: list[str]) -> None:
-    assert list(credentials_in(document)) == places
+    assert list(credential_paths(document)) == places
 
 
 @pytest.mark.parametrize(
@@ -32,4 +32,4 @@ def test_a_plain_credential_is_found_with_its_place(document: Json, places: list
     ],
 )
 def test_references_and_ordinary_text_are_not_credentials(document: Json) -> None:
-    assert list(credentials_in(document)) == []
+    assert list(credential_paths(document)) == []

@@ -27,15 +27,15 @@ PROXIES = TrustedProxies("127.0.0.1, 10.0.0.0/8, ::1")
 def test_the_client_is_the_rightmost_address_that_is_not_a_proxy(
     forwarded: str, client: str
 ) -> None:
-    assert PROXIES.client("127.0.0.1", forwarded) == client
+    assert PROXIES.client_address("127.0.0.1", forwarded) == client
 
 
 def test_no_proxy_is_trusted_unless_it_is_configured() -> None:
-    assert not TrustedProxies("").trust("127.0.0.1")
-    assert PROXIES.trust("127.0.0.1")
-    assert PROXIES.trust("::ffff:10.0.0.1")
-    assert not PROXIES.trust("192.0.2.1")
-    assert not PROXIES.trust("")
+    assert not TrustedProxies("").trusts("127.0.0.1")
+    assert PROXIES.trusts("127.0.0.1")
+    assert PROXIES.trusts("::ffff:10.0.0.1")
+    assert not PROXIES.trusts("192.0.2.1")
+    assert not PROXIES.trusts("")
 
 
 @pytest.mark.parametrize("text", ["proxy.example.com", "10.0.0.1/8", "127.0.0.1;127.0.0.2"])

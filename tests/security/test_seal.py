@@ -62,7 +62,7 @@ def test_keys_differ_by_purpose_and_by_host_and_are_stable() -> None:
 
 
 def test_empty_parts_are_refused() -> None:
-    with pytest.raises(ValueError, match="host secret"):
+    with pytest.raises(ValueError, match="host key"):
         derive(b"short", "tokens")
     with pytest.raises(ValueError, match="purpose"):
         derive(HOST, "")

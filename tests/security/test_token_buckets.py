@@ -5,7 +5,7 @@ import math
 import pytest
 
 from wopr.security import buckets
-from wopr.security.buckets import BUCKETS_KEPT, SecondCounts, TokenBuckets, whole_seconds
+from wopr.security.buckets import MAX_BUCKETS, PerSecondCounts, TokenBuckets, whole_seconds
 
 
 class Clock:
@@ -59,9 +59,9 @@ def test_the_wait_is_the_time_until_a_token_is_available() -> None:
 def test_reading_the_wait_uses_no_token() -> None:
     limit = TokenBuckets[str](1, Clock(), burst=1)
 
-    assert [limit.wait("key") for _ in range(3)] == [0, 0, 0]
+    assert [limit.seconds_until_token("key") for _ in range(3)] == [0, 0, 0]
     limit.take("key")
-    assert [limit.wait("key") for _ in range(3)] == [1, 1, 1]
+    assert [limit.seconds_until_token("key") for _ in range(3)] == [1, 1, 1]
 
 
 def test_a_key_can_have_its_own_rate() -> None:
@@ -102,7 +102,7 @@ def test_recent_refusals_are_counted_and_old_ones_are_not() -> None:
 
 
 def test_the_least_recently_used_bucket_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "BUCKETS_KEPT", 2)
+    monkeypatch.setattr(buckets, "MAX_BUCKETS", 2)
     limit = TokenBuckets[str](1, Clock(), burst=1)
     for key in ("a", "b", "a", "c"):
         limit.take(key)
@@ -117,9 +117,9 @@ def test_a_wait_is_in_whole_seconds_and_never_too_short(wait: float, told: int) 
 
 
 def test_the_number_of_keys_counted_per_second_is_limited() -> None:
-    counts: SecondCounts[int] = SecondCounts(lambda: 5.0)
+    counts: PerSecondCounts[int] = PerSecondCounts(lambda: 5.0)
 
-    for key in range(BUCKETS_KEPT + 100):
+    for key in range(MAX_BUCKETS + 100):
         counts.add(key)
 
-    assert len(counts) == BUCKETS_KEPT
+    assert len(counts) == MAX_BUCKETS

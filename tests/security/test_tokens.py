@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wopr.security.tokens import InterruptToken, read, sign
+from wopr.security.tokens import InterruptToken, read_interrupt_token, sign_interrupt_token
 
 KEY = b"k" * 32
 OLD = b"o" * 32
@@ -24,7 +24,7 @@ TOKEN = InterruptToken(
 
 
 def test_a_token_is_its_payload_and_the_mac_of_it() -> None:
-    encoded, _, signature = sign(TOKEN, KEY).partition(".")
+    encoded, _, signature = sign_interrupt_token(TOKEN, KEY).partition(".")
 
     payload = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
     assert json.loads(payload) == {
@@ -39,44 +39,44 @@ def test_a_token_is_its_payload_and_the_mac_of_it() -> None:
 
 
 def test_a_signed_token_is_parsed() -> None:
-    assert read(sign(TOKEN, KEY), [KEY]) == TOKEN
+    assert read_interrupt_token(sign_interrupt_token(TOKEN, KEY), [KEY]) == TOKEN
 
 
 def test_an_old_key_verifies_during_a_key_change() -> None:
-    assert read(sign(TOKEN, OLD), [KEY, OLD]) == TOKEN
-    assert read(sign(TOKEN, OLD), [KEY]) is None
-    assert read(sign(TOKEN, KEY), []) is None
+    assert read_interrupt_token(sign_interrupt_token(TOKEN, OLD), [KEY, OLD]) == TOKEN
+    assert read_interrupt_token(sign_interrupt_token(TOKEN, OLD), [KEY]) is None
+    assert read_interrupt_token(sign_interrupt_token(TOKEN, KEY), []) is None
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, len(sign(TOKEN, KEY)) - 1), st.characters())
+@given(st.integers(0, len(sign_interrupt_token(TOKEN, KEY)) - 1), st.characters())
 def test_a_token_with_one_changed_character_is_invalid(place: int, other: str) -> None:
-    text = sign(TOKEN, KEY)
+    text = sign_interrupt_token(TOKEN, KEY)
 
     touched = text[:place] + other + text[place + 1 :]
 
-    assert (read(touched, [KEY]) is None) is (touched != text)
+    assert (read_interrupt_token(touched, [KEY]) is None) is (touched != text)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, len(sign(TOKEN, KEY))), st.text(min_size=1, max_size=3))
+@given(st.integers(0, len(sign_interrupt_token(TOKEN, KEY))), st.text(min_size=1, max_size=3))
 def test_a_token_with_inserted_text_is_invalid(place: int, more: str) -> None:
-    text = sign(TOKEN, KEY)
+    text = sign_interrupt_token(TOKEN, KEY)
 
-    assert read(text[:place] + more + text[place:], [KEY]) is None
+    assert read_interrupt_token(text[:place] + more + text[place:], [KEY]) is None
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(max_size=40))
 def test_no_other_text_is_a_token(text: str) -> None:
-    assert read(text, [KEY]) is None
+    assert read_interrupt_token(text, [KEY]) is None
 
 
 def test_a_signed_payload_of_another_form_is_invalid() -> None:
     for payload in (b"{}", b"[]", b"nonsense", b'{"intent":"resolve"}', b"\xff"):
         signature = hmac.new(KEY, payload, hashlib.sha256).hexdigest()
         encoded = base64.urlsafe_b64encode(payload).decode().rstrip("=")
-        assert read(f"{encoded}.{signature}", [KEY]) is None
+        assert read_interrupt_token(f"{encoded}.{signature}", [KEY]) is None
 
 
 def test_each_key_is_compared_whole_and_in_constant_time(
@@ -89,9 +89,9 @@ def test_each_key_is_compared_whole_and_in_constant_time(
         return left == right
 
     monkeypatch.setattr(hmac, "compare_digest", compare)
-    text = sign(TOKEN, KEY)
+    text = sign_interrupt_token(TOKEN, KEY)
 
-    found = read(text, [KEY, OLD, KEY])
+    found = read_interrupt_token(text, [KEY, OLD, KEY])
 
     assert found == TOKEN
     assert len(compared) == 3

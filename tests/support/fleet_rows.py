@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -19,15 +20,14 @@ from wopr.kahn.statistics import (
     convergence_series,
     flakiness,
     flakiness_bucket,
-    is_in_flight,
-    is_in_window,
+    interpolate,
     is_regressed,
-    mean,
-    percentile,
+    mean_from_units,
     severity,
-    since,
-    start_of,
+    window_start,
+    window_starts,
 )
+from wopr.kahn.statistics import WINDOWS as LENGTHS
 from wopr.kahn.timestamps import from_millis, millis, read_ts
 from wopr.protocol.documents import Unset
 from wopr.protocol.resources.fleet import (
@@ -38,7 +38,7 @@ from wopr.protocol.resources.fleet import (
     Window,
 )
 from wopr.store.port import Store
-from wopr.store.port.fleet import IngestBatch, NewLines, TotalsPage
+from wopr.store.port.fleet import SCORE_UNITS, IngestBatch, NewLines, TotalsPage
 
 # A Wednesday.
 NOON = 1_772_625_600_000
@@ -124,7 +124,7 @@ async def new_lines(store: Store, tenant: str, lines: Sequence[bytes]) -> tuple[
 
 
 def batch_of(found: tuple[NewLines, ...], now: int = NOON) -> IngestBatch:
-    return IngestBatch(new_lines=found, since=since(now))
+    return IngestBatch(new_lines=found, since=window_starts(now))
 
 
 async def held_lines(store: Store, tenant: str, run_id: str, first: int = 0) -> list[bytes]:
@@ -138,18 +138,20 @@ async def aggregate(
     totals = await store.fleet_totals(
         tenant,
         window,
-        since(now),
+        window_starts(now),
         TotalsPage(limit=1000, sort=sort),
         quantiles=QUANTILES,
         scores=SERIES_LENGTH,
     )
-    return agent_rows(totals, start=start_of(window, now), sort=sort)
+    return agent_rows(totals, start=window_start(window, now), sort=sort)
 
 
 async def checkpoints(
     store: Store, tenant: str, window: Window = "all", now: int = NOON
 ) -> list[CheckpointAggregate]:
-    return checkpoint_rows(await store.fleet_checkpoints(tenant, window, since(now), limit=1000))
+    return checkpoint_rows(
+        await store.fleet_checkpoints(tenant, window, window_starts(now), limit=1000)
+    )
 
 
 # Computed from all lines
@@ -172,6 +174,32 @@ class _AgentRun:
 
 def _moment(at: int) -> datetime:
     return datetime.fromtimestamp(at / 1000, UTC).replace(tzinfo=None)
+
+
+def percentile(values: Sequence[float], quantile: float) -> float | None:
+    """Interpolate between the two values nearest to a quantile; None without values."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    below = math.floor((len(ordered) - 1) * quantile)
+    above = min(below + 1, len(ordered) - 1)
+    return interpolate(ordered[below], ordered[above], len(ordered), quantile)
+
+
+def mean(scores: Sequence[float]) -> float | None:
+    """Return the mean of scores; None without scores."""
+    return mean_from_units(sum(round(score * SCORE_UNITS) for score in scores), len(scores))
+
+
+def is_in_window(last_event: datetime, window: Window, now: datetime) -> bool:
+    """Return whether the last event of a run is not older than the window."""
+    length = LENGTHS[window]
+    return length is None or now - last_event <= length
+
+
+def is_in_flight(last_event: datetime, now: datetime) -> bool:
+    """Return whether an agent without an end counts as active."""
+    return is_in_window(last_event, "24h", now)
 
 
 def expected_aggregate(

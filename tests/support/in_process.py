@@ -131,7 +131,7 @@ class Bench:
 
     async def snapshot(self, run_id: str) -> JsonObject:
         """Return the run's snapshot."""
-        found = await self.host.readers.snapshot(TENANT, run_id)
+        found = await self.host.run_reader.snapshot(TENANT, run_id)
         document: JsonObject = msgspec.json.decode(found.body)
         return document
 

@@ -11,10 +11,10 @@ from tests.support.client import Wire
 from tests.support.definitions import node, workflow
 from tests.support.eventually import eventually
 from tests.support.host import API_KEYS
-from wopr.process.keys import host_secret
+from wopr.process.keys import load_host_key
 from wopr.protocol.documents import Json, JsonObject
 from wopr.security.encryption import derive
-from wopr.security.tokens import InterruptToken, sign
+from wopr.security.tokens import InterruptToken, sign_interrupt_token
 
 ACCEPT = {"action": "accept"}
 REJECT = {"action": "reject"}
@@ -117,5 +117,5 @@ def inbox(wire: Wire, **query: Json) -> list[JsonObject]:
 def signed(data_dir: Path, **members: Json) -> str:
     """Return a token with the host's own signature and any content."""
     base = {"nodeId": "gate", "interruptId": "int-gate:0", "intent": "resolve"}
-    key = derive(host_secret(data_dir, {}), "interrupt-token")
-    return sign(msgspec.convert(base | members, InterruptToken), key)
+    key = derive(load_host_key(data_dir, {}), "interrupt-token")
+    return sign_interrupt_token(msgspec.convert(base | members, InterruptToken), key)

@@ -16,15 +16,15 @@ from wopr.engine.plan import (
     FailNode,
     FailRun,
     Finish,
-    Loopback,
+    LoopbackLimit,
     Plan,
     Skip,
     Start,
     Step,
-    outputs,
     plan,
+    run_outputs,
 )
-from wopr.engine.state import NodeState, RunIdentity, RunState, initial
+from wopr.engine.state import NodeState, RunIdentity, RunState, initial_state
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, to_iso
 from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import RunError
@@ -83,7 +83,7 @@ def first(running: list[str]) -> str:
 def state_of(graph: Graph, **nodes: NodeState) -> RunState:
     """Return the state of an active run with these nodes."""
     begun = msgspec.structs.replace(
-        initial(IDENTITY, graph),
+        initial_state(IDENTITY, graph),
         status="running",
         started_at=EPOCH,
         updated_at=EPOCH,
@@ -112,7 +112,7 @@ class Simulation:
         self.limits = limits or HostLimits()
         self.now = EPOCH
         self.log: list[RunEvent] = []
-        self.state = initial(IDENTITY, self.graph)
+        self.state = initial_state(IDENTITY, self.graph)
         self._behave = behave
         self._inline = inline
         self.add("run.started", {"configurable": configurable})
@@ -185,7 +185,7 @@ class Simulation:
     def refold(self, length: int) -> RunState:
         """Fold the beginning of the log again, on a newly compiled graph."""
         graph = compile_graph(self.graph.definition, REENTRANT)
-        return fold_all(initial(IDENTITY, graph), self.log[:length])
+        return fold_all(initial_state(IDENTITY, graph), self.log[:length])
 
     def _take(self, step: Step) -> None:
         match step:
@@ -200,18 +200,18 @@ class Simulation:
             case FailNode(node_id, error):
                 self._fail(node_id, error, 1)
             case Finish():
-                self.add("run.completed", {"outputs": outputs(self.state)})
-            case Breach() | Loopback() | FailRun():
+                self.add("run.completed", {"outputs": run_outputs(self.state)})
+            case Breach() | LoopbackLimit() | FailRun():
                 self._end(step)
 
-    def _end(self, step: Breach | Loopback | FailRun) -> None:
-        for node_id in self.state.active():
+    def _end(self, step: Breach | LoopbackLimit | FailRun) -> None:
+        for node_id in self.state.active_nodes():
             self.add("node.cancelled", {"nodeId": node_id, "reason": "run-failed"}, node_id)
         match step:
             case Breach(kind, limit, observed):
                 payload = {"kind": kind, "limit": limit, "observed": observed}
                 self.add("cap.breached", payload, step.node_id or "")
-            case Loopback(node_id, iterations, limit):
+            case LoopbackLimit(node_id, iterations, limit):
                 payload = {"nodeId": node_id, "iterations": iterations, "limit": limit}
                 self.add("workflow.loopback-limit", payload, node_id)
             case FailRun():

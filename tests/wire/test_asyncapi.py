@@ -12,7 +12,7 @@ import pytest
 from tests.support.client import Frame, Wire
 from tests.support.feedback import annotate, live_run, until
 from tests.support.kahn import KahnRun, push_run
-from wopr.kahn.events import VARIANTS
+from wopr.kahn.events import EVENT_NAMES
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.events import EVENT_TYPES
 from wopr.protocol.streams import MODES, is_update
@@ -120,7 +120,7 @@ def test_there_is_a_channel_for_every_mode_with_all_its_messages(described: Json
         "run.annotated",
         "batch",
     }
-    lines = {f"kahn.{name}" for name in VARIANTS}
+    lines = {f"kahn.{name}" for name in EVENT_NAMES}
     assert carried["debug"] == EVENT_TYPES | lines | {"vendor.event", "run.annotated", "batch"}
 
 

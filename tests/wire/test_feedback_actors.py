@@ -11,7 +11,7 @@ from tests.support.host import ServedHost
 from tests.wire.conftest import Connect
 from tests.wire.test_feedback_audit import of_annotating
 from wopr.protocol.documents import Json, JsonObject
-from wopr.security.keys import ROLES
+from wopr.security.api_keys import ROLES
 
 JUDGE = "acme.quality.judge"
 BODY: JsonObject = {"signal": FLAG, "actor": {"principalRef": JUDGE}}

@@ -10,7 +10,7 @@ from wopr.host.definitions import conformance_fixtures, runnable_fixtures
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 
 pytestmark = pytest.mark.both_stores
 

@@ -55,6 +55,15 @@ def schema(described: JsonObject, host: ServedHost) -> Any:
     return loaded
 
 
+def test_schemas_keep_their_published_names(described: JsonObject, host: ServedHost) -> None:
+    with Wire(host.url, None) as wire:
+        mock_agent = wire.document("/v1/schemas/core-conformance-mock-agent-config")
+
+    # Generated clients have classes with these names.
+    assert {"Verdict", "Fault", "RunAccepted"} <= described["components"]["schemas"].keys()
+    assert "MockError" in mock_agent["$defs"]
+
+
 def test_the_document_is_valid_openapi_3_1(described: JsonObject) -> None:
     faults = [error.message for error in OpenAPIV31SpecValidator(described).iter_errors()]
 

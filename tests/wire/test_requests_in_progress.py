@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from wopr.http.idempotency import IN_FLIGHT, MOST_WAITING, IdempotentRequests
+from wopr.http.idempotency import IN_FLIGHT, MAX_WAITING, IdempotentRequests
 from wopr.http.limits import RequestLimits
 from wopr.protocol.errors import Conflict, Unavailable
 
@@ -49,15 +49,15 @@ async def test_a_limited_number_of_requests_with_one_key_wait_for_each_other() -
             served.append(number)
 
     async with anyio.create_task_group() as tasks, idempotency.exclusive(b"key"):
-        for number in range(MOST_WAITING):
+        for number in range(MAX_WAITING):
             tasks.start_soon(serve, number)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(Conflict) as refused:
-            await serve(MOST_WAITING)
+            await serve(MAX_WAITING)
         await serve_other(idempotency)
 
     assert refused.value.code == IN_FLIGHT
-    assert sorted(served) == list(range(MOST_WAITING))
+    assert sorted(served) == list(range(MAX_WAITING))
 
 
 async def serve_other(idempotency: IdempotentRequests) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from wopr.http.limits import CHECKS_AT_ONCE, OpenStreams, StreamLimits
 from wopr.protocol.errors import Unauthenticated, Unavailable
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 
 pytestmark = pytest.mark.anyio
 SESSIONS = 900

@@ -13,7 +13,7 @@ from tests.wire.refused_runs import refused
 from wopr.nodes.builtin import builtin_registry
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import Refused
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 
 TYPES = sorted(each.type_id for each in builtin_registry())
 

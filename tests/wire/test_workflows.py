@@ -13,7 +13,7 @@ from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.registry import NodeRegistry
 from wopr.protocol.documents import Json, JsonObject
 from wopr.protocol.errors import CapabilityRequired
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 
 pytestmark = pytest.mark.both_stores
 

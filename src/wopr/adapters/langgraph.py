@@ -21,12 +21,12 @@ from wopr.adapters.session import (
     FrameworkSession,
     FrameworkToolCall,
     ModelCall,
-    failed,
-    not_installed,
-    plain,
+    not_installed_error,
+    to_plain_json,
+    tool_error,
 )
 from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
-from wopr.adapters.wrapper import OnRecord, agent_name, require
+from wopr.adapters.wrapper import WrappedAgent, agent_name, require_type
 from wopr.agents.models.port import ModelUsage
 from wopr.engine.interrupts import AGENT_REQUEST, TOOL_CALL
 from wopr.engine.outcome import NodeFailure
@@ -50,9 +50,9 @@ try:
     from langgraph.pregel import Pregel
     from langgraph.types import Command, StateSnapshot
 
-    from wopr.adapters.langgraph_state import export, prune, restore
+    from wopr.adapters.langgraph_state import export_thread, prune_thread, restore_thread
 except ModuleNotFoundError as missing:
-    raise not_installed("LangGraph", "langgraph", missing) from missing
+    raise not_installed_error("LangGraph", "langgraph", missing) from missing
 
 _MESSAGES: Final = "messages"
 _STRUCTURED: Final = "structured_response"
@@ -75,7 +75,7 @@ def on_record(
     threshold: float | None = None,
     description: str = "",
     model_class: ManifestModelClass = "general",
-) -> OnRecord:
+) -> WrappedAgent:
     """Wrap a compiled graph, so that a workflow can run it durably.
 
     The inputs of the node are the input of the graph. An input `prompt` becomes a user message if
@@ -108,8 +108,8 @@ def on_record(
         ...     _ = flow.add("answer", graph, prompt="Where is my parcel?") >> flow.end()
         ...     return flow
     """
-    require(name, graph, Pregel, "a compiled graph, such as builder.compile()")
-    return OnRecord(
+    require_type(name, graph, Pregel, "a compiled graph, such as builder.compile()")
+    return WrappedAgent(
         name,
         _Graph(graph, config or {}, context),
         threshold=threshold,
@@ -145,7 +145,7 @@ class _Graph:
     ) -> Paused | Done:
         """Run the graph from a checkpoint, with the answers to its interrupts."""
         thread: JsonObject = state
-        saver = restore(thread["graph"], session.thread_id)
+        saver = restore_thread(thread["graph"], session.thread_id)
         wanted = None if answers is None else _resume_command(thread["interrupts"], answers)
         return await self._run(session, saver, wanted, _newest(saver, session.thread_id))
 
@@ -166,7 +166,7 @@ class _Graph:
                 last_checkpoint = await self._store_step(session, saver, last_checkpoint)
         snapshot = await graph.aget_state(config)
         if snapshot.interrupts or snapshot.next:
-            return _paused(snapshot, export(saver, session.thread_id))
+            return _paused_step(snapshot, export_thread(saver, session.thread_id))
         return self._done(snapshot)
 
     async def _store_step(
@@ -178,8 +178,8 @@ class _Graph:
             return newest
         if last_checkpoint != _NO_CHECKPOINT:
             if self._can_prune:
-                prune(saver, session.thread_id)
-            state: JsonObject = {"graph": export(saver, session.thread_id), "interrupts": []}
+                prune_thread(saver, session.thread_id)
+            state: JsonObject = {"graph": export_thread(saver, session.thread_id), "interrupts": []}
             await session.store(Running(state=state))
         return newest
 
@@ -207,7 +207,7 @@ class _Graph:
     def _done(self, snapshot: StateSnapshot) -> Done:
         values: Any = snapshot.values
         if not isinstance(values, dict):
-            return Done(decision=plain(values))
+            return Done(decision=to_plain_json(values))
         state = cast("dict[str, object]", values)
         visible = self._graph.output_channels
         if not isinstance(visible, str):
@@ -233,14 +233,14 @@ def _state_json(value: object) -> Json:
     given: Json = value
     items: list[Json] = given if is_list(given) else []
     if items and all(isinstance(item, BaseMessage) for item in items):
-        return plain(convert_to_openai_messages(items))
-    return plain(value)
+        return to_plain_json(convert_to_openai_messages(items))
+    return to_plain_json(value)
 
 
-def _paused(snapshot: StateSnapshot, graph: Json) -> Paused:
+def _paused_step(snapshot: StateSnapshot, graph: Json) -> Paused:
     """Return the questions of an interrupted graph. A breakpoint becomes an approval."""
     interrupts: list[JsonObject] = [
-        {"id": each.id, "value": plain(each.value)} for each in snapshot.interrupts
+        {"id": each.id, "value": to_plain_json(each.value)} for each in snapshot.interrupts
     ]
     asks = [ask for each in interrupts for ask in human_requests_of(each["value"])]
     if not interrupts:
@@ -305,8 +305,8 @@ class GraphCallbacks(AsyncCallbackHandler):
         self._tools: dict[UUID, str] = {}
         self._step: int | None = None
         # The agents of the current step, and those of the step before.
-        self._acting: set[str] = {session.agent_id}
-        self._acted: set[str] = {session.agent_id}
+        self._current_agents: set[str] = {session.agent_id}
+        self._previous_agents: set[str] = {session.agent_id}
 
     @property
     def _is_in_host_loop(self) -> bool:
@@ -326,13 +326,14 @@ class GraphCallbacks(AsyncCallbackHandler):
         if not space or "|" in space or step is None:
             return
         if step != self._step:
-            self._step, self._acted, self._acting = step, self._acting, set[str]()
+            self._step = step
+            self._previous_agents, self._current_agents = self._current_agents, set[str]()
         agent_id = self._agent(metadata)
-        if agent_id in self._acting:
+        if agent_id in self._current_agents:
             return
-        self._acting.add(agent_id)
-        if agent_id not in self._acted:
-            await self._record_handoff(min(self._acted), agent_id)
+        self._current_agents.add(agent_id)
+        if agent_id not in self._previous_agents:
+            await self._record_handoff(min(self._previous_agents), agent_id)
 
     async def _record_handoff(self, from_agent: str, to_agent: str) -> None:
         if self._is_in_host_loop:
@@ -398,16 +399,16 @@ class GraphCallbacks(AsyncCallbackHandler):
 
     async def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the result of a tool call."""
-        await self._returned(run_id, returned(output))
+        await self._record_return(run_id, tool_result(output))
 
     async def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Record the error of a tool call, unless the tool interrupts the graph or redirects it."""
         if isinstance(error, GraphBubbleUp):
             self._schedule(self._session.forget_tool_call, self._tools.pop(run_id, ""))
         else:
-            await self._returned(run_id, failed(error))
+            await self._record_return(run_id, tool_error(error))
 
-    async def _returned(self, run_id: UUID, result: JsonObject) -> None:
+    async def _record_return(self, run_id: UUID, result: JsonObject) -> None:
         call_id = self._tools.pop(run_id, "")
         if self._is_in_host_loop:
             await self._session.record_tool_return(call_id, result)
@@ -484,14 +485,14 @@ def _reasoning(message: AIMessage) -> str:
     return "\n".join(filter(None, reasoning)) or text
 
 
-def returned(output: object) -> JsonObject:
+def tool_result(output: object) -> JsonObject:
     """Return the result of a tool for the log."""
     if isinstance(output, ToolMessage):
-        content: Json = plain(output.content)
+        content: Json = to_plain_json(output.content)
         if output.status == "error":
             return {"error": {"code": "tool_error", "message": str(content)}}
         return {"outcome": content}
-    return {"outcome": plain(output)}
+    return {"outcome": to_plain_json(output)}
 
 
 def human_requests_of(value: Json) -> list[HumanRequest]:
@@ -504,7 +505,7 @@ def human_requests_of(value: Json) -> list[HumanRequest]:
     requests = _requests(value)
     if requests:
         allowed = _allowed(value)
-        return [_tool_ask(request, allowed) for request in requests]
+        return [_tool_approval(request, allowed) for request in requests]
     if is_object(value) and isinstance(value.get("approve"), str):
         return [_approval(value)]
     return [HumanRequest(kind="clarification", text=_question(value))]
@@ -542,7 +543,7 @@ def _allowed(value: JsonObject) -> dict[str, list[ApprovalAction]]:
     }
 
 
-def _tool_ask(request: JsonObject, allowed: dict[str, list[ApprovalAction]]) -> HumanRequest:
+def _tool_approval(request: JsonObject, allowed: dict[str, list[ApprovalAction]]) -> HumanRequest:
     name = str(request["name"])
     return HumanRequest(
         kind="approval",

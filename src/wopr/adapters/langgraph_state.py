@@ -24,7 +24,7 @@ _MARKERS: Final = frozenset({_EXT, _BYTES, _FLOAT, _MAP})
 _MSGPACK: Final = "msgpack"
 _OPTION: Final = ormsgpack.OPT_NON_STR_KEYS
 
-Typed = tuple[str, bytes]
+TypedBytes = tuple[str, bytes]
 
 
 class _Ext(NamedTuple):
@@ -32,44 +32,44 @@ class _Ext(NamedTuple):
     body: bytes
 
 
-def export(saver: InMemorySaver, thread: str) -> Json:
+def export_thread(saver: InMemorySaver, thread: str) -> Json:
     """Return all checkpoints, writes and blobs of a thread as JSON."""
     namespaces = saver.storage[thread]
     return {
         "checkpoints": [
-            [namespace, name, _json(saved[0]), _json(saved[1]), saved[2]]
+            [namespace, name, _typed_to_json(saved[0]), _typed_to_json(saved[1]), saved[2]]
             for namespace, checkpoints in namespaces.items()
             for name, saved in checkpoints.items()
         ],
         "writes": [
-            [namespace, name, task, index, channel, _json(value), path]
+            [namespace, name, task, index, channel, _typed_to_json(value), path]
             for (owner, namespace, name), writes in saver.writes.items()
             if owner == thread
             for (task, index), (_, channel, value, path) in writes.items()
         ],
         "blobs": [
-            [namespace, channel, version, _json(value)]
+            [namespace, channel, version, _typed_to_json(value)]
             for (owner, namespace, channel, version), value in saver.blobs.items()
             if owner == thread
         ],
     }
 
 
-def restore(state: JsonObject, thread: str) -> InMemorySaver:
+def restore_thread(state: JsonObject, thread: str) -> InMemorySaver:
     """Return a saver with an exported thread."""
     saver = InMemorySaver()
     for namespace, name, checkpoint, metadata, parent in state["checkpoints"]:
-        saved = (_typed(checkpoint), _typed(metadata), parent)
+        saved = (_typed_from_json(checkpoint), _typed_from_json(metadata), parent)
         saver.storage[thread][namespace][name] = saved
     for namespace, name, task, index, channel, value, path in state["writes"]:
-        written = (task, channel, _typed(value), path)
+        written = (task, channel, _typed_from_json(value), path)
         saver.writes[(thread, namespace, name)][(task, index)] = written
     for namespace, channel, version, value in state["blobs"]:
-        saver.blobs[(thread, namespace, channel, version)] = _typed(value)
+        saver.blobs[(thread, namespace, channel, version)] = _typed_from_json(value)
     return saver
 
 
-def prune(saver: InMemorySaver, thread: str) -> None:
+def prune_thread(saver: InMemorySaver, thread: str) -> None:
     """Delete all but the newest checkpoint of each namespace.
 
     Called between two steps, when no subgraph is executing.
@@ -100,24 +100,24 @@ def _versions(saver: InMemorySaver, thread: str, namespace: str, name: str) -> M
     return versions
 
 
-def _json(value: Typed) -> Json:
+def _typed_to_json(value: TypedBytes) -> Json:
     kind, body = value
-    return [kind, _unpack(body) if kind == _MSGPACK else _plain(body)]
+    return [kind, _unpack(body) if kind == _MSGPACK else _to_json(body)]
 
 
-def _typed(document: Json) -> Typed:
+def _typed_from_json(document: Json) -> TypedBytes:
     kind, tree = document
     if kind == _MSGPACK:
-        return kind, ormsgpack.packb(_pack(tree), option=_OPTION)
-    body: bytes = _pack(tree)
+        return kind, ormsgpack.packb(_from_json(tree), option=_OPTION)
+    body: bytes = _from_json(tree)
     return kind, body
 
 
 def _unpack(body: bytes) -> Json:
-    return _plain(ormsgpack.unpackb(body, ext_hook=_Ext, option=_OPTION))
+    return _to_json(ormsgpack.unpackb(body, ext_hook=_Ext, option=_OPTION))
 
 
-def _plain(value: object) -> Json:
+def _to_json(value: object) -> Json:
     match value:
         case _Ext(code, body):
             return {_EXT: [code, _decode_extension(body)]}
@@ -126,9 +126,9 @@ def _plain(value: object) -> Json:
         case float() if not math.isfinite(value):
             return {_FLOAT: str(value)}
         case dict():
-            return _plain_map(cast("dict[object, object]", value))
+            return _map_to_json(cast("dict[object, object]", value))
         case list() | tuple():
-            return [_plain(item) for item in cast("list[object]", value)]
+            return [_to_json(item) for item in cast("list[object]", value)]
         case _:
             return value
 
@@ -138,23 +138,23 @@ def _decode_extension(body: bytes) -> Json:
     try:
         return _unpack(body)
     except ValueError:
-        return _plain(body)
+        return _to_json(body)
 
 
-def _plain_map(members: dict[object, object]) -> Json:
+def _map_to_json(members: dict[object, object]) -> Json:
     if all(isinstance(name, str) and name not in _MARKERS for name in members):
-        return {cast("str", name): _plain(member) for name, member in members.items()}
-    return {_MAP: [[_plain(name), _plain(member)] for name, member in members.items()]}
+        return {cast("str", name): _to_json(member) for name, member in members.items()}
+    return {_MAP: [[_to_json(name), _to_json(member)] for name, member in members.items()]}
 
 
-def _pack(tree: Json) -> Any:
+def _from_json(tree: Json) -> Any:
     if is_list(tree):
-        return [_pack(item) for item in tree]
+        return [_from_json(item) for item in tree]
     if not is_object(tree):
         return tree
     match tree:
         case {"$ext": [code, inside]}:
-            body = _pack(inside)
+            body = _from_json(inside)
             is_raw = isinstance(body, bytes) and "$bytes" in inside
             packed = body if is_raw else ormsgpack.packb(body, option=_OPTION)
             return ormsgpack.Ext(code, packed)
@@ -163,11 +163,11 @@ def _pack(tree: Json) -> Any:
         case {"$float": text}:
             return float(text)
         case {"$map": pairs}:
-            return {_key(name): _pack(member) for name, member in pairs}
+            return {_key(name): _from_json(member) for name, member in pairs}
         case _:
-            return {name: _pack(member) for name, member in tree.items()}
+            return {name: _from_json(member) for name, member in tree.items()}
 
 
 def _key(name: Json) -> Any:
-    packed = _pack(name)
+    packed = _from_json(name)
     return tuple(packed) if is_list(packed) else packed

@@ -19,11 +19,11 @@ from wopr.adapters.session import (
     FrameworkSession,
     FrameworkToolCall,
     ModelCall,
-    not_installed,
-    plain,
+    not_installed_error,
+    to_plain_json,
 )
 from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
-from wopr.adapters.wrapper import OnRecord, agent_name, require
+from wopr.adapters.wrapper import WrappedAgent, agent_name, require_type
 from wopr.agents.models.port import ModelUsage
 from wopr.engine.interrupts import TOOL_CALL
 from wopr.protocol.documents import Json, JsonObject, is_object
@@ -45,7 +45,7 @@ try:
     )
     from agents.tool_context import ToolContext
 except ModuleNotFoundError as missing:
-    raise not_installed("the OpenAI Agents SDK", "openai-agents", missing) from missing
+    raise not_installed_error("the OpenAI Agents SDK", "openai-agents", missing) from missing
 
 _DEFAULT_TURNS: Final = 10
 _Agent = Agent[Any]
@@ -63,7 +63,7 @@ def on_record(
     threshold: float | None = None,
     description: str = "",
     model_class: ManifestModelClass = "general",
-) -> OnRecord:
+) -> WrappedAgent:
     """Wrap an agent and its handoffs, so that a workflow can run them durably.
 
     The input `prompt` of the node is a text or a list of the SDK's input items. More inputs are
@@ -96,9 +96,9 @@ def on_record(
         >>> flow = Workflow("support")
         >>> _ = flow.add("triage", triage, prompt="Where is my parcel?") >> flow.end()
     """
-    require(name, agent, Agent, "an Agent of the OpenAI Agents SDK")
+    require_type(name, agent, Agent, "an Agent of the OpenAI Agents SDK")
     config = dataclasses.replace(run_config or RunConfig(), tracing_disabled=not tracing)
-    return OnRecord(
+    return WrappedAgent(
         name,
         _Agents(agent, context, max_turns, config),
         threshold=threshold,
@@ -130,7 +130,7 @@ class _Agents:
         """Continue with the next turn, or with tool calls that a person approved or rejected."""
         stored: JsonObject = state
         if answers is None:
-            current = _by_name(self._agent)[stored["agent"]]
+            current = _agents_by_name(self._agent)[stored["agent"]]
             return await self._run(session, current, stored["input"], stored["turns"])
         waiting = await RunState[Any].from_json(
             self._agent, stored["run"], context_override=RunContextWrapper(self._context)
@@ -149,10 +149,12 @@ class _Agents:
         self, session: FrameworkSession, item: ToolApprovalItem
     ) -> FrameworkToolCall:
         return FrameworkToolCall(
-            agent_id=id_of(session, self._agent, item.agent),
+            agent_id=agent_id_of(session, self._agent, item.agent),
             name=item.tool_name or "tool",
-            call_id=str(_raw(item, "call_id") or _raw(item, "id") or item.tool_name),
-            arguments=arguments_of(_raw(item, "arguments") or "{}"),
+            call_id=str(
+                _call_member(item, "call_id") or _call_member(item, "id") or item.tool_name
+            ),
+            arguments=arguments_of(_call_member(item, "arguments") or "{}"),
         )
 
     async def _run(
@@ -174,9 +176,9 @@ class _Agents:
             run_config=self._config,
         )
         if result.interruptions:
-            return await _paused(session, result, hooks.turns)
-        who = id_of(session, self._agent, result.last_agent)
-        return Done(decision=plain(result.final_output), outputs={"agent": who})
+            return await _paused_step(session, result, hooks.turns)
+        who = agent_id_of(session, self._agent, result.last_agent)
+        return Done(decision=to_plain_json(result.final_output), outputs={"agent": who})
 
 
 def _prompt(inputs: JsonObject) -> str | list[TResponseInputItem]:
@@ -191,9 +193,9 @@ def _prompt(inputs: JsonObject) -> str | list[TResponseInputItem]:
     return [*items, message] if data else items
 
 
-async def _paused(session: FrameworkSession, result: RunResult, turns: int) -> Paused:
-    asks = [_ask(item) for item in result.interruptions]
-    run: JsonObject = plain(result.to_state().to_json(context_serializer=lambda _: {}))
+async def _paused_step(session: FrameworkSession, result: RunResult, turns: int) -> Paused:
+    asks = [_approval(item) for item in result.interruptions]
+    run: JsonObject = to_plain_json(result.to_state().to_json(context_serializer=lambda _: {}))
     stored: JsonObject = await session.ctx.llm.redact(run)
     if stored != run:
         stored = _without_fingerprints(stored)
@@ -213,24 +215,24 @@ def _without_fingerprints(run: JsonObject) -> JsonObject:
     return run | {"context": context | {"tool_invocations": waiting}}
 
 
-def _ask(item: ToolApprovalItem) -> HumanRequest:
+def _approval(item: ToolApprovalItem) -> HumanRequest:
     name = item.tool_name or "a tool"
     return HumanRequest(
         kind="approval",
         text=f"Call {name}?",
-        artifact=arguments_of(_raw(item, "arguments") or "{}"),
+        artifact=arguments_of(_call_member(item, "arguments") or "{}"),
         artifact_type=TOOL_CALL,
         description=f"The agent {item.agent.name} wants to call {name}.",
     )
 
 
-def _raw(item: ToolApprovalItem, name: str) -> Any:
+def _call_member(item: ToolApprovalItem, name: str) -> Any:
     """Return a member of the provider's call, which is an object or a dictionary."""
     raw: Any = item.raw_item
     return raw.get(name) if is_object(raw) else getattr(raw, name, None)
 
 
-def _by_name(root: _Agent) -> dict[str, _Agent]:
+def _agents_by_name(root: _Agent) -> dict[str, _Agent]:
     """Return the agent and all agents that it can hand over to, by name."""
     found: dict[str, _Agent] = {}
     pending = [root]
@@ -266,7 +268,7 @@ class AgentHooks(RunHooks[Any]):
         self._has_started = has_started
 
     def _id(self, agent: Any) -> str:
-        return id_of(self._session, self._root, agent)
+        return agent_id_of(self._session, self._root, agent)
 
     async def on_llm_start(
         self,
@@ -278,7 +280,7 @@ class AgentHooks(RunHooks[Any]):
         """Store the input of a turn, from which the turn can be started again."""
         await self._session.before_model_call()
         if self._has_started:
-            items: Json = plain(input_items)
+            items: Json = to_plain_json(input_items)
             state = {"agent": agent.name, "input": items, "turns": self.turns}
             await self._session.store(Running(state=state))
         self._has_started = True
@@ -316,10 +318,12 @@ class AgentHooks(RunHooks[Any]):
 
     async def on_tool_end(self, context: _Context, agent: Any, tool: Tool, result: object) -> None:
         """Record the result of a tool call."""
-        await self._session.record_tool_return(_call_id(context, tool), {"outcome": plain(result)})
+        await self._session.record_tool_return(
+            _call_id(context, tool), {"outcome": to_plain_json(result)}
+        )
 
 
-def id_of(session: FrameworkSession, root: _Agent, agent: Any) -> str:
+def agent_id_of(session: FrameworkSession, root: _Agent, agent: Any) -> str:
     """Return the id of an agent on the log."""
     root_id = session.agent_id
     return root_id if agent.name == root.name else agent_name(root_id, agent.name)

@@ -19,11 +19,11 @@ from wopr.adapters.session import (
     FrameworkSession,
     FrameworkToolCall,
     ModelCall,
-    not_installed,
-    plain,
+    not_installed_error,
+    to_plain_json,
 )
 from wopr.adapters.steps import Done, HumanAnswer, HumanRequest, Paused, Running
-from wopr.adapters.wrapper import OnRecord, require
+from wopr.adapters.wrapper import WrappedAgent, require_type
 from wopr.engine.interrupts import TOOL_CALL
 from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.interrupts import ApprovalAction
@@ -45,7 +45,7 @@ try:
 
     from wopr.agents.models.pydantic_adapter import usage_of
 except ModuleNotFoundError as missing:
-    raise not_installed("pydantic-ai", "models", missing) from missing
+    raise not_installed_error("pydantic-ai", "models", missing) from missing
 
 _MESSAGES: Final = ai_messages.ModelMessagesTypeAdapter
 _ACTIONS: Final[tuple[ApprovalAction, ...]] = ("accept", "reject", "edit-accept")
@@ -61,7 +61,7 @@ def on_record(
     threshold: float | None = None,
     description: str = "",
     model_class: ManifestModelClass = "general",
-) -> OnRecord:
+) -> WrappedAgent:
     """Wrap an agent, so that a workflow can run it durably.
 
     The input of the node is `prompt`. More inputs are added to it as data. The outputs are
@@ -91,8 +91,8 @@ def on_record(
         >>> flow = Workflow("support")
         >>> _ = flow.add("triage", triage, prompt="Where is my parcel?") >> flow.end()
     """
-    require(name, agent, AbstractAgent, "an Agent of pydantic-ai")
-    return OnRecord(
+    require_type(name, agent, AbstractAgent, "an Agent of pydantic-ai")
+    return WrappedAgent(
         name,
         _PydanticAi(agent, deps),
         threshold=threshold,
@@ -127,7 +127,7 @@ class _PydanticAi:
         """Continue from the messages so far, with the decisions on its tool calls."""
         stored: JsonObject = state
         history = _MESSAGES.validate_python(stored["messages"])
-        results = None if answers is None else _results(stored, answers)
+        results = None if answers is None else _deferred_results(stored, answers)
         return await self._run(session, history=history, results=results)
 
     async def _run(
@@ -141,7 +141,7 @@ class _PydanticAi:
         async with self._agent.iter(
             prompt, message_history=history, deferred_tool_results=results, deps=self._deps
         ) as run:
-            tools = _Tools(session, run, results or DeferredToolResults())
+            tools = _ToolCalls(session, run, results or DeferredToolResults())
             # The messages of the history were recorded before the restart.
             recorded = len(history or ())
             async for node in run:
@@ -154,8 +154,8 @@ class _PydanticAi:
         if result is None:
             raise RuntimeError("the agent ended without a result")
         if isinstance(result.output, DeferredToolRequests):
-            return _paused(result.output, result.all_messages())
-        return Done(decision=plain(result.output))
+            return _paused_step(result.output, result.all_messages())
+        return Done(decision=to_plain_json(result.output))
 
 
 async def _record(
@@ -179,7 +179,7 @@ def _messages(run: _Run, node: object) -> list[ai_messages.ModelMessage]:
     return messages
 
 
-class _Tools:
+class _ToolCalls:
     """The tool calls of one run, and the decisions on them."""
 
     def __init__(self, session: FrameworkSession, run: _Run, results: DeferredToolResults) -> None:
@@ -227,7 +227,7 @@ def _tool_message(part: ai_messages.ToolReturnPart) -> JsonObject:
     if part.outcome == "failed":
         message = str(part.model_response_str())
         return {"error": {"code": "tool_error", "message": message}}
-    return {"outcome": plain(part.content)}
+    return {"outcome": to_plain_json(part.content)}
 
 
 def _model_call(response: ai_messages.ModelResponse) -> ModelCall:
@@ -252,7 +252,9 @@ def _state(messages: Sequence[ai_messages.ModelMessage]) -> JsonObject:
     return {"messages": _MESSAGES.dump_python(list(messages), mode="json")}
 
 
-def _paused(requests: DeferredToolRequests, messages: Sequence[ai_messages.ModelMessage]) -> Paused:
+def _paused_step(
+    requests: DeferredToolRequests, messages: Sequence[ai_messages.ModelMessage]
+) -> Paused:
     """Return the questions: approvals of tool calls, then results of external calls."""
     asks = [_approval(part) for part in requests.approvals]
     asks += [_external_request(part) for part in requests.calls]
@@ -267,20 +269,20 @@ def _approval(part: ai_messages.ToolCallPart) -> HumanRequest:
     return HumanRequest(
         kind="approval",
         text=f"Call {part.tool_name}?",
-        artifact=plain(part.args_as_dict()),
+        artifact=to_plain_json(part.args_as_dict()),
         artifact_type=TOOL_CALL,
         actions=_ACTIONS,
     )
 
 
 def _external_request(part: ai_messages.ToolCallPart) -> HumanRequest:
-    given = msgspec.json.encode(plain(part.args_as_dict())).decode()
+    given = msgspec.json.encode(to_plain_json(part.args_as_dict())).decode()
     return HumanRequest(
         kind="clarification", text=f"What is the result of {part.tool_name} for {given}?"
     )
 
 
-def _results(stored: JsonObject, answers: Sequence[HumanAnswer]) -> DeferredToolResults:
+def _deferred_results(stored: JsonObject, answers: Sequence[HumanAnswer]) -> DeferredToolResults:
     approvals: list[str] = stored["approvals"]
     calls: list[str] = stored["calls"]
     given = dict(zip([*approvals, *calls], answers, strict=True))

@@ -11,13 +11,13 @@ import msgspec
 
 from wopr.adapters.steps import Step, StepRecord
 from wopr.agents.loop.config import Budget
-from wopr.agents.loop.context import Spent
+from wopr.agents.loop.context import BudgetUsage
 from wopr.agents.loop.session import (
     NO_USAGE,
     ONE_TOOL_CALL,
     BudgetExceeded,
-    breach,
     caps_of,
+    exceeded_cap,
     usage_payload,
 )
 from wopr.agents.models.port import ModelFault, ModelUsage
@@ -25,22 +25,27 @@ from wopr.engine.outcome import Breached
 from wopr.nodes.context import NodeContext
 from wopr.protocol.documents import Json, JsonObject
 
+_UNKNOWN = "unknown"
+_USAGE = "provider.usage"
+_HANDOFF = "agent.handoff"
+_TOOL_CALLED = "agent.toolCalled"
 
-def plain(value: object) -> Json:
+
+def to_plain_json(value: object) -> Json:
     """Convert a value to JSON. A value that JSON cannot express becomes text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
         members = cast("Mapping[object, object]", value)
-        return {str(name): plain(member) for name, member in members.items()}
+        return {str(name): to_plain_json(member) for name, member in members.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in cast("Iterable[object]", value)]
+        return [to_plain_json(item) for item in cast("Iterable[object]", value)]
     dump: Any = getattr(value, "model_dump", None)
     if callable(dump) and not isinstance(value, type):
         # Most frameworks use pydantic models.
-        return plain(dump(mode="json"))
+        return to_plain_json(dump(mode="json"))
     if isinstance(value, msgspec.Struct):
-        return plain(msgspec.to_builtins(value))
+        return to_plain_json(msgspec.to_builtins(value))
     return _members(value)
 
 
@@ -49,19 +54,13 @@ def _members(value: object) -> Json:
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return str(value)
     fields = dataclasses.fields(value)
-    return {field.name: plain(getattr(value, field.name)) for field in fields}
+    return {field.name: to_plain_json(getattr(value, field.name)) for field in fields}
 
 
-def not_installed(what: str, extra: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:
+def not_installed_error(what: str, extra: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:
     """Return the error for a framework that is not installed."""
     message = f'the adapter for {what} needs {missing.name}: pip install "wopr[{extra}]"'
     return ModuleNotFoundError(message, name=missing.name)
-
-
-_UNKNOWN = "unknown"
-_USAGE = "provider.usage"
-_HANDOFF = "agent.handoff"
-_TOOL_EVENTS = "agent.toolCalled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,17 +111,17 @@ class FrameworkSession:
 
     async def store(self, step: Step) -> Step:
         """Store a step. Raises `BudgetExceeded` if it used more than the budget."""
-        self.require(NO_USAGE)
+        self.require_budget(NO_USAGE)
         await self.check_tokens()
         return await self.record.store(step)
 
-    def require(self, wanted: Spent) -> None:
+    def require_budget(self, wanted: BudgetUsage) -> None:
         """Raise `BudgetExceeded` if the usage so far plus `wanted` is above a budget."""
         llm = self.ctx.llm
         self.breached = (
             self.breached
-            or breach(self.record.spent, self._caps, "node", wanted)
-            or breach(llm.spent, llm.caps, "run", wanted)
+            or exceeded_cap(self.record.spent, self._caps, "node", wanted)
+            or exceeded_cap(llm.spent, llm.caps, "run", wanted)
         )
         if self.breached is not None:
             raise BudgetExceeded(self.breached)
@@ -156,13 +155,13 @@ class FrameworkSession:
         self.record_model_call_nowait(agent_id, call)
         await self.count_tokens()
         await self.ctx.flush()
-        self.require(NO_USAGE)
+        self.require_budget(NO_USAGE)
 
     def record_model_call_nowait(self, agent_id: str, call: ModelCall) -> None:
-        """Do the same without waiting."""
+        """Do the same as `record_model_call`, without waiting."""
         usage = call.usage
         tokens = usage.input_tokens + usage.output_tokens
-        self.record.spent += Spent(tokens=tokens, cost_usd=usage.cost_usd or 0.0, calls=1)
+        self.record.spent += BudgetUsage(tokens=tokens, cost_usd=usage.cost_usd or 0.0, calls=1)
         self._uncounted_tokens += tokens
         if self.ctx.llm.advertises(_USAGE):
             provider, model = call.provider or _UNKNOWN, call.model or _UNKNOWN
@@ -172,16 +171,16 @@ class FrameworkSession:
 
     async def record_tool_call(self, call: FrameworkToolCall) -> None:
         """Record the start of a tool call."""
-        self.require(ONE_TOOL_CALL)
+        self.require_budget(ONE_TOOL_CALL)
         self.record_tool_call_nowait(call)
         await self.ctx.flush()
 
     def record_tool_call_nowait(self, call: FrameworkToolCall) -> None:
-        """Do the same without waiting."""
+        """Do the same as `record_tool_call`, without waiting."""
         self.record.spent += ONE_TOOL_CALL
         self._open[call.call_id] = call
-        if self.ctx.llm.advertises(_TOOL_EVENTS):
-            given, call_id = plain(call.arguments), self._id(call)
+        if self.ctx.llm.advertises(_TOOL_CALLED):
+            given, call_id = to_plain_json(call.arguments), self._id(call)
             self.ctx.announce_tool_call(call.agent_id, call.name, call_id, given)
 
     async def record_tool_return(self, call_id: str, returned: JsonObject) -> None:
@@ -190,17 +189,19 @@ class FrameworkSession:
         await self.ctx.flush()
 
     def record_tool_return_nowait(self, call_id: str, returned: JsonObject) -> None:
-        """Do the same without waiting."""
+        """Do the same as `record_tool_return`, without waiting."""
         call = self._open.pop(call_id, None)
-        if call is not None and self.ctx.llm.advertises(_TOOL_EVENTS):
+        if call is not None and self.ctx.llm.advertises(_TOOL_CALLED):
             self.ctx.record_tool_return(call.agent_id, call.name, self._id(call), returned)
 
     async def record_rejected_tool_call(self, call: FrameworkToolCall, message: str) -> None:
         """Record a tool call that a person rejected."""
-        if self.ctx.llm.advertises(_TOOL_EVENTS):
+        if self.ctx.llm.advertises(_TOOL_CALLED):
             error = {"code": "interrupt_rejected", "message": message or "the call was rejected"}
             call_id = self._id(call)
-            self.ctx.announce_tool_call(call.agent_id, call.name, call_id, plain(call.arguments))
+            self.ctx.announce_tool_call(
+                call.agent_id, call.name, call_id, to_plain_json(call.arguments)
+            )
             refusal: JsonObject = {"status": "forbidden", "error": error}
             self.ctx.record_tool_return(call.agent_id, call.name, call_id, refusal)
             await self.ctx.flush()
@@ -212,7 +213,7 @@ class FrameworkSession:
     def fail_open_calls(self, error: BaseException) -> None:
         """Record an error for every open tool call after a failure of the framework."""
         for call_id in tuple(self._open):
-            self.record_tool_return_nowait(call_id, failed(error))
+            self.record_tool_return_nowait(call_id, tool_error(error))
 
     async def record_handoff(self, from_agent: str, to_agent: str) -> None:
         """Record a handoff from one agent to another."""
@@ -220,7 +221,7 @@ class FrameworkSession:
         await self.ctx.flush()
 
     def record_handoff_nowait(self, from_agent: str, to_agent: str) -> None:
-        """Do the same without waiting."""
+        """Do the same as `record_handoff`, without waiting."""
         if from_agent != to_agent and self.ctx.llm.advertises(_HANDOFF):
             self.ctx.emit(_HANDOFF, {"fromAgentId": from_agent, "toAgentId": to_agent})
 
@@ -231,7 +232,7 @@ class FrameworkSession:
         return f"call-{ctx.node_id}{visit}-{call.call_id}"
 
 
-def failed(error: BaseException) -> JsonObject:
+def tool_error(error: BaseException) -> JsonObject:
     """Return the result of a tool that raised."""
     message = f"{type(error).__name__}: {error}"
     return {"error": {"code": "tool_error", "message": message}}

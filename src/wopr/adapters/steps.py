@@ -12,12 +12,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from wopr.agents.loop.context import Spent
+from wopr.agents.loop.context import BudgetUsage
 from wopr.engine.outcome import Suspended
 from wopr.nodes.context import NodeContext
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset, is_object
 from wopr.protocol.interrupts import ApprovalAction
 from wopr.security.digest import canonical_digest
+
+# The id of the only question of a clarification.
+QUESTION = "answer"
+_DIGEST_DIGITS = 16
 
 
 class HumanRequest(Closed, frozen=True, kw_only=True):
@@ -86,7 +90,7 @@ class StepRecord:
     def __init__(self, ctx: NodeContext, framework: str) -> None:
         self._ctx = ctx
         self._key = f"{framework}:step"
-        self.spent = Spent()
+        self.spent = BudgetUsage()
         # How often the framework has paused, including the current pause.
         self.pauses = 0
 
@@ -100,7 +104,9 @@ class StepRecord:
                 return found
             found = self._count_pause(stored.step)
             tokens, cost, calls, tool_calls = stored.spent
-            self.spent = Spent(tokens=tokens, cost_usd=cost, calls=calls, tool_calls=tool_calls)
+            self.spent = BudgetUsage(
+                tokens=tokens, cost_usd=cost, calls=calls, tool_calls=tool_calls
+            )
 
     async def store(self, step: Step) -> Step:
         """Store a step after its events. Return the stored step, in which secrets are redacted."""
@@ -124,11 +130,6 @@ async def _no_step() -> Json:
     raise _NoStep
 
 
-# The id of the only question of a clarification.
-QUESTION = "answer"
-_DIGITS = 16
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HumanAnswer:
     """The answer of a person: granted or not, an edited artifact, or any value."""
@@ -144,26 +145,26 @@ async def collect_answers(
 ) -> list[HumanAnswer] | Suspended:
     """Return all answers to a pause in order, or the interrupt for the first missing answer."""
     answers: list[HumanAnswer] = []
-    for place, ask in enumerate(asks):
-        key = await _key(ctx, ask, f"{pause}.{place}")
+    for index, ask in enumerate(asks):
+        key = await _interrupt_key(ctx, ask, f"{pause}.{index}")
         resume_value = ctx.answer(key)
         if isinstance(resume_value, Unset):
-            return _wait(ask, key)
-        answers.append(_read(ask, resume_value))
+            return _interrupt(ask, key)
+        answers.append(_human_answer(ask, resume_value))
     return answers
 
 
-async def _key(ctx: NodeContext, ask: HumanRequest, place: str) -> str:
+async def _interrupt_key(ctx: NodeContext, ask: HumanRequest, position: str) -> str:
     """Return the key of an interrupt, which depends on the pause and on the question.
 
     After a fork, the agent may ask a different question at the same pause. An answer to the old
     question must not be used for it.
     """
     request: Json = await ctx.llm.redact(msgspec.to_builtins(ask))
-    return ctx.interrupt_key(f"{place}-{canonical_digest(request)[:_DIGITS]}")
+    return ctx.interrupt_key(f"{position}-{canonical_digest(request)[:_DIGEST_DIGITS]}")
 
 
-def _wait(ask: HumanRequest, key: str) -> Suspended:
+def _interrupt(ask: HumanRequest, key: str) -> Suspended:
     if ask.kind == "clarification":
         questions = [{"id": QUESTION, "question": ask.text}]
         return Suspended(kind="clarification", key=key, data={"questions": questions})
@@ -180,7 +181,7 @@ def _wait(ask: HumanRequest, key: str) -> Suspended:
     return Suspended(kind="approval", key=key, data=data)
 
 
-def _read(ask: HumanRequest, resume_value: JsonObject) -> HumanAnswer:
+def _human_answer(ask: HumanRequest, resume_value: JsonObject) -> HumanAnswer:
     if ask.kind == "clarification":
         answers: JsonObject = resume_value["answers"]
         return HumanAnswer(value=answers[QUESTION])

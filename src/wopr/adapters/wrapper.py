@@ -27,15 +27,15 @@ from wopr.protocol.documents import Closed, Json, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.manifests import ManifestModelClass
 
-_NO_WORD: Final = re.compile(r"[^A-Za-z0-9_-]+")
+_NOT_IN_A_WORD: Final = re.compile(r"[^A-Za-z0-9_-]+")
 # Frameworks have their own limits. This one stops endless loops.
-_MOST_CALLS: Final = 1000
+_MAX_CALLS: Final = 1000
 
 
 class WrappedConfig(Closed, frozen=True, kw_only=True):
     """The budget of a node of a wrapped graph or agent, checked after every call."""
 
-    budget: Budget = Budget(max_calls=_MOST_CALLS)
+    budget: Budget = Budget(max_calls=_MAX_CALLS)
 
 
 class Framework(Protocol):
@@ -57,13 +57,13 @@ class Framework(Protocol):
         ...
 
 
-def require(name: str, given: object, kind: type[object], wanted: str) -> None:
+def require_type(name: str, given: object, kind: type[object], wanted: str) -> None:
     """Check the type of a value. Raises `WorkflowError`."""
     if not isinstance(given, kind):
         raise WorkflowError(f"on_record {name}", [f"needs {wanted}, not {given!r}"])
 
 
-class OnRecord:
+class WrappedAgent:
     """A wrapped graph or agent, for `Workflow.add`. `on_record` of an adapter returns it.
 
     Attributes:
@@ -99,7 +99,7 @@ class OnRecord:
         )
 
     def __repr__(self) -> str:
-        return f"<OnRecord {self.id}: {self._framework.about}>"
+        return f"<WrappedAgent {self.id}: {self._framework.about}>"
 
     async def _execute(
         self, ctx: NodeContext, config: WrappedConfig, inputs: JsonObject
@@ -109,7 +109,7 @@ class OnRecord:
         invocation.begin({"toolSurfaceCount": len(self._framework.tools)})
         await ctx.flush()
         try:
-            ended = await self._work(session, inputs)
+            ended = await self._run_to_end(session, inputs)
         except BudgetExceeded as exceeded:
             invocation.end("failed")
             return exceeded.breached
@@ -124,7 +124,7 @@ class OnRecord:
             ended if isinstance(ended, Suspended) else _settle_decision(session, invocation, ended)
         )
 
-    async def _work(self, session: FrameworkSession, inputs: JsonObject) -> Done | Suspended:
+    async def _run_to_end(self, session: FrameworkSession, inputs: JsonObject) -> Done | Suspended:
         """Run the framework until it has finished. Stored steps are not repeated."""
         step = await session.record.last()
         while not isinstance(step, Done):
@@ -181,4 +181,4 @@ def _settle_decision(session: FrameworkSession, invocation: AgentInvocation, don
 
 def agent_name(root: str, name: str) -> str:
     """Return the id of an agent inside a wrapped agent or graph."""
-    return f"{root}.{_NO_WORD.sub('-', name).strip('-').lower() or 'agent'}"
+    return f"{root}.{_NOT_IN_A_WORD.sub('-', name).strip('-').lower() or 'agent'}"

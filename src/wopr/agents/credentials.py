@@ -21,7 +21,7 @@ from wopr.security.credential_names import (
     VARIABLE_PREFIX,
     is_name,
     owner_of,
-    read_ref,
+    parse_ref,
     seal_context,
     variable_of,
 )
@@ -66,7 +66,7 @@ class Credentials:
         gets only a credential whose audience includes it: authors of workflows may use credentials
         but not read them. Raises `NodeFailure`, which never contains the value.
         """
-        found = read_ref(ref)
+        found = parse_ref(ref)
         if found is None:
             raise _failure("credential_not_found", f"{ref[:128]!r} is not a valid credential name")
         for source in SOURCES if found.source is None else (found.source,):
@@ -74,7 +74,7 @@ class Credentials:
                 continue
             value = await self._from(source, tenant, found.name, provider or host, bool(host))
             if value is not None:
-                return await self._checked(tenant, ref, value)
+                return await self._check_and_register(tenant, ref, value)
         raise _failure("credential_not_found", f"There is no credential {ref}.")
 
     async def _from(
@@ -115,7 +115,7 @@ class Credentials:
             message = f"The file of the credential {name} cannot be read."
             raise _failure("credential_unavailable", message) from fault
 
-    async def _checked(self, tenant: str, ref: str, value: str) -> str:
+    async def _check_and_register(self, tenant: str, ref: str, value: str) -> str:
         if len(value) < MIN_SECRET:
             message = f"The credential {ref} is shorter than {MIN_SECRET} characters."
             raise _failure("credential_unavailable", message)

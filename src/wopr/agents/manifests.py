@@ -21,12 +21,12 @@ from wopr.protocol.json_schema.size import (
     weight_of,
 )
 from wopr.protocol.json_schema.validation import (
+    DocumentSchema,
     Fault,
-    Shape,
+    document_faults,
+    faults_error,
     first_faults,
-    refused,
     schema_faults,
-    shape_faults,
 )
 from wopr.protocol.manifests import HOST_PREFIX, MODEL_CLASSES, AgentManifest
 
@@ -53,15 +53,15 @@ def check_manifest(
     every class is allowed.
     """
     if too_large := list(_size_faults(document, max_bytes)):
-        raise refused(too_large, "manifest")
+        raise faults_error(too_large, "manifest")
     meaning = first_faults(_meaning_faults(document, limits))
     # The schema's fault at a place with an explained fault is omitted.
     explained = {fault.path for fault in meaning}
-    shape = shape_faults(document, _shape(), AgentManifest)
-    other = (fault for fault in shape if fault.path not in explained)
+    from_schema = document_faults(document, _manifest_schema(), AgentManifest)
+    other = (fault for fault in from_schema if fault.path not in explained)
     faults = first_faults(chain(meaning, other))
     if faults:
-        raise refused(faults, "manifest")
+        raise faults_error(faults, "manifest")
     manifest = msgspec.convert(document, AgentManifest)
     _check_model_class(manifest, model_classes)
     return manifest
@@ -77,8 +77,8 @@ def is_small(document: Json) -> bool:
 
 
 @cache
-def _shape() -> Shape:
-    return Shape(document_schema("agent-manifest"))
+def _manifest_schema() -> DocumentSchema:
+    return DocumentSchema(document_schema("agent-manifest"))
 
 
 def _check_model_class(manifest: AgentManifest, model_classes: Collection[str] | None) -> None:

@@ -33,7 +33,7 @@ class MemoryScope:
     run_started_at: int | None = None
 
 
-class Memory:
+class AgentMemory:
     """The memory adapter."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Memory:
             scope.tenant,
             scope.memory_ref,
             now=self._now(),
-            visible_to_run=_viewer(scope),
+            visible_to_run=_viewing_run(scope),
             run_started_at=scope.run_started_at,
             tag=None if options.tag is UNSET else options.tag,
             limit=min(limit, LIST_MOST),
@@ -102,7 +102,7 @@ class Memory:
             scope.memory_ref,
             memory_id,
             self._now(),
-            visible_to_run=_viewer(scope),
+            visible_to_run=_viewing_run(scope),
             run_started_at=scope.run_started_at,
         )
         return None if row is None else _entry(row)
@@ -115,7 +115,7 @@ def _check(row: MemoryRow) -> None:
         raise Refused("expiresAt must be between 1970-01-01 and 9999-12-31", field="expiresAt")
 
 
-def _viewer(scope: MemoryScope) -> str | None:
+def _viewing_run(scope: MemoryScope) -> str | None:
     return None if scope.run_started_at is None else scope.run_id
 
 

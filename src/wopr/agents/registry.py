@@ -11,7 +11,7 @@ import msgspec
 
 from wopr.agents.manifests import MAX_BYTES, check_manifest, is_small
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode
-from wopr.protocol.emitters import look_up
+from wopr.protocol.emitters import capability_value
 from wopr.protocol.errors import NotFound, Refused
 from wopr.protocol.json_schema.size import SchemaLimits
 from wopr.protocol.json_schema.validation import UserSchema
@@ -29,8 +29,8 @@ MemoryDimension: TypeAlias = Literal["read", "write", "long-term-durability"]
 
 def inventory_entry(manifest: AgentManifest, advertised: JsonObject) -> AgentInventoryEntry:
     """Return an agent's inventory entry, including required capabilities that the host lacks."""
-    missing = _missing(manifest, advertised)
-    dimensions = _missing_memory(manifest, advertised)
+    missing = _missing_capabilities(manifest, advertised)
+    dimensions = _missing_memory_dimensions(manifest, advertised)
     threshold = manifest.threshold
     return AgentInventoryEntry(
         agent_id=manifest.agent_id,
@@ -52,14 +52,14 @@ def inventory_entry(manifest: AgentManifest, advertised: JsonObject) -> AgentInv
 
 def is_provided(capability: str, advertised: JsonObject) -> bool:
     """Return whether a discovery document has the capability at a dotted path."""
-    value: Json = look_up(advertised, capability)
+    value: Json = capability_value(advertised, capability)
     if isinstance(value, dict):
         return cast("JsonObject", value).get("supported") is not False
     # Compared by identity, because 0 counts as provided.
     return value is not None and value is not False and value != []
 
 
-def _missing(manifest: AgentManifest, advertised: JsonObject) -> list[str]:
+def _missing_capabilities(manifest: AgentManifest, advertised: JsonObject) -> list[str]:
     """Return the required capabilities that the host does not advertise."""
     required = manifest.requires_capabilities
     needed = [] if isinstance(required, Unset) else list(required)
@@ -68,7 +68,9 @@ def _missing(manifest: AgentManifest, advertised: JsonObject) -> list[str]:
     return [key for key in dict.fromkeys(needed) if not is_provided(key, advertised)]
 
 
-def _missing_memory(manifest: AgentManifest, advertised: JsonObject) -> list[MemoryDimension]:
+def _missing_memory_dimensions(
+    manifest: AgentManifest, advertised: JsonObject
+) -> list[MemoryDimension]:
     shape = manifest.memory_shape
     if isinstance(shape, Unset):
         return []
@@ -95,7 +97,7 @@ _MASK: Final = "the value"
 
 
 @dataclass(frozen=True, eq=False)
-class Installed:
+class InstalledAgent:
     """One version of an installed agent."""
 
     manifest: AgentManifest
@@ -126,17 +128,19 @@ class _TenantAgents:
     place: int = 0
     # The bytes of all its manifests.
     size: int = 0
-    versions: dict[str, list[Installed]] = field(default_factory=dict[str, list[Installed]])
+    versions: dict[str, list[InstalledAgent]] = field(
+        default_factory=dict[str, list[InstalledAgent]]
+    )
 
     def add(self, row: AgentRow) -> None:
         manifest = msgspec.json.decode(row.body, type=AgentManifest)
         versions = self.versions.setdefault(row.agent_id, [])
-        versions.append(Installed(manifest, row.registered_at, row.place))
+        versions.append(InstalledAgent(manifest, row.registered_at, row.place))
         versions.sort(key=lambda each: (each.registered_at, each.place))
         self.place = row.place
         self.size += len(row.body)
 
-    def find(self, agent_id: str, version: str | None, at: int | None) -> Installed | None:
+    def find(self, agent_id: str, version: str | None, at: int | None) -> InstalledAgent | None:
         for installed in reversed(self.versions.get(agent_id, ())):
             is_wanted = version is None or installed.manifest.version == version
             if is_wanted and (at is None or installed.registered_at <= at):
@@ -144,7 +148,7 @@ class _TenantAgents:
         return None
 
 
-class Agents:
+class AgentRegistry:
     """Finds a tenant's agents, its own agents before shared ones.
 
     `load` reads the manifests that were installed since the last call. Lookups use loaded manifests
@@ -169,14 +173,14 @@ class Agents:
         self._store = store
         self._now = now
         self._advertised = advertised
-        self._model_classes: list[str] | None = look_up(advertised, "agents.modelClasses")
+        self._model_classes: list[str] | None = capability_value(advertised, "agents.modelClasses")
         self._tenants: dict[str, _TenantAgents] = {}
         # Raises `QuotaExceeded` for a tenant that may install no more.
         self._check_quota = check_quota
 
     async def register(
         self, tenant: str, document: Json, *, has_quota: bool = True
-    ) -> tuple[Installed, bool]:
+    ) -> tuple[InstalledAgent, bool]:
         """Check and install a manifest; return it and whether it is new.
 
         `has_quota` is False for manifests that the host installs at its start.
@@ -227,7 +231,7 @@ class Agents:
 
     def find(
         self, tenant: str, agent_id: str, version: str | None = None, at: int | None = None
-    ) -> Installed | None:
+    ) -> InstalledAgent | None:
         """Return the loaded agent, or None."""
         for owner in (tenant, SHARED):
             tenant_agents = self._tenants.get(owner)
@@ -255,7 +259,7 @@ class Agents:
             return found.manifest.tools
         return None if self.find(tenant, agent_id, None, at) is None else frozenset()
 
-    async def agent(self, tenant: str, agent_id: str, version: str | None = None) -> Installed:
+    async def agent(self, tenant: str, agent_id: str, version: str | None = None) -> InstalledAgent:
         """Return the agent as installed now. Raises `NotFound`."""
         await self.load(tenant)
         found = self.find(tenant, agent_id, version)
@@ -263,16 +267,16 @@ class Agents:
             raise NotFound(f"there is no agent {agent_id[:256]!r}")
         return found
 
-    async def versions(self, tenant: str, agent_id: str) -> list[Installed]:
+    async def versions(self, tenant: str, agent_id: str) -> list[InstalledAgent]:
         """Return every version of the agent that the tenant can use, newest first."""
         await self.load(tenant)
-        found: dict[str, Installed] = {}
+        found: dict[str, InstalledAgent] = {}
         for owner in (tenant, SHARED):
             for installed in reversed(self._tenants[owner].versions.get(agent_id, ())):
                 found.setdefault(installed.manifest.version, installed)
         return list(found.values())
 
-    def entry(self, installed: Installed) -> AgentInventoryEntry:
+    def entry(self, installed: InstalledAgent) -> AgentInventoryEntry:
         """Return the inventory entry of an agent."""
         return inventory_entry(installed.manifest, self._advertised)
 
@@ -281,12 +285,12 @@ class Agents:
         entries = [self.entry(found) for found in await self.newest(tenant)]
         return AgentInventoryResponse(agents=entries, total=len(entries))
 
-    async def newest(self, tenant: str) -> list[Installed]:
+    async def newest(self, tenant: str) -> list[InstalledAgent]:
         """Return all agents that the tenant can use, in their newest versions, by id."""
         await self.load(tenant)
         return list(self._newest(tenant))
 
-    def _newest(self, tenant: str) -> Iterator[Installed]:
+    def _newest(self, tenant: str) -> Iterator[InstalledAgent]:
         names = {name for owner in (tenant, SHARED) for name in self._tenants[owner].versions}
         for name in sorted(names):
             found = self.find(tenant, name)

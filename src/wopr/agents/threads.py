@@ -50,7 +50,7 @@ async def run_in_thread(call: Callable[[], T], function: Callable[..., object], 
     """
     _refuse_when_too_many_are_abandoned()
     loop = asyncio.get_running_loop()
-    limiter = _threads()
+    limiter = _thread_limiter()
     borrower = object()
     await limiter.acquire_on_behalf_of(borrower)
     future: asyncio.Future[T] = loop.create_future()
@@ -119,7 +119,7 @@ def _as_failure(error: BaseException) -> Exception:
     return RuntimeError(f"the function ended with {error!r}")
 
 
-def _threads() -> anyio.CapacityLimiter:
+def _thread_limiter() -> anyio.CapacityLimiter:
     try:
         return _limiter.get()
     except LookupError:

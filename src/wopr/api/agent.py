@@ -16,7 +16,7 @@ from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused
 from wopr.protocol.manifests import ManifestModelClass
-from wopr.runs.definitions.code_versions import versioned
+from wopr.runs.definitions.numbered_versions import add_version
 
 _SCOPES: Final = frozenset({"core", "vendor", "community", "private", "local"})
 # A tool, a function, the named tools of an MCP server, or the name of a tool of the host.
@@ -125,7 +125,9 @@ class Agent:
             manifest["description"] = self._description
         if self.threshold is not None:
             manifest["confidence"] = {"defaultThreshold": self.threshold}
-        return versioned(manifest) if self.version is None else manifest | {"version": self.version}
+        return (
+            add_version(manifest) if self.version is None else manifest | {"version": self.version}
+        )
 
     def supervisor_config(self) -> JsonObject:
         """Return the config of a supervisor node of this agent.

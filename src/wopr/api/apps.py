@@ -23,7 +23,7 @@ from wopr.api.tools import tool_in
 from wopr.api.workflow import AnyWorkflow, Workflow
 from wopr.host.contributions import Contributions
 from wopr.nodes.registry import NodeType
-from wopr.protocol.suggestions import not_there
+from wopr.protocol.suggestions import suggest_name
 
 MODULE: Final = "wopr_app"
 
@@ -174,7 +174,7 @@ def _put(known: dict[str, Any], name: str, value: object, kind: str) -> None:
 def _attribute(path: Path, module: ModuleType, name: str) -> Iterable[object]:
     if not hasattr(module, name):
         known = (each for each in vars(module) if not each.startswith("_"))
-        raise AppError(f"{path} has no {name!r}: {not_there(name, known)}")
+        raise AppError(f"{path} has no {name!r}: {suggest_name(name, known)}")
     value: object = getattr(module, name)
     return cast("Iterable[object]", value) if isinstance(value, list | tuple) else [value]
 
@@ -195,11 +195,11 @@ def _import(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as fault:
-        raise _at_line(path, fault) from fault
+        raise _error_with_line(path, fault) from fault
     return module
 
 
-def _at_line(path: Path, fault: Exception | SystemExit) -> AppError:
+def _error_with_line(path: Path, fault: Exception | SystemExit) -> AppError:
     """Describe an error with the line of the app where it occurred."""
     if isinstance(fault, SyntaxError) and fault.lineno is not None:
         where = f"{fault.filename or path}:{fault.lineno}"

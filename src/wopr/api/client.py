@@ -31,7 +31,7 @@ from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.forks import ForkAccepted, ForkPreview, ForkRun, RunDiff
 from wopr.protocol.interrupts import AnswerTaken, InboxItem, ResolveInterrupt
-from wopr.protocol.references import MARK, references_in, resolved
+from wopr.protocol.references import REFERENCE_MARK, references_in, resolve_references
 from wopr.protocol.resources.annotations import Annotation, AnnotationCreate, AnnotationList
 from wopr.protocol.resources.fleet import AgentRuns, Aggregate, Flakiness, FleetRuns
 from wopr.protocol.resources.processes import ProcessList
@@ -61,8 +61,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:8642"
 # The members of a snapshot that can have references to large values.
 _VALUE_MEMBERS: Final = ("inputs", "outputs", "variables", "channels")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-_JSON: Final = {"Content-Type": "application/json"}
-_NDJSON: Final = {"Content-Type": "application/x-ndjson"}
+_JSON_HEADERS: Final = {"Content-Type": "application/json"}
+_NDJSON_HEADERS: Final = {"Content-Type": "application/x-ndjson"}
 # Errors of the request itself. Another attempt would fail too.
 _PERMANENT: Final = (httpx.UnsupportedProtocol, httpx.LocalProtocolError, httpx.InvalidURL)
 
@@ -75,7 +75,7 @@ class DecodedResponse(Generic[T]):
     body: bytes
 
 
-class Log(msgspec.Struct, frozen=True, kw_only=True):
+class _RunLog(msgspec.Struct, frozen=True, kw_only=True):
     """A run's log as one document."""
 
     events: list[Event]
@@ -100,7 +100,7 @@ class Client:
 
     async def snapshot(self, run_id: str) -> DecodedResponse[RunSnapshot]:
         """Read the current state of a run. Large values are references."""
-        return await self._get(_run(run_id), RunSnapshot)
+        return await self._get(_run_path(run_id), RunSnapshot)
 
     async def snapshot_with_outputs(self, run_id: str) -> DecodedResponse[RunSnapshot]:
         """Read a run, with the values that its outputs refer to."""
@@ -116,7 +116,7 @@ class Client:
 
     async def cancel(self, run_id: str, body: CancelRun) -> DecodedResponse[CancelAnswer]:
         """Cancel one run."""
-        return await self._post(f"{_run(run_id)}/cancel", body, CancelAnswer)
+        return await self._post(f"{_run_path(run_id)}/cancel", body, CancelAnswer)
 
     async def bulk_cancel(self, body: BulkCancel) -> DecodedResponse[BulkCancelAnswer]:
         """Cancel many runs. The response has one item per run."""
@@ -124,33 +124,33 @@ class Client:
 
     async def pause(self, run_id: str, body: PauseRun) -> DecodedResponse[PauseAnswer]:
         """Pause a run."""
-        return await self._post(f"{_run(run_id)}:pause", body, PauseAnswer)
+        return await self._post(f"{_run_path(run_id)}:pause", body, PauseAnswer)
 
     async def resume(self, run_id: str, body: ResumeRun) -> DecodedResponse[ResumeAnswer]:
         """Resume a paused run."""
-        return await self._post(f"{_run(run_id)}:resume", body, ResumeAnswer)
+        return await self._post(f"{_run_path(run_id)}:resume", body, ResumeAnswer)
 
     async def fork(self, run_id: str, body: ForkRun) -> DecodedResponse[ForkAccepted]:
         """Fork a run."""
-        return await self._post(f"{_run(run_id)}:fork", body, ForkAccepted)
+        return await self._post(f"{_run_path(run_id)}:fork", body, ForkAccepted)
 
     async def preview_fork(self, run_id: str, body: ForkRun) -> DecodedResponse[ForkPreview]:
         """Read what a fork would do, without doing it."""
-        return await self._post(f"{_run(run_id)}:fork?dryRun=true", body, ForkPreview)
+        return await self._post(f"{_run_path(run_id)}:fork?dryRun=true", body, ForkPreview)
 
     async def diff(self, run_id: str, other: str) -> DecodedResponse[RunDiff]:
         """Compare two runs."""
-        return await self._get(f"{_run(run_id)}:diff", RunDiff, {"against": other})
+        return await self._get(f"{_run_path(run_id)}:diff", RunDiff, {"against": other})
 
     async def bundle(self, run_id: str, query: Query) -> DecodedResponse[JsonObject]:
         """Read the debug bundle of a run."""
-        return await self._get(f"{_run(run_id)}/debug-bundle", JsonObject, query)
+        return await self._get(f"{_run_path(run_id)}/debug-bundle", JsonObject, query)
 
     async def log(self, run_id: str) -> list[Event]:
         """Read all events of a run so far."""
         headers = {"Accept": "application/json"}
-        response = await self._send("GET", f"{_run(run_id)}/events", headers=headers)
-        return _decode(response, Log).document.events
+        response = await self._send("GET", f"{_run_path(run_id)}/events", headers=headers)
+        return _decode(response, _RunLog).document.events
 
     def events(
         self, run_id: str, *, mode: str, after: int | None = None
@@ -176,7 +176,7 @@ class Client:
         self, run_id: str, node_id: str, body: ResolveInterrupt, interrupt_id: str | None
     ) -> DecodedResponse[AnswerTaken]:
         """Resolve the interrupt of a node. With an `interrupt_id`, resolve only that interrupt."""
-        path = f"{_run(run_id)}/interrupts/{segment(node_id)}"
+        path = f"{_run_path(run_id)}/interrupts/{_quoted(node_id)}"
         query = {} if interrupt_id is None else {"interruptId": interrupt_id}
         return await self._post(path, body, AnswerTaken, query=query)
 
@@ -191,21 +191,21 @@ class Client:
     ) -> DecodedResponse[JsonObject]:
         """Read a definition as it was registered; without a version the newest."""
         query = {} if version is None else {"version": version}
-        return await self._get(f"/v1/workflows/{segment(workflow_id)}", JsonObject, query)
+        return await self._get(f"/v1/workflows/{_quoted(workflow_id)}", JsonObject, query)
 
     async def add_workflow(
         self, definition: JsonObject, alongside: Sequence[str] = ()
     ) -> DecodedResponse[JsonObject]:
         """Register a definition. It may start the workflows that are registered alongside."""
         return await self._post(
-            "/v1/workflows", definition, JsonObject, query=_alongside(alongside)
+            "/v1/workflows", definition, JsonObject, query=_alongside_query(alongside)
         )
 
     async def validate_workflow(
         self, definition: JsonObject, alongside: Sequence[str] = ()
     ) -> DecodedResponse[ValidationReport]:
         """Check a definition without registering it."""
-        query = _alongside(alongside)
+        query = _alongside_query(alongside)
         return await self._post("/v1/workflows:validate", definition, ValidationReport, query=query)
 
     async def agents(self) -> DecodedResponse[AgentInventory]:
@@ -215,7 +215,7 @@ class Client:
     async def agent(self, agent_id: str, version: str | None = None) -> DecodedResponse[JsonObject]:
         """Read one agent of the inventory; without a version the newest."""
         query = {} if version is None else {"version": version}
-        return await self._get(f"/v1/agents/{segment(agent_id)}", JsonObject, query)
+        return await self._get(f"/v1/agents/{_quoted(agent_id)}", JsonObject, query)
 
     async def add_agent(self, manifest: JsonObject) -> DecodedResponse[AgentItem]:
         """Install a manifest."""
@@ -225,11 +225,11 @@ class Client:
 
     async def annotate(self, run_id: str, body: AnnotationCreate) -> DecodedResponse[Annotation]:
         """Annotate a run."""
-        return await self._post(f"{_run(run_id)}/annotations", body, Annotation)
+        return await self._post(f"{_run_path(run_id)}/annotations", body, Annotation)
 
     async def annotations(self, run_id: str) -> DecodedResponse[AnnotationList]:
         """Read all annotations of a run."""
-        return await self._get(f"{_run(run_id)}/annotations", AnnotationList)
+        return await self._get(f"{_run_path(run_id)}/annotations", AnnotationList)
 
     async def feedback_summary(self, query: Query) -> DecodedResponse[FeedbackSummary]:
         """Read the counts and rates of annotations."""
@@ -241,7 +241,7 @@ class Client:
 
     async def judge(self, judge_id: str) -> DecodedResponse[Judge]:
         """Read the progress of a judge."""
-        return await self._get(f"/v1/judges/{segment(judge_id)}", Judge)
+        return await self._get(f"/v1/judges/{_quoted(judge_id)}", Judge)
 
     def export(self, query: Query) -> AsyncGenerator[bytes, None]:
         """Read an export in chunks. Raises `HostUnreachable` if it is incomplete."""
@@ -251,12 +251,14 @@ class Client:
 
     def transitions(self, run_id: str) -> AsyncGenerator[bytes, None]:
         """Read a run as KAHN lines, in chunks."""
-        return self._chunks(f"{_run(run_id)}/transitions", {})
+        return self._chunks(f"{_run_path(run_id)}/transitions", {})
 
     async def ingest(self, body: bytes) -> DecodedResponse[JsonObject]:
         """Push KAHN lines."""
         path = "/v1/ingest/transitions"
-        return _decode(await self._send("POST", path, content=body, headers=_NDJSON), JsonObject)
+        return _decode(
+            await self._send("POST", path, content=body, headers=_NDJSON_HEADERS), JsonObject
+        )
 
     async def fleet_agents(self, query: Query) -> DecodedResponse[Aggregate]:
         """Read one row per agent of the fleet."""
@@ -264,7 +266,7 @@ class Client:
 
     async def fleet_agent_runs(self, agent_id: str, query: Query) -> DecodedResponse[AgentRuns]:
         """Read one page of an agent's runs."""
-        return await self._get(f"/api/agents/{segment(agent_id)}/agent-runs", AgentRuns, query)
+        return await self._get(f"/api/agents/{_quoted(agent_id)}/agent-runs", AgentRuns, query)
 
     async def fleet_runs(self, query: Query) -> DecodedResponse[FleetRuns]:
         """Read one page of KAHN runs."""
@@ -305,7 +307,7 @@ class Client:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> DecodedResponse[T]:
-        sent = {**_JSON, **(headers or {})}
+        sent = {**_JSON_HEADERS, **(headers or {})}
         return _decode(
             await self._send("POST", path, query=query, content=encode(body), headers=sent), kind
         )
@@ -349,7 +351,7 @@ class Client:
             headers["Last-Event-ID"] = str(after)
         async with self._http.stream(
             "GET",
-            f"{_run(run_id)}/events",
+            f"{_run_path(run_id)}/events",
             params={"streamMode": mode},
             headers=headers,
             timeout=httpx.Timeout(10.0, read=SILENCE_SECONDS),
@@ -366,7 +368,7 @@ class Client:
     ) -> DecodedResponse[RunSnapshot]:
         """Read a run, and replace the references in these members with the values."""
         response = await self.snapshot(run_id)
-        if MARK not in response.body:
+        if REFERENCE_MARK not in response.body:
             return response
         members = {name: getattr(response.document, name) for name in names}
         stored = {name: value for name, value in members.items() if not isinstance(value, Unset)}
@@ -374,9 +376,9 @@ class Client:
         for reference in references_in(stored):
             name: str = reference["artifactId"]
             if name not in values:
-                path = f"{_run(run_id)}/artifacts/{segment(name)}"
+                path = f"{_run_path(run_id)}/artifacts/{_quoted(name)}"
                 values[name] = msgspec.json.decode((await self._send("GET", path)).content)
-        document = msgspec.structs.replace(response.document, **resolved(stored, values))
+        document = msgspec.structs.replace(response.document, **resolve_references(stored, values))
         return DecodedResponse(document, encode(document))
 
     def _refused(self, response: httpx.Response) -> HostRefused:
@@ -391,7 +393,7 @@ class Client:
             code=envelope.error,
             status=response.status_code,
             details=envelope.details,
-            retry_after=_seconds(response.headers.get("retry-after")),
+            retry_after=_retry_after(response.headers.get("retry-after")),
         )
 
     def _unreachable(self, fault: Exception) -> HostUnreachable:
@@ -421,16 +423,16 @@ async def open_client(
         yield Client(http)
 
 
-def segment(name: str) -> str:
+def _quoted(name: str) -> str:
     """Quote a name as one segment of a path."""
     return quote(name, safe="")
 
 
-def _run(run_id: str) -> str:
-    return f"/v1/runs/{segment(run_id)}"
+def _run_path(run_id: str) -> str:
+    return f"/v1/runs/{_quoted(run_id)}"
 
 
-def _alongside(workflow_ids: Sequence[str]) -> Query:
+def _alongside_query(workflow_ids: Sequence[str]) -> Query:
     return {"alongside": ",".join(workflow_ids)} if workflow_ids else {}
 
 
@@ -444,6 +446,6 @@ def _decode(response: httpx.Response, kind: type[T]) -> DecodedResponse[T]:
         ) from fault
 
 
-def _seconds(header: str | None) -> float | None:
+def _retry_after(header: str | None) -> float | None:
     """Parse a `Retry-After` in seconds. A date is ignored."""
     return float(header) if header is not None and header.isdecimal() else None

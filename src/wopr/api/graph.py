@@ -17,13 +17,13 @@ from wopr.api.node_types import (
 )
 from wopr.api.nodes import Edge, Node, port_of, value_faults
 from wopr.api.schemas import ANY_SCHEMA, members, required
-from wopr.engine.cel.tokens import ExpressionFault, references, scan
+from wopr.engine.cel.tokens import ExpressionFault, names_read, tokenize
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import UNSET, JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.protocol.json_schema.conversion import to_json
-from wopr.protocol.suggestions import not_there
+from wopr.protocol.suggestions import suggest_name
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,
@@ -32,7 +32,7 @@ from wopr.protocol.workflow import (
     WorkflowEdge,
     WorkflowNode,
 )
-from wopr.runs.definitions.registration import check_definition
+from wopr.runs.definitions.checks import check_definition
 
 NO_SETTINGS = NodeSettings()
 # The distance between two nodes in an editor.
@@ -258,18 +258,18 @@ def _condition_faults(edge: Edge, nodes: Mapping[str, Node]) -> Iterator[str]:
         return
     for name in _members_read(condition, "outputs"):
         if name not in known:
-            yield f"node {edge.source.id!r} has no output {name!r}: {not_there(name, known)}"
+            yield f"node {edge.source.id!r} has no output {name!r}: {suggest_name(name, known)}"
 
 
 def _unknown_nodes(expression: str, nodes: Mapping[str, Node]) -> Iterator[str]:
     for name in _members_read(expression, "nodes"):
         if name not in nodes:
-            yield f"there is no node {name!r}: {not_there(name, nodes)}"
+            yield f"there is no node {name!r}: {suggest_name(name, nodes)}"
 
 
 def _members_read(expression: str, root: str) -> list[str]:
     """Return the members of a root that an expression reads. The host checks the syntax."""
     try:
-        return sorted(references(scan(expression)).get(root) or ())
+        return sorted(names_read(tokenize(expression)).get(root) or ())
     except ExpressionFault:
         return []

@@ -22,8 +22,8 @@ from wopr.protocol.interrupts import InboxItem
 from wopr.protocol.json_schema.conversion import to_json
 from wopr.protocol.resources.reviews import CreateJudge, FeedbackSummary, Judge, SummaryBy
 from wopr.protocol.runs import CreateRun, RunListItem
-from wopr.protocol.suggestions import not_there
-from wopr.runs.definitions.code_versions import same_content, versioned
+from wopr.protocol.suggestions import suggest_name
+from wopr.runs.definitions.numbered_versions import add_version, has_content
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -74,7 +74,7 @@ def query_of(filters: Mapping[str, object], known: Mapping[str, object]) -> dict
     """Convert filters to a query. Raises `TypeError` for a filter that does not exist."""
     for name in filters:
         if name not in known:
-            raise TypeError(f"there is no filter {name!r}: {not_there(name, known)}")
+            raise TypeError(f"there is no filter {name!r}: {suggest_name(name, known)}")
     return {name: _query_text(value) for name, value in filters.items()}
 
 
@@ -325,9 +325,9 @@ class Host:
         manifest = agent.manifest()
         if agent.version is None:
             newest = await _version_or_none(self._client.agent(agent.id))
-            if newest is not None and same_content(newest, manifest):
+            if newest is not None and has_content(newest, manifest):
                 return newest
-            manifest = versioned(manifest, newest)
+            manifest = add_version(manifest, newest)
         await self._client.add_agent(manifest)
         return str(manifest["version"])
 
@@ -338,9 +338,9 @@ class Host:
         document = flow.document()
         if flow.version is None:
             newest = await _version_or_none(self._client.workflow(flow.id))
-            if newest is not None and same_content(newest, document):
+            if newest is not None and has_content(newest, document):
                 return newest
-            document = versioned(document, newest)
+            document = add_version(document, newest)
         await self._client.add_workflow(document, [each.id for each in batch])
         return str(document["version"])
 

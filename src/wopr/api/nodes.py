@@ -8,10 +8,10 @@ from typing import Any, TypeAlias, cast
 
 from wopr.api.agent import Agent
 from wopr.api.errors import WorkflowError
-from wopr.api.schemas import ANY_SCHEMA, fits, kinds_text, members, schema_for
+from wopr.api.schemas import ANY_SCHEMA, fits, json_types_text, members, schema_for
 from wopr.protocol.documents import UNSET, JsonObject, Unset
 from wopr.protocol.json_schema.conversion import to_json
-from wopr.protocol.suggestions import not_there
+from wopr.protocol.suggestions import suggest_name
 from wopr.protocol.workflow import (
     ConnectionPort,
     EdgeCondition,
@@ -130,7 +130,7 @@ def value_faults(
             yield f"input {name!r} is missing"
     for name, value in values.items():
         if known is not None and name not in known:
-            yield f"input {name!r} does not exist: {not_there(name, known)}"
+            yield f"input {name!r} does not exist: {suggest_name(name, known)}"
         elif known is not None:
             yield from _type_faults(name, value, known[name])
 
@@ -142,7 +142,7 @@ def _type_faults(name: str, value: object, wanted: JsonObject) -> Iterator[str]:
         else {"const": to_json(value)}
     )
     if not fits(schema, wanted):
-        yield f"input {name!r} must be {kinds_text(wanted)}, not {kinds_text(schema)}"
+        yield f"input {name!r} must be {json_types_text(wanted)}, not {json_types_text(schema)}"
 
 
 def _member(what: str, schema: JsonObject, key: str) -> JsonObject:
@@ -150,7 +150,7 @@ def _member(what: str, schema: JsonObject, key: str) -> JsonObject:
     if known is None:
         return ANY_SCHEMA
     if key not in known:
-        raise WorkflowError(what, [f"there is no {key!r}: {not_there(key, known)}"])
+        raise WorkflowError(what, [f"there is no {key!r}: {suggest_name(key, known)}"])
     return known[key]
 
 
@@ -231,7 +231,7 @@ class Node:
         known = members(self.outputs)
         if known is not None and key not in known:
             raise WorkflowError(
-                f"node {self.id}", [f"there is no output {key!r}: {not_there(key, known)}"]
+                f"node {self.id}", [f"there is no output {key!r}: {suggest_name(key, known)}"]
             )
         return Output(self, key, ANY_SCHEMA if known is None else known[key])
 

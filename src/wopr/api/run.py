@@ -182,7 +182,7 @@ class Run(Generic[Out]):
             ...     await run.answer("reject", node="review", feedback="too expensive")
             ...     await run.answer({"answers": {"size": "M"}}, node="ask")
         """
-        wait = await self._wait(node)
+        wait = await self._open_interrupt(node)
         body = ResolveInterrupt(resume_value=_resume_value(value, feedback))
         taken = await self._client.resolve(self.id, wait.node_id, body, wait.interrupt_id)
         return taken.document.status
@@ -412,7 +412,7 @@ class Run(Generic[Out]):
         outputs = {} if isinstance(snapshot.outputs, Unset) else snapshot.outputs
         return from_json(outputs, self._kind)
 
-    async def _wait(self, node: str | None) -> InboxItem:
+    async def _open_interrupt(self, node: str | None) -> InboxItem:
         waits = await self.waits()
         found = [wait for wait in waits if node in (None, wait.node_id)]
         if len(found) == 1:

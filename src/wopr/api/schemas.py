@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, Final, cast
 
 from wopr.protocol.documents import UNSET, Json, JsonObject
-from wopr.protocol.json_schema.conversion import inlined, schema_of
+from wopr.protocol.json_schema.conversion import inline_references, schema_of
 from wopr.protocol.workflow import VariableType, WorkflowVariable
 
 ANY_SCHEMA: Final[JsonObject] = {}
-_KINDS: Final = frozenset({"string", "number", "boolean", "object", "array", "null"})
-_KIND_OF: Final[dict[type[Any], str]] = {
+_JSON_TYPES: Final = frozenset({"string", "number", "boolean", "object", "array", "null"})
+_JSON_TYPE_OF: Final[dict[type[Any], str]] = {
     bool: "boolean",
     str: "string",
     int: "number",
@@ -29,7 +29,7 @@ def schema_for(kind: Any) -> JsonObject:
     """
     if kind is Any or kind is dict:
         return ANY_SCHEMA
-    return inlined(schema_of(kind))
+    return inline_references(schema_of(kind))
 
 
 def members(schema: JsonObject) -> dict[str, JsonObject] | None:
@@ -43,19 +43,19 @@ def required(schema: JsonObject) -> list[str]:
     return list(schema.get("required", ()))
 
 
-def kinds(schema: JsonObject) -> frozenset[str]:
+def json_types(schema: JsonObject) -> frozenset[str]:
     """Return the JSON types that a value can have."""
-    return frozenset(_kinds(schema)) or _KINDS
+    return frozenset(_declared_types(schema)) or _JSON_TYPES
 
 
 def fits(value: JsonObject, wanted: JsonObject) -> bool:
     """Return whether a value of one schema may be valid for the other schema; True if unknown."""
-    return not kinds(value).isdisjoint(kinds(wanted))
+    return not json_types(value).isdisjoint(json_types(wanted))
 
 
 def variable_type(schema: JsonObject) -> VariableType:
     """Return the type that a variable is declared with."""
-    found = sorted(kinds(schema) - {"null"})
+    found = sorted(json_types(schema) - {"null"})
     match found:
         case ["string" | "number" | "boolean" | "array" as only]:
             return only
@@ -63,10 +63,10 @@ def variable_type(schema: JsonObject) -> VariableType:
             return "object"
 
 
-def kinds_text(schema: JsonObject) -> str:
+def json_types_text(schema: JsonObject) -> str:
     """Describe the JSON types that a value can have."""
-    found = kinds(schema)
-    return "anything" if found == _KINDS else " or ".join(sorted(found))
+    found = json_types(schema)
+    return "anything" if found == _JSON_TYPES else " or ".join(sorted(found))
 
 
 def variables_of(schema: JsonObject) -> dict[str, WorkflowVariable]:
@@ -80,7 +80,7 @@ def variables_of(schema: JsonObject) -> dict[str, WorkflowVariable]:
             name, part, is_required=name in needed, default=part.get("default", UNSET)
         )
         for name, part in (members(schema) or {}).items()
-        if len(kinds(part) - {"null"}) == 1
+        if len(json_types(part) - {"null"}) == 1
     }
 
 
@@ -96,13 +96,13 @@ def variable_of(
     )
 
 
-def _kinds(schema: JsonObject) -> Iterator[str]:
+def _declared_types(schema: JsonObject) -> Iterator[str]:
     for part in cast("list[JsonObject]", [*schema.get("anyOf", ()), *schema.get("oneOf", ())]):
-        yield from _kinds(part)
+        yield from _declared_types(part)
     const = [schema["const"]] if "const" in schema else []
     values: list[object] = [*schema.get("enum", ()), *const]
     for value in values:
-        yield _KIND_OF.get(type(value), "object")
+        yield _JSON_TYPE_OF.get(type(value), "object")
     named = schema.get("type", ())
     for name in [named] if isinstance(named, str) else cast("list[str]", named):
         yield "number" if name == "integer" else name

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar, overload
 
 import msgspec
 
-from wopr.agents.mcp.servers import CALL_MS, McpServer
-from wopr.agents.tools.functions import FunctionTool, tool_of
+from wopr.agents.mcp.servers import DEFAULT_TIMEOUT_MS, McpServer
+from wopr.agents.tools.functions import FunctionTool, function_tool
 from wopr.agents.tools.tool import Tool
 from wopr.api.errors import WorkflowError
 
@@ -67,7 +67,7 @@ def tool(
     """
 
     def declare(function: F) -> F:
-        declared = tool_of(
+        declared = function_tool(
             function, name=name, description=description, required_scopes=required_scopes
         )
         setattr(function, _MARK, declared)
@@ -86,7 +86,7 @@ def tool_in(value: object) -> FunctionTool | None:
 def as_tool(value: Tool | Callable[..., Any]) -> Tool:
     """Return a tool, or the tool of a function."""
     if callable(value):
-        return tool_in(value) or tool_of(value)
+        return tool_in(value) or function_tool(value)
     return value
 
 
@@ -100,7 +100,7 @@ def mcp_server(
     secret_env: Mapping[str, str] | None = None,
     credentials_ref: str = "",
     scopes: Sequence[str] = (),
-    timeout_ms: int = CALL_MS,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> McpServer:
     """Declare an MCP server whose tools agents can call.
 

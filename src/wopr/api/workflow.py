@@ -41,7 +41,7 @@ from wopr.protocol.workflow import (
     WorkflowNode,
     WorkflowSettings,
 )
-from wopr.runs.definitions.code_versions import versioned
+from wopr.runs.definitions.numbered_versions import add_version
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -528,7 +528,7 @@ class Workflow(Graph, Generic[In, Out]):
                 settings=self._settings,
             )
         )
-        with_version = versioned(document) if self.version is None else document
+        with_version = add_version(document) if self.version is None else document
         faults = [*self._faults()] or host_faults(with_version, self.node_types)
         if faults:
             raise WorkflowError(f"workflow {self.id}", faults)

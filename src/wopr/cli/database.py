@@ -42,16 +42,16 @@ R = TypeVar("R")
 def store_options(url: str, directory: Path | None = None) -> StoreOptions:
     """Return the options to open a database, with the keys of this machine.
 
-    This never creates a host secret, because this machine may not run a host.
+    This never creates a host key, because this machine may not run a host.
     """
-    from wopr.process.keys import TENANT_KEY, UnusableHostKey, content_cipher, known_host_secret
+    from wopr.process.keys import TENANT_KEY, UnusableHostKey, content_cipher, find_host_key
     from wopr.security.encryption import UnusableKeys, derive
     from wopr.store.open import is_shared
     from wopr.store.port.store import StoreOptions
 
     try:
         cipher = content_cipher(os.environ)
-        secret = known_host_secret(data_dir(directory), os.environ) if is_shared(url) else None
+        secret = find_host_key(data_dir(directory), os.environ) if is_shared(url) else None
     except (UnusableHostKey, UnusableKeys) as fault:
         raise Refused(str(fault), field="db") from None
     key = None if secret is None else derive(secret, TENANT_KEY)
@@ -80,7 +80,9 @@ def with_store(
         raise CliError(fault.message, exit_code_of_status(fault.status), code=fault.code) from None
 
 
-def draft(store: Store, tenant: str, action: str, resource: str, **details: Json) -> AuditDraft:
+def audit_draft(
+    store: Store, tenant: str, action: str, resource: str, **details: Json
+) -> AuditDraft:
     """Create an audit entry of this command. Write it in the transaction of the change."""
     from wopr.security.redact import Redactors
     from wopr.services.audit.trail import AuditTrail, local_operator
@@ -89,15 +91,17 @@ def draft(store: Store, tenant: str, action: str, resource: str, **details: Json
     return trail.draft(tenant, local_operator(), action, resource, **details)
 
 
-async def record(store: Store, tenant: str, action: str, resource: str, **details: Json) -> None:
+async def write_audit_entry(
+    store: Store, tenant: str, action: str, resource: str, **details: Json
+) -> None:
     """Write an audit entry of this command."""
-    await store.append_audit(draft(store, tenant, action, resource, **details))
+    await store.append_audit(audit_draft(store, tenant, action, resource, **details))
 
 
-async def record_read(store: Store, tenant: str, action: str, resource: str) -> None:
+async def audit_read(store: Store, tenant: str, action: str, resource: str) -> None:
     """Write an audit entry for a sensitive read, if `WOPR_AUDIT_READS` requires it."""
     if os.environ.get("WOPR_AUDIT_READS", "off") in ("sensitive", "all"):
-        await record(store, tenant, action, resource)
+        await write_audit_entry(store, tenant, action, resource)
 
 
 def now_ms() -> int:

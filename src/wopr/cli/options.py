@@ -38,8 +38,8 @@ DbOption: TypeAlias = Annotated[
     typer.Option(
         "--db",
         envvar="WOPR_DB",
-        help="The database: sqlite:///file or postgresql://host/database. Prefer the variable for a URL "
-        "with a password. Default: sqlite:///<data dir>/wopr.db",
+        help="The database: sqlite:///file or postgresql://host/database. Prefer the variable for "
+        "a URL with a password. Default: sqlite:///<data dir>/wopr.db",
         show_default=False,
     ),
 ]
@@ -50,7 +50,7 @@ LimitOption: TypeAlias = Annotated[
 AllOption: TypeAlias = Annotated[bool, typer.Option("--all", help="All items, without a limit.")]
 
 
-def some_of(
+def repeatable_choice(
     option: str,
     names: Iterable[str],
     is_other: Callable[[str], bool] | None = None,
@@ -96,7 +96,7 @@ class ServerOptions:
     api_key: str | None
 
 
-StatusOption: TypeAlias = Annotated[list[str] | None, some_of("--status", RUN_STATUSES)]
+StatusOption: TypeAlias = Annotated[list[str] | None, repeatable_choice("--status", RUN_STATUSES)]
 WorkflowOption: TypeAlias = Annotated[
     str | None, typer.Option("--workflow", help="Only runs of this workflow.")
 ]
@@ -133,7 +133,7 @@ QuarantinedOption: TypeAlias = Annotated[
 ]
 
 
-def moment(raw: str | None, option: str) -> str | None:
+def iso_moment(raw: str | None, option: str) -> str | None:
     """Convert an option with a time or a duration before now to ISO 8601."""
     if not raw:
         return None
@@ -163,8 +163,8 @@ def run_query(
         "status": ",".join(status or []),
         "workflowId": workflow,
         "tag": tag,
-        "since": moment(since, "--since"),
-        "until": moment(until, "--until"),
+        "since": iso_moment(since, "--since"),
+        "until": iso_moment(until, "--until"),
     }
     return {name: value for name, value in filters.items() if value}
 

@@ -46,8 +46,10 @@ def parse_assignments(pairs: Sequence[str], option: str) -> JsonObject:
     return values
 
 
-def as_declared(pairs: Sequence[str], values: JsonObject, kinds: Mapping[str, str]) -> JsonObject:
-    """Return the original text of inputs that are declared as strings."""
+def keep_declared_text(
+    pairs: Sequence[str], values: JsonObject, kinds: Mapping[str, str]
+) -> JsonObject:
+    """Return the values. A value that is declared as a string keeps its original text."""
     texts = {name: raw for name, _, raw in (pair.partition("=") for pair in pairs)}
     return {
         name: texts[name] if kinds.get(name) == "string" and not isinstance(value, str) else value

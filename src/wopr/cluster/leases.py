@@ -18,9 +18,9 @@ from wopr.store.port import Claim
 
 # A run that continues at once is due again after this time, in case its process dies.
 RECOVERY_DELAY_MS: Final = 3000
-# When a run for which this process has no room is due again.
+# The delay of a run for which this process has no room.
 NO_ROOM_DELAY_MS: Final = 500
-# When a run for which this process has no memory is due for another process.
+# The delay after which another process may take a run for which this process has no memory.
 NO_MEMORY_DELAY_MS: Final = 5000
 # Runs of fewer bytes are admitted without being counted: their number is limited.
 SMALL_BYTES: Final = 64 * 1024
@@ -33,7 +33,7 @@ class LeaseLimits:
     """The most runs with nodes in flight that one process has at once, in total and for one tenant.
 
     `memory_bytes` limits the memory of the large runs among them. When `runs_per_tenant` is 0, one
-    tenant has at most four fifths of all, so that there is room for the runs of other tenants.
+    tenant has at most four fifths of all runs, so that other tenants have room.
     """
 
     runs: int = 1000
@@ -225,11 +225,11 @@ class Leases:
         *,
         has_to_start: bool,
         is_continuing: bool,
-        has_uncalled: Callable[[], bool],
+        has_uncalled_node: Callable[[], bool],
     ) -> int | None:
         """Return the milliseconds after which a run is due, or None if only its timers make it due.
 
-        `has_uncalled` returns whether a node runs according to the log but not in this process.
+        `has_uncalled_node` returns whether a node runs according to the log but not in this process.
         """
         if not self.is_shared:
             return None
@@ -240,7 +240,7 @@ class Leases:
             return NO_ROOM_DELAY_MS if self.executes else 0
         if is_continuing:
             return RECOVERY_DELAY_MS
-        return 0 if has_uncalled() else None
+        return 0 if has_uncalled_node() else None
 
     def record(self, tenant: str, run_id: str, *, is_held: bool, memory_bytes: int) -> None:
         """Record whether this process has the lease of a run, and the memory of the run."""

@@ -38,8 +38,8 @@ DUE_PER_TENANT: Final = 20
 PAGE_SIZE = 100
 # How often idle runs are removed from the recovery record.
 RECORD_UPDATE_SECONDS = 0.25
-# How long a page of one tenant delays the next tenant, and the time after which no more runs of the
-# page begin.
+# The longest time that a page of one tenant delays the next tenant, and the time after which no more
+# runs of the page begin.
 PAGE_WAIT_SECONDS = 0.25
 PAGE_SECONDS = 1.0
 # Runs that were recorded when the last process died wait at most this long for the other runs.
@@ -81,10 +81,10 @@ class Timers:
         """Wake the runs that are due; return the seconds until the next query."""
         now = self._now()
         self._next = now + MAX_SLEEP_MS
-        due = await self._store.due(now, DUE_AT_ONCE)
+        due = await self._store.due_runs(now, DUE_AT_ONCE)
         is_backlog = len(due) == DUE_AT_ONCE
         if is_backlog:
-            due += await self._store.due_of_each(now, DUE_PER_TENANT)
+            due += await self._store.due_runs_of_each_tenant(now, DUE_PER_TENANT)
         for tenant, run_id in due:
             self._wake(tenant, run_id)
         upcoming = await self._store.next_due(now)
@@ -184,13 +184,15 @@ class LocalWakeups:
             self._postponed.setdefault(run[0], set()).add(run)
 
     async def _recover(self, waker: Waker) -> None:
-        """Advance every unfinished run once: the process that executed them is gone.
+        """Advance every unfinished run once, because the process that executed the runs has ended.
 
         Tenants are served in rotation, a page of runs each. Runs that were recorded when the last
         process died come last, in two halves. A tenant that must wait for its rate does not delay
         the others.
         """
-        suspects = await self._retried(lambda: self._store.begin_recovery(self._now()))
+        suspects = await self._repeat_until_available(
+            lambda: self._store.begin_recovery(self._now())
+        )
         self._suspects.update(suspects)
         if self._tasks is not None:
             self._tasks.start_soon(self._timers.run)
@@ -239,7 +241,7 @@ class LocalWakeups:
             page = sorted(postponed)[:PAGE_SIZE]
             self._postpone(list(postponed.difference(page)))
             if not postponed:
-                found = await self._unfinished((tenant, cursors[tenant]), PAGE_SIZE)
+                found = await self._read_unfinished((tenant, cursors[tenant]), PAGE_SIZE)
                 page = [run for run in found if run[0] == tenant]
                 if page:
                     cursors[tenant] = page[-1][1]
@@ -311,22 +313,26 @@ class LocalWakeups:
             }
             if self._recovering != self._recorded and not self._has_stopped:
                 recorded = sorted(self._recovering)
-                await self._retried(lambda: self._store.record_recovery(recorded))
+                await self._repeat_until_available(lambda: self._store.record_recovery(recorded))
                 self._recorded = set(recorded)
 
     async def _tenants(self) -> AsyncGenerator[str, None]:
         """Yield the tenants with unfinished runs."""
         after: tuple[str, str] | None = None
-        while found := await self._unfinished(after, 1):
+        while found := await self._read_unfinished(after, 1):
             [(tenant, _)] = found
             yield tenant
             after = (tenant, _LAST_RUN)
 
-    async def _unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
-        return await self._retried(partial(self._store.unfinished, after, limit))
+    async def _read_unfinished(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
+        return await self._repeat_until_available(
+            partial(self._store.unfinished_runs, after, limit)
+        )
 
-    async def _retried(self, query: Callable[[], Awaitable[T]]) -> T:
-        """Repeat a query until the store answers."""
+    async def _repeat_until_available(self, query: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a query until the store is available."""
         while True:
             try:
                 return await query()

@@ -22,7 +22,7 @@ HEARTBEAT_SECONDS = 2.0
 # A leader that has sent no heartbeat for this time is no longer the leader.
 LEADER_TIMEOUT_SECONDS = 5.0
 RESCUE_SECONDS = 1.0
-# The cause of a heartbeat this late may have delayed other processes too.
+# A heartbeat is late after this time. The cause may have delayed other processes too.
 LATE_SECONDS = 2 * HEARTBEAT_SECONDS
 # Every fifth round compares the leases in the store with the runs in memory.
 ROUNDS_PER_COMPARISON = 5
@@ -173,7 +173,7 @@ class Membership:
         if self._may_declare_dead():
             freed = await self._peers.rescue(now)
             if freed:
-                self._metrics.rescued(freed)
+                self._metrics.count_rescued(freed)
                 log.warning("runs of a dead process are released", runs=freed)
         await self._peers.queue_due(now)
         if is_comparing:

@@ -21,7 +21,7 @@ from wopr.protocol.errors import WoprError
 from wopr.store.port import RunRow, Store, StoredRun
 from wopr.store.port.peers import JobWorker, Peers
 
-# Later wake-ups than this are found by the regular query.
+# The regular query finds wake-ups that are later than this.
 MAX_TIMER_MS = 20_000
 # Due runs that are taken with one query. With more due runs than that, this many of each tenant are
 # taken as well: the earliest runs can all belong to one tenant.
@@ -65,13 +65,13 @@ class QueuedWakeups:
         self._waker: Waker | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._stopped = anyio.Event()
-        self._working = BackgroundTask(
+        self._worker_task = BackgroundTask(
             "queue worker",
             self._run_worker,
             period=STORE_RETRY_SECONDS,
             max_retry_seconds=STORE_RETRY_SECONDS,
         )
-        self._taking = BackgroundTask(
+        self._due_runs_task = BackgroundTask(
             "due runs", self._take_due_once, is_shielded=True, max_retry_seconds=STORE_RETRY_SECONDS
         )
         # Code that this process lacks and has logged.
@@ -91,7 +91,7 @@ class QueuedWakeups:
             return
         delay = row.wake_at - row.updated_at
         if 0 < delay <= MAX_TIMER_MS:
-            asyncio.get_running_loop().call_later(delay / 1000, self._taking.trigger)
+            asyncio.get_running_loop().call_later(delay / 1000, self._due_runs_task.trigger)
 
     def wake(self, tenant: str, run_id: str) -> None:
         """Do nothing: the commit has put the wake-up into the queue."""
@@ -121,9 +121,9 @@ class QueuedWakeups:
             log.warning("runs handed over", run_id=run_id, needs=[n.split() for n in needs])
 
     async def stop(self) -> None:
-        """Take no more from the queue, and wait some seconds for advances that were begun."""
-        self._working.stop()
-        self._taking.stop()
+        """Take no more wake-ups from the queue, and wait some seconds for advances in progress."""
+        self._worker_task.stop()
+        self._due_runs_task.stop()
         if self._worker is not None:
             self._worker.stop()
         with anyio.move_on_after(STOP_SECONDS):
@@ -133,14 +133,14 @@ class QueuedWakeups:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                tasks.start_soon(self._working.run)
-                tasks.start_soon(self._taking.run)
+                tasks.start_soon(self._worker_task.run)
+                tasks.start_soon(self._due_runs_task.run)
         finally:
             self._stopped.set()
 
     async def _run_worker(self) -> None:
         """Take single wake-ups from the queue."""
-        self._worker = self._peers.worker(self._advance_job, self._at_once)
+        self._worker = self._peers.create_worker(self._advance_job, self._at_once)
         try:
             await self._worker.run()
         finally:
@@ -156,14 +156,14 @@ class QueuedWakeups:
         return min(MAX_QUERY_SECONDS, max((upcoming - self._now()) / 1000, MIN_QUERY_SECONDS))
 
     async def _take_due(self) -> bool:
-        """Advance a batch of due runs; return whether there are more to take at once."""
+        """Advance a batch of due runs; return True when more runs can be taken at once."""
         if not self._leases.has_room:
             return False
         now = self._now()
         due = await self._peers.take_due(now, DUE_AT_ONCE)
         is_more = len(due) == DUE_AT_ONCE
         if is_more:
-            others = await self._store.due_of_each(now, DUE_PER_TENANT)
+            others = await self._store.due_runs_of_each_tenant(now, DUE_PER_TENANT)
             due += await self._peers.take_runs(now, [run_id for _, run_id in others])
             is_more = not all(self._must_wait(tenant) for tenant, _ in due)
         # At most `at_once` runs at a time, in two parts: one is read while the other is written.
@@ -217,7 +217,7 @@ class QueuedWakeups:
         stored: dict[str, StoredRun] = {}
         # After an error each run is read by its own advance, which handles its own error.
         with suppress(Exception):
-            loaded = await self._store.load(tenant, run_ids, self._first_events)
+            loaded = await self._store.load_runs(tenant, run_ids, self._first_events)
             stored = {run.row.run_id: run for run in loaded}
         async with anyio.create_task_group() as tasks:
             for run_id in run_ids:
@@ -229,13 +229,13 @@ class QueuedWakeups:
         # A run whose lease this process already has needs no more room.
         if not (self._leases.has(tenant, run_id) or self._leases.has_room_for(tenant)):
             # Other processes may have room, and the next runs in the queue must not wait.
-            await self._peers.queue(tenant, run_id, NO_ROOM_DELAY_MS)
+            await self._peers.queue_wakeup(tenant, run_id, NO_ROOM_DELAY_MS)
             return
         if self._leases.memory.is_waiting(tenant, run_id):
             row = await self._store.run(tenant, run_id) if stored is None else stored.row
             if row is not None and row.pending_command is None:
                 # This process wakes the run when it has memory. Another one may have it earlier.
-                await self._peers.queue(tenant, run_id, NO_MEMORY_DELAY_MS)
+                await self._peers.queue_wakeup(tenant, run_id, NO_MEMORY_DELAY_MS)
                 return
         if self._waker.must_wait(tenant):
             # No task waits for the slot. The row is due again if the run gets no slot.

@@ -68,7 +68,7 @@ class FairScheduler:
     def submit(self, tenant: str, begin: Callable[[], None]) -> None:
         """Call `begin` with a slot: at once when one is free, else when the tenant gets one.
 
-        The receiver of the slot enters `holding` to give it back.
+        The receiver of the slot enters `release_at_end` to give it back.
         """
         if tenant in self._delayed:
             self._delayed[tenant][begin] = None
@@ -148,11 +148,11 @@ class FairScheduler:
             self._start(tenant)
         else:
             await self._wait(tenant)
-        with self.holding(tenant):
+        with self.release_at_end(tenant):
             yield
 
     @contextmanager
-    def holding(self, tenant: str) -> Generator[None, None, None]:
+    def release_at_end(self, tenant: str) -> Generator[None, None, None]:
         """Give the caller's slot back at the end of the block."""
         task = asyncio.current_task()
         self._holders.add(task)
@@ -163,7 +163,7 @@ class FairScheduler:
             self.release(tenant)
 
     @contextmanager
-    def released(self) -> Generator[None, None, None]:
+    def without_slot(self) -> Generator[None, None, None]:
         """Release the caller's slot, if it has one, during the block.
 
         The caller takes it back without a wait: it may hold the lock of a run for which tasks with
@@ -180,10 +180,10 @@ class FairScheduler:
             self._free -= 1
 
     @asynccontextmanager
-    async def locked(self, lock: anyio.Lock) -> AsyncGenerator[None, None]:
+    async def hold_lock(self, lock: anyio.Lock) -> AsyncGenerator[None, None]:
         """Hold a lock during the block. The caller's slot is released while it waits."""
         if lock.locked():
-            with self.released():
+            with self.without_slot():
                 await lock.acquire()
         else:
             await lock.acquire()

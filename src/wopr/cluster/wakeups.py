@@ -141,7 +141,7 @@ class Wakeups:
         tasks.start_soon(self._advance_with_slot, tenant, run_id)
 
     async def _advance_with_slot(self, tenant: str, run_id: str) -> None:
-        with self.scheduler.holding(tenant):
+        with self.scheduler.release_at_end(tenant):
             await self._advance(tenant, run_id)
 
     async def _advance(self, tenant: str, run_id: str, stored: StoredRun | None = None) -> None:
@@ -159,7 +159,7 @@ class Wakeups:
         if isinstance(error, Unavailable) or not await self._postpone(tenant, run_id):
             self._waking.add(run_id)
             if self.tasks is not None:
-                self.tasks.start_soon(self._after, STORE_RETRY_SECONDS, tenant, run_id)
+                self.tasks.start_soon(self._advance_after, STORE_RETRY_SECONDS, tenant, run_id)
 
     async def _postpone(self, tenant: str, run_id: str) -> bool:
         """Make a run due later: it would probably fail again now, and other runs must not wait."""
@@ -171,6 +171,6 @@ class Wakeups:
             return True
         return False
 
-    async def _after(self, seconds: float, tenant: str, run_id: str) -> None:
+    async def _advance_after(self, seconds: float, tenant: str, run_id: str) -> None:
         await anyio.sleep(seconds)
         await self.advance_now(tenant, run_id)

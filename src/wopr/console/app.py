@@ -16,7 +16,7 @@ from wopr.console.fleet import run as fleet_run
 from wopr.console.inbox import interrupt
 from wopr.console.inbox import list as inbox_list
 from wopr.console.page import ConsoleState, Page, PageRequest
-from wopr.console.render import redacted
+from wopr.console.render import redact_console_response
 from wopr.console.reviews import page as reviews
 from wopr.console.reviews import queues
 from wopr.console.runs import actions, compare, export, feedback
@@ -103,7 +103,9 @@ def _operations(console_state: ConsoleState, page: Page) -> dict[str, Operation]
             response = await handle(page_request)
             if isinstance(response, StreamResponse):
                 return response
-            return await redacted(response, request.redactor, page_request.shown_once)
+            return await redact_console_response(
+                response, request.redactor, page_request.shown_once
+            )
 
         return serve
 
@@ -116,7 +118,7 @@ def _operations(console_state: ConsoleState, page: Page) -> dict[str, Operation]
         tag="console",
         scope=page.scope,
         check_enabled=page.check_enabled,
-        read=page.read,
+        read_level=page.read_level,
     )
     if page.post is None:
         return {"GET": read}

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from wopr.console.forms import SMALL_FORM_BYTES
 from wopr.console.page import SESSION_COOKIE, ConsoleState, PageRequest, local_path
-from wopr.console.render import redacted
+from wopr.console.render import redact_console_response
 from wopr.console.static_files import SAFE_HEADERS
 from wopr.http.endpoint import Endpoint
 from wopr.http.limits import OpenStreams
@@ -17,7 +17,7 @@ from wopr.http.operation import Operation
 from wopr.http.request import Request
 from wopr.http.response import Response, error_envelope, error_response
 from wopr.protocol.errors import NotFound, Unauthenticated, WoprError
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 
 _TITLES: Final = {
     400: "Invalid request",
@@ -35,7 +35,10 @@ _TITLES: Final = {
 _HINTS: Final = {
     400: "Go back, correct the value named above, and send the form again.",
     403: "Sign in with a key that has the scope, or ask a person with the scope keys:manage.",
-    404: "The item may have been removed, or it belongs to another tenant. See the lists in the menu.",
+    404: (
+        "The item may have been removed, or it belongs to another tenant. "
+        "See the lists in the menu."
+    ),
     409: "Reload the page. Another person may have done this already.",
     429: "Wait a moment and reload the page.",
     503: "Wait a moment and reload the page.",
@@ -69,7 +72,7 @@ def _sign_in(request: PageRequest, error: WoprError) -> Response:
         response = error_response(error, request.http.redactor)
         return replace(response, headers=dict(SAFE_HEADERS))
     if _is_cross_site(request):
-        # A link on another site sends no cookie. The page reloads itself, and then the cookie is sent.
+        # A link on another site sends no cookie. The page reloads itself and then sends the cookie.
         return request.render("reload.html")
     ended = "&ended=1" if request.cookies.get(SESSION_COOKIE) else ""
     back = quote(local_path(_return_path(request)), safe="/")
@@ -85,7 +88,7 @@ def _is_cross_site(request: PageRequest) -> bool:
 def _return_path(request: PageRequest) -> str:
     """Return the path to open after signing in: this one, or for a form the page that sent it."""
     if request.http.scope["method"] == "GET":
-        return request.here
+        return request.path_and_query
     try:
         return urlsplit(request.http.header(b"referer") or "").path or "/"
     except ValueError:
@@ -127,7 +130,7 @@ class PageEndpoint(Endpoint):
         try:
             return await self.authenticate(request)
         except WoprError:
-            self._state.failed_auth.spend_open(request.client_address)
+            self._state.failed_auth.count_request_without_key(request.client_address)
             raise
 
     @property
@@ -141,7 +144,7 @@ class PageEndpoint(Endpoint):
 
     async def refuse(self, request: Request, error: WoprError) -> Response:
         """Return the error as a page."""
-        return await redacted(
+        return await redact_console_response(
             error_page(PageRequest(self._console_state, request), error), request.redactor
         )
 

@@ -94,7 +94,7 @@ class Field:
     value: str = ""
     problem: str = ""
 
-    def filled(self, form: Form) -> Field:
+    def with_value(self, form: Form) -> Field:
         """Return the field with the value that was sent."""
         return replace(self, value=form.get(self.name)) if self.name in form.fields else self
 

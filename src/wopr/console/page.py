@@ -27,10 +27,9 @@ from wopr.http.endpoint import AppState
 from wopr.http.operation import CheckEnabled, ReadLevel
 from wopr.http.request import Request
 from wopr.http.response import Response, StreamResponse
-from wopr.process.settings import Settings
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import Forbidden, NotProvided, Unauthenticated
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 from wopr.security.shapes import holds_shape
 
 
@@ -62,7 +61,10 @@ class ConsoleState:
 
 @dataclass(frozen=True, slots=True)
 class NavItem:
-    """An entry of the top bar. It is shown if the key may see its page."""
+    """An entry of the top bar. It is shown if the signed-in key may see its page.
+
+    `key` is the keyboard shortcut, after `g`.
+    """
 
     title: str
     path: str
@@ -147,7 +149,7 @@ class PageRequest:
         if not self.may(scope):
             raise Forbidden(f"this key lacks the scope {scope}", scopeRequired=scope)
 
-    def has(self, path: str) -> bool:
+    def can_open(self, path: str) -> bool:
         """Return whether the console has this page and the key may see it."""
         if self.http.principal is None or path not in self.state.scopes:
             return False
@@ -155,8 +157,11 @@ class PageRequest:
         return (not scope or self.may(scope)) and self._is_enabled(path)
 
     def _is_enabled(self, path: str) -> bool:
+        check = self.state.checks.get(path)
+        if check is None:
+            return True
         try:
-            self.state.checks.get(path, _always)(self.host.settings)
+            check(self.host.settings)
         except NotProvided:
             return False
         return True
@@ -167,7 +172,7 @@ class PageRequest:
         return self.host.sources.now()
 
     @property
-    def here(self) -> str:
+    def path_and_query(self) -> str:
         """The path and query of this request."""
         query = urlencode(self.query)
         path = quote(str(self.http.scope["path"]))
@@ -241,9 +246,13 @@ class PageRequest:
 
     async def _pending_count(self) -> int | None:
         """Return the number of open interrupts; None if the key may not see the inbox."""
-        return await self.host.store.pending_count(self.tenant) if self.has("/inbox") else None
+        return (
+            await self.host.store.count_pending_interrupts(self.tenant)
+            if self.can_open("/inbox")
+            else None
+        )
 
-    def heavy(self) -> AbstractAsyncContextManager[None]:
+    def heavy_read_slot(self) -> AbstractAsyncContextManager[None]:
         """Limit the concurrent reads of whole runs by the tenant during the block."""
         return self.host.heavy_reads.slot(self.tenant)
 
@@ -273,11 +282,11 @@ class PageRequest:
             "nav": self._nav(),
             "csrf": "" if principal is None else self.form_token,
             "theme": self.theme,
-            "here": local_path(self.here),
+            "path_and_query": local_path(self.path_and_query),
             "path": self.http.scope["path"],
             "now": self.now,
             "may": self.may,
-            "has": self.has,
+            "can_open": self.can_open,
             "done": self.query.get("done", ""),
         }
 
@@ -293,7 +302,7 @@ class PageRequest:
         return chosen if chosen in THEMES else THEMES[0]
 
     def _nav(self) -> list[NavItem]:
-        return [item for item in NAV if self.has(item.path)]
+        return [item for item in NAV if self.can_open(item.path)]
 
     # Cookies to set
 
@@ -319,10 +328,6 @@ class PageRequest:
         return is_public_https or self.http.scope.get("scheme") == "https"
 
 
-def _always(settings: Settings) -> None:
-    """Allow the page with every setting."""
-
-
 def local_path(target: str) -> str:
     """Return the target of a redirect if it is a safe path of this console, else the start page.
 
@@ -343,7 +348,7 @@ SIGNED_IN: Final = ""
 
 
 def redirect_to(path: str) -> PageHandler:
-    """Return a handler that redirects to another page, for paths that only accept a form."""
+    """Return a handler that redirects to another page, for a path that has only a form."""
 
     async def redirect(request: PageRequest) -> Response:
         return request.redirect(path)
@@ -357,8 +362,8 @@ class Page:
 
     `scope` is required to read the page, and to send its form unless `post_scope` is set; with None
     no session is required. `check_enabled` refuses a page that the operator has switched off.
-    `post` handles the form, after its CSRF token was checked. `action` is
-    the name of sending the form in the audit log, and `read` says which reads the audit log has.
+    `post` handles the form, after its CSRF token was checked. `action` is the name of this request
+    in the audit log. `read_level` says whether requests to read the page are in the audit log.
     With `has_large_form` the form may be as large as any request: for values of a workflow and
     long texts.
     """
@@ -371,7 +376,7 @@ class Page:
     post_scope: str | None = None
     action: str | None = None
     check_enabled: CheckEnabled | None = None
-    read: ReadLevel = "all"
+    read_level: ReadLevel = "all"
     has_large_form: bool = False
 
 
@@ -379,19 +384,19 @@ class Page:
 DURATION_STEP_MS: Final = 5000
 
 
-def list_tag(request: PageRequest, shown: object, *, shows_durations: bool) -> str:
+def list_etag(request: PageRequest, shown: object, *, shows_durations: bool) -> str:
     """Return the ETag of a list: a hash of its content, and of the time if it shows durations."""
     moment = request.now // DURATION_STEP_MS if shows_durations else 0
     return f'"{hashlib.sha256(encode((shown, moment))).hexdigest()[:24]}"'
 
 
-def unchanged(request: PageRequest, tag: str) -> Response | None:
+def not_modified_response(request: PageRequest, tag: str) -> Response | None:
     """Return the 304 response for a script that already has this list; else None."""
     if request.http.header(b"x-part") is None or not request.http.matches_etag(tag):
         return None
     return Response(304, headers=SAFE_HEADERS | {"etag": tag})
 
 
-def tagged(response: Response, tag: str) -> Response:
+def with_etag(response: Response, tag: str) -> Response:
     """Return the response with its ETag."""
     return replace(response, headers=response.headers | {"etag": tag})

@@ -22,7 +22,7 @@ from wopr.protocol.documents import JsonObject, encode
 from wopr.security.redact import LARGE_BYTES, Redactor
 
 
-def environment() -> Environment:
+def _make_environment() -> Environment:
     """Return the Jinja environment of all pages."""
     environment = Environment(
         loader=PackageLoader("wopr.console"),
@@ -37,7 +37,7 @@ def environment() -> Environment:
     return environment
 
 
-_ENVIRONMENT: Final = environment()
+_ENVIRONMENT: Final = _make_environment()
 _MARKUP: Final = re.compile('([<>"])')
 
 
@@ -52,30 +52,32 @@ def render(template: str, **values: object) -> bytes:
     return _ENVIRONMENT.get_template(template).render(values).encode("utf-8", "replace")
 
 
-async def redacted(response: Response, redactor: Redactor, shown_once: str = "") -> Response:
+async def redact_console_response(
+    response: Response, redactor: Redactor, shown_once: str = ""
+) -> Response:
     """Redact a response of the console: a page, a part of a page, a file or an error.
 
     Every response passes here, after escaping: the redactor also finds secrets in their HTML form.
     `shown_once` is a new key, which its page must show. A thread examines a large response.
     """
     if len(response.body) > LARGE_BYTES:
-        return await anyio.to_thread.run_sync(_redacted, response, redactor, shown_once)
-    return _redacted(response, redactor, shown_once)
+        return await anyio.to_thread.run_sync(_redact_now, response, redactor, shown_once)
+    return _redact_now(response, redactor, shown_once)
 
 
-def _redacted(response: Response, redactor: Redactor, shown_once: str) -> Response:
+def _redact_now(response: Response, redactor: Redactor, shown_once: str) -> Response:
     if response.content_type == JSON:
         return responses.redact_response_now(response, redactor)
     text = response.body.decode("utf-8", "replace")
     pieces = text.split(shown_once) if shown_once else [text]
     is_page = response.content_type.startswith("text/html")
     clean = shown_once.join(
-        _redacted_markup(piece, redactor) if is_page else redactor.text(piece) for piece in pieces
+        _redact_markup(piece, redactor) if is_page else redactor.text(piece) for piece in pieces
     )
     return response if clean == text else replace(response, body=clean.encode("utf-8", "replace"))
 
 
-def _redacted_markup(text: str, redactor: Redactor) -> str:
+def _redact_markup(text: str, redactor: Redactor) -> str:
     """Redact a page without breaking its markup.
 
     A secret without a defined end, such as half a private key, would be masked together with the

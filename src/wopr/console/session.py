@@ -19,8 +19,8 @@ import msgspec
 
 from wopr.protocol.documents import Document
 from wopr.protocol.errors import Unauthenticated
+from wopr.security.api_keys import Principal
 from wopr.security.encryption import NONCE_BYTES, Seal, SealBroken, derive
-from wopr.security.keys import Principal
 from wopr.services.api_keys import Keyring
 from wopr.store.port.credentials import EndedSessions
 
@@ -76,7 +76,7 @@ class ConsoleSessions:
             raise Unauthenticated("The session cookie is not valid.") from None
 
     async def principal(self, session: ConsoleSession) -> Principal:
-        """Return the principal of the session. Raises `Unauthenticated` if the session has ended."""
+        """Return the session's principal. Raises `Unauthenticated` if the session has ended."""
         if session.expires_at <= self._now():
             raise Unauthenticated("The session has expired.")
         principal = await self._keyring.principal_of_hash(session.key_hash)

@@ -11,8 +11,8 @@ from wopr.host.host import known_processes
 from wopr.http.response import Response
 from wopr.process.settings import DAY_MS
 from wopr.protocol.errors import Forbidden, NotFound, Refused
-from wopr.security.keys import ROLES
-from wopr.services.api_keys import key_state, mint
+from wopr.security.api_keys import ROLES
+from wopr.services.api_keys import generate_key, key_state
 from wopr.store.port import KeyRow, RunFilter, RunRow
 from wopr.version import __version__
 
@@ -34,19 +34,19 @@ class KeyLine:
 
 async def show_settings(request: PageRequest) -> Response:
     """Show the settings, with the tenant's keys if the key may manage them."""
-    return await _settings(request)
+    return await _settings_page(request)
 
 
-async def _settings(request: PageRequest, new_key: str = "", problem: str = "") -> Response:
+async def _settings_page(request: PageRequest, new_key: str = "", problem: str = "") -> Response:
     rows = await request.host.store.keys(request.tenant) if request.may(MANAGE) else []
     return await request.page(
         "settings.html",
         400 if problem else 200,
-        keys=[_line(request, row) for row in rows],
-        roles=_grantable(request),
+        keys=[_key_line(request, row) for row in rows],
+        roles=_grantable_roles(request),
         lifetimes=LIFETIMES,
         themes=THEMES,
-        facts=_facts(request),
+        facts=_host_facts(request),
         processes=await known_processes(request.host) if request.may(OPERATE) else [],
         without_process=await _runs_without_process(request) if request.may(OPERATE) else [],
         new_key=new_key,
@@ -60,11 +60,11 @@ async def _runs_without_process(request: PageRequest) -> Sequence[RunRow]:
     return (await request.host.store.runs(request.tenant, where, None, _MOST_WAITING)).runs
 
 
-def _line(request: PageRequest, row: KeyRow) -> KeyLine:
+def _key_line(request: PageRequest, row: KeyRow) -> KeyLine:
     return KeyLine(row, key_state(row, request.now), row.key_id == request.caller.key_id)
 
 
-def _grantable(request: PageRequest) -> list[str]:
+def _grantable_roles(request: PageRequest) -> list[str]:
     """Return the roles whose scopes the caller has."""
     return [role for role, scopes in ROLES.items() if scopes <= request.caller.scopes]
 
@@ -73,7 +73,7 @@ def _retention_text(days: int) -> str:
     return f"{days} days after their last push" if days else "unlimited"
 
 
-def _facts(request: PageRequest) -> list[tuple[str, str]]:
+def _host_facts(request: PageRequest) -> list[tuple[str, str]]:
     """Return the settings that concern tenants: limits and retention times.
 
     Addresses and paths of the host are not among them: they are only for its operator, and the
@@ -102,10 +102,10 @@ async def create_key(request: PageRequest) -> Response:
         if len(name) > _LONGEST_NAME:
             raise Refused(f"name may have at most {_LONGEST_NAME} characters", field="name")
     except Refused as refused:
-        return await _settings(request, problem=refused.message)
-    if role not in _grantable(request):
+        return await _settings_page(request, problem=refused.message)
+    if role not in _grantable_roles(request):
         raise Forbidden(f"The role {role} has scopes that your key does not have.")
-    key, row = mint(
+    key, row = generate_key(
         KeyRow(
             key_id="",
             tenant=request.tenant,
@@ -123,12 +123,12 @@ async def create_key(request: PageRequest) -> Response:
         request.tenant, request.caller.key_id, "key.create", row.key_id, role=role
     )
     request.shown_once = key
-    return await _settings(request, new_key=key)
+    return await _settings_page(request, new_key=key)
 
 
 async def ask_revoke(request: PageRequest) -> Response:
     """Ask for confirmation before a key is revoked."""
-    return await request.page("revoke.html", line=_line(request, await _own_key(request)))
+    return await request.page("revoke.html", line=_key_line(request, await _own_key(request)))
 
 
 async def revoke_key(request: PageRequest) -> Response:
@@ -151,8 +151,17 @@ async def _own_key(request: PageRequest) -> KeyRow:
     raise NotFound("This key does not exist.")
 
 
-SETTINGS_PAGES: Final = (
-    Page(name="settings", path="/settings", get=show_settings, read="sensitive"),
+async def show_usage(request: PageRequest) -> Response:
+    """Show usage and quotas as bars."""
+    report = await request.host.quotas.report(request.tenant, request.caller.key_id)
+    by_scope = {
+        scope: [use for use in report.quotas if use.scope == scope] for scope in ("tenant", "key")
+    }
+    return await request.page("usage.html", uses=by_scope)
+
+
+PAGES: Final = (
+    Page(name="settings", path="/settings", get=show_settings, read_level="sensitive"),
     Page(
         name="create-key",
         path="/settings/keys",
@@ -169,20 +178,5 @@ SETTINGS_PAGES: Final = (
         scope=MANAGE,
         action="key.revoke",
     ),
-)
-
-
-async def show_usage(request: PageRequest) -> Response:
-    """Show usage and quotas as bars."""
-    report = await request.host.quotas.report(request.tenant, request.caller.key_id)
-    by_scope = {
-        scope: [use for use in report.quotas if use.scope == scope] for scope in ("tenant", "key")
-    }
-    return await request.page("usage.html", uses=by_scope)
-
-
-USAGE_PAGES: Final = (
     Page(name="usage", path="/settings/usage", get=show_usage, scope="runs:read"),
 )
-
-PAGES: Final = (*SETTINGS_PAGES, *USAGE_PAGES)

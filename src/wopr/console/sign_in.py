@@ -9,7 +9,7 @@ from typing import Final
 from wopr.console.page import THEMES, Page, PageRequest, local_path, redirect_to
 from wopr.http.response import Response
 from wopr.protocol.errors import RateLimited, Unauthenticated
-from wopr.security.keys import hash_key
+from wopr.security.api_keys import hash_key
 
 SIGN_IN: Final = "console.signIn"
 SIGN_OUT: Final = "console.signOut"
@@ -82,9 +82,9 @@ async def set_theme(request: PageRequest) -> Response:
     return request.redirect(local_path(form.get("next") or "/"), request.theme_cookie(theme))
 
 
-async def start_page(request: PageRequest) -> Response:
+async def redirect_to_start(request: PageRequest) -> Response:
     """Redirect to the runs, or to the settings if the key may not read runs."""
-    return request.redirect("/runs" if request.has("/runs") else "/settings")
+    return request.redirect("/runs" if request.can_open("/runs") else "/settings")
 
 
 async def show_keys(request: PageRequest) -> Response:
@@ -93,7 +93,7 @@ async def show_keys(request: PageRequest) -> Response:
 
 
 PAGES: Final = (
-    Page(name="start", path="/", get=start_page),
+    Page(name="start", path="/", get=redirect_to_start),
     Page(name="signIn", path="/sign-in", get=show_sign_in, post=sign_in, scope=None),
     Page(name="signOut", path="/sign-out", get=ask_sign_out, post=sign_out),
     Page(name="theme", path="/theme", get=redirect_to("/settings"), post=set_theme),

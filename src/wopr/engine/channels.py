@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Literal, TypeAlias, TypeGuard, cast
 
-from wopr.engine.fold.payload import read
+from wopr.engine.fold.payload import read_member
 from wopr.protocol.documents import (
     Json,
     JsonObject,
@@ -28,7 +28,7 @@ TTL_REDUCERS: Final = frozenset({"append", "votes", "feedback"})
 ISOLATED: Final = "isolated"
 SHARED: Final = "shared"
 # The channel of the run's context. The channel of a group's context adds a colon and the group id.
-CHANNEL: Final = "agentContext"
+CONTEXT_CHANNEL: Final = "agentContext"
 
 
 def reduce(
@@ -43,9 +43,9 @@ def reduce(
     """
     if reducer in LIST_REDUCERS:
         ttl = ttl_ms if ttl_ms and ttl_ms > 0 and reducer in TTL_REDUCERS else None
-        kept = list_of(current) if ttl is None else _fresh(list_of(current), oldest=at - ttl)
+        kept = list_of(current) if ttl is None else _drop_expired(list_of(current), oldest=at - ttl)
         written = entry if ttl is None or _is_stamped(entry) else wrap(entry, at=at)
-        return _trimmed(_joined(kept, written, reducer=reducer), max_size)
+        return _trim(_add_entry(kept, written, reducer=reducer), max_size)
     if reducer == "merge":
         return {**object_of(current), **object_of(entry)}
     if reducer == "counter":
@@ -92,8 +92,8 @@ def check_write(value: Json, *, reducer: str, max_size: int | None, group: str =
     write without a list reducer: characters of a text, items of a list, keys of an object. Any
     other value has size 1.
     """
-    shape = _SHAPES.get(reducer)
-    wrong = shape(value) if shape is not None else None
+    check = _CHECKS.get(reducer)
+    wrong = check(value) if check is not None else None
     if wrong is None and group and reducer == "message" and "groupId" not in value:
         wrong = f"needs groupId, since its sender shares the context of the group {group!r}"
     if wrong is not None:
@@ -103,7 +103,7 @@ def check_write(value: Json, *, reducer: str, max_size: int | None, group: str =
     return f"a value of size {_size(value)} is over maxSize {max_size}"
 
 
-def allows(
+def allows_access(
     access: Access, side: Literal["readers", "writers"], *, node_id: str, type_id: str
 ) -> bool:
     """Return whether a node may read or write a channel."""
@@ -125,13 +125,13 @@ def _is_stamped(entry: Json) -> TypeGuard[JsonObject]:
     return is_object(entry) and entry.keys() == {"value", "_ts"} and _is_number(entry["_ts"])
 
 
-def _fresh(entries: list[Json], *, oldest: int) -> list[Json]:
+def _drop_expired(entries: list[Json], *, oldest: int) -> list[Json]:
     # An entry without a timestamp was written before the channel had a time to live. Its age is
     # unknown, so it stays until maxSize drops it.
     return [entry for entry in entries if not _is_stamped(entry) or entry["_ts"] >= oldest]
 
 
-def _joined(entries: list[Json], entry: Json, *, reducer: str) -> list[Json]:
+def _add_entry(entries: list[Json], entry: Json, *, reducer: str) -> list[Json]:
     if reducer == "votes":
         voter = _id(entry, "userId")
         return [*(e for e in entries if voter is None or _id(e, "userId") != voter), entry]
@@ -148,7 +148,7 @@ def _id(entry: Json, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _trimmed(entries: list[Json], max_size: int | None) -> list[Json]:
+def _trim(entries: list[Json], max_size: int | None) -> list[Json]:
     return entries if max_size is None or max_size < 1 else entries[-max_size:]
 
 
@@ -170,13 +170,13 @@ def _names_type(entry: str, type_id: str) -> bool:
     return entry == "*" or (entry.endswith(".*") and type_id.startswith(entry[:-1]))
 
 
-def _counter_shape(value: Json) -> str | None:
+def _counter_fault(value: Json) -> str | None:
     if not _is_number(value):
         return "must be a number"
     return None if math.isfinite(value) else "must be a finite number"
 
 
-def _merge_shape(value: Json) -> str | None:
+def _merge_fault(value: Json) -> str | None:
     return None if is_object(value) else "must be an object"
 
 
@@ -223,7 +223,7 @@ _OPTIONAL_TEXTS: Final[_Fields] = dict.fromkeys(("to", "groupId", "role"), (_is_
 _LONGEST_SHOWN: Final = 60
 
 
-def _fields_shape(value: Json, fields: _Fields) -> str | None:
+def _fields_fault(value: Json, fields: _Fields) -> str | None:
     """Return every member that is missing or wrong."""
     if not is_object(value):
         return "must be an object"
@@ -242,45 +242,45 @@ def _found(value: JsonObject, name: str) -> str:
     return f", not {shown if len(shown) <= _LONGEST_SHOWN else shown[:_LONGEST_SHOWN] + '…'}"
 
 
-def _message_shape(value: Json) -> str | None:
+def _message_fault(value: Json) -> str | None:
     if not is_object(value):
         return "must be an object"
     given = {name: rule for name, rule in _OPTIONAL_TEXTS.items() if name in value}
     # The content of a message may be null, but it may not be absent.
     content: _Fields = {} if "content" in value else {"content": (_is_present, "any value")}
-    return _fields_shape(value, {**_MESSAGE, **content, **given})
+    return _fields_fault(value, {**_MESSAGE, **content, **given})
 
 
-def _votes_shape(value: Json) -> str | None:
-    wrong = _fields_shape(value, _VOTE)
+def _votes_fault(value: Json) -> str | None:
+    wrong = _fields_fault(value, _VOTE)
     if wrong is None and not isinstance(value.get("reason", ""), str):
         return "takes a reason that is a text"
     return wrong
 
 
-_SHAPES: Final[Mapping[str, Callable[[Json], str | None]]] = {
-    "counter": _counter_shape,
-    "merge": _merge_shape,
-    "votes": _votes_shape,
-    "feedback": lambda value: _fields_shape(value, _FEEDBACK),
-    "message": _message_shape,
+_CHECKS: Final[Mapping[str, Callable[[Json], str | None]]] = {
+    "counter": _counter_fault,
+    "merge": _merge_fault,
+    "votes": _votes_fault,
+    "feedback": lambda value: _fields_fault(value, _FEEDBACK),
+    "message": _message_fault,
 }
 
 
 def context_channel(config: JsonObject) -> str | None:
     """Return the channel of a node's shared context, or None if the node has its own context."""
-    sharing: str = read(config, "agentSharing", str, ISOLATED)
-    return CHANNEL + sharing.removeprefix(SHARED) if sharing.startswith(SHARED) else None
+    sharing: str = read_member(config, "agentSharing", str, ISOLATED)
+    return CONTEXT_CHANNEL + sharing.removeprefix(SHARED) if sharing.startswith(SHARED) else None
 
 
 def group_of(channel: str) -> str:
     """Return the id of the group whose context a channel holds; empty for the run's context."""
-    return channel.removeprefix(CHANNEL).removeprefix(":")
+    return channel.removeprefix(CONTEXT_CHANNEL).removeprefix(":")
 
 
-def is_context(channel: str) -> bool:
+def is_context_channel(channel: str) -> bool:
     """Return whether a channel with this name holds a shared context."""
-    return channel == CHANNEL or channel.startswith(f"{CHANNEL}:")
+    return channel == CONTEXT_CHANNEL or channel.startswith(f"{CONTEXT_CHANNEL}:")
 
 
 def messages_in(channels: JsonObject, channel: str | None) -> list[Json]:

@@ -29,16 +29,19 @@ def event_diffs(a: Iterable[RunEvent], b: Iterable[RunEvent]) -> Iterator[EventD
     """Yield every position at which two logs differ, in order."""
     for left, right in zip_longest(a, b):
         if left is None and right is not None:
-            yield EventDiff(seq=right.sequence, op="added", b_event=_shown(right))
+            yield EventDiff(seq=right.sequence, op="added", b_event=_event_content(right))
         elif right is None and left is not None:
-            yield EventDiff(seq=left.sequence, op="removed", a_event=_shown(left))
+            yield EventDiff(seq=left.sequence, op="removed", a_event=_event_content(left))
         elif left is not None and right is not None and not is_same_event(left, right):
             yield EventDiff(
-                seq=left.sequence, op="changed", a_event=_shown(left), b_event=_shown(right)
+                seq=left.sequence,
+                op="changed",
+                a_event=_event_content(left),
+                b_event=_event_content(right),
             )
 
 
-def _shown(event: RunEvent) -> JsonObject:
+def _event_content(event: RunEvent) -> JsonObject:
     shown: JsonObject = {"type": event.type, "payload": event.payload}
     if event.node_id is not UNSET:
         shown["nodeId"] = event.node_id
@@ -59,15 +62,15 @@ def state_diff(a: RunState, b: RunState) -> JsonObject:
         if json_equal(left, right):
             continue
         found[name] = (
-            _members(left, right)
+            _member_diffs(left, right)
             if is_object(left) and is_object(right)
             else {"a": left, "b": right}
         )
-    clean: JsonObject = _redacted(found)
+    clean: JsonObject = _redact(found)
     return clean
 
 
-def _members(left: JsonObject, right: JsonObject) -> JsonObject:
+def _member_diffs(left: JsonObject, right: JsonObject) -> JsonObject:
     changed: JsonObject = {}
     for name in sorted(left.keys() | right.keys()):
         if name in left and name in right and json_equal(left[name], right[name]):
@@ -78,9 +81,9 @@ def _members(left: JsonObject, right: JsonObject) -> JsonObject:
     return changed
 
 
-def _redacted(value: Json) -> Json:
+def _redact(value: Json) -> Json:
     if is_object(value):
-        return {_redacted(name): _redacted(member) for name, member in value.items()}
+        return {_redact(name): _redact(member) for name, member in value.items()}
     if is_list(value):
-        return [_redacted(item) for item in value]
+        return [_redact(item) for item in value]
     return HIDDEN if isinstance(value, str) and _CREDENTIAL.search(value) else value

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, TypeAlias, TypeGuard, cast, get_args
+from typing import Final, TypeGuard, cast, get_args
 
 from wopr.protocol.documents import Json, JsonObject
-
-Verbosity: TypeAlias = Literal["summary", "full", "off"]
+from wopr.protocol.events.agent import Verbosity
 
 DEFAULT_THRESHOLD: Final = 0.7
 BYTES_PER_TOKEN: Final = 4
@@ -15,7 +14,7 @@ _ELLIPSIS: Final = "…"
 _VERBOSITIES: Final = frozenset(get_args(Verbosity))
 
 
-def threshold(configurable: JsonObject, manifest_threshold: float | None) -> float:
+def confidence_threshold(configurable: JsonObject, manifest_threshold: float | None) -> float:
     """Return the confidence threshold: the run's, else the agent's, else 0.7."""
     for candidate in (configurable.get("escalationThreshold"), manifest_threshold):
         if _is_number(candidate) and 0 <= candidate <= 1:
@@ -23,19 +22,19 @@ def threshold(configurable: JsonObject, manifest_threshold: float | None) -> flo
     return DEFAULT_THRESHOLD
 
 
-def is_low(confidence: Json, threshold: float) -> bool:
+def is_low_confidence(confidence: Json, threshold: float) -> bool:
     """Return whether a confidence is below the threshold. False if it is not a number."""
     return _is_number(confidence) and confidence < threshold
 
 
-def verbosity(configurable: JsonObject, host_default: Verbosity) -> Verbosity:
+def reasoning_verbosity(configurable: JsonObject, host_default: Verbosity) -> Verbosity:
     """Return the reasoning verbosity of a run; an unknown value is ignored."""
     wanted = configurable.get("reasoningVerbosity")
     is_known = isinstance(wanted, str) and wanted in _VERBOSITIES
     return cast("Verbosity", wanted) if is_known else host_default
 
 
-def truncated(text: str, token_limit: int) -> str:
+def truncate_text(text: str, token_limit: int) -> str:
     """Cut a text to a number of tokens of four bytes each. A cut text ends with an ellipsis."""
     budget = max(token_limit, 0) * BYTES_PER_TOKEN
     raw = text.encode("utf-8", "replace")

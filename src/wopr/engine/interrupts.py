@@ -71,7 +71,7 @@ class Interrupt(msgspec.Struct, frozen=True, kw_only=True):
     # The last turn of a conversation and its event.
     turn_index: int = 0
     turn_event: str = ""
-    # Whether the event of this kind for the answer, such as `approval.received`, is on the log.
+    # Whether the event that reports the answer, such as `approval.received`, is on the log.
     is_reported: bool = False
 
     @property
@@ -117,7 +117,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
         return self.recorded.get("reason") == TIMEOUT
 
 
-_ACTIONS: Final = {
+_ACTION_EFFECTS: Final = {
     "accept": "The run continues.",
     "reject": "The gate fails, and the run with it unless the workflow handles that.",
     "refine": "The work before the gate is done again with your feedback.",
@@ -127,7 +127,7 @@ _ACTIONS: Final = {
 
 # The subject of an approval that a supervisor with low confidence needs.
 ORCHESTRATOR_DECISION: Final = "orchestrator-decision"
-_DECISION: Final = {
+_DECISION_EFFECTS: Final = {
     "accept": "The supervisor's decision is executed.",
     "reject": "The decision is not executed, and the supervisor gets another turn.",
     "edit-accept": "Your decision is executed instead.",
@@ -135,7 +135,7 @@ _DECISION: Final = {
 # The subject of an approval that a wrapped agent requests: a tool call or a value.
 TOOL_CALL: Final = "tool-call"
 AGENT_REQUEST: Final = "agent-request"
-_AGENT_REQUESTS: Final = {
+_AGENT_REQUEST_EFFECTS: Final = {
     TOOL_CALL: {
         "accept": "The tool is called.",
         "reject": "The tool is not called, and the agent gets that result.",
@@ -149,7 +149,7 @@ _AGENT_REQUESTS: Final = {
 }
 
 
-def effects(kind: str, data: Mapping[str, Json]) -> dict[str, str]:
+def answer_effects(kind: str, data: Mapping[str, Json]) -> dict[str, str]:
     """Return the effect of each possible answer, for the person who chooses one."""
     match kind:
         case "approval":
@@ -171,9 +171,9 @@ def effects(kind: str, data: Mapping[str, Json]) -> dict[str, str]:
             }
         case _ if is_vendor_kind(kind):
             return {
-                "accept": _DECISION["accept"],
-                "reject": _DECISION["reject"],
-                "value": _DECISION["edit-accept"],
+                "accept": _DECISION_EFFECTS["accept"],
+                "reject": _DECISION_EFFECTS["reject"],
+                "value": _DECISION_EFFECTS["edit-accept"],
             }
         case _:
             return {"value": "The run continues with the value."}
@@ -187,8 +187,8 @@ def _approval_effects(data: Mapping[str, Json]) -> dict[str, str]:
             "rejected": "The work before the gate is done again, with your reason as feedback.",
         }
     if data.get("artifactType") == ORCHESTRATOR_DECISION:
-        return dict(_DECISION)
-    texts = _AGENT_REQUESTS.get(str(data.get("artifactType")), _ACTIONS)
+        return dict(_DECISION_EFFECTS)
+    texts = _AGENT_REQUEST_EFFECTS.get(str(data.get("artifactType")), _ACTION_EFFECTS)
     shown = {action: texts[action] for action in data.get("actions", []) if action in texts}
     if needed == 1:
         return shown
@@ -202,7 +202,7 @@ def _approval_effects(data: Mapping[str, Json]) -> dict[str, str]:
     return {action: votes.get(action, text) for action, text in shown.items()}
 
 
-def question(kind: str, data: Mapping[str, Json]) -> str:
+def question_text(kind: str, data: Mapping[str, Json]) -> str:
     """Return the question of an interrupt in one line."""
     match kind:
         case "approval":

@@ -13,7 +13,7 @@ from wopr.engine.cel.expressions import ExpressionFault
 from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.limits import HostLimits, RunLimits, node_deadline, run_limits
 from wopr.engine.state import RunState
-from wopr.engine.triggers import TOLERANT, EdgeStates, Readiness
+from wopr.engine.triggers import TOLERANT_RULES, EdgeStates, Readiness
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowEdge
@@ -57,7 +57,7 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class Loopback:
+class LoopbackLimit:
     """End the run because a loop exceeded its iteration limit."""
 
     node_id: str
@@ -82,7 +82,7 @@ class Expire:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Complete the run. `outputs` returns its outputs."""
+    """Complete the run. `run_outputs` returns its outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,9 @@ class FailRun:
     error: RunError
 
 
-Step: TypeAlias = Start | Skip | FailNode | Breach | Loopback | Resume | Expire | Finish | FailRun
+Step: TypeAlias = (
+    Start | Skip | FailNode | Breach | LoopbackLimit | Resume | Expire | Finish | FailRun
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Plan:
 
 
 # Config keys of `core.loop` that set the number of iterations.
-COUNTS = frozenset({"items", "times"})
+COUNT_KEYS = frozenset({"items", "times"})
 
 
 def plan(state: RunState, now: int, host: HostLimits, *, in_flight: Collection[str] = ()) -> Plan:
@@ -179,7 +181,7 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
     steps: list[Step] = [*_refined_too_often(state, limits), *_node_steps(state, now, edge_states)]
     steps = steps or [*_loop_steps(state, limits, edge_states)]
     for step in steps:
-        if isinstance(step, Breach | Loopback):
+        if isinstance(step, Breach | LoopbackLimit):
             # The run ends here, so no other step may be taken.
             return (step,)
     settled = tuple(step for step in steps if not isinstance(step, Start))
@@ -187,15 +189,15 @@ def _steps(state: RunState, now: int, limits: RunLimits) -> tuple[Step, ...]:
         # Skips and failures come first because they decide which other nodes may start.
         return settled
     if steps:
-        return _within_cap(state, steps, limits)
-    return () if state.active() else (_finish(state, edge_states),)
+        return _within_execution_limit(state, steps, limits)
+    return () if state.active_nodes() else (_finish(state, edge_states),)
 
 
 def _unhandled_failure(state: RunState) -> FailRun | None:
     """Return the first failed node whose failure no edge handles."""
     for node_id, node in state.nodes.items():
         if node.status == "failed" and not any(
-            edge.trigger_rule in TOLERANT for edge in state.graph.outgoing[node_id]
+            edge.trigger_rule in TOLERANT_RULES for edge in state.graph.outgoing[node_id]
         ):
             return _fail_run(state, node_id)
     return None
@@ -234,7 +236,7 @@ def _refined_too_often(state: RunState, limits: RunLimits) -> Iterator[Step]:
                 "settings.maxLoopbackIterations of the workflow"
             )
             error = RunError(code="loop_limit_exceeded", message=message)
-            yield Loopback(node_id, node.refinements, limits.loopbacks, error)
+            yield LoopbackLimit(node_id, node.refinements, limits.loopbacks, error)
 
 
 def _pending_step(
@@ -286,7 +288,7 @@ def _iteration_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
             "settings.maxLoopbackIterations of the workflow"
         )
         error = RunError(code="loop_limit_exceeded", message=message)
-        return Loopback(head, iterations, limits.loopbacks, error)
+        return LoopbackLimit(head, iterations, limits.loopbacks, error)
     if iterations > limits.loop_iterations:
         message = (
             f"loop {head!r} exceeded {limits.loop_iterations} iterations: the limit is "
@@ -301,7 +303,7 @@ def _is_counted(state: RunState, head: str) -> bool:
     """Return whether a loop iterates over items or a fixed number of times."""
     node = state.graph.nodes[head]
     carried_items = any(edge.target_input == "items" for edge in state.graph.incoming[head])
-    return carried_items or "items" in node.inputs or not COUNTS.isdisjoint(node.config)
+    return carried_items or "items" in node.inputs or not COUNT_KEYS.isdisjoint(node.config)
 
 
 def _turn_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
@@ -314,7 +316,9 @@ def _turn_or_limit(state: RunState, head: str, limits: RunLimits) -> Step:
     return Breach("loop-iterations", limits.loop_iterations, turn, error)
 
 
-def _within_cap(state: RunState, starts: list[Step], limits: RunLimits) -> tuple[Step, ...]:
+def _within_execution_limit(
+    state: RunState, starts: list[Step], limits: RunLimits
+) -> tuple[Step, ...]:
     """Return the starts that the limit of node executions allows, or a breach if it allows none."""
     room = limits.node_executions - state.executions
     if room > 0:
@@ -337,7 +341,7 @@ def _finish(state: RunState, edge_states: EdgeStates) -> Step:
 
 def _was_handled(state: RunState, node_id: str, edge_states: EdgeStates) -> bool:
     return any(
-        edge.trigger_rule in TOLERANT
+        edge.trigger_rule in TOLERANT_RULES
         and state.nodes[edge.target_node_id].status == "completed"
         and _had_failure(edge, edge_states)
         for edge in state.graph.outgoing[node_id]
@@ -354,7 +358,7 @@ def _had_failure(edge: WorkflowEdge, edge_states: EdgeStates) -> bool:
         return False
 
 
-def outputs(state: RunState) -> JsonObject:
+def run_outputs(state: RunState) -> JsonObject:
     """Return the run's outputs: those of its primary node, else those of every final node."""
     for node in state.graph.nodes.values():
         if node.output_role == "primary":

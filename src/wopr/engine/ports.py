@@ -9,11 +9,11 @@ from wopr.engine.cel.expressions import (
     ExpressionFault,
     ExpressionUse,
     evaluate,
-    lookup,
     use_fault,
+    value_at_path,
 )
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
-from wopr.protocol.suggestions import not_there, shown
+from wopr.protocol.suggestions import shorten_name, suggest_name
 from wopr.protocol.workflow import (
     ConnectionPort,
     ExpressionPort,
@@ -31,7 +31,7 @@ class PortFault(ValueError):
         self.port = port
 
 
-def resolve(ports: Mapping[str, PortValue], scope: Mapping[str, Json]) -> JsonObject:
+def resolve_inputs(ports: Mapping[str, PortValue], scope: Mapping[str, Json]) -> JsonObject:
     """Return the inputs of a node.
 
     An input whose optional source is absent is omitted. Raises `PortFault` for an absent source
@@ -67,27 +67,29 @@ def _value(name: str, port: PortValue, scope: Mapping[str, Json]) -> Json:
         case StaticPort():
             return port.value
         case ExpressionPort():
-            return _expression(name, port, scope)
+            return _expression_value(name, port, scope)
         case ConnectionPort():
             outputs = _look_up(scope.get("nodes"), port.node_id)
             found = _look_up(outputs, port.output_key)
             if isinstance(found, Unset) and not port.optional:
-                missing = f"needs output {shown(port.output_key)!r} of node {port.node_id!r}, "
-                raise PortFault(name, missing + _without(outputs, port.output_key))
+                missing = (
+                    f"needs output {shorten_name(port.output_key)!r} of node {port.node_id!r}, "
+                )
+                raise PortFault(name, missing + _missing_output_reason(outputs, port.output_key))
             return found
         case VariablePort():
             found = _look_up(scope.get("variables"), port.variable_name)
             if isinstance(found, Unset) and not port.optional:
-                missing = f"needs variable {shown(port.variable_name)!r}, which is not set"
+                missing = f"needs variable {shorten_name(port.variable_name)!r}, which is not set"
                 raise PortFault(name, missing)
             return found
 
 
-def _without(outputs: Json, key: str) -> str:
+def _missing_output_reason(outputs: Json, key: str) -> str:
     """Return why an output does not exist: the node has no outputs, or has others."""
     if not is_object(outputs) or not outputs:
         return "which has no outputs"
-    message = f"which it does not have: {not_there(key, outputs)}"
+    message = f"which it does not have: {suggest_name(key, outputs)}"
     if "childRunId" in outputs:
         message += (
             "; values of a child run are not outputs of the node: map them to variables with "
@@ -96,7 +98,7 @@ def _without(outputs: Json, key: str) -> str:
     return message
 
 
-def _expression(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> Json:
+def _expression_value(name: str, port: ExpressionPort, scope: Mapping[str, Json]) -> Json:
     try:
         return evaluate(port.expression, scope)
     except ExpressionFault as fault:
@@ -108,4 +110,4 @@ def _look_up(container: Json, name: str) -> Json:
     if not isinstance(container, Mapping):
         return UNSET
     entries = cast("Mapping[str, Json]", container)
-    return entries[name] if name in entries else lookup(entries, name)
+    return entries[name] if name in entries else value_at_path(entries, name)

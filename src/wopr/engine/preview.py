@@ -34,9 +34,9 @@ def forecast_branch(start: RunState, record: Sequence[RunEvent], limits: HostLim
     """Predict what a branch executes from the state at its first own event.
 
     `record` is the rest of the source's log, without an operator's cancellation. A branch plans
-    its steps from that state on. The prediction assumes that its nodes end as recorded.
+    its steps from that state on. The forecast assumes that its nodes end as recorded.
     """
-    return _forecast(start, _Prediction(start, _split(record), limits, ()))
+    return _forecast(start, _Simulation(start, _split_executions(record), limits, ()))
 
 
 def forecast_replay(
@@ -46,23 +46,23 @@ def forecast_replay(
 
     A replay repeats the record. The nodes `effects` fail where the record has no outcome.
     """
-    prediction = _Prediction(fold_all(start, record), {}, limits, effects)
-    prediction.executed |= {str(e.node_id) for e in record if e.type == "node.started"}
-    return _forecast(start, prediction)
+    simulation = _Simulation(fold_all(start, record), {}, limits, effects)
+    simulation.executed |= {str(e.node_id) for e in record if e.type == "node.started"}
+    return _forecast(start, simulation)
 
 
-def _forecast(start: RunState, prediction: _Prediction) -> Forecast:
+def _forecast(start: RunState, simulation: _Simulation) -> Forecast:
     if start.is_terminal:
         return Forecast([], [])
-    prediction.executed |= set(start.active())
-    prediction.follow()
-    prediction.add_successors()
-    nodes, executed = start.graph.nodes, prediction.executed
+    simulation.executed |= set(start.active_nodes())
+    simulation.follow()
+    simulation.add_successors()
+    nodes, executed = start.graph.nodes, simulation.executed
     possible = {name for name in _may_run(start, executed) - executed if not nodes[name].disabled}
     return Forecast([n for n in nodes if n in executed], [n for n in nodes if n in possible])
 
 
-class _Prediction:
+class _Simulation:
     """A simulated run: it is planned like any other run, and its nodes end as recorded.
 
     The nodes `fail_unrecorded` fail where the record has no outcome.
@@ -85,7 +85,7 @@ class _Prediction:
 
     def follow(self) -> None:
         """Take steps until the run ends, or until no node in flight has a recorded outcome."""
-        for node_id in self.state.active():
+        for node_id in self.state.active_nodes():
             self._begin(node_id)
         while not self.state.is_terminal:
             steps = plan(self.state, self.state.updated_at, self._limits).steps
@@ -156,7 +156,7 @@ class _Prediction:
         if self.state.is_terminal:
             return
         edge_states = EdgeStates(self.state)
-        completing = set(self.state.active())
+        completing = set(self.state.active_nodes())
         while found := {n for n in self.state.nodes if self._follows(n, completing, edge_states)}:
             self.executed |= found
             completing |= found.difference(self._fail_unrecorded)
@@ -181,7 +181,7 @@ def _may_run(start: RunState, executed: Collection[str]) -> set[str]:
     return found
 
 
-def _split(record: Iterable[RunEvent]) -> dict[str, deque[deque[RunEvent]]]:
+def _split_executions(record: Iterable[RunEvent]) -> dict[str, deque[deque[RunEvent]]]:
     """Return the events of each execution of each node, including retries, up to its end."""
     executions: dict[str, deque[deque[RunEvent]]] = {}
     is_open = set[str]()

@@ -8,7 +8,7 @@ from wopr.engine.diff import is_same_event
 from wopr.engine.fold.fold import INTERRUPTIONS, fold
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import Finish, Step, plan
-from wopr.engine.state import RunState, moved_by
+from wopr.engine.state import RunState, time_shift
 from wopr.protocol.documents import Json, Unset, is_object, to_millis
 from wopr.protocol.events import RunEvent
 
@@ -87,7 +87,7 @@ def remaining_steps(
         node = state.nodes.get(str(event.node_id))
         if node is not None and node.status not in ("running", "suspended", "resuming"):
             if not any(is_about(step, event) for step in left):
-                now = to_millis(event.timestamp) + moved_by(state.identity, state.next_sequence)
+                now = to_millis(event.timestamp) + time_shift(state.identity, state.next_sequence)
                 left = list(plan(unmask(state), now, limits).steps)
             is_planned = any(is_about(step, event) for step in left)
             left = [step for step in left if not is_about(step, event)] if is_planned else []

@@ -28,7 +28,7 @@ from wopr.protocol.interrupts import (
 from wopr.protocol.json_schema.validation import UserSchema
 
 
-class AnswerRefused(ValueError):
+class InvalidResumeValue(ValueError):
     """A resume value that this interrupt does not accept."""
 
     def __init__(self, message: str, *, code: str = "validation_error", field: str = "") -> None:
@@ -38,14 +38,14 @@ class AnswerRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class ApprovalValue:
     """A vote or a decision on a gate."""
 
     resume: ApprovalResume
 
 
 @dataclass(frozen=True, slots=True)
-class Governed:
+class GovernanceValue:
     """A decision on a governance gate."""
 
     is_grant: bool
@@ -54,21 +54,21 @@ class Governed:
 
 
 @dataclass(frozen=True, slots=True)
-class Clarified:
+class ClarificationValue:
     """Answers by question id."""
 
     answers: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class DeliveredValue:
     """An external event, or the value of a custom interrupt."""
 
     value: Json
 
 
 @dataclass(frozen=True, slots=True)
-class Ratified:
+class Ratification:
     """A person's ratification of an agent's decision. `decision` is the result."""
 
     decision: Json
@@ -76,7 +76,7 @@ class Ratified:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TurnValue:
     """A turn of a conversation. The closing turn resumes the node."""
 
     content: Json
@@ -84,60 +84,62 @@ class Turn:
     outcome: Json = None
 
 
-ResumeValue: TypeAlias = Approval | Governed | Clarified | Delivered | Ratified | Turn
+ResumeValue: TypeAlias = (
+    ApprovalValue | GovernanceValue | ClarificationValue | DeliveredValue | Ratification | TurnValue
+)
 
 
-def read_answer(interrupt: Interrupt, value: Json) -> ResumeValue:
-    """Decode a resume value. Raises `AnswerRefused`, which names what was expected."""
+def read_resume_value(interrupt: Interrupt, value: Json) -> ResumeValue:
+    """Decode a resume value. Raises `InvalidResumeValue`, which names what was expected."""
     if GOVERNANCE in interrupt.data:
-        return _governed(interrupt, value)
+        return _governance(interrupt, value)
     if interrupt.resume_schema is not None:
         _check_schema(interrupt.resume_schema, value, "resumeValue")
     match interrupt.kind:
         case "approval":
             return _approval(interrupt, value)
         case "clarification":
-            return _clarified(interrupt, value)
+            return _clarification(interrupt, value)
         case "external-event":
-            return _delivered(interrupt, value)
+            return _external_event(interrupt, value)
         case "low-confidence":
-            return _ratified(interrupt, value)
+            return _ratification(interrupt, value)
         case "conversation.exchange":
             return _turn(interrupt, value)
         case _:
-            return Delivered(value)
+            return DeliveredValue(value)
 
 
 def _check_schema(schema: JsonObject, value: Json, field: str) -> None:
     for violation in UserSchema(schema).violations(value):
         place = violation.place(field)
-        raise AnswerRefused(f"{place}: {violation.message}", field=place)
+        raise InvalidResumeValue(f"{place}: {violation.message}", field=place)
 
 
-def _approval(interrupt: Interrupt, value: Json) -> Approval:
+def _approval(interrupt: Interrupt, value: Json) -> ApprovalValue:
     data = msgspec.convert(interrupt.data, ApprovalData)
     offered = data.actions
     action: Json = value.get("action") if is_object(value) else None
     if isinstance(action, str) and action not in offered:
         # The action is checked before its members.
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             f"resumeValue.action must be one of {', '.join(offered)}, not {action}",
             field="resumeValue.action",
         )
     try:
         resume = read_approval(value)
     except msgspec.ValidationError as fault:
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             f"resumeValue must hold one of the actions {', '.join(offered)}: {fault}"
         ) from fault
     if isinstance(resume, EditAccept) and data.required_approvals > 1:
         # The other voters have not seen the edited version, so their votes cannot apply to it.
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             f"this gate needs {data.required_approvals} approvals of one version; "
             "refine it instead of editing it",
             field="resumeValue.action",
         )
-    return Approval(resume)
+    return ApprovalValue(resume)
 
 
 class _GovernanceResume(Closed, frozen=True, kw_only=True):
@@ -146,17 +148,17 @@ class _GovernanceResume(Closed, frozen=True, kw_only=True):
     voter: str = ""
 
 
-def _governed(interrupt: Interrupt, value: Json) -> Governed:
+def _governance(interrupt: Interrupt, value: Json) -> GovernanceValue:
     try:
         if interrupt.resume_schema is not None:
             _check_schema(interrupt.resume_schema, value, "resumeValue")
         decided = msgspec.convert(value, _GovernanceResume)
-    except (AnswerRefused, msgspec.ValidationError) as fault:
-        raise AnswerRefused(
+    except (InvalidResumeValue, msgspec.ValidationError) as fault:
+        raise InvalidResumeValue(
             f"resumeValue must be {{decision: granted or rejected, reason}}: {fault}",
             code="INVALID_RESUME_VALUE",
         ) from fault
-    return Governed(decided.decision == "granted", decided.reason, decided.voter)
+    return GovernanceValue(decided.decision == "granted", decided.reason, decided.voter)
 
 
 def action_of(resume: ApprovalResume) -> str:
@@ -165,26 +167,26 @@ def action_of(resume: ApprovalResume) -> str:
     return str(tag)
 
 
-def _clarified(interrupt: Interrupt, value: Json) -> Clarified:
+def _clarification(interrupt: Interrupt, value: Json) -> ClarificationValue:
     try:
         answers = msgspec.convert(value, ClarificationResume).by_question()
     except msgspec.ValidationError as fault:
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             f"resumeValue must be {{answers: {{question id: answer}}}}: {fault}"
         ) from fault
     for question in msgspec.convert(interrupt.data, ClarificationData).questions:
         field = f"resumeValue.answers.{question.id}"
         if question.id not in answers:
-            raise AnswerRefused(f"{field} is missing: {question.question}", field=field)
+            raise InvalidResumeValue(f"{field} is missing: {question.question}", field=field)
         schema, answer = question.schema, answers[question.id]
         if answer in (None, {}) and not _allows_null(schema):
             word = "null" if answer is None else "an empty object"
-            raise AnswerRefused(
+            raise InvalidResumeValue(
                 f"{field} is {word}, not an answer: {question.question}", field=field
             )
         if not isinstance(schema, Unset):
             _check_schema(schema, answer, field)
-    return Clarified(answers)
+    return ClarificationValue(answers)
 
 
 def _allows_null(schema: JsonObject | Unset) -> bool:
@@ -192,22 +194,22 @@ def _allows_null(schema: JsonObject | Unset) -> bool:
     return not isinstance(schema, Unset) and not UserSchema(schema).violations(None)
 
 
-def _delivered(interrupt: Interrupt, value: Json) -> Delivered:
+def _external_event(interrupt: Interrupt, value: Json) -> DeliveredValue:
     """Return an external event, which may be wrapped in `eventPayload`, unwrapped."""
     if not is_object(value):
-        raise AnswerRefused("resumeValue must be the event as an object")
+        raise InvalidResumeValue("resumeValue must be the event as an object")
     expected = msgspec.convert(interrupt.data, ExternalEventData).correlation
     wrapped: Json = value.get("eventPayload")
     if is_object(wrapped) and not _mismatches(expected, wrapped):
-        return Delivered(wrapped)
+        return DeliveredValue(wrapped)
     mismatches = _mismatches(expected, value)
     if mismatches:
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             f"the event does not match the correlation on {', '.join(mismatches)}",
             code="correlation_mismatch",
             field=f"resumeValue.{mismatches[0]}",
         )
-    return Delivered(value)
+    return DeliveredValue(value)
 
 
 def _mismatches(expected: JsonObject, event: JsonObject) -> list[str]:
@@ -218,12 +220,12 @@ def _mismatches(expected: JsonObject, event: JsonObject) -> list[str]:
     ]
 
 
-def _ratified(interrupt: Interrupt, value: Json) -> Ratified:
+def _ratification(interrupt: Interrupt, value: Json) -> Ratification:
     ratified = read_ratification(interrupt.data.get("decision"), value)
     # A decision in another form may have a member `action`. An unknown action alone is not a
     # decision.
     if is_object(value) and ratified.decision == value and set(value) == {"action"}:
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             "resumeValue.action must be accept or reject; "
             "another decision goes into resumeValue.decision",
             field="resumeValue.action",
@@ -231,23 +233,23 @@ def _ratified(interrupt: Interrupt, value: Json) -> Ratified:
     return ratified
 
 
-def read_ratification(pending: Json, value: Json) -> Ratified:
+def read_ratification(pending: Json, value: Json) -> Ratification:
     """Decode the ratification of an agent's decision: accepted, rejected or replaced."""
     if not is_object(value):
-        return Ratified(value)
+        return Ratification(value)
     action: Json = value.get("action")
     if value.get("rejected") is True or action == "reject":
-        return Ratified(pending, is_rejection=True)
+        return Ratification(pending, is_rejection=True)
     if value.get("ratified") is True or action == "accept":
-        return Ratified(pending)
+        return Ratification(pending)
     if "decision" in value:
-        return Ratified(value["decision"])
-    return Ratified(value)
+        return Ratification(value["decision"])
+    return Ratification(value)
 
 
-def _turn(interrupt: Interrupt, value: Json) -> Turn:
+def _turn(interrupt: Interrupt, value: Json) -> TurnValue:
     if not is_object(value) or value.get("operation") not in ("exchange", "close"):
-        raise AnswerRefused(
+        raise InvalidResumeValue(
             "resumeValue must be {operation: exchange or close, turn: {content}}",
             field="resumeValue.operation",
         )
@@ -255,11 +257,13 @@ def _turn(interrupt: Interrupt, value: Json) -> Turn:
     content: Json = turn.get("content") if is_object(turn) else turn
     is_close = value["operation"] == "close"
     if content is None and not is_close:
-        raise AnswerRefused("resumeValue.turn.content is missing", field="resumeValue.turn.content")
+        raise InvalidResumeValue(
+            "resumeValue.turn.content is missing", field="resumeValue.turn.content"
+        )
     schema = msgspec.convert(interrupt.data, ConversationExchangeData).outcome_schema
     if not isinstance(schema, Unset) and content is not None:
         _check_schema(schema, content, "resumeValue.turn.content")
-    return Turn(content, is_close, value.get("outcome", content))
+    return TurnValue(content, is_close, value.get("outcome", content))
 
 
 def is_exchange(value: Json) -> bool:

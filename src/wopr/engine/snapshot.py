@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from wopr.engine.channels import is_context
+from wopr.engine.channels import is_context_channel
 from wopr.engine.state import NodeState, RunState
 from wopr.protocol.documents import UNSET, JsonObject, to_iso
 from wopr.protocol.events import EVENT_LOG_SCHEMA_VERSION
@@ -23,7 +23,7 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
         workflow_version=run.workflow_version,
         status=state.status,
         owner=state.owner or UNSET,
-        current_node_id=_current(state) or UNSET,
+        current_node_id=_suspended_node(state) or UNSET,
         started_at=to_iso(state.started_at) if state.started_at else UNSET,
         completed_at=ended,
         ended_at=ended,
@@ -31,7 +31,7 @@ def snapshot(state: RunState, children: Iterable[ChildRun] = ()) -> RunSnapshot:
         outputs=UNSET if state.outputs is None else state.outputs,
         variables=visible_variables(state),
         channels=state.channels or UNSET,
-        node_states={n: _view(node) for n, node in state.nodes.items()},
+        node_states={n: _node_view(node) for n, node in state.nodes.items()},
         agent=state.agent or UNSET,
         run_orchestrator=state.run_orchestrator or UNSET,
         error=replace(state.error, retryable=UNSET) if state.error else UNSET,
@@ -59,18 +59,18 @@ def visible_variables(state: RunState) -> JsonObject:
     undeclared = {
         n: v
         for n, v in state.channels.items()
-        if n not in state.graph.channels and not is_context(n)
+        if n not in state.graph.channels and not is_context_channel(n)
     }
     return {**state.variables, **undeclared}
 
 
-def _current(state: RunState) -> str | None:
+def _suspended_node(state: RunState) -> str | None:
     if state.is_terminal:
         return None
     return next((n for n, node in state.nodes.items() if node.status == "suspended"), None)
 
 
-def _view(node: NodeState) -> NodeView:
+def _node_view(node: NodeState) -> NodeView:
     return NodeView(
         status="running" if node.status == "resuming" else node.status,
         attempts=node.attempt + 1 if node.started_at else 0,

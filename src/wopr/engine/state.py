@@ -173,7 +173,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether the run has ended."""
         return self.status in ("completed", "failed", "cancelled")
 
-    def active(self) -> list[str]:
+    def active_nodes(self) -> list[str]:
         """Return the nodes that have started and not ended."""
         return [node_id for node_id, node in self.nodes.items() if node.status in ACTIVE]
 
@@ -181,7 +181,7 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 _PENDING = NodeState()
 
 
-def initial(identity: RunIdentity, graph: Graph) -> RunState:
+def initial_state(identity: RunIdentity, graph: Graph) -> RunState:
     """Return the state of a run with an empty log."""
     return RunState(
         identity=identity,
@@ -202,7 +202,7 @@ def is_copied_by_branch(run: RunIdentity, sequence: int) -> bool:
     return fork is not None and fork.mode == "branch" and sequence < fork.from_seq
 
 
-def moved_by(run: RunIdentity, sequence: int) -> int:
+def time_shift(run: RunIdentity, sequence: int) -> int:
     """Return by how many milliseconds the time of a copied event is shifted.
 
     Hours or days may pass between the copied events of a branch and its own events. Limits and

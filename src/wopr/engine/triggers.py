@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.engine.cel.expressions import MAX_INLINE_COST, ExpressionFault, holds
+from wopr.engine.cel.expressions import MAX_INLINE_COST, ExpressionFault, condition_holds
 from wopr.engine.fold.agents import DISPATCH
 from wopr.engine.state import ENDED, RunState
 from wopr.protocol.documents import Json, Unset
@@ -18,7 +18,7 @@ from wopr.protocol.workflow import EdgeCondition, TriggerRule, WorkflowEdge
 EdgeState: TypeAlias = Literal["pending", "success", "skipped", "failed"]
 _Rule: TypeAlias = Callable[[list[EdgeState]], "Readiness"]
 # A failure with an edge of one of these rules is handled by the workflow.
-TOLERANT: frozenset[str] = frozenset({"any_failed", "all_complete", "any_success"})
+TOLERANT_RULES: frozenset[str] = frozenset({"any_failed", "all_complete", "any_success"})
 # Conditions up to this cost are always evaluated in this process.
 _SMALL_COST: Final = 100
 # The total cost of larger conditions that one plan evaluates in this process, about 50 ms. Others
@@ -36,7 +36,7 @@ class Readiness(Enum):
     WAIT = "wait"
 
 
-def scope(state: RunState) -> dict[str, Json]:
+def expression_scope(state: RunState) -> dict[str, Json]:
     """Return the names that expressions of a workflow can read."""
     return {
         "inputs": state.inputs,
@@ -144,7 +144,7 @@ class EdgeStates:
         if source.status == "completed":
             return "success" if self._condition_holds(edge) else "skipped"
         if source.status == "failed":
-            is_handled = edge.trigger_rule in TOLERANT
+            is_handled = edge.trigger_rule in TOLERANT_RULES
             return "failed" if not is_handled or self._condition_holds(edge) else "skipped"
         return "skipped"
 
@@ -152,17 +152,17 @@ class EdgeStates:
         if isinstance(edge.condition, Unset):
             return True
         if edge.id not in self._conditions:
-            self._conditions[edge.id] = self._decide(edge, edge.condition)
+            self._conditions[edge.id] = self._evaluate(edge, edge.condition)
         decided = self._conditions[edge.id]
         if isinstance(decided, ExpressionFault):
             raise ExpressionFault(f"the condition of edge {edge.id!r}: {decided}") from decided
         return decided
 
-    def _decide(self, edge: WorkflowEdge, condition: EdgeCondition) -> bool | ExpressionFault:
+    def _evaluate(self, edge: WorkflowEdge, condition: EdgeCondition) -> bool | ExpressionFault:
         source = self._state.nodes[edge.source_node_id]
         outputs = source.outputs or {}
         if self._scope is None:
-            self._scope = scope(self._state)
+            self._scope = expression_scope(self._state)
         known = self._scope | {
             "outputs": outputs,
             "output": outputs,
@@ -170,7 +170,7 @@ class EdgeStates:
             "error": msgspec.to_builtins(source.error) if source.error else {},
         }
         try:
-            return holds(condition, known, partial(self._is_large, edge.target_node_id))
+            return condition_holds(condition, known, partial(self._is_large, edge.target_node_id))
         except ExpressionFault as fault:
             return fault
 

@@ -116,7 +116,7 @@ class Annotator:
         await self._store.put_annotation(
             tenant, prepared.row, build_record(body) if build_record is not None else None
         )
-        self.publisher.stored(prepared.annotation)
+        self.publisher.publish(prepared.annotation)
         return body
 
     async def prepare(
@@ -141,7 +141,7 @@ class Annotator:
                 label=self._text(tenant, request.signal.label),
                 correction=self._text(tenant, request.signal.correction),
             ),
-            actor=Actor(principal_ref=self.redacted(tenant, author.actor)),
+            actor=Actor(principal_ref=self.redact(tenant, author.actor)),
             note=self._text(tenant, request.note),
             created_at=to_iso(now),
         )
@@ -157,16 +157,16 @@ class Annotator:
             body=encode(annotation),
             source=author.source,
             label=annotation.signal.label or None,
-            audit=self.publisher.audit(tenant, annotation, author.credential),
+            audit=self.publisher.audit_draft(tenant, annotation, author.credential),
         )
         return PreparedAnnotation(annotation, row)
 
-    def redacted(self, tenant: str, text: str) -> str:
+    def redact(self, tenant: str, text: str) -> str:
         """Return a tenant's text without its secrets."""
         return self._redactors.text(tenant, text)
 
     def _text(self, tenant: str, text: str | Unset) -> str | Unset:
-        return UNSET if isinstance(text, Unset) else self.redacted(tenant, text)
+        return UNSET if isinstance(text, Unset) else self.redact(tenant, text)
 
     async def _target_of(
         self, tenant: str, run: RunRow, request: AnnotationCreate
@@ -177,14 +177,16 @@ class Annotator:
         if not isinstance(target.event_id, Unset):
             event = _event(await self._event(tenant, run.run_id, target.event_id))
             node_id, agent_id = event.node_id, agent_of_payload(event.payload)
-        pins = await self._pins(tenant, run) if node_id or target.node_id is not UNSET else {}
+        pinned_agents = (
+            await self._pinned_agents(tenant, run) if node_id or target.node_id is not UNSET else {}
+        )
         if not isinstance(target.node_id, Unset):
-            if target.node_id not in pins:
+            if target.node_id not in pinned_agents:
                 raise Refused(
                     "target.nodeId is not a node of the run's workflow", field="target.nodeId"
                 )
             node_id = target.node_id
-        agent_id = agent_id or pins.get(node_id, "")
+        agent_id = agent_id or pinned_agents.get(node_id, "")
         return node_id, agent_id or await self._agent_of_run(tenant, run)
 
     async def _event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent:
@@ -193,7 +195,7 @@ class Annotator:
             raise Refused("target.eventId is not an event of this run", field="target.eventId")
         return found
 
-    async def _pins(self, tenant: str, run: RunRow) -> dict[str, str]:
+    async def _pinned_agents(self, tenant: str, run: RunRow) -> dict[str, str]:
         """Return the pinned agent of every node of the run's workflow; empty for other nodes."""
         for owner in (tenant, SHARED):
             row = await self._store.workflow(owner, run.workflow_id, run.workflow_version)
@@ -215,8 +217,8 @@ def _event(stored: StoredEvent) -> _Event:
 
 
 # The event type of the notice to readers, and the action in the audit log.
-ANNOTATED = "run.annotated"
-ANNOTATE = "run.annotate"
+ANNOTATED_EVENT = "run.annotated"
+ANNOTATE_ACTION = "run.annotate"
 
 
 class AnnotationPublisher:
@@ -227,17 +229,17 @@ class AnnotationPublisher:
         self._bus = bus
         self._wake_fleet = wake_fleet
 
-    def audit(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
+    def audit_draft(self, tenant: str, annotation: Annotation, credential: str = "") -> AuditDraft:
         """Return the audit entry that is stored with the annotation."""
-        return annotation_audit(self._audit, tenant, annotation, credential)
+        return annotation_audit_draft(self._audit, tenant, annotation, credential)
 
-    def stored(self, annotation: Annotation) -> None:
+    def publish(self, annotation: Annotation) -> None:
         """Send the annotation to live readers of its run and to the fleet."""
         announce(self._bus, annotation.target.run_id, annotation.annotation_id, encode(annotation))
         self._wake_fleet()
 
 
-def annotation_audit(
+def annotation_audit_draft(
     audit: AuditTrail, tenant: str, annotation: Annotation, credential: str = ""
 ) -> AuditDraft:
     """Return the audit entry of an annotation, without its text.
@@ -256,9 +258,9 @@ def annotation_audit(
     actor = annotation.actor.principal_ref
     if credential:
         facts["actor"] = actor
-    return audit.draft(tenant, credential or actor, ANNOTATE, target.run_id, **facts)
+    return audit.draft(tenant, credential or actor, ANNOTATE_ACTION, target.run_id, **facts)
 
 
 def announce(bus: Bus, run_id: str, annotation_id: str, annotation: bytes) -> None:
     """Notify the readers of a run of an annotation. Repeated notifications are dropped."""
-    bus.notify(run_id, Notice(ANNOTATED, annotation), annotation_id)
+    bus.notify(run_id, Notice(ANNOTATED_EVENT, annotation), annotation_id)

@@ -29,8 +29,8 @@ class ParquetFile:
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         # pyarrow has no type annotations, so it is used only in this class.
-        arrow: Any = _module("pyarrow")
-        parquet: Any = _module("pyarrow.parquet")
+        arrow: Any = _import_module("pyarrow")
+        parquet: Any = _import_module("pyarrow.parquet")
         self._arrow = arrow
         self._schema: Any = arrow.schema(
             [(name, getattr(arrow, _TYPES[kind])()) for name, kind in columns.items()]
@@ -78,7 +78,7 @@ class _Sink(io.RawIOBase):
         return b"".join(pieces)
 
 
-def _module(name: str) -> object:
+def _import_module(name: str) -> object:
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -172,17 +172,17 @@ class Exports:
             yield b"]}\n"
 
     async def _csv(self, tenant: str, where: RunFilter) -> AsyncIterator[bytes]:
-        yield _line(tuple(COLUMNS))
+        yield _csv_line(tuple(COLUMNS))
         async for run in each_run(self._store, tenant, where):
-            flat = await self._flat(tenant, run)
-            yield _line(tuple(_cell(getattr(flat, name)) for name in COLUMNS))
+            flat = await self._flat_run(tenant, run)
+            yield _csv_line(tuple(_escape_formula(getattr(flat, name)) for name in COLUMNS))
 
     async def _parquet(
         self, file: ParquetFile, tenant: str, where: RunFilter
     ) -> AsyncIterator[bytes]:
         rows: list[dict[str, object]] = []
         async for run in each_run(self._store, tenant, where):
-            rows.append(asdict(await self._flat(tenant, run)))
+            rows.append(asdict(await self._flat_run(tenant, run)))
             if len(rows) == PARQUET_ROWS:
                 yield await file.write(rows)
                 rows.clear()
@@ -198,7 +198,7 @@ class Exports:
                 return
             after = page[-1].created_at, page[-1].annotation_id
 
-    async def _flat(self, tenant: str, run: RunRow) -> FlatRun:
+    async def _flat_run(self, tenant: str, run: RunRow) -> FlatRun:
         body = await self._snapshots.read_whole(tenant, run)
         if len(body) < LARGE_BYTES:
             outcome = _OUTCOME.decode(body)
@@ -229,8 +229,8 @@ class Exports:
             tags=" ".join(run.tags),
             error_code=str(outcome.error.get("code", "")),
             error_message=str(outcome.error.get("message", "")),
-            inputs=_json(outcome.inputs),
-            outputs=_json(outcome.outputs),
+            inputs=_json_text(outcome.inputs),
+            outputs=_json_text(outcome.outputs),
             annotations=sum(counts.values()),
             ratings=ratings,
             mean_rating=round(rating_sum / ratings, 4) if ratings else None,
@@ -248,17 +248,17 @@ def _label(row: AnnotationRow) -> str:
     return str(msgspec.json.decode(row.body, type=_Labelled).signal.get("label", ""))
 
 
-def _json(value: Json) -> str:
+def _json_text(value: Json) -> str:
     return "" if value is None else msgspec.json.encode(value).decode()
 
 
-def _cell(value: str | float | None) -> str | float | None:
+def _escape_formula(value: str | float | None) -> str | float | None:
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value
 
 
-def _line(cells: tuple[object, ...]) -> bytes:
+def _csv_line(cells: tuple[object, ...]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerow(cells)
     return text.getvalue().encode()

@@ -22,7 +22,7 @@ from wopr.feedback.snapshots import RunSnapshots
 from wopr.process.background import BackgroundTask
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode, to_iso
 from wopr.protocol.errors import NotFound, Refused, SequenceTaken, Unavailable, WoprError
-from wopr.protocol.resources.annotations import SIGNAL_KINDS, VALUED, AnnotationCreate
+from wopr.protocol.resources.annotations import KINDS_WITH_VALUE, SIGNAL_KINDS, AnnotationCreate
 from wopr.protocol.resources.reviews import CreateJudge, Judge, JudgedRun, JudgedState
 from wopr.protocol.runs import TERMINAL, CreateRun, Owner
 from wopr.runs.commands import Commands
@@ -33,8 +33,8 @@ from wopr.store.port.feedback import JudgedRow, JudgeRow
 from wopr.store.port.feedback import Judges as JudgeRows
 
 # Limits of the inputs of a judging run, because they are the first event of its log.
-MOST_EVENTS: Final = 500
-MOST_EVENT_BYTES: Final = 512 * 1024
+MAX_EVENTS: Final = 500
+MAX_EVENT_BYTES: Final = 512 * 1024
 MAX_SNAPSHOT_BYTES: Final = 512 * 1024
 # The content of the judged run is untrusted.
 UNTRUSTED: Final = {"contentTrust": "untrusted"}
@@ -50,13 +50,13 @@ class InvalidJudgeOutput(Exception):
     """The outputs of the judging run are not a valid signal. The message is the reason."""
 
 
-def capped(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+def first_events(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     """Return the first events of a log up to the limits of number and size."""
     chosen: list[StoredEvent] = []
     size = 0
-    for event in events[:MOST_EVENTS]:
+    for event in events[:MAX_EVENTS]:
         size += len(event.body)
-        if size > MOST_EVENT_BYTES:
+        if size > MAX_EVENT_BYTES:
             break
         chosen.append(event)
     return chosen
@@ -75,23 +75,23 @@ def judge_inputs(
         "eventsLeftOut": length - len(events),
     }
     if mapping:
-        found = {name: _at(given, path) for name, path in mapping.items()}
+        found = {name: _value_at(given, path) for name, path in mapping.items()}
         given = {name: value for name, value in found.items() if value is not _MISSING}
     return {**given, **UNTRUSTED}
 
 
-def _at(value: Json, path: str) -> Json:
+def _value_at(value: Json, path: str) -> Json:
     for step in path.split("."):
         if isinstance(value, dict):
             value = cast("JsonObject", value).get(step, _MISSING)
         elif isinstance(value, list):
-            value = _item(cast("list[object]", value), step)
+            value = _list_item(cast("list[object]", value), step)
         else:
             return _MISSING
     return value
 
 
-def _item(items: list[object], step: str) -> object:
+def _list_item(items: list[object], step: str) -> object:
     is_index = step.isascii() and step.isdecimal() and len(step) < 10
     return items[int(step)] if is_index and int(step) < len(items) else _MISSING
 
@@ -115,7 +115,7 @@ def annotation_of(outputs: Json) -> AnnotationCreate:
     if kind == "flag" and members["flag"] is not True:
         raise InvalidJudgeOutput("the judge's flag must be true or false")
     signal: JsonObject = {"kind": kind}
-    if kind in VALUED:
+    if kind in KINDS_WITH_VALUE:
         signal[kind] = members[kind]
     document = {"signal": signal}
     if members.get("note") is not None:
@@ -135,8 +135,8 @@ def _output_members(outputs: Json) -> JsonObject:
 
 
 # Number of concurrent judging runs of one judge.
-AT_ONCE = 8
-JUDGES_AT_ONCE = 1000
+MAX_CONCURRENT_RUNS = 8
+MAX_JUDGES = 1000
 
 
 class JudgeStore(AnnotationStore, JudgeRows, AgentManifests, Protocol):
@@ -175,7 +175,7 @@ class Judges:
         await self._annotator.check_quota(tenant)
         await self._require(tenant, request)
         now = self._now()
-        redacted = partial(self._annotator.redacted, tenant)
+        redact = partial(self._annotator.redact, tenant)
         judge = Judge(
             judge_id=self._new_id(),
             workflow_id=request.workflow_id,
@@ -185,7 +185,7 @@ class Judges:
             created_by=creator,
             counts={},
             input_mapping={
-                redacted(name): redacted(path) for name, path in request.input_mapping.items()
+                redact(name): redact(path) for name, path in request.input_mapping.items()
             },
             filter=request.filter,
         )
@@ -215,7 +215,7 @@ class Judges:
             return list(dict.fromkeys(request.run_ids))
         if isinstance(request.filter, Unset):
             return []
-        where = run_filter(request.filter, partial(self._annotator.redacted, tenant))
+        where = run_filter(request.filter, partial(self._annotator.redact, tenant))
         return await newest_runs(self._store, tenant, where, request.most_runs)
 
     async def read(self, tenant: str, judge_id: str, *, after: int, limit: int) -> Judge:
@@ -223,36 +223,38 @@ class Judges:
         row = await self._store.judge(tenant, judge_id)
         if row is None:
             raise NotFound(f"there is no judge {judge_id[:128]!r}")
-        judge = _judge(row)
-        counts = await self._store.judged_counts(tenant, judge_id)
+        judge = _decode_judge(row)
+        counts = await self._store.judged_run_counts(tenant, judge_id)
         states: dict[JudgedState, int] = {
             state: counts.get(state, 0)
             for state in ("pending", "running", "annotated", "skipped", "failed")
         }
-        items = await self._store.judged(tenant, judge_id, after, limit + 1) if limit else []
+        items = await self._store.judged_runs(tenant, judge_id, after, limit + 1) if limit else []
         more = len(items) > limit > 0
         return with_fields(
             judge,
             state="done" if row.is_done else "running",
             counts=states,
-            items=[_judged(item) for item in items[:limit]] if limit else UNSET,
+            items=[_judged_run(item) for item in items[:limit]] if limit else UNSET,
             next_cursor=str(items[limit - 1].place) if more else UNSET,
         )
 
-    async def unfinished(self) -> list[tuple[str, str]]:
+    async def unfinished_judges(self) -> list[tuple[str, str]]:
         """Return `(tenant, judge_id)` of the unfinished judges."""
-        return await self._store.open_judges(JUDGES_AT_ONCE)
+        return await self._store.open_judges(MAX_JUDGES)
 
     async def step(self, tenant: str, judge_id: str) -> bool:
         """Advance a judge: read ended judging runs, start pending ones. False if nothing changed."""
         row = await self._store.judge(tenant, judge_id)
         if row is None:
             return False
-        judge = _judge(row)
-        running = await self._store.judged(tenant, judge_id, -1, AT_ONCE, "running")
+        judge = _decode_judge(row)
+        running = await self._store.judged_runs(
+            tenant, judge_id, -1, MAX_CONCURRENT_RUNS, "running"
+        )
         moved = [await self._finish_if_ended(tenant, judge, item) for item in running]
-        free_slots = AT_ONCE - len(running) + sum(moved)
-        pending = await self._store.judged(tenant, judge_id, -1, free_slots, "pending")
+        free_slots = MAX_CONCURRENT_RUNS - len(running) + sum(moved)
+        pending = await self._store.judged_runs(tenant, judge_id, -1, free_slots, "pending")
         for item in pending:
             await self._begin(tenant, judge, item)
         if not running and not pending:
@@ -295,8 +297,10 @@ class Judges:
         snapshot = await self._snapshots.read_whole(tenant, run)
         if len(snapshot) > MAX_SNAPSHOT_BYTES:
             raise JudgeSkipped(f"the run's snapshot is over {MAX_SNAPSHOT_BYTES} bytes")
-        events = await self._store.read(tenant, item.run_id, 0, MOST_EVENTS)
-        return judge_inputs(snapshot, capped(events), run.last_sequence + 1, judge.input_mapping)
+        events = await self._store.read(tenant, item.run_id, 0, MAX_EVENTS)
+        return judge_inputs(
+            snapshot, first_events(events), run.last_sequence + 1, judge.input_mapping
+        )
 
     async def _finish_if_ended(self, tenant: str, judge: Judge, item: JudgedRow) -> bool:
         """Read the outputs of a judging run that has ended; False if it has not."""
@@ -308,7 +312,8 @@ class Judges:
             return False
         ended = msgspec.json.decode(await self._snapshots.read_whole(tenant, run), type=_EndedRun)
         if run.status != "completed":
-            reason = f"the judging run {run.status}: {ended.error.get('message', 'no reason')}"
+            ending = "failed" if run.status == "failed" else f"was {run.status}"
+            reason = f"the judging run {ending}: {ended.error.get('message', 'no reason')}"
             await self._end(tenant, judge, item, "failed", reason)
             return True
         await self._annotate(tenant, judge, item, ended.outputs)
@@ -324,7 +329,7 @@ class Judges:
             prepared = await self._annotator.prepare(tenant, judged, author, request)
             done = replace(item, state="annotated", annotation_id=prepared.row.annotation_id)
             if await self._store.set_judged_state(tenant, judge.judge_id, done, prepared.row):
-                self._annotator.publisher.stored(prepared.annotation)
+                self._annotator.publisher.publish(prepared.annotation)
         except (JudgeSkipped, NotFound) as reason:
             await self._end(tenant, judge, item, "skipped", str(reason))
         except (InvalidJudgeOutput, Refused) as reason:
@@ -333,17 +338,17 @@ class Judges:
     async def _end(
         self, tenant: str, judge: Judge, item: JudgedRow, state: JudgedState, reason: str
     ) -> None:
-        redacted = self._annotator.redacted(tenant, reason)
+        redacted = self._annotator.redact(tenant, reason)
         await self._store.set_judged_state(
             tenant, judge.judge_id, replace(item, state=state, reason=redacted)
         )
 
 
-def _judge(row: JudgeRow) -> Judge:
+def _decode_judge(row: JudgeRow) -> Judge:
     return msgspec.json.decode(row.body, type=Judge)
 
 
-def _judged(row: JudgedRow) -> JudgedRun:
+def _judged_run(row: JudgedRow) -> JudgedRun:
     state: JudgedState = row.state  # type: ignore[assignment]  # only these states are stored
     return JudgedRun(
         run_id=row.run_id,
@@ -404,10 +409,10 @@ class JudgeTask:
 
     async def _round(self) -> float:
         """Advance every unfinished judge; return the seconds until the next round."""
-        unfinished = await self._judges.unfinished()
-        moved = [await self._step(tenant, judge_id) for tenant, judge_id in unfinished]
+        unfinished_judges = await self._judges.unfinished_judges()
+        moved = [await self._step(tenant, judge_id) for tenant, judge_id in unfinished_judges]
         self._pause = SHORTEST_SECONDS if any(moved) else min(self._pause * 2, LONGEST_SECONDS)
-        return self._pause if unfinished else IDLE_SECONDS
+        return self._pause if unfinished_judges else IDLE_SECONDS
 
     async def _step(self, tenant: str, judge_id: str) -> bool:
         try:

@@ -67,7 +67,7 @@ class Queues:
             filter=request.filter,
         )
         # Questions and labels are free text, which may contain secrets.
-        redacted = self._redactors.of(tenant).json(msgspec.to_builtins(queue))
+        redacted = self._redactors.of_tenant(tenant).json(msgspec.to_builtins(queue))
         queue = msgspec.convert(redacted, Queue)
         runs = await self._first_runs(tenant, request)
         row = QueueRow(
@@ -83,7 +83,7 @@ class Queues:
                 if await self._store.run(tenant, run_id) is None:
                     raise NotFound(f"there is no run {run_id!r}", field="runIds")
             return chosen
-        where = run_filter(request.filter, self._redactors.of(tenant).text)
+        where = run_filter(request.filter, self._redactors.of_tenant(tenant).text)
         return await newest_runs(self._store, tenant, where, request.most_items)
 
     async def page(
@@ -133,7 +133,7 @@ class Queues:
         free_places = queue.most_items - counts.items
         if free_places <= 0:
             return False
-        where = run_filter(queue.filter, self._redactors.of(tenant).text)
+        where = run_filter(queue.filter, self._redactors.of_tenant(tenant).text)
         found = await newest_runs(self._store, tenant, where, queue.most_items)
         added = await self._store.add_queue_items(tenant, queue.queue_id, found, most=free_places)
         return added > 0
@@ -167,7 +167,7 @@ class Queues:
         )
         reviews, finished = await self._store.finish_review(tenant, review)
         for each in prepared:
-            self._annotator.publisher.stored(each.annotation)
+            self._annotator.publisher.publish(each.annotation)
         return ReviewTaken(
             queue_id=queue.queue_id,
             run_id=run_id,

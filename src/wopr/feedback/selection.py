@@ -15,7 +15,7 @@ PAGE = 50
 T = TypeVar("T")
 
 
-def run_filter(selection: RunSelection, redacted: Callable[[str], str]) -> RunFilter:
+def run_filter(selection: RunSelection, redact: Callable[[str], str]) -> RunFilter:
     """Return the filter of a selection; without a status it selects runs that have ended.
 
     Stored labels are redacted, so the label of the selection is redacted too.
@@ -31,7 +31,7 @@ def run_filter(selection: RunSelection, redacted: Callable[[str], str]) -> RunFi
         flagged=_or_none(selection.flagged),
         rated=_or_none(selection.rated),
         corrected=_or_none(selection.corrected),
-        label=None if label is None else redacted(label),
+        label=None if label is None else redact(label),
     )
 
 

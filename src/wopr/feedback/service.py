@@ -14,12 +14,12 @@ from wopr.feedback.summary import Summaries
 from wopr.runs.commands import Commands
 from wopr.runs.event_bus import Bus
 from wopr.runs.journal import Journal
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
 from wopr.services.audit.trail import AuditTrail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
+class FeedbackServices:
     """The feedback services of a host."""
 
     annotator: Annotator
@@ -30,17 +30,17 @@ class Feedback:
     exports: Exports
 
 
-def feedback_of(
+def create_feedback_services(
     journal: Journal,
-    readers: Readers,
+    run_reader: RunReader,
     commands: Commands,
     bus: Bus,
     audit: AuditTrail,
     wake_fleet: Callable[[], None],
-) -> Feedback:
+) -> FeedbackServices:
     """Create the feedback services. `wake_fleet` makes the fleet read new annotations."""
     store, now, new_id = journal.store, journal.now, journal.new_id
-    snapshots = RunSnapshots(readers, store)
+    snapshots = RunSnapshots(run_reader, store)
     annotator = Annotator(
         store,
         redactors=journal.redactors,
@@ -58,7 +58,7 @@ def feedback_of(
         now=now,
         new_id=new_id,
     )
-    return Feedback(
+    return FeedbackServices(
         annotator=annotator,
         summaries=Summaries(store, now),
         queues=Queues(store, annotator, redactors=journal.redactors, now=now, new_id=new_id),

@@ -56,7 +56,7 @@ class Summaries:
         start, end = _window(since, self._now() + 1 if until is None else until)
         where = FeedbackFilter(since=start, until=end, workflow_id=workflow_id, agent_id=agent_id)
         grouping: GroupBy = "nothing" if by == "signal" else by
-        counts = await self._store.feedback(tenant, where, grouping)
+        counts = await self._store.feedback_counts(tenant, where, grouping)
         annotation_counts = _sum(counts)
         whole = await self._store.signal_counts(tenant, where, "nothing")
         total = _feedback_group(annotation_counts, whole[0] if whole else _NO_RUNS)
@@ -83,7 +83,7 @@ class Summaries:
             return sorted(groups, key=_size, reverse=True)
         runs = await self._store.signal_counts(tenant, where, by)
         period = where if by == "time" else None
-        groups = [_group(*pair, period) for pair in _paired(counts, runs)]
+        groups = [_group(*pair, period) for pair in _pair_by_group(counts, runs)]
         if by == "time":
             return sorted(groups, key=lambda group: group.since or "")
         return sorted(groups, key=_size, reverse=True)
@@ -97,7 +97,7 @@ def _window(since: int | None, until: int) -> tuple[int, int]:
     return start, end
 
 
-def _paired(
+def _pair_by_group(
     counts: Iterable[FeedbackCount], runs: Iterable[SignalCount]
 ) -> list[tuple[FeedbackCount, SignalCount | None]]:
     """Pair the counts of annotations and of runs by group; a group may have only one of them."""

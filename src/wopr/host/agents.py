@@ -18,7 +18,12 @@ from wopr.agents.credentials import Credentials
 from wopr.agents.loop.context import Caps
 from wopr.agents.mcp.servers import McpServer, check_names, read_servers
 from wopr.agents.models.port import Models
-from wopr.agents.models.provider_settings import HOSTED, ProviderSettings, is_installed, key_names
+from wopr.agents.models.provider_settings import (
+    HOSTED_PROVIDERS,
+    ProviderSettings,
+    is_installed,
+    key_names,
+)
 from wopr.agents.models.providers import ProviderModels
 from wopr.agents.tools.toolbox import Toolbox
 from wopr.nodes.context import ConfidenceFloor
@@ -26,8 +31,8 @@ from wopr.process.settings import Settings
 from wopr.process.subprocess_pool import SubprocessPool
 from wopr.protocol.errors import Refused
 from wopr.protocol.interrupts import is_vendor_kind
+from wopr.runs.definitions.checks import ModelFault
 from wopr.runs.definitions.files import DefinitionUnreadable, load_definition
-from wopr.runs.definitions.registration import ModelFault
 from wopr.runs.execution.agent_context import LlmServices
 from wopr.runs.quotas import CountedModels, Quotas
 from wopr.security.credential_names import SEAL_PURPOSE
@@ -125,11 +130,11 @@ class AgentResources:
 
 def provider_settings(settings: Settings) -> ProviderSettings:
     """Read the settings of model providers."""
-    pairs = (pair.split("=", 1) for pair in _words(settings.model_servers))
+    pairs = (pair.split("=", 1) for pair in _split_list(settings.model_servers))
     return ProviderSettings(
         environment=os.environ,
         servers={name.strip().lower(): url.strip() for name, url in pairs},
-        allowed=tuple(_words(settings.models_allowed)),
+        allowed=tuple(_split_list(settings.models_allowed)),
         tenants_pay=settings.require_own_keys,
     )
 
@@ -138,7 +143,7 @@ def provider_names(settings: Settings, resources: AgentResources) -> list[str] |
     """Return the providers for the discovery document; None on a host without models."""
     if not resources.has_models:
         return None
-    return [] if resources.client is None else provider_settings(settings).configured
+    return [] if resources.client is None else provider_settings(settings).usable_providers
 
 
 def model_check(settings: Settings, resources: AgentResources) -> ModelFault | None:
@@ -158,21 +163,21 @@ def model_check(settings: Settings, resources: AgentResources) -> ModelFault | N
     return model_fault
 
 
-def missing_for(models: Sequence[str], settings: Settings) -> list[str]:
+def missing_requirements(models: Sequence[str], settings: Settings) -> list[str]:
     """List the packages and settings that these models (`provider:model`) still need."""
     if models and not is_installed():
         return [f'pip install "wopr[models]", for {models[0]}']
-    configured = provider_settings(settings).configured
+    configured = provider_settings(settings).usable_providers
     missing: list[str] = []
     for model in models:
         provider = model.partition(":")[0]
         keys = " or ".join(key_names(provider))
-        wanted = keys if provider in HOSTED else f"WOPR_MODEL_SERVERS={provider}=…"
+        wanted = keys if provider in HOSTED_PROVIDERS else f"WOPR_MODEL_SERVERS={provider}=…"
         missing += [] if provider in configured else [f"{wanted}, for {model}"]
     return missing
 
 
-def _words(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -195,7 +200,7 @@ async def open_agent_resources(
 async def _with_models(
     settings: Settings, models: Models | None, tools: Toolbox
 ) -> AsyncGenerator[AgentResources, None]:
-    configured = provider_settings(settings).configured
+    configured = provider_settings(settings).usable_providers
     if models is not None or not configured or not is_installed():
         yield AgentResources(models=models, toolbox=tools)
         return

@@ -14,9 +14,9 @@ import anyio
 import msgspec
 import structlog
 
-from wopr.agents.memory import Memory
+from wopr.agents.memory import AgentMemory
 from wopr.agents.models.port import Models
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.agents.tools.permissions import ToolLimits
 from wopr.agents.tools.toolbox import Toolbox
 from wopr.cluster.leases import LeaseLimits, Leases
@@ -24,7 +24,7 @@ from wopr.cluster.local_wakeups import LocalWakeups
 from wopr.cluster.membership import LeaderTask, Membership
 from wopr.cluster.queued_wakeups import QueuedWakeups
 from wopr.cluster.wakeups import WakeupSource
-from wopr.feedback.service import feedback_of
+from wopr.feedback.service import create_feedback_services
 from wopr.host.agents import (
     AgentResources,
     confidence_floor,
@@ -35,40 +35,40 @@ from wopr.host.agents import (
 )
 from wopr.host.definitions import install_agents, register_workflows
 from wopr.host.host import Host
-from wopr.host.peers import Caches, Cluster, PeerListener, process_of, require_same_key
-from wopr.kahn.service import fleet_of
+from wopr.host.peers import Caches, Cluster, PeerListener, describe_process, require_same_key
+from wopr.kahn.service import create_fleet_services
 from wopr.nodes.builtin import builtin_registry
 from wopr.nodes.conformance import PROBE_SECRET, PROBE_SECRET_ID
 from wopr.nodes.registry import NodeRegistry
 from wopr.process.egress import Egress
-from wopr.process.keys import TENANT_KEY, content_cipher, host_secret
+from wopr.process.keys import TENANT_KEY, content_cipher, load_host_key
 from wopr.process.logs import redact_logs
 from wopr.process.metrics import Metrics
 from wopr.process.settings import Settings
 from wopr.process.sources import Sources
 from wopr.process.subprocess_pool import SubprocessPool
 from wopr.process.tenant_slots import HeavyReads
-from wopr.protocol.discovery.document import document, etag
+from wopr.protocol.discovery.document import encode_discovery, etag
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import WoprError
 from wopr.runs.advance import Advancer
 from wopr.runs.append import DataLimits, Guard
 from wopr.runs.commands import Commands
+from wopr.runs.definitions.checks import DefinitionLimits
 from wopr.runs.definitions.library import Library
-from wopr.runs.definitions.registration import DefinitionLimits
 from wopr.runs.event_bus import Bus
 from wopr.runs.execution.agent_context import AgentServices
 from wopr.runs.execution.tool_calls import ToolPolicy
 from wopr.runs.execution.watchdog import Watchdog
 from wopr.runs.journal import FIRST_EVENTS, Journal
 from wopr.runs.quotas import Quotas
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
+from wopr.security.api_keys import parse_env_keys
 from wopr.security.audit_chain import CheckpointKey
 from wopr.security.encryption import Seal, derive
-from wopr.security.keys import parse_env_keys
 from wopr.security.redact import Redactors
 from wopr.services.api_keys import Keyring
-from wopr.services.audit.sink import audit_sink
+from wopr.services.audit.sink import create_audit_sink
 from wopr.services.audit.trail import Audit, audit_key
 from wopr.services.discovery.document import MAX_RESPONSE_BODY_BYTES, capabilities
 from wopr.services.retention import Retention
@@ -81,7 +81,7 @@ from wopr.store.open import serving_store
 from wopr.store.port import Store
 from wopr.store.port.peers import Peers
 
-_OWNER_LOGIN = (
+_OWNER_LOGIN_WARNING = (
     "the database login owns the tables: SQL with this login can read every tenant; serve with a "
     "login that is only a member of wopr_service"
 )
@@ -114,20 +114,18 @@ async def running_host(
         settings, sources, MAX_RECEIPT_BYTES, 5, settings.max_deliveries_per_tenant
     )
     pool = SubprocessPool(settings.pool_limits)
-    opened_resources = open_agent_resources(settings, models, toolbox, pool)
-    secret = host_secret(settings.data_dir, os.environ)
+    secret = load_host_key(settings.data_dir, os.environ)
     options = replace(
         settings.store_options,
         tenant_key=derive(secret, TENANT_KEY),
         cipher=content_cipher(os.environ),
     )
-    opened_store = serving_store(settings.database_url, options)
     redactors = Redactors()
     async with (
-        opened_store as store,
+        serving_store(settings.database_url, options) as store,
         egress,
         webhook_egress,
-        opened_resources as resources,
+        open_agent_resources(settings, models, toolbox, pool) as resources,
         aclosing(pool),
     ):
         # Traces go to the operator, so the secrets of all tenants are masked.
@@ -150,7 +148,7 @@ async def running_host(
         )
         if store.peers is not None:
             if store.peers.owns_tables:
-                log.warning(_OWNER_LOGIN)
+                log.warning(_OWNER_LOGIN_WARNING)
             cluster = _cluster(host, store.peers)
             await cluster.membership.join()
             host = replace(host, cluster=cluster)
@@ -217,7 +215,7 @@ async def _assemble(
         redactors.register(key.tenant, "api-key", key.key)
     if settings.audit_sink_secret:
         redactors.register_operator(settings.audit_sink_secret)
-    process = process_of(settings, registry, resources.toolbox)
+    process = describe_process(settings, registry, resources.toolbox)
     signing = (
         audit_key(settings.data_dir)
         if store.peers is None
@@ -234,9 +232,9 @@ async def _assemble(
         providers=provider_names(settings, resources),
     )
     # The document lists the fixtures, which are known only after their registration.
-    advertised: JsonObject = msgspec.json.decode(document(discovery(fixtures=())))
+    advertised: JsonObject = msgspec.json.decode(encode_discovery(discovery(fixtures=())))
     guard = Guard(advertised)
-    agents = Agents(
+    agents = AgentRegistry(
         store,
         sources.now,
         advertised,
@@ -255,7 +253,9 @@ async def _assemble(
         agents=agents,
         check_quota=partial(quotas.check_write, counted="workflowVersions"),
     )
-    discovery_body = document(discovery(fixtures=await register_workflows(settings, library)))
+    discovery_body = encode_discovery(
+        discovery(fixtures=await register_workflows(settings, library))
+    )
     if settings.conformance:
         await install_agents(agents)
     keyring = Keyring(store, configured, sources.now)
@@ -289,8 +289,8 @@ async def _assemble(
         sources=sources,
         add_deliveries=subscriptions.add_deliveries,
     )
-    journal.on_committed(subscriptions.committed)
-    journal.on_committed(tracing.committed)
+    journal.on_committed(subscriptions.handle_commit)
+    journal.on_committed(tracing.handle_commit)
     leases = _leases(settings, process.name if store.peers else "")
     advancer = Advancer(
         journal,
@@ -301,10 +301,10 @@ async def _assemble(
         provides=frozenset(),
         services=AgentServices(
             agents=agents,
-            memory=Memory(store, sources.now, quotas.check_write),
+            memory=AgentMemory(store, sources.now, quotas.check_write),
             floor=confidence_floor(settings),
             tools=ToolPolicy(limits=_tool_limits(settings, sources), scopes=keyring.scopes),
-            verbosity=settings.reasoning_verbosity,  # type: ignore[arg-type]  # checked there
+            verbosity=settings.reasoning_verbosity,  # type: ignore[arg-type]  # a checked setting
             token_limit=settings.reasoning_token_limit,
             streams_reasoning=guard.advertises("agent.reasoning.delta"),
             suppresses_escalation=settings.suppress_escalation,
@@ -312,9 +312,9 @@ async def _assemble(
         ),
     )
     commands = Commands(advancer, metrics, audit.draft)
-    fleet = fleet_of(journal, bus, settings, audit, agents)
+    fleet = create_fleet_services(journal, bus, settings, audit, agents)
     heavy_reads = HeavyReads(settings.max_heavy_reads)
-    readers = Readers(advancer, bus, fleet.observed.catch_up, heavy_reads)
+    run_reader = RunReader(advancer, bus, fleet.observed.catch_up, heavy_reads)
     first_key = await _first_key(settings, store, keyring)
     if first_key is not None:
         await audit.record("default", "host", "key.create", "first key", role="admin")
@@ -328,21 +328,23 @@ async def _assemble(
         agents=agents,
         keyring=keyring,
         commands=commands,
-        readers=readers,
+        run_reader=run_reader,
         advancer=advancer,
         bus=bus,
         metrics=metrics,
         sources=sources,
-        feedback=feedback_of(journal, readers, commands, bus, audit, fleet.queue.wake),
+        feedback=create_feedback_services(
+            journal, run_reader, commands, bus, audit, fleet.queue.wake
+        ),
         audit=audit,
-        audit_sink=audit_sink(settings, store, webhook_client, metrics, sources.now),
+        audit_sink=create_audit_sink(settings, store, webhook_client, metrics, sources.now),
         subscriptions=subscriptions,
         dispatcher=Dispatcher(
             store,
             subscriptions,
             webhook_client,
             policy=policy,
-            deliveries_each=settings.max_deliveries_per_tenant,
+            deliveries_per_tenant=settings.max_deliveries_per_tenant,
             metrics=metrics,
             now=sources.now,
         ),
@@ -451,14 +453,14 @@ async def _first_key(settings: Settings, store: Store, keyring: Keyring) -> str 
 
 
 def _egress(
-    settings: Settings, sources: Sources, max_response_bytes: int, seconds: float, each: int
+    settings: Settings, sources: Sources, max_response_bytes: int, seconds: float, per_tenant: int
 ) -> Egress:
     return Egress(
         allow_private=settings.allow_private_destinations,
         max_response_bytes=max_response_bytes,
         timeout=seconds,
-        requests_each=each,
-        lookups_each=settings.max_lookups_per_tenant,
+        requests_per_tenant=per_tenant,
+        lookups_per_tenant=settings.max_lookups_per_tenant,
         resolver=sources.resolver,
     )
 

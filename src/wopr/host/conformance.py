@@ -8,12 +8,12 @@ from typing import Annotated, Final, Literal, TypeAlias
 import anyio
 import msgspec
 
-from wopr.agents.registry import Installed
-from wopr.agents.tools.permissions import args_hash, decide
+from wopr.agents.registry import InstalledAgent
+from wopr.agents.tools.permissions import args_hash, permission_of
 from wopr.engine.escalation import DEFAULT_THRESHOLD
 from wopr.engine.fold.agents import DISPATCH, SUPERVISOR
 from wopr.engine.plan import Start, plan
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunIdentity, RunState, initial_state
 from wopr.host.host import Host
 from wopr.protocol.documents import (
     UNSET,
@@ -38,6 +38,29 @@ from wopr.runs.requests import NewRun, started_payload
 from wopr.runs.sensitive_values import SensitiveValues
 from wopr.security.digest import json_digest
 from wopr.security.redact import Redactor
+
+# A capability name without effect. Clients use it to detect the test endpoint.
+PROBE_CAPABILITY: Final = "__probe__"
+# The capabilities that can be switched off, each with the node type and the config keys that need
+# it.
+TOGGLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "agents.dispatchMapping": (
+        DISPATCH,
+        ("inputMapping", "outputMapping", "perWorkerInputMappings", "perWorkerOutputMappings"),
+    ),
+    "subWorkflow.inputMapping": ("core.subWorkflow", ("inputMapping",)),
+}
+# A node's id, type, config and other members.
+_Node: TypeAlias = tuple[str, str, JsonObject, JsonObject]
+_WAIT_SECONDS: Final = 10
+_REQUIRED_ROLE: Final = "reviewer"
+_OVERRIDE_ROLE: Final = "admin"
+_DECISIONS: Final = (
+    "approval.granted",
+    "approval.rejected",
+    "approval.overridden",
+    "authorization.decided",
+)
 
 
 class ToolProbe(Closed, frozen=True, kw_only=True):
@@ -72,51 +95,28 @@ class ToolProbed(Document, frozen=True, kw_only=True):
     tool_returned: ProbedReturn
 
 
-async def probe(
+async def probe_tool_call(
     policy: ToolPolicy, redactor: Redactor, tenant: str, wanted: ToolProbe
 ) -> ToolProbed:
-    """Decide on a tool call as for a node. A principal without a key has no scopes."""
+    """Decide on a tool call by the rules for nodes. A principal without a key has no scopes."""
     given: Json = {} if isinstance(wanted.args, Unset) else wanted.args
     called = ProbedCall(
         args_hash=args_hash(redactor.json(given)),
         principal=wanted.principal,
         transport="native",
     )
-    return ToolProbed(tool_called=called, tool_returned=await _returned(policy, tenant, wanted))
+    return ToolProbed(tool_called=called, tool_returned=await _probe_return(policy, tenant, wanted))
 
 
-async def _returned(policy: ToolPolicy, tenant: str, wanted: ToolProbe) -> ProbedReturn:
+async def _probe_return(policy: ToolPolicy, tenant: str, wanted: ToolProbe) -> ProbedReturn:
     if wanted.required_scopes:
         scopes = await policy.scopes(tenant, wanted.principal)
-        if decide(scopes, wanted.required_scopes) == "forbidden":
+        if permission_of(scopes, wanted.required_scopes) == "forbidden":
             return ProbedReturn(status="forbidden")
-    who = f"{tenant}/{wanted.principal}"
-    if wanted.simulate_rate_limit_exhausted or policy.limits.take((who, wanted.tool_name)):
+    caller = f"{tenant}/{wanted.principal}"
+    if wanted.simulate_rate_limit_exhausted or policy.limits.take((caller, wanted.tool_name)):
         return ProbedReturn(status="rate_limited")
     return ProbedReturn(status="ok", duration_ms=0)
-
-
-# The capabilities that can be switched off, each with the node type and the config keys that need
-# it. Clients use the probe to detect this endpoint.
-PROBE: Final = "__probe__"
-TOGGLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
-    "agents.dispatchMapping": (
-        DISPATCH,
-        ("inputMapping", "outputMapping", "perWorkerInputMappings", "perWorkerOutputMappings"),
-    ),
-    "subWorkflow.inputMapping": ("core.subWorkflow", ("inputMapping",)),
-}
-# A node's id, type, config and other members.
-_Node: TypeAlias = tuple[str, str, JsonObject, JsonObject]
-_WAIT_SECONDS: Final = 10
-_REQUIRED_ROLE: Final = "reviewer"
-_OVERRIDE_ROLE: Final = "admin"
-_DECISIONS: Final = (
-    "approval.granted",
-    "approval.rejected",
-    "approval.overridden",
-    "authorization.decided",
-)
 
 
 class SampleNode(Closed, frozen=True, kw_only=True):
@@ -275,7 +275,7 @@ async def decide_gate(host: Host, tenant: str, request: GateRequest) -> GateResu
         name = request.principal if not number else f"{request.principal}-{number + 1}"
         try:
             by = Resolver(name=name, role=role)
-            await host.commands.answer(tenant, run_id, "gate", value, by)
+            await host.commands.resolve_interrupt(tenant, run_id, "gate", value, by)
         except Forbidden:
             break
     events = await _events(host, tenant, run_id)
@@ -287,7 +287,7 @@ async def decide_gate(host: Host, tenant: str, request: GateRequest) -> GateResu
 
 
 async def dispatch_agent(
-    host: Host, tenant: str, agent: Installed, request: AgentDispatch
+    host: Host, tenant: str, agent: InstalledAgent, request: AgentDispatch
 ) -> AgentDispatched:
     """Run one turn of an installed agent with the decision of the request."""
     manifest = agent.manifest
@@ -301,7 +301,7 @@ async def dispatch_agent(
     pin: JsonObject = {"agent": {"agentId": manifest.agent_id, "version": manifest.version}}
     name = f"sample-dispatch-{json_digest([config, pin]).hex()[:16]}"
     node: _Node = ("agent", "core.conformance.mock-agent", config, pin)
-    # The task is the inputs of the run.
+    # The run gets the task as its inputs.
     inputs: JsonObject = task if is_object(task) else {}
     run_id = await _start(host, tenant, _definition(name, [node], []), inputs)
     state = await _wait_until_settled(host, tenant, run_id)
@@ -327,7 +327,7 @@ async def dispatch_agent(
     )
 
 
-async def race(host: Host, tenant: str, request: ClaimRequest) -> ClaimResult:
+async def run_concurrent_executors(host: Host, tenant: str, request: ClaimRequest) -> ClaimResult:
     """Let several executors of one run start the same effect at the same time.
 
     An executor performs an effect only after its `node.started` is committed. The store accepts one
@@ -345,7 +345,7 @@ async def race(host: Host, tenant: str, request: ClaimRequest) -> ClaimResult:
         workflow_id=compiled.workflow_id,
         workflow_version=compiled.version,
     )
-    run = ActiveRun(initial(identity, compiled.graph), compiled, SensitiveValues(), None)
+    run = ActiveRun(initial_state(identity, compiled.graph), compiled, SensitiveValues(), None)
     batch = journal.batch(run)
     batch.add("run.started", started_payload(compiled, inputs={}, owner=Owner(tenant=tenant)))
     await journal.commit(run, batch)
@@ -405,5 +405,5 @@ async def _wait_until_settled(host: Host, tenant: str, run_id: str) -> RunState:
 
 
 async def _events(host: Host, tenant: str, run_id: str) -> list[RunEvent]:
-    row = await host.readers.row(tenant, run_id)
+    row = await host.run_reader.row(tenant, run_id)
     return await read_events(host.advancer.journal, tenant, run_id, row.last_sequence + 1)

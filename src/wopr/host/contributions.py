@@ -18,7 +18,7 @@ from wopr.process.settings import Settings
 from wopr.process.sources import Sources
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import NotFound, WoprError
-from wopr.runs.definitions.code_versions import is_numbered, same_content, versioned
+from wopr.runs.definitions.numbered_versions import add_version, has_content, is_numbered
 from wopr.store.port import SHARED
 
 
@@ -55,7 +55,7 @@ async def contributed_host(
         settings, sources, registry, models=models or contributions.models, toolbox=toolbox
     ) as host:
         try:
-            await install(host, contributions)
+            await register_contributions(host, contributions)
         except WoprError as refusal:
             # Raised again outside the host's task group, which would wrap it in a group.
             refused = refusal
@@ -73,15 +73,15 @@ def registry_with(node_types: Iterable[NodeType], *, conformance: bool = False) 
     return registry
 
 
-async def install(host: Host, contributions: Contributions) -> None:
+async def register_contributions(host: Host, contributions: Contributions) -> None:
     """Register agents and workflows for every tenant. A changed document gets a new version."""
     for manifest in contributions.agents:
-        newest = await _newest_agent(host, str(manifest["agentId"]))
+        newest = await _newest_agent_version(host, str(manifest["agentId"]))
         if (document := _to_register(manifest, newest)) is not None:
             await host.agents.register(SHARED, document)
     alongside = {str(definition["id"]) for definition in contributions.workflows}
     for definition in contributions.workflows:
-        newest = await _newest_workflow(host, str(definition["id"]))
+        newest = await _newest_workflow_version(host, str(definition["id"]))
         if (document := _to_register(definition, newest)) is not None:
             await host.library.register(SHARED, document, alongside=alongside)
 
@@ -90,19 +90,19 @@ def _to_register(document: JsonObject, newest: str | None) -> JsonObject | None:
     """Return the document to register, or None if it equals the newest version."""
     if not is_numbered(document):
         return document
-    if newest is not None and same_content(newest, document):
+    if newest is not None and has_content(newest, document):
         return None
-    return versioned(document, newest)
+    return add_version(document, newest)
 
 
-async def _newest_agent(host: Host, agent_id: str) -> str | None:
+async def _newest_agent_version(host: Host, agent_id: str) -> str | None:
     try:
         return (await host.agents.agent(SHARED, agent_id)).manifest.version
     except NotFound:
         return None
 
 
-async def _newest_workflow(host: Host, workflow_id: str) -> str | None:
+async def _newest_workflow_version(host: Host, workflow_id: str) -> str | None:
     try:
         return (await host.library.row(SHARED, workflow_id)).version
     except NotFound:

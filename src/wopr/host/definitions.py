@@ -6,22 +6,26 @@ from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 
+import msgspec
 import structlog
 
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.process.settings import Settings
-from wopr.protocol.documents import Json, JsonObject
+from wopr.protocol.documents import Json, JsonObject, is_list, is_object
 from wopr.protocol.errors import WoprError
 from wopr.runs.definitions.files import find_definitions, load_definition
 from wopr.runs.definitions.library import Library
 from wopr.store.port import SHARED
 
 FIXTURE_PREFIX = "conformance-"
+_EXISTS = "workflow_exists"
+# Texts for people. An upgraded database has the built-in definitions with their earlier texts.
+_TEXTS = frozenset({"description", "notes"})
 
 log = structlog.get_logger("wopr.host")
 
 
-def hello() -> JsonObject:
+def hello_workflow() -> JsonObject:
     """Read the workflow that every new host has."""
     return _read(_package_files() / "hello.yaml")
 
@@ -91,7 +95,7 @@ async def register_workflows(settings: Settings, library: Library) -> list[str]:
         for path in find_definitions(directory)
     ]
     names = {str(document.get("id")) for _, document in given}
-    built_in = [("built in", hello())]
+    built_in = [("built in", hello_workflow())]
     if settings.conformance:
         built_in += [("built in", document) for document in conformance_fixtures()]
     given += [(source, d) for source, d in built_in if str(d.get("id")) not in names]
@@ -115,7 +119,10 @@ async def _register(
     try:
         await library.register(SHARED, document, alongside=alongside, has_quota=False)
     except WoprError as error:
-        level = log.debug if source == "built in" else log.warning
+        is_built_in = source == "built in"
+        if is_built_in and error.code == _EXISTS and await _differs_in_texts(library, document):
+            return True
+        level = log.debug if is_built_in else log.warning
         level("workflow left out", source=source, id=document.get("id"), reason=str(error))
         return False
     for warning in await library.warnings(SHARED, document):
@@ -129,7 +136,22 @@ async def _register(
     return True
 
 
-async def install_agents(agents: Agents) -> None:
+async def _differs_in_texts(library: Library, document: JsonObject) -> bool:
+    """Return whether the stored version of a definition differs only in texts for people."""
+    row = await library.row(SHARED, str(document["id"]), str(document["version"]))
+    is_same: bool = _without_texts(msgspec.json.decode(row.body)) == _without_texts(document)
+    return is_same
+
+
+def _without_texts(value: Json) -> Json:
+    if is_list(value):
+        return [_without_texts(item) for item in value]
+    if is_object(value):
+        return {name: _without_texts(item) for name, item in value.items() if name not in _TEXTS}
+    return value
+
+
+async def install_agents(agents: AgentRegistry) -> None:
     """Install the agents of conformance checks. An invalid manifest is left out and logged."""
     for manifest in conformance_agents():
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.agents.threads import abandoned_threads
-from wopr.feedback.service import Feedback
+from wopr.feedback.service import FeedbackServices
 from wopr.host.peers import Cluster
-from wopr.kahn.service import Fleet
+from wopr.kahn.service import FleetServices
 from wopr.nodes.registry import NodeRegistry
 from wopr.process.metrics import Metrics
 from wopr.process.settings import Settings
@@ -21,7 +21,7 @@ from wopr.runs.commands import Commands
 from wopr.runs.definitions.library import Library
 from wopr.runs.event_bus import Bus
 from wopr.runs.quotas import Quotas
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
 from wopr.services.api_keys import Keyring
 from wopr.services.audit.sink import AuditSink
 from wopr.services.audit.trail import Audit
@@ -44,21 +44,21 @@ class Host:
     store: Store
     registry: NodeRegistry
     library: Library
-    agents: Agents
+    agents: AgentRegistry
     keyring: Keyring
     commands: Commands
-    readers: Readers
+    run_reader: RunReader
     advancer: Advancer
     bus: Bus
     metrics: Metrics
     sources: Sources
-    feedback: Feedback
+    feedback: FeedbackServices
     audit: Audit
     # Copies the audit log to a sink; None when no sink is set.
     audit_sink: AuditSink | None
     subscriptions: Subscriptions
     dispatcher: Dispatcher
-    fleet: Fleet
+    fleet: FleetServices
     quotas: Quotas
     heavy_reads: HeavyReads
     discovery: bytes
@@ -80,7 +80,7 @@ async def check_ready(host: Host) -> None:
     """Raise `Unavailable` with the reason, unless this process can accept a write now."""
     if host.bus.is_closed:
         raise Unavailable("The process is stopping.")
-    await host.store.ready()
+    await host.store.check_ready()
     cluster = host.cluster
     if cluster is not None and cluster.membership.heartbeat_age > MAX_SILENT_SECONDS:
         raise Unavailable("The process could not send a heartbeat to the database for too long.")
@@ -94,15 +94,15 @@ async def known_processes(host: Host) -> list[KnownProcess]:
     return [KnownProcess(process=host.process, started_at=host.started_at, seen_at=now)]
 
 
-async def measure(host: Host) -> None:
+async def update_gauges(host: Host) -> None:
     """Update the gauges."""
     metrics = host.metrics
     metrics.active_runs.set(len(host.advancer.active.runs))
     metrics.readers.set(host.bus.readers)
     metrics.abandoned_threads.set(abandoned_threads())
-    metrics.opened(await host.store.open_counts())
+    metrics.set_open_runs(await host.store.open_run_counts())
     for quota, total in (await host.quotas.totals()).items():
-        metrics.quota_use(quota, total.used, total.limit, total.exhausted)
+        metrics.set_quota_use(quota, total.used, total.limit, total.exhausted)
     metrics.waiting_for_code.set(await host.store.waiting_for_code())
     peers = host.store.peers
     if peers is None:

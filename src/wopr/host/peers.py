@@ -12,7 +12,7 @@ import anyio
 import anyio.abc
 import structlog
 
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.agents.tools.toolbox import Toolbox
 from wopr.cluster.membership import Membership
 from wopr.feedback.annotations import announce
@@ -53,7 +53,7 @@ class Caches:
     """The caches of this process whose data other processes may change."""
 
     library: Library
-    agents: Agents
+    agents: AgentRegistry
     keyring: Keyring
     subscriptions: Subscriptions
 
@@ -132,7 +132,7 @@ class PeerListener:
             case ResourceChanged():
                 await self._handle_change(notification)
             case _:
-                # Notifications may have been lost.
+                # The connection is new. Earlier notifications may have been lost.
                 self._bus.wake_all()
                 self._wake_active_runs()
                 await self._caches.refresh(has_missed=True)
@@ -156,7 +156,7 @@ class PeerListener:
 
     async def _publish(self, appended: RunAppended) -> None:
         """Read the new events once, for all readers of the run in this process."""
-        while (start := self._bus.missing(appended.run_id, appended.sequence)) is not None:
+        while (start := self._bus.first_missing(appended.run_id, appended.sequence)) is not None:
             events = await self._store.read(appended.tenant, appended.run_id, start, PAGE)
             self._bus.publish(appended.run_id, events)
             if not events:
@@ -198,14 +198,14 @@ class Cluster:
         self.listener.start(tasks)
 
 
-def process_of(settings: Settings, registry: NodeRegistry, toolbox: Toolbox) -> Process:
+def describe_process(settings: Settings, registry: NodeRegistry, toolbox: Toolbox) -> Process:
     """Describe this process: its name and the code that it has."""
     return Process(
         name=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         kind="api" if settings.serves else "worker",
         code_version=settings.code_version or f"wopr-{__version__}",
         node_types=tuple(sorted(node_type.type_id for node_type in registry)),
-        tools=toolbox.functions,
+        tools=toolbox.function_names,
         executes=settings.executes,
     )
 

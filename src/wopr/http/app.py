@@ -72,11 +72,13 @@ class App:
     ) -> None:
         self.state = AppState(time.perf_counter)
         self._open_host = open_host
-        endpoints = _endpoints(self.state, operations or (*OPERATIONS, _openapi(OPERATIONS)))
+        endpoints = _endpoints(
+            self.state, operations or (*OPERATIONS, _openapi_operation(OPERATIONS))
+        )
         self._mcp = McpEndpoint(self.state)
         # A path without parameters is looked up directly. Only other paths need the router.
         self._exact_paths: dict[str, ASGIApp] = {
-            path: found for path, found in endpoints.items() if "{" not in path
+            path: endpoint for path, endpoint in endpoints.items() if "{" not in path
         }
         self._parameter_prefixes = tuple(
             {f"/{path.split('/')[1]}/" for path in endpoints if "{" in path}
@@ -93,23 +95,23 @@ class App:
             ],
             redirect_slashes=False,
             default=self._fallback,
-            lifespan=lambda _: self.opened(),
+            lifespan=lambda _: self.run_host(),
         )
 
     @property
     def host(self) -> Host:
         """The open host."""
         if self.state.host is None:
-            raise RuntimeError("The host is not open. Open it with `App.opened()`.")
+            raise RuntimeError("The host is not open. Open it with `App.run_host()`.")
         return self.state.host
 
-    def only(self, operation: Operation) -> ASGIApp:
+    def single_operation_app(self, operation: Operation) -> ASGIApp:
         """Return an application that serves one operation of this host without a key."""
-        found = Endpoint(self.state, {operation.method: replace(operation, scope=None)})
+        endpoint = Endpoint(self.state, {operation.method: replace(operation, scope=None)})
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] == operation.path:
-                await found(scope, receive, send)
+                await endpoint(scope, receive, send)
             else:
                 await not_found(self.state, scope, receive, send)
 
@@ -126,11 +128,11 @@ class App:
         await (serve or self._router)(scope, receive, send)
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None, None]:
+    async def run_host(self) -> AsyncGenerator[None, None]:
         """Open the host, and close it at the end of the block."""
         async with (
             self._open_host() as host,
-            self._mcp.opened(),
+            self._mcp.accept_requests(),
             anyio.create_task_group() as tasks,
         ):
             self.state.open(host)
@@ -152,14 +154,14 @@ def _endpoints(state: AppState, operations: Iterable[Operation]) -> dict[str, En
     return {path: Endpoint(state, by_path[path]) for path in ordered}
 
 
-def _openapi(operations: tuple[Operation, ...]) -> Operation:
-    kept: list[bytes] = []
+def _openapi_operation(operations: tuple[Operation, ...]) -> Operation:
+    cache: list[bytes] = []
 
     async def get_openapi(request: Request) -> Response:
         """Return the OpenAPI description, generated from the operation table."""
-        if not kept:
-            kept.append(encode(openapi_document((*operations, this))))
-        return Response(200, kept[0], headers={"cache-control": "public, max-age=300"})
+        if not cache:
+            cache.append(encode(openapi_document((*operations, this))))
+        return Response(200, cache[0], headers={"cache-control": "public, max-age=300"})
 
     this = Operation(
         name="getOpenapi",

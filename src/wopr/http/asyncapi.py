@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from wopr.feedback.annotations import ANNOTATED
-from wopr.http.routes.events import LONGEST_BUFFER_MS
+from wopr.feedback.annotations import ANNOTATED_EVENT
+from wopr.http.routes.events import MAX_BUFFER_MS
 from wopr.kahn.observed.events import LINE_EVENT_TYPES
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.events import EVENT_TYPES, RunEvent
@@ -35,7 +35,7 @@ _LINE: Final = {
         "/v1/schemas/kahn-agent-event.json and /v1/schemas/kahn-ci-event.json."
     ),
 }
-_BUFFER: Final = {"type": "integer", "minimum": 0, "maximum": LONGEST_BUFFER_MS}
+_BUFFER: Final = {"type": "integer", "minimum": 0, "maximum": MAX_BUFFER_MS}
 
 
 def asyncapi_document(*, feedback: bool) -> JsonObject:
@@ -78,7 +78,7 @@ def _message_names(mode: str, *, feedback: bool) -> list[str]:
         case _:
             names = [*sorted(EVENT_TYPES), *LINE_EVENT_TYPES, VENDOR]
     has_annotations = feedback and mode in ("updates", "debug")
-    return [*names, *([ANNOTATED] if has_annotations else []), BATCH]
+    return [*names, *([ANNOTATED_EVENT] if has_annotations else []), BATCH]
 
 
 def _channel(mode: str, names: list[str]) -> JsonObject:
@@ -126,8 +126,8 @@ def _messages() -> tuple[dict[str, JsonObject], JsonObject]:
         BATCH, {"type": "array", "minItems": 1, "items": event}, "events that bufferMs collected"
     )
     # The frame has no id: Last-Event-ID keeps pointing at the log.
-    annotated = _message(ANNOTATED, annotation, "an annotation that was just stored")
-    messages[ANNOTATED] = annotated | {"x-sse": {"event": ANNOTATED}}
+    annotated = _message(ANNOTATED_EVENT, annotation, "an annotation that was just stored")
+    messages[ANNOTATED_EVENT] = annotated | {"x-sse": {"event": ANNOTATED_EVENT}}
     return messages, schemas
 
 

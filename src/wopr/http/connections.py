@@ -29,21 +29,21 @@ from wopr.process.settings import Settings
 from wopr.protocol.errors import RateLimited, Refused, Unavailable, WoprError
 from wopr.security.proxies import TrustedProxies, network_of
 
-MOST_PIPELINED: Final = 16
+MAX_PIPELINED: Final = 16
 # Bytes that are read and dropped after a response, so that a client that still sends can read it.
-MOST_DROPPED_BYTES: Final = 16 * 1024 * 1024
+MAX_DROPPED_BYTES: Final = 16 * 1024 * 1024
 # Header fields and trailers of one request. Even short ones take time.
-MOST_FIELDS: Final = 256
+MAX_FIELDS: Final = 256
 # Chunk sizes, chunk extensions and trailers: a fixed number of bytes, plus a number per body byte.
 FRAMING_BYTES: Final = 1024 * 1024
 FRAMING_PER_BYTE: Final = 8
 # A body may have this many chunks, and one more per BYTES_PER_CHUNK bytes.
-MOST_CHUNKS: Final = 10_000
+MAX_SMALL_CHUNKS: Final = 10_000
 BYTES_PER_CHUNK: Final = 16
-# A refused client has this time to read the response. Beyond MOST_LINGERING such clients,
+# A refused client has this time to read the response. Beyond MAX_LINGERING such clients,
 # connections are closed immediately.
 LINGER_SECONDS: Final = 2.0
-MOST_LINGERING: Final = 100
+MAX_LINGERING: Final = 100
 RETRY_SECONDS: Final = 1
 # A client with at most this many bytes to read has no minimum rate.
 FEW_BYTES: Final = 4 * 1024
@@ -134,18 +134,18 @@ class ConnectionLimits:
         refusal = None if connection.is_proxy else self.enter(connection.network)
         if refusal is not None:
             return refusal
-        most = max(1, min(self._most_unauthenticated, self._most - self._authenticated))
+        most = max(1, min(self._most_unauthenticated, self._most - self._authenticated_count))
         if self.unauthenticated >= most and not self._replace_unauthenticated(connection, most):
             if not connection.is_proxy:
                 self.leave(connection.network)
-            return self._count_full(_full_error(most, "without"))
+            return self._count_full_refusal(_full_error(most, "without"))
         self.open += 1
         self.unauthenticated += 1
         self._unauthenticated_waiting.add(connection)
         return None
 
     @property
-    def _authenticated(self) -> int:
+    def _authenticated_count(self) -> int:
         return self.open - self.unauthenticated
 
     def _replace_unauthenticated(self, connection: Connection, limit: int) -> bool:
@@ -156,11 +156,11 @@ class ConnectionLimits:
 
     def _make_room(self) -> None:
         """Make room for one more connection with a valid key."""
-        if self._authenticated < self._most_authenticated:
+        if self._authenticated_count < self._most_authenticated:
             return
         error = _full_error(self._most_authenticated, "with")
         if not self._replace(self._authenticated_waiting.pop(), error):
-            raise self._count_full(error)
+            raise self._count_full_refusal(error)
 
     def _replace(self, connection: Connection | None, error: WoprError) -> bool:
         if connection is None:
@@ -169,7 +169,7 @@ class ConnectionLimits:
         connection.replace(error)
         return True
 
-    def _count_full(self, error: WoprError) -> WoprError:
+    def _count_full_refusal(self, error: WoprError) -> WoprError:
         self.on_refused("full")
         return error
 
@@ -340,7 +340,7 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
         self.network = self.holder = network_of(self.peer)
-        self.is_proxy = self.limits.proxies.trust(self.peer)
+        self.is_proxy = self.limits.proxies.trusts(self.peer)
         refusal = self.limits.admit(self)
         if refusal is not None:
             self.refuse(refusal)
@@ -386,7 +386,7 @@ class Connection(HttpToolsProtocol):
             self.refuse(Refused("the request is not valid HTTP/1.1"))
             return
         if self._sent_bytes:
-            self._check_arrived()
+            self._check_incomplete_request()
 
     @property
     def _parser(self) -> httptools.HttpRequestParser:
@@ -395,11 +395,11 @@ class Connection(HttpToolsProtocol):
         return self.parser
 
     @property
-    def _last(self) -> RequestResponseCycle | None:
+    def _last_cycle(self) -> RequestResponseCycle | None:
         """The last request that was received; None before the first."""
         return self.cycle
 
-    def _check_arrived(self) -> None:
+    def _check_incomplete_request(self) -> None:
         """Apply the limits to an incomplete request."""
         if self._is_refused:
             return
@@ -439,10 +439,8 @@ class Connection(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; trailers are dropped."""
         self._fields += 1
-        if self._fields > MOST_FIELDS:
-            self._refuse_large_head(
-                f"a request may have at most {MOST_FIELDS} headers", MOST_FIELDS
-            )
+        if self._fields > MAX_FIELDS:
+            self._refuse_large_head(f"a request may have at most {MAX_FIELDS} headers", MAX_FIELDS)
             raise _StopParsing
         if self._in_head:
             super().on_header(name, value)
@@ -455,8 +453,8 @@ class Connection(HttpToolsProtocol):
             self.limits.max_header_bytes
         ):
             self._refuse_head_bytes()
-        elif len(self.pipeline) >= MOST_PIPELINED:
-            self.refuse(Refused(f"at most {MOST_PIPELINED} requests may be sent ahead"))
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self.refuse(Refused(f"at most {MAX_PIPELINED} requests may be sent ahead"))
         if self._is_refused:
             raise _StopParsing
         refusal = self._refused_request()
@@ -500,13 +498,13 @@ class Connection(HttpToolsProtocol):
 
     def _forwarded_client(self) -> str:
         values = [value for name, value in self.headers if name == b"x-forwarded-for"]
-        return self.limits.proxies.client(self.peer, b",".join(values).decode("latin-1"))
+        return self.limits.proxies.client_address(self.peer, b",".join(values).decode("latin-1"))
 
     def on_chunk_header(self) -> None:
         """Count a chunk of the body."""
         self._chunks += 1
-        if self._chunks > MOST_CHUNKS + self._body_bytes // BYTES_PER_CHUNK:
-            self.refuse(Refused(f"a body may have at most {MOST_CHUNKS} small chunks"))
+        if self._chunks > MAX_SMALL_CHUNKS + self._body_bytes // BYTES_PER_CHUNK:
+            self.refuse(Refused(f"a body may have at most {MAX_SMALL_CHUNKS} small chunks"))
             raise _StopParsing
 
     def on_body(self, body: bytes) -> None:
@@ -522,7 +520,7 @@ class Connection(HttpToolsProtocol):
     def _drop(self, size: int) -> None:
         """Drop bytes that arrive after the response. Abort the connection above a limit."""
         self._dropped_bytes += size
-        if self._dropped_bytes > MOST_DROPPED_BYTES:
+        if self._dropped_bytes > MAX_DROPPED_BYTES:
             self.transport.abort()
 
     def on_message_complete(self) -> None:
@@ -648,7 +646,7 @@ class Connection(HttpToolsProtocol):
             return
         is_read = not self.transport.get_write_buffer_size()
         self.transport.write(self._encode(error_response(error)))
-        if self.limits.lingering < MOST_LINGERING:
+        if self.limits.lingering < MAX_LINGERING:
             # If the client still sends, an immediate close would make the system drop the response.
             self.transport.write_eof()
             self.flow.resume_reading()
@@ -663,7 +661,7 @@ class Connection(HttpToolsProtocol):
 
         No error is sent between requests, because the client expects no response.
         """
-        has_answered = self._last is not None and self._last.response_complete
+        has_answered = self._last_cycle is not None and self._last_cycle.response_complete
         is_between = has_answered and not (self._in_head and self._sent_bytes)
         if is_between or self.flow.write_paused:
             self._close()
@@ -681,7 +679,7 @@ class Connection(HttpToolsProtocol):
 
     def _may_answer(self) -> bool:
         """Return whether no byte of a response was sent before the refusal."""
-        cycle = self._last
+        cycle = self._last_cycle
         if cycle is None or cycle.response_complete:
             return True
         # Only the request whose body is late gets the error, not a request that was sent ahead.
@@ -695,7 +693,7 @@ class Connection(HttpToolsProtocol):
         """Close the connection. Unread bytes are kept for a short time if possible."""
         if not self.transport.get_write_buffer_size():
             self.transport.close()
-        elif self.flow.write_paused or self.limits.lingering >= MOST_LINGERING:
+        elif self.flow.write_paused or self.limits.lingering >= MAX_LINGERING:
             self.transport.abort()
         else:
             self.transport.close()
@@ -708,7 +706,7 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._release()
         self.pipeline.clear()
-        for cycle in (self._answering, self._last):
+        for cycle in (self._answering, self._last_cycle):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.waiting_for_100_continue = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from wopr.http.limits import (
     watch_streams,
 )
 from wopr.http.operation import Operation
-from wopr.http.read_audit import ReadAudit, read_audit
+from wopr.http.read_audit import ReadAudit, create_read_audit
 from wopr.http.request import ABORT, Receive, Request, Scope, Send
 from wopr.http.response import (
     DeferredResponse,
@@ -35,7 +36,7 @@ from wopr.http.response import (
     send_stream,
 )
 from wopr.protocol.errors import Forbidden, NotFound, Unauthenticated, Unavailable, WoprError
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 from wopr.services.audit.trail import Denials, correlation
 
 log = structlog.get_logger("wopr.http")
@@ -75,7 +76,7 @@ class AppState:
         settings = host.settings
         self.host = host
         self.denials = Denials(host.audit, host.sources.now)
-        self.reads = read_audit(host)
+        self.reads = create_read_audit(host)
         self.request_limits = RequestLimits(
             max_in_flight=settings.max_in_flight,
             max_incoming_bytes=settings.max_incoming_bytes,
@@ -106,7 +107,7 @@ class AppState:
         return self.streams.of_tenant(tenant), self.streams.of_key(tenant, key_id)
 
     async def watch_streams(self) -> None:
-        """Close streams that are blocked or no longer authorized, until cancelled."""
+        """Close streams that are blocked or whose key is no longer valid, until cancelled."""
         if self.host is not None:
             buffered = self.host.settings.max_stream_buffer_bytes
             pools = (self.streams, self.console_streams)
@@ -148,7 +149,7 @@ class Endpoint:
             request.close()
         name = UNKNOWN_ROUTE if operation is None else operation.name
         seconds = state.clock() - began
-        host.metrics.responded(name, response.status, seconds)
+        host.metrics.record_response(name, response.status, seconds)
         log_request(request, name, self._route, response.status, seconds)
 
     async def _send_large(self, send: Send, request: Request, response: Response) -> Response:
@@ -179,7 +180,7 @@ class Endpoint:
     ) -> Response | StreamResponse:
         try:
             if operation is None:
-                self._state.failed_auth.spend_open(request.client_address)
+                self._state.failed_auth.count_request_without_key(request.client_address)
                 raise MethodNotAllowed(f"this path allows {self._allowed}", allow=self._allowed)
             response = await self._execute(request, operation)
             if self._state.reads is not None:
@@ -203,7 +204,7 @@ class Endpoint:
 
     @property
     def streams(self) -> OpenStreams:
-        """The open streams that the streams of this path are counted with."""
+        """The open streams, in which the streams of this path are counted."""
         return self._state.streams
 
     def credential(self, request: Request) -> str:
@@ -262,7 +263,7 @@ class Endpoint:
                 response = await operation.handler(request)
         else:
             if not operation.is_unlimited:
-                state.failed_auth.spend_open(request.client_address)
+                state.failed_auth.count_request_without_key(request.client_address)
             response = await operation.handler(request)
         if isinstance(response, Response):
             return response
@@ -320,7 +321,7 @@ def log_request(request: Request, name: str, route: str, status: int, seconds: f
     The path is not logged, because it may contain a credential. A run id is logged only if the run
     was found with a valid key.
     """
-    if not log.is_enabled_for(20):
+    if not log.is_enabled_for(logging.INFO):
         return
     principal = request.principal
     log.info(
@@ -343,7 +344,7 @@ async def not_found(state: AppState, scope: Scope, receive: Receive, send: Send)
     """Respond 404."""
     client = scope.get("client")
     try:
-        state.failed_auth.spend_open(str(client[0]) if client else "")
+        state.failed_auth.count_request_without_key(str(client[0]) if client else "")
         raise NotFound("this path does not exist")
     except WoprError as error:
         await send_response(send, error_response(error))

@@ -12,15 +12,15 @@ from wopr.http.operation import Operation
 from wopr.http.request import Request
 from wopr.http.response import DeferredResponse, Response, StreamResponse, error_response
 from wopr.protocol.errors import Conflict, Refused, WoprError
-from wopr.security.invocation import request_digest, response_key_hash
+from wopr.security.idempotency_keys import request_digest, response_key_hash
 from wopr.store.port import IdempotencyRecord
 
-LONGEST_KEY = 255
+MAX_KEY_LENGTH = 255
 IN_FLIGHT = "idempotency_in_flight"
 REPLAY_HEADER = "openwop-idempotent-replay"
 # Requests with one key that wait for each other. If the first response is not stored, the next
 # request is executed, so that many requests could wait for a long time.
-MOST_WAITING = 100
+MAX_WAITING = 100
 # Responses that a repeated request may change.
 NEVER_STORED = frozenset({400, 401, 403, 413, 415, 429, 500, 501, 502, 503, 504})
 
@@ -36,9 +36,9 @@ class IdempotentRequests:
         self, request: Request, operation: Operation, key: str
     ) -> Response | StreamResponse | DeferredResponse:
         """Return the stored response, or execute the request once and store its response."""
-        if not 0 < len(key) <= LONGEST_KEY:
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
             raise Refused(
-                f"Idempotency-Key must have 1 to {LONGEST_KEY} characters",
+                f"Idempotency-Key must have 1 to {MAX_KEY_LENGTH} characters",
                 field="Idempotency-Key",
             )
         # The digest needs the body, so it is read before the handler reads it.
@@ -74,9 +74,9 @@ class IdempotentRequests:
 
     async def _wait(self, key_hash: bytes) -> None:
         """Wait until no other request with this key is in progress."""
-        if self._waiting[key_hash] >= MOST_WAITING:
+        if self._waiting[key_hash] >= MAX_WAITING:
             raise Conflict(
-                f"{MOST_WAITING} requests with this Idempotency-Key are waiting for a response",
+                f"{MAX_WAITING} requests with this Idempotency-Key are waiting for a response",
                 code=IN_FLIGHT,
             )
         self._waiting[key_hash] += 1
@@ -91,7 +91,7 @@ class IdempotentRequests:
     async def _execute(
         self, request: Request, operation: Operation, key_hash: bytes, digest: bytes
     ) -> Response | StreamResponse | DeferredResponse:
-        def make_record(body: bytes, status: int = operation.success) -> IdempotencyRecord:
+        def build_record(body: bytes, status: int = operation.success) -> IdempotencyRecord:
             return IdempotencyRecord(
                 key_hash=key_hash,
                 request_digest=digest,
@@ -101,7 +101,7 @@ class IdempotentRequests:
             )
 
         if operation.stores_response:
-            request.make_record = make_record
+            request.build_record = build_record
         response: Response | StreamResponse | DeferredResponse
         try:
             response = await operation.handler(request)
@@ -113,7 +113,7 @@ class IdempotentRequests:
             return response
         is_already_stored = operation.stores_response and response.status == operation.success
         if not is_already_stored:
-            stored = make_record(response.body, response.status)
+            stored = build_record(response.body, response.status)
             await request.host.store.put_idempotency_record(request.tenant, stored)
         return response
 

@@ -23,14 +23,14 @@ import anyio
 import structlog
 
 from wopr.protocol.errors import RateLimited, Unauthenticated, Unavailable, WoprError
-from wopr.security.buckets import BUCKETS_KEPT, TokenBuckets, whole_seconds
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
+from wopr.security.buckets import MAX_BUCKETS, TokenBuckets, whole_seconds
 from wopr.security.proxies import network_of
 
 MINUTE_SECONDS: Final = 60
 OPEN_BURST_SECONDS: Final = 4
-# One tenant, or one address without a key, may hold a quarter of the bytes of bodies.
-# A tenant with a quarter of the requests in progress gets more only while half are free.
+# One tenant, or one address without a key, may hold a quarter of the bytes of bodies. A tenant with
+# a quarter of the requests in progress gets more only while half of them are free.
 HOLDER_SHARE: Final = 4
 # The largest slice of a response that is written at once.
 SLICE_BYTES: Final = 64 * 1024
@@ -65,13 +65,13 @@ class RequestLimits:
         self.incoming_bytes = 0
         self._max_in_flight = max_in_flight
         self._max_incoming_bytes = max_incoming_bytes
-        self._incoming_of: dict[str, int] = {}
-        self._in_flight_of: dict[str, int] = {}
+        self._incoming_by_holder: dict[str, int] = {}
+        self._in_flight_by_tenant: dict[str, int] = {}
 
     def enter(self, tenant: str) -> None:
         """Count a request in progress. Raises `Unavailable` above the limit."""
         most = self._max_in_flight
-        of_tenant = self._in_flight_of.get(tenant, 0)
+        of_tenant = self._in_flight_by_tenant.get(tenant, 0)
         if self.in_flight >= most:
             raise Unavailable(f"{most} requests are in progress; try again", limit=most)
         if of_tenant >= max(1, most // HOLDER_SHARE) and 2 * self.in_flight >= most:
@@ -81,20 +81,20 @@ class RequestLimits:
                 limit=of_tenant,
             )
         self.in_flight += 1
-        self._in_flight_of[tenant] = of_tenant + 1
+        self._in_flight_by_tenant[tenant] = of_tenant + 1
 
     def leave(self, tenant: str) -> None:
         """Stop counting a request."""
         self.in_flight -= 1
-        left = self._in_flight_of[tenant] - 1
+        left = self._in_flight_by_tenant[tenant] - 1
         if left:
-            self._in_flight_of[tenant] = left
+            self._in_flight_by_tenant[tenant] = left
         else:
-            del self._in_flight_of[tenant]
+            del self._in_flight_by_tenant[tenant]
 
     def receive(self, holder: str, size: int) -> None:
         """Count bytes of a body. Raises `Unavailable` above the limit."""
-        of_holder = self._incoming_of.get(holder, 0) + size
+        of_holder = self._incoming_by_holder.get(holder, 0) + size
         if (
             self.incoming_bytes + size > self._max_incoming_bytes
             or of_holder > self._max_incoming_bytes // HOLDER_SHARE
@@ -104,16 +104,16 @@ class RequestLimits:
                 limit=self._max_incoming_bytes,
             )
         self.incoming_bytes += size
-        self._incoming_of[holder] = of_holder
+        self._incoming_by_holder[holder] = of_holder
 
     def release(self, holder: str, size: int) -> None:
         """Stop counting the bytes of a body."""
         self.incoming_bytes -= size
-        left = self._incoming_of[holder] - size
+        left = self._incoming_by_holder[holder] - size
         if left:
-            self._incoming_of[holder] = left
+            self._incoming_by_holder[holder] = left
         else:
-            del self._incoming_of[holder]
+            del self._incoming_by_holder[holder]
 
 
 class FailedAuthLimit:
@@ -138,7 +138,7 @@ class FailedAuthLimit:
         self._until: OrderedDict[str, float] = OrderedDict()
         self._one_at_a_time = anyio.Lock()
 
-    def spend_open(self, address: str) -> None:
+    def count_request_without_key(self, address: str) -> None:
         """Count a request that needs no key. Raises `RateLimited` above the limit."""
         wait = self._open_requests.take(network_of(address))
         if wait:
@@ -175,7 +175,7 @@ class FailedAuthLimit:
         if not wait:
             return
         self._until[address] = self._clock() + wait
-        if len(self._until) > BUCKETS_KEPT:
+        if len(self._until) > MAX_BUCKETS:
             self._until.popitem(last=False)
         seconds = whole_seconds(wait)
         raise RateLimited(

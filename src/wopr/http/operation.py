@@ -71,7 +71,7 @@ class Operation:
     # The action in audit entries.
     action: str | None = None
     # The level of `WOPR_AUDIT_READS` that records a read. `recorded`: the handler records it.
-    read: ReadLevel = "all"
+    read_level: ReadLevel = "all"
 
     @property
     def is_idempotent(self) -> bool:
@@ -89,7 +89,7 @@ def camel_case(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-PAGE_DEFAULT, PAGE_MOST = 50, 200
+DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 200
 PAGING = (
     Parameter(
         name="cursor",
@@ -99,14 +99,19 @@ PAGING = (
     Parameter(
         name="limit",
         description="Maximum number of items.",
-        schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST, "default": PAGE_DEFAULT},
+        schema={
+            "type": "integer",
+            "minimum": 1,
+            "maximum": MAX_PAGE_SIZE,
+            "default": DEFAULT_PAGE_SIZE,
+        },
     ),
 )
 
 
 def page_limit(request: Request) -> int:
     """Return the query parameter `limit` of a page."""
-    return request.whole_number("limit", PAGE_DEFAULT, least=1, most=PAGE_MOST)
+    return request.whole_number("limit", DEFAULT_PAGE_SIZE, least=1, most=MAX_PAGE_SIZE)
 
 
 def write_cursor(after: tuple[int, str]) -> str:

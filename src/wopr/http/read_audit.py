@@ -10,7 +10,7 @@ import structlog
 
 from wopr.host.host import Host
 from wopr.http.operation import Operation, camel_case
-from wopr.http.request import LONGEST_LOGGED_ID, TRANSPORT, Request
+from wopr.http.request import MAX_LOGGED_ID_LENGTH, TRANSPORT, Request
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import WoprError
 from wopr.services.audit.trail import AuditBatches
@@ -18,7 +18,7 @@ from wopr.services.audit.trail import AuditBatches
 log = structlog.get_logger("wopr.audit")
 
 
-def read_audit(host: Host) -> ReadAudit | None:
+def create_read_audit(host: Host) -> ReadAudit | None:
     """Create the recorder of reads; None if `WOPR_AUDIT_READS` is off."""
     level = host.settings.audit_reads
     if level == "off":
@@ -57,7 +57,7 @@ class ReadAudit:
             return
         # A token in a path is a credential.
         named = {
-            camel_case(name): value[:LONGEST_LOGGED_ID]
+            camel_case(name): value[:MAX_LOGGED_ID_LENGTH]
             for name, value in request.path.items()
             if name != "token"
         }
@@ -74,6 +74,6 @@ class ReadAudit:
         )
 
     def _is_recorded(self, operation: Operation) -> bool:
-        if operation.method != "GET" or operation.read == "recorded":
+        if operation.method != "GET" or operation.read_level == "recorded":
             return False
-        return self._records_all or operation.read == "sensitive"
+        return self._records_all or operation.read_level == "sensitive"

@@ -14,11 +14,11 @@ from wopr.host.host import Host
 from wopr.http.limits import RequestLimits
 from wopr.protocol.documents import Json
 from wopr.protocol.errors import Refused, TooLarge, Unauthenticated, WoprError
-from wopr.protocol.suggestions import shown, unknown_key
-from wopr.security.keys import Principal
+from wopr.protocol.suggestions import shorten_name, unknown_key
+from wopr.security.api_keys import Principal
 from wopr.security.proxies import network_of
 from wopr.security.redact import Redactor
-from wopr.store.port import IdempotencyRecord
+from wopr.store.port import RecordBuilder
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -35,13 +35,13 @@ TRANSPORT: Final = "wopr.transport"
 
 
 T = TypeVar("T")
-DEEPEST_JSON = 64
+MAX_JSON_DEPTH = 64
 # Maximum number of lists and objects in one body.
-MOST_PARTS = 200_000
+MAX_JSON_PARTS = 200_000
 _AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'{}[]"'))
 # Maximum number of characters of an id that are logged or recorded.
-LONGEST_LOGGED_ID = 256
+MAX_LOGGED_ID_LENGTH = 256
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -63,8 +63,8 @@ class Request:
         "_limits",
         "_receive",
         "_stored_body",
+        "build_record",
         "host",
-        "make_record",
         "max_body_bytes",
         "path",
         "principal",
@@ -80,7 +80,7 @@ class Request:
         self.principal: Principal | None = None
         self.max_body_bytes = host.settings.max_body_bytes
         # Set if the handler must store an idempotency record in the transaction of its change.
-        self.make_record: Callable[[bytes], IdempotencyRecord] | None = None
+        self.build_record: RecordBuilder | None = None
         # If a header is repeated, the first value counts.
         self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         self._stored_body: bytes | None = None
@@ -151,13 +151,13 @@ class Request:
 
         Without a valid key, the path may be any text, so it is not logged.
         """
-        return "" if self.principal is None else self.path.get("run_id", "")[:LONGEST_LOGGED_ID]
+        return "" if self.principal is None else self.path.get("run_id", "")[:MAX_LOGGED_ID_LENGTH]
 
     @property
     def redactor(self) -> Redactor:
         """The redactor of secrets for responses to the caller's tenant."""
         tenant = "" if self.principal is None else self.principal.tenant
-        return self.host.advancer.journal.redactors.of(tenant)
+        return self.host.advancer.journal.redactors.of_tenant(tenant)
 
     async def catch_up(self, *run_ids: str) -> None:
         """Update observed runs with all lines that were pushed before."""
@@ -168,6 +168,12 @@ class Request:
         """Return a request header by its lower-case name; None if it is absent."""
         value = self._headers.get(name)
         return None if value is None else value.decode("latin-1")
+
+    @property
+    def media_type(self) -> str | None:
+        """The media type of the body, in lower case and without parameters; None if absent."""
+        declared = self.header(b"content-type")
+        return None if declared is None else declared.partition(";")[0].strip().lower()
 
     @property
     def traceparent(self) -> str:
@@ -237,12 +243,12 @@ class Request:
             if size > limit:
                 raise _too_large(limit)
             if chunk:
-                self._count(len(chunk))
+                self._count_body_bytes(len(chunk))
                 chunks.append(chunk)
             if not message.get("more_body", False):
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _count(self, size: int) -> None:
+    def _count_body_bytes(self, size: int) -> None:
         """Count bytes of the body until the response is sent."""
         if not self._body_bytes:
             # Without an authenticated key, the bytes count for the client's address.
@@ -265,13 +271,12 @@ class Request:
     async def raw_document(self) -> bytes:
         """Return the bytes of a JSON body, after checks of its media type and structure."""
         raw = await self.body()
-        declared = self.header(b"content-type")
-        if raw and declared is not None:
-            media = declared.partition(";")[0].strip().lower()
-            if media != "application/json" and not media.endswith("+json"):
-                raise WrongMediaType(
-                    f"Content-Type must be application/json, not {media!r}", field="Content-Type"
-                )
+        media = self.media_type
+        is_json = media is None or media == "application/json" or media.endswith("+json")
+        if raw and not is_json:
+            raise WrongMediaType(
+                f"Content-Type must be application/json, not {media!r}", field="Content-Type"
+            )
         _check_structure(raw)
         return raw
 
@@ -315,14 +320,14 @@ def _explain(message: str, field: str, kind: type[T]) -> str:
     name = message.split("`")[1]
     if field == "body" and issubclass(kind, msgspec.Struct):
         return unknown_key(name, [each.encode_name for each in msgspec.structs.fields(kind)])
-    return f"unknown key {shown(name)!r}"
+    return f"unknown key {shorten_name(name)!r}"
 
 
 def _field_name(message: str, field: str) -> str:
     """Return the invalid field. For unknown and missing members it is in the message."""
     quoted = message.split("`")
     if "unknown field" in message or "missing required field" in message:
-        return shown(quoted[1] if field == "body" else f"{field}.{quoted[1]}")
+        return shorten_name(quoted[1] if field == "body" else f"{field}.{quoted[1]}")
     return field
 
 
@@ -337,23 +342,23 @@ def _check_structure(raw: bytes) -> None:
     Decoding holds the interpreter lock, also in a thread, and is slowest for many small parts.
     """
     # Most bodies do not have enough brackets to be deep.
-    if raw.count(b"{") + raw.count(b"[") <= DEEPEST_JSON:
+    if raw.count(b"{") + raw.count(b"[") <= MAX_JSON_DEPTH:
         return
     brackets = _brackets(raw)
-    if len(brackets) // 2 > MOST_PARTS:
+    if len(brackets) // 2 > MAX_JSON_PARTS:
         raise Refused(
-            f"the body may have at most {MOST_PARTS} lists and objects",
+            f"the body may have at most {MAX_JSON_PARTS} lists and objects",
             field="body",
-            limit=MOST_PARTS,
+            limit=MAX_JSON_PARTS,
         )
-    for _ in range(DEEPEST_JSON):
+    for _ in range(MAX_JSON_DEPTH):
         outer = brackets.replace(b"[]", b"")
         if outer == brackets:
             # No brackets are left, or they do not match; the decoder refuses the latter.
             return
         brackets = outer
     if brackets:
-        raise Refused(f"the body may have at most {DEEPEST_JSON} nested levels", field="body")
+        raise Refused(f"the body may have at most {MAX_JSON_DEPTH} nested levels", field="body")
 
 
 def _brackets(raw: bytes) -> bytes:

@@ -19,7 +19,7 @@ from wopr.security.redact import LARGE_BYTES, Redactor
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 # Maximum characters of an error message, and of each text in its details.
-MOST_SHOWN = 1_000
+MAX_TEXT_LENGTH = 1_000
 # Statuses of responses without a body.
 NO_BODY = frozenset({204, 304})
 # Seconds that writing the last chunk of a stream may take when the host ends the stream.
@@ -44,7 +44,8 @@ class StreamResponse:
 
     chunks: AsyncIterator[bytes]
     content_type: str = EVENT_STREAM
-    # An incomplete document must not look complete: the connection is closed without an end.
+    # Whether the chunks form one document. If it is incomplete, the connection is closed without
+    # a last chunk, so that the client notices it.
     is_document: bool = False
     # The last chunk if the key or session becomes invalid.
     last_chunk: bytes = b""
@@ -69,12 +70,12 @@ def error_envelope(error: WoprError, redactor: Redactor) -> ErrorEnvelope:
     """
     envelope = error.envelope()
     details = {
-        name: redactor.excerpt(value, MOST_SHOWN) if isinstance(value, str) else value
+        name: redactor.excerpt(value, MAX_TEXT_LENGTH) if isinstance(value, str) else value
         for name, value in envelope.details.items()
     }
     return ErrorEnvelope(
         error=envelope.error,
-        message=redactor.excerpt(envelope.message, MOST_SHOWN),
+        message=redactor.excerpt(envelope.message, MAX_TEXT_LENGTH),
         details=redactor.json(msgspec.to_builtins(details)),
     )
 

@@ -43,11 +43,11 @@ class MetricsServer(uvicorn.Server):
     """Serves `/metrics` on a separate port. The main server handles signals."""
 
     def __init__(self, app: App, settings: Settings) -> None:
-        super().__init__(_config(app.only(METRICS), settings))
+        super().__init__(_config(app.single_operation_app(METRICS), settings))
         self._listening = _listen(settings.metrics_host or settings.host, settings.metrics_port)
 
     @asynccontextmanager
-    async def served(self) -> AsyncGenerator[None, None]:
+    async def serve_in_background(self) -> AsyncGenerator[None, None]:
         """Serve during the block."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self.serve, [self._listening])
@@ -89,8 +89,8 @@ class Server(uvicorn.Server):
         """
         with self.capture_signals():
             async with (
-                self._app.opened(),
-                nullcontext() if self._metrics is None else self._metrics.served(),
+                self._app.run_host(),
+                nullcontext() if self._metrics is None else self._metrics.serve_in_background(),
                 anyio.create_task_group() as tasks,
             ):
                 tasks.start_soon(self._close_slow_readers)
@@ -166,10 +166,10 @@ class Server(uvicorn.Server):
         if self.should_exit or not self.servers:
             return
         port = self.servers[0].sockets[0].getsockname()[1]
-        url = f"http://{_browsable(self._settings.host)}:{port}"
+        url = f"http://{_browser_address(self._settings.host)}:{port}"
         host = self._app.host
         host.metrics.connections.set_function(lambda: self._connections.open)
-        self._connections.on_refused = host.metrics.connection_refused
+        self._connections.on_refused = host.metrics.count_refused_connection
         if not self._settings.serves:
             print(
                 f"\n  WOPR {__version__} worker is running; its health is on {url}/readyz\n",
@@ -260,7 +260,7 @@ def _reduce_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD)
 
 
-def _browsable(host: str) -> str:
+def _browser_address(host: str) -> str:
     """Return a wildcard address as an address that a browser can open."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
 
@@ -296,7 +296,7 @@ def print_startup_message(
     lines = [
         "",
         f"  WOPR {__version__} is listening on {url}",
-        f"  Data     {settings.database_shown}",
+        f"  Data     {settings.public_database_url}",
     ]
     if settings.console:
         lines.append(f"  Console  {settings.public_url or url}/")
@@ -309,7 +309,7 @@ def print_startup_message(
     elif credentials is not None:
         lines.append(f"  API key  in {credentials}")
     if settings.metrics_port:
-        address = _browsable(settings.metrics_host or settings.host)
+        address = _browser_address(settings.metrics_host or settings.host)
         lines.append(f"  Metrics  http://{address}:{settings.metrics_port}/metrics")
     prefix = _data_dir_prefix(settings.data_dir)
     lines += [

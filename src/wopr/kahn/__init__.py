@@ -10,7 +10,8 @@ document.
   `partial`: it ended without such a result. `escaped`: it ended, but left its scope, for example by
   a forbidden tool call. `aborted`: it failed or was stopped from outside.
 - Convergence score: how far a run converged, from 0 to 1; 1 if it converged.
-- Checkpoint: a named check of an agent's work. An audit is one result of it: pass, fail or warn.
+- Checkpoint: a named check of an agent's work. An audit is one result of a checkpoint: pass, fail or
+  warn.
 - Flakiness of a checkpoint: 0 if its audits always agree, 1 if half of them pass.
 - Regression: the last ended run of an agent did not converge, and the run before it did.
 - Severity: a number that orders agents by urgency; a regression outweighs all failures.

@@ -26,8 +26,8 @@ from wopr.kahn.events import (
     RunStart,
     ToolInvocation,
 )
-from wopr.kahn.lifecycle import INITIAL, TERMINAL, edge
-from wopr.kahn.lines import BadLine, KahnLine, condition_faults, decode_line, numbered
+from wopr.kahn.lifecycle import INITIAL, TERMINAL, transition_kind
+from wopr.kahn.lines import BadLine, KahnLine, condition_faults, decode_line, number_lines
 from wopr.protocol.documents import UNSET, Unset
 
 Level: TypeAlias = Literal["error", "warn", "info"]
@@ -127,7 +127,7 @@ class AgentCheck:
         if event.from_ == event.to:
             yield finding(number, "self_transition", f"{pair} does not change the status")
         elif event.from_ not in TERMINAL:
-            match edge(event.from_, event.to):
+            match transition_kind(event.from_, event.to):
                 case "unlisted":
                     yield finding(number, "unlisted_transition", f"{pair} is not in the lifecycle")
                 case "extension":
@@ -251,5 +251,5 @@ class Checker:
 def check(lines: Iterable[bytes]) -> Iterator[Finding]:
     """Check a whole log. Lines may end with a newline, and blank lines are skipped."""
     checker = Checker()
-    for number, raw in numbered(lines):
+    for number, raw in number_lines(lines):
         yield from checker.feed(number, raw)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.kahn.timestamps import require_instant
+from wopr.kahn.timestamps import require_valid_time
 from wopr.protocol.documents import UNSET, JsonObject, NonEmpty, Unset
 from wopr.protocol.resources.fleet import AgentOutcome
 
@@ -33,22 +33,22 @@ TAIL_LENGTH: Final = 4096
 
 
 # The description of each pattern of this module, for error messages.
-PATTERN_WORDS: Final[dict[str, str]] = {}
+PATTERN_DESCRIPTIONS: Final[dict[str, str]] = {}
 
 
-def _matching(pattern: str, words: str, **more: str) -> msgspec.Meta:
+def _string_pattern(pattern: str, description: str, **more: str) -> msgspec.Meta:
     """Return a pattern for the whole string that works in Python and in JSON Schema.
 
     In Python `$` alone would also match before a final newline.
     """
     whole = rf"^{pattern}$(?!\n)"
-    PATTERN_WORDS[whole] = words
+    PATTERN_DESCRIPTIONS[whole] = description
     return msgspec.Meta(pattern=whole, extra_json_schema=more or None)
 
 
 Timestamp = Annotated[
     str,
-    _matching(
+    _string_pattern(
         r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z",
         "a time in UTC with milliseconds, such as 2026-01-31T08:00:00.000Z",
         format="date-time",
@@ -56,28 +56,28 @@ Timestamp = Annotated[
 ]
 RunId = Annotated[
     str,
-    _matching(
+    _string_pattern(
         r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}",
         "1 to 64 letters, digits, '_' or '-', the first a letter or digit",
     ),
 ]
 AgentId = Annotated[
     str,
-    _matching(
+    _string_pattern(
         r"[a-z0-9][a-z0-9:-]{0,63}",
         "1 to 64 lower-case letters, digits, ':' or '-', the first a letter or digit",
     ),
 ]
 CheckpointId = Annotated[
     str,
-    _matching(
+    _string_pattern(
         r"[a-z0-9][a-z0-9:.-]{0,127}",
         "1 to 128 lower-case letters, digits, ':', '.' or '-', the first a letter or digit",
     ),
 ]
 NodeId = Annotated[
     str,
-    _matching(
+    _string_pattern(
         r"[a-z0-9][a-z0-9-]{0,63}",
         "1 to 64 lower-case letters, digits or '-', the first a letter or digit",
     ),
@@ -91,24 +91,24 @@ Tail = Annotated[str, msgspec.Meta(max_length=TAIL_LENGTH)]
 
 
 # Events have no reference cycles, so the garbage collector need not track them.
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", gc=False):
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", gc=False):
     """The fields of every event besides its name."""
 
     ts: Timestamp
     run_id: RunId
 
     def __post_init__(self) -> None:
-        require_instant(self.ts)
+        require_valid_time(self.ts)
 
 
-class RunStart(Envelope, frozen=True, kw_only=True, tag="run_start"):
+class RunStart(EventBase, frozen=True, kw_only=True, tag="run_start"):
     """A run of a graph of nodes started."""
 
     total_nodes: Count
 
 
 class NodeTransition(
-    Envelope, frozen=True, kw_only=True, tag="node_transition", rename={"from_": "from"}
+    EventBase, frozen=True, kw_only=True, tag="node_transition", rename={"from_": "from"}
 ):
     """A node of the graph changed its status."""
 
@@ -129,7 +129,7 @@ class DoneWhenResult(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool | Unset = UNSET
 
 
-class NodeAttempt(Envelope, frozen=True, kw_only=True, tag="node_attempt"):
+class NodeAttempt(EventBase, frozen=True, kw_only=True, tag="node_attempt"):
     """An attempt at a node ended."""
 
     node_id: NodeId
@@ -140,7 +140,7 @@ class NodeAttempt(Envelope, frozen=True, kw_only=True, tag="node_attempt"):
     backoff_s: Seconds | Unset = UNSET
 
 
-class RunEnd(Envelope, frozen=True, kw_only=True, tag="run_end"):
+class RunEnd(EventBase, frozen=True, kw_only=True, tag="run_end"):
     """The run of the graph ended."""
 
     outcome: CiOutcome
@@ -153,7 +153,7 @@ class RunEnd(Envelope, frozen=True, kw_only=True, tag="run_end"):
     exit_code: int | Unset = UNSET
 
 
-class AgentRunStart(Envelope, frozen=True, kw_only=True, tag="agent_run_start"):
+class AgentRunStart(EventBase, frozen=True, kw_only=True, tag="agent_run_start"):
     """An agent was given a task."""
 
     agent_id: AgentId
@@ -162,7 +162,7 @@ class AgentRunStart(Envelope, frozen=True, kw_only=True, tag="agent_run_start"):
 
 
 class AgentTransition(
-    Envelope, frozen=True, kw_only=True, tag="agent_transition", rename={"from_": "from"}
+    EventBase, frozen=True, kw_only=True, tag="agent_transition", rename={"from_": "from"}
 ):
     """An agent changed its status."""
 
@@ -173,7 +173,7 @@ class AgentTransition(
     reason: str | Unset = UNSET
 
 
-class ToolInvocation(Envelope, frozen=True, kw_only=True, tag="tool_invocation"):
+class ToolInvocation(EventBase, frozen=True, kw_only=True, tag="tool_invocation"):
     """A tool call of an agent returned or failed."""
 
     agent_id: AgentId
@@ -186,7 +186,7 @@ class ToolInvocation(Envelope, frozen=True, kw_only=True, tag="tool_invocation")
     error: str | Unset = UNSET
 
 
-class AuditCheckpoint(Envelope, frozen=True, kw_only=True, tag="audit_checkpoint"):
+class AuditCheckpoint(EventBase, frozen=True, kw_only=True, tag="audit_checkpoint"):
     """The result of a checkpoint. Without an agent the run was checked."""
 
     checkpoint_id: CheckpointId
@@ -196,7 +196,7 @@ class AuditCheckpoint(Envelope, frozen=True, kw_only=True, tag="audit_checkpoint
     evidence: JsonObject | Unset = UNSET
 
 
-class AgentRunEnd(Envelope, frozen=True, kw_only=True, tag="agent_run_end"):
+class AgentRunEnd(EventBase, frozen=True, kw_only=True, tag="agent_run_end"):
     """An agent ended, with its totals."""
 
     agent_id: AgentId
@@ -216,8 +216,8 @@ AgentEvent: TypeAlias = (
 )
 KahnEvent: TypeAlias = CiEvent | AgentEvent
 
-CI_EVENTS: Final[tuple[type[Envelope], ...]] = (RunStart, NodeTransition, NodeAttempt, RunEnd)
-AGENT_EVENTS: Final[tuple[type[Envelope], ...]] = (
+CI_EVENTS: Final[tuple[type[EventBase], ...]] = (RunStart, NodeTransition, NodeAttempt, RunEnd)
+AGENT_EVENTS: Final[tuple[type[EventBase], ...]] = (
     AgentRunStart,
     AgentTransition,
     ToolInvocation,
@@ -226,12 +226,12 @@ AGENT_EVENTS: Final[tuple[type[Envelope], ...]] = (
 )
 
 
-def variant(event: Envelope | type[Envelope]) -> str:
+def event_name(event: EventBase | type[EventBase]) -> str:
     """Return the event's name in a line."""
     return str(event.__struct_config__.tag)
 
 
-VARIANTS: Final = frozenset(variant(kind) for kind in (*CI_EVENTS, *AGENT_EVENTS))
+EVENT_NAMES: Final = frozenset(event_name(kind) for kind in (*CI_EVENTS, *AGENT_EVENTS))
 
 
 # Outcomes of a CI run that need an exit code.
@@ -270,7 +270,7 @@ _CONDITIONS: Final[dict[str, Schema]] = {
 }
 
 
-def export() -> dict[str, Schema]:
+def export_schemas() -> dict[str, Schema]:
     """Return the JSON Schema of each family, by its name."""
     return {
         AGENT_SCHEMA: _schema(AGENT_SCHEMA, "A line of the agent family.", AgentEvent),

@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 
 import anyio.to_thread
 
-from wopr.kahn.lines import numbered
+from wopr.kahn.lines import number_lines
 from wopr.kahn.new_lines import AlignedPush, Family, Push, align_push, read_body, read_lines
 from wopr.kahn.observed.service import ObservedRuns
 from wopr.kahn.retention import RetentionPolicy
 from wopr.kahn.run_fold import PushContext
-from wopr.kahn.statistics import since
+from wopr.kahn.statistics import window_starts
 from wopr.kahn.timestamps import from_millis
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.protocol.observed_ids import observed_run_id
@@ -24,13 +24,13 @@ from wopr.store.port.fleet import Fleet, FleetRunSource, IngestBatch, RepeatedPu
 
 T = TypeVar("T")
 
-# A larger push is processed in a thread.
+# A larger push or export is processed in a thread.
 INLINE_BYTES: Final = 16 * 1024
 # The response to a push lists the runs that expire within this time, up to this number.
-SOON_MS: Final = 7 * 86_400_000
+EXPIRING_SOON_MS: Final = 7 * 86_400_000
 MAX_EXPIRING: Final = 100
 # How often a push is aligned again because another push of the same runs was stored first.
-TRIES: Final = 20
+MAX_TRIES: Final = 20
 
 
 class LineWriter:
@@ -52,7 +52,7 @@ class LineWriter:
     async def put_own(self, tenant: str, lines: Sequence[bytes]) -> None:
         """Store lines of the host's own runs, given without their newlines."""
         size = sum(map(len, lines))
-        push = await _in_thread_if_large(partial(read_lines, numbered(lines)), size)
+        push = await in_thread_if_large(partial(read_lines, number_lines(lines)), size)
         await self.put(tenant, push, "host", size)
 
     async def put(
@@ -69,7 +69,7 @@ class LineWriter:
         stored the lines of these runs. If it is given, the new lines are queued for their observed
         runs.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             stored = await self.store.fleet_stored_runs(tenant, list(push.runs))
             own: Collection[str] = ()
             if own_runs is not None and len(stored) < len(push.runs):
@@ -79,7 +79,7 @@ class LineWriter:
             redact = str if self._redact is None else partial(self._redact, tenant)
             push_context = PushContext(source=source, at=self.now(), redact=redact)
             align = partial(align_push, push, stored, push_context, own)
-            aligned = await _in_thread_if_large(align, size)
+            aligned = await in_thread_if_large(align, size)
             try:
                 await self._write(tenant, aligned, has_observed_runs=own_runs is not None)
             except SequenceTaken:
@@ -96,7 +96,9 @@ class LineWriter:
             if has_observed_runs
         )
         batch = IngestBatch(
-            new_lines=aligned.new_lines, since=since(self.now()), observed_run_ids=observed_run_ids
+            new_lines=aligned.new_lines,
+            since=window_starts(self.now()),
+            observed_run_ids=observed_run_ids,
         )
         await self.store.fleet_ingest(tenant, batch)
 
@@ -123,22 +125,24 @@ class Ingest:
         Raises `Refused`, `Conflict` or `Gone` as `align_push` does, and nothing is stored.
         """
         observed = self._observed
-        with nullcontext() if observed is None else observed.pushing():
-            push = await _in_thread_if_large(partial(read_body, body, family), len(body))
+        with nullcontext() if observed is None else observed.during_push():
+            push = await in_thread_if_large(partial(read_body, body, family), len(body))
             own_runs = None if observed is None else partial(observed.project_own, tenant)
             aligned = await self._writer.put(tenant, push, "push", len(body), own_runs)
             if aligned.new_lines and observed is not None:
-                observed.pushed(
+                observed.on_pushed(
                     [observed_run_id(tenant, added.run.run_id) for added in aligned.new_lines]
                 )
             return Ingested(
                 accepted=aligned.accepted,
                 duplicate=aligned.duplicates,
                 runs=list(push.runs),
-                expiring=await self._expiring(tenant, push, aligned),
+                expiring=await self._list_expiring(tenant, push, aligned),
             )
 
-    async def _expiring(self, tenant: str, push: Push, aligned: AlignedPush) -> list[ExpiringRun]:
+    async def _list_expiring(
+        self, tenant: str, push: Push, aligned: AlignedPush
+    ) -> list[ExpiringRun]:
         """List the tenant's pushed runs that expire soon.
 
         A push of lines that are already stored also renews the retention of its runs.
@@ -151,7 +155,9 @@ class Ingest:
         repeated = tuple(run_id for run_id in push.runs if run_id not in written)
         if repeated:
             await self._store.fleet_repeat_push(tenant, RepeatedPush(run_ids=repeated, at=now))
-        found = await self._store.fleet_expiring(tenant, now - kept_ms + SOON_MS, MAX_EXPIRING)
+        found = await self._store.fleet_expiring_runs(
+            tenant, now - kept_ms + EXPIRING_SOON_MS, MAX_EXPIRING
+        )
         return [
             ExpiringRun(run_id=run_id, drops_at=from_millis(pushed_at + kept_ms))
             for run_id, pushed_at in found
@@ -159,6 +165,6 @@ class Ingest:
         ]
 
 
-async def _in_thread_if_large(work: Callable[[], T], size: int) -> T:
-    """Run `work`, in a thread if it is large, so that other requests continue meanwhile."""
+async def in_thread_if_large(work: Callable[[], T], size: int) -> T:
+    """Run `work` on `size` bytes, in a thread if they are many, so that other requests continue."""
     return work() if size < INLINE_BYTES else await anyio.to_thread.run_sync(work)

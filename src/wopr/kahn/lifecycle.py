@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from wopr.kahn.events import AgentStatus
 
-Edge: TypeAlias = Literal["listed", "extension", "unlisted"]
+TransitionKind: TypeAlias = Literal["listed", "extension", "unlisted"]
 
 INITIAL: Final[AgentStatus] = "thinking"
 BLOCKED: Final[AgentStatus] = "blocked-on-clarification"
@@ -25,7 +25,7 @@ LIFECYCLE: Final[dict[AgentStatus, tuple[AgentStatus, ...]]] = {
 }
 
 
-def edge(from_: AgentStatus, to: AgentStatus) -> Edge:
+def transition_kind(from_: AgentStatus, to: AgentStatus) -> TransitionKind:
     """Return whether a transition is listed in the lifecycle, an extension, or neither."""
     if to in LIFECYCLE[from_]:
         return "listed"
@@ -35,7 +35,7 @@ def edge(from_: AgentStatus, to: AgentStatus) -> Edge:
 
 
 @cache
-def path(from_: AgentStatus, to: AgentStatus) -> tuple[AgentStatus, ...]:
+def shortest_path(from_: AgentStatus, to: AgentStatus) -> tuple[AgentStatus, ...]:
     """Return the statuses after the first on the shortest path between two statuses.
 
     The path uses listed transitions, and the extension from `thinking` to `response`, so that it
@@ -47,12 +47,12 @@ def path(from_: AgentStatus, to: AgentStatus) -> tuple[AgentStatus, ...]:
         statuses = candidates.popleft()
         if statuses[-1] == to:
             return statuses[1:]
-        for following in _following(statuses[-1]):
+        for following in _next_statuses(statuses[-1]):
             if following not in seen:
                 seen.add(following)
                 candidates.append((*statuses, following))
     raise ValueError(f"there is no path from {from_} to {to}")
 
 
-def _following(status: AgentStatus) -> tuple[AgentStatus, ...]:
+def _next_statuses(status: AgentStatus) -> tuple[AgentStatus, ...]:
     return (*LIFECYCLE[status], "response") if status == "thinking" else LIFECYCLE[status]

@@ -12,7 +12,7 @@ import msgspec
 
 from wopr.kahn.events import (
     EXIT_CODE_OUTCOMES,
-    PATTERN_WORDS,
+    PATTERN_DESCRIPTIONS,
     DoneWhenResult,
     KahnEvent,
     NodeAttempt,
@@ -45,7 +45,7 @@ def split_lines(body: bytes) -> Iterator[tuple[int, bytes]]:
     return ((number, line) for number, line in enumerate(body.split(b"\n"), 1) if line.strip())
 
 
-def numbered(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def number_lines(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Number lines from 1; blank lines are counted and left out."""
     for number, line in enumerate(lines, 1):
         whole = line.removesuffix(b"\n")
@@ -154,4 +154,6 @@ def _reason(fault: Exception) -> str:
     if found is None:
         return str(fault)
     pattern, field = literal_eval(found[1]), found[2]
-    return f"{field} must be {PATTERN_WORDS.get(pattern, f'a string that matches {pattern}')}"
+    return (
+        f"{field} must be {PATTERN_DESCRIPTIONS.get(pattern, f'a string that matches {pattern}')}"
+    )

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from wopr.kahn.events import CI_EVENTS, AgentRunEnd, AgentRunStart, KahnEvent, variant
+from wopr.kahn.events import CI_EVENTS, AgentRunEnd, AgentRunStart, KahnEvent, event_name
 from wopr.kahn.lines import BadLine, read_event, split_lines
 from wopr.kahn.run_fold import PushContext, RunFold
 from wopr.protocol.errors import Conflict, Gone, Refused
@@ -79,7 +79,7 @@ class History:
         return matched
 
     def _require_all_new(self, incoming: Sequence[bytes], furthest: int) -> None:
-        """Raise `WouldRewrite` if any line is stored. The error has the new lines before stored lines."""
+        """Raise `WouldRewrite` with the new lines before stored lines, if any line is stored."""
         stored = [index for index, each in enumerate(incoming) if each in self._first]
         if stored:
             unknown = {i for i in range(stored[-1]) if incoming[i] not in self._first}
@@ -194,10 +194,10 @@ def read_body(body: bytes, family: Family = "any") -> Push:
     return read_lines(split_lines(body), family)
 
 
-def read_lines(numbered: Iterable[tuple[int, bytes]], family: Family = "any") -> Push:
+def read_lines(numbered_lines: Iterable[tuple[int, bytes]], family: Family = "any") -> Push:
     """Read numbered lines."""
     push = Push()
-    for number, raw in numbered:
+    for number, raw in numbered_lines:
         try:
             event = read_event(raw)
             if family == "agent":
@@ -222,7 +222,7 @@ def read_lines(numbered: Iterable[tuple[int, bytes]], family: Family = "any") ->
 def _require_agent_family(event: KahnEvent) -> None:
     if isinstance(event, CI_EVENTS):
         raise BadLine(
-            f"{variant(event)} is an event of the CI family; only the agent family is accepted here"
+            f"{event_name(event)} is an event of the CI family; only the agent family is accepted here"
         )
 
 

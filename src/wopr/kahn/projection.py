@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.kahn.bridge.handlers import ConfidenceThresholds
 from wopr.kahn.bridge.projection import Projector
 from wopr.kahn.new_lines import line_hash
@@ -41,10 +41,10 @@ class ArchiveStore(TransitionStore, Fleet, Protocol):
     """The parts of the store that an export reads: logs of own runs, and pushed lines."""
 
 
-class Projectors:
+class ProjectorFactory:
     """Creates projectors with the confidence thresholds of a tenant's agents."""
 
-    def __init__(self, agents: Agents, floor: float) -> None:
+    def __init__(self, agents: AgentRegistry, floor: float) -> None:
         self._agents = agents
         self._floor = floor
 
@@ -69,11 +69,11 @@ class Transitions:
         self,
         store: ArchiveStore,
         catch_up: Callable[[str, str], Awaitable[None]],
-        projectors: Projectors,
+        projector_factory: ProjectorFactory,
     ) -> None:
         self._store = store
         self._catch_up = catch_up
-        self._projectors = projectors
+        self._projector_factory = projector_factory
 
     async def find(self, tenant: str, run_id: str) -> RunRow:
         """Return the run of that id, which may also be a producer's id of an observed run."""
@@ -94,7 +94,7 @@ class Transitions:
             async for piece in self._store.fleet_lines(tenant, producer_run_id(run_id)):
                 yield piece
             return
-        projector = await self._projectors.new(tenant)
+        projector = await self._projector_factory.new(tenant)
         async for page in project_log(self._store, tenant, run_id, projector):
             if page.lines:
                 yield _text(page.lines)
@@ -132,7 +132,7 @@ def _text(lines: list[bytes]) -> bytes:
 StoreLines: TypeAlias = Callable[[str, Sequence[bytes]], Awaitable[object]]
 
 # A run with more unsaved lines is stored at once, and not together with other runs.
-LINES_AT_ONCE: Final = 2000
+MAX_PENDING_LINES: Final = 2000
 # Number of runs in the cache, so that a long log is not read from its beginning each time.
 CACHED_RUNS: Final = 512
 
@@ -170,9 +170,9 @@ class Projection:
         """Project and store the new events and annotations of these `(tenant, run_id)`."""
         async with self._lock:
             read = [await self._read(tenant, run_id) for tenant, run_id in runs]
-            followed = [each for each in read if each is not None]
-            await self._store_pending(followed)
-            for each in followed:
+            projected = [each for each in read if each is not None]
+            await self._store_pending(projected)
+            for each in projected:
                 await self._store_annotations(each)
                 self._cache[each.run_id] = each
             while len(self._cache) > CACHED_RUNS:
@@ -184,41 +184,41 @@ class Projection:
             return None
         # Removed from the cache until all lines are stored, so that a failure leaves no wrong
         # state.
-        followed = self._cache.pop(run_id, None) or _ProjectedRun(
+        projected = self._cache.pop(run_id, None) or _ProjectedRun(
             tenant, run_id, await self._new_projector(tenant)
         )
-        start = followed.next_sequence
+        start = projected.next_sequence
         # Reading a short log does not yield to the event loop, so let other tasks run.
         await anyio.lowlevel.checkpoint()
-        async for page in project_log(self._store, tenant, run_id, followed.projector, start):
-            if len(followed.lines) > LINES_AT_ONCE:
-                await self._store_pending([followed])
-            followed.lines += page.lines
-            followed.next_sequence = page.next_sequence
-        return followed
+        async for page in project_log(self._store, tenant, run_id, projected.projector, start):
+            if len(projected.lines) > MAX_PENDING_LINES:
+                await self._store_pending([projected])
+            projected.lines += page.lines
+            projected.next_sequence = page.next_sequence
+        return projected
 
-    async def _store_pending(self, followed: Sequence[_ProjectedRun]) -> None:
+    async def _store_pending(self, projected: Sequence[_ProjectedRun]) -> None:
         by_tenant: dict[str, list[bytes]] = {}
-        for each in followed:
+        for each in projected:
             if each.lines:
                 by_tenant.setdefault(each.tenant, []).extend(each.lines)
         for tenant, lines in by_tenant.items():
             await self._store_lines(tenant, lines)
-        for each in followed:
+        for each in projected:
             each.lines = []
 
-    async def _store_annotations(self, followed: _ProjectedRun) -> None:
+    async def _store_annotations(self, projected: _ProjectedRun) -> None:
         """Store the annotations of a run that has ended.
 
         Each is stored alone. Annotations may be stored in another order than they were created, and
         a new line before a stored line would be refused.
         """
-        tenant, projector = followed.tenant, followed.projector
+        tenant, projector = projected.tenant, projected.projector
         if not projector.is_over:
             return
-        async for page in annotation_pages(self._store, tenant, followed.run_id):
+        async for page in annotation_pages(self._store, tenant, projected.run_id):
             for line in projector.finish(page):
                 digest = line_hash(line)
-                if digest not in followed.annotation_hashes:
+                if digest not in projected.annotation_hashes:
                     await self._store_lines(tenant, [line])
-                    followed.annotation_hashes.add(digest)
+                    projected.annotation_hashes.add(digest)

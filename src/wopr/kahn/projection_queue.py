@@ -15,7 +15,7 @@ import structlog
 
 from wopr.process.background import BackgroundTask
 from wopr.protocol.errors import Unavailable
-from wopr.store.port.fleet import Projections, Unprojected
+from wopr.store.port.fleet import Projections, QueuedProjection
 
 # Projects all new events or lines of these `(tenant, run_id)`.
 ProjectRuns: TypeAlias = Callable[[Sequence[tuple[str, str]]], Awaitable[None]]
@@ -26,7 +26,7 @@ PAUSE_SECONDS: Final = 0.2
 SWEEP_SECONDS: Final = 30.0
 SHARED_SWEEP_SECONDS: Final = 1.0
 # Number of runs that are processed together.
-AT_ONCE: Final = 64
+BATCH_ENTRIES: Final = 64
 
 log = structlog.get_logger("wopr.fleet")
 
@@ -65,12 +65,14 @@ class ProjectionQueue:
     async def catch_up(self) -> None:
         """Process all entries that the queue has now."""
         after = 0
-        while page := await self._store.unprojected(after, AT_ONCE, observed=self._observed):
+        while page := await self._store.queued_projections(
+            after, BATCH_ENTRIES, observed=self._observed
+        ):
             after = page[-1].place
             waiting = [each for each in page if each.place not in self._failed]
-            await self._store.projected(await self._project_all(waiting))
+            await self._store.remove_projections(await self._project_all(waiting))
 
-    async def _project_all(self, entries: Sequence[Unprojected]) -> Sequence[Unprojected]:
+    async def _project_all(self, entries: Sequence[QueuedProjection]) -> Sequence[QueuedProjection]:
         """Process runs together, or each alone after a failure. Return the successful entries."""
         try:
             await self._project([(each.tenant, each.run_id) for each in entries])
@@ -81,7 +83,7 @@ class ProjectionQueue:
             return [each for each in entries if await self._attempt(each)]
         return entries
 
-    async def _attempt(self, entry: Unprojected) -> bool:
+    async def _attempt(self, entry: QueuedProjection) -> bool:
         try:
             await self._project([(entry.tenant, entry.run_id)])
         except Unavailable:

@@ -7,14 +7,20 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from wopr.kahn.statistics import OWN_RUNS_KEPT_FOR, SOFT_DELETED_FOR, Retention, retention, since
+from wopr.kahn.statistics import (
+    OWN_RUNS_KEPT_FOR,
+    SOFT_DELETED_FOR,
+    RetentionAction,
+    retention_action,
+    window_starts,
+)
 from wopr.kahn.timestamps import from_millis, read_ts
 from wopr.process.background import BackgroundTask
 from wopr.protocol.observed_ids import observed_run_id
 from wopr.services.audit.trail import HOST, Audit
 from wopr.store.port.fleet import FleetMaintenance, FleetRunSource
 
-_AT_ONCE: Final = 200
+_BATCH_RUNS: Final = 200
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -56,7 +62,7 @@ class FleetRetention:
 
     async def advance_windows(self) -> None:
         """Move the rolling time windows of the totals to the current time."""
-        await self._store.fleet_advance_spans(since(self._now()))
+        await self._store.fleet_advance_spans(window_starts(self._now()))
 
     async def retain(self) -> tuple[int, int]:
         """Hide expired runs and delete runs hidden long enough. Return both numbers."""
@@ -72,18 +78,20 @@ class FleetRetention:
             deleted += len(to_delete)
         return hidden, deleted
 
-    async def _due(self) -> Sequence[tuple[tuple[str, str], Retention]]:
+    async def _due(self) -> Sequence[tuple[tuple[str, str], RetentionAction]]:
         now = self._now()
-        found: dict[tuple[str, str], Retention] = {}
+        found: dict[tuple[str, str], RetentionAction] = {}
         for source, limit in self._policy.limits().items():
-            aged = await self._store.fleet_expired(
+            aged = await self._store.fleet_expired_runs(
                 source,
                 now - limit // _MILLISECOND,
                 now - SOFT_DELETED_FOR // _MILLISECOND,
-                _AT_ONCE,
+                _BATCH_RUNS,
             )
-            for tenant, run_id, pushed, hidden in aged:
-                action = retention(_moment(pushed), _known(hidden), _moment(now), limit)
+            for tenant, run_id, pushed_at, hidden_at in aged:
+                action = retention_action(
+                    _moment(pushed_at), _optional_moment(hidden_at), _moment(now), limit
+                )
                 found[tenant, run_id] = action
         return list(found.items())
 
@@ -92,7 +100,7 @@ def _moment(millis: int) -> datetime:
     return read_ts(from_millis(millis))
 
 
-def _known(millis: int | None) -> datetime | None:
+def _optional_moment(millis: int | None) -> datetime | None:
     return None if millis is None else _moment(millis)
 
 

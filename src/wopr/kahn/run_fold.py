@@ -31,7 +31,7 @@ _MAX_INTEGER: Final = 2**63 - 1
 _STEPS: Final = (AgentTransition, ToolInvocation)
 # The most frequent types first, because every line is tested.
 _AGENT_EVENTS: Final = (*_STEPS, AuditCheckpoint, AgentRunStart, AgentRunEnd)
-REPORTED: Final = (
+REPORTED_TOTALS: Final = (
     "total_steps",
     "total_tool_calls",
     "total_audit_checkpoints",
@@ -135,31 +135,31 @@ class AgentFold:
             "duration_s": event.total_duration_s + 0.0,
             "score": None if isinstance(score, Unset) else score + 0.0,
             "blocked_at": None,
-            "totals": compact(reported(event) | counted(self.change()[1])),
+            "totals": compact(reported_totals(event) | counted_totals(self.change()[1])),
         }
 
     def change(self) -> tuple[AgentRun | None, AgentRun]:
         """Return the agent's row before the first line, and the row now."""
         run = self._run
-        counted = {
+        counts = {
             name: min(getattr(run, name) + more, _MAX_INTEGER)
             for name, more in self._counts.items()
         }
         changes = {
             **self._changes,
-            **counted,
+            **counts,
             "step": self._step,
             "last_event": max(run.last_event, millis(self._ts)),
         }
         return self._before, replace(run, **changes)
 
 
-def reported(end: AgentRunEnd) -> JsonObject:
+def reported_totals(end: AgentRunEnd) -> JsonObject:
     """Return the totals that a producer reports, by their names in the line."""
-    return {name: getattr(end, name) for name in REPORTED}
+    return {name: getattr(end, name) for name in REPORTED_TOTALS}
 
 
-def counted(agent: AgentRun) -> JsonObject:
+def counted_totals(agent: AgentRun) -> JsonObject:
     """Return the totals of an agent's lines, by the same names with the prefix `counted_`."""
     audits = agent.audits_passed + agent.audits_failed + agent.audits_warned
     return {

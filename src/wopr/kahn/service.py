@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from wopr.agents.registry import Agents
-from wopr.feedback.annotations import annotation_audit
+from wopr.agents.registry import AgentRegistry
+from wopr.feedback.annotations import annotation_audit_draft
 from wopr.kahn.demo.tenant import Demo
 from wopr.kahn.ingest import Ingest, LineWriter
 from wopr.kahn.observed.run import LogRules
 from wopr.kahn.observed.service import ObservedRuns
 from wopr.kahn.otlp.service import TraceIntake, TraceProjection
-from wopr.kahn.projection import Projection, Projectors, Transitions
+from wopr.kahn.projection import Projection, ProjectorFactory, Transitions
 from wopr.kahn.projection_queue import SHARED_SWEEP_SECONDS, SWEEP_SECONDS, ProjectionQueue
 from wopr.kahn.retention import FleetRetention, RetentionPolicy, RetentionTask
 from wopr.kahn.views import Views
@@ -25,7 +25,7 @@ from wopr.services.audit.trail import Audit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class FleetServices:
     """The services of the fleet: ingest, views, retention and the background tasks."""
 
     ingest: Ingest
@@ -43,22 +43,22 @@ class Fleet:
     max_push_bytes: int
 
 
-def fleet_of(
+def create_fleet_services(
     journal: Journal,
     bus: Bus,
     settings: Settings,
     audit: Audit,
-    agents: Agents,
-) -> Fleet:
+    agents: AgentRegistry,
+) -> FleetServices:
     """Create the services of the fleet and connect them."""
     store, now, redactors = journal.store, journal.now, journal.redactors
     rules = LogRules(
-        guard=journal.guard, redactors=redactors, audit=partial(annotation_audit, audit)
+        guard=journal.guard, redactors=redactors, audit=partial(annotation_audit_draft, audit)
     )
     sweep = SWEEP_SECONDS if store.peers is None else SHARED_SWEEP_SECONDS
     writer = LineWriter(store, now, redactors.text)
-    projectors = Projectors(agents, settings.confidence_floor)
-    projection = Projection(store, writer.put_own, projectors.new)
+    projector_factory = ProjectorFactory(agents, settings.confidence_floor)
+    projection = Projection(store, writer.put_own, projector_factory.new)
     queue = ProjectionQueue(store, projection.project, sweep_seconds=sweep)
     observed = ObservedRuns(
         store,
@@ -66,7 +66,7 @@ def fleet_of(
         rules,
         now=now,
         new_id=journal.new_id,
-        appended=journal.quotas.count_events,
+        count_events=journal.quotas.count_events,
         project=projection.project,
         sweep_seconds=sweep,
     )
@@ -86,18 +86,18 @@ def fleet_of(
         wake=traces.wake,
     )
 
-    def committed(commit: Commit) -> None:
+    def handle_commit(commit: Commit) -> None:
         if commit.writes[0].projects:
             queue.wake()
 
-    journal.on_committed(committed)
-    return Fleet(
+    journal.on_committed(handle_commit)
+    return FleetServices(
         ingest=ingest,
         views=Views(store, now),
         pushes=PushLimit(settings.ingest_rate_limit, time.monotonic),
         retention=RetentionTask(FleetRetention(store, now, policy), audit),
         demo=Demo(store, ingest, now),
-        transitions=Transitions(store, observed.catch_up, projectors),
+        transitions=Transitions(store, observed.catch_up, projector_factory),
         observed=observed,
         queue=queue,
         trace_intake=trace_intake,

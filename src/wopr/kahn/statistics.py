@@ -21,9 +21,9 @@ from wopr.protocol.resources.fleet import (
     Sort,
     Window,
 )
-from wopr.store.port.fleet import AgentTotals, CheckpointTotals
+from wopr.store.port.fleet import SCORE_UNITS, AgentTotals, CheckpointTotals
 
-Retention: TypeAlias = Literal["active", "soft_delete", "hard_delete", "noop"]
+RetentionAction: TypeAlias = Literal["active", "soft_delete", "hard_delete", "noop"]
 
 DEFAULT_WINDOW: Final[Window] = "7d"
 WINDOWS: Final[dict[Window, timedelta | None]] = {
@@ -38,55 +38,30 @@ FAILURE_CEILING: Final = 200
 PARTIAL_WEIGHT: Final = 1
 PARTIAL_CEILING: Final = 200
 IN_FLIGHT_WEIGHT: Final = 5
-# The highest severity without a regression. Every regression outranks it.
-BACKLOG_CEILING: Final = FAILURE_CEILING + PARTIAL_CEILING + IN_FLIGHT_WEIGHT
-
 CONVERGENCE_GREEN: Final = 0.9
 CONVERGENCE_AMBER: Final = 0.6
 FLAKINESS_RED: Final = 0.5
 FLAKINESS_AMBER: Final = 0.2
 SERIES_LENGTH: Final = 30
-UNITS: Final = 10**9
 QUANTILES: Final = (0.5, 0.95)
-IN_FLIGHT_FOR: Final = timedelta(hours=24)
 
 # How long the lines of the host's own runs are stored by default.
 OWN_RUNS_KEPT_FOR: Final = timedelta(days=90)
 SOFT_DELETED_FOR: Final = timedelta(days=7)
 
 
-def percentile(values: Sequence[float], quantile: float) -> float | None:
-    """Interpolate between the two values nearest to a quantile; None without values."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    below = math.floor((len(ordered) - 1) * quantile)
-    above = min(below + 1, len(ordered) - 1)
-    return between(ordered[below], ordered[above], len(ordered), quantile)
-
-
-def between(below: float, above: float, count: int, quantile: float) -> float:
+def interpolate(below: float, above: float, count: int, quantile: float) -> float:
     """Interpolate a quantile between two ordered values."""
     place = (count - 1) * quantile
-    return rounded(below + (above - below) * (place - math.floor(place)))
+    return round_statistic(below + (above - below) * (place - math.floor(place)))
 
 
-def mean(values: Sequence[float]) -> float | None:
-    """Return the mean, or None without values."""
-    return mean_of(sum(map(in_units, values)), len(values))
+def mean_from_units(units: int, count: int) -> float | None:
+    """Return the mean of `count` scores from the sum of their units; None without scores."""
+    return round_statistic(units / count / SCORE_UNITS) if count else None
 
 
-def in_units(score: float) -> int:
-    """Return a score in billionths, so that sums do not depend on the order or the store."""
-    return round(score * UNITS)
-
-
-def mean_of(units: int, count: int) -> float | None:
-    """Return the mean of `count` scores from their sum in units; None without scores."""
-    return rounded(units / count / UNITS) if count else None
-
-
-def rounded(value: float) -> float:
+def round_statistic(value: float) -> float:
     """Round a statistic for responses, so that it does not depend on the store."""
     return round(value, 6)
 
@@ -127,12 +102,7 @@ def convergence_bucket(score: float) -> Bucket:
 
 def convergence_series(scores: Sequence[float]) -> list[float]:
     """Return the latest scores for a sparkline, oldest first."""
-    return [rounded(score) for score in scores[-SERIES_LENGTH:]]
-
-
-def is_in_flight(last_event: datetime, now: datetime) -> bool:
-    """Return whether an agent without an end counts as active."""
-    return now - last_event <= IN_FLIGHT_FOR
+    return [round_statistic(score) for score in scores[-SERIES_LENGTH:]]
 
 
 def read_window(text: str) -> Window:
@@ -144,18 +114,12 @@ def read_window(text: str) -> Window:
     raise Refused(f"window must be one of {allowed}, not {text!r}", field="window")
 
 
-def is_in_window(last_event: datetime, window: Window, now: datetime) -> bool:
-    """Return whether a run is in a window: its last event is not older than the window."""
-    length = WINDOWS[window]
-    return length is None or now - last_event <= length
-
-
-def retention(
+def retention_action(
     pushed_at: datetime,
     soft_deleted_at: datetime | None,
     now: datetime,
     kept_for: timedelta | None,
-) -> Retention:
+) -> RetentionAction:
     """Return what retention does with a run now.
 
     A run expires at `kept_for` after its last push and is then hidden; seven days later it is
@@ -171,7 +135,7 @@ def retention(
 _MILLISECOND = timedelta(milliseconds=1)
 
 
-def since(now: int) -> dict[str, int]:
+def window_starts(now: int) -> dict[str, int]:
     """Return the start of each rolling window; the shortest window first."""
     return {
         window: now - length // _MILLISECOND
@@ -180,9 +144,9 @@ def since(now: int) -> dict[str, int]:
     }
 
 
-def start_of(window: Window, now: int) -> int | None:
+def window_start(window: Window, now: int) -> int | None:
     """Return the start of a window; None for the window of all runs."""
-    return since(now).get(window)
+    return window_starts(now).get(window)
 
 
 def agent_rows(
@@ -203,7 +167,7 @@ def agent_rows(
 
 def _agent_row(totals: AgentTotals, start: int | None) -> AgentAggregate:
     ended = totals.converged + totals.partial + totals.escaped + totals.aborted
-    regressed = _regressed(totals, start)
+    regressed = _has_regressed(totals, start)
     p50, p95 = _percentiles(totals, ended)
     return AgentAggregate(
         agent_id=totals.agent_id,
@@ -218,7 +182,7 @@ def _agent_row(totals: AgentTotals, start: int | None) -> AgentAggregate:
         in_flight=totals.waiting,
         duration_p50_s=p50,
         duration_p95_s=p95,
-        mean_convergence=mean_of(totals.score_units, totals.scored),
+        mean_convergence=mean_from_units(totals.score_units, totals.scored),
         convergence_series=convergence_series(totals.scores[::-1]),
         last_seen=from_millis(totals.last_seen),
         regressed=regressed,
@@ -237,10 +201,10 @@ def _percentiles(totals: AgentTotals, ended: int) -> tuple[float | None, float |
         return None, None
     (low, high), (low95, high95) = totals.durations
     half, most = QUANTILES
-    return between(low, high, ended, half), between(low95, high95, ended, most)
+    return interpolate(low, high, ended, half), interpolate(low95, high95, ended, most)
 
 
-def _regressed(totals: AgentTotals, start: int | None) -> bool:
+def _has_regressed(totals: AgentTotals, start: int | None) -> bool:
     last = totals.latest[0] if totals.latest else None
     is_fresh = last is not None and (start is None or last.last_event >= start)
     return is_fresh and is_regressed([ending.outcome for ending in reversed(totals.latest)])

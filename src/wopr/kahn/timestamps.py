@@ -12,10 +12,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 _MINUTES: Final = 4096
 
 
-def require_instant(ts: str) -> None:
+def require_valid_time(ts: str) -> None:
     """Raise `ValueError` if a well-formed timestamp is not a valid time."""
     try:
-        _minute(ts[:16])
+        _minute_millis(ts[:16])
         if ts[17] > "5":
             read_ts(ts)
     except ValueError as fault:
@@ -50,11 +50,11 @@ def to_ts(timestamp: str) -> str:
 
 def millis(ts: str) -> int:
     """Return the milliseconds of a timestamp since the epoch."""
-    return _minute(ts[:16]) + int(ts[17:19]) * 1000 + int(ts[20:23])
+    return _minute_millis(ts[:16]) + int(ts[17:19]) * 1000 + int(ts[20:23])
 
 
 @lru_cache(_MINUTES)
-def _minute(beginning: str) -> int:
+def _minute_millis(beginning: str) -> int:
     """Return the milliseconds of a minute, given as the first characters of a timestamp."""
     return (read_ts(f"{beginning}:00.000Z") - _EPOCH) // _MILLISECOND
 

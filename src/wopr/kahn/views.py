@@ -15,15 +15,15 @@ from wopr.kahn.bridge.facts import to_agent_id
 from wopr.kahn.checker import Finding, check
 from wopr.kahn.lines import split_lines
 from wopr.kahn.observed.events import AGENT_PREFIX
-from wopr.kahn.run_fold import REPORTED, counted
+from wopr.kahn.run_fold import REPORTED_TOTALS, counted_totals
 from wopr.kahn.statistics import (
     QUANTILES,
     SERIES_LENGTH,
     agent_rows,
     checkpoint_rows,
-    rounded,
-    since,
-    start_of,
+    round_statistic,
+    window_start,
+    window_starts,
 )
 from wopr.kahn.summary import UNKNOWN
 from wopr.kahn.timestamps import from_millis
@@ -53,7 +53,7 @@ _MAX_INTERRUPTS: Final = 100
 _ITEMS: Final = msgspec.json.Decoder(InboxItem)
 
 
-async def with_interrupts(
+async def add_interrupts(
     inbox: Suspensions, tenant: str, agents: Sequence[AgentInRun]
 ) -> list[AgentInRun]:
     """Add the pending interrupt to each agent that waits in a run of this host."""
@@ -67,7 +67,7 @@ async def with_interrupts(
 
 async def _interrupt_of(inbox: Suspensions, tenant: str, agent: AgentInRun) -> str | None:
     where = SuspensionFilter(run_id=agent.run_id)
-    page = await inbox.pending(tenant, where, None, _MAX_INTERRUPTS)
+    page = await inbox.pending_interrupts(tenant, where, None, _MAX_INTERRUPTS)
     found = page.suspensions
     own = [each for each in found if _asking_agent(each) == agent.agent_id]
     # An interrupt without an agent is used only if it is the only one of the run.
@@ -101,16 +101,18 @@ async def agent_feedback(
 ) -> AgentFeedback:
     """Return the feedback on an agent since a time, by its KAHN id."""
     summary = await summaries.read(tenant, "agent", since=since or 0)
-    return _sum([group for group in summary.groups if _is_of(group.agent_id, agent_id)])
+    return _sum_groups(
+        [group for group in summary.groups if _names_agent(group.agent_id, agent_id)]
+    )
 
 
-def _is_of(named: str | Unset, agent_id: str) -> bool:
+def _names_agent(named: str | Unset, agent_id: str) -> bool:
     if isinstance(named, Unset):
         return False
     return named == f"{AGENT_PREFIX}{agent_id}" or to_agent_id(named) == agent_id
 
 
-def _sum(groups: Sequence[FeedbackGroup]) -> AgentFeedback:
+def _sum_groups(groups: Sequence[FeedbackGroup]) -> AgentFeedback:
     ratings = sum(group.ratings for group in groups)
     rating_sum = sum(group.ratings * (group.mean_rating or 0) for group in groups)
     return AgentFeedback(
@@ -156,9 +158,9 @@ class Views:
         self, tenant: str, window: Window, now: int, page: TotalsPage
     ) -> list[AgentAggregate]:
         totals = await self._store.fleet_totals(
-            tenant, window, since(now), page, quantiles=QUANTILES, scores=SERIES_LENGTH
+            tenant, window, window_starts(now), page, quantiles=QUANTILES, scores=SERIES_LENGTH
         )
-        return agent_rows(totals, start=start_of(window, now), sort=page.sort)
+        return agent_rows(totals, start=window_start(window, now), sort=page.sort)
 
     async def _next_start(
         self, tenant: str, window: Window, now: int, page: TotalsPage
@@ -169,7 +171,7 @@ class Views:
     async def flakiness(self, tenant: str, window: Window, start: int = 0) -> Flakiness:
         """Return one row per checkpoint, for at most `MOST_ROWS` checkpoints."""
         now = self._now()
-        read = partial(self._store.fleet_checkpoints, tenant, window, since(now))
+        read = partial(self._store.fleet_checkpoints, tenant, window, window_starts(now))
         following = await read(limit=_PAGE, start=start + MOST_ROWS)
         return Flakiness(
             window=window,
@@ -190,7 +192,7 @@ class Views:
 
         Raises `NotFound` for an agent that has no run at all.
         """
-        start = start_of(window, self._now())
+        start = window_start(window, self._now())
         found = await self._store.fleet_agent_runs(tenant, agent_id, start, after, limit)
         if not found and not await self._is_known(tenant, agent_id):
             named = to_agent_id(agent_id)
@@ -202,15 +204,18 @@ class Views:
     async def _is_known(self, tenant: str, agent_id: str) -> bool:
         return bool(await self._store.fleet_agent_runs(tenant, agent_id, None, None, 1))
 
-    async def waiting(self, tenant: str, limit: int) -> list[AgentInRun]:
+    async def waiting_agents(self, tenant: str, limit: int) -> list[AgentInRun]:
         """Return agents that wait for an operator, the longest wait first."""
-        return [self.agent(each) for each in await self._store.fleet_waiting(tenant, limit)]
+        return [
+            self.agent_document(each)
+            for each in await self._store.fleet_waiting_agents(tenant, limit)
+        ]
 
-    def agent(self, agent: AgentRun) -> AgentInRun:
+    def agent_document(self, agent: AgentRun) -> AgentInRun:
         """Convert an agent's run to its document."""
         return _agent_in_run(agent, self._now())
 
-    def run(self, tenant: str, run: FleetRun) -> RunInFleet:
+    def run_document(self, tenant: str, run: FleetRun) -> RunInFleet:
         """Convert a run to its document."""
         is_own = run.source == "host"
         return RunInFleet(
@@ -244,8 +249,8 @@ class Views:
         reached = start + len(lines)
         is_whole = start == 0 and reached >= run.lines
         return RunSteps(
-            run=self.run(tenant, run),
-            agents=[self.agent(each) for each in agents],
+            run=self.run_document(tenant, run),
+            agents=[self.agent_document(each) for each in agents],
             events=[_FIELDS.decode(line) for line in lines],
             next_line=reached if reached < run.lines else None,
             findings=[_line_finding(each) for each in check(lines)] if is_whole else None,
@@ -254,7 +259,7 @@ class Views:
     async def export(self, tenant: str) -> AsyncIterator[bytes]:
         """Yield every line of every run byte for byte, including hidden runs."""
         after = ""
-        while page := await self._store.fleet_exported(tenant, after, _PAGE):
+        while page := await self._store.fleet_runs_to_export(tenant, after, _PAGE):
             for run in page:
                 async for piece in self._store.fleet_lines(tenant, run.run_id):
                     yield piece
@@ -267,9 +272,9 @@ def _line_finding(found: Finding) -> LineFinding:
 
 def _totals(agent: AgentRun) -> dict[str, Any]:
     """Return the totals that the producer reported, and those counted from the lines."""
-    unknown: dict[str, Any] = dict.fromkeys(REPORTED)
+    unknown: dict[str, Any] = dict.fromkeys(REPORTED_TOTALS)
     stored = {} if agent.totals is None else _FIELDS.decode(agent.totals)
-    return unknown | counted(agent) | stored
+    return unknown | counted_totals(agent) | stored
 
 
 def _agent_in_run(agent: AgentRun, now: int) -> AgentInRun:
@@ -285,12 +290,12 @@ def _agent_in_run(agent: AgentRun, now: int) -> AgentInRun:
         started=from_millis(agent.started_at),
         ended=None if agent.ended_at is None else from_millis(agent.ended_at),
         last_event=from_millis(agent.last_event),
-        duration_s=rounded(duration_s),
+        duration_s=round_statistic(duration_s),
         **_totals(agent),
         audits=Audits(
             passed=agent.audits_passed, failed=agent.audits_failed, warned=agent.audits_warned
         ),
-        convergence_score=None if agent.score is None else rounded(agent.score),
+        convergence_score=None if agent.score is None else round_statistic(agent.score),
         last_status=agent.status,
         waiting_s=None if blocked_at is None else max(0, now - blocked_at) / 1000,
         waiting_since=None if blocked_at is None else from_millis(blocked_at),

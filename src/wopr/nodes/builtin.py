@@ -1,4 +1,4 @@
-"""The built-in node types, with those for conformance only."""
+"""The built-in node types, including the types for conformance tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wopr.nodes import (
     variables,
 )
 from wopr.nodes.orchestrator import dispatch, supervisor
-from wopr.nodes.registry import NodeRegistry, NodeType, declared_in
+from wopr.nodes.registry import NodeRegistry, NodeType, node_types_in
 
 MODULES = (
     flow,
@@ -37,9 +37,9 @@ _WITHOUT_AGENT = frozenset(module.__name__ for module in (flow, variables, sub_w
 
 
 def builtin_types(*, with_conformance: bool) -> Iterator[NodeType]:
-    """Yield every built-in type, with those for conformance only if wanted."""
+    """Yield every built-in type. Types for conformance tests are included only on request."""
     for module in MODULES:
-        for node_type in declared_in(vars(module)):
+        for node_type in node_types_in(vars(module)):
             if with_conformance or not node_type.conformance_only:
                 yield _inline(node_type)
 

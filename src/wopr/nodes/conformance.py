@@ -60,7 +60,7 @@ IDENTITY_HOOKS = "core.conformance.identity-hooks"
 PROBE_SECRET_ID = "conformance-test-secret"
 PROBE_SECRET = "conformance-byok-plaintext-7f3a"
 SCRIPT_KEYS = frozenset({"memoryAction", "emitDuplicateMessageId"})
-# The run input that makes the node return a value that violates the agent's return schema.
+# The value of the run input `scenario` with which the outputs violate the agent's return schema.
 INVALID_RETURN = "mock-return-violation"
 HOUR_MS = 3_600_000
 LOCAL_REF = "conformance/node-local"
@@ -136,7 +136,7 @@ async def _probe_tenants(ctx: NodeContext, foreign_ref: str) -> None:
 
 _Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-STUB_REASONING = "The mock agent was told to reason and not what to say."
+STUB_REASONING = "The script of the mock agent has no text for this reasoning."
 
 
 class MockReasoning(Closed, frozen=True, kw_only=True):
@@ -148,7 +148,7 @@ class MockReasoning(Closed, frozen=True, kw_only=True):
     stream_chunks: list[str] = []
 
 
-class MockToolError(Closed, frozen=True, kw_only=True):
+class MockError(Closed, frozen=True, kw_only=True):
     """A tool's error, in the form of the error envelope."""
 
     error: NonEmpty
@@ -162,7 +162,7 @@ class MockToolCall(Closed, frozen=True, kw_only=True):
     tool_id: NonEmpty
     arguments: Json | Unset = UNSET
     result: Json | Unset = UNSET
-    error: MockToolError | Unset = UNSET
+    error: MockError | Unset = UNSET
     duration_ms: _Count | Unset = UNSET
 
     def __post_init__(self) -> None:
@@ -216,7 +216,7 @@ class MockAgentConfig(Closed, frozen=True, kw_only=True):
 def mock_agent(ctx: NodeContext, config: MockAgentConfig, inputs: JsonObject) -> Completed:
     """Reason, call tools, hand over and decide, in this order, as the script says.
 
-    The host holds a decision below the threshold, as for any other node.
+    A decision below the threshold suspends the node, like the decision of any other node.
     """
     agent_id = _agent_id(ctx, config)
     if config.mock_reasoning:

@@ -130,7 +130,7 @@ class NodeContext(AgentContext, Protocol):
     last_worker: str | None
     # The supervisor's decisions so far, with the events that recorded them.
     decisions: tuple[tuple[str, JsonObject], ...]
-    # The outputs of the dispatch node that executed the newest decision.
+    # The outputs of the dispatch node that completed last.
     last_dispatch: JsonObject | None
     # The `core.workflowChain.event` events of this node.
     chain: tuple[ChainLink, ...]

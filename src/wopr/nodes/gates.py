@@ -1,4 +1,4 @@
-"""Gates: nodes that wait for a person or an external answer."""
+"""Gates: nodes that wait for a person or another system."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class GovernanceGateConfig(Closed, frozen=True, kw_only=True):
 
 @node("core.openwop.governance.approvalGate")
 def governance_gate(ctx: NodeContext, config: GovernanceGateConfig, inputs: JsonObject) -> Outcome:
-    """Wait until enough authorized principals have granted. A rejection sends the work back."""
+    """Wait until enough authorized principals grant the gate. A rejection repeats the work."""
     key = ctx.interrupt_key()
     answer = ctx.answer(key)
     if isinstance(answer, Unset):
@@ -315,7 +315,7 @@ class ConversationGateConfig(Closed, frozen=True, kw_only=True):
     """
 
     lifecycle: Literal["open-exchange-close"] = "open-exchange-close"
-    prompt: NonEmpty = "How can this go on?"
+    prompt: NonEmpty = "How should the run continue?"
     turn_schema: JsonObject | Unset = UNSET
     turn_count: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1
     mock_auto_resume: bool = False

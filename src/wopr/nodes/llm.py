@@ -78,7 +78,7 @@ async def chat(ctx: NodeContext, config: ChatConfig, inputs: JsonObject) -> Outc
         return exceeded.breached
     answer = result.answer
     outputs = {"text": answer.text, "model": answer.model, "finishReason": answer.finish_reason}
-    return share(ctx, loop.session.plan, Completed(outputs))
+    return add_to_shared_context(ctx, loop.session.plan, Completed(outputs))
 
 
 @node(STRUCTURED, aliases=("core.llm.structured",), asked_keys=asked_keys)
@@ -97,13 +97,13 @@ async def structured(ctx: NodeContext, config: StructuredConfig, inputs: JsonObj
     outputs: JsonObject = {"result": result.value, "model": result.answer.model}
     plan = loop.session.plan
     if confidence is None:
-        return share(ctx, plan, Completed(outputs))
+        return add_to_shared_context(ctx, plan, Completed(outputs))
     outputs["confidence"] = confidence
     decision = AgentDecision(value=result.value, confidence=confidence, answer_schema=config.schema)
     outcome = settle_decision(
         ctx, plan.agent_id, decision, lambda value: outputs | {"result": value}
     )
-    return share(ctx, plan, outcome)
+    return add_to_shared_context(ctx, plan, outcome)
 
 
 @node(AGENT, aliases=("core.llm.agent",), asked_keys=asked_keys)
@@ -122,10 +122,10 @@ async def agent(ctx: NodeContext, config: AgentConfig, inputs: JsonObject) -> Ou
     except BaseException as failure:
         invocation.fail(failure)
         raise
-    return share(ctx, loop.session.plan, _outcome(ctx, loop, invocation, result))
+    return add_to_shared_context(ctx, loop.session.plan, _outcome(ctx, loop, invocation, result))
 
 
-def share(ctx: NodeContext, plan: RequestPlan, outcome: Outcome) -> Outcome:
+def add_to_shared_context(ctx: NodeContext, plan: RequestPlan, outcome: Outcome) -> Outcome:
     """Add the question and the answer to the node's shared context."""
     if isinstance(outcome, Completed):
         asked = [

@@ -24,7 +24,7 @@ _MESSAGES = {
 
 
 class McpCallConfig(Closed, frozen=True, kw_only=True):
-    """The tool, its server that the operator declared, and arguments, which inputs replace."""
+    """The tool, its server, and arguments. Inputs replace arguments of the same name."""
 
     server: NonEmpty
     tool: NonEmpty
@@ -65,7 +65,7 @@ async def mcp_call(ctx: NodeContext, config: McpCallConfig, inputs: JsonObject) 
         transport="mcp",
         required_scopes=(*tool.required_scopes, *config.required_scopes),
     )
-    return Completed({"result": await ctx.call_tool(use, call_once, _shown)})
+    return Completed({"result": await ctx.call_tool(use, call_once, _result_digest)})
 
 
 async def _tool(ctx: NodeContext, config: McpCallConfig) -> Tool:
@@ -98,7 +98,7 @@ def _failure(name: str, fault: ToolFault) -> NodeFailure:
     return NodeFailure(f"{name} {_MESSAGES[code]}", code=code, retryable=code != "tool_error")
 
 
-def _shown(result: Json) -> JsonObject:
+def _result_digest(result: Json) -> JsonObject:
     """Return the digest and the length of a result, for the log."""
     length = len(msgspec.json.encode(result))
     return {"resultSha256": canonical_digest(result), "resultLength": length}

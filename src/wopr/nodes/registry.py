@@ -56,7 +56,7 @@ class NodeType:
     description: str = ""
     # Other ids of the same type.
     aliases: tuple[str, ...] = ()
-    # Whether the node may use the agent's part of its context: models, tools, memory, confidence.
+    # Whether the node gets an `AgentContext`, with models, tools, memory and confidence.
     uses_agent_context: bool = True
     # Returns the keys of the node's first model request, which a replay compares with the record;
     # None if they are not known in this process.
@@ -163,13 +163,13 @@ def node(
             aliases=tuple(aliases),
             asked_keys=asked_keys,
         )
-        function.__wopr_node__ = declared  # type: ignore[attr-defined]  # found by `declared_in`
+        function.__wopr_node__ = declared  # type: ignore[attr-defined]  # found by `node_types_in`
         return function
 
     return declare
 
 
-def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
+def node_types_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
     """Yield every node type declared in a module's namespace, once for each of its ids."""
     for value in namespace.values():
         found = getattr(value, "__wopr_node__", None)
@@ -178,7 +178,7 @@ def declared_in(namespace: Mapping[str, object]) -> Iterator[NodeType]:
             yield from (replace(found, type_id=alias, aliases=()) for alias in found.aliases)
 
 
-def declared_as(function: Callable[..., Any]) -> NodeType:
+def node_type_of(function: Callable[..., Any]) -> NodeType:
     """Return the node type that a function was declared as."""
     found: NodeType = function.__wopr_node__  # type: ignore[attr-defined]  # set by `node`
     return found
@@ -223,7 +223,7 @@ class NodeRegistry:
 
 def _types_of(value: object) -> list[NodeType]:
     namespace = vars(value) if inspect.ismodule(value) else {"": value}
-    return list(declared_in(namespace))
+    return list(node_types_in(namespace))
 
 
 def as_outcome(result: object) -> Outcome:

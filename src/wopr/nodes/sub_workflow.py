@@ -32,7 +32,7 @@ async def sub_workflow(ctx: NodeContext, config: SubWorkflowConfig, inputs: Json
             return Completed({"childRunId": child_id, "childStatus": "running"})
         return Waiting()
     child = ctx.children[0]
-    return _harvest(ctx, config, child) if child.has_ended else Waiting()
+    return _outcome_of_child(ctx, config, child) if child.has_ended else Waiting()
 
 
 def mapped_variables(ctx: NodeContext, mapping: Mapping[str, str]) -> JsonObject:
@@ -42,7 +42,7 @@ def mapped_variables(ctx: NodeContext, mapping: Mapping[str, str]) -> JsonObject
     }
 
 
-def _harvest(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> Outcome:
+def _outcome_of_child(ctx: NodeContext, config: SubWorkflowConfig, child: ChildView) -> Outcome:
     outputs: JsonObject = {"childRunId": child.run_id, "childStatus": child.status}
     if child.status == "completed":
         unmapped: JsonObject = {}

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from wopr.engine.cel.expressions import ExpressionFault, ExpressionUse, evaluate
-from wopr.engine.channels import is_context
+from wopr.engine.channels import is_context_channel
 from wopr.engine.outcome import Completed, NodeFailure
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import node
@@ -84,7 +84,7 @@ class ChannelWriteConfig(Closed, frozen=True, kw_only=True):
     def faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         """Yield a fault for a channel that only agents may write."""
         name = config.get("channelName")
-        if isinstance(name, str) and is_context(name):
+        if isinstance(name, str) and is_context_channel(name):
             yield (
                 "channelName",
                 f"{name} is reserved for the shared context of agents: use another name",

@@ -1,4 +1,4 @@
-"""Outgoing HTTP to destinations of users: resolves names, checks addresses, and connects to them."""
+"""Outgoing HTTP to destinations of users: resolves names, checks addresses, and connects."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Lookups:
     ends, so that a tenant never has more threads than slots.
     """
 
-    def __init__(self, resolver: Resolver, each: int) -> None:
+    def __init__(self, resolver: Resolver, per_tenant: int) -> None:
         self._resolver = resolver
-        self._slots = TenantSlots(each)
+        self._slots = TenantSlots(per_tenant)
         # The event loop has only weak references to tasks.
         self._tasks: set[asyncio.Task[Sequence[str]]] = set()
 
@@ -95,8 +95,8 @@ class Lookups:
                 await self._slots.acquire(tenant)
         except TimeoutError as late:
             raise httpcore.PoolTimeout(
-                f"{self._slots.each} names are being resolved for this tenant, which is the limit "
-                "(WOPR_MAX_LOOKUPS_PER_TENANT), and none was done before the timeout"
+                f"{self._slots.per_tenant} names are being resolved for this tenant, which is the "
+                "limit (WOPR_MAX_LOOKUPS_PER_TENANT), and none was done before the timeout"
             ) from late
 
         def end(task: asyncio.Task[Sequence[str]]) -> None:
@@ -127,13 +127,13 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         lookups: Lookups,
         *,
         allow_private: bool,
-        dialler: httpcore.AsyncNetworkBackend | None = None,
+        backend: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self._lookups = lookups
         self._allow_private = allow_private
         # httpcore declares a placeholder type for the case that anyio is missing.
         own = cast("httpcore.AsyncNetworkBackend", httpcore.AnyIOBackend())
-        self._dialler = own if dialler is None else dialler
+        self._backend = own if backend is None else backend
 
     async def connect_tcp(
         self,
@@ -150,7 +150,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
             lookup = await self._lookups.begin(_tenant.get(), host, port, deadline)
         try:
             with anyio.fail_after(deadline - anyio.current_time()):
-                addresses = [host] if lookup is None else await _resolved(lookup)
+                addresses = [host] if lookup is None else await _wait_for_addresses(lookup)
                 # One private address among public ones is enough to refuse: the order is arbitrary.
                 if not self._allow_private and any(map(is_blocked_address, addresses)):
                     raise DestinationDenied("the name resolves to an address that is not public")
@@ -168,7 +168,7 @@ class PinnedBackend(httpcore.AsyncNetworkBackend):
         failure: httpcore.ConnectError | None = None
         for address in addresses:
             try:
-                return await self._dialler.connect_tcp(
+                return await self._backend.connect_tcp(
                     address, port, local_address=local_address, socket_options=socket_options
                 )
             except httpcore.ConnectError as refused:
@@ -189,15 +189,15 @@ class Egress:
         allow_private: bool,
         max_response_bytes: int,
         timeout: float | httpx.Timeout,
-        requests_each: int = 50,
-        lookups_each: int = 4,
+        requests_per_tenant: int = 50,
+        lookups_per_tenant: int = 4,
         resolver: Resolver = resolve,
         ssl_context: ssl.SSLContext | None = None,
-        dialler: httpcore.AsyncNetworkBackend | None = None,
+        backend: httpcore.AsyncNetworkBackend | None = None,
     ) -> None:
         self.allow_private = allow_private
         self.max_response_bytes = max_response_bytes
-        self.requests = TenantSlots(requests_each)
+        self.requests = TenantSlots(requests_per_tenant)
         self._timeout = timeout
         self.pool = httpcore.AsyncConnectionPool(
             ssl_context=ssl_context or httpx.create_ssl_context(),
@@ -205,7 +205,7 @@ class Egress:
             max_keepalive_connections=20,
             keepalive_expiry=5.0,
             network_backend=PinnedBackend(
-                Lookups(resolver, lookups_each), allow_private=allow_private, dialler=dialler
+                Lookups(resolver, lookups_per_tenant), allow_private=allow_private, backend=backend
             ),
         )
         self._clients: dict[str, httpx.AsyncClient] = {}
@@ -283,8 +283,8 @@ class GuardedTransport(httpx.AsyncBaseTransport):
                 await requests.acquire(self._tenant)
         except TimeoutError as late:
             raise httpx.PoolTimeout(
-                f"{requests.each} requests of this tenant are in progress, which is the limit "
-                "(WOPR_MAX_OUTGOING_PER_TENANT), and none ended before the timeout"
+                f"{requests.per_tenant} requests of this tenant are in progress, which is the "
+                "limit (WOPR_MAX_OUTGOING_PER_TENANT), and none ended before the timeout"
             ) from late
 
     async def _check_headers(self, response: httpx.Response) -> None:
@@ -352,7 +352,7 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-async def _resolved(lookup: asyncio.Task[Sequence[str]]) -> Sequence[str]:
+async def _wait_for_addresses(lookup: asyncio.Task[Sequence[str]]) -> Sequence[str]:
     """Wait for the addresses of a lookup, which continues when the caller is cancelled."""
     try:
         addresses = await asyncio.shield(lookup)

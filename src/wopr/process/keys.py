@@ -1,4 +1,4 @@
-"""Keys of a host: the secret from which other keys are derived, and the keys of stored content."""
+"""The host key, from which other keys are derived, and the keys of stored content."""
 
 from __future__ import annotations
 
@@ -20,38 +20,44 @@ HOST_KEY_FILE: Final = "host.key"
 # The purpose of the derived key that signs tenant tokens for a database server.
 TENANT_KEY: Final = "postgres-tenant-token"
 
+KEY_VARIABLE: Final = "WOPR_ENCRYPTION_KEY"
+FILE_VARIABLE: Final = "WOPR_ENCRYPTION_KEY_FILE"
+COMMAND_VARIABLE: Final = "WOPR_ENCRYPTION_KEY_COMMAND"
+
+_COMMAND_SECONDS: Final = 30.0
+
 
 class UnusableHostKey(ValueError):
-    """The host secret exists, but is too short, unreadable or readable by others."""
+    """The host key exists, but is too short, unreadable or readable by others."""
 
 
-def host_secret(data_dir: Path, environ: Mapping[str, str]) -> bytes:
-    """Return the host secret from `WOPR_HOST_KEY`, or from the data directory.
+def load_host_key(data_dir: Path, environ: Mapping[str, str]) -> bytes:
+    """Return the host key from `WOPR_HOST_KEY`, or from the data directory.
 
     The first host that starts in a data directory creates the file. Hosts that start at the same
-    time get the same secret.
+    time get the same key.
     """
     given = environ.get(HOST_KEY_VARIABLE)
     if given:
-        return _decoded(given)
-    return private_file(data_dir / HOST_KEY_FILE)
+        return _decode_host_key(given)
+    return load_private_file(data_dir / HOST_KEY_FILE)
 
 
-def known_host_secret(data_dir: Path, environ: Mapping[str, str]) -> bytes | None:
-    """Return the host secret, or None when it does not exist yet."""
+def find_host_key(data_dir: Path, environ: Mapping[str, str]) -> bytes | None:
+    """Return the host key, or None when it does not exist yet."""
     if not environ.get(HOST_KEY_VARIABLE) and not (data_dir / HOST_KEY_FILE).exists():
         return None
-    return host_secret(data_dir, environ)
+    return load_host_key(data_dir, environ)
 
 
-def private_file(path: Path) -> bytes:
+def load_private_file(path: Path) -> bytes:
     """Return the 32 random bytes of a file that only its owner can read. Create it if missing."""
     if not path.exists():
-        _create(path)
+        _create_private_file(path)
     return _read_private(path)
 
 
-def _decoded(text: str) -> bytes:
+def _decode_host_key(text: str) -> bytes:
     try:
         secret = base64.b64decode(text.strip(), validate=True)
     except (binascii.Error, ValueError):
@@ -61,7 +67,7 @@ def _decoded(text: str) -> bytes:
     return secret
 
 
-def _create(path: Path) -> None:
+def _create_private_file(path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -108,13 +114,6 @@ def _is_private(descriptor: int) -> bool:
     return not stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o077
 
 
-KEY_VARIABLE: Final = "WOPR_ENCRYPTION_KEY"
-FILE_VARIABLE: Final = "WOPR_ENCRYPTION_KEY_FILE"
-COMMAND_VARIABLE: Final = "WOPR_ENCRYPTION_KEY_COMMAND"
-
-_COMMAND_SECONDS: Final = 30.0
-
-
 def content_cipher(environ: Mapping[str, str]) -> Cipher | None:
     """Return the cipher for stored content; None when encryption is off.
 
@@ -127,12 +126,12 @@ def content_cipher(environ: Mapping[str, str]) -> Cipher | None:
     if len(given) > 1:
         raise UnusableKeys(f"set only one of {', '.join(given)}")
     [name] = given
-    given_by: dict[str, Callable[[str], str]] = {
+    readers: dict[str, Callable[[str], str]] = {
         KEY_VARIABLE: str,
-        FILE_VARIABLE: _file,
-        COMMAND_VARIABLE: _output,
+        FILE_VARIABLE: _read_key_file,
+        COMMAND_VARIABLE: _run_key_command,
     }
-    text = given_by[name](environ[name])
+    text = readers[name](environ[name])
     try:
         return Cipher(parse_keys(text), secrets.token_bytes)
     except UnusableKeys as fault:
@@ -141,7 +140,7 @@ def content_cipher(environ: Mapping[str, str]) -> Cipher | None:
         ) from None
 
 
-def _file(name: str) -> str:
+def _read_key_file(name: str) -> str:
     path = Path(name)
     try:
         with path.open() as file:
@@ -155,7 +154,7 @@ def _file(name: str) -> str:
     return text
 
 
-def _output(command: str) -> str:
+def _run_key_command(command: str) -> str:
     try:
         done = subprocess.run(
             shlex.split(command), capture_output=True, timeout=_COMMAND_SECONDS, check=False

@@ -16,8 +16,6 @@ _VERBOSE_LIBRARIES = (
     *("mcp", "sse_starlette"),
 )
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-
-
 # The members that every line has, whether WOPR or a library wrote it.
 _COMMON: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.stdlib.add_logger_name,

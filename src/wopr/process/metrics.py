@@ -121,53 +121,53 @@ class Metrics:
             registry=self.registry,
         )
 
-    def opened(self, counts: Mapping[str, int]) -> None:
+    def set_open_runs(self, counts: Mapping[str, int]) -> None:
         """Set the number of unfinished runs of each status."""
         for status, gauge in self._open.items():
             gauge.set(counts.get(status, 0))
 
-    def quota_use(self, quota: str, used: int, limit: float, full: int) -> None:
-        """Set the use of a quota by all tenants, the sum of limits, and how many tenants are full."""
+    def set_quota_use(self, quota: str, used: int, limit: float, full: int) -> None:
+        """Set the use of a quota, the sum of its limits, and the number of tenants at the limit."""
         for gauge, value in zip(self._quotas, (used, limit, full), strict=True):
             gauge.labels(quota).set(value)
 
-    def audit_sink_failed(self) -> None:
+    def count_audit_sink_failure(self) -> None:
         """Count a failed attempt to copy audit entries."""
         self._sink_failures.inc()
 
-    def rescued(self, count: int) -> None:
+    def count_rescued(self, count: int) -> None:
         """Count runs that were released from a dead process."""
         self._rescued.inc(count)
 
-    def loop_blocked(self, node_type: str) -> None:
+    def count_blocked_loop(self, node_type: str) -> None:
         """Count a blocked event loop. Safe to call from any thread."""
         self._blocked.labels(node_type).inc()
 
-    def connection_refused(self, reason: str) -> None:
+    def count_refused_connection(self, reason: str) -> None:
         """Count a connection that reached a limit."""
         self._connections_refused.labels(reason).inc()
 
-    def append_took(self, seconds: float) -> None:
+    def record_append(self, seconds: float) -> None:
         """Record how long an append took."""
         self._appends.observe(seconds)
 
-    def delivered(self, is_delivered: bool) -> None:
+    def count_delivery(self, is_delivered: bool) -> None:
         """Count an attempt to deliver an event to a webhook."""
         self._sent[is_delivered].inc()
 
-    def appended(self, events: Sequence[StoredEvent]) -> None:
+    def count_events(self, events: Sequence[StoredEvent]) -> None:
         """Count committed events."""
         self._events.inc(len(events))
 
-    def created(self) -> None:
+    def count_created(self) -> None:
         """Count a created run."""
         self._created.inc()
 
-    def ended(self, status: str) -> None:
+    def count_ended(self, status: str) -> None:
         """Count a run that ended."""
         self._ended[status].inc()
 
-    def responded(self, operation: str, status: int, seconds: float) -> None:
+    def record_response(self, operation: str, status: int, seconds: float) -> None:
         """Record how long a response took."""
         child = self._children.get((operation, status))
         if child is None:

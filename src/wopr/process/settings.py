@@ -17,11 +17,11 @@ from wopr.engine.limits import HostLimits
 from wopr.process.subprocess_pool import PoolLimits
 from wopr.protocol.interrupts import VENDOR_KIND_PATTERN
 from wopr.protocol.json_schema.size import SchemaLimits
-from wopr.security.keys import parse_env_keys
+from wopr.security.api_keys import parse_env_keys
 from wopr.security.proxies import TrustedProxies
 from wopr.store.port.store import StoreOptions
 
-_SERVER: Final = r"\s*[A-Za-z][A-Za-z0-9_-]*\s*=\s*https?://[^\s,@]+\s*"
+_MODEL_SERVER: Final = r"\s*[A-Za-z][A-Za-z0-9_-]*\s*=\s*https?://[^\s,@]+\s*"
 
 _ORIGIN: Final = r"https?://[A-Za-z0-9.:\[\]-]+"
 
@@ -206,7 +206,7 @@ RULES: Final = (
     _text(
         "model_servers",
         "name=url,... with http or https addresses",
-        rf"(?:{_SERVER}(?:,{_SERVER})*)?",
+        rf"(?:{_MODEL_SERVER}(?:,{_MODEL_SERVER})*)?",
     ),
     _at_least("max_run_duration_ms", 1000),
 )
@@ -227,7 +227,7 @@ MAX_PUSH_BYTES = 1024 * 1024
 MIN_SINK_SECRET = 32
 _DEFAULT_LIMITS = HostLimits()
 # Scheme, login and password, hosts with ports, database, and options. Options may hold a password.
-_SERVER_URL = re.compile(
+_DATABASE_URL = re.compile(
     r"(postgres(?:ql)?://)(?:[^@/?#\s]*@)?"
     r"((?:[\w.-]+|\[[0-9A-Fa-f:.]+\])?(?::\d{1,5})?(?:,(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?)*)"
     r"(/[\w.-]*)?(?:\?[^\s]*)?"
@@ -434,14 +434,14 @@ class Settings:
         return self.db or f"sqlite:///{self.data_dir / 'wopr.db'}"
 
     @property
-    def database_shown(self) -> str:
+    def public_database_url(self) -> str:
         """The URL of the database without login, password and options.
 
         A URL that cannot be parsed safely is not shown.
         """
         if self.database_url.startswith("sqlite:///"):
             return self.database_url
-        found = _SERVER_URL.fullmatch(self.database_url)
+        found = _DATABASE_URL.fullmatch(self.database_url)
         return "".join(found.groups(default="")) if found else "(a database server)"
 
     @property
@@ -474,7 +474,7 @@ class Settings:
 
     @property
     def serves_mcp(self) -> bool:
-        """Return whether MCP clients can reach this host: MCP is on and its package is installed."""
+        """Return whether the host serves MCP clients: MCP is on and its package is installed."""
         return self.mcp and find_spec("mcp") is not None
 
     @property
@@ -492,8 +492,8 @@ class Settings:
             memory_mib=self.check_memory_mib,
         )
 
-    def checked(self) -> Settings:
-        """Return the settings. Raises `ValueError` with every invalid setting."""
+    def validate(self) -> Settings:
+        """Return these settings. Raises `ValueError` that names every invalid setting."""
         own = {each.name: getattr(self, each.name) for each in fields(self)}
         faults = invalid_settings(own | msgspec.structs.asdict(self.limits))
         if self.audit_sink.startswith("http") and len(self.audit_sink_secret) < MIN_SINK_SECRET:

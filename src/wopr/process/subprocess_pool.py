@@ -80,10 +80,10 @@ class SubprocessPool:
                 with known_results(results):
                     return work()
             except WorkNeeded as needed:
-                await self.add(tenant, needed, results)
+                await self.add_result(tenant, needed, results)
 
-    async def add(self, tenant: str, needed: WorkNeeded, results: Results) -> None:
-        """Do the work that synchronous code needs, and add its result or its failure.
+    async def add_result(self, tenant: str, needed: WorkNeeded, results: Results) -> None:
+        """Do the work that synchronous code needs, and add its result or its failure to `results`.
 
         Raises `Unavailable` when the work could not begin.
         """
@@ -167,7 +167,7 @@ class _Subprocess:
             )
         except OSError as fault:
             log.error("subprocess did not start", reason=fault.strerror)
-            raise _not_started() from fault
+            raise _start_error() from fault
         subprocess = cls(process)
         try:
             with anyio.fail_after(_START_SECONDS):
@@ -177,7 +177,7 @@ class _Subprocess:
                 await subprocess.kill()
             if isinstance(fault, TimeoutError | IncompleteReadError):
                 log.error("subprocess did not start", seconds=_START_SECONDS)
-                raise _not_started() from fault
+                raise _start_error() from fault
             raise
         return subprocess
 
@@ -211,5 +211,5 @@ class _Subprocess:
         await self._process.wait()
 
 
-def _not_started() -> Unavailable:
+def _start_error() -> Unavailable:
     return Unavailable("The host could not start a subprocess for a check. Try again.")

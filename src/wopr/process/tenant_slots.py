@@ -35,10 +35,10 @@ class _Slots:
 
 
 class TenantSlots:
-    """`each` slots for every tenant. A tenant that has used all of its slots waits."""
+    """`per_tenant` slots for every tenant. A tenant that has used all of its slots waits."""
 
-    def __init__(self, each: int) -> None:
-        self.each = each
+    def __init__(self, per_tenant: int) -> None:
+        self.per_tenant = per_tenant
         # Tenants that use a slot now.
         self._tenants: dict[str, _Slots] = {}
 
@@ -46,7 +46,9 @@ class TenantSlots:
         """Take a slot of a tenant, and wait for it if all are taken."""
         slots = self._tenants.get(tenant)
         if slots is None:
-            slots = self._tenants[tenant] = _Slots(anyio.Semaphore(self.each, fast_acquire=True))
+            slots = self._tenants[tenant] = _Slots(
+                anyio.Semaphore(self.per_tenant, fast_acquire=True)
+            )
         slots.tasks += 1
         try:
             await slots.semaphore.acquire()
@@ -136,7 +138,10 @@ class FairSlots:
         self._grant()
 
     def _grant(self) -> None:
-        """Grant free slots to waiting tenants. The tenant that was served last is last in the order."""
+        """Grant free slots to waiting tenants.
+
+        The tenant that was served last is last in the order.
+        """
         for tenant in list(self._waiting):
             if not self._free:
                 return
@@ -172,14 +177,14 @@ class HeavyReads:
         self._tenants: dict[str, _Reads] = {}
 
     @asynccontextmanager
-    async def slot(self, tenant: str, *, must: bool = False) -> AsyncGenerator[None, None]:
+    async def slot(self, tenant: str, *, always_waits: bool = False) -> AsyncGenerator[None, None]:
         """Wait for a slot, and hold it during the block.
 
-        Raises `Unavailable` if too many reads wait. With `must` it always waits, because the
-        response has already begun.
+        Raises `Unavailable` if too many reads wait. With `always_waits` it waits in any case, for a
+        response that has already begun.
         """
         own = self._tenants.setdefault(tenant, _Reads())
-        if own.count > MAX_WAITING_READS and not must:
+        if own.count > MAX_WAITING_READS and not always_waits:
             raise Unavailable(
                 f"{MAX_WAITING_READS} reads of large runs of this tenant are waiting, which is the "
                 f"limit. Try again in {READ_RETRY_SECONDS} seconds.",
@@ -197,6 +202,6 @@ class HeavyReads:
                 del self._tenants[tenant]
 
 
-async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Run `work` on `size` bytes, in a thread if they are many, so that the event loop continues."""
+async def run_by_size(size: int, work: Callable[[], T]) -> T:
+    """Run `work` on `size` bytes; in a thread if they are many, to keep the event loop free."""
     return work() if size < INLINE_BYTES else await anyio.to_thread.run_sync(work)

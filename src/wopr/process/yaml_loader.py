@@ -20,9 +20,9 @@ class StrictLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if key.tag not in (_TEXT_TAG, _MERGE_TAG):
-                raise _at(key, f"a key must be text; quote {str(key.value)!r}")
+                raise _error_at(key, f"a key must be text; quote {str(key.value)!r}")
             if key.value in seen:
-                raise _at(key, f"the key {key.value!r} is duplicated")
+                raise _error_at(key, f"the key {key.value!r} is duplicated")
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -33,5 +33,5 @@ StrictLoader.yaml_implicit_resolvers = {
 }
 
 
-def _at(node: yaml.Node, reason: str) -> yaml.MarkedYAMLError:
+def _error_at(node: yaml.Node, reason: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=reason, problem_mark=node.start_mark)

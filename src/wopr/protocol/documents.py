@@ -21,7 +21,10 @@ Unset = msgspec.UnsetType
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An open wire document: immutable, with camelCase names on the wire. Absent members are not null."""
+    """An open wire document: immutable, with camelCase names on the wire.
+
+    A member without a value is absent and not null.
+    """
 
 
 class Closed(

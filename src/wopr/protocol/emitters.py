@@ -87,7 +87,7 @@ EMITTER_PREFIXES: Final[dict[str, frozenset[str]]] = {
 PROTOCOL_PREFIXES: Final = ("core.", "openwop.", "conformance.")
 
 
-def granted(type_id: str) -> frozenset[str]:
+def emittable_events(type_id: str) -> frozenset[str]:
     """Return the protocol events that a node type may emit."""
     named = EMITTERS.get(type_id)
     if named is not None:
@@ -105,12 +105,13 @@ def may_emit(type_id: str, event_type: str) -> bool:
     emitted by the types that the protocol names and by `vendor.<host>.*`.
     """
     if event_type in EVENT_TYPES:
-        return event_type in granted(type_id)
+        return event_type in emittable_events(type_id)
     return not type_id.startswith(PROTOCOL_PREFIXES) and is_known_type(event_type)
 
 
-# The capability that an event type, or a family with a dot at the end, needs: a path in the discovery
-# document. The longest match applies. Other event types need no capability.
+# The capability that an event type needs, as a path in the discovery document. A key with a dot at
+# its end is a family of event types. The longest match applies. Other event types need no
+# capability.
 CAPABILITIES: Final[dict[str, str]] = {
     "agent.": "agents.supported",
     "agent.reasoning.delta": "agents.reasoning.streaming",
@@ -174,22 +175,28 @@ _REQUIRED: Final = {event_type: _required_capability(event_type) for event_type 
 
 
 def required_capability(event_type: str) -> str | None:
-    """Return the capability that an event type needs, as a path in the discovery document, or None."""
+    """Return the capability that an event type needs, or None.
+
+    It is a path in the discovery document.
+    """
     return _REQUIRED.get(event_type)
 
 
 def is_advertised(event_type: str, document: JsonObject) -> bool:
     """Return whether a host with this discovery document may emit an event of this type."""
-    if event_type.startswith("agent.") and look_up(document, "agents.supported") is not True:
+    if (
+        event_type.startswith("agent.")
+        and capability_value(document, "agents.supported") is not True
+    ):
         return False
     switch = SWITCHES.get(event_type)
-    if switch is not None and look_up(document, switch) is False:
+    if switch is not None and capability_value(document, switch) is False:
         return False
     path = required_capability(event_type)
-    return path is None or look_up(document, path) not in (None, False)
+    return path is None or capability_value(document, path) not in (None, False)
 
 
-def look_up(document: JsonObject, path: str) -> Json:
+def capability_value(document: JsonObject, path: str) -> Json:
     """Return the value at a dotted path of the discovery document, or None."""
     value: Json = document
     for step in path.split("."):

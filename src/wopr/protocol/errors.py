@@ -253,7 +253,7 @@ class LeaseLost(Conflict):
 
 
 class DescendantLimit(Conflict):
-    """The root run has as many descendants (children and forks, at any depth) as the host allows."""
+    """The root run has as many descendants (children and forks of any depth) as the host allows."""
 
     default_code = "descendant_limit_exceeded"
 

@@ -26,8 +26,8 @@ class OptionsOverlay(Closed, frozen=True, kw_only=True):
         """Return whether the overlay changes nothing."""
         return not (self.inputs or self.configurable or self.tags or self.metadata)
 
-    def over(self, other: OptionsOverlay) -> OptionsOverlay:
-        """Return both overlays merged; this one takes precedence."""
+    def merge_over(self, other: OptionsOverlay) -> OptionsOverlay:
+        """Return both overlays merged. This one takes precedence. The result has no inputs."""
         return OptionsOverlay(
             configurable=other.configurable | self.configurable,
             tags=self.tags or other.tags,
@@ -71,7 +71,7 @@ class Fork(Document, frozen=True, kw_only=True):
     # For a replay: the run id to use in payloads, which is that of the original source.
     origin_run_id: Id | Unset = UNSET
     # Limits and deadlines do not count the time between the copied events of a branch and its own
-    # events. So the times of copied events are shifted by it.
+    # events. So the times of copied events are shifted by that time.
     shifts: list[Shift] = []
 
 

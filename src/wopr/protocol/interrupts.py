@@ -32,8 +32,8 @@ InterruptKind: TypeAlias = Literal[
 ]
 # The pattern of vendor interrupt kinds (RFC 0044).
 VENDOR_KIND_PATTERN: Final = r"x-host-[a-z][a-z0-9-]*-[a-z][a-z0-9-]*"
-# The member of `node.suspended` and `interrupt.resolved` with a vendor kind, if the event's `kind` is
-# `custom`.
+# The member of `node.suspended` and `interrupt.resolved` that has the vendor kind, if the `kind` of
+# the event is `custom`.
 INTERRUPT_KIND: Final = "x-host-wopr-interrupt-kind"
 _VENDOR_KIND: Final = re.compile(VENDOR_KIND_PATTERN)
 ApprovalAction: TypeAlias = Literal["accept", "reject", "refine", "edit-accept", "ask"]
@@ -157,7 +157,7 @@ InterruptData: TypeAlias = (
     | ConversationCloseData
     | LowConfidenceData
 )
-DATA: Final[dict[InterruptKind, type[InterruptData]]] = {
+DATA_TYPES: Final[dict[InterruptKind, type[InterruptData]]] = {
     "approval": ApprovalData,
     "clarification": ClarificationData,
     "external-event": ExternalEventData,
@@ -174,13 +174,13 @@ def is_vendor_kind(kind: str) -> bool:
     return _VENDOR_KIND.fullmatch(kind) is not None
 
 
-def is_kind(kind: str) -> bool:
+def is_interrupt_kind(kind: str) -> bool:
     """Return whether this is an interrupt kind of the protocol or of a vendor."""
-    return kind in DATA or is_vendor_kind(kind)
+    return kind in DATA_TYPES or is_vendor_kind(kind)
 
 
 # All valid kinds, for messages.
-KINDS_IN_WORDS: Final = f"{', '.join(DATA)} or a vendor kind x-host-<host>-<kind>"
+KINDS_IN_WORDS: Final = f"{', '.join(DATA_TYPES)} or a vendor kind x-host-<host>-<kind>"
 
 
 class InterruptPayload(Closed, frozen=True, kw_only=True):
@@ -200,7 +200,7 @@ class InterruptPayload(Closed, frozen=True, kw_only=True):
 
     def typed_data(self) -> InterruptData:
         """Decode `data` as the struct of this kind."""
-        return msgspec.convert(self.data, DATA[self.kind])
+        return msgspec.convert(self.data, DATA_TYPES[self.kind])
 
 
 class RefineFeedback(Document, frozen=True, kw_only=True):
@@ -256,7 +256,7 @@ class LegacyDecision(Document, frozen=True, kw_only=True):
     decision: Literal["approved", "rejected"]
     feedback: str | Unset = UNSET
 
-    def modern(self) -> ApprovalResume:
+    def to_current_form(self) -> ApprovalResume:
         """Return the decision in its current form. A rejection with feedback is a refinement."""
         if self.decision == "approved":
             return Accept(feedback=self.feedback)
@@ -268,7 +268,7 @@ class LegacyDecision(Document, frozen=True, kw_only=True):
 def read_approval(value: Json) -> ApprovalResume:
     """Decode the resume value of an approval, old or new. Raises `msgspec.ValidationError`."""
     if isinstance(value, dict) and "decision" in value and "action" not in value:
-        return msgspec.convert(value, LegacyDecision).modern()
+        return msgspec.convert(value, LegacyDecision).to_current_form()
     # Type checkers do not know the result type of `convert` for a union.
     read: ApprovalResume = msgspec.convert(value, ApprovalResume)
     return read

@@ -21,7 +21,9 @@ ManifestModelClass = Literal[
 ManifestId = Annotated[
     str,
     msgspec.Meta(
-        pattern=r"^(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+$",
+        pattern=(
+            r"^(core|vendor|community|private|local)\.[a-z][a-z0-9_-]*(\.[a-z][a-zA-Z0-9_-]*)+$"
+        ),
         min_length=3,
         max_length=256,
     ),

@@ -35,11 +35,11 @@ def is_observed_run(run_id: str) -> bool:
     return run_id.startswith(OBSERVED_PREFIX)
 
 
-def require_own(run_id: str) -> None:
+def require_own_run(run_id: str) -> None:
     """Raise `Conflict` for an observed run: only its producer can change it."""
     if is_observed_run(run_id):
         raise Conflict(
-            "this run was observed and is not executed by this host: it can be read and annotated, but not "
-            "answered, paused, resumed, cancelled, forked or compared",
+            "this run was observed and is not executed by this host: it can be read and annotated, "
+            "but not answered, paused, resumed, cancelled, forked or compared",
             source="kahn",
         )

@@ -46,7 +46,7 @@ class Results(dict[bytes, "Json | WorkFailed"]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.examined: dict[tuple[Callable[[Json], object], int], tuple[Json, object]] = {}
+        self.computed: dict[tuple[Callable[[Json], object], int], tuple[Json, object]] = {}
 
 
 _results: ContextVar[Mapping[bytes, Json | WorkFailed] | None] = ContextVar(
@@ -70,15 +70,15 @@ def offload(function: Callable[..., Json], *arguments: Json, key: bytes = b"") -
     return _result(hashlib.sha256(body).digest(), body)
 
 
-def once(function: Callable[[Json], T], value: Json) -> T:
+def compute_once(function: Callable[[Json], T], value: Json) -> T:
     """Return the result of a function for a value, computed once in an operation."""
     results = _results.get()
     if not isinstance(results, Results):
         return function(value)
     name = (function, id(value))
-    if name not in results.examined:
-        results.examined[name] = (value, function(value))
-    return cast("T", results.examined[name][1])
+    if name not in results.computed:
+        results.computed[name] = (value, function(value))
+    return cast("T", results.computed[name][1])
 
 
 def offload_to_thread(function: Callable[[], Json], key: bytes) -> Json:

@@ -23,7 +23,7 @@ _UPDATES_FAMILIES: Final = (
     "proposal.",
     "goal.",
 )
-# The mode `values` also sends a snapshot after these.
+# The mode `values` sends a snapshot after each update, and also after events of these types.
 VALUES_EXTRA: Final = frozenset({"node.started"})
 
 
@@ -33,14 +33,14 @@ def is_update(event_type: str) -> bool:
 
 
 def parse_modes(raw: str | None) -> frozenset[str]:
-    """Parse a `streamMode` query value: one mode, or a comma list without `values`."""
+    """Parse a `streamMode` query value: one mode, or a comma-separated list without `values`."""
     if raw is None:
         return frozenset({"updates"})
     modes = [mode.strip() for mode in raw.split(",")]
     unknown = [mode for mode in modes if mode not in MODES]
     if unknown or ("values" in modes and len(set(modes)) > 1):
         raise BadStreamMode(
-            f"streamMode must be one of {', '.join(MODES)}, or a comma list without values; "
+            f"streamMode must be one of {', '.join(MODES)}, or a comma-separated list without values; "
             f"got {raw!r}",
             supported=list(MODES),
             field="streamMode",
@@ -48,6 +48,6 @@ def parse_modes(raw: str | None) -> frozenset[str]:
     return frozenset(modes)
 
 
-def carries(modes: frozenset[str], event_type: str) -> bool:
+def includes_event(modes: frozenset[str], event_type: str) -> bool:
     """Return whether these modes include this event."""
     return "debug" in modes or ("updates" in modes and is_update(event_type))

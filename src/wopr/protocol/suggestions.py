@@ -44,7 +44,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_fold[found] if ratio >= _LEAST_LIKENESS else None
 
 
-def not_there(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Suggest the nearest known name, or list all of them."""
     names = known if isinstance(known, Collection) else list(known)
     near = nearest(name, names)
@@ -54,17 +54,17 @@ def not_there(name: str, known: Iterable[str]) -> str:
         return "none is defined"
     if len(names) > _MOST_NAMES:
         return f"none of the {len(names)} known names is similar"
-    return f"expected one of {', '.join(map(shown, sorted(names)))}"
+    return f"expected one of {', '.join(map(shorten_name, sorted(names)))}"
 
 
 def unknown_key(name: str, known: Collection[str]) -> str:
     """Return a message for an unknown key, with a suggestion."""
     if not known:
-        return f"unknown key {shown(name)!r}: no keys are allowed here"
-    return f"unknown key {shown(name)!r}: {not_there(name, known)}"
+        return f"unknown key {shorten_name(name)!r}: no keys are allowed here"
+    return f"unknown key {shorten_name(name)!r}: {suggest_name(name, known)}"
 
 
-def shown(name: str) -> str:
+def shorten_name(name: str) -> str:
     """Return a name for a message. A very long name is cut."""
     return name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}…"
 

@@ -227,8 +227,8 @@ class WorkflowMetadata(Document, frozen=True, kw_only=True):
 class WorkflowSettings(Document, frozen=True, kw_only=True):
     """Limits of every run of the workflow. A timeout of 0 is no timeout.
 
-    Without `maxLoopbackIterations` a loop has at most 5 iterations. Then this limit does not apply to
-    a loop over items or over a number of times.
+    Without `maxLoopbackIterations` a loop has at most 5 iterations. This default does not apply to
+    a loop over items, or to a loop with a fixed number of iterations.
     """
 
     timeout: Annotated[int, msgspec.Meta(ge=0)] = 0

@@ -1,3 +1,3 @@
-"""The shell around the engine: create, commands, advance, append, and what a node may use."""
+"""Runs: create, advance, append, command, read and fork them. The engine computes their state."""
 
 from __future__ import annotations

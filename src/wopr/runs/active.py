@@ -10,7 +10,7 @@ import msgspec
 
 from wopr.engine.state import NodeState, RunState
 from wopr.protocol.documents import Document
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.runs.large_values import LargeValues
 from wopr.runs.sensitive_values import SensitiveValues
 from wopr.store.port import RunRow
@@ -71,20 +71,24 @@ class ActiveRun:
         "lacking_tools",
         "large_values",
         "last_wake",
-        "launch",
         "lock",
         "log_bytes",
         "memory",
         "missing_types",
         "parked",
-        "pausing",
+        "pending_pause",
         "row",
         "sensitive",
         "state",
+        "to_launch",
     )
 
     def __init__(
-        self, state: RunState, compiled: Compiled, sensitive: SensitiveValues, row: RunRow | None
+        self,
+        state: RunState,
+        compiled: CompiledWorkflow,
+        sensitive: SensitiveValues,
+        row: RunRow | None,
     ) -> None:
         self.state = state
         self.compiled = compiled
@@ -98,19 +102,19 @@ class ActiveRun:
         self.lock = anyio.Lock(fast_acquire=True)
         self.in_flight: dict[str, anyio.CancelScope] = {}
         self.parked: dict[str, int | None] = {}
-        # Nodes in flight whose run was woken meanwhile. They are called once more.
+        # Nodes in flight whose run was woken during their call. They are called once more.
         self.call_again: set[str] = set()
-        # A pause that waits for the nodes in flight. No node starts meanwhile.
-        self.pausing: PendingPause | None = None
+        # A pause that waits for the nodes in flight. No other node starts before it.
+        self.pending_pause: PendingPause | None = None
         # Async nodes that start once their `node.started` is committed.
-        self.launch: list[str] = []
+        self.to_launch: list[str] = []
         # Whether this process has the lease of the run. Only set where processes share the store.
         self.is_held = False
         # Milliseconds until a process must advance the run, independent of its timers.
         self.due_in: int | None = None
         # Whether a process crashed while it executed the run, and this process may crash too.
         self.has_crashes = False
-        # Agents that the store has on record as members of the run.
+        # Agents that are stored as members of the run.
         self.agents: set[str] = set()
         # Nodes that are due and that this process has no code for: node id to the code.
         self.missing_types: dict[str, str] = {}
@@ -128,7 +132,7 @@ class ActiveRun:
     @property
     def is_idle(self) -> bool:
         """Return whether no node is in flight or about to be."""
-        return not (self.in_flight or self.launch)
+        return not (self.in_flight or self.to_launch)
 
     def has_code(self, node_id: str) -> bool:
         """Return whether this process has the type of a node and the tools of its agent."""
@@ -140,14 +144,14 @@ class ActiveRun:
         tools = (self.lacking_tools or {}).get(node_id, ())
         return code_of(self.compiled.graph.nodes[node_id].type_id, tools)
 
-    def has_uncalled(self, state: RunState) -> bool:
-        """Return whether a node is running by the log, and this process does not execute it.
+    def has_uncalled_node(self, state: RunState) -> bool:
+        """Return whether a node is running by the log and is not executed by this process.
 
         Another process started it, or the outcome of its call here could not be written.
         """
         if state.status == "paused" or not (self.is_held or self.last_wake != NO_WAKE):
             return False
-        known = {*self.in_flight, *self.launch, *self.parked}
+        known = {*self.in_flight, *self.to_launch, *self.parked}
         return any(
             node.status == "running" and node_id not in known
             for node_id, node in state.nodes.items()
@@ -160,7 +164,7 @@ class ActiveRun:
             if self.state.is_terminal or self.state.nodes[node_id].status != "running":
                 in_flight.cancel()
 
-    def stop_superseded(self, before: Mapping[str, NodeState]) -> None:
+    def cancel_superseded_nodes(self, before: Mapping[str, NodeState]) -> None:
         """Cancel the executions of nodes that another process has started since `before`."""
         for node_id in list(self.in_flight):
             if self.state.nodes[node_id].started_event != before[node_id].started_event:
@@ -174,5 +178,5 @@ class ActiveRun:
         for in_flight in self.in_flight.values():
             in_flight.cancel()
         self.in_flight.clear()
-        self.launch.clear()
+        self.to_launch.clear()
         self.is_held = False

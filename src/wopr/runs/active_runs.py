@@ -13,7 +13,7 @@ from wopr.protocol.errors import SequenceTaken, Unavailable, WoprError
 from wopr.protocol.offloading import Results, WorkNeeded, known_results
 from wopr.runs.active import ActiveRun
 from wopr.runs.append import EventBatch
-from wopr.runs.journal import MOST_RACES, Journal
+from wopr.runs.journal import MAX_RACES, Journal
 from wopr.store.port import Claim, IdempotencyRecord, StoredRun
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class ActiveRuns:
 
     def _wake_others(self, run: ActiveRun, batch: EventBatch) -> None:
         source, tenant = self._wakeups.source, run.state.identity.tenant
-        self._metrics.appended(batch.events)
+        self._metrics.count_events(batch.events)
         if run.row is not None:
             source.schedule(run.row)
         for command in batch.commands:
@@ -89,17 +89,17 @@ class ActiveRuns:
         identity = run.state.identity
         self.runs.pop(identity.run_id, None)
         self.leases.memory.stop_waiting(identity.tenant, identity.run_id)
-        run.launch.clear()
+        run.to_launch.clear()
         run.parked.clear()
         run.cancel_ended_nodes()
-        self._metrics.ended(run.state.status)
+        self._metrics.count_ended(run.state.status)
 
     async def reload(self, run: ActiveRun) -> None:
         """Fold the events of another process, and cancel executions that they end."""
         before = run.state.nodes
         await self.journal.reload(run)
         run.cancel_ended_nodes()
-        run.stop_superseded(before)
+        run.cancel_superseded_nodes(before)
         if run.is_held and run.row is not None and run.row.holder != self.leases.process:
             self.drop(run)
 
@@ -118,7 +118,7 @@ class ActiveRuns:
         """
         races = 0
         results = Results()
-        while races < MOST_RACES:
+        while races < MAX_RACES:
             try:
                 with known_results(results):
                     return await attempt()
@@ -135,8 +135,10 @@ class ActiveRuns:
 
     async def _add_result(self, run: ActiveRun, needed: WorkNeeded, results: Results) -> None:
         """Do offloaded work in a subprocess or a thread, and add its result."""
-        with self._wakeups.scheduler.released():
-            await self.journal.library.subprocesses.add(run.state.identity.tenant, needed, results)
+        with self._wakeups.scheduler.without_slot():
+            await self.journal.library.subprocesses.add_result(
+                run.state.identity.tenant, needed, results
+            )
 
     async def hand_over(self, run: ActiveRun) -> None:
         """Wake a run in another process when this process has no code for its nodes."""

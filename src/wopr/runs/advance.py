@@ -36,7 +36,7 @@ from wopr.runs.execution.agent_context import AgentServices
 from wopr.runs.execution.execute import Executor, apply_step
 from wopr.runs.execution.node_events import cancel_run, fail_node, fail_run
 from wopr.runs.forks.advance import ForkAdvancer
-from wopr.runs.journal import Journal
+from wopr.runs.journal import Journal, is_replay
 from wopr.store.port import Batch, IdempotencyRecord, RunRow, StoredRun
 
 T = TypeVar("T")
@@ -112,15 +112,15 @@ class Advancer:
     async def _advance_loaded(self, run: ActiveRun, *, is_just_read: bool) -> None:
         """Advance a run in memory, as its only writer in this process."""
         self.active.runs[run.state.identity.run_id] = run
-        async with self.wakeups.scheduler.locked(run.lock):
+        async with self.wakeups.scheduler.hold_lock(run.lock):
             try:
-                if not (is_just_read and self._is_fenced(run)):
+                if not (is_just_read and self._may_skip_catch_up(run)):
                     await self.active.catch_up(run)
                 await self._advance_locked(run)
             finally:
                 self.active.release(run)
 
-    def _is_fenced(self, run: ActiveRun) -> bool:
+    def _may_skip_catch_up(self, run: ActiveRun) -> bool:
         """Return whether a run that was just read can be advanced without a second read.
 
         Where processes share the store and no process has the lease of the run, no node is executed
@@ -145,7 +145,7 @@ class Advancer:
             return
         before, run.last_wake = run.last_wake, row.wakes
         try:
-            await self._act(run, command)
+            await self._call_and_plan(run, command)
         except BaseException:
             # Maybe no node was called, so the wake-up must stay.
             run.last_wake = before
@@ -165,18 +165,20 @@ class Advancer:
         await self.wakeups.source.forward(run.state.identity.tenant, run.row.run_id, holder)
         return None
 
-    async def _act(self, run: ActiveRun, command: PendingPause | PendingCancel | None) -> None:
+    async def _call_and_plan(
+        self, run: ActiveRun, command: PendingPause | PendingCancel | None
+    ) -> None:
         """Carry out a pending command, call the nodes that are due, and append the next steps."""
         if isinstance(command, PendingCancel):
             await self.transact(run, lambda batch: cancel_run(run, batch, command))
             return
-        run.pausing = command
+        run.pending_pause = command
         if run.state.identity.fork is not None and await self.forks.advance(run):
             return
         await self.transact(run, lambda batch: self.executor.call_running_nodes(run, batch))
 
     async def _advance_after_crash(self, run: ActiveRun, row: RunRow) -> None:
-        """Advance a run that a process crashed with, and clear the crash once the run is idle.
+        """Advance a run during which a process crashed, and clear the crash once the run is idle.
 
         Where processes share the store, a process advances only one run with several crashes at a
         time, so that the next crash is counted for the run that causes it. The others wait for a
@@ -238,7 +240,7 @@ class Advancer:
         try:
             await self._append_rest(run, await self._append(run, batch, record))
         except BaseException:
-            run.launch.clear()
+            run.to_launch.clear()
             raise
         finally:
             self.active.release(run)
@@ -266,23 +268,23 @@ class Advancer:
     ) -> bool:
         """Apply the steps that follow from a batch and commit; True when steps are left."""
         identity = run.state.identity
-        is_replay = identity.fork is not None and identity.fork.mode == "replay"
-        has_more = not is_replay and self._apply_steps(run, batch)
+        follows_record = is_replay(run.state)
+        has_more = not follows_record and self._apply_steps(run, batch)
         claim = self.leases.acquire(
             identity.tenant,
             identity.run_id,
             is_held=run.is_held,
             has_in_flight=bool(run.in_flight),
-            has_to_start=bool(run.launch),
+            has_to_start=bool(run.to_launch),
             is_fence=is_fence,
         )
         run.due_in = self.leases.due_in(
             identity.tenant,
             identity.run_id,
             claim,
-            has_to_start=bool(run.launch),
-            is_continuing=has_more or is_replay,
-            has_uncalled=partial(run.has_uncalled, batch.state),
+            has_to_start=bool(run.to_launch),
+            is_continuing=has_more or follows_record,
+            has_uncalled_node=partial(run.has_uncalled_node, batch.state),
         )
         began = time.perf_counter()
         try:
@@ -290,11 +292,11 @@ class Advancer:
         finally:
             self.active.record_lease(run)
         if has_written:
-            self._metrics.append_took(time.perf_counter() - began)
+            self._metrics.record_append(time.perf_counter() - began)
             await self.active.hand_over(run)
-        if is_replay:
+        if follows_record:
             # A replay follows only its record and executes no node.
-            run.launch.clear()
+            run.to_launch.clear()
             self.wakeups.advance_soon(identity.tenant, identity.run_id)
         self.executor.launch(run)
         return has_more
@@ -315,7 +317,7 @@ class Advancer:
     # -- steps
 
     def _apply_steps(self, run: ActiveRun, batch: EventBatch) -> bool:
-        """Apply every step that does not wait; True when the batch is full and steps are left."""
+        """Apply every possible step; True when the batch is full and steps are left."""
         self.executor.find_lacking_tools(run, batch.state.started_at)
         while not batch.state.is_terminal:
             if batch.is_full:
@@ -345,13 +347,13 @@ class Advancer:
         The batch keeps the plan: its commit reads the wake-up time of the run from it.
         """
         state = run.sensitive.unmask(batch.state)
-        in_flight = {*run.in_flight, *run.launch}
+        in_flight = {*run.in_flight, *run.to_launch}
         batch.plan = plan(state, batch.now, self.journal.limits, in_flight=in_flight)
         steps: Sequence[Step] = batch.plan.steps
-        if run.pausing is not None and not run.pausing.is_settled(batch.state):
+        if run.pending_pause is not None and not run.pending_pause.is_settled(batch.state):
             steps = [step for step in steps if isinstance(step, Breach)]
             if not steps:
-                _pause_if_drained(run.pausing, batch)
+                _pause_if_drained(run.pending_pause, batch)
         return steps
 
     def _can_apply(self, run: ActiveRun, batch: EventBatch, step: Step) -> bool:
@@ -375,7 +377,7 @@ class Advancer:
 
 
 def _fail_if_too_large(run: ActiveRun, batch: EventBatch) -> bool:
-    """Fail a run whose data is larger than the limit; True when it was."""
+    """Fail a run whose data is larger than the limit; True when it failed."""
     limits = batch.rules.limits
     if limits is None or batch.size <= limits.run_bytes:
         return False
@@ -387,7 +389,7 @@ def _fail_if_too_large(run: ActiveRun, batch: EventBatch) -> bool:
 
 
 def _fail_beyond_quota(run: ActiveRun, batch: EventBatch, step: Step) -> bool:
-    """Fail a run that would start a node far beyond a quota of its tenant; True when it did.
+    """Fail a run that would start a node far beyond a quota of its tenant; True when it failed.
 
     The nodes that handle a failure are not started either.
     """
@@ -415,9 +417,9 @@ def _missing_types(run: ActiveRun, state: RunState, steps: Sequence[Step]) -> di
     return {node_id: run.needed_code(node_id) for node_id in due if _lacks_code(run, node_id)}
 
 
-def _pause_if_drained(pausing: PendingPause, batch: EventBatch) -> None:
+def _pause_if_drained(pending_pause: PendingPause, batch: EventBatch) -> None:
     is_running = any(node.status == "running" for node in batch.state.nodes.values())
     if is_running:
         return
-    reason = {"reason": pausing.reason} if pausing.reason else {}
+    reason = {"reason": pending_pause.reason} if pending_pause.reason else {}
     batch.add("run.paused", {**reason, "drainPolicy": "drain-current-node"})

@@ -30,9 +30,9 @@ from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode, to_i
 from wopr.protocol.emitters import is_advertised, may_emit
 from wopr.protocol.errors import QuotaExceeded, Unavailable
 from wopr.protocol.events import EVENT_TYPES, RunEvent, is_known_type
-from wopr.protocol.events.payloads import faults
+from wopr.protocol.events.payloads import payload_fault
 from wopr.protocol.offloading import WorkFailed, offload_to_thread
-from wopr.protocol.references import CONTENT_TYPE, MARK
+from wopr.protocol.references import CONTENT_TYPE, REFERENCE_MARK
 from wopr.runs.large_values import LargeValues, memory_of
 from wopr.runs.sensitive_values import SensitiveValues
 from wopr.security.redact import LARGE_BYTES, Redactor
@@ -41,8 +41,8 @@ from wopr.store.port import Artifact, Batch, PendingCommand, StoredEvent
 from wopr.store.port.audit import AuditDraft
 
 # Most events and bytes of one append. Other runs commit between two appends.
-LARGEST_BATCH = 200
-LARGEST_BATCH_BYTES = 1024 * 1024
+MAX_BATCH_EVENTS = 200
+MAX_BATCH_BYTES = 1024 * 1024
 # A thread redacts the large parts of large events. Parts of at most this size stay.
 PART_BYTES = 16 * 1024
 FEW_MEMBERS = 16
@@ -63,7 +63,7 @@ _INBOX_CHANGES = frozenset(
 )
 # Checks of a run as a whole, whether or not an agent acts in it.
 _RUN_CHECKS = frozenset({"cap.breached", "eval.scored"})
-# Events of a node's execution. They name the version of the code that executed the node.
+# Events of a node's execution. They have the code version of the process that executed the node.
 _EXECUTIONS = frozenset(
     {"node.started", "node.completed", "node.failed", "node.retried", "node.suspended"}
 )
@@ -125,18 +125,18 @@ class Guard:
     def check(self, type_id: str, event_type: str, payload: Json) -> None:
         """Raise `NodeFailure` when a node of this type may not emit this event or payload."""
         if not is_known_type(event_type):
-            raise _refused(f"{event_type} is neither a protocol event type nor a valid vendor type")
+            raise _refusal(f"{event_type} is neither a protocol event type nor a valid vendor type")
         if not may_emit(type_id, event_type):
-            raise _refused(f"a node of type {type_id} may not emit {event_type}")
+            raise _refusal(f"a node of type {type_id} may not emit {event_type}")
         if not self.advertises(event_type):
             message = f"this host does not advertise the capability that {event_type} needs"
-            raise _refused(message, code="capability_not_provided")
-        fault = faults(event_type, payload)
+            raise _refusal(message, code="capability_not_provided")
+        fault = payload_fault(event_type, payload)
         if fault is not None:
-            raise _refused(fault)
+            raise _refusal(fault)
 
 
-def _refused(message: str, code: str = "validation_error") -> NodeFailure:
+def _refusal(message: str, code: str = "validation_error") -> NodeFailure:
     return NodeFailure(message, code=code, retryable=False)
 
 
@@ -182,16 +182,16 @@ class Appender:
         if emitter:
             self.rules.guard.check(emitter, event.type, event.payload)
         if not is_copy:
-            event = self._masked(event)
+            event = self._mask(event)
         body = encode(event)
-        payload = self._redacted(event.payload, body)
+        payload = self._redact(event.payload, body)
         if payload is not event.payload:
             event = replace(event, payload=payload)
             body = encode(event)
         if self.rules.limits is not None and not is_copy:
             self.rules.limits.check_event(event.type, len(body))
         self.encoded_bytes += len(body)
-        event, body = self._stored(event, body)
+        event, body = self._extract_large_values(event, body)
         self.size += len(body)
         if keeps_payload(event.type):
             self.memory += memory_of(body)
@@ -199,16 +199,16 @@ class Appender:
         self._fold(event)
         return event
 
-    def _masked(self, event: RunEvent) -> RunEvent:
+    def _mask(self, event: RunEvent) -> RunEvent:
         """Return the event without the values that the workflow marks as sensitive."""
         return event
 
-    def _redacted(self, payload: JsonObject, body: bytes) -> JsonObject:
+    def _redact(self, payload: JsonObject, body: bytes) -> JsonObject:
         """Return the payload without secrets."""
         redactor = self.rules.redactor
         return redactor.json(payload) if redactor.may_hold_secret(body) else payload
 
-    def _stored(self, event: RunEvent, body: bytes) -> tuple[RunEvent, bytes]:
+    def _extract_large_values(self, event: RunEvent, body: bytes) -> tuple[RunEvent, bytes]:
         """Return the event as it is folded, and its bytes as they are stored."""
         return event, body
 
@@ -331,7 +331,7 @@ class EventBatch(Appender):
 
         A value that is stored as an artifact counts in full, because its encoding takes as long.
         """
-        return len(self.events) >= LARGEST_BATCH or self.encoded_bytes > LARGEST_BATCH_BYTES
+        return len(self.events) >= MAX_BATCH_EVENTS or self.encoded_bytes > MAX_BATCH_BYTES
 
     def check_quota(self) -> None:
         """Raise `NodeFailure` when the tenant is far beyond a quota of bytes."""
@@ -350,35 +350,35 @@ class EventBatch(Appender):
             return
         is_large = (
             isinstance(outcome, Completed)
-            and len(encoded_value(outcome.outputs)) > SMALL_OUTPUTS_BYTES
+            and len(encode_value(outcome.outputs)) > SMALL_OUTPUTS_BYTES
         )
         if is_large or isinstance(outcome, Suspended):
             self.check_quota()
 
-    def redacted(self, value: Json) -> Json:
+    def redact(self, value: Json) -> Json:
         """Return a value that is stored outside of the events, without secrets."""
-        return self._redacted({"value": value}, encode(value))["value"]
+        return self._redact({"value": value}, encode(value))["value"]
 
-    def _masked(self, event: RunEvent) -> RunEvent:
+    def _mask(self, event: RunEvent) -> RunEvent:
         payload = self.sensitive.mask(
             self.state, event.type, event.node_id or "", event.payload, self.now
         )
         return event if payload is event.payload else replace(event, payload=payload)
 
-    def _redacted(self, payload: JsonObject, body: bytes) -> JsonObject:
+    def _redact(self, payload: JsonObject, body: bytes) -> JsonObject:
         """Return the payload without secrets. A thread examines its large parts.
 
         Ids that are new in each attempt at a batch are in the small rest, so that an attempt finds
         the results of the previous one.
         """
         if len(body) <= self.offloaded_bytes:
-            return super()._redacted(payload, body)
+            return super()._redact(payload, body)
         redactor = self.rules.redactor
         parts: list[Json] = []
         rest = _without_large(payload, parts)
         try:
             found: list[Json] = offload_to_thread(
-                partial(_redacted_parts, redactor, parts), b"redact" + encode(parts)
+                partial(_redact_parts, redactor, parts), b"redact" + encode(parts)
             )
         except WorkFailed as failed:
             raise Unavailable(f"An event is too large to be redacted now: {failed}") from failed
@@ -389,18 +389,18 @@ class EventBatch(Appender):
         members = [part if clean_part is None else clean_part[0] for clean_part, part in pairs]
         return cast("JsonObject", _with_large(clean, members))
 
-    def _stored(self, event: RunEvent, body: bytes) -> tuple[RunEvent, bytes]:
+    def _extract_large_values(self, event: RunEvent, body: bytes) -> tuple[RunEvent, bytes]:
         """Move large values into artifacts, and escape user data that looks like a reference."""
-        if len(body) <= self._inline_bytes and MARK not in body:
+        if len(body) <= self._inline_bytes and REFERENCE_MARK not in body:
             return event, body
         if not self._owns_large_values:
             self.large_values, self._owns_large_values = self.large_values.copy(), True
         payload, stored, new = self.large_values.extract(
             event.type, event.payload, self._inline_bytes
         )
-        if not new and not self.large_values.references and MARK not in body:
+        if not new and not self.large_values.references and REFERENCE_MARK not in body:
             return event, body
-        self.large_values.has_marks = self.large_values.has_marks or MARK in body
+        self.large_values.has_marks = self.large_values.has_marks or REFERENCE_MARK in body
         for reference, content in new:
             self.size += len(content)
             self.artifacts.append(
@@ -465,7 +465,7 @@ def _with_large(value: Json, parts: Sequence[Json]) -> Json:
     return value
 
 
-def _redacted_parts(redactor: Redactor, parts: Sequence[Json]) -> list[Json]:
+def _redact_parts(redactor: Redactor, parts: Sequence[Json]) -> list[Json]:
     """Return for each part a list with the redacted part, or None when it has no secret."""
     found: list[Json] = []
     for part in parts:
@@ -480,10 +480,10 @@ def as_json(value: Json, limits: DataLimits | None = None) -> Json:
     The state in memory must be equal to the state that is folded from the stored log. Raises
     `NodeFailure` when the value is not JSON or is larger than the limits.
     """
-    return msgspec.json.decode(encoded_value(value, limits))
+    return msgspec.json.decode(encode_value(value, limits))
 
 
-def encoded_value(value: Json, limits: DataLimits | None = None) -> bytes:
+def encode_value(value: Json, limits: DataLimits | None = None) -> bytes:
     """Return a value of a node as JSON, checked like `as_json`."""
     try:
         body = msgspec.json.encode(value)

@@ -28,10 +28,16 @@ from wopr.protocol.runs import (
 )
 from wopr.runs.active import ActiveRun, PendingCancel, PendingPause
 from wopr.runs.advance import Advancer
-from wopr.runs.append import EventBatch, encoded_value
+from wopr.runs.append import EventBatch, encode_value
 from wopr.runs.create import Creator, refusing_large_data
 from wopr.runs.execution.node_events import cancel_run, pause_now
-from wopr.runs.forks.create import accepted, describe_fork, make_fork, require_source, start_fork
+from wopr.runs.forks.create import (
+    fork_accepted,
+    make_fork,
+    preview_fork,
+    require_source,
+    start_fork,
+)
 from wopr.runs.interrupts.approvals import Resolver
 from wopr.runs.interrupts.resolve import require_pending, resolve
 from wopr.runs.requests import NewRun
@@ -58,7 +64,7 @@ class Commands:
     async def create(self, new: NewRun, build_record: RecordBuilder | None = None) -> bytes:
         """Start a run and return the encoded 201 response."""
         response = await self._creator.create(new, build_record)
-        self._metrics.created()
+        self._metrics.count_created()
         return response
 
     async def cancel(
@@ -112,10 +118,10 @@ class Commands:
             )
         async with self._locked_run(tenant, run_id) as run:
             _require_released(run)
-            if run.pausing is not None and run.pausing.is_settled(run.state):
+            if run.pending_pause is not None and run.pending_pause.is_settled(run.state):
                 # Remove it, so that it does not refuse this pause.
                 await self._advancer.transact(run, lambda _: None)
-            if run.state.status != "running" or run.pausing is not None:
+            if run.state.status != "running" or run.pending_pause is not None:
                 raise _wrong_status(run.state, "paused", "running")
             reason = "" if isinstance(request.reason, Unset) else request.reason
             at = self._journal.now()
@@ -145,7 +151,7 @@ class Commands:
         ):
             # Another process ended the run, or its parent is being cancelled.
             raise _wrong_status((await self._journal.newest_state(run))[0], "paused", "running")
-        run.pausing = command
+        run.pending_pause = command
 
         def change(batch: EventBatch) -> None:
             self._advancer.executor.call_running_nodes(run, batch)
@@ -182,7 +188,7 @@ class Commands:
         identity, now = run.state.identity, self._journal.now()
         entry = self._audit_draft(identity.tenant, by, "run.release", identity.run_id)
         await self._journal.store.append_audit(entry)
-        await self._journal.store.release(identity.tenant, identity.run_id, now)
+        await self._journal.store.release_from_quarantine(identity.tenant, identity.run_id, now)
         run.row = await self._journal.store.run(identity.tenant, identity.run_id)
         if run.row is not None:
             self._advancer.wakeups.source.schedule(run.row)
@@ -207,7 +213,7 @@ class Commands:
                     if name in batch.state.variables:
                         payload["previous"] = batch.state.variables[name]
                     with refusing_large_data():
-                        encoded_value(value, batch.rules.limits)
+                        encode_value(value, batch.rules.limits)
                         batch.add("variable.changed", payload)
                 self._audit(batch, by, "run.set-variables", names=sorted(variables))
 
@@ -236,7 +242,7 @@ class Commands:
         self._audit(
             batch, by, "run.fork", sourceRunId=run_id, mode=fork.mode, fromSeq=fork.from_seq
         )
-        response = encode(accepted(run.state.identity, fork))
+        response = encode(fork_accepted(run.state.identity, fork))
         if self._journal.is_shared:
             run.due_in = 0
         async with run.lock:
@@ -244,14 +250,14 @@ class Commands:
                 run, batch, build_record(response) if build_record else None
             )
         self._advancer.wakeups.source.wake(tenant, run.state.identity.run_id)
-        self._metrics.created()
+        self._metrics.count_created()
         return response
 
     async def preview_fork(self, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
         """Return what a fork would do."""
-        return await describe_fork(self._journal, tenant, run_id, request)
+        return await preview_fork(self._journal, tenant, run_id, request)
 
-    async def answer(
+    async def resolve_interrupt(
         self,
         tenant: str,
         run_id: str,
@@ -270,7 +276,7 @@ class Commands:
                     batch.state, node_id, interrupt_id, value=value, by_token=by.by_token
                 )
                 with refusing_large_data():
-                    encoded_value(value, batch.rules.limits)
+                    encode_value(value, batch.rules.limits)
                     refusal = resolve(batch, node_id, interrupt, value, by)
                 batch.is_urgent = True
                 self._audit(

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 import anyio
 
 from wopr.engine.outcome import NodeFailure
-from wopr.engine.state import RunIdentity, initial
+from wopr.engine.state import RunIdentity, initial_state
 from wopr.protocol.documents import Unset, encode
 from wopr.protocol.errors import Conflict, QuotaExceeded, SequenceTaken, TooLarge, Unavailable
 from wopr.protocol.offloading import Results, WorkNeeded, known_results
@@ -28,7 +28,7 @@ UNFINISHED: tuple[str, ...] = (
     "cancelling",
 )
 DEDUP_RETRY_SECONDS = 5
-# For this time a refused run of a tenant refuses its next runs without a read of the store.
+# The refusal of a run is repeated for this time without a read of the store.
 REFUSAL_KEPT_MS = 250
 
 
@@ -96,7 +96,7 @@ class Creator:
                     return await self._try_to_create(new, build_record)
             except WorkNeeded as needed:
                 subprocesses = self._journal.library.subprocesses
-                await subprocesses.add(new.owner.tenant, needed, results)
+                await subprocesses.add_result(new.owner.tenant, needed, results)
 
     async def _try_to_create(self, new: NewRun, build_record: RecordBuilder | None) -> bytes:
         compiled = new.compiled
@@ -106,7 +106,7 @@ class Creator:
             workflow_id=compiled.workflow_id,
             workflow_version=compiled.version,
         )
-        run = ActiveRun(initial(identity, compiled.graph), compiled, SensitiveValues(), None)
+        run = ActiveRun(initial_state(identity, compiled.graph), compiled, SensitiveValues(), None)
         batch = self._journal.batch(run)
         payload = started_payload(
             compiled,

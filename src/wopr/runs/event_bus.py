@@ -92,11 +92,11 @@ class Topic:
         self.recent.clear()
         self._recent_bytes = self.next_sequence = 0
 
-    def shared(self, events: list[StoredEvent]) -> list[StoredEvent]:
-        """Return the same events. Large events are the objects that other readers already have."""
-        return [self._shared(e) if len(e.body) >= LARGE_BYTES else e for e in events]
+    def share_large(self, events: list[StoredEvent]) -> list[StoredEvent]:
+        """Return the events, with large ones replaced by the equal objects of other readers."""
+        return [self._share(e) if len(e.body) >= LARGE_BYTES else e for e in events]
 
-    def _shared(self, event: StoredEvent) -> StoredEvent:
+    def _share(self, event: StoredEvent) -> StoredEvent:
         known = self._large.get(event.sequence)
         if known is not None and known == event:
             return known
@@ -159,7 +159,7 @@ class Bus:
         if topic is not None:
             topic.publish(events)
 
-    def missing(self, run_id: str, sequence: int) -> int | None:
+    def first_missing(self, run_id: str, sequence: int) -> int | None:
         """Return the first sequence up to `sequence` that readers lack; None if they have all."""
         topic = self._topics.get(run_id)
         if topic is None or topic.next_sequence > sequence:

@@ -13,14 +13,14 @@ from wopr.engine.fold.fold import fold_all, keeps_payload
 from wopr.engine.limits import HostLimits
 from wopr.engine.plan import wake_at
 from wopr.engine.snapshot import snapshot
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunIdentity, RunState, initial_state
 from wopr.process.sources import Sources
-from wopr.process.tenant_slots import off_loop
+from wopr.process.tenant_slots import run_by_size
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
-from wopr.protocol.observed_ids import require_own
-from wopr.protocol.references import MARK
+from wopr.protocol.observed_ids import require_own_run
+from wopr.protocol.references import REFERENCE_MARK
 from wopr.runs.active import ActiveRun, PendingPause, read_pending_command
 from wopr.runs.append import AppendRules, DataLimits, EventBatch, Guard
 from wopr.runs.definitions.library import Library
@@ -37,7 +37,7 @@ PAGE = 1000
 # The number of events that are read together with a run's row.
 FIRST_EVENTS = 200
 # Number of lost races after which a writer gives up.
-MOST_RACES = 20
+MAX_RACES = 20
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
 
@@ -102,21 +102,21 @@ class Journal:
 
         Raises `Conflict` for an observed run, which this host does not execute.
         """
-        stored = await self.store.load(tenant, (run_id,), FIRST_EVENTS)
+        stored = await self.store.load_runs(tenant, (run_id,), FIRST_EVENTS)
         return await self.restore(tenant, stored[0]) if stored else None
 
     async def restore(self, tenant: str, stored: StoredRun) -> ActiveRun:
         """Fold the log of a run that was read from the store with up to `FIRST_EVENTS` events."""
         row = stored.row
-        require_own(row.run_id)
+        require_own_run(row.run_id)
         compiled = await self.library.version(tenant, row.workflow_id, row.workflow_version)
-        state = initial(_identity(tenant, row), compiled.graph)
+        state = initial_state(_identity(tenant, row), compiled.graph)
         run = ActiveRun(state, compiled, self._sensitive_values(row), row)
         await self._fold_page(run, stored.events)
         if len(stored.events) == FIRST_EVENTS:
             await self._fold_rest(run)
         command = read_pending_command(row.pending_command)
-        run.pausing = command if isinstance(command, PendingPause) else None
+        run.pending_pause = command if isinstance(command, PendingPause) else None
         return run
 
     async def newest_state(self, run: ActiveRun) -> tuple[RunState, LargeValues]:
@@ -126,7 +126,7 @@ class Journal:
             events = await self.decode_events(
                 state.identity.tenant, state.identity.run_id, page, large_values
             )
-            state = await off_loop(_size(page), partial(fold_all, state, events))
+            state = await run_by_size(_size(page), partial(fold_all, state, events))
         return state, large_values
 
     async def _fold_rest(self, run: ActiveRun) -> None:
@@ -139,17 +139,17 @@ class Journal:
         identity, before = run.state.identity, run.large_values.size
         events = await self.decode_events(identity.tenant, identity.run_id, page, run.large_values)
         size = _size(page) + run.large_values.size - before
-        run.state = await off_loop(size, partial(fold_all, run.state, events))
+        run.state = await run_by_size(size, partial(fold_all, run.state, events))
         run.log_bytes += size
-        run.memory += await off_loop(size, partial(_memory_of, page))
+        run.memory += await run_by_size(size, partial(_memory_of, page))
 
     async def decode_events(
         self, tenant: str, run_id: str, page: Sequence[StoredEvent], large_values: LargeValues
     ) -> list[RunEvent]:
         """Decode events of a run, and add their referenced values to `large_values`."""
-        events = await off_loop(_size(page), partial(_decoded, page))
+        events = await run_by_size(_size(page), partial(_decode, page))
         for place, stored in enumerate(page):
-            if MARK in stored.body:
+            if REFERENCE_MARK in stored.body:
                 event = events[place]
                 # Members of a payload have references. The payload itself is never one.
                 payload = {
@@ -179,7 +179,7 @@ class Journal:
     def undo(self, run: ActiveRun) -> None:
         """Undo the changes in memory of a batch that was not committed."""
         nodes = run.state.nodes
-        run.launch.clear()
+        run.to_launch.clear()
         run.parked = {n: until for n, until in run.parked.items() if nodes[n].status == "running"}
         run.sensitive = self._sensitive_values(run.row)
 
@@ -213,7 +213,7 @@ class Journal:
         """Return the checks and settings for every event of a tenant's runs."""
         return AppendRules(
             guard=self.guard,
-            redactor=self.redactors.of(tenant),
+            redactor=self.redactors.of_tenant(tenant),
             new_id=self.new_id,
             limits=self.data_limits,
             code_version=self._code_version,
@@ -240,7 +240,9 @@ class Journal:
     ) -> bool:
         """Write a batch and publish it to readers; False when there was nothing to write."""
         row = self.row(run, batch)
-        completes_command = run.pausing is not None and run.pausing.is_settled(batch.state)
+        completes_command = run.pending_pause is not None and run.pending_pause.is_settled(
+            batch.state
+        )
         is_unchanged = not batch.events and run.row is not None and run.row.wake_at == row.wake_at
         changes_lease = claim is not None and claim.keeps != run.is_held
         known: Mapping[str, str] = {} if run.row is None else run.row.missing_types
@@ -273,7 +275,7 @@ class Journal:
             limits=self.quotas.creation_limits(identity.tenant) if batch.first == 0 else None,
         )
         writes: Sequence[Batch] = [write, *batch.children]
-        if not _is_replay(batch.state):
+        if not is_replay(batch.state):
             # The events of a replay were delivered for its source.
             writes = self._add_deliveries(identity.tenant, writes)
         is_held = await self.store.append(identity.tenant, writes)
@@ -284,7 +286,7 @@ class Journal:
         run.agents |= agents
         run.is_held = is_held and claim is not None and claim.keeps and not run.state.is_terminal
         if completes_command:
-            run.pausing = None
+            run.pending_pause = None
         self._bus.publish(identity.run_id, batch.events)
         commit = Commit(identity.tenant, run.state, writes)
         for on_committed in self._subscribers:
@@ -316,8 +318,10 @@ class Journal:
             root_run_id=identity.root_run_id,
             crashes=0 if run.row is None else run.row.crashes,
             quarantined_at=None if run.row is None else run.row.quarantined_at,
-            pending_command=None if run.pausing is None else msgspec.json.encode(run.pausing),
-            sealed=None if ended else run.sensitive.encrypted(self._seal, identity.run_id),
+            pending_command=None
+            if run.pending_pause is None
+            else msgspec.json.encode(run.pending_pause),
+            sealed=None if ended else run.sensitive.encrypt(self._seal, identity.run_id),
             snapshot=encode(batch.large_values.snapshot_with_references(snapshot(state)))
             if stores_snapshot
             else None,
@@ -343,7 +347,7 @@ class Journal:
         if batch.plan is not None:
             planned = batch.plan.wake_at
         else:
-            in_flight = {*run.in_flight, *run.launch}
+            in_flight = {*run.in_flight, *run.to_launch}
             planned = wake_at(batch.state, batch.now, self.limits, in_flight=in_flight)
         due = [until for until in run.parked.values() if until is not None]
         if batch.state.status == "paused" or not due:
@@ -373,7 +377,7 @@ def _memory_of(page: Sequence[StoredEvent]) -> int:
     return sum(memory_of(event.body) for event in page if keeps_payload(event.type))
 
 
-def _decoded(page: Sequence[StoredEvent]) -> list[RunEvent]:
+def _decode(page: Sequence[StoredEvent]) -> list[RunEvent]:
     return [_EVENTS.decode(event.body) for event in page]
 
 
@@ -387,9 +391,10 @@ def _is_projected(run: ActiveRun, batch: EventBatch) -> bool:
     """Return whether the fleet shows the events of a batch. A replay repeats known events."""
     if not (batch.has_run_checks or (run.compiled.has_agents and batch.events)):
         return False
-    return not _is_replay(batch.state)
+    return not is_replay(batch.state)
 
 
-def _is_replay(state: RunState) -> bool:
+def is_replay(state: RunState) -> bool:
+    """Return whether a run is a fork that repeats the record of its source."""
     fork = state.identity.fork
     return fork is not None and fork.mode == "replay"

@@ -1,4 +1,4 @@
-"""Large values of a run: stored once as artifacts, and referred to in its events and snapshots."""
+"""Large values of a run: stored once as artifacts. Events and snapshots refer to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from wopr.engine.interrupts import HELD_OUTPUTS
 from wopr.engine.state import RunState
 from wopr.protocol.documents import Json, JsonObject, Unset, is_object
 from wopr.protocol.errors import Unavailable
-from wopr.protocol.references import reference_to, references_in, referring, resolved
+from wopr.protocol.references import (
+    insert_references,
+    reference_to,
+    references_in,
+    resolve_references,
+)
 from wopr.protocol.runs import RunSnapshot
 from wopr.store.port import Artifact
 
@@ -102,26 +107,26 @@ class LargeValues:
         changed: JsonObject = {}
         for name in _VALUES.get(event_type, ()):
             if name in payload and payload.get("reducer") != "message":
-                changed[name] = self._shared(payload[name], most_bytes, new)
+                changed[name] = self._extract_value(payload[name], most_bytes, new)
         for name in _MAPS.get(event_type, ()):
             value: Json = payload.get(name)
             if is_object(value):
                 # Without a primary node, the outputs of a run are the outputs of nodes.
                 splits = event_type == "run.completed"
                 changed[name] = {
-                    key: self._shared(each, most_bytes, new, splits=splits)
+                    key: self._extract_value(each, most_bytes, new, splits=splits)
                     for key, each in value.items()
                 }
             elif name in payload:
-                changed[name] = self._shared(value, most_bytes, new)
+                changed[name] = self._extract_value(value, most_bytes, new)
         folded = payload | changed
         stored = {
-            name: referring(value, self.references if name in changed else {})
+            name: insert_references(value, self.references if name in changed else {})
             for name, value in folded.items()
         }
         return folded, stored, new
 
-    def _shared(
+    def _extract_value(
         self,
         value: Json,
         most_bytes: int,
@@ -141,7 +146,9 @@ class LargeValues:
         reference = reference_to(body)
         if reference["artifactId"] not in self.values:
             if splits and is_object(value):
-                return {key: self._shared(each, most_bytes, new) for key, each in value.items()}
+                return {
+                    key: self._extract_value(each, most_bytes, new) for key, each in value.items()
+                }
             new.append((reference, body))
             self._add(reference, value, body)
         return self.values[reference["artifactId"]]
@@ -166,7 +173,7 @@ class LargeValues:
             if found is None:
                 raise Unavailable(f"The artifact {name} of run {run_id} is missing in the store.")
             self._add(reference, msgspec.json.decode(found.body), found.body)
-        whole: T = resolved(stored, self.values)
+        whole: T = resolve_references(stored, self.values)
         return whole
 
     def state_with_references(self, state: RunState) -> RunState:
@@ -175,9 +182,9 @@ class LargeValues:
             return state
         return replace(
             state,
-            outputs=referring(state.outputs, self.references),
-            variables=referring(state.variables, self.references),
-            channels=referring(state.channels, self.references),
+            outputs=insert_references(state.outputs, self.references),
+            variables=insert_references(state.variables, self.references),
+            channels=insert_references(state.channels, self.references),
         )
 
     def snapshot_with_references(self, view: RunSnapshot) -> RunSnapshot:
@@ -187,13 +194,13 @@ class LargeValues:
         changed: dict[str, Json] = {}
         for names, references in ((_REFERRING, self.references), (_ESCAPED, {})):
             for name in names:
-                changed[name] = referring(getattr(view, name), references)
+                changed[name] = insert_references(getattr(view, name), references)
         nodes = view.node_states
         if not isinstance(nodes, Unset):
             changed["node_states"] = {
                 name: node
                 if isinstance(node.outputs, Unset)
-                else replace(node, outputs=referring(node.outputs, self.references))
+                else replace(node, outputs=insert_references(node.outputs, self.references))
                 for name, node in nodes.items()
             }
         return replace(view, **changed)

@@ -27,12 +27,12 @@ from wopr.protocol.resources.quotas import (
     QuotaUse,
     UsageReport,
 )
-from wopr.security.buckets import RECENT_SECONDS, SecondCounts, TokenBuckets, whole_seconds
+from wopr.security.buckets import RECENT_SECONDS, PerSecondCounts, TokenBuckets, whole_seconds
 from wopr.store.port import SHARED, Store
 from wopr.store.port.runs import CreationLimits
 from wopr.store.port.usage import StoredUsage
 
-# Interval of reads of the use of tenants that write, and of changed quotas.
+# The interval at which the use of tenants is read, and the rounds between reads of the quotas.
 REFRESH_SECONDS: Final = 1.0
 REREAD_ROUNDS: Final = 5
 # `Retry-After` for a quota of stored data, which shrinks with retention.
@@ -126,8 +126,8 @@ class Quotas:
         self._requests: TokenBuckets[tuple[str, str]] = TokenBuckets(0, clock)
         self._events: TokenBuckets[str] = TokenBuckets(0, clock)
         # Counts of admitted requests and of events, for reports.
-        self._counted_requests: SecondCounts[tuple[str, str]] = SecondCounts(clock)
-        self._counted_events: SecondCounts[str] = SecondCounts(clock)
+        self._counted_requests: PerSecondCounts[tuple[str, str]] = PerSecondCounts(clock)
+        self._counted_events: PerSecondCounts[str] = PerSecondCounts(clock)
         # Tenants that wrote since the last read, and the errors for tenants over a quota of stored
         # data, by quota.
         self._recent_tenants: set[str] = set()
@@ -196,7 +196,7 @@ class Quotas:
     def delay(self, tenant: str) -> float:
         """Return for how many seconds a tenant's runs are not advanced, because of its rate."""
         rate = self.limit("eventsPerSecond", tenant)
-        return self._events.wait(tenant, rate=rate) if rate else 0.0
+        return self._events.seconds_until_token(tenant, rate=rate) if rate else 0.0
 
     # -- new runs, and other writes
 
@@ -212,7 +212,7 @@ class Quotas:
         wait = self.delay(tenant)
         if wait:
             rate = self.limit("eventsPerSecond", tenant)
-            raise _exceeded("eventsPerSecond", rate, rate, whole_seconds(wait))
+            raise _quota_exceeded("eventsPerSecond", rate, rate, whole_seconds(wait))
 
     def check_push(self, tenant: str) -> None:
         """Raise `QuotaExceeded` for a tenant that was over its stored bytes at the last read.
@@ -234,11 +234,11 @@ class Quotas:
 
     async def check_write(self, tenant: str, counted: str = "storedBytes") -> None:
         """Raise `QuotaExceeded` for a tenant beyond its stored bytes or the quota `counted`."""
-        use = _stored(await self._store.usage(tenant, self._now()))
+        use = _stored_use(await self._store.usage(tenant, self._now()))
         for quota in ("storedBytes", counted):
             limit = self.limit(quota, tenant)
             if limit and use[quota] >= limit:
-                raise _exceeded(quota, limit, use[quota], STORED_RETRY_SECONDS)
+                raise _quota_exceeded(quota, limit, use[quota], STORED_RETRY_SECONDS)
 
     async def _refresh(self) -> None:
         """Read changed quotas, and find the tenants over a quota of stored data."""
@@ -272,7 +272,7 @@ class Quotas:
 
     def _excess(self, tenant: str, usage: StoredUsage) -> dict[str, QuotaExceeded]:
         counted = (
-            ("queuedRuns", self._queued(tenant, usage), 1),
+            ("queuedRuns", self._queued_runs(tenant, usage), 1),
             ("storedBytes", usage.stored_bytes, STORED_RETRY_SECONDS),
             ("artifactBytes", usage.artifact_bytes, STORED_RETRY_SECONDS),
         )
@@ -280,19 +280,19 @@ class Quotas:
         for quota, current, retry_after in counted:
             limit = self.limit(quota, tenant)
             if limit and current >= limit:
-                found[quota] = _exceeded(quota, limit, current, retry_after)
+                found[quota] = _quota_exceeded(quota, limit, current, retry_after)
         return found
 
     def _stopping_quota(self, tenant: str, usage: StoredUsage) -> str:
         """Return the quota that a tenant exceeds so far that its runs may not write, or ""."""
-        stored = _stored(usage)
+        stored = _stored_use(usage)
         for quota in ("storedBytes", "artifactBytes"):
             limit = self.limit(quota, tenant)
             if limit and stored[quota] * 100 > limit * RUNS_STOP_PERCENT:
                 return quota
         return ""
 
-    def _queued(self, tenant: str, usage: StoredUsage) -> int:
+    def _queued_runs(self, tenant: str, usage: StoredUsage) -> int:
         """Count the runs that are due. Those that wait for a slot may not be due in the store."""
         return max(usage.queued_runs, self.scheduler.waiting_of(tenant))
 
@@ -306,7 +306,7 @@ class Quotas:
         current = await self._store.model_tokens(tenant, self._day())
         if current >= limit:
             seconds_left = (DAY_MS - self._now() % DAY_MS) // 1000
-            error = _exceeded("modelTokensPerDay", limit, current, max(1, seconds_left))
+            error = _quota_exceeded("modelTokensPerDay", limit, current, max(1, seconds_left))
             raise ModelFault(error.message, code=error.code, retryable=False, details=error.details)
 
     async def add_model_tokens(self, tenant: str, tokens: int) -> None:
@@ -324,15 +324,15 @@ class Quotas:
         usage = await self._store.usage(tenant, self._now())
         streams = (0, 0) if self.open_streams is None else self.open_streams(tenant, key_id)
         current = {
-            "requestsPerSecond": self._counted_requests.last((tenant, "")),
-            "queuedRuns": self._queued(tenant, usage),
+            "requestsPerSecond": self._counted_requests.count_of_last_second((tenant, "")),
+            "queuedRuns": self._queued_runs(tenant, usage),
             "streams": streams[0],
-            **_stored(usage),
-            "eventsPerSecond": self._counted_events.last(tenant),
+            **_stored_use(usage),
+            "eventsPerSecond": self._counted_events.count_of_last_second(tenant),
             "modelTokensPerDay": await self._store.model_tokens(tenant, self._day()),
         }
         of_key = {
-            "requestsPerSecond": self._counted_requests.last((tenant, key_id)),
+            "requestsPerSecond": self._counted_requests.count_of_last_second((tenant, key_id)),
             "streams": streams[1],
         }
         tenants = [
@@ -351,7 +351,7 @@ class Quotas:
         for tenant, usage in (await self._store.all_usage()).items():
             if tenant == SHARED:
                 continue
-            for quota, current in _stored(usage).items():
+            for quota, current in _stored_use(usage).items():
                 totals[quota].add(current, self.limit(quota, tenant))
         return totals
 
@@ -369,7 +369,7 @@ class Quotas:
         )
 
 
-def _stored(usage: StoredUsage) -> dict[str, int]:
+def _stored_use(usage: StoredUsage) -> dict[str, int]:
     """Return the use of the quotas of `STORED_QUOTAS`."""
     return {
         "activeRuns": usage.active_runs,
@@ -380,7 +380,7 @@ def _stored(usage: StoredUsage) -> dict[str, int]:
     }
 
 
-def _exceeded(quota: str, limit: int, current: int, retry_after: int) -> QuotaExceeded:
+def _quota_exceeded(quota: str, limit: int, current: int, retry_after: int) -> QuotaExceeded:
     remedy = TENANT_QUOTAS[quota][1]
     return QuotaExceeded(
         quota, limit=limit, current=current, remedy=remedy, retry_after=retry_after

@@ -24,10 +24,11 @@ from wopr.protocol.events import ENGINE_VERSION
 from wopr.protocol.forks import ForkRun
 from wopr.protocol.json_schema.validation import Fault, first_faults
 from wopr.protocol.runs import Configurable, CreateRun, Owner, RunAccepted
-from wopr.protocol.suggestions import not_there, shown
+from wopr.protocol.suggestions import shorten_name, suggest_name
 from wopr.protocol.workflow import VariableType, WorkflowVariable
-from wopr.runs.definitions.library import Compiled, Library
-from wopr.security.keys import Principal
+from wopr.runs.definitions.library import CompiledWorkflow, Library
+from wopr.runs.sensitive_values import has_sensitive_values
+from wopr.security.api_keys import Principal
 
 MAX_METADATA_DEPTH: Final = 4
 OLDEST_ENGINE: Final = 1
@@ -47,7 +48,7 @@ class NewRun:
     """A checked request for a new run."""
 
     request: CreateRun
-    compiled: Compiled
+    compiled: CompiledWorkflow
     owner: Owner
     engine_version: int = ENGINE_VERSION
     traceparent: str = ""
@@ -127,7 +128,7 @@ def _engine_version(forced: str | None, principal: Principal) -> int:
 async def check_overlay(
     request: ForkRun,
     started: JsonObject,
-    compiled: Compiled,
+    compiled: CompiledWorkflow,
     *,
     principal: Principal,
     library: Library,
@@ -149,12 +150,13 @@ async def check_overlay(
         check_inputs(compiled, inputs, given=overlay.inputs)
 
 
-def _require_masked_values(request: ForkRun, started: JsonObject, compiled: Compiled) -> None:
+def _require_masked_values(
+    request: ForkRun, started: JsonObject, compiled: CompiledWorkflow
+) -> None:
     """Raise `Unprocessable` for a branch that needs values which are masked in the log."""
     graph = compiled.graph
     if request.from_seq:
-        has_marked_outputs = any(any(n.output_sensitivity.values()) for n in graph.nodes.values())
-        if graph.sensitive_variables or graph.sensitive_channels or has_marked_outputs:
+        if has_sensitive_values(graph):
             raise Unprocessable(
                 "Sensitive values of the run are masked in its log. Branch from fromSeq 0.",
                 field="fromSeq",
@@ -185,7 +187,7 @@ def _check_options(configurable: JsonObject, principal: Principal) -> None:
 
 
 async def _check_schema(
-    configurable: JsonObject, compiled: Compiled, library: Library, tenant: str
+    configurable: JsonObject, compiled: CompiledWorkflow, library: Library, tenant: str
 ) -> None:
     schema = compiled.configurable_schema
     if schema is None:
@@ -216,7 +218,9 @@ def _depth(value: Json) -> int:
     return 0
 
 
-def check_inputs(compiled: Compiled, inputs: JsonObject, given: Collection[str] = ()) -> None:
+def check_inputs(
+    compiled: CompiledWorkflow, inputs: JsonObject, given: Collection[str] = ()
+) -> None:
     """Raise `Refused` for inputs that are missing, of the wrong type or unknown.
 
     `given` are the names that a client chose. Names that the host passes to a run, such as those of
@@ -232,7 +236,7 @@ def check_inputs(compiled: Compiled, inputs: JsonObject, given: Collection[str] 
 
 
 def _input_faults(
-    compiled: Compiled, inputs: JsonObject, given: Collection[str]
+    compiled: CompiledWorkflow, inputs: JsonObject, given: Collection[str]
 ) -> Iterator[Fault]:
     for variable in compiled.definition.variables:
         fault = _input_fault(variable, inputs)
@@ -241,14 +245,14 @@ def _input_faults(
     known = compiled.interface.declared
     unknown = compiled.interface.unknown_inputs(given)
     for name in islice(unknown, _MAX_NAMED):
-        message = f"is not an input of {compiled.workflow_id}: {not_there(name, known)}"
-        yield Fault(path=f"inputs.{shown(name)}", message=message)
+        message = f"is not an input of {compiled.workflow_id}: {suggest_name(name, known)}"
+        yield Fault(path=f"inputs.{shorten_name(name)}", message=message)
     more = sum(1 for _ in unknown)
     if more:
         yield Fault(path="inputs", message=f"has {more} more unknown names")
 
 
-def check_test_hooks(compiled: Compiled) -> None:
+def check_test_hooks(compiled: CompiledWorkflow) -> None:
     """Raise `CapabilityRequired` for a workflow with test hooks that this host does not honour."""
     for node_id, hook in compiled.test_hooks.items():
         raise CapabilityRequired(
@@ -294,7 +298,7 @@ def _type_name(value: Json) -> str:
 
 
 def started_payload(
-    compiled: Compiled,
+    compiled: CompiledWorkflow,
     *,
     inputs: JsonObject,
     owner: Owner,

@@ -16,9 +16,9 @@ from typing import Final, cast
 import msgspec
 from msgspec.structs import replace
 
-from wopr.engine.channels import is_context, reduce
+from wopr.engine.channels import is_context_channel, reduce
 from wopr.engine.fold.fold import channel_limits
-from wopr.engine.graph import default_channels, default_variables
+from wopr.engine.graph import Graph, default_channels, default_variables
 from wopr.engine.interrupts import HELD_OUTPUTS
 from wopr.engine.state import ENDED, NodeState, RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, is_object
@@ -44,7 +44,7 @@ class SensitiveTexts:
 
     def add(self, value: Json) -> None:
         """Mask every text of a value from now on."""
-        for text in texts(value):
+        for text in maskable_texts(value):
             if self._redactor is None:
                 self._redactor = Redactor()
             self._redactor.register(SENSITIVE_ID, text)
@@ -69,17 +69,17 @@ class SensitiveTexts:
         return None if self._redactor is None else StreamRedactor(self._redactor)
 
 
-def texts(value: Json) -> Iterator[str]:
+def maskable_texts(value: Json) -> Iterator[str]:
     """Find the texts of a value that are long enough to be masked."""
     if isinstance(value, str):
         if len(value) >= MIN_SECRET:
             yield value
     elif isinstance(value, dict):
         for member in cast("JsonObject", value).values():
-            yield from texts(member)
+            yield from maskable_texts(member)
     elif isinstance(value, list | tuple):
         for item in cast("Sequence[Json]", value):
-            yield from texts(item)
+            yield from maskable_texts(item)
 
 
 def _is_host_member(name: str) -> bool:
@@ -110,7 +110,7 @@ _RESPONSE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def masked_part(kind: str, value: Json) -> Json:
+def hidden_part(kind: str, value: Json) -> Json:
     """Return the part of a response that the log does not show."""
     if not is_object(value):
         return value
@@ -119,15 +119,16 @@ def masked_part(kind: str, value: Json) -> Json:
 
 
 def visible_response(kind: str, value: Json) -> Json:
-    """Return a response as the log shows it. Its structure stays, so that a replay can read it."""
+    """Return a response as the log shows it. A replay reads its structure, which is kept."""
     if not is_object(value):
         return MASK
     words = _words(kind, value)
-    # A decision that replaces the decision of the agent is as sensitive.
+    # The response is itself a decision, and as sensitive as the decision of the agent.
     if kind == "low-confidence" and not words and "decision" not in value:
         return MASK
     return {
-        name: member if name in words else _masked(name, member) for name, member in value.items()
+        name: member if name in words else _mask_member(name, member)
+        for name, member in value.items()
     }
 
 
@@ -136,12 +137,12 @@ def full_response(visible: Json, masked: Json) -> Json:
     return {**visible, **masked} if is_object(visible) and is_object(masked) else masked
 
 
-def masked_members(event_type: str, payload: JsonObject) -> JsonObject:
+def mask_response_members(event_type: str, payload: JsonObject) -> JsonObject:
     """Mask the members of an event that repeat a response or the decision of a supervisor."""
     if event_type == "runOrchestrator.decided":
-        return {"decision": _masked_decision(payload["decision"])}
+        return {"decision": _mask_supervisor_decision(payload["decision"])}
     names = _RESPONSE_MEMBERS.get(event_type, ())
-    return {name: _masked(name, payload[name]) for name in names if name in payload}
+    return {name: _mask_member(name, payload[name]) for name in names if name in payload}
 
 
 def turn_content(turn: Json) -> Json:
@@ -149,7 +150,7 @@ def turn_content(turn: Json) -> Json:
     return turn.get("content") if is_object(turn) and "turnIndex" in turn else None
 
 
-def masked_turn(turn: Json) -> Json:
+def mask_turn(turn: Json) -> Json:
     """Mask the content of a turn of a conversation. Any other value stays."""
     return turn if turn_content(turn) is None else {**turn, "content": MASK}
 
@@ -159,7 +160,7 @@ def _words(kind: str, value: JsonObject) -> set[str]:
     return {name for name, member in value.items() if member in known.get(name, ())}
 
 
-def _masked(name: str, member: Json) -> Json:
+def _mask_member(name: str, member: Json) -> Json:
     """Return a mask of the type that the member must have."""
     match name:
         case "answers" if is_object(member):
@@ -167,12 +168,12 @@ def _masked(name: str, member: Json) -> Json:
         case "refineFeedback" if is_object(member):
             return {"scope": member["scope"]} | ({"text": MASK} if len(member) > 1 else {})
         case "turn" | "finalTurn":
-            return masked_turn(member)
+            return mask_turn(member)
         case _:
             return MASK
 
 
-def _masked_decision(decision: JsonObject) -> JsonObject:
+def _mask_supervisor_decision(decision: JsonObject) -> JsonObject:
     """Show only the kind of the decision of a supervisor and the number of workers."""
     masked: JsonObject = {"kind": decision["kind"]}
     if "nextWorkerIds" in decision:
@@ -182,7 +183,7 @@ def _masked_decision(decision: JsonObject) -> JsonObject:
     return masked
 
 
-class Contents(msgspec.Struct, kw_only=True):
+class SensitiveContents(msgspec.Struct, kw_only=True):
     """Sensitive values by the place that they belong to."""
 
     variables: JsonObject = {}
@@ -199,7 +200,7 @@ class Contents(msgspec.Struct, kw_only=True):
 
     def unmask(self, state: RunState) -> RunState:
         """Return the state with the true values; the same object when there are none."""
-        if self == Contents(inherited=self.inherited):
+        if self == SensitiveContents(inherited=self.inherited):
             return state
         return replace(
             state,
@@ -236,8 +237,8 @@ _CHANGED: Final = ("next", "previous")
 class SensitiveValues:
     """The sensitive values of one run. Nodes read them. They are never on the log."""
 
-    def __init__(self, contents: Contents | None = None) -> None:
-        self._contents = contents or Contents()
+    def __init__(self, contents: SensitiveContents | None = None) -> None:
+        self._contents = contents or SensitiveContents()
         self._texts = SensitiveTexts()
         if contents is not None:
             self._texts.add(msgspec.structs.astuple(contents))
@@ -245,7 +246,9 @@ class SensitiveValues:
     def for_child(self) -> SensitiveValues:
         """Return the sensitive values that a child run begins with."""
         return SensitiveValues(
-            Contents(inherited=sorted(set(texts(msgspec.structs.astuple(self._contents)))))
+            SensitiveContents(
+                inherited=sorted(set(maskable_texts(msgspec.structs.astuple(self._contents))))
+            )
         )
 
     def stream(self) -> StreamRedactor | None:
@@ -255,7 +258,7 @@ class SensitiveValues:
     @property
     def is_empty(self) -> bool:
         """Return whether the run has no sensitive values."""
-        return self._contents == Contents()
+        return self._contents == SensitiveContents()
 
     @classmethod
     def decrypt(cls, sealed: bytes | None, seal: Seal, run_id: str) -> SensitiveValues:
@@ -263,9 +266,9 @@ class SensitiveValues:
         if sealed is None:
             return cls()
         plain = seal.open(sealed, context=run_id.encode())
-        return cls(msgspec.json.decode(plain, type=Contents))
+        return cls(msgspec.json.decode(plain, type=SensitiveContents))
 
-    def encrypted(self, seal: Seal, run_id: str) -> bytes | None:
+    def encrypt(self, seal: Seal, run_id: str) -> bytes | None:
         """Encrypt the values for this run; None when there are none."""
         if self.is_empty:
             return None
@@ -283,7 +286,7 @@ class SensitiveValues:
         self, state: RunState, event_type: str, node_id: str, payload: JsonObject, at: int
     ) -> JsonObject:
         """Store the sensitive members of a payload, and return the masked payload."""
-        payload = self._mask_decision(state, event_type, node_id, payload)
+        payload = self._mask_decision_event(state, event_type, node_id, payload)
         match event_type:
             case "run.started":
                 return self._mask_inputs(state, payload)
@@ -298,7 +301,7 @@ class SensitiveValues:
             case _:
                 return self._mask_response_event(state, event_type, node_id, payload)
 
-    def masked_decision(self, state: RunState, node_id: str, decision: Json) -> Json:
+    def mask_decision(self, state: RunState, node_id: str, decision: Json) -> Json:
         """Return the decision of an agent as readers see it.
 
         It is masked where the outputs of the node are sensitive. Few decisions are possible, so
@@ -308,15 +311,15 @@ class SensitiveValues:
             return MASK
         return self._texts.mask(state, decision)
 
-    def _mask_decision(
+    def _mask_decision_event(
         self, state: RunState, event_type: str, node_id: str, payload: JsonObject
     ) -> JsonObject:
         if event_type in _DECISIONS and "decision" in payload:
-            return payload | {"decision": self.masked_decision(state, node_id, payload["decision"])}
+            return payload | {"decision": self.mask_decision(state, node_id, payload["decision"])}
         data: JsonObject = payload.get("data", {}) if event_type == "interrupt.requested" else {}
         if payload.get("kind") != "low-confidence" or "decision" not in data:
             return payload
-        masked = self.masked_decision(state, node_id, data["decision"])
+        masked = self.mask_decision(state, node_id, data["decision"])
         return payload | {"data": data | {"decision": masked}}
 
     def _mask_response_event(
@@ -325,10 +328,10 @@ class SensitiveValues:
         """Mask responses to a node with sensitive outputs, and sensitive text in other events."""
         masked = self._texts.mask_payload(state, payload)
         if node_id and _is_private(state, node_id):
-            masked = masked | masked_members(event_type, payload)
+            masked = masked | mask_response_members(event_type, payload)
         match event_type:
             case "interrupt.resolved" | "node.resumed" if "resumeValue" in payload:
-                return masked | {"resumeValue": self._mask_response(state, node_id, payload)}
+                return masked | {"resumeValue": self._mask_resume_value(state, node_id, payload)}
             case "approval.received" if payload["action"] == "refine":
                 self._keep_feedback(state, node_id, payload, masked)
             case "runOrchestrator.decided" if masked["decision"] is not payload["decision"]:
@@ -337,20 +340,20 @@ class SensitiveValues:
                 pass
         return masked
 
-    def masked_response(self, state: RunState, node_id: str, kind: str, value: Json) -> Json:
+    def mask_response(self, state: RunState, node_id: str, kind: str, value: Json) -> Json:
         """Return a response as readers see it; the same object if nothing in it is sensitive."""
         if _is_private(state, node_id):
             return visible_response(kind, value)
         return self._texts.mask(state, value)
 
-    def _mask_response(self, state: RunState, node_id: str, payload: JsonObject) -> Json:
+    def _mask_resume_value(self, state: RunState, node_id: str, payload: JsonObject) -> Json:
         value: Json = payload["resumeValue"]
         interrupt = state.nodes[node_id].interrupt
         if interrupt is None:
             return self._texts.mask(state, value)
-        masked = self.masked_response(state, node_id, interrupt.kind, value)
+        masked = self.mask_response(state, node_id, interrupt.kind, value)
         if masked is not value:
-            private = masked_part(interrupt.kind, value)
+            private = hidden_part(interrupt.kind, value)
             self._texts.add(private)
             self._contents.answers[interrupt.key] = private
         return masked
@@ -426,7 +429,7 @@ class SensitiveValues:
         value = self._texts.mask(state, masked.get("value"))
         if payload["reducer"] == "message" and _is_private(state, node_id):
             self._texts.add(turn_content(payload["value"]))
-            value = {**value, "content": MASK} if is_context(name) else masked_turn(value)
+            value = {**value, "content": MASK} if is_context_channel(name) else mask_turn(value)
         if is_marked or name in self._contents.channels or value is not payload["value"]:
             self._fold_write(state, payload, at)
         return payload if value is payload["value"] else masked | {"value": value}
@@ -443,6 +446,12 @@ class SensitiveValues:
             ttl_ms=ttl_ms,
             max_size=max_size,
         )
+
+
+def has_sensitive_values(graph: Graph) -> bool:
+    """Return whether a workflow marks variables, channels or outputs as sensitive."""
+    has_marked_outputs = any(any(n.output_sensitivity.values()) for n in graph.nodes.values())
+    return bool(graph.sensitive_variables or graph.sensitive_channels) or has_marked_outputs
 
 
 def _store(stored: JsonObject, name: str, true: Json, masked: Json, is_marked: bool) -> None:

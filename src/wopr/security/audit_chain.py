@@ -30,17 +30,17 @@ from wopr.protocol.documents import JsonObject
 HASH_BYTES: Final = 32
 
 
-def canonical(entry: JsonObject) -> bytes:
+def canonical_form(entry: JsonObject) -> bytes:
     """Return the canonical form of an entry. Raises `ValueError` for values that are not JSON."""
     return rfc8785.dumps(entry)
 
 
-def linked(entry: JsonObject, previous: bytes | None) -> bytes:
-    """Return the canonical form of an entry that follows another."""
-    return canonical(entry | {"prevHash": None if previous is None else hash_of(previous)})
+def link_entry(entry: JsonObject, previous: bytes | None) -> bytes:
+    """Return the canonical form of an entry with the hash of the entry before it."""
+    return canonical_form(entry | {"prevHash": None if previous is None else entry_hash(previous)})
 
 
-def hash_of(body: bytes) -> str:
+def entry_hash(body: bytes) -> str:
     """Return the `prevHash` of the entry after this one."""
     return hashlib.sha256(body).hexdigest()
 
@@ -53,7 +53,7 @@ class MerkleTree:
         self._peaks = list(peaks)
 
     @classmethod
-    def restored(cls, count: int, peaks: bytes) -> MerkleTree | None:
+    def restore(cls, count: int, peaks: bytes) -> MerkleTree | None:
         """Restore a tree from its leaf count and its peaks; None if they do not fit."""
         if len(peaks) != count.bit_count() * HASH_BYTES:
             return None
@@ -103,7 +103,7 @@ class CheckpointKey:
         return base64.b64encode(self._key.sign(root)).decode()
 
 
-def is_signed(root_hex: str, signature: str, public_key: str) -> bool:
+def is_valid_signature(root_hex: str, signature: str, public_key: str) -> bool:
     """Return whether the key signed this root. False for input that cannot be decoded."""
     try:
         key = load_der_public_key(base64.b64decode(public_key, validate=True))
@@ -137,36 +137,36 @@ class ChainVerifier:
     def __init__(self, tree: MerkleTree | None = None, previous: bytes | None = None) -> None:
         self.tree = tree or MerkleTree()
         # The next sequence. It differs from the number of leaves if entries are missing.
-        self.next = self.tree.count
+        self.next_sequence = self.tree.count
         self._previous = previous
 
-    def entry(
+    def verify_entry(
         self, sequence: int, tenant: str, body: bytes, digest: bytes
     ) -> Iterator[AuditFinding]:
         """Verify the next stored entry."""
-        expected = NULL_HASH if self._previous is None else hash_of(self._previous)
-        prev_hash, faults = _read(sequence, tenant, body)
-        if sequence != self.next:
-            missing = f"{self.next} to {sequence - 1}"
-            yield _entry(sequence, f"entries {missing} are missing", expected, prev_hash)
-        actual = hash_of(body)
+        expected = NULL_HASH if self._previous is None else entry_hash(self._previous)
+        prev_hash, faults = _read_entry(sequence, tenant, body)
+        if sequence != self.next_sequence:
+            missing = f"{self.next_sequence} to {sequence - 1}"
+            yield _entry_finding(sequence, f"entries {missing} are missing", expected, prev_hash)
+        actual = entry_hash(body)
         if actual != digest.hex():
             faults.insert(0, "was changed after it was written")
         for fault in faults:
-            yield _entry(sequence, f"entry {sequence} {fault}", digest.hex(), actual)
+            yield _entry_finding(sequence, f"entry {sequence} {fault}", digest.hex(), actual)
         if prev_hash != expected:
             message = f"entry {sequence} does not follow the entry before it"
-            yield _entry(sequence, message, expected, prev_hash)
+            yield _entry_finding(sequence, message, expected, prev_hash)
         self._previous = body
         self.tree.add(body)
-        self.next = sequence + 1
+        self.next_sequence = sequence + 1
 
-    def checkpoint(
+    def verify_checkpoint(
         self, at: int, root: str, signature: str, public_key: str, peaks: bytes
     ) -> Iterator[AuditFinding]:
         """Verify a checkpoint after the entries that it covers."""
-        if self.next != at + 1:
-            yield _checkpoint(at, f"checkpoint {at} covers entries that are missing")
+        if self.next_sequence != at + 1:
+            yield _checkpoint_finding(at, f"checkpoint {at} covers entries that are missing")
         else:
             actual = self.tree.root().hex()
             if actual != root:
@@ -175,16 +175,16 @@ class ChainVerifier:
                     kind="checkpoint", at=at, message=message, expected=root, actual=actual
                 )
             if self.tree.peaks != peaks:
-                yield _checkpoint(at, f"the subtrees of checkpoint {at} were changed")
-        if not is_signed(root, signature, public_key):
-            yield _checkpoint(at, f"the signature of checkpoint {at} is not valid")
+                yield _checkpoint_finding(at, f"the subtrees of checkpoint {at} were changed")
+        if not is_valid_signature(root, signature, public_key):
+            yield _checkpoint_finding(at, f"the signature of checkpoint {at} is not valid")
 
 
-def _read(sequence: int, tenant: str, body: bytes) -> tuple[str, list[str]]:
+def _read_entry(sequence: int, tenant: str, body: bytes) -> tuple[str, list[str]]:
     """Return the `prevHash` of an entry, and the faults of the entry itself."""
     try:
         entry: JsonObject = msgspec.json.decode(body, type=dict[str, object])
-        is_canonical = canonical(entry) == body
+        is_canonical = canonical_form(entry) == body
     except (ValueError, UnicodeDecodeError, RecursionError):
         return "", ["cannot be read"]
     faults: list[str] = []
@@ -198,9 +198,9 @@ def _read(sequence: int, tenant: str, body: bytes) -> tuple[str, list[str]]:
     return NULL_HASH if prev_hash is None else str(prev_hash), faults
 
 
-def _entry(at: int, message: str, expected: str, actual: str) -> AuditFinding:
+def _entry_finding(at: int, message: str, expected: str, actual: str) -> AuditFinding:
     return AuditFinding(kind="entry", at=at, message=message, expected=expected, actual=actual)
 
 
-def _checkpoint(at: int, message: str) -> AuditFinding:
+def _checkpoint_finding(at: int, message: str) -> AuditFinding:
     return AuditFinding(kind="checkpoint", at=at, message=message)

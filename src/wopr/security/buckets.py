@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 # For this time a refusal counts as recent.
 RECENT_SECONDS: Final = 300
-BUCKETS_KEPT: Final = 10_000
+MAX_BUCKETS: Final = 10_000
 # The number of refusals that are kept for one bucket.
 MAX_REFUSALS: Final = 10_000
 
@@ -29,7 +29,7 @@ class TokenBuckets(Generic[K]):
     """Token buckets, one for each key, refilled at `rate` tokens a second up to `burst`.
 
     A rate of 0 means no limit. Without `burst` a bucket holds the tokens of two seconds. The
-    `BUCKETS_KEPT` buckets that were used last are kept; a dropped bucket starts full again.
+    `MAX_BUCKETS` buckets that were used last are kept; a dropped bucket starts full again.
 
     Example:
         wait = buckets.take(address)
@@ -56,7 +56,7 @@ class TokenBuckets(Generic[K]):
         per_second = self._rate if rate is None else rate
         if not per_second:
             return 0.0
-        bucket = self._filled(key, per_second)
+        bucket = self._refill(key, per_second)
         missing = min(tokens, self._capacity(per_second)) - bucket.tokens
         if missing > 0:
             if bucket.refused is None:
@@ -70,18 +70,18 @@ class TokenBuckets(Generic[K]):
         """Take tokens for something that has already happened; the bucket may go below zero."""
         per_second = self._rate if rate is None else rate
         if per_second:
-            self._filled(key, per_second).tokens -= tokens
+            self._refill(key, per_second).tokens -= tokens
 
-    def wait(self, key: K, *, rate: float | None = None) -> float:
+    def seconds_until_token(self, key: K, *, rate: float | None = None) -> float:
         """Return the seconds until a token is available, without taking it."""
         per_second = self._rate if rate is None else rate
         if not per_second:
             return 0.0
-        return max(0.0, (1.0 - self._filled(key, per_second).tokens) / per_second)
+        return max(0.0, (1.0 - self._refill(key, per_second).tokens) / per_second)
 
     def remaining(self, key: K) -> float:
         """Return the number of tokens of a key; infinity without a limit."""
-        return self._filled(key, self._rate).tokens if self._rate else math.inf
+        return self._refill(key, self._rate).tokens if self._rate else math.inf
 
     def recent_refusals(self, key: K) -> int:
         """Count the refusals of the last `RECENT_SECONDS`."""
@@ -101,13 +101,13 @@ class TokenBuckets(Generic[K]):
     def _capacity(self, rate: float) -> float:
         return 2.0 * rate if self._burst is None else self._burst
 
-    def _filled(self, key: K, rate: float) -> _Bucket:
+    def _refill(self, key: K, rate: float) -> _Bucket:
         now = self._clock()
         buckets = self._buckets
         bucket = buckets.get(key)
         if bucket is None:
             bucket = buckets[key] = _Bucket(self._capacity(rate), now)
-            if len(buckets) > BUCKETS_KEPT:
+            if len(buckets) > MAX_BUCKETS:
                 buckets.popitem(last=False)
             return bucket
         buckets.move_to_end(key)
@@ -125,12 +125,12 @@ class _Second:
         self.count = 0
 
 
-class SecondCounts(Generic[K]):
-    """Counts per key in the last whole second. The `BUCKETS_KEPT` latest keys are kept.
+class PerSecondCounts(Generic[K]):
+    """Counts per key in the last whole second. The `MAX_BUCKETS` latest keys are kept.
 
     Example:
         counts.add(tenant)
-        counts.last(tenant)
+        counts.count_of_last_second(tenant)
     """
 
     __slots__ = ("_clock", "_counts")
@@ -151,14 +151,14 @@ class SecondCounts(Generic[K]):
             counted = self._begin(key, second)
         counted.count += amount
 
-    def last(self, key: K) -> int:
-        """Return what was counted for a key in the last whole second."""
+    def count_of_last_second(self, key: K) -> int:
+        """Return the count of a key in the last whole second."""
         return self._before(key, int(self._clock()))
 
     def _begin(self, key: K, second: int) -> _Second:
         counted = self._counts[key] = _Second(second, self._before(key, second))
         self._counts.move_to_end(key)
-        if len(self._counts) > BUCKETS_KEPT:
+        if len(self._counts) > MAX_BUCKETS:
             self._counts.popitem(last=False)
         return counted
 

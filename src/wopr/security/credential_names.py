@@ -27,7 +27,7 @@ class CredentialRef(NamedTuple):
     source: str | None
 
 
-def read_ref(ref: str) -> CredentialRef | None:
+def parse_ref(ref: str) -> CredentialRef | None:
     """Parse a reference; None if it is not one."""
     found = _REF.fullmatch(ref)
     return None if found is None else CredentialRef(found["name"], found["source"])
@@ -35,7 +35,7 @@ def read_ref(ref: str) -> CredentialRef | None:
 
 def is_name(name: str) -> bool:
     """Return whether a credential, or a tenant's folder of credentials, can have this name."""
-    found = read_ref(name)
+    found = parse_ref(name)
     return found is not None and found.source is None
 
 
@@ -46,7 +46,7 @@ def seal_context(tenant: str, name: str) -> bytes:
 
 def variable_of(tenant: str, name: str) -> str:
     """Return the environment variable of a credential. It is unique."""
-    return f"{VARIABLE_PREFIX}{_escaped(tenant)}__{_escaped(name)}"
+    return f"{VARIABLE_PREFIX}{_escape(tenant)}__{_escape(name)}"
 
 
 def owner_of(variable: str) -> tuple[str, str] | None:
@@ -54,16 +54,16 @@ def owner_of(variable: str) -> tuple[str, str] | None:
     tenant, separator, name = variable.removeprefix(VARIABLE_PREFIX).partition("__")
     if not variable.startswith(VARIABLE_PREFIX) or not separator:
         return None
-    found = (_unescaped(tenant), _unescaped(name))
+    found = (_unescape(tenant), _unescape(name))
     return found if variable_of(*found) == variable else None
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     raw = _BYTE.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode("utf-8", "replace"))
     return raw.decode("utf-8", "replace")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Keep letters and digits, and write every other byte as `_` and two hexadecimal digits."""
     return _NOT_ALPHANUMERIC.sub(
         lambda found: "".join(f"_{byte:02X}" for byte in found[0].encode()), text
@@ -74,8 +74,8 @@ def _escaped(text: str) -> str:
 REFERENCES: Final = frozenset({"credentialsRef", "credentialRef"})
 
 
-def credentials_in(document: Json, path: str = "") -> Iterator[str]:
-    """Yield the path of every credential. A path never contains a credential."""
+def credential_paths(document: Json, path: str = "") -> Iterator[str]:
+    """Yield the path of every credential in a document. A path never contains a credential."""
     if isinstance(document, str):
         if holds_shape(document):
             yield path
@@ -87,12 +87,12 @@ def credentials_in(document: Json, path: str = "") -> Iterator[str]:
                 yield from _in_member(name, member, f"{path}.{name}" if path else name)
     elif is_list(document):
         for index, item in enumerate(document):
-            yield from credentials_in(item, f"{path}.{index}" if path else str(index))
+            yield from credential_paths(item, f"{path}.{index}" if path else str(index))
 
 
 def _in_member(name: str, member: Json, place: str) -> Iterator[str]:
     if not isinstance(member, str):
-        yield from credentials_in(member, place)
+        yield from credential_paths(member, place)
     # The name can show that the value is a secret, as in `x-api-key: abc123`.
     elif holds_shape(f"{name}: {member}"):
         yield place

@@ -1,6 +1,9 @@
-"""Encryption of stored content: AES-256-GCM under one of several keys.
+"""Encryption with AES-256-GCM.
 
-An encrypted value begins with a mark and the id of its key. So values of an older key, and values
+`Seal` encrypts under one key, such as a key that is derived from the host key. `Cipher` encrypts
+stored content under one of several keys.
+
+A value of `Cipher` begins with a mark and the id of its key. So values of an older key, and values
 that were stored before encryption was switched on, can be recognised.
 """
 
@@ -20,11 +23,66 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from wopr.protocol.errors import WoprError
 
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+
+_VERSION: Final = b"\x01"
+_SEAL_HEADER: Final = len(_VERSION) + NONCE_BYTES
 # Five bytes and four of the key's id: base64 encodes these nine bytes as exactly twelve characters.
 MARK: Final = b"\x02wopr"
 TEXT_MARK: Final = "\x02wopr:"
 _ID_BYTES: Final = 4
 _HEADER: Final = len(MARK) + _ID_BYTES
+
+
+class SealBroken(ValueError):
+    """The bytes were changed, belong to another context or were encrypted with another key."""
+
+
+def derive(host_key: bytes, purpose: str) -> bytes:
+    """Derive the key for one purpose. Keys of different purposes are independent."""
+    if len(host_key) < KEY_BYTES:
+        raise ValueError(f"the host key needs {KEY_BYTES} bytes, not {len(host_key)}")
+    if not purpose:
+        raise ValueError("a derived key needs a purpose")
+    info = b"wopr:" + purpose.encode("utf-8")
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(host_key)
+
+
+def is_sealed_value(body: bytes) -> bool:
+    """Return whether the bytes are encrypted and not JSON."""
+    return body.startswith(_VERSION)
+
+
+class Seal:
+    """AES-256-GCM under one key.
+
+    The context binds an encrypted value to its place, such as the tenant and the row. A value that
+    was moved to another place cannot be decrypted.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"an encryption key has {KEY_BYTES} bytes, not {len(key)}")
+        self._cipher = AESGCM(key)
+
+    def seal(self, plaintext: bytes, *, nonce: bytes, context: bytes) -> bytes:
+        """Encrypt a value. The nonce must be random bytes that were never used with this key."""
+        if len(nonce) != NONCE_BYTES:
+            raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
+        return _VERSION + nonce + self._cipher.encrypt(nonce, plaintext, _VERSION + context)
+
+    def open(self, sealed: bytes, *, context: bytes) -> bytes:
+        """Decrypt a value of the same context. Raises `SealBroken` for any other value."""
+        if not sealed.startswith(_VERSION) or len(sealed) < _SEAL_HEADER:
+            raise SealBroken("the value is not encrypted with this scheme")
+        nonce, ciphertext = sealed[len(_VERSION) : _SEAL_HEADER], sealed[_SEAL_HEADER:]
+        try:
+            return self._cipher.decrypt(nonce, ciphertext, _VERSION + context)
+        except InvalidTag as broken:
+            raise SealBroken(
+                "the value was changed, or belongs to another key or context"
+            ) from broken
 
 
 class UnusableKeys(ValueError):
@@ -64,8 +122,8 @@ def key_of(stored: bytes) -> str | None:
 class Cipher:
     """Encrypts with the first key, and decrypts with any of them.
 
-    The context is the place of a value, such as its tenant, run and sequence. A value that was moved
-    cannot be decrypted. `random` returns the given number of random bytes.
+    The context is the place of a value, such as its tenant, run and sequence. A value that was
+    moved cannot be decrypted. `random` returns the given number of random bytes.
     """
 
     def __init__(self, keys: Sequence[bytes], random: Callable[[int], bytes]) -> None:
@@ -120,60 +178,3 @@ class Cipher:
     def text_head(self) -> str:
         """Return the first characters of every text that is encrypted with the newest key."""
         return TEXT_MARK + base64.b64encode(self._head).decode()
-
-
-KEY_BYTES: Final = 32
-NONCE_BYTES: Final = 12
-
-_VERSION: Final = b"\x01"
-_SEAL_HEADER: Final = len(_VERSION) + NONCE_BYTES
-
-
-class SealBroken(ValueError):
-    """The bytes were changed, belong to another context or were encrypted with another key."""
-
-
-def derive(host_secret: bytes, purpose: str) -> bytes:
-    """Derive the key for one purpose. Keys of different purposes are independent."""
-    if len(host_secret) < KEY_BYTES:
-        raise ValueError(f"the host secret needs {KEY_BYTES} bytes, not {len(host_secret)}")
-    if not purpose:
-        raise ValueError("a derived key needs a purpose")
-    info = b"wopr:" + purpose.encode("utf-8")
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(host_secret)
-
-
-def is_sealed_value(body: bytes) -> bool:
-    """Return whether the bytes are encrypted and not JSON."""
-    return body.startswith(_VERSION)
-
-
-class Seal:
-    """AES-256-GCM under one key.
-
-    The context binds an encrypted value to its place, such as the tenant and the row. A value that
-    was moved to another place cannot be decrypted.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"an encryption key has {KEY_BYTES} bytes, not {len(key)}")
-        self._cipher = AESGCM(key)
-
-    def seal(self, plaintext: bytes, *, nonce: bytes, context: bytes) -> bytes:
-        """Encrypt a value. The nonce must be random bytes that were never used with this key."""
-        if len(nonce) != NONCE_BYTES:
-            raise ValueError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        return _VERSION + nonce + self._cipher.encrypt(nonce, plaintext, _VERSION + context)
-
-    def open(self, sealed: bytes, *, context: bytes) -> bytes:
-        """Decrypt a value of the same context. Raises `SealBroken` for any other value."""
-        if not sealed.startswith(_VERSION) or len(sealed) < _SEAL_HEADER:
-            raise SealBroken("the value is not encrypted with this scheme")
-        nonce, ciphertext = sealed[len(_VERSION) : _SEAL_HEADER], sealed[_SEAL_HEADER:]
-        try:
-            return self._cipher.decrypt(nonce, ciphertext, _VERSION + context)
-        except InvalidTag as broken:
-            raise SealBroken(
-                "the value was changed, or belongs to another key or context"
-            ) from broken

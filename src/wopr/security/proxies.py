@@ -24,14 +24,14 @@ class TrustedProxies:
         parts = [part.strip() for part in text.split(",")]
         self._networks: tuple[Network, ...] = tuple(ip_network(part) for part in parts if part)
 
-    def trust(self, peer: str) -> bool:
+    def trusts(self, peer: str) -> bool:
         """Return whether this address is one of the proxies."""
         if not self._networks:
             return False
         address = _address(peer)
         return address is not None and self._is_proxy(address)
 
-    def client(self, peer: str, forwarded: str) -> str:
+    def client_address(self, peer: str, forwarded: str) -> str:
         """Return the client's address: the rightmost address that is not a proxy's.
 
         Entries further left are claims of the client and are not used. An entry that is not an

@@ -25,12 +25,12 @@ _ENTITIES: Final = tuple(
 
 def encodings(value: str) -> frozenset[str]:
     """Return the value in plain form and in every encoding that redaction searches."""
-    plain = (value, *escaped(value))
+    plain = (value, *json_escapes(value))
     pages = (form.translate(entities) for form in plain for entities in _ENTITIES)
     return frozenset((*plain, *pages, *_url_forms(value), *_base64_forms(value)))
 
 
-def escaped(value: str) -> tuple[str, str]:
+def json_escapes(value: str) -> tuple[str, str]:
     """Return the value as in a JSON string, with and without escaped non-ASCII characters."""
     return (
         json.dumps(value, ensure_ascii=False)[1:-1],
@@ -66,7 +66,7 @@ _SHORTEST: Final = 6
 _MARK: Final = re.compile(r"\[REDACTED(?::[^\[\]]*)?\]")
 # A replacement can expose another secret, which the next pass finds. Two passes are
 # enough for ordinary text. The limit keeps the work linear for crafted text.
-_ROUNDS: Final = 2
+_PASSES: Final = 2
 # Larger texts and documents are redacted in a thread, so that they do not block the event loop.
 LARGE_BYTES: Final = 128 * 1024
 # A text with more secrets is masked completely, because it would be slow to redact.
@@ -114,7 +114,7 @@ class Redactor:
         self._has_digits = self._has_digits or value.isdigit()
         forms = encodings(value)
         self._forms |= dict.fromkeys(forms, secret_id)
-        self._json_forms.extend({text for form in forms for text in escaped(form)})
+        self._json_forms.extend({text for form in forms for text in json_escapes(form)})
         self.longest = max(self.longest, *map(len, forms))
         if secret_id not in self._marks:
             self._marks[secret_id] = self._mark(secret_id, self._forms)
@@ -158,11 +158,11 @@ class Redactor:
         """
         if len(text) < _SHORTEST:
             return text
-        for _ in range(_ROUNDS):
+        for _ in range(_PASSES):
             spans = self.spans(text)
             if not spans:
                 return text
-            text = _replaced(text, spans)
+            text = _replace_spans(text, spans)
         spans = self.spans(text)
         if not spans:
             return text
@@ -194,13 +194,13 @@ class Redactor:
 
         A text with too many secrets is one span.
         """
-        found = list(islice(self._registered(text), _MOST_SPANS))
+        found = list(islice(self._registered_spans(text), _MOST_SPANS))
         found += (Span(*at, 0, MASK) for at in islice(shapes_in(text), _MOST_SPANS))
         if len(found) >= _MOST_SPANS:
             return [Span(0, len(text), 0, MASK)]
-        return _merged(found) if found else found
+        return _merge_spans(found) if found else found
 
-    def _registered(self, text: str) -> Iterator[Span]:
+    def _registered_spans(self, text: str) -> Iterator[Span]:
         # A copy, because this may run in a thread while another value is registered.
         present = [form for form in list(self._forms) if form in text]
         if not present:
@@ -211,7 +211,8 @@ class Redactor:
         for form in present:
             for start in _occurrences(form, text):
                 end = start + len(form)
-                # Marks do not overlap: only the last mark that begins at or before `start` can contain it.
+                # Marks do not overlap, so only the last mark that begins at or before `start` can
+                # contain it.
                 before = bisect_right(done, (start, len(text))) - 1
                 if before < 0 or done[before][1] < end:
                     yield Span(start, end, len(form), self._marks[self._forms[form]])
@@ -265,7 +266,7 @@ class Redactors:
         self.process = Redactor()
         self._tenants: dict[str, Redactor] = {}
 
-    def of(self, tenant: str) -> Redactor:
+    def of_tenant(self, tenant: str) -> Redactor:
         """Return the redactor of everything that a tenant can read.
 
         It is the same object every time, so it also masks values that are registered later.
@@ -277,12 +278,15 @@ class Redactors:
 
     def text(self, tenant: str, text: str) -> str:
         """Return a text of this tenant without its secrets."""
-        return self.of(tenant).text(text)
+        return self.of_tenant(tenant).text(text)
 
     def register(self, tenant: str, secret_id: str, value: str) -> None:
-        """Register a tenant's value. It is masked with its name in everything the tenant can read."""
+        """Register a tenant's value.
+
+        It is masked with its name in everything the tenant can read.
+        """
         self.process.register("", value)
-        self.of(tenant).register(secret_id, value)
+        self.of_tenant(tenant).register(secret_id, value)
 
     def register_operator(self, value: str, secret_id: str = "") -> None:
         """Register a value of the operator. It is masked for every tenant.
@@ -318,8 +322,8 @@ class StreamRedactor:
         cut = self._safe_end(text)
         rest = text[cut:]
         self._held, self._length = [rest], len(rest)
-        # Text that cannot be returned yet is examined again when it has grown by a quarter. That keeps
-        # the work linear for any size of the pieces.
+        # Text that cannot be returned yet is examined again when it has grown by a quarter. That
+        # keeps the work linear for any size of the pieces.
         self._due = 0 if cut else len(rest) + len(rest) // 4
         return self._redactor.text(text[:cut])
 
@@ -356,7 +360,7 @@ def _occurrences(form: str, text: str) -> Iterator[int]:
         start = text.find(form, start + 1)
 
 
-def _merged(found: list[Span]) -> list[Span]:
+def _merge_spans(found: list[Span]) -> list[Span]:
     """Join overlapping spans, with the mark of their longest registered value."""
     merged: list[Span] = []
     for span in sorted(found):
@@ -369,7 +373,7 @@ def _merged(found: list[Span]) -> list[Span]:
     return merged
 
 
-def _replaced(text: str, spans: Sequence[Span]) -> str:
+def _replace_spans(text: str, spans: Sequence[Span]) -> str:
     pieces: list[str] = []
     position = 0
     for span in spans:

@@ -1,8 +1,8 @@
 """Secret-shaped text: formats of credentials that are not registered.
 
 The formats of the protocol's list are defined here. The formats of other vendors come from the
-detectors of `detect-secrets`. Only detectors of a known format are used: the entropy detectors would
-mask ordinary ids and hashes.
+detectors of `detect-secrets`. Only detectors of a known format are used: the entropy detectors
+would mask ordinary ids and hashes.
 
 Almost no text contains a secret, and every appended event is examined. So a search has three steps,
 of which the first two are fast: a rare character, a probe for all shapes that contain it, and the
@@ -103,10 +103,10 @@ def _is_in(search: _Search, text: str) -> bool:
 def _left(prefix: str = "", also: str = "") -> str:
     """Match where a token may begin: not inside a word, unless the letter ends an escape.
 
-    In JSON text a line break before a token ends with the letter `n`, and in a URL a space ends with
-    the digits `20`: a plain word boundary would miss the token after it. A token is also found after
-    a hyphen or an underscore. The test may follow a `prefix` of fixed width: a search for a literal
-    is faster than a search for a boundary.
+    In JSON text a line break before a token ends with the letter `n`, and in a URL a space ends
+    with the digits `20`: a plain word boundary would miss the token after it. A token is also found
+    after a hyphen or an underscore. The test may follow a `prefix` of fixed width: a search for a
+    literal is faster than a search for a boundary.
     """
     return (
         rf"(?:(?<![A-Za-z0-9{also}]{prefix})|(?<=\\[bfnrt]{prefix})"

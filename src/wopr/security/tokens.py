@@ -1,4 +1,7 @@
-"""Signed bearer tokens: `base64url(payload) + "." + hex(hmac-sha256)`."""
+"""Signatures with HMAC-SHA256: tokens that resolve an interrupt, and webhook deliveries.
+
+The text of a token is `base64url(payload) + "." + hex(signature)`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class InterruptToken(Document, frozen=True, kw_only=True):
     intent: Literal["resolve", "inspect"]
 
 
-def sign(token: InterruptToken, key: bytes) -> str:
+def sign_interrupt_token(token: InterruptToken, key: bytes) -> str:
     """Return the signed text of a token."""
     return _signed(msgspec.json.encode(token), key)
 
@@ -36,7 +39,7 @@ def _signed(payload: bytes, key: bytes) -> str:
     return f"{base64.urlsafe_b64encode(payload).decode().rstrip('=')}.{signature}"
 
 
-def read(text: str, keys: Sequence[bytes]) -> InterruptToken | None:
+def read_interrupt_token(text: str, keys: Sequence[bytes]) -> InterruptToken | None:
     """Parse a token that one of the keys signed; None for any other text.
 
     With several keys, tokens that were signed with an old key stay valid.
@@ -58,12 +61,13 @@ def read(text: str, keys: Sequence[bytes]) -> InterruptToken | None:
         return None
 
 
-ALGORITHM: Final = "v1"
-SECRET_BYTES: Final = 32
+# The value of the header `X-openwop-Signature-Algorithm`.
+WEBHOOK_SIGNATURE_VERSION: Final = "v1"
+WEBHOOK_SECRET_BYTES: Final = 32
 _FINGERPRINT_LENGTH: Final = 8
 
 
-def signature(secret: str, timestamp: int, body: bytes) -> str:
+def webhook_signature(secret: str, timestamp: int, body: bytes) -> str:
     """Return the `X-openwop-Signature` of `{timestamp}.{body}`.
 
     The key is the secret in the form that the receiver has: 64 hexadecimal characters.
@@ -72,6 +76,6 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
     return f"sha256={signed.hexdigest()}"
 
 
-def fingerprint(secret: str) -> str:
+def secret_fingerprint(secret: str) -> str:
     """Return a fingerprint that identifies a secret without revealing it."""
     return hashlib.sha256(secret.encode()).hexdigest()[:_FINGERPRINT_LENGTH]

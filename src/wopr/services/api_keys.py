@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from wopr.protocol.errors import Unauthenticated
-from wopr.security.keys import ConfiguredKey, Principal, hash_key, new_key, scopes_of
+from wopr.security.api_keys import ConfiguredKey, Principal, hash_key, new_key, scopes_of
 from wopr.store.port import KeyRow, Keys
 
 # How long a valid key is cached. A revocation takes effect within this time. It is short because
@@ -18,7 +18,7 @@ CACHE_SIZE = 4096
 
 
 class Keyring:
-    """Finds principals by key hash. Keys of the environment are only in memory."""
+    """Finds principals by key hash. Keys from `WOPR_API_KEYS` are only in memory."""
 
     def __init__(
         self, store: Keys, configured: Iterable[ConfiguredKey], now: Callable[[], int]
@@ -61,7 +61,7 @@ class Keyring:
         return principal
 
     def clear_cache(self) -> None:
-        """Clear the cache: another process added, changed or revoked a key."""
+        """Clear the cache, after another process has added, changed or revoked a key."""
         self._cache.clear()
 
     async def scopes(self, tenant: str, key_id: str) -> frozenset[str] | None:
@@ -90,7 +90,7 @@ class Keyring:
         """Create an admin key when there are no keys yet; otherwise return None."""
         if self._configured or await self._store.keys():
             return None
-        key, row = mint(
+        key, row = generate_key(
             KeyRow(
                 key_id="",
                 tenant="default",
@@ -109,7 +109,7 @@ class Keyring:
         self._cache.pop(key_hash, None)
 
 
-def mint(template: KeyRow) -> tuple[str, KeyRow]:
+def generate_key(template: KeyRow) -> tuple[str, KeyRow]:
     """Create a key and its row from a template without an id and a hash."""
     key = new_key(secrets.token_bytes(32), is_test=template.is_test)
     key_id = f"key_{secrets.token_hex(8)}"

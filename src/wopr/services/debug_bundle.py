@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from wopr.process.tenant_slots import off_loop
+from wopr.process.tenant_slots import run_by_size
 from wopr.protocol.documents import JsonObject, encode, to_iso
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
 from wopr.store.port.feedback import Annotations
 from wopr.version import __version__
 
@@ -46,13 +46,13 @@ class _BoundedList:
         self.members.append(member)
         return True
 
-    def encoded(self) -> bytes:
+    def to_json(self) -> bytes:
         """Return the list as JSON."""
         return b"[%b]" % b",".join(self.members)
 
 
-async def bundle(
-    readers: Readers,
+async def build_debug_bundle(
+    run_reader: RunReader,
     annotations: Annotations,
     tenant: str,
     run_id: str,
@@ -61,14 +61,14 @@ async def bundle(
     most_events: int | None = None,
 ) -> bytes:
     """Return the snapshot, log, spans, metrics and annotations of a run, redacted as stored."""
-    found = await readers.snapshot(tenant, run_id)
+    found = await run_reader.snapshot(tenant, run_id)
     size = len(found.body)
-    run: JsonObject = await off_loop(size, partial(msgspec.json.decode, found.body))
+    run: JsonObject = await run_by_size(size, partial(msgspec.json.decode, found.body))
     # Inputs are left out: they may be personal data, and bundles are shared.
     has_inputs = bool(run.pop("inputs", None))
     reasons: list[str] = []
     spans = _spans(run)
-    encoded = await off_loop(size, partial(encode, run))
+    encoded = await run_by_size(size, partial(encode, run))
     if len(encoded) > MAX_RUN_BYTES:
         run = {name: value for name, value in run.items() if name not in _LARGE_MEMBERS}
         encoded = encode(run)
@@ -78,17 +78,19 @@ async def bundle(
         if not notes.take(body):
             reasons.append("annotations_truncated_to_size_cap")
             break
-    head = encoded, encode(spans), notes.encoded()
+    head = encoded, encode(spans), notes.to_json()
     free_bytes = MAX_BYTES - sum(map(len, head)) - _FRAME_BYTES
     total = found.sequence + 1
     events = _BoundedList(free_bytes, most_events)
-    async for event in readers.all_events(tenant, run_id):
+    async for event in run_reader.all_events(tenant, run_id):
         if event.sequence > found.sequence or not events.take(event.body):
             break
     if len(events.members) < total:
-        is_chosen = most_events is not None and len(events.members) >= most_events
+        is_requested_limit = most_events is not None and len(events.members) >= most_events
         reasons.append(
-            "events_truncated_to_max_events" if is_chosen else "events_truncated_to_size_cap"
+            "events_truncated_to_max_events"
+            if is_requested_limit
+            else "events_truncated_to_size_cap"
         )
     is_marked = any(_REDACTION_MARK in part for part in (*head, *events.members))
     members: dict[str, object] = {
@@ -96,7 +98,7 @@ async def bundle(
         "generatedAt": to_iso(now),
         "host": {"name": "wopr", "version": __version__, "vendor": "wopr"},
         "run": msgspec.Raw(head[0]),
-        "events": msgspec.Raw(events.encoded()),
+        "events": msgspec.Raw(events.to_json()),
         "spans": msgspec.Raw(head[1]),
         "metrics": _metrics(run, total),
         "annotations": msgspec.Raw(head[2]),

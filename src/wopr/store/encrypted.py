@@ -78,7 +78,9 @@ class EncryptedStore:
 
     async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
         """Write every batch or none."""
-        return await self._store.append(tenant, [self._batch(tenant, each) for each in batches])
+        return await self._store.append(
+            tenant, [self._encrypt_batch(tenant, each) for each in batches]
+        )
 
     async def read(
         self,
@@ -91,10 +93,13 @@ class EncryptedStore:
     ) -> list[StoredEvent]:
         """Read events from `start` on, in order; `most_bytes` counts them as they are stored."""
         found = await self._store.read(tenant, run_id, start, limit, most_bytes=most_bytes)
-        return [self._plain_event(tenant, run_id, event) for event in found]
+        return [self._decrypt_event(tenant, run_id, event) for event in found]
 
     async def event(self, tenant: str, run_id: str, event_id: str) -> StoredEvent | None:
-        """Return the event with that id. It reads the log from its start, because bodies are encrypted."""
+        """Return the event with that id.
+
+        It reads the log from its start, because bodies are encrypted.
+        """
         needle, start = msgspec.json.encode(event_id), 0
         while events := await self.read(tenant, run_id, start, _EVENTS_AT_ONCE):
             rows = [(each.sequence, each.type, each.body) for each in events if needle in each.body]
@@ -106,16 +111,20 @@ class EncryptedStore:
     async def run(self, tenant: str, run_id: str) -> RunRow | None:
         """Return the run's row."""
         found = await self._store.run(tenant, run_id)
-        return None if found is None else self._plain_run(tenant, found)
+        return None if found is None else self._decrypt_run(tenant, found)
 
-    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+    async def load_runs(
+        self, tenant: str, run_ids: Sequence[str], most_events: int
+    ) -> list[StoredRun]:
         """List runs of the tenant, each with its first events."""
         return [
             StoredRun(
-                row=self._plain_run(tenant, each.row),
-                events=[self._plain_event(tenant, each.row.run_id, event) for event in each.events],
+                row=self._decrypt_run(tenant, each.row),
+                events=[
+                    self._decrypt_event(tenant, each.row.run_id, event) for event in each.events
+                ],
             )
-            for each in await self._store.load(tenant, run_ids, most_events)
+            for each in await self._store.load_runs(tenant, run_ids, most_events)
         ]
 
     async def runs(
@@ -123,7 +132,7 @@ class EncryptedStore:
     ) -> RunPage:
         """List a page of runs, newest first."""
         page = await self._store.runs(tenant, where, after, limit)
-        return replace(page, runs=tuple(self._plain_run(tenant, row) for row in page.runs))
+        return replace(page, runs=tuple(self._decrypt_run(tenant, row) for row in page.runs))
 
     async def artifact(self, tenant: str, run_id: str, artifact_id: str) -> Artifact | None:
         """Return an artifact of the run, or None."""
@@ -133,11 +142,11 @@ class EncryptedStore:
         body = self._cipher.decrypt(found.body, "artifact", tenant, run_id, artifact_id)
         return replace(found, body=body)
 
-    async def pending(
+    async def pending_interrupts(
         self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
     ) -> SuspensionPage:
         """List a page of the tenant's pending interrupts."""
-        page = await self._store.pending(tenant, where, after, limit)
+        page = await self._store.pending_interrupts(tenant, where, after, limit)
         plain = [
             replace(each, body=self._cipher.decrypt(each.body, *_suspension_context(tenant, each)))
             for each in page.suspensions
@@ -155,20 +164,22 @@ class EncryptedStore:
 
     async def put_idempotency_record(self, tenant: str, record: IdempotencyRecord) -> None:
         """Store a record."""
-        await self._store.put_idempotency_record(tenant, self._record(tenant, record))
+        await self._store.put_idempotency_record(tenant, self._encrypt_record(tenant, record))
 
-    async def claim(self, tenant: str, invocation: Invocation) -> Invocation:
+    async def claim_invocation(self, tenant: str, invocation: Invocation) -> Invocation:
         """Claim an outside effect, or return its record."""
-        found = await self._store.claim(tenant, invocation)
+        found = await self._store.claim_invocation(tenant, invocation)
         if found.outcome is None:
             return found
         context = ("invocation", tenant, found.invocation_id)
         return replace(found, outcome=self._cipher.decrypt(found.outcome, *context))
 
-    async def settle(self, tenant: str, invocation_id: str, state: str, outcome: bytes) -> None:
+    async def settle_invocation(
+        self, tenant: str, invocation_id: str, state: str, outcome: bytes
+    ) -> None:
         """Record how an outside effect ended."""
         encrypted = self._cipher.encrypt(outcome, "invocation", tenant, invocation_id)
-        await self._store.settle(tenant, invocation_id, state, encrypted)
+        await self._store.settle_invocation(tenant, invocation_id, state, encrypted)
 
     async def put_memory(self, tenant: str, row: MemoryRow) -> bool:
         """Store a memory."""
@@ -180,21 +191,23 @@ class EncryptedStore:
     async def memories(self, tenant: str, memory_ref: str, **where: Any) -> list[MemoryRow]:
         """Return the entries under a reference."""
         found = await self._store.memories(tenant, memory_ref, **where)
-        return [self._plain_memory(tenant, row) for row in found]
+        return [self._decrypt_memory(tenant, row) for row in found]
 
     async def memory(
         self, tenant: str, memory_ref: str, memory_id: str, now: int, **where: Any
     ) -> MemoryRow | None:
         """Return one entry."""
         found = await self._store.memory(tenant, memory_ref, memory_id, now, **where)
-        return None if found is None else self._plain_memory(tenant, found)
+        return None if found is None else self._decrypt_memory(tenant, found)
 
     async def put_annotation(
         self, tenant: str, row: AnnotationRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
         """Store an annotation."""
         await self._store.put_annotation(
-            tenant, self._annotation(tenant, row), self._record_or_none(tenant, idempotency)
+            tenant,
+            self._encrypt_annotation(tenant, row),
+            self._encrypt_record_or_none(tenant, idempotency),
         )
 
     async def annotations(
@@ -208,21 +221,23 @@ class EncryptedStore:
 
     async def finish_review(self, tenant: str, review: Review) -> tuple[int, bool]:
         """Store a review with its annotations."""
-        annotations = tuple(self._annotation(tenant, row) for row in review.annotations)
+        annotations = tuple(self._encrypt_annotation(tenant, row) for row in review.annotations)
         return await self._store.finish_review(tenant, replace(review, annotations=annotations))
 
     async def set_judged_state(
         self, tenant: str, judge_id: str, item: JudgedRow, annotation: AnnotationRow | None = None
     ) -> bool:
         """Set the state of a judged run, with its annotation."""
-        encrypted = None if annotation is None else self._annotation(tenant, annotation)
+        encrypted = None if annotation is None else self._encrypt_annotation(tenant, annotation)
         return await self._store.set_judged_state(tenant, judge_id, item, encrypted)
 
     async def put_webhook(
         self, tenant: str, row: WebhookRow, idempotency: IdempotencyRecord | None = None
     ) -> None:
         """Store a new subscription."""
-        await self._store.put_webhook(tenant, row, self._record_or_none(tenant, idempotency))
+        await self._store.put_webhook(
+            tenant, row, self._encrypt_record_or_none(tenant, idempotency)
+        )
 
     async def rotate_webhook(
         self,
@@ -232,7 +247,7 @@ class EncryptedStore:
         idempotency: IdempotencyRecord | None = None,
     ) -> bool:
         """Give a subscription a new secret."""
-        record = self._record_or_none(tenant, idempotency)
+        record = self._encrypt_record_or_none(tenant, idempotency)
         return await self._store.rotate_webhook(tenant, webhook_id, rotation, record)
 
     async def deliveries(
@@ -247,11 +262,11 @@ class EncryptedStore:
             for each in await self._store.deliveries(tenant, webhook_id, run_id, limit)
         ]
 
-    def _batch(self, tenant: str, batch: Batch) -> Batch:
+    def _encrypt_batch(self, tenant: str, batch: Batch) -> Batch:
         run_id = batch.run.run_id
         return replace(
             batch,
-            run=self._run(tenant, batch.run),
+            run=self._encrypt_run(tenant, batch.run),
             events=tuple(
                 StoredEvent(
                     sequence=event.sequence,
@@ -269,17 +284,17 @@ class EncryptedStore:
                 )
                 for each in batch.artifacts
             ),
-            idempotency=self._record_or_none(tenant, batch.idempotency),
+            idempotency=self._encrypt_record_or_none(tenant, batch.idempotency),
             suspends=tuple(
                 replace(
                     each, body=self._cipher.encrypt(each.body, *_suspension_context(tenant, each))
                 )
                 for each in batch.suspends
             ),
-            annotations=tuple(self._annotation(tenant, row) for row in batch.annotations),
+            annotations=tuple(self._encrypt_annotation(tenant, row) for row in batch.annotations),
         )
 
-    def _run(self, tenant: str, row: RunRow) -> RunRow:
+    def _encrypt_run(self, tenant: str, row: RunRow) -> RunRow:
         if row.snapshot is None and row.fork is None:
             return row
         return replace(
@@ -289,7 +304,7 @@ class EncryptedStore:
             fork=row.fork and self._cipher.encrypt(row.fork, "fork", tenant, row.run_id),
         )
 
-    def _plain_run(self, tenant: str, row: RunRow) -> RunRow:
+    def _decrypt_run(self, tenant: str, row: RunRow) -> RunRow:
         if row.snapshot is None and row.fork is None:
             return row
         return replace(
@@ -299,24 +314,24 @@ class EncryptedStore:
             fork=row.fork and self._cipher.decrypt(row.fork, "fork", tenant, row.run_id),
         )
 
-    def _plain_event(self, tenant: str, run_id: str, event: StoredEvent) -> StoredEvent:
+    def _decrypt_event(self, tenant: str, run_id: str, event: StoredEvent) -> StoredEvent:
         body = self._cipher.decrypt(event.body, "event", tenant, run_id, event.sequence)
         return StoredEvent(sequence=event.sequence, type=event.type, body=body)
 
-    def _record(self, tenant: str, record: IdempotencyRecord) -> IdempotencyRecord:
+    def _encrypt_record(self, tenant: str, record: IdempotencyRecord) -> IdempotencyRecord:
         return replace(
             record, body=self._cipher.encrypt(record.body, *_record_context(tenant, record))
         )
 
-    def _record_or_none(
+    def _encrypt_record_or_none(
         self, tenant: str, record: IdempotencyRecord | None
     ) -> IdempotencyRecord | None:
-        return None if record is None else self._record(tenant, record)
+        return None if record is None else self._encrypt_record(tenant, record)
 
-    def _annotation(self, tenant: str, row: AnnotationRow) -> AnnotationRow:
+    def _encrypt_annotation(self, tenant: str, row: AnnotationRow) -> AnnotationRow:
         return replace(row, body=self._cipher.encrypt(row.body, *_annotation_context(tenant, row)))
 
-    def _plain_memory(self, tenant: str, row: MemoryRow) -> MemoryRow:
+    def _decrypt_memory(self, tenant: str, row: MemoryRow) -> MemoryRow:
         content = self._cipher.decrypt_text(row.content, *_memory_context(tenant, row))
         return replace(row, content=content)
 
@@ -343,6 +358,7 @@ def _suspension_context(tenant: str, each: Suspension) -> tuple[str, ...]:
 
 
 def _record_context(tenant: str, record: IdempotencyRecord) -> tuple[str, ...]:
+    # `answer` is the older name of an idempotency record. Stored values contain it.
     return ("answer", tenant, record.key_hash.hex())
 
 

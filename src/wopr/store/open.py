@@ -11,7 +11,7 @@ import anyio
 from wopr.protocol.errors import Refused
 from wopr.store.encrypted import with_encryption
 from wopr.store.port import Store
-from wopr.store.port.audit import AuditReading
+from wopr.store.port.audit import AuditReader
 from wopr.store.port.store import StoreOptions
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.connections import lock_database
@@ -66,7 +66,7 @@ async def serving_store(
 @asynccontextmanager
 async def open_audit(
     url: str, options: StoreOptions | None = None
-) -> AsyncGenerator[AuditReading, None]:
+) -> AsyncGenerator[AuditReader, None]:
     """Open the audit log of the store at `url` for reading."""
     if is_shared(url):
         store = await _open_postgres(url, options)
@@ -80,7 +80,7 @@ async def open_audit(
 
 
 @asynccontextmanager
-async def open_audit_copy(file: Path) -> AsyncGenerator[AuditReading, None]:
+async def open_audit_copy(file: Path) -> AsyncGenerator[AuditReader, None]:
     """Open the audit log of a copy of a SQLite database that no process writes to."""
     with closing(AuditCopy(file, is_copy=True)) as log:
         yield log
@@ -90,11 +90,11 @@ async def _open_postgres(url: str, options: StoreOptions | None) -> Store:
     try:
         from wopr.store.postgres import PostgresStore
     except ModuleNotFoundError as missing:
-        raise without_driver(missing) from None
+        raise missing_driver_error(missing) from None
     return await PostgresStore.open(url, options)
 
 
-def without_driver(missing: ModuleNotFoundError) -> Refused:
+def missing_driver_error(missing: ModuleNotFoundError) -> Refused:
     """Return the error for a missing package of PostgreSQL."""
     return Refused(
         f"PostgreSQL needs the package {missing.name}: install it with wopr[postgres]", field="db"

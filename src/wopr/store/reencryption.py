@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from wopr.protocol.errors import Refused
-from wopr.store.open import is_shared, sqlite_path, without_driver
+from wopr.store.open import is_shared, missing_driver_error, sqlite_path
 from wopr.store.port.store import ContentCipher
-from wopr.store.sqlite.connections import unavailable
-from wopr.store.sqlite.maintenance import recount
+from wopr.store.sqlite.connections import unavailable_error
+from wopr.store.sqlite.maintenance import recount_stored_bytes
 from wopr.store.tables.dialect import POSTGRES, SQLITE, Dialect, Row, Value
 from wopr.store.tables.encryption_keys import ADD_KEY, KEY_IDS
 
@@ -95,10 +95,10 @@ class _Database(Protocol):
     def recount(self) -> None: ...
 
 
-def reencrypt(url: str, cipher: ContentCipher, done: Callable[[int], None]) -> int:
-    """Encrypt all content of the database with the newest key, and return the number of changed values.
+def reencrypt(url: str, cipher: ContentCipher, on_batch: Callable[[int], None]) -> int:
+    """Encrypt all content of the database with the newest key; return the number of changed values.
 
-    `done` is called with the number of values of each batch. The id of the newest key is stored
+    `on_batch` is called with the number of values of each batch. The id of the newest key is stored
     first: from then on no host starts without that key. At the end the ids of the older keys are
     deleted and the stored bytes are recounted, because encryption makes content longer. Raises
     `Refused` if the login does not own the tables of a PostgreSQL database.
@@ -112,38 +112,38 @@ def reencrypt(url: str, cipher: ContentCipher, done: Callable[[int], None]) -> i
                 field="encryption_key",
             )
         database.change_keys(_ADD_KEY, (cipher.key_ids[0], round(time.time() * 1000)))
-        for count in _batches(database, cipher):
+        for count in _reencrypt_batches(database, cipher):
             total += count
-            done(count)
+            on_batch(count)
         database.change_keys(_DELETE_OLDER_KEYS, (cipher.key_ids[0],))
         database.recount()
     return total
 
 
-def _batches(database: _Database, cipher: ContentCipher) -> Iterator[int]:
+def _reencrypt_batches(database: _Database, cipher: ContentCipher) -> Iterator[int]:
     after = ""
     while chunk := database.read_all_tenants(_RUNS, (after, _RUNS_AT_ONCE)):
         after = chunk[-1][1]
         for tenant in dict.fromkeys(owner for owner, _ in chunk):
             runs = [run_id for owner, run_id in chunk if owner == tenant]
             for content in _RUN_CONTENT:
-                yield from _run_content(database, cipher, tenant, runs, content)
+                yield from _reencrypt_run_content(database, cipher, tenant, runs, content)
     for (tenant,) in database.read_all_tenants(_TENANTS):
         for content in _TENANT_CONTENT:
-            yield from _tenant_content(database, cipher, tenant, content)
+            yield from _reencrypt_tenant_content(database, cipher, tenant, content)
 
 
-def _run_content(
+def _reencrypt_run_content(
     database: _Database, cipher: ContentCipher, tenant: str, runs: Sequence[str], content: _Content
 ) -> Iterator[int]:
     dialect = database.dialect
     sql = f"{_select(content)} AND {dialect.in_array('run_id', 'text')} LIMIT {_ROWS_AT_ONCE}"
-    values: list[Value] = [*_outdated(cipher, content), dialect.array(runs)]
+    values: list[Value] = [*_select_values(cipher, content), dialect.array(runs)]
     while rows := database.read(tenant, sql, values):
-        yield _change(database, cipher, tenant, content, rows)
+        yield _reencrypt_rows(database, cipher, tenant, content, rows)
 
 
-def _tenant_content(
+def _reencrypt_tenant_content(
     database: _Database, cipher: ContentCipher, tenant: str, content: _Content
 ) -> Iterator[int]:
     [key] = content.key
@@ -151,9 +151,9 @@ def _tenant_content(
     lowest: dict[str, Value] = {"key_hash": b"", "place": -1}
     after = lowest.get(key, "")
     sql = f"{_select(content)} AND tenant = ? AND {key} > ? ORDER BY {key} LIMIT {_ROWS_AT_ONCE}"
-    while rows := database.read(tenant, sql, [*_outdated(cipher, content), tenant, after]):
+    while rows := database.read(tenant, sql, [*_select_values(cipher, content), tenant, after]):
         after = rows[-1][0]
-        yield _change(database, cipher, tenant, content, rows)
+        yield _reencrypt_rows(database, cipher, tenant, content, rows)
 
 
 def _select(content: _Content) -> str:
@@ -164,27 +164,27 @@ def _select(content: _Content) -> str:
     )
 
 
-def _outdated(cipher: ContentCipher, content: _Content) -> list[Value]:
+def _select_values(cipher: ContentCipher, content: _Content) -> list[Value]:
     """Return the parameters of `_select`."""
     head = cipher.text_head if content.is_text else cipher.head
     return [len(head), head]
 
 
-def _change(
+def _reencrypt_rows(
     database: _Database, cipher: ContentCipher, tenant: str, content: _Content, rows: Sequence[Row]
 ) -> int:
     keys = " AND ".join(f"{name} = ?" for name in content.key)
     sql = f"UPDATE {content.table} SET {content.column} = ? WHERE {keys} AND {content.column} = ?"
     width = len(content.key)
     changed: list[Sequence[Value]] = [
-        (_reencrypted(cipher, tenant, content, row[width:-1], row[-1]), *row[:width], row[-1])
+        (_reencrypt_value(cipher, tenant, content, row[width:-1], row[-1]), *row[:width], row[-1])
         for row in rows
     ]
     database.change(tenant, sql, changed)
     return len(changed)
 
 
-def _reencrypted(
+def _reencrypt_value(
     cipher: ContentCipher,
     tenant: str,
     content: _Content,
@@ -213,7 +213,7 @@ def _open_database(url: str) -> Generator[_Database, None, None]:
         ) as connection:
             yield _Sqlite(connection)
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error
 
 
 class _Sqlite:
@@ -244,7 +244,7 @@ class _Sqlite:
     def recount(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         with self._connection:
-            recount(self._connection)
+            recount_stored_bytes(self._connection)
 
 
 @contextmanager
@@ -252,18 +252,18 @@ def _postgres(url: str) -> Generator[_Database, None, None]:
     try:
         import psycopg
 
-        from wopr.store.postgres.faults import translated
-        from wopr.store.postgres.pool import address_of
+        from wopr.store.postgres.faults import translate_error
+        from wopr.store.postgres.pool import parse_address
         from wopr.store.postgres.texts import escape_texts
     except ModuleNotFoundError as missing:
-        raise without_driver(missing) from None
+        raise missing_driver_error(missing) from None
     try:
-        conninfo = address_of(url).conninfo_with("search_path=wopr")
+        conninfo = parse_address(url).conninfo_with("search_path=wopr")
         with psycopg.connect(conninfo, autocommit=True) as connection:
             escape_texts(connection)
             yield _Postgres(connection)
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
 
 
 class _Postgres:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 _MILLISECOND = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+_NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         '2026-01-01T12:01:00+00:00'
     """
 
-    def __init__(self, start: datetime = NOON) -> None:
+    def __init__(self, start: datetime = _NOON) -> None:
         self._now = (start - _EPOCH) // _MILLISECOND
         self._listeners: list[Callable[[], None]] = []
 

@@ -23,7 +23,7 @@ from wopr.process.logs import configure_logs
 from wopr.process.settings import Settings
 from wopr.process.sources import Sources
 from wopr.testing.clock import Clock
-from wopr.testing.transport import InProcess
+from wopr.testing.transport import InProcessTransport
 
 KEY = "in-memory-admin-key"
 URL = "http://in-memory"
@@ -64,11 +64,11 @@ async def memory_host(
     contributions = collect(parts, is_strict=True)
     error: BaseException | None = None
     with TemporaryDirectory(prefix="wopr-") as folder:
-        app = App(partial(_opened, Path(folder), contributions, models, clock))
-        async with app.opened(), anyio.create_task_group() as tasks:
+        app = App(partial(_open_host, Path(folder), contributions, models, clock))
+        async with app.run_host(), anyio.create_task_group() as tasks:
             if clock is not None:
-                clock.on_advance(_timers(app).clock_changed)
-            async with api.connect(URL, KEY, transport=InProcess(app, tasks)) as host:
+                clock.on_advance(_local_wakeups(app).clock_changed)
+            async with api.connect(URL, KEY, transport=InProcessTransport(app, tasks)) as host:
                 try:
                     yield host
                 except (GeneratorExit, anyio.get_cancelled_exc_class()):
@@ -81,13 +81,13 @@ async def memory_host(
         raise error
 
 
-def _timers(app: App) -> LocalWakeups:
+def _local_wakeups(app: App) -> LocalWakeups:
     source = app.host.advancer.wakeups.source
     assert isinstance(source, LocalWakeups), "a host in memory does not share its store"
     return source
 
 
-def _opened(
+def _open_host(
     folder: Path, contributions: Contributions, models: Models | None, clock: Clock | None
 ) -> AbstractAsyncContextManager[Host]:
     settings = Settings(

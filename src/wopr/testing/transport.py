@@ -15,7 +15,7 @@ from wopr.http.request import Message, Receive, Scope
 _BODY = "http.response.body"
 
 
-class InProcess(httpx.AsyncBaseTransport):
+class InProcessTransport(httpx.AsyncBaseTransport):
     """Passes requests to an application. A response can be read before it is complete."""
 
     def __init__(self, app: App, tasks: anyio.abc.TaskGroup) -> None:
@@ -24,7 +24,7 @@ class InProcess(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Serve a request in a task, and return the response when its head is complete."""
-        body = b"".join([part async for part in _parts(request)])
+        body = b"".join([part async for part in _request_parts(request)])
         messages, received = anyio.create_memory_object_stream[Message](0)
         disconnected = anyio.Event()
 
@@ -55,7 +55,7 @@ class _Body(httpx.AsyncByteStream):
         self, received: MemoryObjectReceiveStream[Message], disconnected: anyio.Event
     ) -> None:
         self._received = received
-        self._gone = disconnected
+        self._disconnected = disconnected
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for message in self._received:
@@ -66,11 +66,11 @@ class _Body(httpx.AsyncByteStream):
                     return
 
     async def aclose(self) -> None:
-        self._gone.set()
+        self._disconnected.set()
         self._received.close()
 
 
-async def _parts(request: httpx.Request) -> AsyncIterator[bytes]:
+async def _request_parts(request: httpx.Request) -> AsyncIterator[bytes]:
     if isinstance(request.stream, httpx.AsyncByteStream):
         async for part in request.stream:
             yield part

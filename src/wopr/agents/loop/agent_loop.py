@@ -16,7 +16,7 @@ from wopr.agents.tools.tool import Tool
 from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import Json, JsonObject, Unset, is_object
 from wopr.protocol.json_schema.validation import SCHEMA_CHECK_FAILED, UserSchema
-from wopr.security.untrusted import untrusted
+from wopr.security.untrusted import wrap_untrusted
 
 _FENCE = "```"
 
@@ -196,7 +196,7 @@ class AgentLoop:
 
     async def _use_tool(self, call: ToolCallPart) -> Message:
         tool = self._plan.tools.get(call.name)
-        fault = await self._fault(call, tool)
+        fault = await self._call_fault(call, tool)
         if tool is None or fault:
             return self._reject_call(call, fault)
         self.session.require(ONE_TOOL_CALL)
@@ -204,9 +204,9 @@ class AgentLoop:
         limit = config.tool_timeout_ms if isinstance(config, AgentConfig) else 0
         result = await self._ctx.llm.use_tool(self._plan.agent_id, tool, call.arguments, limit)
         self.session.count_tool_call()
-        return _tool_message(call, untrusted(result, tool=tool.name))
+        return _tool_message(call, wrap_untrusted(result, tool=tool.name))
 
-    async def _fault(self, call: ToolCallPart, tool: Tool | None) -> str:
+    async def _call_fault(self, call: ToolCallPart, tool: Tool | None) -> str:
         """Return what is wrong with a call, or an empty text."""
         if tool is None:
             return f"there is no tool {call.name!r}"

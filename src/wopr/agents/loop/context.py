@@ -20,7 +20,7 @@ LogLevel = Literal["debug", "info", "warn", "error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class BudgetUsage:
     """Usage so far: tokens, cost, model calls and tool calls."""
 
     tokens: int = 0
@@ -28,8 +28,8 @@ class Spent:
     calls: int = 0
     tool_calls: int = 0
 
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
+    def __add__(self, other: BudgetUsage) -> BudgetUsage:
+        return BudgetUsage(
             tokens=self.tokens + other.tokens,
             cost_usd=self.cost_usd + other.cost_usd,
             calls=self.calls + other.calls,
@@ -99,7 +99,7 @@ class LlmContext(Protocol):
         ...
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> BudgetUsage:
         """The usage that is on the run's log."""
         ...
 

@@ -11,7 +11,7 @@ from wopr.engine.outcome import Completed, NodeFailure, Outcome
 from wopr.engine.resume_values import read_ratification
 from wopr.protocol.documents import Json, JsonObject, Unset, is_object
 
-YES_OR_NO: Final[JsonObject] = {"enum": ["accept", "reject"]}
+ACCEPT_OR_REJECT: Final[JsonObject] = {"enum": ["accept", "reject"]}
 _STARTED: Final = "agent.invocation.started"
 _COMPLETED: Final = "agent.invocation.completed"
 
@@ -89,7 +89,7 @@ def settle_decision(
     key = ctx.ratification_key(decision.value)
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
-        outcome = _ratified(ctx, agent_id, decision, answer, outputs_of)
+        outcome = _apply_ratification(ctx, agent_id, decision, answer, outputs_of)
         end("completed", decision.confidence)
         return outcome
     payload: JsonObject = {"agentId": agent_id, "decision": decision.value}
@@ -101,10 +101,10 @@ def settle_decision(
     end("completed" if held is None else "escalated", decision.confidence)
     if held is None:
         return Completed(outputs_of(decision.value))
-    return replace(held, resume_schema=_ratification(decision.answer_schema))
+    return replace(held, resume_schema=_ratification_schema(decision.answer_schema))
 
 
-def _ratified(
+def _apply_ratification(
     ctx: AgentContext,
     agent_id: str,
     decision: AgentDecision,
@@ -119,21 +119,21 @@ def _ratified(
     return Completed(outputs_of(ratified.decision))
 
 
-def _ratification(schema: JsonObject | None) -> JsonObject | None:
+def _ratification_schema(schema: JsonObject | None) -> JsonObject | None:
     """Return the schema of a person's answer, or None if any answer is valid."""
     # References start at the root of a document, so a schema with definitions cannot be nested.
     if schema is None or "$defs" in schema:
         return None
     forms = [
-        members(action=YES_OR_NO),
-        members(ratified={"const": True}),
-        members(rejected={"const": True}),
-        members(decision=schema),
+        object_schema(action=ACCEPT_OR_REJECT),
+        object_schema(ratified={"const": True}),
+        object_schema(rejected={"const": True}),
+        object_schema(decision=schema),
         schema,
     ]
     return {"anyOf": forms}
 
 
-def members(**schemas: JsonObject) -> JsonObject:
+def object_schema(**schemas: JsonObject) -> JsonObject:
     """Return the schema of an object with at least these members."""
     return {"type": "object", "required": list(schemas), "properties": schemas}

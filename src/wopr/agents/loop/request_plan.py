@@ -19,7 +19,7 @@ from wopr.agents.tools.tool import LOCAL, Tool
 from wopr.engine.outcome import NodeFailure
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
 from wopr.protocol.manifests import AgentManifest
-from wopr.security.untrusted import RULE, untrusted
+from wopr.security.untrusted import UNTRUSTED_RULE, wrap_untrusted
 
 HAND_OVER: Final = "hand_over"
 # Prefix of the agent ids of nodes without an agent.
@@ -147,7 +147,7 @@ def _model_name(ctx: AgentContext, config: ChatConfig) -> str:
 
 def _system(config: ChatConfig, manifest: AgentManifest | None) -> Message:
     own = "" if manifest is None else manifest.system_prompt or ""
-    system = "\n\n".join(part for part in (own, config.system, RULE) if part)
+    system = "\n\n".join(part for part in (own, config.system, UNTRUSTED_RULE) if part)
     return Message(role="system", content=system)
 
 
@@ -165,7 +165,9 @@ def _history(ctx: AgentContext, agent_id: str) -> Iterator[Message]:
         elif message.sender == agent_id or (is_unnamed and message.sender.startswith(UNNAMED)):
             yield Message(role="assistant", content=message.content)
         else:
-            yield Message(role="user", content=untrusted(message.content, agent=message.sender))
+            yield Message(
+                role="user", content=wrap_untrusted(message.content, agent=message.sender)
+            )
 
 
 def _own_messages(ctx: AgentContext, config: ChatConfig, inputs: JsonObject) -> Iterator[Message]:
@@ -176,9 +178,11 @@ def _own_messages(ctx: AgentContext, config: ChatConfig, inputs: JsonObject) -> 
         {name: inputs[name] for name in _CONVERSATION if name in inputs}, Conversation
     )
     for message in conversation.messages:
-        yield Message(role=message.role, content=untrusted(message.content, origin=message.role))
+        yield Message(
+            role=message.role, content=wrap_untrusted(message.content, origin=message.role)
+        )
     if conversation.prompt:
-        yield Message(role="user", content=untrusted(conversation.prompt, origin="user"))
+        yield Message(role="user", content=wrap_untrusted(conversation.prompt, origin="user"))
     if not task and not conversation.messages and not conversation.prompt:
         raise NodeFailure(
             "There is no prompt. Set config.prompt, or the input prompt or messages.",
@@ -193,9 +197,9 @@ def _task(ctx: AgentContext, config: ChatConfig, inputs: JsonObject) -> Iterator
         yield config.prompt
     for name, value in inputs.items():
         if name not in _CONVERSATION:
-            yield untrusted(value, input=name)
+            yield wrap_untrusted(value, input=name)
     if ctx.feedback is not None:
-        yield untrusted(ctx.feedback, correction="reviewer")
+        yield wrap_untrusted(ctx.feedback, correction="reviewer")
 
 
 def _agent_plan(

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from wopr.agents.loop.config import Budget
-from wopr.agents.loop.context import AgentContext, Caps, Spent
+from wopr.agents.loop.context import AgentContext, BudgetUsage, Caps
 from wopr.agents.loop.request_plan import RequestPlan
 from wopr.agents.models.port import (
     Message,
@@ -30,9 +30,9 @@ from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.runs import RunError
 
 # The minimum usage of a model call. The real usage is known after the call.
-ONE_CALL: Final = Spent(tokens=1, cost_usd=0.000001, calls=1)
-ONE_TOOL_CALL: Final = Spent(tool_calls=1)
-NO_USAGE: Final = Spent()
+ONE_CALL: Final = BudgetUsage(tokens=1, cost_usd=0.000001, calls=1)
+ONE_TOOL_CALL: Final = BudgetUsage(tool_calls=1)
+NO_USAGE: Final = BudgetUsage()
 
 # Each counted quantity with the kind of its cap and the error code of a run that exceeds it.
 _COUNTED: Final = (
@@ -60,7 +60,9 @@ def caps_of(budget: Budget) -> Caps:
     )
 
 
-def breach(spent: Spent, caps: Caps, scope: str, wanted: Spent = NO_USAGE) -> Breached | None:
+def exceeded_cap(
+    spent: BudgetUsage, caps: Caps, scope: str, wanted: BudgetUsage = NO_USAGE
+) -> Breached | None:
     """Return the first cap that the usage and the wanted usage exceed together, or None.
 
     With `wanted`, only its quantities are checked: a model may still answer after the last allowed
@@ -108,7 +110,7 @@ class AnswerStream:
         self._deltas = 0
         self._emitted_bytes = 0
         self.has_emitted = False
-        self._shown_at = anyio.current_time()
+        self._flushed_at = anyio.current_time()
 
     async def receive(self, kind: Literal["text", "reasoning"], piece: str) -> None:
         """Add a piece, and log the collected pieces if enough time has passed."""
@@ -117,8 +119,8 @@ class AnswerStream:
         elif kind == "reasoning" and self._streams_reasoning:
             self._reasoning += self._reasoning_stream.feed(piece)
         now = anyio.current_time()
-        if now - self._shown_at >= _FLUSH_SECONDS and (self._text or self._reasoning):
-            self._shown_at = now
+        if now - self._flushed_at >= _FLUSH_SECONDS and (self._text or self._reasoning):
+            self._flushed_at = now
             self._emit_reasoning()
             self._emit_text()
             await self._ctx.flush()
@@ -132,7 +134,7 @@ class AnswerStream:
         if self._shows_text and (answer.text or not answer.tool_calls):
             rest = self._text + self._text_stream.close() if self._has_received else answer.text
             self._text = ""
-            self._chunk(rest, meta=_meta(answer, provider))
+            self._emit_chunk(rest, meta=_meta(answer, provider))
 
     @property
     def _has_received(self) -> bool:
@@ -153,9 +155,9 @@ class AnswerStream:
         piece, self._text = self._text, ""
         if piece:
             self.has_emitted = True
-            self._chunk(piece)
+            self._emit_chunk(piece)
 
-    def _chunk(self, piece: str, meta: JsonObject | None = None) -> None:
+    def _emit_chunk(self, piece: str, meta: JsonObject | None = None) -> None:
         payload: JsonObject = {
             "nodeId": self._ctx.node_id,
             "runId": self._ctx.origin_run_id,
@@ -217,9 +219,9 @@ class ModelSession:
         if self.ctx.llm.advertises(event_type):
             self.ctx.emit(event_type, payload)
 
-    def require(self, wanted: Spent) -> None:
+    def require(self, wanted: BudgetUsage) -> None:
         """Raise `BudgetExceeded` if the usage so far and the wanted usage exceed a cap."""
-        found = breach(self._own, self._caps, "node", wanted) or breach(
+        found = exceeded_cap(self._own, self._caps, "node", wanted) or exceeded_cap(
             self.ctx.llm.spent + self._unlogged, self.ctx.llm.caps, "run", wanted
         )
         if found is not None:
@@ -227,7 +229,7 @@ class ModelSession:
 
     def count_tool_call(self) -> None:
         """Count a tool call. Its events and all earlier ones are on the log."""
-        self._own += Spent(tool_calls=1)
+        self._own += BudgetUsage(tool_calls=1)
         self._unlogged = NO_USAGE
 
     async def ask(self, further: tuple[Message, ...]) -> tuple[ModelAnswer, bool]:
@@ -262,7 +264,7 @@ class ModelSession:
 
     def _count(self, answer: ModelAnswer, is_new: bool) -> None:
         usage = answer.usage
-        used = Spent(
+        used = BudgetUsage(
             tokens=usage.input_tokens + usage.output_tokens,
             cost_usd=usage.cost_usd or 0.0,
             calls=1,
@@ -349,13 +351,13 @@ def plan_for_capable_model(ctx: AgentContext, plan: RequestPlan, models: Models)
 
     A model whose capabilities are not known is used without a check.
     """
-    missing = _missing(plan, models)
+    missing = _missing_capabilities(plan, models)
     if not missing:
         return plan
     about: JsonObject = {"nodeId": ctx.node_id, "missingCapabilities": missing}
     fallback = plan.config.fallback_model
     other = plan if isinstance(fallback, Unset) else plan.with_model(fallback)
-    if not isinstance(fallback, Unset) and not _missing(other, models):
+    if not isinstance(fallback, Unset) and not _missing_capabilities(other, models):
         if ctx.llm.advertises("model.capability.substituted") and not ctx.llm.logged_calls:
             names = {"originalProvider": plan.provider, "originalModel": plan.model}
             names |= {"fallbackProvider": other.provider, "fallbackModel": other.model}
@@ -373,6 +375,6 @@ def plan_for_capable_model(ctx: AgentContext, plan: RequestPlan, models: Models)
     )
 
 
-def _missing(plan: RequestPlan, models: Models) -> list[str]:
+def _missing_capabilities(plan: RequestPlan, models: Models) -> list[str]:
     known = models.capabilities(plan.provider, plan.model)
     return [] if known is None else [name for name in plan.config.requires if name not in known]

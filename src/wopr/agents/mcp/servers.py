@@ -16,7 +16,7 @@ from wopr.protocol.documents import UNSET, Closed, JsonObject, NonEmpty, Unset
 # The scope of tools of MCP servers in allowlists.
 SCOPE: Final = "mcp"
 # The default time limit of one call.
-CALL_MS: Final = 60_000
+DEFAULT_TIMEOUT_MS: Final = 60_000
 
 ServerName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 ToolName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_./-]{1,128}$")]
@@ -43,7 +43,7 @@ class McpServer(Closed, frozen=True, kw_only=True):
     tools: list[ToolName] | Unset = UNSET
     tenants: list[NonEmpty] = []
     scopes: list[NonEmpty] = []
-    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = CALL_MS
+    timeout_ms: Annotated[int, msgspec.Meta(ge=1, le=3_600_000)] = DEFAULT_TIMEOUT_MS
 
     def __post_init__(self) -> None:
         if bool(self.command) == (not isinstance(self.url, Unset)):

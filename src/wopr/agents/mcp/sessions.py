@@ -25,7 +25,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, CallToolResult
 
 from wopr.agents.mcp.servers import McpServer
-from wopr.agents.tools.tool import SecretOf, ToolFault
+from wopr.agents.tools.tool import SecretResolver, ToolFault
 from wopr.protocol.documents import Unset
 
 _LONGEST_LINE: Final = 2000
@@ -51,8 +51,8 @@ class OpenTransport:
 
 
 @asynccontextmanager
-async def opened_transport(
-    server: McpServer, secret: SecretOf
+async def open_transport(
+    server: McpServer, secret: SecretResolver
 ) -> AsyncGenerator[OpenTransport, None]:
     """Open the transport to a server with the credentials of a tenant."""
     closed = anyio.Event()
@@ -61,7 +61,7 @@ async def opened_transport(
         for variable, ref in server.secret_env.items():
             environment[variable] = await secret(ref, provider=f"mcp:{server.name}")
         async with _process_streams(server, environment) as streams:
-            yield OpenTransport(_watched(streams, closed), closed)
+            yield OpenTransport(_watch_streams(streams, closed), closed)
         return
     headers = dict(server.headers)
     if not isinstance(server.credentials_ref, Unset):
@@ -73,7 +73,7 @@ async def opened_transport(
         headers=headers, timeout=limits, trust_env=False, follow_redirects=False
     ) as http:
         streams = streamable_http_client(str(server.url), http_client=http)
-        yield OpenTransport(_watched(streams, closed), closed)
+        yield OpenTransport(_watch_streams(streams, closed), closed)
 
 
 @asynccontextmanager
@@ -124,24 +124,24 @@ async def _log_stderr(readable: int, server: str) -> None:
             return
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            log.info("mcp server stderr", server=server, line=_shown(line))
+            log.info("mcp server stderr", server=server, line=_line_text(line))
         rest = rest[-_LONGEST_LINE:]
 
 
-def _shown(line: bytes) -> str:
+def _line_text(line: bytes) -> str:
     return line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip()
 
 
 @asynccontextmanager
-async def _watched(
+async def _watch_streams(
     streams: AbstractAsyncContextManager[Streams], closed: anyio.Event
 ) -> AsyncGenerator[Streams, None]:
     """Open the streams. Set the event when the server ends them."""
     async with streams as (incoming, outgoing):
-        yield _Watched(incoming, closed), outgoing
+        yield _WatchedStream(incoming, closed), outgoing
 
 
-class _Watched:
+class _WatchedStream:
     """A stream that sets an event when it ends."""
 
     def __init__(self, stream: ReadStream[Incoming], closed: anyio.Event) -> None:
@@ -165,7 +165,7 @@ class _Watched:
         """Close the stream."""
         await self._stream.aclose()
 
-    def __aiter__(self) -> _Watched:
+    def __aiter__(self) -> _WatchedStream:
         return self
 
     async def __anext__(self) -> Incoming:
@@ -174,7 +174,7 @@ class _Watched:
         except anyio.EndOfStream:
             raise StopAsyncIteration from None
 
-    async def __aenter__(self) -> _Watched:
+    async def __aenter__(self) -> _WatchedStream:
         return self
 
     async def __aexit__(
@@ -222,7 +222,7 @@ class McpSessions:
 
     @asynccontextmanager
     async def use(
-        self, tenant: str, server: McpServer, secret: SecretOf
+        self, tenant: str, server: McpServer, secret: SecretResolver
     ) -> AsyncGenerator[Client, None]:
         """Use a tenant's session with a server. A session that fails or hangs is not used again."""
         session = await self._session(tenant, server, secret)
@@ -248,16 +248,18 @@ class McpSessions:
         session = self._sessions.get((tenant, server.name))
         return None if session is None else session.client
 
-    async def _session(self, tenant: str, server: McpServer, secret: SecretOf) -> McpSession:
+    async def _session(self, tenant: str, server: McpServer, secret: SecretResolver) -> McpSession:
         key = (tenant, server.name)
         async with self._opening.setdefault(key, anyio.Lock()):
             session = self._sessions.get(key)
             if session is None or session.is_retired or session.ended.is_set():
-                session = await self._opened(tenant, server, secret)
+                session = await self._open_session(tenant, server, secret)
                 self._sessions[key] = session
             return session
 
-    async def _opened(self, tenant: str, server: McpServer, secret: SecretOf) -> McpSession:
+    async def _open_session(
+        self, tenant: str, server: McpServer, secret: SecretResolver
+    ) -> McpSession:
         try:
             with anyio.fail_after(OPEN_SECONDS):
                 session: McpSession = await self._tasks.start(self._run, tenant, server, secret)
@@ -273,7 +275,7 @@ class McpSessions:
         self,
         tenant: str,
         server: McpServer,
-        secret: SecretOf,
+        secret: SecretResolver,
         *,
         task_status: anyio.abc.TaskStatus[McpSession],
     ) -> None:
@@ -281,12 +283,12 @@ class McpSessions:
         session: McpSession | None = None
         try:
             async with (
-                opened_transport(server, secret) as transport,
+                open_transport(server, secret) as transport,
                 Client(transport.streams, cache=None) as client,
             ):
                 # The library would check results in this process without a deadline. `McpTool`
                 # checks them instead.
-                vars(client.session)["validate_tool_result"] = _unchecked
+                vars(client.session)["validate_tool_result"] = _accept_result
                 session = McpSession(client, ended=transport.closed)
                 task_status.started(session)
                 await _wait_for_end(session)
@@ -301,7 +303,7 @@ class McpSessions:
                     del self._sessions[tenant, server.name]
 
 
-async def _unchecked(name: str, result: CallToolResult) -> None:
+async def _accept_result(name: str, result: CallToolResult) -> None:
     """Accept every result."""
 
 

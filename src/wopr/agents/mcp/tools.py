@@ -36,19 +36,19 @@ from mcp_types import (
 
 from wopr.agents.mcp.servers import McpServer, ToolName, split_name
 from wopr.agents.mcp.sessions import McpSessions, reason_of
-from wopr.agents.tools.tool import SecretOf, Tool, ToolContext, ToolFault, Transport
+from wopr.agents.tools.tool import SecretResolver, Tool, ToolContext, ToolFault, Transport
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, Unset, is_list, is_object
 from wopr.protocol.errors import Unavailable
 from wopr.protocol.json_schema.size import SchemaLimits, size_faults
 from wopr.protocol.json_schema.validation import UserSchema, Violation, schema_faults
-from wopr.security.untrusted import untrusted
+from wopr.security.untrusted import wrap_untrusted
 
 MAX_TOOLS: Final = 500
 LONGEST_DESCRIPTION: Final = 4000
 _SUFFIX: Final = ".json"
 MAX_PAGES: Final = 20
 # The `_meta` member with the invocation id, which is the same for every attempt.
-INVOCATION: Final = "io.openwop/invocationId"
+INVOCATION_META_KEY: Final = "io.openwop/invocationId"
 # Checks a value for a tenant with a deadline. A large check runs in a subprocess.
 Check: TypeAlias = Callable[
     [str, Callable[[], Sequence[Violation]]], Awaitable[Sequence[Violation]]
@@ -66,15 +66,15 @@ class ListedTool(Closed, frozen=True, kw_only=True):
     output: JsonObject | Unset = UNSET
 
 
-def listed(
+def listing_entry(
     name: str, description: str, schema: JsonObject, output: JsonObject | None = None
 ) -> ListedTool:
     """Return a listing entry. Raises `ValueError` if the name or a schema is not valid."""
-    parameters = _marked(schema, name)
+    parameters = _mark_untrusted(schema, name)
     _check("inputSchema", parameters)
     found: JsonObject = {
         "name": name,
-        "description": untrusted(description[:LONGEST_DESCRIPTION], tool=name),
+        "description": wrap_untrusted(description[:LONGEST_DESCRIPTION], tool=name),
         "parameters": parameters,
     }
     if output is not None:
@@ -95,10 +95,10 @@ def _check(path: str, schema: Json) -> None:
         raise ValueError(f"{path}: {unusable.message}")
 
 
-def _marked(schema: Json, tool: str) -> Json:
+def _mark_untrusted(schema: Json, tool: str) -> Json:
     """Return the schema with every description marked as untrusted, because models read them."""
     if is_list(schema):
-        return [_marked(each, tool) for each in schema]
+        return [_mark_untrusted(each, tool) for each in schema]
     if not is_object(schema):
         return schema
     marked: JsonObject = {}
@@ -107,7 +107,9 @@ def _marked(schema: Json, tool: str) -> Json:
             continue
         is_text = key == "description" and isinstance(value, str)
         marked[key] = (
-            untrusted(value[:LONGEST_DESCRIPTION], tool=tool) if is_text else _marked(value, tool)
+            wrap_untrusted(value[:LONGEST_DESCRIPTION], tool=tool)
+            if is_text
+            else _mark_untrusted(value, tool)
         )
     return marked
 
@@ -201,7 +203,7 @@ class McpTool:
 
     async def call(self, arguments: JsonObject, context: ToolContext) -> Json:
         """Call the tool with the run's trace context and the invocation id."""
-        meta: JsonObject = {INVOCATION: context.invocation_id}
+        meta: JsonObject = {INVOCATION_META_KEY: context.invocation_id}
         if context.traceparent:
             meta["traceparent"] = context.traceparent
         typed_meta = cast("RequestParamsMeta", meta)
@@ -255,7 +257,7 @@ class McpTools:
 
     def find(self, tenant: str, name: str) -> Tool | None:
         """Return a tool of a listing, or None."""
-        server, tool = self._named(tenant, name)
+        server, tool = self._find_server(tenant, name)
         if server is None:
             return None
         found = (self._listings.get(tenant, server.name) or {}).get(tool)
@@ -265,7 +267,7 @@ class McpTools:
 
     def knows(self, tenant: str, name: str) -> bool:
         """Return whether the tool is listed, or the declaration excludes it."""
-        server, _ = self._named(tenant, name)
+        server, _ = self._find_server(tenant, name)
         return server is None or self.find(tenant, name) is not None
 
     def names(self, tenant: str) -> Iterator[str]:
@@ -275,7 +277,7 @@ class McpTools:
                 known = self._listings.get(tenant, server.name) or {}
                 yield from (server.tool(name) for name in known if server.has(name))
 
-    async def prepare(self, tenant: str, names: Iterable[str], secret: SecretOf) -> None:
+    async def prepare(self, tenant: str, names: Iterable[str], secret: SecretResolver) -> None:
         """List the tools of the servers of these tools, unless they are listed.
 
         A server that cannot be reached keeps its last listing. Raises `ToolFault` if it has none.
@@ -297,7 +299,7 @@ class McpTools:
         """Return the servers of these tools, each once with its tools."""
         tools: dict[str, frozenset[str]] = {}
         for name in names:
-            server, tool = self._named(tenant, name)
+            server, tool = self._find_server(tenant, name)
             if server is not None:
                 tools[server.name] = tools.get(server.name, frozenset()) | {tool}
         return [(self._servers[name], wanted) for name, wanted in tools.items()]
@@ -306,14 +308,14 @@ class McpTools:
         client = self._sessions.current(tenant, server)
         return client is not None and self._listed_by.get((tenant, server.name)) is client
 
-    def _named(self, tenant: str, name: str) -> tuple[McpServer | None, str]:
+    def _find_server(self, tenant: str, name: str) -> tuple[McpServer | None, str]:
         server_name, tool = split_name(name) or ("", "")
         server = self._servers.get(server_name)
         if server is None or not server.serves(tenant) or not server.has(tool):
             return None, tool
         return server, tool
 
-    async def _list(self, tenant: str, server: McpServer, secret: SecretOf) -> None:
+    async def _list(self, tenant: str, server: McpServer, secret: SecretResolver) -> None:
         seconds = server.timeout_ms / 1000
         try:
             async with self._sessions.use(tenant, server, secret) as client:
@@ -335,7 +337,7 @@ async def _tools_of(client: Client, server: McpServer) -> AsyncIterator[ListedTo
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
             try:
-                usable = listed(
+                usable = listing_entry(
                     tool.name, tool.description or tool.name, tool.input_schema, tool.output_schema
                 )
             except ValueError as fault:

@@ -72,7 +72,7 @@ class MockUsageOnly(Document, frozen=True, kw_only=True):
 
 MockScript = MockText | MockToolCalls | MockError | MockUsageOnly
 
-CATALOGUE: Mapping[str, type[Any]] = {
+SCRIPT_TYPES: Mapping[str, type[Any]] = {
     "stream-text": MockText,
     "tool-calls": MockToolCalls,
     "error": MockError,
@@ -82,13 +82,13 @@ CATALOGUE: Mapping[str, type[Any]] = {
 
 def read_script(provider: MockProvider) -> MockScript:
     """Read a mock provider's config. Raises `Refused` with the field."""
-    kind = CATALOGUE.get(provider.id)
+    kind = SCRIPT_TYPES.get(provider.id)
     if kind is None:
         raise BadMockProvider(
-            f"configurable.mockProvider.id must be one of {', '.join(CATALOGUE)}, "
+            f"configurable.mockProvider.id must be one of {', '.join(SCRIPT_TYPES)}, "
             f"not {provider.id!r}",
             field="configurable.mockProvider.id",
-            supported=list(CATALOGUE),
+            supported=list(SCRIPT_TYPES),
         )
     try:
         read: MockScript = msgspec.convert(provider.config, kind)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
 
-from wopr.protocol.suggestions import not_there
+from wopr.protocol.suggestions import suggest_name
 
 # Hosted providers, with the environment variables of the operator's keys.
-HOSTED: Final[dict[str, tuple[str, ...]]] = {
+HOSTED_PROVIDERS: Final[dict[str, tuple[str, ...]]] = {
     "openai": ("OPENAI_API_KEY",),
     "anthropic": ("ANTHROPIC_API_KEY",),
     "google": ("GOOGLE_API_KEY", "GEMINI_API_KEY"),
@@ -44,9 +44,11 @@ class ProviderSettings:
     tenants_pay: bool = False
 
     @property
-    def configured(self) -> list[str]:
+    def usable_providers(self) -> list[str]:
         """The providers that a run can use."""
-        hosted = [name for name in HOSTED if self.tenants_pay or self.host_key(name) is not None]
+        hosted = [
+            name for name in HOSTED_PROVIDERS if self.tenants_pay or self.host_key(name) is not None
+        ]
         return sorted({*hosted, *self.servers})
 
     def host_key(self, provider: str) -> str | None:
@@ -57,10 +59,10 @@ class ProviderSettings:
     def refusal(self, name: str) -> tuple[str, str] | None:
         """Return a code and a message if no run may use the model `provider:model`."""
         provider = name.partition(":")[0]
-        known = {*HOSTED, *self.servers}
+        known = {*HOSTED_PROVIDERS, *self.servers}
         if provider not in known:
             message = f"{name!r}: there is no model provider {provider!r}: "
-            return "provider_disabled", message + not_there(provider, known)
+            return "provider_disabled", message + suggest_name(provider, known)
         if self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
             patterns = ", ".join(self.allowed)
             return "model_not_allowed", f"{name!r} is not allowed on this host: expected {patterns}"
@@ -69,4 +71,4 @@ class ProviderSettings:
 
 def key_names(provider: str) -> tuple[str, ...]:
     """Return the environment variables of a provider's key."""
-    return HOSTED.get(provider, (f"{provider.upper().replace('-', '_')}_API_KEY",))
+    return HOSTED_PROVIDERS.get(provider, (f"{provider.upper().replace('-', '_')}_API_KEY",))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from wopr.agents.credentials import Credentials
 from wopr.agents.models.port import ModelAnswer, ModelFault, ModelRequest, RequestOptions
-from wopr.agents.models.provider_settings import HOSTED, ProviderSettings, key_names
+from wopr.agents.models.provider_settings import HOSTED_PROVIDERS, ProviderSettings, key_names
 from wopr.security.redact import MIN_SECRET, Redactors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class ProviderModels:
         self._credentials = credentials
         self._client = client
         # All keys are redacted from the start: a run could print a key that another run uses later.
-        for name in (*HOSTED, *settings.servers):
+        for name in (*HOSTED_PROVIDERS, *settings.servers):
             redactors.register_operator(settings.host_key(name) or "")
 
     async def ask(self, request: ModelRequest, options: RequestOptions) -> ModelAnswer:
@@ -58,7 +58,7 @@ class ProviderModels:
         from wopr.agents.models.pydantic_adapter import capabilities_of
 
         self._check(provider, model)
-        if provider not in HOSTED:
+        if provider not in HOSTED_PROVIDERS:
             # The models of a custom server are not known.
             return None
         return capabilities_of(self._model(provider, model, _NO_KEY))

@@ -39,7 +39,7 @@ from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object
 
 # The tool with which a model without JSON output returns its answer.
 OUTPUT_TOOL: Final = "final_answer"
-_REJECTED: Final = "This answer was not taken."
+_REJECTED: Final = "This answer was not accepted."
 
 
 def history_of(messages: Sequence[Message]) -> list[ai_messages.ModelMessage]:
@@ -197,7 +197,7 @@ async def send(model: Model, request: ModelRequest, options: RequestOptions) -> 
                 model, history, model_settings=settings, model_request_parameters=parameters
             )
         else:
-            answer = await _streamed(model, history, settings, parameters, options)
+            answer = await _stream_response(model, history, settings, parameters, options)
     except ContentFilterError:
         return ModelAnswer(finish_reason="content_filter", refusal="", model=request.model)
     except (AgentRunError, UserError) as error:
@@ -205,7 +205,7 @@ async def send(model: Model, request: ModelRequest, options: RequestOptions) -> 
     return _answer(answer, request)
 
 
-async def _streamed(
+async def _stream_response(
     model: Model,
     history: Sequence[ai_messages.ModelMessage],
     settings: ModelSettings,
@@ -247,7 +247,7 @@ def _answer(response: ai_messages.ModelResponse, request: ModelRequest) -> Model
             case ai_messages.ThinkingPart(content=text):
                 reasoning.append(text)
             case ai_messages.ToolCallPart(tool_name=name) if name == OUTPUT_TOOL:
-                texts.append(_final(part, request))
+                texts.append(_output_text(part, request))
             case ai_messages.ToolCallPart():
                 calls.append(
                     ToolCallPart(
@@ -268,7 +268,7 @@ def _answer(response: ai_messages.ModelResponse, request: ModelRequest) -> Model
     )
 
 
-def _final(part: ai_messages.ToolCallPart, request: ModelRequest) -> str:
+def _output_text(part: ai_messages.ToolCallPart, request: ModelRequest) -> str:
     """Return the answer in a call of the output tool, as JSON text."""
     arguments = _arguments(part.args)
     schema = request.response_schema

@@ -33,7 +33,7 @@ class FunctionTool:
 
     async def call(self, arguments: JsonObject, context: ToolContext) -> Json:
         """Call the function with decoded arguments and return its result as JSON."""
-        given = self._decoded(arguments)
+        given = self._decode(arguments)
         if self.context_name:
             given[self.context_name] = context
         if inspect.iscoroutinefunction(self.function):
@@ -42,7 +42,7 @@ class FunctionTool:
         about = {"tool": self.name, "node_id": context.node_id, "run_id": context.run_id}
         return to_json(await run_in_thread(call, self.function, **about))
 
-    def _decoded(self, arguments: JsonObject) -> dict[str, Any]:
+    def _decode(self, arguments: JsonObject) -> dict[str, Any]:
         try:
             decoded = from_json(arguments, self.arguments_type)
         except msgspec.ValidationError as fault:
@@ -54,7 +54,7 @@ class FunctionTool:
         }
 
 
-def tool_of(
+def function_tool(
     function: Callable[..., Any],
     *,
     name: str = "",

@@ -77,14 +77,14 @@ class HttpTool(Closed, frozen=True, kw_only=True):
         for text, field, _, _ in string.Formatter().parse(self.url):
             pieces.append(text)
             if field:
-                pieces.append(_encoded(field, rest.pop(field, "")))
+                pieces.append(_encode_argument(field, rest.pop(field, "")))
         return "".join(pieces)
 
     def _content(self, rest: JsonObject) -> JsonObject:
         if not rest:
             return {}
         if self.method in ("GET", "DELETE"):
-            return {"params": {name: _as_query(value) for name, value in rest.items()}}
+            return {"params": {name: _argument_text(value) for name, value in rest.items()}}
         return {"json": rest}
 
     async def _headers(self, context: ToolContext) -> dict[str, str]:
@@ -123,15 +123,15 @@ def _url_faults(url: str) -> Iterator[str]:
         yield "every placeholder needs the name of an argument"
 
 
-def _encoded(name: str, value: Json) -> str:
+def _encode_argument(name: str, value: Json) -> str:
     """Return an argument encoded for its place in a URL."""
-    text = _as_query(value)
+    text = _argument_text(value)
     if text in ("", ".", ".."):
         raise ToolFault(f"{name} cannot be {text!r}", code="validation_error")
     return quote(text, safe="")
 
 
-def _as_query(value: Json) -> str:
+def _argument_text(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 

@@ -15,12 +15,12 @@ Permission: TypeAlias = Literal["ok", "forbidden"]
 ToolLimits: TypeAlias = TokenBuckets[tuple[str, str]]
 
 
-def allowed(allowlist: Collection[str] | None, tool_name: str) -> bool:
+def is_allowed(allowlist: Collection[str] | None, tool_name: str) -> bool:
     """Return whether the allowlist has the tool's full name. No allowlist permits nothing."""
     return allowlist is not None and tool_name in allowlist
 
 
-def decide(
+def permission_of(
     principal_scopes: Collection[str] | None, required_scopes: Collection[str] | None
 ) -> Permission:
     """Return whether a principal's scopes permit a call. Unknown scopes forbid it."""
@@ -29,7 +29,7 @@ def decide(
     return "ok" if set(required_scopes) <= set(principal_scopes) else "forbidden"
 
 
-def forbidden_tool(tool_name: str, required_scopes: Collection[str] = ()) -> Forbidden:
+def forbidden_tool_error(tool_name: str, required_scopes: Collection[str] = ()) -> Forbidden:
     """Return the error of a call that is not allowed."""
     return Forbidden(
         f"The tool {tool_name} is not allowed.",
@@ -39,7 +39,7 @@ def forbidden_tool(tool_name: str, required_scopes: Collection[str] = ()) -> For
     )
 
 
-def exhausted_tool(tool_name: str, retry_after: int) -> RateLimited:
+def rate_limited_tool_error(tool_name: str, retry_after: int) -> RateLimited:
     """Return the error of a call that exceeds the rate limit."""
     return RateLimited(
         f"The tool {tool_name} was called too often. Try again in {retry_after} seconds.",

@@ -16,7 +16,7 @@ LOCAL: Final = "local"
 MAX_MESSAGE: Final = 4000
 
 
-class SecretOf(Protocol):
+class SecretResolver(Protocol):
     """Resolves a credential at the moment of its use."""
 
     async def __call__(self, ref: str, *, host: str = "", provider: str = "") -> str:
@@ -60,7 +60,7 @@ class ToolContext:
     call_id: str
     invocation_id: str
     http: httpx.AsyncClient
-    secret: SecretOf
+    secret: SecretResolver
     traceparent: str = ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 from wopr.agents.mcp.servers import McpServer
-from wopr.agents.tools.tool import SecretOf, Tool
+from wopr.agents.tools.tool import SecretResolver, Tool
 from wopr.store.port import SHARED
 
 
@@ -25,7 +25,7 @@ class ToolSource(Protocol):
         """Return the names of the known tools."""
         ...
 
-    async def prepare(self, tenant: str, names: Collection[str], secret: SecretOf) -> None:
+    async def prepare(self, tenant: str, names: Collection[str], secret: SecretResolver) -> None:
         """List these tools if they belong to this source. Raises `ToolFault` if that fails."""
         ...
 
@@ -52,7 +52,7 @@ class Toolbox:
         self._tools[tenant, tool.name] = tool
 
     @property
-    def functions(self) -> tuple[str, ...]:
+    def function_names(self) -> tuple[str, ...]:
         """The names of the shared tools that are code of this process."""
         return tuple(sorted(name for owner, name in self._tools if owner == SHARED))
 
@@ -70,7 +70,7 @@ class Toolbox:
         """Add a source of tools."""
         self._sources.append(source)
 
-    async def prepare(self, tenant: str, names: Collection[str], secret: SecretOf) -> None:
+    async def prepare(self, tenant: str, names: Collection[str], secret: SecretResolver) -> None:
         """List these tools in their sources, so that `find` has them."""
         for source in self._sources:
             await source.prepare(tenant, names, secret)

@@ -8,7 +8,7 @@ import typer
 
 from wopr.api.documents import AgentItem
 from wopr.cli.client import with_client
-from wopr.cli.definitions.files import FilesArgument, each_file, yaml_text
+from wopr.cli.definitions.files import FilesArgument, process_files, yaml_text
 from wopr.cli.errors import command
 from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption
 from wopr.cli.output import print_json, print_table
@@ -69,7 +69,7 @@ def add(
         entry = (await client.add_agent(manifest)).document
         return {"id": entry.agent_id, "version": entry.pack_version}
 
-    each_file(files, ServerOptions(url, api_key), install, as_json=as_json, done="added")
+    process_files(files, ServerOptions(url, api_key), install, as_json=as_json, done="added")
 
 
 def _row(agent: AgentItem) -> tuple[str, ...]:

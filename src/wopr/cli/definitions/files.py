@@ -37,7 +37,7 @@ def yaml_text(document: JsonObject) -> str:
     return escaped
 
 
-def each_file(
+def process_files(
     files: list[Path],
     target: ServerOptions,
     process: Callable[[Client, JsonObject], Awaitable[JsonObject]],
@@ -51,7 +51,7 @@ def each_file(
     """
 
     async def process_all(client: Client) -> dict[Path, JsonObject | CliError]:
-        ordered = children_first(files)
+        ordered = sort_children_first(files)
         return {path: await _process_file(path, client, process) for path in ordered}
 
     outcomes = with_client(target, process_all)
@@ -65,7 +65,7 @@ def each_file(
     raise typer.Exit(failures[0].exit_code if failures else ExitCode.OK)
 
 
-def children_first(files: list[Path]) -> list[Path]:
+def sort_children_first(files: list[Path]) -> list[Path]:
     """Order files so that a workflow comes after those that it starts, except in a cycle."""
     from graphlib import CycleError, TopologicalSorter
 

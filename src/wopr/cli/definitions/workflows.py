@@ -9,7 +9,7 @@ import typer
 
 from wopr.api.documents import WorkflowListItem
 from wopr.cli.client import collect, print_collected, with_client
-from wopr.cli.definitions.files import FilesArgument, each_file, workflow_ids, yaml_text
+from wopr.cli.definitions.files import FilesArgument, process_files, workflow_ids, yaml_text
 from wopr.cli.errors import CliError, ExitCode, command
 from wopr.cli.options import AllOption, JsonOption, KeyOption, LimitOption, ServerOptions, UrlOption
 from wopr.cli.output import Cells, print_json
@@ -57,7 +57,7 @@ def add(
         stored = (await client.add_workflow(definition, alongside)).document
         return _id_and_version(stored) | _warnings(stored.get("warnings"))
 
-    each_file(files, ServerOptions(url, api_key), register, as_json=as_json, done="added")
+    process_files(files, ServerOptions(url, api_key), register, as_json=as_json, done="added")
 
 
 @app.command()
@@ -90,7 +90,7 @@ def check(
             )
         return _id_and_version(definition) | _warnings(msgspec.to_builtins(report.warnings))
 
-    each_file(files, ServerOptions(url, api_key), validate, as_json=as_json, done="valid")
+    process_files(files, ServerOptions(url, api_key), validate, as_json=as_json, done="valid")
 
 
 @app.command()

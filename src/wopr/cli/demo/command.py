@@ -36,18 +36,18 @@ def demo(
 
     It needs no API key and no network. Without --auto, it waits for your answer to every question.
     """
-    from wopr.cli.demo.workflows import models
+    from wopr.cli.demo.workflows import demo_models
     from wopr.console.app import console
     from wopr.http.server import serve
     from wopr.process.settings import Settings
 
     settings = Settings(port=port, data_dir=data, log_level="warning")
-    scripted = models()
+    scripted = demo_models()
     try:
         serve(
             settings,
             console,
-            partial(_opened, settings, scripted),
+            partial(_open_host, settings, scripted),
             partial(_run_tour, settings, scripted, auto),
         )
     except WoprError as fault:
@@ -56,12 +56,12 @@ def demo(
         raise CliError(str(fault), ExitCode.UNAVAILABLE) from None
 
 
-def _opened(settings: Settings, scripted: ScriptedModels) -> AbstractAsyncContextManager[Host]:
+def _open_host(settings: Settings, scripted: ScriptedModels) -> AbstractAsyncContextManager[Host]:
     from wopr.api.apps import collect
-    from wopr.cli.demo.workflows import desk, judging
+    from wopr.cli.demo.workflows import judge_workflow, support_desk
     from wopr.host.contributions import contributed_host
 
-    return contributed_host(settings, collect([desk(), judging()]), models=scripted)
+    return contributed_host(settings, collect([support_desk(), judge_workflow()]), models=scripted)
 
 
 async def _run_tour(settings: Settings, scripted: ScriptedModels, is_auto: bool, url: str) -> None:
@@ -73,8 +73,8 @@ async def _run_tour(settings: Settings, scripted: ScriptedModels, is_auto: bool,
 
     prefix = f"WOPR_DATA_DIR={settings.data_dir} "
     path = anyio.Path(settings.data_dir / "credentials.json")
-    known = msgspec.json.decode(await path.read_bytes(), type=CredentialsFile)
-    async with connect(url, known.api_key) as host:
+    credentials = msgspec.json.decode(await path.read_bytes(), type=CredentialsFile)
+    async with connect(url, credentials.api_key) as host:
         await Tour(host, scripted, prefix, is_auto).run()
     _print_next_steps(prefix, is_auto=is_auto)
     if not is_auto:

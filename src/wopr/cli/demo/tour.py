@@ -12,7 +12,7 @@ from wopr.api.events import Event
 from wopr.api.host import Host
 from wopr.api.run import Run
 from wopr.api.text import plain
-from wopr.cli.demo.workflows import Reply, Ticket, critic, desk, judging
+from wopr.cli.demo.workflows import Reply, Ticket, critic, judge_workflow, support_desk
 from wopr.cli.output import print_line
 from wopr.cli.runs.events import summary
 from wopr.protocol.documents import Json, object_of
@@ -34,7 +34,7 @@ _SHOWN: Final = {
     "run.completed": ("done", ("outputs",)),
     "run.failed": ("failed", ("error",)),
 }
-_WAITS: Final = "interrupt.requested"
+_INTERRUPT_REQUESTED: Final = "interrupt.requested"
 
 
 @dataclass(slots=True)
@@ -56,14 +56,14 @@ class Tour:
 
     async def _double_payment(self) -> Run[Reply]:
         _heading("A ticket about money", DOUBLE_PAYMENT.text)
-        run = await self.host.start(desk(), DOUBLE_PAYMENT)
+        run = await self.host.start(support_desk(), DOUBLE_PAYMENT)
         await self._follow(run, {"action": "accept", "feedback": "kind and exact"}, "--accept")
         return run
 
     async def _vague_ticket(self) -> Run[Reply]:
         _heading("A ticket with low confidence", VAGUE.text)
         _print("The agent needs a confidence of 0.8. Below that, a person decides.")
-        run = await self.host.start(desk(), VAGUE)
+        run = await self.host.start(support_desk(), VAGUE)
         await self._follow(run, {"action": "accept"}, "--accept")
         return run
 
@@ -74,7 +74,7 @@ class Tour:
         await run.annotate(correction=correction, node="writer")
         for annotation in await run.annotations():
             _print(f"{annotation.signal.kind} by {annotation.actor.principal_ref}")
-        self._next("feedback", "list", run.id)
+        self._print_command("feedback", "list", run.id)
 
     async def _fork_and_replay(self, run: Run[Reply]) -> None:
         _heading("Fork and replay", "from the log, at any event")
@@ -89,35 +89,35 @@ class Tour:
         _print(
             f"a replay made {len(self.models.requests) - calls_before} model calls and is {same}"
         )
-        self._next("runs", "diff", run.id, branch.id)
+        self._print_command("runs", "diff", run.id, branch.id)
 
     async def _judge(self, runs: list[Run[Reply]]) -> None:
         _heading("A judge", "an agent that rates the work of other agents")
-        await self.host.judge(judging(), critic, [run.id for run in runs])
+        await self.host.judge(judge_workflow(), critic, [run.id for run in runs])
         for run in runs:
             stars = [annotation.signal.stars for annotation in await run.annotations()]
             _print(f"run {run.id}: {', '.join(str(star) for star in stars if star)} stars")
-        self._next("feedback", "summary", "--by", "workflow")
+        self._print_command("feedback", "summary", "--by", "workflow")
 
     async def _follow(self, run: Run[Reply], answer: Json, option: str) -> None:
         """Show the events of a run until it ends, and answer its questions."""
         async with aclosing(run.events()) as events:
             async for event in events:
                 if event.type in _SHOWN:
-                    print_line(_line(event))
-                if event.type == _WAITS:
+                    print_line(_event_line(event))
+                if event.type == _INTERRUPT_REQUESTED:
                     await self._answer(run, answer, option)
 
     async def _answer(self, run: Run[Reply], answer: Json, option: str) -> None:
         for wait in await run.waits():
             _print(f"in the inbox: {wait.question}")
-            self._next("inbox", "answer", run.id, wait.node_id, option)
+            self._print_command("inbox", "answer", run.id, wait.node_id, option)
             if self.is_auto:
                 await run.answer(answer, node=wait.node_id)
             else:
                 _print("answer it in another terminal to continue")
 
-    def _next(self, *command: str) -> None:
+    def _print_command(self, *command: str) -> None:
         print_line(
             Text.assemble(("    $ ", "dim"), (f"{self.prefix}wopr {' '.join(command)}", "cyan"))
         )
@@ -133,7 +133,7 @@ def _print(text: str) -> None:
     print_line(f"  {text}")
 
 
-def _line(event: Event) -> Text:
+def _event_line(event: Event) -> Text:
     what, names = _SHOWN[event.type]
     payload = object_of(event.payload)
     shown = {name: payload[name] for name in names if name in payload}

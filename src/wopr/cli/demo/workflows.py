@@ -55,7 +55,7 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class Judged:
+class JudgeInputs:
     """The run to judge."""
 
     run: dict[str, Any]
@@ -109,7 +109,7 @@ critic = Agent(
 )
 
 
-def desk() -> Workflow[Ticket, Reply]:
+def support_desk() -> Workflow[Ticket, Reply]:
     """Find the team for a ticket, write a reply, and send it after an approval."""
     flow = Workflow("desk", inputs=Ticket, outputs=Reply, title="Support desk")
     given = flow.inputs
@@ -125,9 +125,9 @@ def desk() -> Workflow[Ticket, Reply]:
     return flow
 
 
-def judging() -> Workflow[Judged, Rating]:
+def judge_workflow() -> Workflow[JudgeInputs, Rating]:
     """Rate a reply."""
-    flow = Workflow("desk-judge", inputs=Judged, outputs=Rating, title="How good was it?")
+    flow = Workflow("desk-judge", inputs=JudgeInputs, outputs=Rating, title="How good was it?")
     look = flow.agent(
         "look", critic, prompt="How good is this reply?", run=flow.inputs.run["outputs"]
     )
@@ -136,7 +136,7 @@ def judging() -> Workflow[Judged, Rating]:
     return flow
 
 
-def models() -> ScriptedModels:
+def demo_models() -> ScriptedModels:
     """Return the scripted models. The same text always gets the same answer."""
     return ScriptedModels(
         {
@@ -149,7 +149,7 @@ def models() -> ScriptedModels:
 
 
 def _triage(request: ModelRequest) -> Step:
-    text = _said(request)
+    text = _user_text(request)
     if not _has_called(request):
         return call(search_orders, customer="ada" if "charged" in text else "grace")
     if "charged" in text:
@@ -169,18 +169,18 @@ def _billing(request: ModelRequest) -> Step:
 
 
 def _writer(request: ModelRequest) -> Step:
-    if "parcel" in _said(request):
+    if "parcel" in _user_text(request):
         return "Your parcel G-4 left us on Monday. It should be with you in two days."
     return "Thank you for writing. Which of your orders does it concern, and what happens?"
 
 
 def _critic(request: ModelRequest) -> Step:
-    is_exact = "19.90" in _said(request) or "G-4" in _said(request)
+    is_exact = "19.90" in _user_text(request) or "G-4" in _user_text(request)
     rating = 5 if is_exact else 3
     return say(Rating(rating=rating, note="says what happens" if is_exact else "asks back"))
 
 
-def _said(request: ModelRequest) -> str:
+def _user_text(request: ModelRequest) -> str:
     return " ".join(message.content for message in request.messages if message.role == "user")
 
 

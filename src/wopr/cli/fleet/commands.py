@@ -58,7 +58,7 @@ def check(
 
     counts = {"error": 0, "warn": 0, "info": 0}
     for path in files:
-        with _opened(path) as lines:
+        with _open_log(path) as lines:
             for finding in check_log(lines):
                 shown = _as_error(finding) if strict else finding
                 counts[shown.level] += 1
@@ -69,7 +69,7 @@ def check(
 
 
 @contextmanager
-def _opened(path: Path) -> Generator[IO[bytes]]:
+def _open_log(path: Path) -> Generator[IO[bytes]]:
     if str(path) == "-":
         yield typer.get_binary_stream("stdin")
         return
@@ -110,9 +110,9 @@ def emitter(family: FamilyArgument) -> None:
 @command
 def schema(family: FamilyArgument) -> None:
     """Print the JSON Schema of a family's lines."""
-    from wopr.kahn.events import AGENT_SCHEMA, CI_SCHEMA, export
+    from wopr.kahn.events import AGENT_SCHEMA, CI_SCHEMA, export_schemas
 
-    print_json_value(export()[AGENT_SCHEMA if family == "agent" else CI_SCHEMA])
+    print_json_value(export_schemas()[AGENT_SCHEMA if family == "agent" else CI_SCHEMA])
 
 
 @app.command()
@@ -139,9 +139,9 @@ def demo(
     from wopr.kahn.demo.generator import demo_runs
 
     runs = list(demo_runs(until=until or datetime.now(UTC), days=days, seed=seed))
-    taken = next((run for run in runs if log_path(archive, run.run_id).exists()), None)
-    if taken is not None:
-        message = f"{archive} already has the run {taken.run_id}; a log is never overwritten"
+    existing = next((run for run in runs if log_path(archive, run.run_id).exists()), None)
+    if existing is not None:
+        message = f"{archive} already has the run {existing.run_id}; a log is never overwritten"
         raise CliError(message, ExitCode.CONFLICT, code="run_state_conflict")
     for run in runs:
         write_run(archive, run.run_id, run.lines)

@@ -19,10 +19,10 @@ from wopr.cli.fleet.upload import (
     SourceLine,
     Uploader,
     UploadResult,
-    chunked,
+    add_graphs,
     files_of,
     find_logs,
-    with_graphs,
+    split_into_chunks,
 )
 from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption
 from wopr.cli.output import error_console, note, print_json_value, print_line
@@ -95,8 +95,10 @@ async def _send_all(
     uploader: Uploader, logs: list[Path], advance: Advance, notify: Callable[[str], None]
 ) -> None:
     skipped: set[Path] = set()
-    most_bytes = await uploader.most_bytes()
-    for chunk in chunked(with_graphs(_lines(logs, notify), most_bytes, notify), most_bytes):
+    max_body_bytes = await uploader.max_body_bytes()
+    for chunk in split_into_chunks(
+        add_graphs(_lines(logs, notify), max_body_bytes, notify), max_body_bytes
+    ):
         rest = chunk.without(skipped)
         while rest.lines:
             try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 import typer
 
-from wopr.cli.database import record, with_store
+from wopr.cli.database import with_store, write_audit_entry
 from wopr.cli.errors import command
 from wopr.cli.options import DbOption, JsonOption
 from wopr.cli.output import print_json_value, print_line
@@ -57,11 +57,11 @@ def redact(
         from wopr.security.redact import Redactor
 
         done: list[tuple[_UnmaskedRun, str]] = []
-        async for found in _search(store, tenant, Redactor()):
+        async for found in _find_unmasked(store, tenant, Redactor()):
             outcome = "left" if found.has_feedback and not with_feedback else "rebuilt"
             if outcome == "rebuilt" and not dry_run:
                 await store.fleet_rebuild(tenant, found.observed_run_id, found.agents)
-                await record(store, tenant, "fleet.redact", found.observed_run_id)
+                await write_audit_entry(store, tenant, "fleet.redact", found.observed_run_id)
             done.append((found, outcome))
         return done
 
@@ -84,23 +84,25 @@ def _document(found: _UnmaskedRun, outcome: str) -> JsonObject:
     return {"runId": found.observed_run_id, "kahnRunId": found.run_id, "outcome": outcome}
 
 
-async def _search(store: Store, tenant: str, redactor: Redactor) -> AsyncIterator[_UnmaskedRun]:
+async def _find_unmasked(
+    store: Store, tenant: str, redactor: Redactor
+) -> AsyncIterator[_UnmaskedRun]:
     """Find the observed runs of a tenant with a credential in the log or the description."""
     from wopr.protocol.observed_ids import observed_run_id
 
     after = ""
-    while page := await store.fleet_exported(tenant, after, _PAGE):
+    while page := await store.fleet_runs_to_export(tenant, after, _PAGE):
         after = page[-1].run_id
         for run in page:
             observed = observed_run_id(tenant, run.run_id)
             before = await store.fleet_run_agents(tenant, run.run_id)
-            agents = [_masked(each, redactor) for each in before]
+            agents = [_mask_agent(each, redactor) for each in before]
             if agents != before or await _has_credential(store, tenant, observed, redactor):
                 has_feedback = await _is_annotated(store, tenant, observed)
                 yield _UnmaskedRun(run.run_id, observed, agents, has_feedback)
 
 
-def _masked(agent: AgentRun, redactor: Redactor) -> AgentRun:
+def _mask_agent(agent: AgentRun, redactor: Redactor) -> AgentRun:
     model = None if agent.model is None else redactor.text(agent.model)
     return replace(agent, task=redactor.text(agent.task), model=model)
 

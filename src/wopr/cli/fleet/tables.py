@@ -38,7 +38,7 @@ _STYLES: Final[dict[str, str]] = {
     "green": "green",
 }
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_WAITING: Final = "bold magenta"
+_WAITING_STYLE: Final = "bold magenta"
 
 
 @command
@@ -64,7 +64,7 @@ def agents(
     async def work(client: Client) -> tuple[list[AgentAggregate], bytes, LongestWaits]:
         found = await client.fleet_agents(query)
         listed = found.document.agents
-        waits = {} if as_json else await _waits(client, listed)
+        waits = {} if as_json else await _longest_waits(client, listed)
         return listed, found.body, waits
 
     listed, body, waits = with_client(ServerOptions(url, api_key), work)
@@ -75,7 +75,7 @@ def agents(
     print_table(columns, [_agent_row(each, waits.get(each.agent_id)) for each in listed])
 
 
-async def _waits(client: Client, listed: Sequence[AgentAggregate]) -> LongestWaits:
+async def _longest_waits(client: Client, listed: Sequence[AgentAggregate]) -> LongestWaits:
     """Find the run of each agent that has waited longest. Only agents with active runs can wait."""
     found: LongestWaits = {}
     for each in listed:
@@ -97,7 +97,7 @@ def _agent_row(agent: AgentAggregate, waits: AgentInRun | None) -> Cells:
         _seconds(agent.duration_p95_s),
         "" if agent.mean_convergence is None else f"{agent.mean_convergence:.2f}",
         Text(str(agent.severity), style="bold red" if agent.regressed else ""),
-        _wait(waits),
+        _wait_text(waits),
     ]
 
 
@@ -113,13 +113,13 @@ def _outcomes(agent: AgentAggregate) -> Text:
     return Text(", ").join(Text(text, style=style) for text, style in shown)
 
 
-def _wait(waits: AgentInRun | None) -> Text:
+def _wait_text(waits: AgentInRun | None) -> Text:
     """Return how long a run waits, and the id of the interrupt if this host can answer it."""
     if waits is None:
         return Text()
     answer = waits.openwop_interrupt_id
     where = f"answer {answer}" if answer is not None else "other system"
-    return Text(f"{_seconds(waits.waiting_s)} ({where})", style=_WAITING)
+    return Text(f"{_seconds(waits.waiting_s)} ({where})", style=_WAITING_STYLE)
 
 
 @command
@@ -171,7 +171,7 @@ def _run_row(run: RunInFleet) -> Cells:
     return [run.run_id, run.source, run.kind, str(run.lines), run.started, run.openwop_run_id]
 
 
-def _total(reported: int | None, counted: int) -> str:
+def _total_text(reported: int | None, counted: int) -> str:
     """Return the reported number, and the counted one if it differs."""
     if reported is None or reported == counted:
         return str(counted)
@@ -183,11 +183,11 @@ def _agent_run_row(run: AgentInRun) -> Cells:
         run.run_id,
         Text(run.outcome, style=_STYLES[run.outcome]),
         run.last_status,
-        _total(run.total_steps, run.counted_steps),
-        _total(run.total_tool_calls, run.counted_tool_calls),
+        _total_text(run.total_steps, run.counted_steps),
+        _total_text(run.total_tool_calls, run.counted_tool_calls),
         _seconds(run.duration_s),
         "" if run.convergence_score is None else f"{run.convergence_score:.2f}",
-        _wait(run if run.waiting_s is not None else None),
+        _wait_text(run if run.waiting_s is not None else None),
     ]
 
 

@@ -15,16 +15,17 @@ from wopr.api.errors import HostError
 from wopr.cli.client import with_client
 from wopr.cli.errors import CliError, command
 from wopr.cli.fleet.upload import (
-    MOST_BYTES,
+    MAX_BODY_BYTES,
+    WOULD_REWRITE,
     Chunk,
     ChunkRefused,
     RefusedLine,
     SourceLine,
     Uploader,
-    chunked,
+    add_graphs,
     files_of,
     find_logs,
-    with_graphs,
+    split_into_chunks,
 )
 from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption
 from wopr.cli.output import note, print_json_line, print_line
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from wopr.api.client import Client
 
 
-READ_AT_ONCE: Final = 1_048_576
+READ_BYTES: Final = 1_048_576
 # An idle log is closed after this time, because an archive may have more logs than open files are
 # allowed.
 IDLE_SECONDS: Final = 60.0
 # The first bytes of a log identify it.
 _HEAD_BYTES: Final = 256
+# How long to wait for the response to the last lines after a signal.
+STOP_SECONDS: Final = 5.0
 
 
 class Follower:
@@ -62,13 +65,13 @@ class Follower:
 
     def poll(self) -> list[SourceLine]:
         """Return complete lines that were appended since the last call."""
-        file = self._opened()
+        file = self._open()
         if file is None:
             return []
         if self._was_replaced(file):
             self._reset()
         file.seek(self._offset)
-        appended = file.read(READ_AT_ONCE)
+        appended = file.read(READ_BYTES)
         if appended:
             return self._split(file, appended)
         return self._at_end(file)
@@ -85,7 +88,7 @@ class Follower:
         self._head = b""
         self._incomplete = b""
 
-    def _opened(self) -> BinaryIO | None:
+    def _open(self) -> BinaryIO | None:
         if self._file is not None:
             return self._file
         try:
@@ -143,10 +146,6 @@ class Follower:
         return (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino)
 
 
-# How long to wait for the response to the last lines at the end.
-STOP_SECONDS = 5.0
-
-
 @command
 def tail(
     path: Annotated[Path, typer.Argument(metavar="FILE|DIR", help="A log, or an archive.")],
@@ -172,7 +171,7 @@ async def _until_stopped(client: Client, path: Path, interval: float, as_json: b
     import anyio
 
     uploader = Uploader(client, patience=math.inf, notify=note)
-    following = Tail(uploader, path, interval, as_json=as_json)
+    following = LogTail(uploader, path, interval, as_json=as_json)
     failures: list[CliError | HostError] = []
 
     async def follow() -> None:
@@ -199,7 +198,7 @@ async def _until_stopped(client: Client, path: Path, interval: float, as_json: b
         note(warning)
 
 
-class Tail:
+class LogTail:
     """Follows all logs of a file or folder."""
 
     def __init__(self, uploader: Uploader, path: Path, interval: float, *, as_json: bool) -> None:
@@ -218,7 +217,9 @@ class Tail:
         while True:
             lines = self._new_lines()
             if lines:
-                for chunk in chunked(with_graphs(lines, MOST_BYTES, note), MOST_BYTES):
+                for chunk in split_into_chunks(
+                    add_graphs(lines, MAX_BODY_BYTES, note), MAX_BODY_BYTES
+                ):
                     await self._send(chunk)
             else:
                 await anyio.sleep(self._interval)
@@ -254,7 +255,7 @@ class Tail:
 
     def _without(self, chunk: Chunk, refused: ChunkRefused) -> Chunk:
         """Return the chunk without refused lines, and without logs that contradict the server."""
-        if refused.code != "would_rewrite":
+        if refused.code != WOULD_REWRITE:
             bad = {(fault.path, fault.line) for fault in refused.faults}
             return Chunk(tuple(x for x in chunk.lines if (x.path, x.number) not in bad))
         for fault in refused.faults:

@@ -17,8 +17,14 @@ if TYPE_CHECKING:
 
 
 # The largest body, unless the server names another limit.
-MOST_BYTES: Final = 1_048_576
+MAX_BODY_BYTES: Final = 1_048_576
 _LOGS: Final = ("*.jsonl", "*.ndjson")
+# The pause before a retry. It doubles after every attempt.
+MIN_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 60.0
+TOO_LARGE: Final = "payload_too_large"
+WOULD_REWRITE: Final = "would_rewrite"
+_REFUSALS: Final = frozenset({"validation_error", WOULD_REWRITE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +40,7 @@ class SourceLine:
     graph: bytes = b""
 
     @property
-    def sent(self) -> bytes:
+    def body(self) -> bytes:
         """The line to send, including the graph."""
         if not self.graph:
             return self.raw
@@ -63,7 +69,7 @@ class Chunk:
     @property
     def body(self) -> bytes:
         """The body to send."""
-        return b"\n".join([*(line.sent for line in self.lines), b""])
+        return b"\n".join([*(line.body for line in self.lines), b""])
 
     def without(self, left_out: Collection[Path]) -> Chunk:
         """Return the chunk without the lines of some files."""
@@ -95,13 +101,13 @@ def find_logs(path: Path) -> list[Path]:
     return sorted(log for pattern in _LOGS for log in path.rglob(pattern))
 
 
-def chunked(lines: Iterable[SourceLine], most_bytes: int) -> Iterator[Chunk]:
+def split_into_chunks(lines: Iterable[SourceLine], max_body_bytes: int) -> Iterator[Chunk]:
     """Join lines to chunks up to the largest size, in order."""
     collected: list[SourceLine] = []
     size = 0
     for line in lines:
-        length = len(line.sent) + 1
-        if collected and size + length > most_bytes:
+        length = len(line.body) + 1
+        if collected and size + length > max_body_bytes:
             yield Chunk(tuple(collected))
             collected, size = [], 0
         collected.append(line)
@@ -110,13 +116,13 @@ def chunked(lines: Iterable[SourceLine], most_bytes: int) -> Iterator[Chunk]:
         yield Chunk(tuple(collected))
 
 
-def with_graphs(
-    lines: Iterable[SourceLine], most_bytes: int, notify: Callable[[str], None]
+def add_graphs(
+    lines: Iterable[SourceLine], max_body_bytes: int, notify: Callable[[str], None]
 ) -> Iterator[SourceLine]:
     """Add the graph in the folder of a log to the first line of the run.
 
-    The line is unchanged if it already has a graph, or if it would become too long. `notify` reports a
-    graph that cannot be read.
+    The line is unchanged if it already has a graph, or if it would become too long. `notify`
+    reports a graph that cannot be read.
     """
     for line in lines:
         # A fast check first, because few lines start a run.
@@ -124,7 +130,7 @@ def with_graphs(
             yield line
             continue
         line_with_graph = replace(line, graph=_graph(line.path, notify))
-        yield line_with_graph if len(line_with_graph.sent) < most_bytes else line
+        yield line_with_graph if len(line_with_graph.body) < max_body_bytes else line
 
 
 def _begins_run(raw: bytes) -> bool:
@@ -144,7 +150,6 @@ def _graph(log: Path, notify: Callable[[str], None]) -> bytes:
     import msgspec
 
     from wopr.kahn.archive import GRAPH_NAME, LOG_NAME
-    from wopr.protocol.documents import JsonObject
 
     path = log.with_name(GRAPH_NAME)
     if log.name != LOG_NAME or not path.is_file():
@@ -156,13 +161,6 @@ def _graph(log: Path, notify: Callable[[str], None]) -> bytes:
         notify(f"{path}: not sent, because it cannot be read: {fault}")
         return b""
     return msgspec.json.format(document, indent=-1)
-
-
-SHORTEST_PAUSE: Final = 1.0
-LONGEST_PAUSE: Final = 60.0
-TOO_LARGE: Final = "payload_too_large"
-WOULD_REWRITE: Final = "would_rewrite"
-_REFUSALS: Final = frozenset({"validation_error", WOULD_REWRITE})
 
 
 @dataclass(slots=True)
@@ -240,11 +238,11 @@ class Uploader:
         async with self._request_lock:
             pass
 
-    async def most_bytes(self) -> int:
+    async def max_body_bytes(self) -> int:
         """Read the largest body size from the discovery document."""
         discovery, _ = await self._client.discovery()
         limit: object = object_of(discovery.document.get("kahn")).get("maxBodyBytes")
-        return limit if isinstance(limit, int) and limit > 0 else MOST_BYTES
+        return limit if isinstance(limit, int) and limit > 0 else MAX_BODY_BYTES
 
     async def send(self, chunk: Chunk) -> None:
         """Send a chunk. Raises `ChunkRefused`, or `HostError` if the error is not transient."""
@@ -257,7 +255,7 @@ class Uploader:
                 for half in chunk.halves():
                     await self.send(half)
                 return
-            refused = _refused(chunk, error)
+            refused = _refusal(chunk, error)
             without_graphs = _without_refused_graphs(chunk, refused)
             if without_graphs == chunk:
                 raise refused from error
@@ -272,7 +270,7 @@ class Uploader:
     async def _send_with_retries(self, body: bytes) -> JsonObject:
         import anyio
 
-        pause, waited = SHORTEST_PAUSE, 0.0
+        pause, waited = MIN_PAUSE_SECONDS, 0.0
         while True:
             try:
                 async with self._request_lock:
@@ -284,7 +282,7 @@ class Uploader:
                 self._notify(f"{error.message}; retry in {wait:.1f} s")
             await anyio.sleep(wait)
             waited += wait
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE_SECONDS)
 
     def _wait(self, error: HostError, pause: float) -> float:
         """Return how long to wait: the server's `Retry-After`, else the pause with jitter."""
@@ -305,7 +303,7 @@ def _without_refused_graphs(chunk: Chunk, refused: Exception) -> Chunk:
     return chunk.without_graphs(files_of(refused.faults))
 
 
-def _refused(chunk: Chunk, error: HostError) -> Exception:
+def _refusal(chunk: Chunk, error: HostError) -> Exception:
     """Return a refusal with the files and numbers of its lines; any other error unchanged."""
     if error.code == TOO_LARGE:
         line = chunk.lines[0]

@@ -73,8 +73,7 @@ def _verify(db: str | None, copy: Path | None, files: list[Path]) -> tuple[int, 
     """Return the first entry that could be verified, and the result."""
     import anyio
 
-    from wopr.services.audit.verify import AuditFiles
-    from wopr.services.audit.verify import verify as verify_log
+    from wopr.services.audit.verify import AuditFiles, verify_audit_log
     from wopr.store.open import open_audit, open_audit_copy
 
     async def read() -> tuple[int, AuditReport]:
@@ -83,11 +82,13 @@ def _verify(db: str | None, copy: Path | None, files: list[Path]) -> tuple[int, 
                 # Without the first entries the check starts at the first signed root.
                 start = log.first_checkpoint + 1 if log.first else 0
                 end = max(await log.audit_head(), await log.signed_head())
-                return start, await verify_log(log, start, end)
+                return start, await verify_audit_log(log, start, end)
         url = database_url(db)
         opened = open_audit_copy(copy) if copy else open_audit(url, store_options(url))
         async with opened as log:
-            return 0, await verify_log(log, 0, max(await log.audit_head(), await log.signed_head()))
+            return 0, await verify_audit_log(
+                log, 0, max(await log.audit_head(), await log.signed_head())
+            )
 
     try:
         return anyio.run(read)

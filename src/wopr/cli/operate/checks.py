@@ -30,8 +30,8 @@ from wopr.store.port import Store
 OLDEST_PYTHON: Final = (3, 11)
 # Tokens and signatures allow five minutes. The warning comes earlier.
 MAX_SKEW_SECONDS: Final = 60.0
-# If an audit sink lacks more entries than this, it does not work or no host runs.
-MOST_BEHIND: Final = 1000
+# If an audit sink lacks more entries than this, the sink fails or no host runs.
+MAX_MISSING_ENTRIES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ async def _audit_sink(store: Store, url: str) -> CheckResult:
             "audit sink", "failed", f"{file.parent} cannot be written", _writable(file.parent)
         )
     finding = f"{shown} has entries up to {position.sequence}, {behind} missing"
-    if behind <= MOST_BEHIND:
+    if behind <= MAX_MISSING_ENTRIES:
         return CheckResult("audit sink", "ok", finding)
     remedy = (
         "start a host; if a host runs, see `background task failed` with `audit sink` in its log"

@@ -8,28 +8,27 @@ from typing import Annotated
 
 import typer
 
-from wopr.cli.database import DATA_DIR_VARIABLE, data_dir
+from wopr.cli.database import data_dir
 from wopr.cli.errors import command
-from wopr.cli.operate.serve import AppArgument, describe, load
+from wopr.cli.operate.serve import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    AppArgument,
+    DataDirOption,
+    HostOption,
+    PortOption,
+    describe,
+    load,
+)
 from wopr.cli.output import print_line
 
 
 @command
 def dev(
     app: AppArgument,
-    host: Annotated[str, typer.Option(envvar="WOPR_HOST", help="The address to listen on.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[
-        int,
-        typer.Option(envvar="WOPR_PORT", min=0, max=65535, help="The port; 0 picks a free one."),
-    ] = 8642,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", envvar=DATA_DIR_VARIABLE, help="The data directory. Default: ./data"
-        ),
-    ] = None,
+    host: HostOption = DEFAULT_HOST,
+    port: PortOption = DEFAULT_PORT,
+    data: DataDirOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Only load the app and list its contents.")
     ] = False,

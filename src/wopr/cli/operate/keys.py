@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wopr.cli.database import now_ms, record, record_read, with_store
+from wopr.cli.database import audit_read, now_ms, with_store, write_audit_entry
 from wopr.cli.errors import CliError, ExitCode, command
 from wopr.cli.options import DbOption, JsonOption, completer
 from wopr.cli.output import note, print_json_value, print_line, print_table
 from wopr.cli.values import parse_duration
 from wopr.protocol.documents import JsonObject, to_iso
-from wopr.security.keys import ROLES
-from wopr.services.api_keys import key_state, mint
+from wopr.security.api_keys import ROLES
+from wopr.services.api_keys import generate_key, key_state
 from wopr.store.port import KeyRow
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def create(
     _require_role(role)
     now = now_ms()
     lifetime = None if expires is None else parse_duration(expires, "--expires")
-    key, row = mint(
+    key, row = generate_key(
         KeyRow(
             key_id="",
             tenant=tenant,
@@ -67,7 +67,7 @@ def create(
 
     async def insert(store: Store) -> None:
         await store.put_key(row)
-        await record(
+        await write_audit_entry(
             store, row.tenant, "key.create", row.key_id, role=row.role, scopes=list(row.scopes)
         )
 
@@ -87,7 +87,7 @@ def list_keys(
 
     async def read(store: Store) -> list[KeyRow]:
         rows = await store.keys(tenant)
-        await record_read(store, tenant or "", "key.list", "keys")
+        await audit_read(store, tenant or "", "key.list", "keys")
         return rows
 
     rows = with_store(db, read)
@@ -135,13 +135,13 @@ def rotate(
                 hint="create another with `wopr keys create`",
             )
         lifetime = None if old.expires_at is None else old.expires_at - old.created_at
-        key, new = mint(
+        key, new = generate_key(
             replace(old, created_at=now, expires_at=None if lifetime is None else now + lifetime)
         )
         await store.put_key(new)
         until = old_until if old.expires_at is None else min(old_until, old.expires_at)
         await store.update_key(key_id, expires_at=until, replaced_by=new.key_id)
-        await record(store, old.tenant, "key.rotate", old.key_id, replacedBy=new.key_id)
+        await write_audit_entry(store, old.tenant, "key.rotate", old.key_id, replacedBy=new.key_id)
         return key, new
 
     key, new = with_store(db, replace_key)
@@ -160,7 +160,7 @@ def revoke(key_id: KeyIdArgument, db: DbOption = None, as_json: JsonOption = Fal
         row = await _find(store, key_id)
         if row.revoked_at is None:
             await store.update_key(key_id, revoked_at=now)
-            await record(store, row.tenant, "key.revoke", row.key_id)
+            await write_audit_entry(store, row.tenant, "key.revoke", row.key_id)
             return replace(row, revoked_at=now)
         return row
 

@@ -14,8 +14,8 @@ from wopr.cli.options import KeyOption, ServerOptions, UrlOption
 def mcp(url: UrlOption = None, api_key: KeyOption = None) -> None:
     """Serve MCP over standard input and output, for a running host.
 
-    The tools are the workflows that the key can run. The MCP client starts this command. It ends when
-    the client closes its input.
+    The tools are the workflows that the key can run. The MCP client starts this command. The
+    command ends when the client closes its input.
     """
     server = find_server(ServerOptions(url, api_key))
     if find_spec("mcp") is None:

@@ -64,21 +64,21 @@ def migrate_store(
 def _move(source: str, target: str, *, is_silent: bool) -> tuple[CopyReport, AuditReport, bool]:
     import anyio
 
-    from wopr.store.open import sqlite_path, without_driver
+    from wopr.store.open import missing_driver_error, sqlite_path
 
     try:
         from wopr.store.migrate.copy import open_copy
-        from wopr.store.postgres.pool import address_of
+        from wopr.store.postgres.pool import parse_address
     except ModuleNotFoundError as missing:
-        raise without_driver(missing) from None
+        raise missing_driver_error(missing) from None
     file = Path(sqlite_path(source))
-    address = address_of(target)
+    address = parse_address(target)
     # Creates the tables. Fails early if this login is not allowed to.
     anyio.run(_open_and_verify, target, False)
     with open_copy(file, address) as copy:
         if not copy.is_complete:
-            with _progress(copy, is_silent=is_silent) as moved:
-                copy.copy(moved)
+            with _progress(copy, is_silent=is_silent) as advance:
+                copy.copy(advance)
         report = copy.compare()
         audit = anyio.run(_open_and_verify, target, True)
         if not copy.is_complete and not report.differing and audit.is_valid:
@@ -87,14 +87,16 @@ def _move(source: str, target: str, *, is_silent: bool) -> tuple[CopyReport, Aud
 
 
 async def _open_and_verify(target: str, is_filled: bool) -> AuditReport:
-    from wopr.services.audit.verify import AuditReport, verify
+    from wopr.services.audit.verify import AuditReport, verify_audit_log
     from wopr.store.postgres import PostgresStore
 
     store = await PostgresStore.open(target, store_options(target), is_copy_target=True)
     try:
         if not is_filled:
             return AuditReport()
-        return await verify(store, 0, max(await store.audit_head(), await store.signed_head()))
+        return await verify_audit_log(
+            store, 0, max(await store.audit_head(), await store.signed_head())
+        )
     finally:
         await store.close()
 
@@ -131,9 +133,9 @@ def _progress(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=error_console(), transient=True) as bar:
-        task = bar.add_task("moving", total=copy.total, completed=copy.moved)
+        task = bar.add_task("moving", total=copy.total, completed=copy.copied_rows)
 
-        def moved(name: str, rows: int) -> None:
+        def advance(name: str, rows: int) -> None:
             bar.update(task, advance=rows, description=name)
 
-        yield moved
+        yield advance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wopr.cli.client import with_client
-from wopr.cli.database import draft, with_store
+from wopr.cli.database import audit_draft, with_store
 from wopr.cli.errors import CliError, ExitCode, command
 from wopr.cli.options import DbOption, JsonOption, KeyOption, ServerOptions, UrlOption, completer
 from wopr.cli.output import note, print_json, print_json_value, print_line, print_table
@@ -102,7 +102,7 @@ def set_quota(
 
     async def put(store: Store) -> None:
         await store.set_quota(
-            row, draft(store, tenant, "quota.set", quota, limit=limit, keyId=key or None)
+            row, audit_draft(store, tenant, "quota.set", quota, limit=limit, keyId=key or None)
         )
 
     with_store(db, put)
@@ -121,7 +121,7 @@ def reset(
     _checked_quota(quota, key)
 
     async def delete(store: Store) -> bool:
-        audit = draft(store, tenant, "quota.reset", quota, keyId=key or None)
+        audit = audit_draft(store, tenant, "quota.reset", quota, keyId=key or None)
         return await store.reset_quota(tenant, key, quota, audit)
 
     if not with_store(db, delete):

@@ -44,7 +44,7 @@ class Reloader:
         # Imported here, because only this command needs it and it loads slowly.
         from watchfiles import (
             PythonFilter,
-            awatch,  # pyright: ignore[reportUnknownVariableType]  # of its stop event
+            awatch,  # pyright: ignore[reportUnknownVariableType]  # stop_event is untyped
         )
 
         await self._reload(tasks)

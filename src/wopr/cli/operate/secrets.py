@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wopr.cli.database import data_dir, now_ms, record, record_read, with_store
+from wopr.cli.database import (
+    audit_read,
+    data_dir,
+    now_ms,
+    with_store,
+    write_audit_entry,
+)
 from wopr.cli.errors import CliError, ExitCode, command
 from wopr.cli.operate.keys import TenantOption
 from wopr.cli.options import DbOption, JsonOption
@@ -57,7 +63,7 @@ def set_secret(
     db: DbOption = None,
 ) -> None:
     """Store a credential from standard input or a prompt. It cannot be shown again."""
-    from wopr.process.keys import host_secret
+    from wopr.process.keys import load_host_key
 
     if not is_name(name):
         raise typer.BadParameter(
@@ -65,7 +71,7 @@ def set_secret(
             param_hint="NAME",
         )
     value = _read_value()
-    seal = Seal(derive(host_secret(data_dir(data), os.environ), SEAL_PURPOSE))
+    seal = Seal(derive(load_host_key(data_dir(data), os.environ), SEAL_PURPOSE))
     row = SecretRow(
         name=name,
         sealed=seal.seal(
@@ -79,7 +85,7 @@ def set_secret(
 
     async def put(store: Store) -> None:
         await store.put_secret(tenant, row)
-        await record(store, tenant, "secret.set", name)
+        await write_audit_entry(store, tenant, "secret.set", name)
 
     with_store(db, put, data)
     note(f"credential {name} of tenant {tenant} is stored")
@@ -94,7 +100,7 @@ def list_secrets(
 
     async def read(store: Store) -> list[SecretRow]:
         rows = await store.secrets(tenant)
-        await record_read(store, tenant, "secret.list", "secrets")
+        await audit_read(store, tenant, "secret.list", "secrets")
         return rows
 
     rows = with_store(db, read)
@@ -115,7 +121,7 @@ def remove(name: NameArgument, tenant: TenantOption = "default", db: DbOption = 
     async def delete(store: Store) -> bool:
         is_deleted = await store.delete_secret(tenant, name)
         if is_deleted:
-            await record(store, tenant, "secret.remove", name)
+            await write_audit_entry(store, tenant, "secret.remove", name)
         return is_deleted
 
     if not with_store(db, delete):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 
 import typer
 
@@ -17,8 +17,7 @@ from wopr.protocol.errors import WoprError
 
 if TYPE_CHECKING:
     from wopr.host.contributions import Contributions
-    from wopr.host.host import Host
-    from wopr.http.app import Pages
+    from wopr.http.app import OpenHost, Pages
     from wopr.process.settings import Settings
 
 
@@ -69,20 +68,20 @@ def describe(target: str, app: Contributions) -> list[str]:
             if variable.get("required")
         )
         lines.append(f"  try        wopr run {workflow['id']}{inputs} --follow")
-    lines += [f"  needs      {missing}" for missing in _missing(app)]
+    lines += [f"  needs      {missing}" for missing in _missing_settings(app)]
     return [*lines, "  see        wopr inbox list, wopr runs list"]
 
 
-def _missing(app: Contributions) -> list[str]:
+def _missing_settings(app: Contributions) -> list[str]:
     """Return the settings that the models of an app need and that are not set."""
-    from wopr.host.agents import missing_for
+    from wopr.host.agents import missing_requirements
     from wopr.process.settings import Settings, with_environment
 
     if app.models is not None:
         return []
     # The host reports an invalid setting when it starts.
     with suppress(ValueError):
-        return missing_for(_models(app), with_environment(Settings(), os.environ))
+        return missing_requirements(_models(app), with_environment(Settings(), os.environ))
     return []
 
 
@@ -97,6 +96,14 @@ def _models(app: Contributions) -> list[str]:
     return list(dict.fromkeys(named))
 
 
+DEFAULT_HOST: Final = "127.0.0.1"
+DEFAULT_PORT: Final = 8642
+HostOption: TypeAlias = Annotated[
+    str, typer.Option(envvar="WOPR_HOST", help="The address to listen on.")
+]
+PortOption: TypeAlias = Annotated[
+    int, typer.Option(envvar="WOPR_PORT", min=0, max=65535, help="The port; 0 picks a free one.")
+]
 DataDirOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -136,13 +143,8 @@ LogLevelOption: TypeAlias = Annotated[
 
 @command
 def serve(
-    host: Annotated[str, typer.Option(envvar="WOPR_HOST", help="The address to listen on.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[
-        int,
-        typer.Option(envvar="WOPR_PORT", min=0, max=65535, help="The port; 0 picks a free one."),
-    ] = 8642,
+    host: HostOption = DEFAULT_HOST,
+    port: PortOption = DEFAULT_PORT,
     db: DbOption = None,
     data: DataDirOption = None,
     workflows: WorkflowsOption = None,
@@ -202,10 +204,14 @@ def run_until_stopped(settings: Settings, app: str | None = None) -> None:
     from wopr.security.encryption import UnusableKeys
 
     try:
-        checked = with_environment(settings, os.environ).checked()
+        checked = with_environment(settings, os.environ).validate()
     except ValueError as fault:
         raise CliError(str(fault), ExitCode.USAGE) from None
-    open_host = None if app is None else partial(_app_host, checked, load(app))
+    open_host: OpenHost | None = None
+    if app is not None:
+        from wopr.host.contributions import contributed_host
+
+        open_host = partial(contributed_host, checked, load(app))
     try:
         serve_http(checked, _pages(checked), open_host)
     except WoprError as fault:
@@ -214,12 +220,6 @@ def run_until_stopped(settings: Settings, app: str | None = None) -> None:
         raise CliError(str(fault), ExitCode.USAGE) from None
     except OSError as fault:
         raise CliError(str(fault), ExitCode.UNAVAILABLE) from None
-
-
-def _app_host(settings: Settings, app: Contributions) -> AbstractAsyncContextManager[Host]:
-    from wopr.host.contributions import contributed_host
-
-    return contributed_host(settings, app)
 
 
 def _pages(settings: Settings) -> Pages | None:
@@ -236,7 +236,7 @@ def worker(
     db: DbOption = None,
     host: Annotated[
         str, typer.Option(envvar="WOPR_WORKER_HOST", help="The address of the health endpoints.")
-    ] = "127.0.0.1",
+    ] = DEFAULT_HOST,
     port: Annotated[
         int,
         typer.Option(

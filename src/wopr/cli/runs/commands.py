@@ -129,7 +129,7 @@ def tail(
     mode: Annotated[
         str,
         typer.Option(
-            help="updates, values, messages, debug, or a comma list without values.",
+            help="updates, values, messages, debug, or a comma-separated list without values.",
             autocompletion=completer(MODES),
         ),
     ] = "debug",
@@ -264,7 +264,7 @@ def _feedback_text(feedback: RunFeedback | Unset) -> str:
     return ", ".join(parts)
 
 
-def _print_bulk(answer: BulkCancelAnswer) -> None:
+def _print_bulk(response: BulkCancelAnswer) -> None:
     print_table(
         ("RUN", "RESULT", "NOTE"),
         (
@@ -273,13 +273,13 @@ def _print_bulk(answer: BulkCancelAnswer) -> None:
                 status_text(item.status or ("cancelling" if item.ok else "failed")),
                 f"{item.error.code}: {item.error.message}" if item.error else "",
             )
-            for item in answer.results
+            for item in response.results
         ),
     )
 
 
-def _bulk_exit_code(answer: BulkCancelAnswer) -> ExitCode:
-    return next((_item_exit_code(item) for item in answer.results if not item.ok), ExitCode.OK)
+def _bulk_exit_code(response: BulkCancelAnswer) -> ExitCode:
+    return next((_item_exit_code(item) for item in response.results if not item.ok), ExitCode.OK)
 
 
 def _item_exit_code(item: BulkCancelItem) -> ExitCode:

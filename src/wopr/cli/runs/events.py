@@ -1,4 +1,4 @@
-"""Prints the events of a run, and waits for its end."""
+"""Output of a run's events, and waiting for its end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
 _SUMMARY_LENGTH: Final = 160
 # Members that other parts of the line show.
-_SHOWN: Final = frozenset({"nodeId", "runId"})
-# The prefix of members for the host only.
+_SHOWN_ELSEWHERE: Final = frozenset({"nodeId", "runId"})
+# The prefix of members that only the host uses.
 _HOST_PREFIX: Final = "x-host-wopr-"
-_ENDINGS: Final = {
+# Events after which a run waits.
+_WAITING_EVENTS: Final = frozenset({"node.suspended", "run.paused"})
+_ENDING_STYLES: Final = {
     "completed": "green",
     "granted": "green",
     "failed": "bold red",
@@ -37,7 +39,7 @@ _ENDINGS: Final = {
     "cancelled": "yellow",
     "suspended": "yellow",
 }
-_FAMILIES: Final = {
+_FAMILY_STYLES: Final = {
     "run": "bold cyan",
     "node": "blue",
     "agent": "magenta",
@@ -51,7 +53,7 @@ _FAMILIES: Final = {
 
 
 class _Line(Document, frozen=True, kw_only=True):
-    """The members of an event that a line shows. A notice may lack any of them."""
+    """The members of an event that a line shows. A frame without an event may lack them."""
 
     timestamp: str | Unset = UNSET
     sequence: int | Unset = UNSET
@@ -81,7 +83,7 @@ def event_line(frame: Frame, started_at: str | None) -> Text:
 def summary(payload: Json) -> str:
     """Format the members of a payload as `name=value`.
 
-    Members for the host only are omitted. An interrupt kind of the host replaces `custom`.
+    Members that only the host uses are omitted. An interrupt kind of the host replaces `custom`.
     """
     fields = object_of(payload)
     if INTERRUPT_KIND in fields:
@@ -89,7 +91,9 @@ def summary(payload: Json) -> str:
     parts = [
         _field(name, value)
         for name, value in fields.items()
-        if name not in _SHOWN and not name.startswith(_HOST_PREFIX) and value not in ({}, [], None)
+        if name not in _SHOWN_ELSEWHERE
+        and not name.startswith(_HOST_PREFIX)
+        and value not in ({}, [], None)
     ]
     if not fields and payload not in ({}, [], None):
         return short(payload)
@@ -149,7 +153,7 @@ def _offset(timestamp: str | Unset, started_at: str | None) -> str:
 
 def _style(event_type: str) -> str:
     family, _, ending = event_type.partition(".")
-    return _ENDINGS.get(ending) or _FAMILIES.get(family, "")
+    return _ENDING_STYLES.get(ending) or _FAMILY_STYLES.get(family, "")
 
 
 def decode_object(frame: Frame) -> dict[str, object]:
@@ -162,9 +166,6 @@ def decode_object(frame: Frame) -> dict[str, object]:
             ExitCode.UNAVAILABLE,
             code="bad_answer",
         ) from None
-
-
-_WAITS: Final = frozenset({"node.suspended", "run.paused"})
 
 
 async def show_events(
@@ -194,7 +195,7 @@ async def wait_quietly(client: Client, run_id: str, *, is_silent: bool, hints: b
                 what = f"{frame.event} {_node(frame)}"
                 if spinner is not None:
                     spinner.update(Text(plain(f"run {run_id}: {what}")))
-                if frame.event in _WAITS and hints and not is_silent:
+                if frame.event in _WAITING_EVENTS and hints and not is_silent:
                     note(f"run {run_id} waits: {what} {summary(_payload(frame))}")
                     _print_question_hint(run_id, frame)
 
@@ -204,7 +205,8 @@ def _print_question_hint(run_id: str, frame: Frame) -> None:
     if frame.event == "node.suspended" and "interruptId" in _payload(frame):
         name = f"{run_id} {_node(frame)}"
         note(
-            f"the run waits for an answer: `wopr inbox show {name}`, then `wopr inbox answer {name}`"
+            f"the run waits for an answer: `wopr inbox show {name}`, "
+            f"then `wopr inbox answer {name}`"
         )
 
 

@@ -8,7 +8,7 @@ import typer
 
 from wopr.cli.client import with_client
 from wopr.cli.errors import command
-from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption, moment
+from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption, iso_moment
 from wopr.cli.output import note as print_note
 from wopr.cli.output import print_json, print_line, print_table
 from wopr.cli.runs.commands import RunArgument
@@ -35,8 +35,8 @@ def add(
         str | None, typer.Option(help="What the output should have been.")
     ] = None,
     flag: Annotated[bool, typer.Option("--flag", help="Flag the run for review.")] = False,
-    event: Annotated[str | None, typer.Option(help="The id of the event that it is about.")] = None,
-    node: Annotated[str | None, typer.Option(help="The id of the node that it is about.")] = None,
+    event: Annotated[str | None, typer.Option(help="The id of the annotated event.")] = None,
+    node: Annotated[str | None, typer.Option(help="The id of the annotated node.")] = None,
     note: Annotated[str | None, typer.Option(help="The reason.")] = None,
     actor: Annotated[
         str | None,
@@ -49,8 +49,8 @@ def add(
     """Annotate a run with a rating, a label, a correction or a flag."""
     body = ActingAnnotationCreate(
         signal=_signal(rating, label, correction, flag),
-        target=Anchor(event_id=_given(event), node_id=_given(node)),
-        note=_given(note),
+        target=Anchor(event_id=_or_unset(event), node_id=_or_unset(node)),
+        note=_or_unset(note),
         actor=UNSET if actor is None else Actor(principal_ref=actor),
     )
     response = with_client(
@@ -116,8 +116,8 @@ def summary(
     """
     filters = {
         "by": by,
-        "since": moment(since, "--since"),
-        "until": moment(until, "--until"),
+        "since": iso_moment(since, "--since"),
+        "until": iso_moment(until, "--until"),
         "workflowId": workflow,
         "agentId": agent,
     }
@@ -155,7 +155,7 @@ def _signal(rating: int | None, label: str | None, correction: str | None, flag:
     return signals[0]
 
 
-def _given(text: str | None) -> str | Unset:
+def _or_unset(text: str | None) -> str | Unset:
     return UNSET if text is None else text
 
 

@@ -32,7 +32,7 @@ FromOption = Annotated[
 ]
 
 
-def add_to(app: typer.Typer) -> None:
+def add_commands(app: typer.Typer) -> None:
     """Add these commands to `wopr runs`."""
     for function in (fork, replay, diff, bundle):
         app.command()(function)
@@ -87,25 +87,27 @@ def fork(
     body = ForkRun(mode=mode, from_seq=from_seq, run_options_overlay=overlay)
     target = ServerOptions(url, api_key)
     if inputs and not all(isinstance(value, str) for value in overlay.inputs.values()):
-        body = with_client(target, lambda client: _typed(client, run_id, body, inputs))
+        body = with_client(target, lambda client: _with_typed_inputs(client, run_id, body, inputs))
     if because is not None:
         with_client(target, lambda client: _require_annotation(client, run_id, because))
     if dry_run:
-        seen = with_client(target, lambda client: client.preview_fork(run_id, body))
+        preview = with_client(target, lambda client: client.preview_fork(run_id, body))
         if as_json:
-            print_json(seen.body)
+            print_json(preview.body)
         else:
-            _print_preview(seen.document)
+            _print_preview(preview.document)
         return
-    made = with_client(target, lambda client: client.fork(run_id, body))
+    accepted = with_client(target, lambda client: client.fork(run_id, body))
     if as_json:
-        print_json(made.body)
+        print_json(accepted.body)
     else:
-        print_line(made.document.run_id)
-        note(f"{made.document.mode} of {run_id} from event {made.document.from_seq}")
+        print_line(accepted.document.run_id)
+        note(f"{accepted.document.mode} of {run_id} from event {accepted.document.from_seq}")
 
 
-async def _typed(client: Client, run_id: str, body: ForkRun, pairs: list[str]) -> ForkRun:
+async def _with_typed_inputs(
+    client: Client, run_id: str, body: ForkRun, pairs: list[str]
+) -> ForkRun:
     """Return the request, with inputs of the types that the workflow declares."""
     overlay = body.run_options_overlay
     source = (await client.snapshot(run_id)).document
@@ -139,10 +141,10 @@ def replay(
                 code="run_state_conflict",
                 hint="wait for its end, or use `wopr runs fork --mode replay`",
             )
-        made = await client.fork(run_id, body)
+        accepted = await client.fork(run_id, body)
         # A replay uses the recorded answers, so it has no open questions.
-        await wait_quietly(client, made.document.run_id, is_silent=as_json, hints=False)
-        return await client.diff(run_id, made.document.run_id)
+        await wait_quietly(client, accepted.document.run_id, is_silent=as_json, hints=False)
+        return await client.diff(run_id, accepted.document.run_id)
 
     _show_diff(with_client(ServerOptions(url, api_key), repeat), as_json=as_json)
 
@@ -230,7 +232,7 @@ def _print_diff(result: RunDiff) -> None:
     print_table(
         ("SEQ", "CHANGE", "A", "B"),
         (
-            (str(each.seq), each.op, _event(each.a_event), _event(each.b_event))
+            (str(each.seq), each.op, _event_text(each.a_event), _event_text(each.b_event))
             for each in result.event_diffs
         ),
     )
@@ -239,7 +241,7 @@ def _print_diff(result: RunDiff) -> None:
     print_block("state", result.state_diff)
 
 
-def _event(event: JsonObject | Unset) -> str:
+def _event_text(event: JsonObject | Unset) -> str:
     if isinstance(event, Unset):
         return ""
     return f"{event.get('type')} {short(event.get('payload'))}"

@@ -18,12 +18,12 @@ from wopr.cli.options import (
     ServerOptions,
     UrlOption,
     WorkflowOption,
-    some_of,
+    repeatable_choice,
 )
 from wopr.cli.output import Cells, print_block, print_json, print_line, print_table
 from wopr.cli.values import parse_assignments, parse_json, parse_value
 from wopr.protocol.documents import Json, JsonObject, Unset
-from wopr.protocol.interrupts import DATA, InboxItem, ResolveInterrupt, is_vendor_kind
+from wopr.protocol.interrupts import DATA_TYPES, InboxItem, ResolveInterrupt, is_vendor_kind
 
 if TYPE_CHECKING:
     from wopr.api.client import Client
@@ -32,14 +32,16 @@ app = typer.Typer(help="List, show and answer questions to people.", no_args_is_
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")]
 NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="The node that waits.")]
-VENDOR_KINDS: Final = "a custom kind of the host, such as x-host-acme-review"
+_VENDOR_KIND_TEXT: Final = "a custom kind of the host, such as x-host-acme-review"
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 @app.command("list")
 @command
 def list_inbox(
-    kind: Annotated[list[str] | None, some_of("--kind", DATA, is_vendor_kind, VENDOR_KINDS)] = None,
+    kind: Annotated[
+        list[str] | None, repeatable_choice("--kind", DATA_TYPES, is_vendor_kind, _VENDOR_KIND_TEXT)
+    ] = None,
     workflow: WorkflowOption = None,
     run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
     limit: LimitOption = 50,
@@ -135,13 +137,13 @@ def answer(
     if feedback is not None and not (accept or reject):
         given["--feedback"] = _refinement(feedback)
     body = ResolveInterrupt(resume_value=_single_answer(given))
-    taken = with_client(
+    response = with_client(
         ServerOptions(url, api_key), lambda client: client.resolve(run_id, node_id, body, interrupt)
     )
     if as_json:
-        print_json(taken.body)
+        print_json(response.body)
     else:
-        print_line(f"run {taken.document.run_id} {taken.document.status}")
+        print_line(f"run {response.document.run_id} {response.document.status}")
 
 
 def _action(action: str, feedback: str | None) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Prints the result and the current state of a run."""
+"""Output of the result and the current state of a run."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def has_references(snapshot: RunSnapshot) -> bool:
 
 
 def _headline(snapshot: RunSnapshot) -> Text:
-    took = _took(snapshot.started_at, snapshot.completed_at or snapshot.ended_at)
+    duration = _duration_text(snapshot.started_at, snapshot.completed_at or snapshot.ended_at)
     return (
         Text.assemble("run ", (plain(snapshot.run_id), "bold"), " ")
         .append_text(status_text(snapshot.status))
-        .append(took)
+        .append(duration)
     )
 
 
-def _took(started_at: str | Unset, ended_at: str | Unset) -> str:
+def _duration_text(started_at: str | Unset, ended_at: str | Unset) -> str:
     if not started_at or not ended_at:
         return ""
     try:

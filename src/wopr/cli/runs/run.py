@@ -15,7 +15,7 @@ from wopr.cli.errors import CliError, ExitCode, command, exit_code_of_run
 from wopr.cli.options import JsonOption, KeyOption, ServerOptions, UrlOption
 from wopr.cli.output import note, print_json, print_line
 from wopr.cli.runs.report import print_end
-from wopr.cli.values import as_declared, parse_assignments, parse_object
+from wopr.cli.values import keep_declared_text, parse_assignments, parse_object
 from wopr.protocol.documents import JsonObject, list_of, object_of
 from wopr.protocol.runs import CreateRun, RunAccepted, RunSnapshot
 
@@ -32,7 +32,8 @@ def run(
             "--input",
             "-i",
             metavar="NAME=VALUE",
-            help="An input: JSON if it is valid JSON, else text. An input declared as text is text.",
+            help="An input: JSON if it is valid JSON, else text. "
+            "An input declared as text is text.",
         ),
     ] = None,
     inputs: Annotated[
@@ -110,7 +111,9 @@ class StartCommand:
 
     async def execute(self, client: Client) -> str:
         """Start the run, print the result, and return the last known status."""
-        accepted = await client.create_run(await self._typed(client), self.idempotency_key)
+        accepted = await client.create_run(
+            await self._with_typed_inputs(client), self.idempotency_key
+        )
         if not self.wait:
             self._print_accepted(accepted)
             return accepted.document.status
@@ -121,7 +124,7 @@ class StartCommand:
         self._print_end(ended)
         return ended.document.status
 
-    async def _typed(self, client: Client) -> CreateRun:
+    async def _with_typed_inputs(self, client: Client) -> CreateRun:
         """Return the request, with inputs of the types that the workflow declares."""
         workflow_id = self.body.workflow_id
         inputs = await typed_inputs(client, self.pairs, self.body.inputs, workflow_id)
@@ -184,7 +187,7 @@ async def typed_inputs(
         return inputs
     declared = [object_of(each) for each in list_of(definition.get("variables"))]
     kinds = {str(each.get("name")): str(each.get("type")) for each in declared}
-    return as_declared(pairs, inputs, kinds)
+    return keep_declared_text(pairs, inputs, kinds)
 
 
 def _inputs(pairs: list[str], document: str | None) -> JsonObject:

@@ -16,7 +16,7 @@ from wopr.protocol.documents import JsonObject, Unset, list_of, object_of
 from wopr.protocol.errors import Refused
 from wopr.protocol.runs import CreateRun, RunAccepted
 from wopr.protocol.workflow import WorkflowVariable
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.runs.requests import check_request
 
 INPUTS, OPTIONS = "inputs", "configurable"
@@ -32,13 +32,13 @@ _MORE: Final = (
 
 async def ask_start(request: PageRequest) -> Response:
     """Ask for the inputs of a run."""
-    compiled = await _compiled(request)
+    compiled = await _newest_version(request)
     return await _start_page(request, compiled, _fields(compiled), {})
 
 
 async def start(request: PageRequest) -> Response:
     """Start a run and redirect to its page; show invalid inputs beside their fields."""
-    compiled, form = await _compiled(request), await request.form()
+    compiled, form = await _newest_version(request), await request.form()
     fields = _fields(compiled)
     try:
         new = await check_request(
@@ -49,18 +49,18 @@ async def start(request: PageRequest) -> Response:
             traceparent=request.http.traceparent,
         )
     except Refused as refused:
-        filled = [field.filled(form) for field in fields]
+        filled = [field.with_value(form) for field in fields]
         return await _start_page(request, compiled, filled, _problems(refused))
     made = msgspec.json.decode(await request.host.commands.create(new), type=RunAccepted)
     return request.redirect(f"/runs/{quote(made.run_id, safe='')}")
 
 
-async def _compiled(request: PageRequest) -> Compiled:
+async def _newest_version(request: PageRequest) -> CompiledWorkflow:
     name = request.http.path["workflow_id"][:200]
     return await request.host.library.newest(request.tenant, name)
 
 
-def _fields(compiled: Compiled) -> list[Field]:
+def _fields(compiled: CompiledWorkflow) -> list[Field]:
     """Return the fields of the form: variables, options of the schema, tags and other values."""
     definition = compiled.definition
     schema = definition.configurable_schema
@@ -85,20 +85,20 @@ def _variable_field(variable: WorkflowVariable) -> Field:
     return replace(field, kind="secret") if variable.sensitive and field.kind == "text" else field
 
 
-def _request(compiled: Compiled, fields: Sequence[Field], form: Form) -> JsonObject:
+def _request(compiled: CompiledWorkflow, fields: Sequence[Field], form: Form) -> JsonObject:
     """Return the request of a filled form.
 
     Raises `Refused` with every field that cannot be read.
     """
     groups: dict[str, JsonObject] = {INPUTS: {}, OPTIONS: {}}
-    faults: list[JsonObject] = []
+    errors: list[JsonObject] = []
     for field in fields:
         try:
             _add_value(field, form, groups)
         except Refused as refused:
-            faults.append({"path": field.name, "message": _problems(refused)[field.path]})
-    if faults:
-        raise Refused("some fields are not valid", errors=faults)
+            errors.append({"path": field.name, "message": _problems(refused)[field.path]})
+    if errors:
+        raise Refused("some fields are not valid", errors=errors)
     tags = [tag.strip() for tag in form.get(TAGS.name).split(",") if tag.strip()]
     return {"workflowId": compiled.workflow_id, "tags": tags, **groups}
 
@@ -127,7 +127,10 @@ def _problems(refused: Refused) -> dict[str, str]:
 
 
 async def _start_page(
-    request: PageRequest, compiled: Compiled, fields: Sequence[Field], problems: Mapping[str, str]
+    request: PageRequest,
+    compiled: CompiledWorkflow,
+    fields: Sequence[Field],
+    problems: Mapping[str, str],
 ) -> Response:
     texts = {place: request.http.redactor.text(text) for place, text in problems.items()}
     shown = [replace(field, problem=_take_problems(field, texts)) for field in fields]

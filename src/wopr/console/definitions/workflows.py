@@ -17,7 +17,7 @@ from wopr.protocol.documents import Unset
 from wopr.protocol.errors import NotFound
 from wopr.protocol.resources.reviews import FeedbackGroup
 from wopr.protocol.workflow import WorkflowDefinition
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.store.port import RunFilter, RunRow, WorkflowRow
 
 _RUNS: Final = 10
@@ -37,7 +37,10 @@ async def recent_runs(request: PageRequest, workflow_ids: Iterable[str]) -> list
 async def recent_feedback(
     request: PageRequest, *, workflow_id: str | None = None, agent_id: str | None = None
 ) -> FeedbackGroup | None:
-    """Return the feedback of the last 30 days; None if feedback is off or the key may not read it."""
+    """Return the feedback of the last 30 days.
+
+    None if feedback is off or the key may not read it.
+    """
     if not request.host.settings.feedback or not request.may("runs:read"):
         return None
     summaries = request.host.feedback.summaries
@@ -61,7 +64,7 @@ async def list_workflows(request: PageRequest) -> Response:
 
 async def show_workflow(request: PageRequest) -> Response:
     """Show a definition: graph, inputs, nodes, versions and source."""
-    row, compiled = await _version(request)
+    row, compiled = await _requested_version(request)
     name = row.workflow_id
     versions = await workflow_versions(request.host.store, request.tenant, name)
     await request.host.agents.load(request.tenant)
@@ -74,7 +77,7 @@ async def show_workflow(request: PageRequest) -> Response:
         is_newest=row.version == versions[0].version,
         query="?" + urlencode({"version": row.version}),
         source=pretty_source(row.body),
-        installed=_installed(request, compiled.definition),
+        installed=_installed_agents(request, compiled.definition),
         runs=await recent_runs(request, [name]),
         feedback=await recent_feedback(request, workflow_id=name),
     )
@@ -82,13 +85,13 @@ async def show_workflow(request: PageRequest) -> Response:
 
 async def show_source(request: PageRequest) -> Response:
     """Return the registered definition as text to copy."""
-    row, _ = await _version(request)
+    row, _ = await _requested_version(request)
     return Response(200, pretty_source(row.body).encode(), TEXT, dict(SAFE_HEADERS))
 
 
 async def show_workflow_node(request: PageRequest) -> Response:
     """Show one node of a definition: type, config, inputs and edges."""
-    row, compiled = await _version(request)
+    row, compiled = await _requested_version(request)
     node = compiled.graph.nodes.get(request.http.path["node_id"])
     if node is None:
         raise NotFound("This node does not exist.")
@@ -112,14 +115,14 @@ def pretty_source(body: bytes) -> str:
     return msgspec.json.format(body, indent=2).decode()
 
 
-async def _version(request: PageRequest) -> tuple[WorkflowRow, Compiled]:
+async def _requested_version(request: PageRequest) -> tuple[WorkflowRow, CompiledWorkflow]:
     """Return the definition of the path, in the version of the query or the newest version."""
     library, name = request.host.library, request.http.path["workflow_id"][:200]
     row = await library.row(request.tenant, name, request.query.get("version"))
     return row, await library.version(request.tenant, name, row.version)
 
 
-def _installed(request: PageRequest, definition: WorkflowDefinition) -> set[str]:
+def _installed_agents(request: PageRequest, definition: WorkflowDefinition) -> set[str]:
     """Return the agents of a workflow whose manifest is installed."""
     named = {node.agent.agent_id for node in definition.nodes if not isinstance(node.agent, Unset)}
     return {each for each in named if request.host.agents.find(request.tenant, each) is not None}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from wopr.console.fleet.charts import MOST_RUNS, StackedBar, outcome_bar, trend
-from wopr.console.fleet.frame import (
+from wopr.console.fleet.shared import (
     WINDOW_NAMES,
     AgentWait,
     fleet_page,
@@ -16,7 +16,7 @@ from wopr.console.fleet.frame import (
     windows,
     with_query,
 )
-from wopr.console.page import Page, PageRequest, list_tag, tagged, unchanged
+from wopr.console.page import Page, PageRequest, list_etag, not_modified_response, with_etag
 from wopr.console.runs.annotations import (
     AnnotationLine,
     annotation_line,
@@ -27,7 +27,7 @@ from wopr.http.operation import write_cursor
 from wopr.http.response import Response
 from wopr.http.routes.kahn import fleet_cursor
 from wopr.kahn.demo.generator import is_demo
-from wopr.kahn.statistics import start_of
+from wopr.kahn.statistics import window_start
 from wopr.kahn.views import agent_feedback
 from wopr.protocol.errors import NotFound
 from wopr.protocol.resources.fleet import AgentAggregate, AgentInRun
@@ -73,15 +73,15 @@ async def show_agent(request: PageRequest) -> Response:
     lines = await _lines(request, rows[:PAGE_RUNS])
     totals = await views.agent_totals(request.tenant, window, agent_id)
     shows_durations = any(line.wait is not None for line in lines)
-    tag = list_tag(
+    tag = list_etag(
         request,
         (rows, totals, [line.feedback_text for line in lines]),
         shows_durations=shows_durations,
     )
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
-    since = start_of(window, request.now)
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
+    since = window_start(window, request.now)
     quantiles = [("p50", totals.duration_p50_s), ("p95", totals.duration_p95_s)] if totals else []
     response = await fleet_page(
         request,
@@ -89,18 +89,18 @@ async def show_agent(request: PageRequest) -> Response:
         agent_id=agent_id,
         totals=totals,
         bar=_bar(totals),
-        trend=None if after else trend([views.agent(row) for row in rows], quantiles),
+        trend=None if after else trend([views.agent_document(row) for row in rows], quantiles),
         lines=lines,
         annotations=_newest_annotations(lines),
         feedback=await agent_feedback(
             request.host.feedback.summaries, request.tenant, agent_id, since
         ),
-        next_page=_next(request, rows),
+        next_page=_next_page(request, rows),
         is_live=after is None,
         window_name=WINDOW_NAMES[window][0],
         windows=windows(request),
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 def _bar(totals: AgentAggregate | None) -> StackedBar | None:
@@ -108,7 +108,7 @@ def _bar(totals: AgentAggregate | None) -> StackedBar | None:
 
 
 async def _lines(request: PageRequest, rows: Sequence[AgentRun]) -> list[AgentRunLine]:
-    agents = [request.host.fleet.views.agent(row) for row in rows]
+    agents = [request.host.fleet.views.agent_document(row) for row in rows]
     waits = await waits_of_runs(request, agents)
     return [await _line(request, each, waits.get((each.run_id, each.agent_id))) for each in agents]
 
@@ -118,7 +118,7 @@ async def _line(request: PageRequest, agent: AgentInRun, wait: AgentWait | None)
     found = await store.fleet_run(tenant, agent.run_id)
     if found is None:
         raise NotFound("This run is not in the fleet.")
-    run = request.host.fleet.views.run(tenant, found)
+    run = request.host.fleet.views.run_document(tenant, found)
     return AgentRunLine(
         run=agent,
         openwop_run_id=run.openwop_run_id,
@@ -139,7 +139,7 @@ def _newest_annotations(lines: Sequence[AgentRunLine]) -> list[RunAnnotation]:
     return sorted(found, key=lambda each: each.note.at, reverse=True)[:_NOTES_SHOWN]
 
 
-def _next(request: PageRequest, rows: Sequence[AgentRun]) -> str:
+def _next_page(request: PageRequest, rows: Sequence[AgentRun]) -> str:
     if len(rows) <= PAGE_RUNS:
         return ""
     last = rows[PAGE_RUNS - 1]

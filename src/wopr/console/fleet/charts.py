@@ -56,16 +56,16 @@ class Spark:
 def outcome_bar(outcomes: Outcomes, most: int) -> StackedBar:
     """Return the bar of an agent's outcomes. `most` is the number of runs of a full bar."""
     counts: Mapping[str, int] = msgspec.structs.asdict(outcomes)
-    return _stacked(counts, most, "runs")
+    return _stacked_bar(counts, most, "runs")
 
 
 def audit_bar(checkpoint: CheckpointAggregate, most: int) -> StackedBar:
     """Return the bar of a checkpoint's results. `most` is the number of results of a full bar."""
     counts = {"pass": checkpoint.passed, "fail": checkpoint.failed, "warn": checkpoint.warned}
-    return _stacked(counts, most, "results")
+    return _stacked_bar(counts, most, "results")
 
 
-def _stacked(counts: Mapping[str, int], most: int, unit: str) -> StackedBar:
+def _stacked_bar(counts: Mapping[str, int], most: int, unit: str) -> StackedBar:
     found = {name: number for name, number in counts.items() if number}
     segments: list[Segment] = []
     x = 0.0

@@ -8,7 +8,7 @@ from typing import Final, get_args
 from urllib.parse import urlencode
 
 from wopr.console.fleet.charts import Spark, StackedBar, audit_bar, outcome_bar, sparkline
-from wopr.console.fleet.frame import (
+from wopr.console.fleet.shared import (
     WINDOW_NAMES,
     AgentWait,
     ViewLink,
@@ -18,7 +18,7 @@ from wopr.console.fleet.frame import (
     windows,
     with_query,
 )
-from wopr.console.page import Page, PageRequest, list_tag, tagged, unchanged
+from wopr.console.page import Page, PageRequest, list_etag, not_modified_response, with_etag
 from wopr.http.operation import write_cursor
 from wopr.http.response import Response
 from wopr.http.routes.kahn import fleet_cursor
@@ -43,7 +43,7 @@ OUTCOMES: Final = ("converged", "partial", "escaped", "aborted", "unknown")
 RESULTS: Final = ("pass", "fail", "warn")
 # The name of each order, its description and its keyboard shortcut.
 _ORDERS: Final[dict[Sort, tuple[str, str, str]]] = {
-    "severity": ("severity", "highest severity first", "s"),
+    "severity": ("severity", "agents that need the most attention first", "s"),
     "runs": ("busiest", "most runs first", "b"),
 }
 
@@ -89,10 +89,10 @@ async def list_agents(request: PageRequest) -> Response:
     # In a larger fleet a missing agent may be on another page.
     is_whole = not block and isinstance(read.next_start, Unset)
     waits = await waits_by_agent(request)
-    tag = list_tag(request, (found, list(waits.values())), shows_durations=bool(waits))
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
+    tag = list_etag(request, (found, list(waits.values())), shows_durations=bool(waits))
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
     most = max((agent.run_count for agent in read.agents), default=0)
     here = {agent.agent_id for agent in read.agents}
     response = await fleet_page(
@@ -100,14 +100,14 @@ async def list_agents(request: PageRequest) -> Response:
         "fleet.html",
         lines=[_agent_line(agent, most, waits.get(agent.agent_id)) for agent in found],
         elsewhere=[wait for wait in waits.values() if is_whole and wait.agent_id not in here],
-        next_page=_next(request, start, len(read.agents), read.next_start),
+        next_page=_next_page(request, start, len(read.agents), read.next_start),
         is_empty=not await request.host.store.fleet_size(request.tenant),
         window_name=WINDOW_NAMES[window][0],
         windows=windows(request),
         orders=_orders(request, sort),
         outcomes=OUTCOMES,
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 def _block(start: int) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _block(start: int) -> tuple[int, int]:
     return start - place, place
 
 
-def _next(request: PageRequest, start: int, rows: int, next_start: int | Unset) -> str:
+def _next_page(request: PageRequest, start: int, rows: int, next_start: int | Unset) -> str:
     """Return the link to the next page; empty on the last page."""
     has_more = start % MOST_ROWS + PAGE_ROWS < rows or not isinstance(next_start, Unset)
     return with_query(request, start=str(start + PAGE_ROWS)) if has_more else ""
@@ -176,22 +176,22 @@ async def list_audits(request: PageRequest) -> Response:
     block, place = _block(start)
     read = await request.host.fleet.views.flakiness(request.tenant, window, block)
     found = read.checkpoints[place : place + PAGE_ROWS]
-    tag = list_tag(request, found, shows_durations=False)
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
+    tag = list_etag(request, found, shows_durations=False)
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
     most = max((each.total for each in read.checkpoints), default=0)
     response = await fleet_page(
         request,
         "fleet_audits.html",
         lines=[FleetCheckpointLine(each, audit_bar(each, most)) for each in found],
-        next_page=_next(request, start, len(read.checkpoints), read.next_start),
+        next_page=_next_page(request, start, len(read.checkpoints), read.next_start),
         is_empty=not await request.host.store.fleet_size(request.tenant),
         window_name=WINDOW_NAMES[window][0],
         windows=windows(request),
         results=RESULTS,
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 async def list_fleet_runs(request: PageRequest) -> Response:
@@ -199,34 +199,27 @@ async def list_fleet_runs(request: PageRequest) -> Response:
     after = fleet_cursor(request.http)
     found = await request.host.store.fleet_runs(request.tenant, after, PAGE_RUNS + 1)
     rows = found[:PAGE_RUNS]
-    tag = list_tag(request, rows, shows_durations=False)
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
+    tag = list_etag(request, rows, shows_durations=False)
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
     next_page = ""
     if len(found) > PAGE_RUNS:
         cursor = write_cursor((rows[-1].last_event, rows[-1].run_id))
         next_page = "?" + urlencode({"cursor": cursor})
     views = request.host.fleet.views
-    lines = [await _run_line(request, views.run(request.tenant, row)) for row in rows]
+    lines = [await _run_line(request, views.run_document(request.tenant, row)) for row in rows]
     response = await fleet_page(
         request, "fleet_runs.html", lines=lines, next_page=next_page, is_live=after is None
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 async def _run_line(request: PageRequest, run: RunInFleet) -> FleetRunLine:
     views = request.host.fleet.views
     rows = await request.host.store.fleet_run_agents(request.tenant, run.run_id)
-    agents = [views.agent(each) for each in rows]
+    agents = [views.agent_document(each) for each in rows]
     return FleetRunLine(run, agents, any(is_demo(a.run_id, a.agent_id, a.task) for a in agents))
-
-
-FLEET_PAGES: Final = (
-    Page(name="fleet", path="/fleet", get=list_agents, scope="fleet:read"),
-    Page(name="fleet-audits", path="/fleet/audits", get=list_audits, scope="fleet:read"),
-    Page(name="fleet-runs", path="/fleet/runs", get=list_fleet_runs, scope="fleet:read"),
-)
 
 
 _LOAD, _REMOVE = "load", "remove"
@@ -271,7 +264,10 @@ async def _record(request: PageRequest, action: str, count: int) -> None:
     await request.host.audit.record(request.tenant, by, action, "fleet runs", count=count)
 
 
-DEMO_PAGES: Final = (
+PAGES: Final = (
+    Page(name="fleet", path="/fleet", get=list_agents, scope="fleet:read"),
+    Page(name="fleet-audits", path="/fleet/audits", get=list_audits, scope="fleet:read"),
+    Page(name="fleet-runs", path="/fleet/runs", get=list_fleet_runs, scope="fleet:read"),
     Page(
         name="fleet-demo",
         path="/fleet/demo",
@@ -281,5 +277,3 @@ DEMO_PAGES: Final = (
         action="fleet.demo",
     ),
 )
-
-PAGES: Final = (*FLEET_PAGES, *DEMO_PAGES)

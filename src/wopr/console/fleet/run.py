@@ -8,16 +8,16 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from wopr.console.fleet.frame import fleet_page, waits_of_runs
+from wopr.console.fleet.shared import fleet_page, waits_of_runs
 from wopr.console.formatting import compact, duration, tone
-from wopr.console.page import Page, PageRequest, list_tag, tagged, unchanged
+from wopr.console.page import Page, PageRequest, list_etag, not_modified_response, with_etag
 from wopr.console.runs.timeline import Axis, Bar, Tick
 from wopr.http.response import Response
 from wopr.kahn.demo.generator import is_demo
 from wopr.protocol.documents import Json, JsonObject, list_of, object_of, to_millis
 from wopr.protocol.resources.fleet import RunSteps
 
-# Prefix of fields that name the source of a line of a run of this host. The page of the run shows it.
+# Prefix of the fields that name the event behind a line of this host. The page of the run shows it.
 _BRIDGED: Final = "openwop_"
 _ENVELOPE: Final = frozenset({"ts", "run_id", "event", "agent_id", "node_id", "step"})
 
@@ -51,17 +51,17 @@ class _LineText:
     used: tuple[str, ...] = ()
 
 
-_LineReader: TypeAlias = Callable[[JsonObject], _LineText]
+_TextOf: TypeAlias = Callable[[JsonObject], _LineText]
 
 
-def steps_of(events: Sequence[JsonObject], first_line: int, began: int) -> list[LineRow]:
+def rows_of_lines(events: Sequence[JsonObject], first_line: int, began: int) -> list[LineRow]:
     """Return a row for each line. `began` is the start of the run."""
-    return [_step(first_line + place, event, began) for place, event in enumerate(events)]
+    return [_line_row(first_line + place, event, began) for place, event in enumerate(events)]
 
 
-def _step(line: int, event: JsonObject, began: int) -> LineRow:
+def _line_row(line: int, event: JsonObject, began: int) -> LineRow:
     name = str(event["event"])
-    text = _READERS.get(name, _other_event)(event)
+    text = _TEXTS.get(name, _other_text)(event)
     at = to_millis(str(event["ts"]))
     shown = _ENVELOPE.union(text.used)
     return LineRow(
@@ -88,25 +88,29 @@ def _millis(seconds: Json) -> float | None:
     return None if seconds is None else 1000 * float(seconds)
 
 
-def _started(event: JsonObject) -> _LineText:
+def _agent_start_text(event: JsonObject) -> _LineText:
     model = event.get("model")
     title = f"started with {model}" if model else "started"
     return _LineText(title, detail=str(event["task"]), used=("task", "model"))
 
 
-def _moved(event: JsonObject) -> _LineText:
+def _transition_text(event: JsonObject) -> _LineText:
     to = str(event["to"])
     return _LineText(
         f"{event['from']} → {to}",
         tone(to),
-        detail=_text(event, "reason"),
+        detail=_optional_text(event, "reason"),
         used=("from", "to", "reason"),
     )
 
 
-def _called(event: JsonObject) -> _LineText:
+def _tool_call_text(event: JsonObject) -> _LineText:
     is_ok = event["ok"] is True
-    words = (_text(event, "input_summary"), _text(event, "error"), _text(event, "output_summary"))
+    words = (
+        _optional_text(event, "input_summary"),
+        _optional_text(event, "error"),
+        _optional_text(event, "output_summary"),
+    )
     return _LineText(
         f"{event['tool_name']} {'returned' if is_ok else 'failed'}",
         "good" if is_ok else "bad",
@@ -116,7 +120,7 @@ def _called(event: JsonObject) -> _LineText:
     )
 
 
-def _checked(event: JsonObject) -> _LineText:
+def _audit_text(event: JsonObject) -> _LineText:
     result = str(event["result"])
     evidence = event.get("evidence")
     return _LineText(
@@ -128,7 +132,7 @@ def _checked(event: JsonObject) -> _LineText:
     )
 
 
-def _ended(event: JsonObject) -> _LineText:
+def _agent_end_text(event: JsonObject) -> _LineText:
     outcome = str(event["outcome"])
     score = event.get("convergence_score")
     counts = (
@@ -149,11 +153,11 @@ def _ended(event: JsonObject) -> _LineText:
     )
 
 
-def _graph_started(event: JsonObject) -> _LineText:
+def _graph_start_text(event: JsonObject) -> _LineText:
     return _LineText(f"{event['total_nodes']} nodes to run", used=("total_nodes",))
 
 
-def _attempted(event: JsonObject) -> _LineText:
+def _attempt_text(event: JsonObject) -> _LineText:
     converged = event["converged"] is True
     failed = [object_of(each) for each in list_of(event["done_when_results"])]
     tails = [f"{each.get('cmd')}: {each.get('tail', '')}" for each in failed if each.get("rc")]
@@ -166,7 +170,7 @@ def _attempted(event: JsonObject) -> _LineText:
     )
 
 
-def _graph_ended(event: JsonObject) -> _LineText:
+def _graph_end_text(event: JsonObject) -> _LineText:
     outcome = str(event["outcome"])
     counts = ", ".join(f"{event[name]} {name}" for name in ("done", "failed", "blocked"))
     return _LineText(
@@ -178,24 +182,24 @@ def _graph_ended(event: JsonObject) -> _LineText:
     )
 
 
-def _other_event(event: JsonObject) -> _LineText:
+def _other_text(event: JsonObject) -> _LineText:
     return _LineText(str(event["event"]))
 
 
-def _text(event: JsonObject, name: str) -> str:
+def _optional_text(event: JsonObject, name: str) -> str:
     return str(event.get(name, ""))
 
 
-_READERS: Final[Mapping[str, _LineReader]] = {
-    "agent_run_start": _started,
-    "agent_transition": _moved,
-    "tool_invocation": _called,
-    "audit_checkpoint": _checked,
-    "agent_run_end": _ended,
-    "run_start": _graph_started,
-    "node_transition": _moved,
-    "node_attempt": _attempted,
-    "run_end": _graph_ended,
+_TEXTS: Final[Mapping[str, _TextOf]] = {
+    "agent_run_start": _agent_start_text,
+    "agent_transition": _transition_text,
+    "tool_invocation": _tool_call_text,
+    "audit_checkpoint": _audit_text,
+    "agent_run_end": _agent_end_text,
+    "run_start": _graph_start_text,
+    "node_transition": _transition_text,
+    "node_attempt": _attempt_text,
+    "run_end": _graph_end_text,
 }
 
 
@@ -262,32 +266,32 @@ class StatusLanes:
     ticks: Sequence[Tick]
 
 
-def status_lanes(events: Sequence[JsonObject], steps: Sequence[LineRow], until: int) -> StatusLanes:
+def status_lanes(events: Sequence[JsonObject], rows: Sequence[LineRow], until: int) -> StatusLanes:
     """Draw a whole run. `until` is the time of its last line."""
     actors: dict[str, _Actor] = {}
-    for event, step in zip(events, steps, strict=True):
-        _add_line(actors, event, step)
+    for event, row in zip(events, rows, strict=True):
+        _add_line(actors, event, row)
     for actor in actors.values():
         actor.end(until)
     axis = Axis(min((a.began for a in actors.values()), default=until), until)
     return StatusLanes([_lane(actor, axis) for actor in actors.values()], axis.ticks())
 
 
-def _add_line(actors: dict[str, _Actor], event: JsonObject, step: LineRow) -> None:
+def _add_line(actors: dict[str, _Actor], event: JsonObject, row: LineRow) -> None:
     name = actor_of(event)
     if not name:
         return
-    is_move = step.event in _MOVES
+    is_move = row.event in _MOVES
     actor = actors.get(name)
     if actor is None:
         status = str(event["from"]) if is_move else _FIRST
-        actor = actors[name] = _Actor(name, step.at, status, step.at)
+        actor = actors[name] = _Actor(name, row.at, status, row.at)
     if is_move:
-        actor.move(str(event["to"]), step.at)
-    elif step.event in _ENDS:
-        actor.end(step.at)
-    elif step.event == "audit_checkpoint":
-        actor.checks.append(step)
+        actor.move(str(event["to"]), row.at)
+    elif row.event in _ENDS:
+        actor.end(row.at)
+    elif row.event == "audit_checkpoint":
+        actor.checks.append(row)
 
 
 def _lane(actor: _Actor, axis: Axis) -> StatusLane:
@@ -300,7 +304,7 @@ def _lane(actor: _Actor, axis: Axis) -> StatusLane:
         name=actor.name,
         status=actor.status,
         bars=[_bar(axis, *period) for period in actor.periods],
-        audits=[AuditMark(axis.place(step.at), step.tone, step.title) for step in actor.checks],
+        audits=[AuditMark(axis.place(row.at), row.tone, row.title) for row in actor.checks],
         took=ended - actor.began,
         label=f"{actor.name}: {summary}",
     )
@@ -325,33 +329,33 @@ async def show_fleet_run(request: PageRequest) -> Response:
     found = replace(found, events=[request.http.redactor.json(each) for each in found.events])
     waits = await waits_of_runs(request, found.agents)
     agents = [replace(agent, waiting_s=None) for agent in found.agents]
-    tag = list_tag(request, (found.run, agents, list(waits.values())), shows_durations=bool(waits))
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
-    steps = steps_of(found.events, start, to_millis(found.run.started))
+    tag = list_etag(request, (found.run, agents, list(waits.values())), shows_durations=bool(waits))
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
+    rows = rows_of_lines(found.events, start, to_millis(found.run.started))
     response = await fleet_page(
         request,
         "fleet_run.html",
         run=found.run,
         agents=found.agents,
         waits=waits,
-        steps=steps,
+        rows=rows,
         findings=[each for each in found.findings or [] if each.level != "info"],
-        lanes=_lanes(found, steps, start),
+        lanes=_lanes(found, rows, start),
         first_line=start,
         next_line=found.next_line,
         page_lines=PAGE_LINES,
         is_demo=any(is_demo(a.run_id, a.agent_id, a.task) for a in found.agents),
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
-def _lanes(found: RunSteps, steps: list[LineRow], start: int) -> StatusLanes | None:
+def _lanes(found: RunSteps, rows: list[LineRow], start: int) -> StatusLanes | None:
     """Draw the run over time; None if the page shows only a part of the run."""
     if start or found.next_line is not None:
         return None
-    return status_lanes(found.events, steps, to_millis(found.run.last_event))
+    return status_lanes(found.events, rows, to_millis(found.run.last_event))
 
 
 PAGES: Final = (
@@ -360,6 +364,6 @@ PAGES: Final = (
         path="/fleet/runs/{fleet_run_id}",
         get=show_fleet_run,
         scope="fleet:read",
-        read="sensitive",
+        read_level="sensitive",
     ),
 )

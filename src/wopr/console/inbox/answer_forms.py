@@ -29,13 +29,13 @@ class AnswerChoice:
 class AnswerForm:
     """All answers to one interrupt.
 
-    `edited` are the fields for the replacement of the artifact or decision.
+    `edit_fields` are the fields for the replacement of the artifact or decision.
     """
 
     choices: Sequence[AnswerChoice]
     fields: Sequence[Field] = ()
     edit: AnswerChoice | None = None
-    edited: Sequence[Field] = ()
+    edit_fields: Sequence[Field] = ()
     read: Callable[[str, Form], Json]
 
     @property
@@ -48,23 +48,23 @@ class AnswerForm:
         """Return the answer of a filled form. Raises `Refused` with the invalid field."""
         return self.read(form.choice("answer", self.names), form)
 
-    def filled(self, form: Form, refused: Refused) -> AnswerForm:
+    def with_submitted(self, form: Form, refused: Refused) -> AnswerForm:
         """Return the form with the values that were sent and the error at its field."""
         path = str(refused.details.get("field", ""))
 
-        def resubmitted(field: Field) -> Field:
-            return field.filled(form).with_problem(path, refused.message)
+        def refill(field: Field) -> Field:
+            return field.with_value(form).with_problem(path, refused.message)
 
         return replace(
             self,
-            fields=[resubmitted(field) for field in self.fields],
-            edited=[resubmitted(field) for field in self.edited],
+            fields=[refill(field) for field in self.fields],
+            edit_fields=[refill(field) for field in self.edit_fields],
         )
 
     @property
     def has_problem(self) -> bool:
         """Return whether a field has an error message."""
-        return any(field.problem for field in (*self.fields, *self.edited))
+        return any(field.problem for field in (*self.fields, *self.edit_fields))
 
 
 CHOICES: Final = {
@@ -98,8 +98,8 @@ def answer_form_of(item: InboxItem) -> AnswerForm | None:
     if item.kind == "external-event":
         return None
     if governance_of(item.data) is not None:
-        return _governance(item)
-    return _FORMS.get(item.kind, _custom)(item)
+        return _governance_form(item)
+    return _FORMS.get(item.kind, _custom_form)(item)
 
 
 def _choices(item: InboxItem, *names: str) -> list[AnswerChoice]:
@@ -111,10 +111,10 @@ def _schema(item: InboxItem) -> JsonObject:
     return {} if isinstance(item.resume_schema, Unset) else item.resume_schema
 
 
-def _approval(item: InboxItem) -> AnswerForm:
+def _approval_form(item: InboxItem) -> AnswerForm:
     extra = _extra_schema(_schema(item))
     extras = fields_of(extra, "extra", VALUE, "") if extra else []
-    artifact = _replacement("editedArtifactData", item.data.get("artifactData", UNSET))
+    artifact = _replacement_field("editedArtifactData", item.data.get("artifactData", UNSET))
 
     def read(name: str, form: Form) -> Json:
         more: JsonObject = value_of(extras, form, extra) if extras else {}
@@ -124,17 +124,17 @@ def _approval(item: InboxItem) -> AnswerForm:
         choices=_choices(item, "accept", "reject", "refine", "ask"),
         fields=[*extras, _REASON],
         edit=next(iter(_choices(item, "edit-accept")), None),
-        edited=[artifact],
+        edit_fields=[artifact],
         read=read,
     )
 
 
 def _approval_value(name: str, reason: str, artifact: Field, form: Form) -> JsonObject:
     if name == "refine":
-        feedback = {"scope": "whole", "text": _required(reason, "what to change")}
+        feedback = {"scope": "whole", "text": _require_text(reason, "what to change")}
         return {"action": name, "refineFeedback": feedback}
     if name == "ask":
-        return {"action": name, "question": _required(reason, "the question")}
+        return {"action": name, "question": _require_text(reason, "the question")}
     answer: JsonObject = {"action": name}
     if reason:
         answer["feedback"] = reason
@@ -151,13 +151,13 @@ def _extra_schema(schema: JsonObject) -> JsonObject:
     return {**schema, "properties": members} if members else {}
 
 
-def _required(text: str, what: str) -> str:
+def _require_text(text: str, what: str) -> str:
     if not text:
         raise Refused(f"{_REASON.path}: enter {what}", field=_REASON.path)
     return text
 
 
-def _replacement(member: str, current: Json) -> Field:
+def _replacement_field(member: str, current: Json) -> Field:
     """Return the field for a replacement. A text is edited as text, other values as JSON."""
     is_text = isinstance(current, str)
     return Field(
@@ -178,7 +178,7 @@ def _replacement_value(field: Field, form: Form) -> Json:
     return value
 
 
-def _governance(item: InboxItem) -> AnswerForm:
+def _governance_form(item: InboxItem) -> AnswerForm:
     field = replace(_REASON, path=f"{VALUE}.reason", title="Reason")
 
     def read(name: str, form: Form) -> Json:
@@ -188,7 +188,7 @@ def _governance(item: InboxItem) -> AnswerForm:
     return AnswerForm(choices=_choices(item, "granted", "rejected"), fields=[field], read=read)
 
 
-def _clarification(item: InboxItem) -> AnswerForm:
+def _clarification_form(item: InboxItem) -> AnswerForm:
     questions = [object_of(question) for question in list_of(item.data.get("questions"))]
     forms = [_question_fields(question) for question in questions]
 
@@ -218,8 +218,8 @@ def _question_fields(question: JsonObject) -> list[Field]:
     return [replace(fields[0], title=text)]
 
 
-def _low_confidence(item: InboxItem) -> AnswerForm:
-    decision = _replacement("decision", item.data.get("decision", UNSET))
+def _low_confidence_form(item: InboxItem) -> AnswerForm:
+    decision = _replacement_field("decision", item.data.get("decision", UNSET))
 
     def read(name: str, form: Form) -> Json:
         if name == "decision":
@@ -235,12 +235,12 @@ def _low_confidence(item: InboxItem) -> AnswerForm:
         choices=choices,
         fields=[replace(_REASON, title="Reason")],
         edit=next(iter(_choices(item, "decision")), None),
-        edited=[decision],
+        edit_fields=[decision],
         read=read,
     )
 
 
-def _conversation(item: InboxItem) -> AnswerForm:
+def _conversation_form(item: InboxItem) -> AnswerForm:
     schema = object_of(item.data.get("outcomeSchema")) or {"type": "string", "maxLength": 4000}
     fields = fields_of(schema, "turn", f"{VALUE}.turn.content", "Your message")
 
@@ -259,8 +259,8 @@ _SHORT: Final[dict[str, tuple[Json, ...]]] = {
 }
 
 
-def _custom(item: InboxItem) -> AnswerForm:
-    """Return the form of a custom interrupt: the fields of its schema, or one JSON field without a schema."""
+def _custom_form(item: InboxItem) -> AnswerForm:
+    """Return the form of a custom interrupt: the fields of its schema, else one JSON field."""
     schema = _schema(item)
     short = _short_answers(schema)
     fields = fields_of(schema, "value", VALUE, "Your answer", is_required=not short)
@@ -292,22 +292,22 @@ def _short_answers(schema: JsonObject) -> dict[str, Json]:
         return {}
     compiled = UserSchema(schema)
     found = {
-        name: next((value for value in values if compiled.fits_at_once(value)), UNSET)
+        name: next((value for value in values if compiled.is_valid_inline(value)), UNSET)
         for name, values in _SHORT.items()
     }
     return {name: value for name, value in found.items() if not isinstance(value, Unset)}
 
 
 _FORMS: Final[dict[str, Callable[[InboxItem], AnswerForm]]] = {
-    "approval": _approval,
-    "clarification": _clarification,
-    "low-confidence": _low_confidence,
-    "conversation.exchange": _conversation,
+    "approval": _approval_form,
+    "clarification": _clarification_form,
+    "low-confidence": _low_confidence_form,
+    "conversation.exchange": _conversation_form,
 }
 
 
 def quick_value(item: InboxItem, name: str, reason: str) -> Json:
-    """Return the resume value of accept or reject with a reason; `UNSET` if it is no valid answer."""
+    """Return the resume value of accept or reject; `UNSET` if it is not a valid answer."""
     form = answer_form_of(item)
     names = {"accept": ("accept", "granted"), "reject": ("reject", "rejected")}[name]
     offered = [] if form is None else [each for each in form.names if each in names]

@@ -65,10 +65,10 @@ async def backgrounds_of(request: PageRequest, run_id: str, interrupt_id: str) -
         row = await request.host.store.run(request.tenant, current_run_id)
         if row is None:
             break
-        log = await request.state.logs.read(request.host.readers, request.tenant, current_run_id)
+        log = await request.state.logs.read(request.host.run_reader, request.tenant, current_run_id)
         snapshot = await snapshot_of(request, current_run_id)
         until = _last_sequence(log, *last_event)
-        turns = [_cut(turn, until) for turn in await turns_of(request, snapshot, log, row)]
+        turns = [_steps_until(turn, until) for turn in await turns_of(request, snapshot, log, row)]
         turns = [turn for turn in turns if turn.steps]
         steps = steps_before(log.entries[:until], turns)
         backgrounds.append(
@@ -94,7 +94,7 @@ def _last_sequence(log: DecodedLog, kind: str, member: str, value: str) -> int:
     return len(log.entries)
 
 
-def _cut(turn: AgentTurn, until: int) -> AgentTurn:
+def _steps_until(turn: AgentTurn, until: int) -> AgentTurn:
     """Return the turn with only the steps before a sequence."""
     return replace(turn, steps=[step for step in turn.steps if step.entry.sequence < until])
 

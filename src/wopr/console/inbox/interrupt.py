@@ -26,7 +26,7 @@ from wopr.protocol.errors import (
     WoprError,
 )
 from wopr.protocol.interrupts import InboxItem, is_vendor_kind
-from wopr.runs.interrupts.approvals import Resolver, governance_of, held_decision, may_answer
+from wopr.runs.interrupts.approvals import Resolver, governance_of, held_decision, may_resolve
 from wopr.store.port import RunRow, Suspension, SuspensionFilter
 
 _ACTIONS: Final = {
@@ -55,7 +55,10 @@ class InterruptResolution:
 def resolution_of(
     entries: Sequence[Entry], node_id: str, interrupt_id: str
 ) -> InterruptResolution | None:
-    """Return how an interrupt, or the last one of the node, was answered; None if it was not."""
+    """Return the answer to an interrupt; None if it has none.
+
+    An empty `interrupt_id` stands for the last answered interrupt of the node.
+    """
     for entry in reversed(entries):
         payload = entry.payload
         is_answer = entry.event.type == "interrupt.resolved" and entry.node_id == node_id
@@ -152,7 +155,7 @@ class InterruptView:
     """The content of the page of one interrupt. `refusal` says why the key cannot answer it."""
 
     line: InboxLine
-    shown: Json
+    subject: Json
     votes: Sequence[VoteLine]
     turns: Sequence[TurnLine]
     # The background of the waiting run, then that of each parent run.
@@ -197,7 +200,7 @@ async def find_inbox_line(request: PageRequest, run_id: str, node_id: str) -> In
     after: tuple[int, str] | None = None
     while True:
         where = SuspensionFilter(run_id=run_id)
-        page = await request.host.store.pending(request.tenant, where, after, _AT_ONCE)
+        page = await request.host.store.pending_interrupts(request.tenant, where, after, _AT_ONCE)
         for row in page.suspensions:
             if row.node_id == node_id:
                 return inbox_line(request, row)
@@ -209,10 +212,10 @@ async def find_inbox_line(request: PageRequest, run_id: str, node_id: str) -> In
 async def load_interrupt_view(request: PageRequest, line: InboxLine) -> InterruptView:
     """Read the content of the page of an interrupt."""
     item = line.item
-    log = await request.state.logs.read(request.host.readers, request.tenant, item.run_id)
+    log = await request.state.logs.read(request.host.run_reader, request.tenant, item.run_id)
     return InterruptView(
         line=line,
-        shown=_shown(item),
+        subject=_subject(item),
         votes=_votes(log, item),
         turns=_turns(log, item),
         backgrounds=await backgrounds_of(request, item.run_id, item.interrupt_id),
@@ -234,7 +237,7 @@ def _confidence(item: InboxItem, threshold: float) -> DecisionConfidence | None:
     return confidence_of(held_decision(data).get("confidence"), threshold)
 
 
-def _shown(item: InboxItem) -> Json:
+def _subject(item: InboxItem) -> Json:
     """Return the subject of the interrupt; `UNSET` if it has none."""
     data = item.data
     for member in ("artifactData", "decision", "payload", "correlation"):
@@ -246,7 +249,7 @@ def _shown(item: InboxItem) -> Json:
 def _refusal(request: PageRequest, item: InboxItem) -> str:
     if not request.may(RESPOND):
         return f"Your key cannot answer this: it lacks the scope {RESPOND}."
-    is_allowed = may_answer(item.kind, item.data, resolver_of(request))
+    is_allowed = may_resolve(item.kind, item.data, resolver_of(request))
     return "" if is_allowed else "Your key is not among the keys that may answer this."
 
 
@@ -263,7 +266,7 @@ def _since_asked(log: DecodedLog, item: InboxItem) -> list[Entry]:
     return []
 
 
-_BALLOTS: Final = {
+_VOTE_WORDS: Final = {
     "approval.granted": "yes",
     "approval.rejected": "no",
     "approval.overridden": "override",
@@ -273,7 +276,7 @@ _BALLOTS: Final = {
 def _votes(log: DecodedLog, item: InboxItem) -> list[VoteLine]:
     votes: dict[str, VoteLine] = {}
     for entry in _since_asked(log, item):
-        word = _BALLOTS.get(entry.event.type)
+        word = _VOTE_WORDS.get(entry.event.type)
         if word is not None:
             voter = str(entry.payload.get("principal", ""))
             reason = str(entry.payload.get("reason", ""))
@@ -304,7 +307,7 @@ _LEFT_OPEN: Final = {"ask": "asked", "exchange": "said"}
 
 async def show_interrupt(request: PageRequest) -> Response:
     """Show the open interrupt of a node, or how it was closed."""
-    row, node_id = await _place(request)
+    row, node_id = await _run_and_node(request)
     line = await find_inbox_line(request, row.run_id, node_id)
     asked = request.query.get("interruptId", "")
     if line is None or asked not in ("", line.item.interrupt_id):
@@ -315,7 +318,7 @@ async def show_interrupt(request: PageRequest) -> Response:
 async def answer(request: PageRequest) -> Response:
     """Submit an answer. An invalid or late answer is shown again, with the reason."""
     request.require(READ)
-    row, node_id = await _place(request)
+    row, node_id = await _run_and_node(request)
     form = await request.form()
     interrupt_id, back = form.get("interruptId"), local_path(form.get("next") or INBOX)
     line = await find_inbox_line(request, row.run_id, node_id)
@@ -344,7 +347,7 @@ async def submit_answer(
     request: PageRequest, run_id: str, node_id: str, interrupt_id: str, value: Json
 ) -> bool:
     """Submit an answer and return whether the interrupt is still open."""
-    await request.host.commands.answer(
+    await request.host.commands.resolve_interrupt(
         request.tenant,
         run_id,
         node_id,
@@ -362,7 +365,7 @@ async def rejection_text(
     """Return why an answer was rejected: an earlier answer, or an error in it."""
     if not isinstance(error, Conflict):
         return error.message
-    log = await request.state.logs.read(request.host.readers, request.tenant, run_id)
+    log = await request.state.logs.read(request.host.run_reader, request.tenant, run_id)
     past = resolution_of(log.entries, node_id, interrupt_id)
     if past is None:
         return error.message
@@ -375,9 +378,9 @@ def interrupt_values(request: PageRequest, back: str) -> dict[str, object]:
     return {"back": back, "problem": "", "me_id": request.caller.key_id}
 
 
-async def _place(request: PageRequest) -> tuple[RunRow, str]:
+async def _run_and_node(request: PageRequest) -> tuple[RunRow, str]:
     """Return the run and node of the path, which must belong to the tenant."""
-    row = await request.host.readers.row(request.tenant, run_id_of(request.http))
+    row = await request.host.run_reader.row(request.tenant, run_id_of(request.http))
     node_id = request.http.path["node_id"]
     compiled = await request.host.library.version(
         request.tenant, row.workflow_id, row.workflow_version
@@ -397,7 +400,7 @@ async def _open_page(
     view = await load_interrupt_view(request, line)
     values = interrupt_values(request, back)
     if form is not None and refused is not None and view.answer_form is not None:
-        answer_form = view.answer_form.filled(form, refused)
+        answer_form = view.answer_form.with_submitted(form, refused)
         problem = "" if answer_form.has_problem else refused.message
         values |= {"answer_form": answer_form, "problem": request.http.redactor.text(problem)}
     status = 200 if refused is None else refused.status
@@ -415,7 +418,7 @@ async def _closed_page(
     status: int = 200,
 ) -> Response:
     """Return the page of a closed interrupt. `form` is an answer that came too late."""
-    log = await request.state.logs.read(request.host.readers, request.tenant, row.run_id)
+    log = await request.state.logs.read(request.host.run_reader, request.tenant, row.run_id)
     past = resolution_of(log.entries, node_id, interrupt_id)
     return await request.page(
         "resolved.html",
@@ -447,6 +450,7 @@ def _with_done(path: str, done: str) -> str:
 
 PAGES: Final = (
     Page(
+        # Published as `console.wait` in metrics and the audit log.
         name="wait",
         path="/inbox/{run_id}/{node_id}",
         get=show_interrupt,

@@ -20,12 +20,19 @@ from wopr.console.inbox.interrupt import (
     rejection_text,
     submit_answer,
 )
-from wopr.console.page import Page, PageRequest, list_tag, redirect_to, tagged, unchanged
+from wopr.console.page import (
+    Page,
+    PageRequest,
+    list_etag,
+    not_modified_response,
+    redirect_to,
+    with_etag,
+)
 from wopr.http.operation import read_cursor, write_cursor
 from wopr.http.response import Response, ok
 from wopr.protocol.documents import UNSET, Unset
 from wopr.protocol.errors import Refused, WoprError
-from wopr.protocol.interrupts import KINDS_IN_WORDS, is_kind, is_vendor_kind
+from wopr.protocol.interrupts import KINDS_IN_WORDS, is_interrupt_kind, is_vendor_kind
 from wopr.store.port import SuspensionFilter
 
 PAGE_INTERRUPTS: Final = 50
@@ -56,14 +63,14 @@ class BatchResult:
 async def list_interrupts(request: PageRequest) -> Response:
     """List the open interrupts, newest first, and open the first."""
     after = read_cursor(request.query.get("cursor"))
-    page = await request.host.store.pending(
+    page = await request.host.store.pending_interrupts(
         request.tenant, _filter(request), after, PAGE_INTERRUPTS
     )
     lines = [inbox_line(request, row) for row in page.suspensions]
     tag = _tag(request, lines)
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
     is_whole = request.http.header(b"x-part") is None
     first = await load_interrupt_view(request, lines[0]) if lines and is_whole else None
     next_page = ""
@@ -80,7 +87,7 @@ async def list_interrupts(request: PageRequest) -> Response:
         is_live="cursor" not in request.query,
         **interrupt_values(request, "/inbox"),
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 def _kinds(request: PageRequest) -> dict[str, str]:
@@ -91,7 +98,7 @@ def _kinds(request: PageRequest) -> dict[str, str]:
 
 def _filter(request: PageRequest) -> SuspensionFilter:
     kind = request.query.get("kind")
-    if kind and not is_kind(kind):
+    if kind and not is_interrupt_kind(kind):
         raise Refused(f"kind must be one of {KINDS_IN_WORDS}, not {kind!r}", field="kind")
     return SuspensionFilter(
         kinds=(kind,) if kind else (),
@@ -102,7 +109,7 @@ def _filter(request: PageRequest) -> SuspensionFilter:
 
 def _tag(request: PageRequest, lines: Sequence[InboxLine]) -> str:
     shown = [(line.item.run_id, line.item.interrupt_id, line.item.votes or None) for line in lines]
-    return list_tag(request, shown, shows_durations=True)
+    return list_etag(request, shown, shows_durations=True)
 
 
 async def answer_many(request: PageRequest) -> Response:
@@ -150,7 +157,7 @@ async def _answer_one(
 
 async def count_interrupts(request: PageRequest) -> Response:
     """Return the number of open interrupts, for the title of open pages."""
-    response = ok({"waiting": await request.host.store.pending_count(request.tenant)})
+    response = ok({"waiting": await request.host.store.count_pending_interrupts(request.tenant)})
     return replace(response, headers={"cache-control": "no-store"})
 
 

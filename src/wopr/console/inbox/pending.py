@@ -41,7 +41,7 @@ class OpenInterrupt:
 
 async def open_interrupts_of(store: Suspensions, tenant: str, run_id: str) -> list[OpenInterrupt]:
     """Return the open interrupts of one run."""
-    page = await store.pending(tenant, SuspensionFilter(run_id=run_id), None, SHOWN)
+    page = await store.pending_interrupts(tenant, SuspensionFilter(run_id=run_id), None, SHOWN)
     return [_open_interrupt(row) for row in page.suspensions]
 
 

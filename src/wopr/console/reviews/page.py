@@ -29,7 +29,7 @@ from wopr.store.port.feedback import DAY_MS, HOUR_MS, LONGEST_BY_HOUR_MS
 STARS: Final = (1, 2, 3, 4, 5)
 # Heights in pixels: the chart of stars above, the chart of numbers of annotations below.
 TOP, STARS_HIGH, COUNTS_HIGH, GAP = 10, 110, 44, 16
-_MARKS: Final = 6
+_MOST_TIME_LABELS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _title(group: FeedbackGroup) -> str:
 def _times(since: int, until: int, step: int) -> list[AxisLabel]:
     """Return the labels of the time axis: a few whole hours or days."""
     count = max((until - since) // step, 1)
-    every = -(-count // _MARKS)
+    every = -(-count // _MOST_TIME_LABELS)
     first = -(-since // step) * step
     instants = range(first, until, step * every)
     return [AxisLabel(100 * (at - since) / (until - since), _label(at, step)) for at in instants]
@@ -167,7 +167,7 @@ async def show_reviews(request: PageRequest) -> Response:
         total=by_time.total,
         by_workflow=(await _summary(request, window, "workflow")).groups[:MOST_ROWS],
         by_agent=(await _summary(request, window, "agent")).groups[:MOST_ROWS],
-        narrowed=_narrowed(request),
+        runs_query=_runs_query(request),
         workflow_id=request.query.get("workflowId", ""),
         agent_id=request.query.get("agentId", ""),
     )
@@ -183,7 +183,7 @@ async def _summary(request: PageRequest, window: str, by: SummaryBy) -> Feedback
     )
 
 
-def _narrowed(request: PageRequest) -> str:
+def _runs_query(request: PageRequest) -> str:
     """Return the filter of the page for links to the run list, which has no filter by agent."""
     workflow_id = request.query.get("workflowId", "")
     return "&" + urlencode({"workflowId": workflow_id}) if workflow_id else ""
@@ -203,17 +203,6 @@ async def _queues(request: PageRequest) -> tuple[list[Queue], str]:
     with_progress = [await queues.read(request.tenant, queue.queue_id) for queue in found]
     next_page = "" if last is None else "/reviews?" + urlencode({"cursor": write_cursor(last)})
     return with_progress, next_page
-
-
-REVIEWS_PAGES: Final = (
-    Page(
-        name="reviews",
-        path="/reviews",
-        get=show_reviews,
-        scope="runs:read",
-        check_enabled=check_feedback_enabled,
-    ),
-)
 
 
 PAGE_JUDGED: Final = 50
@@ -259,7 +248,14 @@ async def find_judge(request: PageRequest) -> Response:
     return request.redirect(f"/reviews/judges/{quote(found.judge_id, safe='')}")
 
 
-JUDGE_PAGES: Final = (
+PAGES: Final = (
+    Page(
+        name="reviews",
+        path="/reviews",
+        get=show_reviews,
+        scope="runs:read",
+        check_enabled=check_feedback_enabled,
+    ),
     Page(
         name="find-judge",
         path="/reviews/judges",
@@ -275,5 +271,3 @@ JUDGE_PAGES: Final = (
         check_enabled=check_feedback_enabled,
     ),
 )
-
-PAGES: Final = (*REVIEWS_PAGES, *JUDGE_PAGES)

@@ -11,7 +11,7 @@ from wopr.console.page import Page, PageRequest
 from wopr.console.runs.feedback import signal_of
 from wopr.console.runs.list import FEEDBACK, feedback_filter
 from wopr.console.runs.view import load_run_view
-from wopr.feedback.annotations import ANNOTATE
+from wopr.feedback.annotations import ANNOTATE_ACTION
 from wopr.http.request import whole_number
 from wopr.http.response import Response
 from wopr.http.routes.feedback import check_feedback_enabled
@@ -92,13 +92,13 @@ def review_request(queue: Queue, form: Form) -> list[JsonObject]:
     return annotations
 
 
-READ, SCOPE = "runs:read", "runs:annotate"
+READ, REVIEW = "runs:read", "runs:annotate"
 _SUGGESTED: Final = 200
 
 
 async def ask_queue(request: PageRequest) -> Response:
     """Show the form for a new queue. The query may fill in fields."""
-    return await _ask(request, Form(request.query))
+    return await _form_page(request, Form(request.query))
 
 
 async def create_queue(request: PageRequest) -> Response:
@@ -110,11 +110,13 @@ async def create_queue(request: PageRequest) -> Response:
             request.tenant, request.caller.key_id, body
         )
     except (Refused, NotFound) as refused:
-        return await _ask(request, form, refused)
+        return await _form_page(request, form, refused)
     return request.redirect(f"{_path(queue.queue_id)}?done=opened")
 
 
-async def _ask(request: PageRequest, form: Form, refused: WoprError | None = None) -> Response:
+async def _form_page(
+    request: PageRequest, form: Form, refused: WoprError | None = None
+) -> Response:
     workflows, _ = await newest_workflows(request.host.store, request.tenant, None, _SUGGESTED)
     return await request.page(
         "queue_new.html",
@@ -138,16 +140,16 @@ async def show_queue(request: PageRequest) -> Response:
 async def take_next(request: PageRequest) -> Response:
     """Lock the next run for the signed-in key and redirect to it."""
     queue = await _queue(request)
-    return await _next(request, queue, "empty")
+    return await _take_next(request, queue, "empty")
 
 
-async def to_queue(request: PageRequest) -> Response:
+async def redirect_to_queue(request: PageRequest) -> Response:
     """Redirect to the page of the queue, which has the form."""
     queue = await _queue(request)
     return request.redirect(_path(queue.queue_id))
 
 
-async def _next(request: PageRequest, queue: Queue, done: str) -> Response:
+async def _take_next(request: PageRequest, queue: Queue, done: str) -> Response:
     item = await request.host.feedback.queues.take(
         request.tenant, queue.queue_id, request.caller.key_id
     )
@@ -160,26 +162,28 @@ async def _next(request: PageRequest, queue: Queue, done: str) -> Response:
 
 async def show_item(request: PageRequest) -> Response:
     """Show a run of a queue beside the form of the rubric."""
-    return await _item(request, Form({}))
+    return await _item_page(request, Form({}))
 
 
 async def finish_item(request: PageRequest) -> Response:
     """Store a review and redirect to the next run or to the queue."""
     request.require(READ)
     queue, run_id, form = await _queue(request), run_id_of(request.http), await request.form()
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     by = request.caller.key_id
     try:
         body = document({"annotations": review_request(queue, form)}, CreateReview)
         await request.host.feedback.queues.finish(request.tenant, queue, run_id, by, body)
     except (Refused, Conflict, NotFound) as refused:
-        return await _item(request, form, refused)
+        return await _item_page(request, form, refused)
     if form.get("then") == "stop":
         return request.redirect(f"{_path(queue.queue_id)}?done=reviewed")
-    return await _next(request, queue, "finished")
+    return await _take_next(request, queue, "finished")
 
 
-async def _item(request: PageRequest, form: Form, refused: WoprError | None = None) -> Response:
+async def _item_page(
+    request: PageRequest, form: Form, refused: WoprError | None = None
+) -> Response:
     request.require(READ)
     queue = await _queue(request)
     view = await load_run_view(request, run_id_of(request.http))
@@ -203,7 +207,7 @@ async def _queue(request: PageRequest) -> Queue:
 
 def _may_review(request: PageRequest, queue: Queue) -> bool:
     reviewers: Sequence[str] = queue.reviewers
-    return request.may(SCOPE) and (not reviewers or request.caller.key_id in reviewers)
+    return request.may(REVIEW) and (not reviewers or request.caller.key_id in reviewers)
 
 
 def _path(queue_id: str) -> str:
@@ -217,7 +221,7 @@ PAGES: Final = (
         get=ask_queue,
         post=create_queue,
         has_large_form=True,
-        scope=SCOPE,
+        scope=REVIEW,
         check_enabled=check_feedback_enabled,
     ),
     Page(
@@ -230,9 +234,9 @@ PAGES: Final = (
     Page(
         name="next-item",
         path="/reviews/queues/{queue_id}/next",
-        get=to_queue,
+        get=redirect_to_queue,
         post=take_next,
-        scope=SCOPE,
+        scope=REVIEW,
         check_enabled=check_feedback_enabled,
     ),
     Page(
@@ -241,8 +245,8 @@ PAGES: Final = (
         get=show_item,
         post=finish_item,
         has_large_form=True,
-        scope=SCOPE,
+        scope=REVIEW,
         check_enabled=check_feedback_enabled,
-        action=ANNOTATE,
+        action=ANNOTATE_ACTION,
     ),
 )

@@ -16,7 +16,7 @@ from wopr.http.routes.runs import run_id_of
 from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import Refused
 from wopr.protocol.forks import ForkAccepted, ForkMode, ForkRun, OptionsOverlay
-from wopr.protocol.observed_ids import require_own
+from wopr.protocol.observed_ids import require_own_run
 from wopr.protocol.runs import DRAIN_POLICIES, CancelRun, PauseRun, ResumeRun
 from wopr.runs.forks.create import check_fork
 
@@ -25,7 +25,7 @@ _MODES: Final[dict[str, ForkMode]] = {"branch": "branch", "replay": "replay"}
 
 async def ask_cancel(request: PageRequest) -> Response:
     """Ask for confirmation before a run is cancelled."""
-    return await _ask(request, "cancel.html")
+    return await _question_page(request, "cancel.html")
 
 
 async def cancel(request: PageRequest) -> Response:
@@ -34,12 +34,12 @@ async def cancel(request: PageRequest) -> Response:
     body = document({"reason": (await request.form()).get("reason")}, CancelRun)
     reason = body.reason or ""
     await request.host.commands.cancel(request.tenant, run_id, reason, by=request.caller.key_id)
-    return _back(request, run_id, "cancelled")
+    return _redirect(request, run_id, "cancelled")
 
 
 async def ask_pause(request: PageRequest) -> Response:
     """Ask how to pause a run."""
-    return await _ask(request, "pause.html", policies=DRAIN_POLICIES)
+    return await _question_page(request, "pause.html")
 
 
 async def pause(request: PageRequest) -> Response:
@@ -48,12 +48,12 @@ async def pause(request: PageRequest) -> Response:
     policy = form.choice("drainPolicy", DRAIN_POLICIES, "drain-current-node")
     body = document({"reason": form.get("reason"), "drainPolicy": policy}, PauseRun)
     await request.host.commands.pause(request.tenant, run_id, body, by=request.caller.key_id)
-    return _back(request, run_id, "paused")
+    return _redirect(request, run_id, "paused")
 
 
 async def ask_resume(request: PageRequest) -> Response:
     """Ask for confirmation before a run is resumed."""
-    return await _ask(request, "resume.html")
+    return await _question_page(request, "resume.html")
 
 
 async def resume(request: PageRequest) -> Response:
@@ -62,14 +62,14 @@ async def resume(request: PageRequest) -> Response:
     body = document({"reason": (await request.form()).get("reason")}, ResumeRun)
     reason = body.reason or ""
     await request.host.commands.resume(request.tenant, run_id, reason, by=request.caller.key_id)
-    return _back(request, run_id, "resumed")
+    return _redirect(request, run_id, "resumed")
 
 
 async def preview_fork(request: PageRequest) -> Response:
     """Show the effects of a fork: nodes kept and run again, repeated side effects and questions."""
     request.require("runs:read")
     run_id = run_id_of(request.http)
-    row = await request.host.readers.row(request.tenant, run_id)
+    row = await request.host.run_reader.row(request.tenant, run_id)
     mode, start = _fork_of(request.query.get("mode", "branch"), request.query.get("from", ""))
     body = ForkRun(mode=mode, from_seq=start)
     await _check_fork(request, run_id, body)
@@ -91,7 +91,7 @@ async def fork(request: PageRequest) -> Response:
     by = request.caller.key_id
     answer = await request.host.commands.fork(request.tenant, run_id, body, by=by)
     made = msgspec.json.decode(answer, type=ForkAccepted)
-    return _back(request, made.run_id, "forked")
+    return _redirect(request, made.run_id, "forked")
 
 
 async def _check_fork(request: PageRequest, run_id: str, body: ForkRun) -> None:
@@ -108,18 +108,16 @@ def _fork_of(mode: str, start: str) -> tuple[ForkMode, int | msgspec.UnsetType]:
 async def _own_run(request: PageRequest) -> str:
     """Return the run of the path, which must be a run of the tenant on this host."""
     run_id = run_id_of(request.http)
-    await request.host.readers.row(request.tenant, run_id)
-    require_own(run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
+    require_own_run(run_id)
     return run_id
 
 
-async def _ask(request: PageRequest, template: str, **values: object) -> Response:
-    return await request.page(
-        template, run=await snapshot_of(request, await _own_run(request)), **values
-    )
+async def _question_page(request: PageRequest, template: str) -> Response:
+    return await request.page(template, run=await snapshot_of(request, await _own_run(request)))
 
 
-def _back(request: PageRequest, run_id: str, done: str) -> Response:
+def _redirect(request: PageRequest, run_id: str, done: str) -> Response:
     return request.redirect(f"/runs/{quote(run_id, safe='')}?done={done}")
 
 

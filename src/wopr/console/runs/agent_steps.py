@@ -74,11 +74,11 @@ def agent_turns(entries: Sequence[Entry], threshold_of: ThresholdOf) -> list[Age
         kind = entry.event.type
         if kind == "node.started":
             started[entry.node_id] = entry
-        elif (read := _READERS.get(kind)) is not None and entry.node_id in started:
+        elif (add_step := _STEP_ADDERS.get(kind)) is not None and entry.node_id in started:
             start = started[entry.node_id]
             if start.sequence not in turns:
                 turns[start.sequence] = AgentTurn(start.node_id, start.sequence, start.agent_id)
-            read(turns[start.sequence], entry, threshold_of)
+            add_step(turns[start.sequence], entry, threshold_of)
     in_order = (turns[sequence] for sequence in sorted(turns))
     return [turn for turn in in_order if any(step.kind != "asked" for step in turn.steps)]
 
@@ -95,7 +95,7 @@ def newest_turns_of(turns: Sequence[AgentTurn], most: int = MOST_STEPS_SHOWN) ->
     return found[::-1]
 
 
-def _reasoned(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_reasoning(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     tokens = payload.get("tokenCount")
     title = f"reasoned, {tokens} tokens" if tokens else "reasoned"
@@ -103,7 +103,7 @@ def _reasoned(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     turn.steps.append(_step("reasoned", title, entry, text=str(payload.get("reasoning", ""))))
 
 
-def _reasoning(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_reasoning_delta(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     """Add a part of streamed reasoning. The complete reasoning replaces it."""
     delta = str(entry.payload.get("delta", ""))
     last = turn.steps[-1] if turn.steps else None
@@ -118,7 +118,7 @@ def _drop_open_reasoning(turn: AgentTurn) -> None:
         turn.steps.pop()
 
 
-def _called(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_tool_call(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     name = str(payload.get("toolName", ""))
     turn.steps.append(
@@ -126,10 +126,12 @@ def _called(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     )
 
 
-def _returned(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_tool_result(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
-    # From the end: a call is usually close to its return, and there may be thousands.
-    call = next((b for b in reversed(turn.steps) if _is_call(b, payload.get("callId"))), None)
+    # Search from the end: a call is usually close to its return, and a turn may have many calls.
+    call = next(
+        (step for step in reversed(turn.steps) if _is_call(step, payload.get("callId"))), None
+    )
     if call is None:
         call = _step("called", f"called {payload.get('toolName', '')}", entry)
         turn.steps.append(call)
@@ -144,14 +146,14 @@ def _is_call(step: AgentStep, call_id: Json) -> bool:
     return step.kind == "called" and step.entry.payload.get("callId") == call_id
 
 
-def _handed_off(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_handoff(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     title = f"handed off to {payload.get('toAgentId', '')}"
     text = str(payload.get("reason", ""))
     turn.steps.append(_step("handoff", title, entry, text=text, document=payload.get("context")))
 
 
-def _decided(turn: AgentTurn, entry: Entry, threshold_of: ThresholdOf) -> None:
+def _add_decision(turn: AgentTurn, entry: Entry, threshold_of: ThresholdOf) -> None:
     payload = entry.payload
     confidence = confidence_of(payload.get("confidence"), threshold_of(entry.agent_id))
     turn.steps.append(
@@ -166,44 +168,44 @@ def _decided(turn: AgentTurn, entry: Entry, threshold_of: ThresholdOf) -> None:
     )
 
 
-def _orchestrated(turn: AgentTurn, entry: Entry, threshold_of: ThresholdOf) -> None:
+def _add_supervisor_decision(turn: AgentTurn, entry: Entry, threshold_of: ThresholdOf) -> None:
     decision = object_of(entry.payload.get("decision"))
     threshold = threshold_of(SUPERVISOR)
     turn.steps.append(
         _step(
             "decided",
-            _ORCHESTRATED.get(str(decision.get("kind")), _other)(decision),
+            _DECISION_TITLES.get(str(decision.get("kind")), _other_title)(decision),
             entry,
             confidence=confidence_of(decision.get("confidence"), threshold),
         )
     )
 
 
-def _next_worker(decision: JsonObject) -> str:
+def _dispatch_title(decision: JsonObject) -> str:
     return f"dispatched to {', '.join(map(str, list_of(decision.get('nextWorkerIds'))))}"
 
 
-def _ask_user(decision: JsonObject) -> str:
+def _question_title(decision: JsonObject) -> str:
     return f"asked a person: {decision.get('prompt', '')}"
 
 
-def _terminate(decision: JsonObject) -> str:
+def _end_title(decision: JsonObject) -> str:
     reason = decision.get("reason")
     return f"ended the run: {reason}" if reason else "ended the run"
 
 
-def _other(decision: JsonObject) -> str:
+def _other_title(decision: JsonObject) -> str:
     return f"decided {compact(decision)}"
 
 
-_ORCHESTRATED: Final = {
-    "next-worker": _next_worker,
-    "ask-user": _ask_user,
-    "terminate": _terminate,
+_DECISION_TITLES: Final = {
+    "next-worker": _dispatch_title,
+    "ask-user": _question_title,
+    "terminate": _end_title,
 }
 
 
-def _escalated(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_escalation(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     threshold = payload.get("floor")
     confidence = confidence_of(
@@ -214,7 +216,7 @@ def _escalated(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     )
 
 
-def _suspended(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_suspension(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     kind = payload.get(INTERRUPT_KIND, payload.get("kind", "an answer"))
     if kind != "low-confidence":
@@ -229,14 +231,14 @@ def _suspended(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     turn.steps.append(_step("escalated", "waiting for a person to ratify the decision", entry))
 
 
-def _resolved(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_answer(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     by, value = payload.get("resolvedBy"), payload.get("resumeValue")
     title = f"{by} answered" if by else "was answered"
     turn.steps.append(_step("answered", title, entry, document=value))
 
 
-def _verified(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
+def _add_verification(turn: AgentTurn, entry: Entry, _: ThresholdOf) -> None:
     payload = entry.payload
     title = f"verified {payload.get('target', '')}: {payload.get('verdict', '')}"
     turn.steps.append(
@@ -255,16 +257,16 @@ def confidence_of(confidence: Json, threshold: float | None) -> DecisionConfiden
     return DecisionConfidence(float(confidence), threshold)
 
 
-_READERS: Final[dict[str, Callable[[AgentTurn, Entry, ThresholdOf], None]]] = {
-    "agent.reasoned": _reasoned,
-    "agent.reasoning.delta": _reasoning,
-    "agent.toolCalled": _called,
-    "agent.toolReturned": _returned,
-    "agent.handoff": _handed_off,
-    "agent.decided": _decided,
-    "agent.verified": _verified,
-    "runOrchestrator.decided": _orchestrated,
-    "core.workflowChain.confidence-escalated": _escalated,
-    "node.suspended": _suspended,
-    "interrupt.resolved": _resolved,
+_STEP_ADDERS: Final[dict[str, Callable[[AgentTurn, Entry, ThresholdOf], None]]] = {
+    "agent.reasoned": _add_reasoning,
+    "agent.reasoning.delta": _add_reasoning_delta,
+    "agent.toolCalled": _add_tool_call,
+    "agent.toolReturned": _add_tool_result,
+    "agent.handoff": _add_handoff,
+    "agent.decided": _add_decision,
+    "agent.verified": _add_verification,
+    "runOrchestrator.decided": _add_supervisor_decision,
+    "core.workflowChain.confidence-escalated": _add_escalation,
+    "node.suspended": _add_suspension,
+    "interrupt.resolved": _add_answer,
 }

@@ -19,7 +19,7 @@ from wopr.console.runs.log import Entry
 from wopr.console.runs.timeline import NodeSpans
 from wopr.console.runs.view import RunPageView, load_run_view
 from wopr.http.response import Response
-from wopr.http.routes.runs import LONGEST_ID
+from wopr.http.routes.runs import MAX_ID_LENGTH
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, json_equal, list_of, object_of
 from wopr.protocol.errors import NotFound, Refused
 from wopr.protocol.runs import NodeView, RunSnapshot
@@ -64,7 +64,7 @@ def _walk(path: str, a: Json, b: Json, depth: int) -> Iterator[Change]:
     if isinstance(a, dict) and isinstance(b, dict) and depth < _DEEPEST:
         left, right = object_of(a), object_of(b)
         for name in dict.fromkeys([*left, *right]):
-            step = _joined(path, name)
+            step = _member_path(path, name)
             yield from _walk(step, left.get(name, UNSET), right.get(name, UNSET), depth + 1)
     elif isinstance(a, list) and isinstance(b, list) and depth < _DEEPEST:
         yield from _walk_list(path, list_of(a), list_of(b), depth)
@@ -79,7 +79,7 @@ def _walk_list(path: str, a: list[object], b: list[object], depth: int) -> Itera
         yield from _walk(f"{path}[{place}]", left, right, depth + 1)
 
 
-def _joined(path: str, name: str) -> str:
+def _member_path(path: str, name: str) -> str:
     if not name.isidentifier():
         return f"{path}[{pretty(name)}]"
     return f"{path}.{name}" if path else name
@@ -213,10 +213,10 @@ class Comparison:
         return min(divergences, key=lambda each: each.place).node_id if divergences else ""
 
 
-def compared(a: RunPageView, b: RunPageView) -> Comparison:
+def compare_views(a: RunPageView, b: RunPageView) -> Comparison:
     """Compare two runs."""
     events = _by_node(a.log.entries), _by_node(b.log.entries)
-    order = _merged(list(events[0]), list(events[1]))
+    order = _merge_node_order(list(events[0]), list(events[1]))
     divergences = {
         node_id: divergence
         for node_id in [RUN, *order]
@@ -240,7 +240,7 @@ def compared(a: RunPageView, b: RunPageView) -> Comparison:
         ],
         first=min(divergences.values(), key=lambda each: each.place, default=None),
         values=_values(a.snapshot, b.snapshot),
-        costs=(_total(costs[0]), _total(costs[1])),
+        costs=(_sum(costs[0].values()), _sum(costs[1].values())),
     )
 
 
@@ -251,8 +251,11 @@ def _by_node(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
-def _merged(a: list[str], b: list[str]) -> list[str]:
-    """Merge the nodes in the order of the first run. A node of only the second run keeps its position."""
+def _merge_node_order(a: list[str], b: list[str]) -> list[str]:
+    """Merge the nodes in the order of the first run.
+
+    A node of only the second run keeps its position.
+    """
     merged, place = list(a), 0
     for node_id in b:
         if node_id in merged:
@@ -342,10 +345,6 @@ def _cost(payload: JsonObject) -> Cost:
     )
 
 
-def _total(costs: Mapping[str, Cost]) -> Cost:
-    return _sum(costs.values())
-
-
 def _sum(costs: Iterable[Cost]) -> Cost:
     every = list(costs)
     return Cost(sum(each.tokens for each in every), sum(each.usd for each in every))
@@ -382,17 +381,20 @@ async def compare(request: PageRequest) -> Response:
         return await _pick(request, a or b)
     if a == b:
         raise Refused("Select two different runs.", field="b")
-    if max(len(a), len(b)) > LONGEST_ID:
+    if max(len(a), len(b)) > MAX_ID_LENGTH:
         raise NotFound("This run does not exist.")
-    async with request.heavy():
+    async with request.heavy_read_slot():
         views = await load_run_view(request, a), await load_run_view(request, b)
-        found = await anyio.to_thread.run_sync(compared, *views)
+        found = await anyio.to_thread.run_sync(compare_views, *views)
         swapped = urlencode({"a": b, "b": a})
         return await request.large_page("compare.html", pair=found, swapped=swapped)
 
 
 def _read_selection(request: PageRequest) -> None:
-    """Read the selection in the list of runs: two fields with the same name. The older run is first."""
+    """Read the selection in the list of runs: two fields with the same name.
+
+    The list is newest first; the older run becomes `a`.
+    """
     raw = bytes(request.http.scope["query_string"]).decode("latin-1")
     chosen = [value for name, value in parse_qsl(raw) if name == "run"]
     if not chosen:
@@ -407,7 +409,7 @@ async def _pick(request: PageRequest, name: str | None) -> Response:
     """Ask for the run to compare with, and offer related runs."""
     if name is None:
         return await request.page("compare_pick.html", run=None, groups=())
-    row = await request.host.readers.row(request.tenant, name[:LONGEST_ID])
+    row = await request.host.run_reader.row(request.tenant, name[:MAX_ID_LENGTH])
     return await request.page("compare_pick.html", run=row, groups=await _candidates(request, row))
 
 

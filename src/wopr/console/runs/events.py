@@ -126,7 +126,7 @@ def event_page(
 
 
 def no_rows(log: DecodedLog) -> EventRowPage:
-    """Return a page without rows, for parts of a run's page that do not show events."""
+    """Return a page without rows, for templates that do not show the list of events."""
     return EventRowPage(
         rows=(),
         filter=EventFilter(),

@@ -32,7 +32,8 @@ def _head(view: RunPageView) -> Iterator[str]:
     row, run = view.row, view.snapshot
     yield f"# Run {_code(row.run_id)}"
     yield ""
-    yield f"**{status_text(view.status)}**, workflow {_code(f'{row.workflow_id} {row.workflow_version}')}"
+    workflow = _code(f"{row.workflow_id} {row.workflow_version}")
+    yield f"**{status_text(view.status)}**, workflow {workflow}"
     yield ""
     yield f"- started {to_iso(row.created_at)}"
     if row.ended_at is not None:
@@ -40,7 +41,8 @@ def _head(view: RunPageView) -> Iterator[str]:
     if row.tags:
         yield f"- tags {', '.join(map(_code, row.tags))}"
     for interrupt in view.interrupts:
-        yield f"- waiting for {interrupt.what} at {_code(interrupt.node_id)}: {_code(interrupt.question)}"
+        node, question = _code(interrupt.node_id), _code(interrupt.question)
+        yield f"- waiting for {interrupt.what} at {node}: {question}"
     if not isinstance(run.error, Unset):
         yield f"- error {_code(run.error.code)}: {_code(run.error.message)}"
     yield ""
@@ -66,7 +68,7 @@ def _agent_steps(view: RunPageView) -> Iterator[str]:
         yield f"**{_code(turn.agent_id or turn.node_id)}** at {_code(turn.node_id)}"
         yield ""
         for step in turn.steps:
-            yield f"- {_code(step.title)}{_confidence_text(step)}{_text_of(step)}"
+            yield f"- {_code(step.title)}{_confidence_text(step)}{_step_text(step)}"
         yield ""
 
 
@@ -78,7 +80,7 @@ def _confidence_text(step: AgentStep) -> str:
     return f", {percent(step.confidence.value)} confident{of}"
 
 
-def _text_of(step: AgentStep) -> str:
+def _step_text(step: AgentStep) -> str:
     parts = [_code(step.text)] if step.text else []
     parts += [_code(compact(step.document))] if step.document is not None else []
     parts += [f"→ {step.status} {_code(compact(step.returned))}"] if step.status else []
@@ -150,7 +152,7 @@ async def download_bundle(request: PageRequest) -> Response:
 
 async def show_markdown(request: PageRequest) -> Response:
     """Return the run as Markdown, for an issue or a chat."""
-    async with request.heavy():
+    async with request.heavy_read_slot():
         view = await load_run_view(request, run_id_of(request.http))
         markdown = await anyio.to_thread.run_sync(run_markdown, view)
     text = markdown.encode("utf-8", "replace")
@@ -170,20 +172,20 @@ PAGES: Final = (
         path="/runs/{run_id}.md",
         get=show_markdown,
         scope="runs:read",
-        read="sensitive",
+        read_level="sensitive",
     ),
     Page(
         name="bundle",
         path="/runs/{run_id}/bundle",
         get=download_bundle,
         scope="runs:read",
-        read="recorded",
+        read_level="recorded",
     ),
     Page(
         name="artifact",
         path="/runs/{run_id}/artifacts/{artifact_id}",
         get=show_artifact,
         scope="artifacts:read",
-        read="sensitive",
+        read_level="sensitive",
     ),
 )

@@ -8,13 +8,13 @@ from urllib.parse import quote
 from wopr.console.forms import Form, document
 from wopr.console.page import Page, PageRequest
 from wopr.console.runs.view import load_run_view
-from wopr.feedback.annotations import ANNOTATE, Author
+from wopr.feedback.annotations import ANNOTATE_ACTION, Author
 from wopr.http.response import Response
 from wopr.http.routes.feedback import check_feedback_enabled
 from wopr.http.routes.runs import run_id_of
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused
-from wopr.protocol.resources.annotations import SIGNAL_KINDS, VALUED, AnnotationCreate
+from wopr.protocol.resources.annotations import KINDS_WITH_VALUE, SIGNAL_KINDS, AnnotationCreate
 
 _NAMES: Final = {"rating": "rating", "correction": "text", "label": "text"}
 
@@ -34,7 +34,7 @@ async def show_feedback(request: PageRequest) -> Response:
 async def annotate(request: PageRequest) -> Response:
     """Store an annotation and redirect to its place on the page."""
     run_id = run_id_of(request.http)
-    row = await request.host.readers.row(request.tenant, run_id)
+    row = await request.host.run_reader.row(request.tenant, run_id)
     form = await request.form()
     body = document(_request(form), AnnotationCreate)
     await request.host.feedback.annotator.annotate(
@@ -59,7 +59,7 @@ def _request(form: Form) -> JsonObject:
 def signal_of(kind: str, form: Form, field: str) -> JsonObject:
     """Return a signal with its value from this field of a form. A flag has no value."""
     signal: JsonObject = {"kind": kind}
-    if kind in VALUED:
+    if kind in KINDS_WITH_VALUE:
         given = form.get(field)
         if not given:
             raise Refused(f"A {kind} requires the field {field}.", field=field)
@@ -86,7 +86,7 @@ PAGES: Final = (
         post=annotate,
         has_large_form=True,
         scope="runs:annotate",
-        action=ANNOTATE,
+        action=ANNOTATE_ACTION,
         check_enabled=check_feedback_enabled,
     ),
 )

@@ -16,7 +16,7 @@ from wopr.console.formatting import number
 from wopr.console.runs.log import DecodedLog, Entry
 from wopr.protocol.documents import Unset
 from wopr.protocol.workflow import TriggerRule, WorkflowEdge, WorkflowNode
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 
 Edge: TypeAlias = tuple[str, str]
 # A node, or the point where an edge crosses a layer.
@@ -44,7 +44,7 @@ def is_drawable(nodes: Sequence[str], forward: Sequence[Edge]) -> bool:
     return sum(columns[target] - columns[source] for source, target in forward) <= MOST_VERTICES
 
 
-def layered(nodes: Sequence[str], forward: Sequence[Edge]) -> Layout:
+def lay_out(nodes: Sequence[str], forward: Sequence[Edge]) -> Layout:
     """Lay out a graph without cycles. Equal graphs get equal layouts."""
     columns = _columns(nodes, forward)
     layers, links = _with_bends(nodes, forward, columns)
@@ -104,7 +104,7 @@ def _with_bends(
 
 
 def _order(layers: list[list[_Vertex]], links: Sequence[tuple[_Vertex, _Vertex]]) -> None:
-    """Order the vertices of each layer by their neighbours, in several sweeps, to avoid crossings."""
+    """Order the vertices of each layer by their neighbours in several sweeps, to avoid crossings."""
     before = _neighbours((target, source) for source, target in links)
     after = _neighbours(links)
     places = {vertex: place for layer in layers for place, vertex in enumerate(layer)}
@@ -175,7 +175,7 @@ _STEP_X, _STEP_Y = 206, 58
 _MARGIN: Final = 10
 _LONGEST_NAME: Final = 22
 _LONGEST_KIND: Final = 17
-# The events at the end of a source that let an edge with this trigger rule be taken.
+# The events that end the source of an edge with this trigger rule so that the edge is taken.
 _DONE, _FAILED = ("node.completed",), ("node.failed",)
 _TAKING_EVENTS: Final[dict[TriggerRule, tuple[str, ...]]] = {
     "all_success": _DONE,
@@ -235,8 +235,8 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """Facts from the log about each node."""
+class GraphFacts:
+    """GraphFacts from the log about each node."""
 
     statuses: Mapping[str, str]
     attempts: Mapping[str, int]
@@ -247,10 +247,10 @@ class Facts:
     caused: Collection[tuple[str, str]]
 
 
-NO_FACTS: Final = Facts({}, {}, {}, (), ())
+NO_FACTS: Final = GraphFacts({}, {}, {}, (), ())
 
 
-def draw(compiled: Compiled, facts: Facts = NO_FACTS) -> Drawing | None:
+def draw(compiled: CompiledWorkflow, facts: GraphFacts = NO_FACTS) -> Drawing | None:
     """Draw a workflow; None if it is too large for a readable drawing."""
     nodes = compiled.definition.nodes
     if len(nodes) > MOST_NODES:
@@ -277,7 +277,7 @@ def draw(compiled: Compiled, facts: Facts = NO_FACTS) -> Drawing | None:
 
 
 @lru_cache(maxsize=16)
-def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout | None]:
+def _layout(compiled: CompiledWorkflow) -> tuple[frozenset[str], Layout | None]:
     """Return the edges that close a loop, and the layout. Both are the same for all runs."""
     back = frozenset(edge.id for loop in compiled.graph.loops.values() for edge in loop.back)
     forward = dict.fromkeys(
@@ -286,10 +286,10 @@ def _layout(compiled: Compiled) -> tuple[frozenset[str], Layout | None]:
         if edge.id not in back
     )
     nodes, links = [node.id for node in compiled.definition.nodes], list(forward)
-    return back, layered(nodes, links) if is_drawable(nodes, links) else None
+    return back, lay_out(nodes, links) if is_drawable(nodes, links) else None
 
 
-def _box(node: WorkflowNode, place: tuple[float, float], facts: Facts) -> Box:
+def _box(node: WorkflowNode, place: tuple[float, float], facts: GraphFacts) -> Box:
     return Box(
         node_id=node.id,
         name=_cut(node.name),
@@ -312,7 +312,7 @@ def _edges(
     back: Collection[str],
     layout: Layout,
     places: Mapping[str, tuple[float, float]],
-    facts: Facts,
+    facts: GraphFacts,
 ) -> Iterator[Arrow]:
     into: dict[str, list[WorkflowEdge]] = {}
     for edge in edges:
@@ -333,8 +333,13 @@ def _edges(
         )
 
 
-def _is_taken(edge: WorkflowEdge, into: Mapping[str, Sequence[WorkflowEdge]], facts: Facts) -> bool:
-    """Return whether the edge was taken. If several edges may have been, the log does not say which."""
+def _is_taken(
+    edge: WorkflowEdge, into: Mapping[str, Sequence[WorkflowEdge]], facts: GraphFacts
+) -> bool:
+    """Return whether the edge was taken.
+
+    If several edges may have been taken, the log does not say which.
+    """
     ends = (edge.source_node_id, edge.target_node_id)
     if ends not in facts.taken:
         return False
@@ -386,7 +391,7 @@ def _path_below(places: Mapping[str, tuple[float, float]], ends: tuple[str, str]
     return f"M{number(x1)} {number(y1)}C{curve}"
 
 
-def _causes(places: Mapping[str, tuple[float, float]], facts: Facts) -> Iterator[Arrow]:
+def _causes(places: Mapping[str, tuple[float, float]], facts: GraphFacts) -> Iterator[Arrow]:
     for ends in sorted(facts.caused):
         if ends[0] in places and ends[1] in places:
             path = _path_below(places, ends)

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from wopr.console.inbox.pending import OpenInterrupt, open_interrupts_of
-from wopr.console.page import Page, PageRequest, list_tag, tagged, unchanged
+from wopr.console.page import Page, PageRequest, list_etag, not_modified_response, with_etag
 from wopr.console.runs.annotations import feedback_text
 from wopr.console.runs.feedback import offers_feedback
 from wopr.http.operation import read_cursor, write_cursor
@@ -68,9 +68,9 @@ async def list_runs(request: PageRequest) -> Response:
     feedback = await request.host.store.run_feedback(request.tenant, run_ids)
     lines = [await _line(request, row, feedback.get(row.run_id)) for row in page.runs]
     tag = _tag(request, lines)
-    known = unchanged(request, tag)
-    if known is not None:
-        return known
+    not_modified = not_modified_response(request, tag)
+    if not_modified is not None:
+        return not_modified
     workflows, _ = await newest_workflows(request.host.store, request.tenant, None, _SUGGESTED)
     response = await request.page(
         "runs.html",
@@ -82,18 +82,18 @@ async def list_runs(request: PageRequest) -> Response:
         within=_WITHIN,
         workflows=[each.id for each in workflows],
         searched=searched,
-        next_page=_next(request, page),
+        next_page=_next_page(request, page),
         is_filtered=any(name not in ("cursor", "done") for name in request.query),
         is_live="cursor" not in request.query and not text,
         offers_feedback=offers_feedback(request),
     )
-    return tagged(response, tag)
+    return with_etag(response, tag)
 
 
 def _tag(request: PageRequest, lines: Sequence[RunLine]) -> str:
     shown = [(line.row.run_id, line.row.updated_at, line.feedback_text) for line in lines]
     shows_durations = any(line.row.ended_at is None for line in lines)
-    return list_tag(request, shown, shows_durations=shows_durations)
+    return list_etag(request, shown, shows_durations=shows_durations)
 
 
 def _filter(request: PageRequest) -> RunFilter:
@@ -156,7 +156,7 @@ async def _line(request: PageRequest, row: RunRow, feedback: FeedbackCount | Non
     return RunLine(row, interrupts, feedback_text(feedback))
 
 
-def _next(request: PageRequest, page: RunPage) -> str:
+def _next_page(request: PageRequest, page: RunPage) -> str:
     if page.next_after is None:
         return ""
     return "/runs?" + urlencode(request.query | {"cursor": write_cursor(page.next_after)})

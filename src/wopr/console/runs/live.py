@@ -2,7 +2,7 @@
 
 The timeline, the graph and the steps of the agents consist of items with keys: lanes, boxes, arrows
 and steps. A reader gets only the items that have changed since its last update, and only the newest
-rows of the log. One drawing serves all readers with the same rights. A worker thread makes it, and
+rows of the log. One rendering serves all readers with the same rights. A worker thread renders, and
 the rate is limited to a small share of one core: watching a run must not slow the run down.
 """
 
@@ -24,7 +24,7 @@ from wopr.console.render import redacted_frame
 from wopr.console.runs.agent_steps import AgentStep, AgentTurn
 from wopr.console.runs.events import EventFilter, no_rows, rows_of
 from wopr.console.runs.log import Entry
-from wopr.console.runs.page import only_newest, opened, page_values
+from wopr.console.runs.page import opened_children, page_values, shows_only_newest
 from wopr.console.runs.timeline import GrowingSpans
 from wopr.console.runs.view import RunFacts, RunPageView, load_run_facts, view_of
 from wopr.http.request import whole_number
@@ -45,16 +45,16 @@ PARTS: Final = {
 }
 # Events within this time are sent in one update.
 BATCH_SECONDS: Final = 0.15
-# A run with more events than this is drawn at most twice a second.
+# A run with more events than this is rendered at most twice a second.
 LARGE_EVENTS: Final = 300
 LARGE_SECONDS: Final = 0.5
-# The largest share of one core that drawing takes. Reading the run takes about as much again.
+# The largest share of one core that rendering takes. Reading the run takes about as much again.
 MOST_SHARE: Final = 0.015
 # The largest number of new events that one update sends as rows.
 MOST_NEW_ROWS: Final = 100
-# How often a run without new events is drawn, so that durations stay current.
+# How often a run without new events is rendered, so that durations stay current.
 IDLE_SECONDS: Final = 5.0
-# The largest size of cached drawings, in bytes of logs and markup.
+# The largest size of cached renderings, in bytes of logs and markup.
 MOST_BYTES: Final = 32 * 1024 * 1024
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...], bool, frozenset[str]]
@@ -64,42 +64,45 @@ Items: TypeAlias = dict[str, str]
 
 @dataclass(slots=True)
 class MarkupCache:
-    """The spans of the last drawing, and the markup of its items with the data of each item.
+    """The spans of the last rendering, and its items: the inputs and the markup of each item.
 
-    The key of an item is its container and its key in it.
+    Items are stored by container and key.
     """
 
-    known: dict[tuple[str, str], tuple[object, str]] = field(
+    previous: dict[tuple[str, str], tuple[object, str]] = field(
         default_factory=dict[tuple[str, str], tuple[object, str]]
     )
-    fresh: dict[tuple[str, str], tuple[object, str]] = field(
+    current: dict[tuple[str, str], tuple[object, str]] = field(
         default_factory=dict[tuple[str, str], tuple[object, str]]
     )
-
     spans: GrowingSpans = field(default_factory=GrowingSpans)
 
-    def item(self, container: str, key: str, made_of: object, draw: Callable[[], str]) -> str:
-        """Return the markup of an item. It is rendered again only if its data has changed."""
-        kept = self.known.get((container, key))
-        if kept is None or kept[0] != made_of:
-            kept = (made_of, draw())
-        self.fresh[container, key] = kept
+    def item(self, container: str, key: str, inputs: object, render: Callable[[], str]) -> str:
+        """Return the markup of an item. It is rendered again only if its inputs have changed."""
+        kept = self.previous.get((container, key))
+        if kept is None or kept[0] != inputs:
+            kept = (inputs, render())
+        self.current[container, key] = kept
         return kept[1]
 
     def drop_unused(self) -> None:
-        """Remove the items that the last drawing did not use."""
-        self.known, self.fresh = self.fresh, {}
+        """Remove the items that the last rendering did not use."""
+        self.previous, self.current = self.current, {}
 
 
 @dataclass(frozen=True, slots=True)
-class RunDrawing:
-    """A drawing of a run, its start time, and the time to wait before the next drawing."""
+class RunRendering:
+    """The rendered parts and items of a run's page.
+
+    `at` is the time at which the rendering began, `min_interval` the seconds from then to the
+    earliest next rendering.
+    """
 
     view: RunPageView
     parts: dict[str, str]
     items: dict[str, Items]
     at: float
-    pace: float
+    min_interval: float
 
     @property
     def size(self) -> int:
@@ -110,17 +113,17 @@ class RunDrawing:
 
 @dataclass(slots=True)
 class WatchedRun:
-    """A run with readers: their number, and the last drawing if it is cached."""
+    """A run with readers: their number, and the last rendering if it is cached."""
 
     readers: int = 0
     lock: anyio.Lock = field(default_factory=anyio.Lock)
-    kept: tuple[RunDrawing, MarkupCache] | None = None
-    # The size of the last drawing, also if it is no longer cached; None before the first drawing.
+    kept: tuple[RunRendering, MarkupCache] | None = None
+    # The size of the last rendering, also if it is no longer cached; None before the first.
     size: int | None = None
 
 
-class RunDrawings:
-    """Caches one drawing of a run for all its readers with the same rights."""
+class RunRenderings:
+    """Caches one rendering of a run for all its readers with the same rights."""
 
     def __init__(self) -> None:
         # In the order of the last use.
@@ -128,12 +131,12 @@ class RunDrawings:
 
     @property
     def size(self) -> int:
-        """The size of the cached drawings in bytes."""
+        """The size of the cached renderings in bytes."""
         return sum(each.size or 0 for each in self._watched.values() if each.kept is not None)
 
     @contextmanager
     def watching(self, request: PageRequest, run_id: str) -> Generator[None, None, None]:
-        """Cache drawings of a run during the block."""
+        """Cache renderings of a run during the block."""
         key = _key(request, run_id)
         watched = self._watched.setdefault(key, WatchedRun())
         watched.readers += 1
@@ -144,8 +147,10 @@ class RunDrawings:
             if not watched.readers:
                 del self._watched[key]
 
-    async def since(self, request: PageRequest, run_id: str, moment: float) -> RunDrawing:
-        """Return a drawing of the run at that time or later. The caller is in `watching`."""
+    async def rendering_since(
+        self, request: PageRequest, run_id: str, moment: float
+    ) -> RunRendering:
+        """Return a rendering of the run at that time or later. The caller is in `watching`."""
         key = _key(request, run_id)
         watched = self._watched[key]
         async with watched.lock:
@@ -154,15 +159,17 @@ class RunDrawings:
                 cache = MarkupCache() if kept is None else kept[1]
                 is_large = watched.size is None or watched.size >= LARGE_RUN_BYTES
                 reads = request.host.heavy_reads
-                async with reads.slot(request.tenant, must=True) if is_large else nullcontext():
-                    kept = watched.kept = (await _draw(request, run_id, cache), cache)
+                async with (
+                    reads.slot(request.tenant, always_waits=True) if is_large else nullcontext()
+                ):
+                    kept = watched.kept = (await _render(request, run_id, cache), cache)
                 watched.size = kept[0].size
             self._watched.move_to_end(key)
             self._make_room()
         return kept[0]
 
     def _make_room(self) -> None:
-        """Drop the oldest drawings beyond the limit. The newest stays, whatever its size."""
+        """Drop the oldest renderings beyond the limit. The newest stays, whatever its size."""
         size = self.size
         for watched in list(self._watched.values())[:-1]:
             if size <= MOST_BYTES:
@@ -174,18 +181,20 @@ class RunDrawings:
 
 def _key(request: PageRequest, run_id: str) -> _Key:
     query, scopes = request.query, request.caller.scopes
-    return (request.tenant, run_id, opened(query), only_newest(query), scopes)
+    return (request.tenant, run_id, opened_children(query), shows_only_newest(query), scopes)
 
 
-async def _draw(request: PageRequest, run_id: str, cache: MarkupCache) -> RunDrawing:
+async def _render(request: PageRequest, run_id: str, cache: MarkupCache) -> RunRendering:
     at = anyio.current_time()
-    facts = await load_run_facts(request, run_id, opened(request.query), may_lag=True)
-    return await anyio.to_thread.run_sync(partial(_drawn, request, facts, cache, at))
+    facts = await load_run_facts(request, run_id, opened_children(request.query), may_lag=True)
+    return await anyio.to_thread.run_sync(partial(_render_now, request, facts, cache, at))
 
 
-def _drawn(request: PageRequest, facts: RunFacts, cache: MarkupCache, at: float) -> RunDrawing:
+def _render_now(
+    request: PageRequest, facts: RunFacts, cache: MarkupCache, at: float
+) -> RunRendering:
     began = thread_time()
-    view = view_of(facts, only_newest=only_newest(request.query), spans=cache.spans)
+    view = view_of(facts, only_newest=shows_only_newest(request.query), spans=cache.spans)
     fragments = request.fragments(**page_values(request, view, no_rows(view.log)))
     parts = {part: fragments.render(file) for part, file in PARTS.items()}
     items = {
@@ -194,18 +203,18 @@ def _drawn(request: PageRequest, facts: RunFacts, cache: MarkupCache, at: float)
         **_agent_steps(view, fragments, cache),
     }
     cache.drop_unused()
-    pace = LARGE_SECONDS if len(view.log.entries) > LARGE_EVENTS else 0.0
-    pace = max(pace, (thread_time() - began) / MOST_SHARE)
-    return RunDrawing(view, parts, items, at, pace)
+    min_interval = LARGE_SECONDS if len(view.log.entries) > LARGE_EVENTS else 0.0
+    min_interval = max(min_interval, (thread_time() - began) / MOST_SHARE)
+    return RunRendering(view, parts, items, at, min_interval)
 
 
 def _lanes(view: RunPageView, fragments: Fragments, cache: MarkupCache) -> Items:
     found: Items = {"axis": fragments.render("lane_axis.html")}
-    draw_lane = fragments.macro("lane.html", "lane_row")
+    render_lane = fragments.macro("lane.html", "lane_row")
     for lane in view.lanes:
         notes = len(view.notes.by_node.get(lane.node_id, ()))
-        draw = partial(draw_lane, lane)
-        found[lane.key] = cache.item("timeline", lane.key, (lane, notes), draw)
+        render = partial(render_lane, lane)
+        found[lane.key] = cache.item("timeline", lane.key, (lane, notes), render)
     return found
 
 
@@ -215,11 +224,11 @@ def _graph(view: RunPageView, fragments: Fragments, cache: MarkupCache) -> Items
     found: Items = {}
     values = {"drawing": view.drawing, "node_path": view.node_path, "query": "", "is_plain": False}
     for arrow in view.drawing.arrows:
-        draw = partial(fragments.render, "graph_arrow.html", arrow=arrow, **values)
-        found[arrow.key] = cache.item("graph", arrow.key, arrow, draw)
+        render = partial(fragments.render, "graph_arrow.html", arrow=arrow, **values)
+        found[arrow.key] = cache.item("graph", arrow.key, arrow, render)
     for box in view.drawing.boxes:
-        draw = partial(fragments.render, "graph_box.html", box=box, **values)
-        found[box.key] = cache.item("graph", box.key, box, draw)
+        render = partial(fragments.render, "graph_box.html", box=box, **values)
+        found[box.key] = cache.item("graph", box.key, box, render)
     return found
 
 
@@ -234,13 +243,13 @@ def _agent_steps(view: RunPageView, fragments: Fragments, cache: MarkupCache) ->
     for turn in shown:
         name = f"turn-{turn.sequence}"
         empty_turn = replace(turn, steps=[])
-        draw = partial(fragments.render, "agent_turn.html", turn=empty_turn, **values)
-        turns[str(turn.sequence)] = cache.item("agent-steps", name, turn.agent_id, draw)
+        render = partial(fragments.render, "agent_turn.html", turn=empty_turn, **values)
+        turns[str(turn.sequence)] = cache.item("agent-steps", name, turn.agent_id, render)
         found[name] = {
             str(step.entry.sequence): cache.item(
                 name,
                 str(step.entry.sequence),
-                _made_of(view, turn, step),
+                _render_inputs(view, turn, step),
                 partial(fragments.render, "agent_step.html", step=step, turn=turn, **values),
             )
             for step in turn.steps
@@ -248,8 +257,8 @@ def _agent_steps(view: RunPageView, fragments: Fragments, cache: MarkupCache) ->
     return found
 
 
-def _made_of(view: RunPageView, turn: AgentTurn, step: AgentStep) -> object:
-    """Return the data of a step that can change."""
+def _render_inputs(view: RunPageView, turn: AgentTurn, step: AgentStep) -> object:
+    """Return the inputs of a step's markup that can change."""
     notes = len(view.notes.by_event.get(step.entry.event.event_id, ()))
     shown = (step.kind, step.title, len(step.text), step.status, step.returned_at, step.confidence)
     return (turn.agent_id, *shown, notes)
@@ -271,20 +280,22 @@ class LiveReader:
     # The number of annotations in the sent row of each event.
     note_counts: dict[str, int] = field(default_factory=dict[str, int])
 
-    def frames(self, drawn: RunDrawing, fragments: Fragments) -> list[bytes]:
-        """Return the changes of a drawing since the last call."""
-        parts = {part: html for part, html in drawn.parts.items() if self.parts.get(part) != html}
-        self.parts = drawn.parts
+    def frames(self, rendering: RunRendering, fragments: Fragments) -> list[bytes]:
+        """Return the changes of a rendering since the last call."""
+        parts = {
+            part: html for part, html in rendering.parts.items() if self.parts.get(part) != html
+        }
+        self.parts = rendering.parts
         found = [redacted_frame("parts", parts, self.redactor)] if parts else []
         items = {
             name: change
-            for name, new in drawn.items.items()
+            for name, new in rendering.items.items()
             if (change := self._item_changes(name, new))
         }
-        self.items = drawn.items
+        self.items = rendering.items
         if items:
             found.append(redacted_frame("items", items, self.redactor))
-        return found + self._rows(drawn.view, fragments)
+        return found + self._rows(rendering.view, fragments)
 
     def _item_changes(self, name: str, new: Items) -> JsonObject:
         """Return the changed items of a container, and the order of the items if it has changed."""
@@ -317,40 +328,42 @@ class LiveReader:
 
 def _row_items(view: RunPageView, entries: Sequence[Entry], fragments: Fragments) -> dict[str, str]:
     """Return rows by the id of their element."""
-    draw = fragments.macro("run_row.html", "event_row")
+    render = fragments.macro("run_row.html", "event_row")
     return {
-        f"e{row.entry.sequence}": draw(row, view.run_id)
+        f"e{row.entry.sequence}": render(row, view.run_id)
         for row in rows_of(view.log, entries, view.notes)
     }
 
 
-async def follow_run(request: PageRequest, parts: RunDrawings) -> StreamResponse:
+async def follow_run(request: PageRequest, renderings: RunRenderings) -> StreamResponse:
     """Stream the changes of a run's page until the run, the session or the connection ends."""
     run_id = run_id_of(request.http)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     after = request.query.get("after")
     start = 0 if after is None else whole_number("after", after) + 1
     request.host.bus.admit(run_id)
     redactor = request.http.redactor
     reader = LiveReader(EventFilter.of(request.query), redactor, start)
     last_chunk = redacted_frame("ended", {}, redactor)
-    return StreamResponse(_frames(request, run_id, reader, parts), last_chunk=last_chunk)
+    return StreamResponse(_frames(request, run_id, reader, renderings), last_chunk=last_chunk)
 
 
 async def _frames(
-    request: PageRequest, run_id: str, reader: LiveReader, parts: RunDrawings
+    request: PageRequest, run_id: str, reader: LiveReader, renderings: RunRenderings
 ) -> AsyncIterator[bytes]:
     fragments = request.fragments()
-    with request.host.bus.subscribe(run_id) as topic, parts.watching(request, run_id):
+    with request.host.bus.subscribe(run_id) as topic, renderings.watching(request, run_id):
         while True:
             changed, moment = topic.changed, anyio.current_time()
             await request.http.catch_up(run_id)
-            drawn = await parts.since(request, run_id, moment)
-            frames, cost = await anyio.to_thread.run_sync(_timed, reader, drawn, fragments)
-            is_over = drawn.view.is_complete
-            drawn_at, pace = drawn.at, drawn.pace
-            # A waiting reader must not keep a drawing in memory.
-            del drawn
+            rendering = await renderings.rendering_since(request, run_id, moment)
+            frames, cost = await anyio.to_thread.run_sync(
+                _timed_frames, reader, rendering, fragments
+            )
+            is_over = rendering.view.is_complete
+            rendered_at, min_interval = rendering.at, rendering.min_interval
+            # A waiting reader must not keep a rendering in memory.
+            del rendering
             for frame in frames:
                 yield frame
             if is_over:
@@ -358,20 +371,20 @@ async def _frames(
                 return
             with anyio.move_on_after(IDLE_SECONDS):
                 await changed.wait()
-            # More events may follow soon, and the share of time for drawing is limited.
-            due = drawn_at + min(pace + cost / MOST_SHARE, IDLE_SECONDS)
+            # More events may follow soon, and the share of time for rendering is limited.
+            due = rendered_at + min(min_interval + cost / MOST_SHARE, IDLE_SECONDS)
             await anyio.sleep(max(BATCH_SECONDS, due - anyio.current_time()))
 
 
-def _timed(
-    reader: LiveReader, drawn: RunDrawing, fragments: Fragments
+def _timed_frames(
+    reader: LiveReader, rendering: RunRendering, fragments: Fragments
 ) -> tuple[list[bytes], float]:
     """Return the changes for a reader, and the CPU seconds of rendering them."""
     began = thread_time()
-    return reader.frames(drawn, fragments), thread_time() - began
+    return reader.frames(rendering, fragments), thread_time() - began
 
 
 def live_page() -> Page:
-    """Return the page that streams changes, with its own cache of drawings."""
-    get = partial(follow_run, parts=RunDrawings())
+    """Return the page that streams changes, with its own cache of renderings."""
+    get = partial(follow_run, renderings=RunRenderings())
     return Page(name="live", path="/runs/{run_id}/live", get=get, scope="runs:read")

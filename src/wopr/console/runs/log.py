@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from wopr.process.tenant_slots import off_loop
+from wopr.process.tenant_slots import run_by_size
 from wopr.protocol.documents import Json, JsonObject, Unset, object_of, to_millis
 from wopr.protocol.events import RunEvent
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
 from wopr.store.port import StoredEvent
 
 # Events of a log that pages show. The debug bundle contains all events.
@@ -86,14 +86,17 @@ class DecodedLog:
         return len(self.entries) >= MOST_EVENTS
 
 
-async def _is_current(kept: DecodedLog, readers: Readers, tenant: str, run_id: str) -> bool:
-    """Return whether the cached log is a prefix of the stored log. An observed run may be rebuilt."""
+async def _is_current(kept: DecodedLog, run_reader: RunReader, tenant: str, run_id: str) -> bool:
+    """Return whether the cached log is a prefix of the stored log.
+
+    It is not if an observed run was rebuilt.
+    """
     if not kept.entries:
         return True
     known = kept.entries[-1].event
     return [known.event_id] == [
         _EVENT.decode(event.body).event_id
-        for event in await readers.events(tenant, run_id, known.sequence, 1)
+        for event in await run_reader.events(tenant, run_id, known.sequence, 1)
     ]
 
 
@@ -103,17 +106,17 @@ class DecodedLogs:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str], DecodedLog] = OrderedDict()
 
-    async def read(self, readers: Readers, tenant: str, run_id: str) -> DecodedLog:
+    async def read(self, run_reader: RunReader, tenant: str, run_id: str) -> DecodedLog:
         """Return the log of a run. The caller has checked that the run is the tenant's."""
         kept = self._kept.setdefault((tenant, run_id), DecodedLog())
-        if not await _is_current(kept, readers, tenant, run_id):
+        if not await _is_current(kept, run_reader, tenant, run_id):
             kept = self._kept[tenant, run_id] = DecodedLog()
         self._kept.move_to_end((tenant, run_id))
         while not kept.is_cut:
             start = len(kept.entries)
-            page = await readers.events(tenant, run_id, start, _PAGE)
+            page = await run_reader.events(tenant, run_id, start, _PAGE)
             size = sum(len(event.body) for event in page)
-            for entry in await off_loop(size, partial(_entries, page)):
+            for entry in await run_by_size(size, partial(_entries, page)):
                 # Another reader may have added the same events meanwhile.
                 if entry.sequence == len(kept.entries):
                     kept.add(entry)

@@ -14,7 +14,7 @@ from wopr.console.inbox.interrupt import (
     load_interrupt_view,
 )
 from wopr.console.page import Page, PageRequest
-from wopr.console.runs.events import EventFilter, EventRowPage, event_page, rows_of
+from wopr.console.runs.events import EventFilter, EventRowPage, event_page, no_rows, rows_of
 from wopr.console.runs.feedback import offers_feedback
 from wopr.console.runs.log import Entry
 from wopr.console.runs.view import RunPageView, load_run_view
@@ -30,34 +30,32 @@ from wopr.store.port import RunRow
 _NODE_ROWS: Final = 200
 
 
-def only_newest(query: Mapping[str, str]) -> bool:
+def shows_only_newest(query: Mapping[str, str]) -> bool:
     """Return whether the timeline of an active run may omit lanes."""
     return query.get("lanes") != "all"
 
 
-def opened(query: Mapping[str, str]) -> tuple[str, ...]:
+def opened_children(query: Mapping[str, str]) -> tuple[str, ...]:
     """Return the child runs that the query opens."""
     return tuple(filter(None, query.get("open", "").split(",")))
 
 
 async def show_run(request: PageRequest) -> Response:
     """Show a run."""
-    async with request.heavy():
-        return await _run(request)
-
-
-async def _run(request: PageRequest) -> Response:
-    run_id, query = run_id_of(request.http), request.query
-    view = await load_run_view(request, run_id, opened(query), only_newest=only_newest(query))
-    wanted = EventFilter.of(request.query)
-    events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
-    answers = [
-        await load_interrupt_view(request, line) for line in await _inbox_lines(request, view)
-    ]
-    values = interrupt_values(request, f"/runs/{quote(view.run_id, safe='')}")
-    return await request.large_page(
-        "run.html", answers=answers, **values, **page_values(request, view, events)
-    )
+    async with request.heavy_read_slot():
+        run_id, query = run_id_of(request.http), request.query
+        view = await load_run_view(
+            request, run_id, opened_children(query), only_newest=shows_only_newest(query)
+        )
+        wanted = EventFilter.of(request.query)
+        events = event_page(view.log, wanted, view.notes, is_over=view.is_over)
+        answers = [
+            await load_interrupt_view(request, line) for line in await _inbox_lines(request, view)
+        ]
+        values = interrupt_values(request, f"/runs/{quote(view.run_id, safe='')}")
+        return await request.large_page(
+            "run.html", answers=answers, **values, **page_values(request, view, events)
+        )
 
 
 async def _inbox_lines(request: PageRequest, view: RunPageView) -> list[InboxLine]:
@@ -86,52 +84,39 @@ def _toggle(view: RunPageView, child: str) -> str:
 
 async def show_event(request: PageRequest) -> Response:
     """Show one event: payload, cause, effects and feedback."""
-    async with request.heavy():
-        return await _event(request)
-
-
-async def _event(request: PageRequest) -> Response:
-    view = await load_run_view(request, run_id_of(request.http))
-    sequence = whole_number("sequence", request.http.path["sequence"])
-    if sequence >= len(view.log.entries):
-        raise NotFound("This event does not exist.")
-    entry = view.log.entries[sequence]
-    [row] = rows_of(view.log, [entry], view.notes)
-    return await request.large_page(
-        "event.html",
-        **page_values(request, view, _page_of(view)),
-        row=row,
-        entry=entry,
-        effects=[e for e in view.log.entries if e.cause == entry.event.event_id],
-    )
+    async with request.heavy_read_slot():
+        view = await load_run_view(request, run_id_of(request.http))
+        sequence = whole_number("sequence", request.http.path["sequence"])
+        if sequence >= len(view.log.entries):
+            raise NotFound("This event does not exist.")
+        entry = view.log.entries[sequence]
+        [row] = rows_of(view.log, [entry], view.notes)
+        return await request.large_page(
+            "event.html",
+            **page_values(request, view, no_rows(view.log)),
+            row=row,
+            entry=entry,
+            effects=[e for e in view.log.entries if e.cause == entry.event.event_id],
+        )
 
 
 async def show_node(request: PageRequest) -> Response:
     """Show one node of a run: definition, state, events and feedback."""
-    async with request.heavy():
-        return await _node(request)
-
-
-async def _node(request: PageRequest) -> Response:
-    view = await load_run_view(request, run_id_of(request.http))
-    node_id = request.http.path["node_id"]
-    node = view.compiled.graph.nodes.get(node_id)
-    if node is None:
-        raise NotFound("This node does not exist.")
-    own = [entry for entry in view.log.entries if entry.node_id == node_id]
-    return await request.large_page(
-        "node.html",
-        **page_values(request, view, _page_of(view)),
-        node=node,
-        state=_state(view, node_id),
-        spans=view.nodes.get(node_id),
-        rows=list(rows_of(view.log, own[:_NODE_ROWS], view.notes)),
-        children=await _children(request, view, own),
-    )
-
-
-def _page_of(view: RunPageView) -> EventRowPage:
-    return event_page(view.log, EventFilter(), view.notes, is_over=True)
+    async with request.heavy_read_slot():
+        view = await load_run_view(request, run_id_of(request.http))
+        node_id = request.http.path["node_id"]
+        node = view.compiled.graph.nodes.get(node_id)
+        if node is None:
+            raise NotFound("This node does not exist.")
+        own = [entry for entry in view.log.entries if entry.node_id == node_id]
+        return await request.large_page(
+            "node.html",
+            **page_values(request, view, no_rows(view.log)),
+            node=node,
+            state=_state(view, node_id),
+            rows=list(rows_of(view.log, own[:_NODE_ROWS], view.notes)),
+            children=await _children(request, view, own),
+        )
 
 
 def _state(view: RunPageView, node_id: str) -> NodeView:

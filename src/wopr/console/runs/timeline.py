@@ -75,8 +75,11 @@ class GrowingSpans:
     read_count: int = 0
     last: Entry | None = None
 
-    def of(self, entries: Sequence[Entry]) -> dict[str, NodeSpans]:
-        """Return the nodes of a log. If it does not continue the last log, it is read from the start."""
+    def update(self, entries: Sequence[Entry]) -> dict[str, NodeSpans]:
+        """Return the nodes of a log.
+
+        A log that does not continue the last log is read from the start.
+        """
         if self.read_count > len(entries) or (
             self.read_count and entries[self.read_count - 1] is not self.last
         ):
@@ -199,7 +202,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The time axis of a drawing.
+    """The time axis of a timeline.
 
     Bars of running attempts end at `now`, by default the end of the axis.
     """
@@ -213,7 +216,7 @@ class Axis:
         """Return the axis of an active run.
 
         It is longer than the run and doubles when needed, so that ended bars do not move with each
-        drawing.
+        rendering.
         """
         length = _SHORTEST_RUNNING
         while length < now - start:
@@ -258,7 +261,7 @@ def _label(at: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildRuns:
+class ChildRunLanes:
     """A child run, with its lanes if it is open."""
 
     run_id: str
@@ -270,12 +273,12 @@ class ChildRuns:
     is_open: bool = False
 
 
-def lanes(
+def lanes_of(
     run_id: str,
     definition: WorkflowDefinition,
     nodes: Mapping[str, NodeSpans],
     statuses: Mapping[str, str],
-    children: Mapping[str, ChildRuns],
+    children: Mapping[str, ChildRunLanes],
     axis: Axis,
     *,
     depth: int = 0,
@@ -288,7 +291,7 @@ def lanes(
     """
     known = {node.id: node for node in definition.nodes}
     found: list[Lane] = []
-    for node_id in _shown(known, nodes, only_newest=only_newest):
+    for node_id in _nodes_with_lanes(known, nodes, only_newest=only_newest):
         spans = nodes.get(node_id, NodeSpans(node_id))
         ended = [span for span in spans.spans if span.end is not None]
         found.append(
@@ -311,7 +314,7 @@ def lanes(
     return found
 
 
-def _shown(
+def _nodes_with_lanes(
     known: Collection[str], nodes: Mapping[str, NodeSpans], *, only_newest: bool
 ) -> list[str]:
     """Return the nodes that get a lane, in order."""
@@ -324,7 +327,7 @@ def _shown(
     return [*(node_id for node_id in order[:first] if nodes[node_id].is_open), *order[first:last]]
 
 
-def _child_lanes(child: ChildRuns, node_id: str, axis: Axis, depth: int) -> list[Lane]:
+def _child_lanes(child: ChildRunLanes, node_id: str, axis: Axis, depth: int) -> list[Lane]:
     end = axis.until(child.end)
     bar = _bar(axis, child.start, end, _TONES[_outcome(child.status)], f"run {child.run_id}")
     own = Lane(

@@ -21,24 +21,24 @@ from wopr.console.runs.agent_steps import (
     newest_turns_of,
 )
 from wopr.console.runs.annotations import RunAnnotations, annotations_of
-from wopr.console.runs.graph import MOST_NODES, Drawing, Facts, causal_pairs, draw
+from wopr.console.runs.graph import MOST_NODES, Drawing, GraphFacts, causal_pairs, draw
 from wopr.console.runs.log import DecodedLog
 from wopr.console.runs.timeline import (
     Axis,
-    ChildRuns,
+    ChildRunLanes,
     GrowingSpans,
     Lane,
     NodeSpans,
     Tick,
-    lanes,
+    lanes_of,
     node_spans,
 )
 from wopr.kahn.observed.workflow import workflow_of
-from wopr.process.tenant_slots import off_loop
+from wopr.process.tenant_slots import run_by_size
 from wopr.protocol.documents import JsonObject, Unset
 from wopr.protocol.observed_ids import is_observed_run
 from wopr.protocol.runs import TERMINAL, RunSnapshot
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.store.port import RunFilter, RunRow
 
 DEEPEST_OPEN: Final = 4
@@ -52,7 +52,7 @@ class RunPageView:
 
     row: RunRow
     snapshot: RunSnapshot
-    compiled: Compiled
+    compiled: CompiledWorkflow
     log: DecodedLog
     nodes: Mapping[str, NodeSpans]
     lanes: Sequence[Lane]
@@ -128,14 +128,14 @@ class RunPageView:
 
 async def snapshot_of(request: PageRequest, run_id: str) -> RunSnapshot:
     """Return the current snapshot of the run."""
-    return await _snapshot(request, await request.host.readers.row(request.tenant, run_id))
+    return await _snapshot(request, await request.host.run_reader.row(request.tenant, run_id))
 
 
 async def _snapshot(request: PageRequest, row: RunRow, *, may_lag: bool = False) -> RunSnapshot:
     if row.snapshot is not None:
         body = row.snapshot
-        return await off_loop(len(body), lambda: _SNAPSHOT.decode(body))
-    return await request.host.readers.fold(request.tenant, row, may_lag=may_lag)
+        return await run_by_size(len(body), lambda: _SNAPSHOT.decode(body))
+    return await request.host.run_reader.fold(request.tenant, row, may_lag=may_lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +144,9 @@ class RunFacts:
 
     row: RunRow
     snapshot: RunSnapshot
-    compiled: Compiled
+    compiled: CompiledWorkflow
     log: DecodedLog
-    children: Mapping[str, ChildRuns]
+    children: Mapping[str, ChildRunLanes]
     axis: Axis
     threshold_of: ThresholdOf
     notes: RunAnnotations
@@ -178,9 +178,9 @@ async def load_run_facts(
     they may miss an append that is in progress in this process.
     """
     host, tenant = request.host, request.tenant
-    row = await host.readers.row(tenant, run_id)
+    row = await host.run_reader.row(tenant, run_id)
     snapshot = await _snapshot(request, row, may_lag=may_lag)
-    log = await request.state.logs.read(host.readers, tenant, run_id)
+    log = await request.state.logs.read(host.run_reader, tenant, run_id)
     is_stored = row.snapshot is not None
     log = log.until(row.last_sequence if is_stored else int(snapshot.last_sequence or 0))
     now = host.sources.now()
@@ -209,7 +209,7 @@ def view_of(
 
     `spans` are those of an earlier view of the same run. They are extended.
     """
-    nodes = (spans or GrowingSpans()).of(facts.log.entries)
+    nodes = (spans or GrowingSpans()).update(facts.log.entries)
     statuses = _statuses(facts.snapshot)
     definition, run_id = facts.compiled.definition, facts.row.run_id
     return RunPageView(
@@ -218,7 +218,7 @@ def view_of(
         compiled=facts.compiled,
         log=facts.log,
         nodes=nodes,
-        lanes=lanes(
+        lanes=lanes_of(
             run_id,
             definition,
             nodes,
@@ -228,7 +228,7 @@ def view_of(
             only_newest=only_newest,
         ),
         ticks=facts.axis.ticks(),
-        drawing=_drawing(facts.compiled, facts.log, nodes, statuses),
+        drawing=_graph(facts.compiled, facts.log, nodes, statuses),
         turns=agent_turns(facts.log.entries, facts.threshold_of),
         notes=facts.notes,
         interrupts=facts.interrupts,
@@ -258,13 +258,16 @@ def _statuses(snapshot: RunSnapshot) -> dict[str, str]:
     return {} if isinstance(states, Unset) else {n: s.status for n, s in states.items()}
 
 
-def _drawing(
-    compiled: Compiled, log: DecodedLog, nodes: Mapping[str, NodeSpans], statuses: Mapping[str, str]
+def _graph(
+    compiled: CompiledWorkflow,
+    log: DecodedLog,
+    nodes: Mapping[str, NodeSpans],
+    statuses: Mapping[str, str],
 ) -> Drawing | None:
     if len(compiled.definition.nodes) > MOST_NODES:
         return None
     taken, caused = causal_pairs(log, compiled.definition.edges)
-    facts = Facts(
+    facts = GraphFacts(
         statuses=statuses,
         attempts={node_id: len(node.spans) for node_id, node in nodes.items()},
         children={node_id: len(node.children) for node_id, node in nodes.items()},
@@ -318,35 +321,37 @@ async def _children(
     opened: Collection[str],
     axis: Axis,
     depth: int = 1,
-) -> dict[str, ChildRuns]:
+) -> dict[str, ChildRunLanes]:
     dispatched = (e for e in log.entries if e.event.type == "node.dispatched")
     named = [str(entry.payload.get("childRunId", "")) for entry in dispatched]
-    found: dict[str, ChildRuns] = {}
+    found: dict[str, ChildRunLanes] = {}
     for run_id in named[:MOST_CHILDREN]:
         row = await request.host.store.run(request.tenant, run_id)
         if row is None:
             continue
         is_open = run_id in opened and depth <= DEEPEST_OPEN
-        found[run_id] = ChildRuns(
+        found[run_id] = ChildRunLanes(
             run_id=run_id,
             workflow_id=row.workflow_id,
             status=row.status,
             start=row.created_at,
             end=row.ended_at,
-            lanes=await _opened(request, row, opened, axis, depth) if is_open else (),
+            lanes=await _lanes_of_child(request, row, opened, axis, depth) if is_open else (),
             is_open=is_open,
         )
     return found
 
 
-async def _opened(
+async def _lanes_of_child(
     request: PageRequest, row: RunRow, opened: Collection[str], axis: Axis, depth: int
 ) -> list[Lane]:
     """Return the lanes of a child run, on the axis of the shown run."""
     host, tenant = request.host, request.tenant
-    log = await request.state.logs.read(host.readers, tenant, row.run_id)
+    log = await request.state.logs.read(host.run_reader, tenant, row.run_id)
     compiled = await host.library.version(tenant, row.workflow_id, row.workflow_version)
     nodes = node_spans(log.entries)
     children = await _children(request, log, opened, axis, depth + 1)
     statuses = _statuses(await snapshot_of(request, row.run_id))
-    return lanes(row.run_id, compiled.definition, nodes, statuses, children, axis, depth=depth + 1)
+    return lanes_of(
+        row.run_id, compiled.definition, nodes, statuses, children, axis, depth=depth + 1
+    )

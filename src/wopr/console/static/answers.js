@@ -3,7 +3,7 @@ const CHECK_MS = 3000;
 const holder = document.querySelector("[data-answers]");
 const single = document.querySelector("[data-answer-page]");
 
-async function part(address) {
+async function fetchInterrupt(address) {
   const headers = { "x-part": "1", accept: "text/html" };
   const response = await fetch(address, { headers, redirect: "error", cache: "no-store" });
   if (!response.ok) throw new Error(String(response.status));
@@ -20,7 +20,7 @@ function isBusy(place) {
 export async function openAnswer(address, place) {
   let found;
   try {
-    found = await part(address);
+    found = await fetchInterrupt(address);
   } catch {
     return;
   }
@@ -53,7 +53,7 @@ function follow() {
 
 /** Check whether the interrupt of this page is closed, and stop checking once it is. */
 async function check(address, timer) {
-  const found = await part(address).catch(() => null);
+  const found = await fetchInterrupt(address).catch(() => null);
   if (!found?.matches(".is-closed")) return;
   clearInterval(timer);
   openAnswer(address, single);

@@ -33,7 +33,7 @@ list?.addEventListener("click", (event) => {
 });
 
 /** Show the number of selected rows. */
-function count() {
+function showCount() {
   const picked = list.querySelectorAll("input:checked").length;
   batch.querySelector("[data-picked]").textContent = picked ? `${picked} selected` : "None selected";
   batch.classList.toggle("is-idle", !picked);
@@ -41,9 +41,9 @@ function count() {
 }
 
 if (list && batch) {
-  list.addEventListener("change", count);
-  list.addEventListener("list:fresh", count);
-  count();
+  list.addEventListener("change", showCount);
+  list.addEventListener("list:fresh", showCount);
+  showCount();
 }
 
 // The open item was answered, or the first item arrived.

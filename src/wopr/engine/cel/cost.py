@@ -17,7 +17,7 @@ from typing import Final
 from wopr.engine.cel.tokens import MACROS, ExpressionFault, Token, step_at
 from wopr.protocol.documents import Json, is_list, is_object
 from wopr.protocol.json_schema.size import pattern_states
-from wopr.protocol.offloading import once
+from wopr.protocol.offloading import compute_once
 
 BUDGET: Final = 10_000_000
 MAX_WEIGHT: Final = 500_000
@@ -57,7 +57,7 @@ class Extent:
     heaviest: int = 0
     is_object: bool = False
 
-    def combined(self, other: Extent) -> Extent:
+    def combine(self, other: Extent) -> Extent:
         """Return the maximum extent of the result of an operator on two values."""
         return Extent(
             self.length + other.length,
@@ -104,7 +104,7 @@ def weight_of(value: Json) -> int:
 
 def _cached_extent(value: Json) -> Extent:
     """Measure a value once for all expressions of an operation."""
-    extent = once(_extent_or_fault, value)
+    extent = compute_once(_extent_or_fault, value)
     if isinstance(extent, ExpressionFault):
         raise ExpressionFault(str(extent))
     return extent
@@ -153,7 +153,7 @@ def check_cost(tokens: tuple[Token, ...], scope: Mapping[str, Json]) -> int:
     Raises `ExpressionFault` if it could take too long on this data.
     """
     counter = _CostCounter(tokens, scope)
-    result = counter.group({})
+    result = counter.count_group({})
     if counter.work > BUDGET:
         raise ExpressionFault(_TOO_MUCH)
     if result.weight > MAX_RESULT:
@@ -179,7 +179,7 @@ def check_pattern(pattern: str, text: str) -> int:
     return cost
 
 
-def containing_cost(container: Json, item: Json) -> int:
+def search_cost(container: Json, item: Json) -> int:
     """Return the maximum cost of searching a value in a list or a text in another text."""
     if isinstance(container, str):
         return len(container) // _STATE_BYTES
@@ -236,7 +236,7 @@ class _CostCounter:
         self._measures: dict[int, Extent] = {}
         self._measured = 0
 
-    def group(self, bound: Mapping[str, Extent]) -> Extent:
+    def count_group(self, bound: Mapping[str, Extent]) -> Extent:
         """Add the cost of all operands up to the closing bracket.
 
         For `+`, the operands before it are counted again.
@@ -247,7 +247,7 @@ class _CostCounter:
             if self._tokens[self._at].kind == "other" and not self._next_is("+"):
                 joined = 0
             operand = self._operand(bound)
-            total = total.combined(operand)
+            total = total.combine(operand)
             joined += operand.weight
             self.work += joined + 1
         self._at += 1
@@ -269,7 +269,7 @@ class _CostCounter:
 
     def _bracket(self, opener: Token, bound: Mapping[str, Extent]) -> Extent:
         start = self._at
-        inside = self.group(bound)
+        inside = self.count_group(bound)
         if opener.source == "(":
             return inside
         # A list or object literal has at most one item per token.
@@ -300,7 +300,7 @@ class _CostCounter:
     def _postfix(self, extent: Extent, bound: Mapping[str, Extent]) -> Extent:
         opener = self._next()
         if opener.kind == "open":
-            return extent.combined(self.group(bound)).part()
+            return extent.combine(self.count_group(bound)).part()
         name = self._next()
         if not self._next_is("("):
             return extent.part()
@@ -309,7 +309,7 @@ class _CostCounter:
             return self._macro(name.source, extent, bound)
         if name.source == "matches":
             self._pattern(extent)
-        return extent.combined(self.group(bound))
+        return extent.combine(self.count_group(bound))
 
     def _macro(self, macro: str, over: Extent, bound: Mapping[str, Extent]) -> Extent:
         if macro in ("map", "filter") and over.is_object:
@@ -319,7 +319,7 @@ class _CostCounter:
             )
         before, self.work = self.work, 0
         variable = self._next().source
-        body = self.group({**bound, variable: over.item()})
+        body = self.count_group({**bound, variable: over.item()})
         result = _macro_result(macro, over, body)
         copied = result.weight // 2
         self.work = before + over.length * (self.work + _ITERATION + copied)

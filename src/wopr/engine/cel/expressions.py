@@ -22,33 +22,33 @@ from wopr.engine.cel.cost import (
     check_cost,
     check_pattern,
     check_scope,
-    containing_cost,
     is_plain,
+    search_cost,
 )
 from wopr.engine.cel.tokens import (
     ExpressionFault,
     Token,
-    bound_names,
     cel,
-    narrowed,
-    references,
-    scan,
+    macro_variables,
+    names_read,
+    narrow_scope,
+    tokenize,
 )
 from wopr.protocol.documents import UNSET, Json, Unset, is_list, is_object, json_equal
-from wopr.protocol.offloading import WorkFailed, offload, once
-from wopr.protocol.suggestions import not_there
+from wopr.protocol.offloading import WorkFailed, compute_once, offload
+from wopr.protocol.suggestions import suggest_name
 from wopr.protocol.workflow import EdgeCondition
 
 __all__ = [
     "ExpressionFault",
     "ExpressionUse",
-    "compile_check",
+    "compile_fault",
     "condition_faults",
+    "condition_holds",
     "evaluate",
-    "holds",
     "is_true",
-    "lookup",
     "use_fault",
+    "value_at_path",
 ]
 
 MAX_SOURCE: Final = 4096
@@ -83,7 +83,7 @@ IsLarge: TypeAlias = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
+class _CompiledExpression:
     program: cel.Program
     tokens: tuple[Token, ...]
     is_plain: bool
@@ -103,10 +103,10 @@ class ExpressionUse:
     is_condition: bool = False
 
 
-def compile_check(source: str) -> str | None:
+def compile_fault(source: str) -> str | None:
     """Return why an expression cannot be parsed or costs too much, in one line, or None."""
     try:
-        check_cost(_compiled(source).tokens, {})
+        check_cost(_compile(source).tokens, {})
     except ExpressionFault as fault:
         return str(fault)
     return None
@@ -118,13 +118,13 @@ def use_fault(use: ExpressionUse, node_ids: Collection[str]) -> str | None:
     The library checks no types. A condition is refused if it is a constant that is not a boolean, a
     name of the scope or an arithmetic operation: no name of a scope is a boolean.
     """
-    fault = compile_check(use.source) or _meaning_fault(use, node_ids)
+    fault = compile_fault(use.source) or _meaning_fault(use, node_ids)
     return None if fault is None else f"expression {_quoted(use.source)} {fault}"
 
 
 def _meaning_fault(use: ExpressionUse, node_ids: Collection[str]) -> str | None:
-    compiled = _compiled(use.source)
-    bound = bound_names(compiled.tokens)
+    compiled = _compile(use.source)
+    bound = macro_variables(compiled.tokens)
     read = [
         name
         for name in compiled.program.variables()
@@ -133,15 +133,15 @@ def _meaning_fault(use: ExpressionUse, node_ids: Collection[str]) -> str | None:
     known = {*WORKFLOW_NAMES, *use.names}
     for name in compiled.program.functions():
         if name.isidentifier() and name not in FUNCTIONS:
-            return f"calls {name!r}, which is not a function: {not_there(name, FUNCTIONS)}"
+            return f"calls {name!r}, which is not a function: {suggest_name(name, FUNCTIONS)}"
     for name in read:
         if name not in known:
-            return f"names {name!r}, which is not defined here: {not_there(name, known)}"
+            return f"names {name!r}, which is not defined here: {suggest_name(name, known)}"
     for node_id in sorted(compiled.reads.get("nodes") or ()) if "nodes" in read else ():
         if node_id not in node_ids:
             return (
                 f"reads node {node_id!r}, which the workflow does not have: "
-                f"{not_there(node_id, node_ids)}"
+                f"{suggest_name(node_id, node_ids)}"
             )
     return _value_fault(use, compiled.tokens, is_constant=not read)
 
@@ -177,7 +177,7 @@ def _is_arithmetic(tokens: tuple[Token, ...]) -> bool:
 def _is_built_in(name: str) -> bool:
     """Return whether the library itself defines a name, for example a type."""
     try:
-        _guarded(lambda: cel.compile(name).execute({}))
+        _call_library(lambda: cel.compile(name).execute({}))
     except ExpressionFault:
         # `optional` is the namespace of optional.of() and optional.none() and has no value.
         return name == "optional"
@@ -210,14 +210,14 @@ def _is_true(source: str, scope: Mapping[str, Json], is_large: IsLarge) -> bool:
 
 
 def _value(source: str, scope: Mapping[str, Json], is_large: IsLarge = _is_large) -> Json:
-    compiled = _compiled(source)
-    context = narrowed(scope, compiled.reads)
+    compiled = _compile(source)
+    context = narrow_scope(scope, compiled.reads)
     cost = check_scope(context) * _CONVERSION
     if not compiled.is_plain:
         cost += check_cost(compiled.tokens, context)
     if is_large(cost):
         return _in_subprocess(evaluate_for_host, source, context)
-    return _guarded(lambda: _plain(compiled.program.execute(context)))
+    return _call_library(lambda: _to_json(compiled.program.execute(context)))
 
 
 def _in_subprocess(function: Callable[..., Json], *arguments: Json) -> Json:
@@ -227,10 +227,10 @@ def _in_subprocess(function: Callable[..., Json], *arguments: Json) -> Json:
         reply: Json = offload(function, *arguments, key=key)
     except WorkFailed as failed:
         raise ExpressionFault(f"could not be evaluated: {failed}") from failed
-    return _unwrapped(reply)
+    return _unwrap_reply(reply)
 
 
-def _unwrapped(reply: Json) -> Json:
+def _unwrap_reply(reply: Json) -> Json:
     if "fault" in reply:
         raise ExpressionFault(reply["fault"])
     return reply["value"]
@@ -242,7 +242,9 @@ def _key_part(argument: Json, levels: int = 2) -> Json:
         return {key: _key_part(value, levels - 1) for key, value in argument.items()}
     if isinstance(argument, str) and len(argument) <= _HASHED_TEXT:
         return argument
-    return [once(_digest, argument)] if isinstance(argument, str | list | dict) else argument
+    return (
+        [compute_once(_digest, argument)] if isinstance(argument, str | list | dict) else argument
+    )
 
 
 def _digest(value: Json) -> str:
@@ -252,8 +254,8 @@ def _digest(value: Json) -> str:
 def evaluate_for_host(source: str, scope: dict[str, Json]) -> Json:
     """Evaluate an expression whose cost was checked. Called in a subprocess."""
     try:
-        program = _compiled(source).program
-        return {"value": _guarded(lambda: _plain(program.execute(scope)))}
+        program = _compile(source).program
+        return {"value": _call_library(lambda: _to_json(program.execute(scope)))}
     except ExpressionFault as fault:
         return {"fault": str(fault)}
 
@@ -283,7 +285,7 @@ def _quoted(source: str) -> str:
     return repr(source if len(source) <= _MAX_QUOTED else f"{source[:_MAX_QUOTED]}…")
 
 
-def holds(
+def condition_holds(
     condition: EdgeCondition, scope: Mapping[str, Json], is_large: IsLarge = _is_large
 ) -> bool:
     """Return whether an edge's condition holds.
@@ -298,12 +300,12 @@ def holds(
         # The right side is in the definition, so its size bounds the comparison.
         return json_equal(left, condition.right) is (condition.type == "equals")
     if condition.type == "contains":
-        cost, compare = containing_cost(left, condition.right), contains_for_host
+        cost, compare = search_cost(left, condition.right), contains_for_host
     else:
         cost, compare = _matching_cost(left, condition.right), matches_for_host
     if is_large(cost):
         return _in_subprocess(compare, left, condition.right) is True
-    return _unwrapped(compare(left, condition.right)) is True
+    return _unwrap_reply(compare(left, condition.right)) is True
 
 
 def condition_faults(condition: EdgeCondition, node_ids: Collection[str]) -> list[str]:
@@ -319,7 +321,7 @@ def condition_faults(condition: EdgeCondition, node_ids: Collection[str]) -> lis
     return list(_comparison_faults(condition))
 
 
-def lookup(value: Json, path: str) -> Json:
+def value_at_path(value: Json, path: str) -> Json:
     """Return the value at a dotted path, list items by index; `UNSET` if there is none."""
     for segment in path.split("."):
         value = _step(value, segment)
@@ -328,15 +330,15 @@ def lookup(value: Json, path: str) -> Json:
 
 # A long compiled expression takes half a megabyte.
 @lru_cache(maxsize=256)
-def _compiled(source: str) -> _Compiled:
+def _compile(source: str) -> _CompiledExpression:
     if len(source) > MAX_SOURCE:
         raise ExpressionFault(f"is longer than {MAX_SOURCE} characters")
-    program = _guarded(lambda: cel.compile(source))
-    tokens = scan(source)
-    return _Compiled(program, tokens, is_plain(tokens), references(tokens))
+    program = _call_library(lambda: cel.compile(source))
+    tokens = tokenize(source)
+    return _CompiledExpression(program, tokens, is_plain(tokens), names_read(tokens))
 
 
-def _guarded(call: Callable[[], _Result]) -> _Result:
+def _call_library(call: Callable[[], _Result]) -> _Result:
     """Call the library. Every exception becomes an `ExpressionFault`."""
     try:
         return call()
@@ -369,18 +371,18 @@ def _reason(error: Exception) -> str:
     return f"fails: {' '.join(text.split())}"[:_MAX_MESSAGE]
 
 
-def _plain(value: object) -> Json:
+def _to_json(value: object) -> Json:
     match value:
         case None | bool() | int() | str():
             return value
         case float():
-            return _finite(value)
+            return _require_finite(value)
         case list():
-            return [_plain(item) for item in cast("list[object]", value)]
+            return [_to_json(item) for item in cast("list[object]", value)]
         case dict():
             # The library returns keys in random order, and a replay must give the same bytes.
             entries = {_key(key): item for key, item in cast("dict[object, object]", value).items()}
-            return {key: _plain(entries[key]) for key in sorted(entries)}
+            return {key: _to_json(entries[key]) for key in sorted(entries)}
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case timedelta():
@@ -389,7 +391,7 @@ def _plain(value: object) -> Json:
             raise ExpressionFault(f"gives {type(value).__name__}, which JSON cannot carry")
 
 
-def _finite(value: float) -> float:
+def _require_finite(value: float) -> float:
     if not math.isfinite(value):
         raise ExpressionFault("gives a number that is not finite")
     return value
@@ -411,7 +413,7 @@ def _expression_holds(
 
 def _resolve(path: str, scope: Mapping[str, Json]) -> Json:
     first, _, _ = path.partition(".")
-    return lookup(scope if first in scope else scope.get("outputs", UNSET), path)
+    return value_at_path(scope if first in scope else scope.get("outputs", UNSET), path)
 
 
 def _step(value: Json, segment: str) -> Json:
@@ -456,9 +458,9 @@ def _matches(left: Json, right: Json) -> bool:
     if not isinstance(left, str) or not isinstance(right, str):
         return False
     check_pattern(right, left)
-    program = _compiled("text.matches(pattern)").program
+    program = _compile("text.matches(pattern)").program
     # The library's engine takes time linear in the text for every pattern.
-    return bool(_guarded(lambda: program.execute({"text": left, "pattern": right})))
+    return bool(_call_library(lambda: program.execute({"text": left, "pattern": right})))
 
 
 def _comparison_faults(condition: EdgeCondition) -> Iterator[str]:

@@ -67,7 +67,7 @@ class Token:
     value: str | bytes = ""
 
 
-def scan(source: str) -> tuple[Token, ...]:
+def tokenize(source: str) -> tuple[Token, ...]:
     """Split a compiled expression into its tokens."""
     tokens: list[Token] = []
     position = 0
@@ -82,7 +82,7 @@ def scan(source: str) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-def references(tokens: tuple[Token, ...]) -> dict[str, set[str] | None]:
+def names_read(tokens: tuple[Token, ...]) -> dict[str, set[str] | None]:
     """Return what an expression may read: each root name with its keys, or None for all keys."""
     found: dict[str, set[str] | None] = {}
     for index, token in enumerate(tokens):
@@ -97,7 +97,7 @@ def references(tokens: tuple[Token, ...]) -> dict[str, set[str] | None]:
     return found
 
 
-def bound_names(tokens: tuple[Token, ...]) -> set[str]:
+def macro_variables(tokens: tuple[Token, ...]) -> set[str]:
     """Return the variables that macros define, such as `x` in `items.map(x, x + 1)`."""
     return {
         name.source
@@ -123,7 +123,9 @@ def step_at(tokens: tuple[Token, ...], index: int) -> tuple[str, int] | None:
     return None
 
 
-def narrowed(scope: Mapping[str, Json], reads: Mapping[str, set[str] | None]) -> dict[str, Json]:
+def narrow_scope(
+    scope: Mapping[str, Json], reads: Mapping[str, set[str] | None]
+) -> dict[str, Json]:
     """Return the part of a scope that an expression may read.
 
     The library copies the whole scope.

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from wopr.engine.fold.payload import Change, node_of, read, with_node
+from wopr.engine.fold.payload import Change, node_state_of, read_member, with_node
 from wopr.engine.state import ChainLink, RunState, SupervisorDecision, is_history
 from wopr.protocol.agents import AgentRef
 from wopr.protocol.documents import JsonObject, Unset
@@ -28,12 +28,12 @@ def bind_agent(state: RunState, node_id: str) -> RunState:
         return state if pinned is None else replace(state, agent=pinned)
     if state.run_orchestrator is not None:
         return state
-    named = read(node.config, "agentId", str, DEFAULT_ORCHESTRATOR)
+    named = read_member(node.config, "agentId", str, DEFAULT_ORCHESTRATOR)
     return replace(state, run_orchestrator=pinned or AgentRef(agent_id=named))
 
 
-def _handed_over(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    receiver = read(payload, "toAgentId", str, "")
+def _agent_handoff(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    receiver = read_member(payload, "toAgentId", str, "")
     if not receiver:
         return state
     state = replace(state, agent=AgentRef(agent_id=receiver))
@@ -41,7 +41,7 @@ def _handed_over(state: RunState, event: RunEvent, payload: JsonObject, at: int)
 
 
 def _agent_decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    node = node_of(state, event)
+    node = node_state_of(state, event)
     is_complete = {"agentId", "decision", "confidence"} <= payload.keys()
     if node is not None and node.status == "running" and node.interrupt is not None:
         # A person ratified the decision of a completed node.
@@ -52,7 +52,7 @@ def _agent_decided(state: RunState, event: RunEvent, payload: JsonObject, at: in
 
 
 def _tool_called(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    node, call_id = node_of(state, event), read(payload, "callId", str, "")
+    node, call_id = node_state_of(state, event), read_member(payload, "callId", str, "")
     if node is None or not call_id:
         return state
     state = replace(state, tool_calls=state.tool_calls + 1)
@@ -60,7 +60,7 @@ def _tool_called(state: RunState, event: RunEvent, payload: JsonObject, at: int)
 
 
 def _tool_returned(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    node, call_id = node_of(state, event), read(payload, "callId", str, "")
+    node, call_id = node_state_of(state, event), read_member(payload, "callId", str, "")
     if node is None or call_id not in node.open_calls:
         return state
     open_calls = {name: called for name, called in node.open_calls.items() if name != call_id}
@@ -69,8 +69,10 @@ def _tool_returned(state: RunState, event: RunEvent, payload: JsonObject, at: in
     return with_node(state, event, open_calls=open_calls, tool_returns=returns)
 
 
-def _invoked(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    return with_node(state, event, invocation_id=read(payload, "invocationId", str, ""))
+def _agent_invocation_started(
+    state: RunState, event: RunEvent, payload: JsonObject, at: int
+) -> RunState:
+    return with_node(state, event, invocation_id=read_member(payload, "invocationId", str, ""))
 
 
 def _provider_usage(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
@@ -79,47 +81,47 @@ def _provider_usage(state: RunState, event: RunEvent, payload: JsonObject, at: i
     tokens = past.get("tokens", {"input": 0, "output": 0})
     usage: JsonObject = {
         "tokens": {
-            "input": tokens["input"] + read(payload, "inputTokens", int, 0),
-            "output": tokens["output"] + read(payload, "outputTokens", int, 0),
+            "input": tokens["input"] + read_member(payload, "inputTokens", int, 0),
+            "output": tokens["output"] + read_member(payload, "outputTokens", int, 0),
         },
-        "provider": read(payload, "provider", str, "unknown"),
-        "model": read(payload, "model", str, "unknown"),
+        "provider": read_member(payload, "provider", str, "unknown"),
+        "model": read_member(payload, "model", str, "unknown"),
     }
-    usd = past.get("usd", 0) + read(payload, "costEstimateUsd", float, 0)
+    usd = past.get("usd", 0) + read_member(payload, "costEstimateUsd", float, 0)
     usage = usage | {"usd": usd} if usd else usage
     state = replace(state, usage=usage, model_calls=state.model_calls + 1)
-    node = node_of(state, event)
+    node = node_state_of(state, event)
     if node is None or is_history(state.identity, event.sequence):
         return state
     return with_node(state, event, model_calls=node.model_calls + 1)
 
 
-def _decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    decision = read(payload, "decision", dict[str, Any], {})
+def _supervisor_decided(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    decision = read_member(payload, "decision", dict[str, Any], {})
     decided = SupervisorDecision(event_id=event.event_id, decision=decision)
     state = with_node(state, event, decision=len(state.decisions))
     return replace(state, decisions=(*state.decisions, decided))
 
 
-def _chained(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    node = node_of(state, event)
+def _chain_event(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
+    node = node_state_of(state, event)
     if node is None:
         return state
     link = ChainLink(
-        phase=read(payload, "phase", str, ""),
-        child_run_id=read(payload, "childRunId", str, ""),
+        phase=read_member(payload, "phase", str, ""),
+        child_run_id=read_member(payload, "childRunId", str, ""),
         event_id=event.event_id,
     )
     return with_node(state, event, chain=(*node.chain, link))
 
 
 CHANGES: dict[str, Change] = {
-    "agent.handoff": _handed_over,
+    "agent.handoff": _agent_handoff,
     "agent.decided": _agent_decided,
     "agent.toolCalled": _tool_called,
     "agent.toolReturned": _tool_returned,
-    "agent.invocation.started": _invoked,
+    "agent.invocation.started": _agent_invocation_started,
     "provider.usage": _provider_usage,
-    "runOrchestrator.decided": _decided,
-    "core.workflowChain.event": _chained,
+    "runOrchestrator.decided": _supervisor_decided,
+    "core.workflowChain.event": _chain_event,
 }

@@ -12,8 +12,8 @@ from wopr.engine.fold import agents as fold_agents
 from wopr.engine.fold import interrupts as fold_interrupts
 from wopr.engine.fold.agents import bind_agent
 from wopr.engine.fold.interrupts import status_of, with_current_status
-from wopr.engine.fold.payload import Change, node_of, read, read_object, with_node
-from wopr.engine.state import RunState, is_copied_by_branch, is_history, moved_by
+from wopr.engine.fold.payload import Change, node_state_of, read_member, read_object, with_node
+from wopr.engine.state import RunState, is_copied_by_branch, is_history, time_shift
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, is_object, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.runs import Owner, RunError
@@ -28,7 +28,7 @@ _ERROR_KEYS = ("code", "message", "details", "retryable")
 
 def fold(state: RunState, event: RunEvent) -> RunState:
     """Apply one event. Every event advances the sequence."""
-    at = _instant(event.timestamp, state.updated_at) + moved_by(state.identity, event.sequence)
+    at = _instant(event.timestamp, state.updated_at) + time_shift(state.identity, event.sequence)
     change = _CHANGES.get(event.type)
     if change is not None and is_object(event.payload):
         state = with_current_status(change(state, event, event.payload, at))
@@ -71,11 +71,11 @@ def _run_started(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> 
         variables=state.graph.masked_variables | inputs,
         channels=dict(state.graph.masked_channels),
         configurable=read_object(payload, "configurable") or {},
-        tags=read(payload, "tags", tuple[str, ...], ()),
+        tags=read_member(payload, "tags", tuple[str, ...], ()),
         metadata=read_object(payload, "metadata") or {},
-        owner=read(payload, "owner", Owner, None),
-        engine_version=read(payload, "engineVersion", str, ""),
-        traceparent=read(payload, "traceparent", str, ""),
+        owner=read_member(payload, "owner", Owner, None),
+        engine_version=read_member(payload, "engineVersion", str, ""),
+        traceparent=read_member(payload, "traceparent", str, ""),
     )
     return _with_overlay(state)
 
@@ -138,7 +138,7 @@ def _node_started(state: RunState, event: RunEvent, payload: JsonObject, at: int
         return state
     before = state.nodes[node_id]
     again = before.status in ("completed", "skipped", "failed")
-    attempt = read(payload, "attempt", int, 0)
+    attempt = read_member(payload, "attempt", int, 0)
     channel = context_channel(state.graph.nodes[node_id].config)
     if again and node_id in state.graph.loops:
         state = _reset_loop(state, node_id)
@@ -207,8 +207,8 @@ def _node_failed(state: RunState, event: RunEvent, payload: JsonObject, at: int)
 
 
 def _node_retried(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    delay = read(payload, "delayMs", int, 0)
-    attempt = read(payload, "attempt", int, 1)
+    delay = read_member(payload, "delayMs", int, 0)
+    attempt = read_member(payload, "attempt", int, 1)
     error = _error(payload, "lastError") if "lastError" in payload else None
     return with_node(
         state, event, status="retrying", attempt=attempt, retry_at=at + delay, error=error
@@ -216,22 +216,22 @@ def _node_retried(state: RunState, event: RunEvent, payload: JsonObject, at: int
 
 
 def _node_skipped(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    reason = read(payload, "reason", str, "")
+    reason = read_member(payload, "reason", str, "")
     return with_node(state, event, status="skipped", ended_at=at, reason=reason)
 
 
 def _node_cancelled(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    reason = read(payload, "reason", str, "")
-    node = node_of(state, event)
+    reason = read_member(payload, "reason", str, "")
+    node = node_state_of(state, event)
     if node is not None and reason in INTERRUPTIONS:
         return with_node(state, event, status="retrying", attempt=node.attempt + 1, retry_at=at)
     return with_node(state, event, status="cancelled", ended_at=at, reason=reason)
 
 
 def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    child = read(payload, "childRunId", str, "")
-    workflow = read(payload, "childWorkflowId", str, "")
-    node = node_of(state, event)
+    child = read_member(payload, "childRunId", str, "")
+    workflow = read_member(payload, "childWorkflowId", str, "")
+    node = node_state_of(state, event)
     if not child or node is None:
         return state
     if state.graph.nodes[str(event.node_id)].type_id == fold_agents.DISPATCH:
@@ -246,12 +246,12 @@ def _node_dispatched(state: RunState, event: RunEvent, payload: JsonObject, at: 
 
 
 def _output_chunk(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    node = node_of(state, event)
+    node = node_state_of(state, event)
     return state if node is None else with_node(state, event, chunks=node.chunks + 1)
 
 
 def _variable_changed(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    name = read(payload, "name", str, "")
+    name = read_member(payload, "name", str, "")
     if not name:
         return state
     if "next" not in payload:
@@ -260,14 +260,14 @@ def _variable_changed(state: RunState, _: RunEvent, payload: JsonObject, at: int
 
 
 def _channel_written(state: RunState, event: RunEvent, payload: JsonObject, at: int) -> RunState:
-    channel = read(payload, "channel", str, "")
+    channel = read_member(payload, "channel", str, "")
     if not channel or "value" not in payload:
         return state
     ttl_ms, max_size = channel_limits(state, channel, payload.get("nodeId"))
     folded = reduce(
         state.channels.get(channel, UNSET),
         payload["value"],
-        reducer=read(payload, "reducer", str, "replace"),
+        reducer=read_member(payload, "reducer", str, "replace"),
         at=at,
         ttl_ms=ttl_ms,
         max_size=max_size,
@@ -283,12 +283,14 @@ def channel_limits(state: RunState, channel: str, node_id: Json) -> tuple[int | 
         return ttl_ms, None if isinstance(declared.max_size, Unset) else declared.max_size
     node = state.graph.nodes.get(node_id) if isinstance(node_id, str) else None
     config = {} if node is None else node.config
-    return read(config, "ttlMs", int, None) or None, read(config, "maxSize", int, None) or None
+    return read_member(config, "ttlMs", int, None) or None, read_member(
+        config, "maxSize", int, None
+    ) or None
 
 
 def _version_pinned(state: RunState, _: RunEvent, payload: JsonObject, at: int) -> RunState:
-    change_id = read(payload, "changeId", str, "")
-    version = read(payload, "version", int, None)
+    change_id = read_member(payload, "changeId", str, "")
+    version = read_member(payload, "version", int, None)
     if not change_id or version is None:
         return state
     return replace(state, pins={**state.pins, change_id: version})

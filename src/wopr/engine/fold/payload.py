@@ -15,7 +15,7 @@ from wopr.protocol.events import RunEvent
 Change: TypeAlias = Callable[[RunState, RunEvent, JsonObject, int], RunState]
 
 
-def read(payload: JsonObject, name: str, kind: type[Any], default: Json) -> Json:
+def read_member(payload: JsonObject, name: str, kind: type[Any], default: Json) -> Json:
     """Return a member of the payload if it has the expected type, else the default."""
     if name not in payload:
         return default
@@ -31,14 +31,14 @@ def read_object(payload: JsonObject, name: str) -> JsonObject | None:
     return value if is_object(value) else None
 
 
-def node_of(state: RunState, event: RunEvent) -> NodeState | None:
+def node_state_of(state: RunState, event: RunEvent) -> NodeState | None:
     """Return the node of an event; None when the event has no known node."""
     return state.nodes.get(event.node_id) if isinstance(event.node_id, str) else None
 
 
 def with_node(state: RunState, event: RunEvent, **changes: Json) -> RunState:
     """Change the node of an event. An event without a known node changes nothing."""
-    node_id, node = event.node_id, node_of(state, event)
+    node_id, node = event.node_id, node_state_of(state, event)
     if node is None or isinstance(node_id, Unset):
         return state
     return replace(state, nodes={**state.nodes, node_id: replace(node, **changes)})

@@ -28,15 +28,19 @@ from wopr.http.routes import events, interrupts, runs, workflows
 from wopr.protocol.documents import Document, Json, JsonObject, Unset, encode
 from wopr.protocol.errors import ErrorEnvelope, Refused, Unavailable, WoprError
 from wopr.protocol.interrupts import AnswerTaken, InboxItem, ResolveInterrupt
-from wopr.protocol.references import references_in, resolved
+from wopr.protocol.references import references_in, resolve_references
 from wopr.protocol.runs import TERMINAL, CreateRun, RunAccepted, RunSnapshot
-from wopr.runs.interrupts.approvals import Resolver, may_answer
+from wopr.runs.interrupts.approvals import Resolver, may_resolve
+from wopr.security.api_keys import Principal
 from wopr.security.encryption import NONCE_BYTES, Seal, SealBroken, derive
-from wopr.security.keys import Principal
 from wopr.security.redact import Redactor
 
 T = TypeVar("T")
+ReportProgress = Callable[[str], Awaitable[None]]
 
+# A waiting child run causes no event in its parent, so the snapshot is read this often.
+POLL_SECONDS: Final = 2
+RESPOND_SCOPE: Final = "approvals:respond"
 _OPERATIONS: Final = {
     operation.name: operation
     for module in (runs, events, interrupts, workflows)
@@ -67,7 +71,11 @@ class ApiCalls(Endpoint):
         return self._state.host
 
     async def redactor(self) -> Redactor:
-        """Return the redactor of the key's tenant, or one for shapes of secrets only."""
+        """Return the redactor of the key's tenant.
+
+        Without a valid key, the redactor masks only the operator's secrets and texts with the shape
+        of a secret.
+        """
         host = self._state.host
         if host is None:
             return Redactor()
@@ -75,7 +83,7 @@ class ApiCalls(Endpoint):
             tenant = (await self.principal()).tenant
         except WoprError:
             tenant = ""
-        return host.advancer.journal.redactors.of(tenant)
+        return host.advancer.journal.redactors.of_tenant(tenant)
 
     @contextmanager
     def streaming(self, request: Request) -> Generator[OpenStream, None, None]:
@@ -125,18 +133,11 @@ class ApiCalls(Endpoint):
             "headers": [*kept, *given],
             TRANSPORT: "mcp",
         }
-        return Request(self.host, scope, _disconnected, self._state.request_limits)
+        return Request(self.host, scope, _receive_disconnect, self._state.request_limits)
 
 
-async def _disconnected() -> Message:
+async def _receive_disconnect() -> Message:
     return {"type": "http.disconnect"}
-
-
-# A waiting child run causes no event in its parent, so the snapshot is read this often.
-POLL_SECONDS: Final = 2
-RESPOND: Final = "approvals:respond"
-
-ReportProgress = Callable[[str], Awaitable[None]]
 
 
 class CallState(Document, frozen=True, kw_only=True):
@@ -228,7 +229,7 @@ class WorkflowCall:
         return msgspec.structs.replace(state, answered=answered)
 
     async def follow(self, state: CallState) -> EndedRun | WaitingRun | PendingQuestion:
-        """Follow the run until it has ended, waits, or the client has waited long enough."""
+        """Follow the run until it has ended or waits, at most for `mcp_call_seconds`."""
         seconds = self._api.host.settings.mcp_call_seconds
         last = -1
         with anyio.move_on_after(seconds or None):
@@ -273,7 +274,9 @@ class WorkflowCall:
             if name not in values:
                 path = {"run_id": snapshot.run_id, "artifact_id": name}
                 values[name] = await self._api.call("getArtifact", object, path=path)
-        return msgspec.structs.replace(snapshot, outputs=resolved(snapshot.outputs, values))
+        return msgspec.structs.replace(
+            snapshot, outputs=resolve_references(snapshot.outputs, values)
+        )
 
     async def _pending_of_tree(self, snapshot: RunSnapshot) -> list[InboxItem]:
         """Return the open interrupts of the run and of its child runs."""
@@ -292,11 +295,11 @@ class WorkflowCall:
     ) -> PendingQuestion | None:
         """Return the first interrupt that this caller may answer and has not answered yet."""
         principal = await self._api.principal()
-        if not self._can_elicit or not principal.may(RESPOND):
+        if not self._can_elicit or not principal.may(RESPOND_SCOPE):
             return None
         by = Resolver(name=principal.key_id, role=principal.role, scopes=principal.scopes)
         for item in items:
-            if item.interrupt_id in state.answered or not may_answer(item.kind, item.data, by):
+            if item.interrupt_id in state.answered or not may_resolve(item.kind, item.data, by):
                 continue
             form = form_of(item)
             if form is not None:

@@ -28,7 +28,15 @@ from wopr.protocol.documents import Json, JsonObject, Unset
 from wopr.protocol.interrupts import ClarificationData, InboxItem, is_vendor_kind
 from wopr.runs.interrupts.approvals import governance_of
 
-LONGEST_SHOWN: Final = 4000
+Context = ServerRequestContext[Any, Any]
+CallOnce = Callable[
+    [InputResponses | None, str | None], Awaitable[CallToolResult | InputRequiredResult]
+]
+# The properties of a form, the names of its required fields, and the function `read`.
+_Fields = tuple[JsonObject, list[str], Callable[[Mapping[str, Json]], Json]]
+
+MAX_SHOWN_LENGTH: Final = 4000
+_CANCELLED: Final = ElicitResult(action="cancel")
 _TEXT: Final[JsonObject] = {"type": "string"}
 _PLAIN_TYPES: Final = frozenset({"string", "number", "integer", "boolean"})
 # Schema keywords that a client's form can show.
@@ -58,32 +66,29 @@ def form_of(item: InboxItem) -> ElicitationForm | None:
     return ElicitationForm(message=_message(item), schema=schema, read=read)
 
 
-_Fields = tuple[JsonObject, list[str], Callable[[Mapping[str, Json]], Json]]
-
-
 def _fields(item: InboxItem) -> _Fields | None:
     if governance_of(item.data) is not None:
-        return _choice("decision", item.answers, "reason", _governed)
+        return _choice_fields("decision", item.answers, "reason", _read_governance)
     match item.kind:
         case "approval":
-            return _choice("action", item.answers, "reason", _approved)
+            return _choice_fields("action", item.answers, "reason", _read_approval)
         case "low-confidence":
             options = {name: text for name, text in item.answers.items() if name != "decision"}
-            return _choice("action", options, "reason", _approved)
+            return _choice_fields("action", options, "reason", _read_approval)
         case "clarification":
-            return _questions(item)
+            return _question_fields(item)
         case "conversation.exchange":
-            return _turn(item)
+            return _turn_fields(item)
         case "external-event":
             return None
         case kind if is_vendor_kind(kind):
             options = {name: text for name, text in item.answers.items() if name != "value"}
-            return _choice("action", options, "reason", _approved)
+            return _choice_fields("action", options, "reason", _read_approval)
         case _:
-            return _custom(item)
+            return _custom_fields(item)
 
 
-def _choice(
+def _choice_fields(
     member: str,
     answers: Mapping[str, str],
     reason: str,
@@ -100,7 +105,7 @@ def _choice(
     return properties, [member], read
 
 
-def _approved(content: Mapping[str, Json]) -> Json:
+def _read_approval(content: Mapping[str, Json]) -> Json:
     action, reason = content.get("action"), content.get("reason")
     if action == "refine":
         return {"action": action, "refineFeedback": {"scope": "whole", "text": reason or ""}}
@@ -109,23 +114,23 @@ def _approved(content: Mapping[str, Json]) -> Json:
     return {"action": action} | ({"feedback": reason} if reason else {})
 
 
-def _governed(content: Mapping[str, Json]) -> Json:
+def _read_governance(content: Mapping[str, Json]) -> Json:
     reason = content.get("reason")
     return {"decision": content.get("decision")} | ({"reason": reason} if reason else {})
 
 
-def _questions(item: InboxItem) -> _Fields | None:
+def _question_fields(item: InboxItem) -> _Fields | None:
     questions = msgspec.convert(item.data, ClarificationData).questions
     properties: JsonObject = {}
     for question in questions:
-        schema = _TEXT if isinstance(question.schema, Unset) else _plain(question.schema)
+        schema = _TEXT if isinstance(question.schema, Unset) else _plain_schema(question.schema)
         if schema is None:
             return None
         properties[question.id] = schema | {"title": question.question}
     return properties, list(properties), lambda content: {"answers": dict(content)}
 
 
-def _turn(item: InboxItem) -> _Fields | None:
+def _turn_fields(item: InboxItem) -> _Fields | None:
     if "outcomeSchema" in item.data:
         return None
     choice: JsonObject = {"type": "string", "enum": list(item.answers)}
@@ -137,7 +142,7 @@ def _turn(item: InboxItem) -> _Fields | None:
     return {"operation": choice, "content": _TEXT}, ["operation"], read
 
 
-def _custom(item: InboxItem) -> _Fields | None:
+def _custom_fields(item: InboxItem) -> _Fields | None:
     """Return the fields of a custom interrupt, if its schema is an object of plain values."""
     schema = {} if isinstance(item.resume_schema, Unset) else item.resume_schema
     members: Json = schema.get("properties")
@@ -145,7 +150,7 @@ def _custom(item: InboxItem) -> _Fields | None:
         return None
     properties: JsonObject = {}
     for name, member in cast("dict[str, JsonObject]", members).items():
-        plain = _plain(member)
+        plain = _plain_schema(member)
         if plain is None:
             return None
         properties[name] = plain
@@ -153,7 +158,7 @@ def _custom(item: InboxItem) -> _Fields | None:
     return properties, required, dict
 
 
-def _plain(schema: JsonObject) -> JsonObject | None:
+def _plain_schema(schema: JsonObject) -> JsonObject | None:
     """Return the part of a field's schema for the form; None if the field is not a plain value."""
     if schema.get("type") not in _PLAIN_TYPES:
         return None
@@ -163,21 +168,14 @@ def _plain(schema: JsonObject) -> JsonObject | None:
 def _message(item: InboxItem) -> str:
     """Return the text of the form: the question, its context and its source."""
     about = item.data.get("description"), item.data.get("artifactData", item.data.get("decision"))
-    parts = [item.question, *(_shown(each) for each in about if each not in (None, ""))]
+    parts = [item.question, *(_shorten(each) for each in about if each not in (None, ""))]
     parts.append(f"Asked by {item.asked_by.node_name} of {item.workflow_id}, run {item.run_id}.")
     return "\n\n".join(parts)
 
 
-def _shown(value: Json) -> str:
+def _shorten(value: Json) -> str:
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
-
-
-Context = ServerRequestContext[Any, Any]
-CallOnce = Callable[
-    [InputResponses | None, str | None], Awaitable[CallToolResult | InputRequiredResult]
-]
-_CANCELLED: Final = ElicitResult(action="cancel")
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[:MAX_SHOWN_LENGTH]}…"
 
 
 def can_elicit(ctx: Context) -> bool:

@@ -40,7 +40,7 @@ def _check_enabled(settings: Settings) -> None:
 async def _check_origin(request: Request) -> Response:
     """Refuse a request from a web page of another origin."""
     origin = request.header(b"origin")
-    if origin is not None and not _is_own(origin, request):
+    if origin is not None and not _is_allowed_origin(origin, request):
         raise Forbidden(
             f"the origin {origin[:100]!r} may not call this host; "
             "the operator can allow it with WOPR_MCP_ORIGINS",
@@ -51,7 +51,7 @@ async def _check_origin(request: Request) -> Response:
     return Response(200)
 
 
-def _is_own(origin: str, request: Request) -> bool:
+def _is_allowed_origin(origin: str, request: Request) -> bool:
     """Return whether an origin is the host itself or configured. `Host` headers are not trusted."""
     settings = request.host.settings
     if origin in (settings.public_url, *settings.mcp_origins.split(",")):
@@ -88,7 +88,7 @@ class McpEndpoint(Endpoint):
         self._limit: SessionLimit | None = None
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[None, None]:
+    async def accept_requests(self) -> AsyncGenerator[None, None]:
         """Serve MCP during the block."""
         async with anyio.create_task_group() as tasks:
             self._tasks = tasks
@@ -114,7 +114,7 @@ class McpEndpoint(Endpoint):
         finally:
             request.close()
         seconds = state.clock() - began
-        state.host.metrics.responded(_MCP_OPERATION.name, sent.status, seconds)
+        state.host.metrics.record_response(_MCP_OPERATION.name, sent.status, seconds)
         log_request(request, _MCP_OPERATION.name, _MCP_OPERATION.path, sent.status, seconds)
 
     async def _execute(self, request: Request, operation: Operation) -> Response | StreamResponse:
@@ -128,7 +128,7 @@ class McpEndpoint(Endpoint):
     ) -> None:
         """Serve an MCP request until its response is complete or the host stops it."""
         limit = await self._session_limit()
-        from wopr.http.mcp.server import owner
+        from wopr.http.mcp.server import session_owner
 
         principal = opened.principal
         async with anyio.create_task_group() as tasks:
@@ -140,13 +140,16 @@ class McpEndpoint(Endpoint):
 
             tasks.start_soon(until_stopping)
             # Only the key that opened a session can use it.
-            await limit.serve(principal, {**scope, "user": owner(principal)}, receive, sent)
+            await limit.serve(principal, {**scope, "user": session_owner(principal)}, receive, sent)
             tasks.cancel_scope.cancel()
         with anyio.move_on_after(LAST_CHUNK_SECONDS if opened.reason else None):
             await sent.finish(opened.reason or Unavailable("the host is stopping"))
 
     async def _session_limit(self) -> SessionLimit:
-        """Return the MCP server. It is imported at first use, because the import is slow."""
+        """Return the object that serves MCP requests and limits sessions.
+
+        The MCP server is imported at first use, because the import is slow.
+        """
         async with self._loading:
             if self._limit is None and self._tasks is not None:
                 await anyio.to_thread.run_sync(_import_server)

@@ -10,7 +10,7 @@ import httpx2
 from mcp import Client, stdio_server
 from mcp.client import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
-from mcp.server import Server, ServerRequestContext
+from mcp.server import Server
 from mcp_types import (
     CallToolRequestParams,
     CallToolResult,
@@ -24,14 +24,12 @@ from mcp_types import (
 )
 
 from wopr.http.mcp import PATH
-from wopr.http.mcp.elicitation import call_in_rounds
+from wopr.http.mcp.elicitation import Context, call_in_rounds
 from wopr.protocol.documents import JsonObject
 from wopr.version import __version__
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONNECT_SECONDS: Final = 10.0
-
-Context = ServerRequestContext[Any, Any]
 
 
 class ConnectionFailed(Exception):

@@ -58,13 +58,28 @@ from wopr.protocol.errors import ErrorEnvelope, RateLimited, Refused, Unavailabl
 from wopr.protocol.interrupts import InboxItem
 from wopr.protocol.runs import RunSnapshot
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowVariable
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 from wopr.version import __version__
 
-MOST_SESSIONS_PER_KEY: Final = 50
+MAX_SESSIONS_PER_KEY: Final = 50
+MAX_SESSIONS: Final = 2000
+IDLE_SECONDS: Final = 30 * 60
 _RETRY_SECONDS: Final = 60
-_SESSION: Final = b"mcp-session-id"
-_VERSION: Final = b"mcp-protocol-version"
+_SESSION_HEADER: Final = b"mcp-session-id"
+_VERSION_HEADER: Final = b"mcp-protocol-version"
+# Members of `_meta`: the first in calls, the second in results.
+IDEMPOTENCY_KEY: Final = "io.openwop/idempotencyKey"
+RUN_ID: Final = "io.openwop/runId"
+_ANSWER: Final = "answer"
+_CODES: Final = {"validation_error": INVALID_PARAMS, "internal_error": INTERNAL_ERROR}
+_INSTRUCTIONS: Final = (
+    "Each tool is a workflow. A call starts a durable run and waits for its end. If the run waits "
+    "for a person, the result says so. No tool can give the person's answer."
+)
+
+Context = ServerRequestContext[Any, HttpRequest]
+P = TypeVar("P")
+R = TypeVar("R")
 
 
 @dataclass(slots=True, eq=False)
@@ -91,13 +106,13 @@ class SessionLimit:
     async def serve(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         sessions = self._sessions_of(principal)
-        session_id = _header(scope["headers"], _SESSION)
+        session_id = _header(scope["headers"], _SESSION_HEADER)
         session = next(
             (each for each in sessions if session_id and each.session_id == session_id), None
         )
-        is_opening = session_id is None and _has_session(_header(scope["headers"], _VERSION))
-        if is_opening and len(sessions) >= MOST_SESSIONS_PER_KEY:
-            message = f"this key has {MOST_SESSIONS_PER_KEY} MCP sessions: end one of them first"
+        is_opening = session_id is None and _has_session(_header(scope["headers"], _VERSION_HEADER))
+        if is_opening and len(sessions) >= MAX_SESSIONS_PER_KEY:
+            message = f"this key has {MAX_SESSIONS_PER_KEY} MCP sessions: end one of them first"
             refusal = RateLimited(message, retry_after=_RETRY_SECONDS)
             await send_response(send, error_response(refusal))
             return
@@ -147,7 +162,7 @@ class _SessionSend:
         """Send a message; record the status and the session id."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            session_id = _header(message["headers"], _SESSION)
+            session_id = _header(message["headers"], _SESSION_HEADER)
             if session_id is not None and self.status < 400:
                 self._session.session_id = session_id
         await self._send(message)
@@ -162,27 +177,12 @@ def _has_session(version: str | None) -> bool:
     return version is None or version in HANDSHAKE_PROTOCOL_VERSIONS
 
 
-# Members of `_meta`: the first in calls, the second in results.
-IDEMPOTENCY_KEY: Final = "io.openwop/idempotencyKey"
-RUN_ID: Final = "io.openwop/runId"
-_ANSWER: Final = "answer"
-_CODES: Final = {"validation_error": INVALID_PARAMS, "internal_error": INTERNAL_ERROR}
-_INSTRUCTIONS: Final = (
-    "Each tool is a workflow. A call starts a durable run and waits for its end. If the run waits "
-    "for a person, the result says so. No tool can give the person's answer."
-)
-
-Context = ServerRequestContext[Any, HttpRequest]
-P = TypeVar("P")
-R = TypeVar("R")
-
-
 class _WorkflowPage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     items: list[WorkflowItem]
     next_cursor: str | None = None
 
 
-class McpHost:
+class McpHandlers:
     """Handles the requests of MCP clients."""
 
     def __init__(self, state: AppState) -> None:
@@ -253,9 +253,9 @@ class McpHost:
         call_state = None if state is None else cipher.decrypt(state, *bound_to)
         try:
             if call_state is None:
-                call_state = await _started(call, params)
+                call_state = await _start_call(call, params)
             else:
-                call_state = await _answered(call, call_state, responses)
+                call_state = await _answer_call(call, call_state, responses)
             outcome = await call.follow(call_state)
         except ApiError as error:
             if call_state is None and error.envelope.error == "not_found":
@@ -292,7 +292,7 @@ class McpHost:
         return ApiCalls(self._state, ctx.request.scope)
 
 
-async def _started(call: WorkflowCall, params: CallToolRequestParams) -> CallState:
+async def _start_call(call: WorkflowCall, params: CallToolRequestParams) -> CallState:
     meta: JsonObject = dict(params.meta or {})
     trace, key = str(meta.get("traceparent", "")), str(meta.get(IDEMPOTENCY_KEY, ""))
     if any(char > "\xff" for char in key):
@@ -304,13 +304,13 @@ async def _started(call: WorkflowCall, params: CallToolRequestParams) -> CallSta
     )
 
 
-async def _answered(
+async def _answer_call(
     call: WorkflowCall, call_state: CallState, responses: InputResponses | None
 ) -> CallState:
     """Submit the person's answer. If the person declined, do not ask this question again."""
-    said = (responses or {}).get(_ANSWER)
-    if isinstance(said, ElicitResult) and said.action == "accept":
-        return await call.answer(call_state, dict(said.content or {}))
+    response = (responses or {}).get(_ANSWER)
+    if isinstance(response, ElicitResult) and response.action == "accept":
+        return await call.answer(call_state, dict(response.content or {}))
     answered = [*call_state.answered, call_state.interrupt_id]
     return msgspec.structs.replace(call_state, answered=answered)
 
@@ -440,18 +440,14 @@ def _json(value: Json) -> str:
     return msgspec.json.encode(value).decode()
 
 
-IDLE_SECONDS: Final = 30 * 60
-MOST_SESSIONS: Final = 2000
-
-
 async def run_sessions(state: AppState, *, task_status: anyio.abc.TaskStatus[SessionLimit]) -> None:
     """Serve MCP sessions until the task is cancelled."""
     if state.host is None:
         raise Unavailable("the host is starting")
     manager = StreamableHTTPSessionManager(
-        McpHost(state).server(),
+        McpHandlers(state).server(),
         session_idle_timeout=IDLE_SECONDS,
-        max_sessions=MOST_SESSIONS,
+        max_sessions=MAX_SESSIONS,
         max_request_body_size=state.host.settings.max_body_bytes,
     )
     limit = SessionLimit(manager.handle_request, idle_seconds=IDLE_SECONDS, clock=state.clock)
@@ -460,7 +456,7 @@ async def run_sessions(state: AppState, *, task_status: anyio.abc.TaskStatus[Ses
         await anyio.sleep_forever()
 
 
-def owner(principal: Principal) -> AuthenticatedUser:
+def session_owner(principal: Principal) -> AuthenticatedUser:
     """Return the owner of a session: a tenant and one of its keys."""
     return AuthenticatedUser(
         AccessToken(token="", client_id=principal.key_id, scopes=[], subject=principal.tenant)

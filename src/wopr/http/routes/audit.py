@@ -11,9 +11,9 @@ from wopr.protocol.documents import UNSET
 from wopr.protocol.errors import Refused
 from wopr.protocol.resources.audit import AuditAnomaly, AuditCheckpoint, AuditVerifyResult
 from wopr.protocol.runs import Page
-from wopr.services.audit.verify import AuditReport, verify
+from wopr.services.audit.verify import AuditReport, verify_audit_log
 
-MOST_VERIFIED = 100_000
+MAX_VERIFIED_ENTRIES = 100_000
 
 
 async def list_audit(request: Request) -> Response:
@@ -33,16 +33,20 @@ async def list_audit(request: Request) -> Response:
 
 async def verify_audit(request: Request) -> Response:
     """Verify a part of the audit chain."""
-    start, end = _bound(request, "fromSeq"), _bound(request, "toSeq")
+    start, end = _sequence_parameter(request, "fromSeq"), _sequence_parameter(request, "toSeq")
     if end < start:
         raise Refused(f"toSeq must be at least fromSeq ({start}), not {end}", field="toSeq")
     store = request.host.store
-    if min(end, await store.audit_head()) - start >= MOST_VERIFIED:
-        raise Refused(f"the range may have at most {MOST_VERIFIED} entries", field="toSeq")
-    return ok(_result(start, end, await verify(store, start, end)), 200, cache_control="no-store")
+    if min(end, await store.audit_head()) - start >= MAX_VERIFIED_ENTRIES:
+        raise Refused(f"the range may have at most {MAX_VERIFIED_ENTRIES} entries", field="toSeq")
+    return ok(
+        _result(start, end, await verify_audit_log(store, start, end)),
+        200,
+        cache_control="no-store",
+    )
 
 
-def _bound(request: Request, name: str) -> int:
+def _sequence_parameter(request: Request, name: str) -> int:
     raw = request.query.get(name)
     if raw is None:
         raise Refused(f"{name} is required", field=name)
@@ -91,7 +95,7 @@ OPERATIONS = (
         errors=(400, 401, 403),
         parameters=PAGING,
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="verifyAudit",
@@ -117,6 +121,6 @@ OPERATIONS = (
                 required=True,
             ),
         ),
-        read="sensitive",
+        read_level="sensitive",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wopr.host.conformance import (
-    PROBE,
+    PROBE_CAPABILITY,
     TOGGLES,
     AgentDispatch,
     AgentDispatched,
@@ -16,11 +16,11 @@ from wopr.host.conformance import (
     ToolProbed,
     decide_gate,
     dispatch_agent,
-    probe,
-    race,
+    probe_tool_call,
+    run_concurrent_executors,
     sample_definition,
 )
-from wopr.http.operation import PAGE_MOST, Operation
+from wopr.http.operation import MAX_PAGE_SIZE, Operation
 from wopr.http.request import Request, decode
 from wopr.http.response import Response, ok
 from wopr.http.routes.runs import run_id_of
@@ -164,7 +164,7 @@ async def invoke_tool(request: Request) -> Response:
     _require_seams(request)
     wanted = await request.document(ToolProbe)
     policy = host.advancer.services.tools
-    return ok(await probe(policy, request.redactor, request.tenant, wanted))
+    return ok(await probe_tool_call(policy, request.redactor, request.tenant, wanted))
 
 
 async def register_sample(request: Request) -> Response:
@@ -188,14 +188,14 @@ async def toggle_capability(request: Request) -> Response:
     overlays = request.host.capability_overlay
     if document.reset:
         overlays.pop(request.tenant, None)
-    elif isinstance(document.name, Unset) or document.name not in (*TOGGLES, PROBE):
+    elif isinstance(document.name, Unset) or document.name not in (*TOGGLES, PROBE_CAPABILITY):
         known = ", ".join(TOGGLES)
         if isinstance(document.name, Unset):
             raise Refused(f"name is missing: it must be one of {known}", field="name")
         raise Refused(f'name must be one of {known}, not "{document.name}"', field="name")
     elif document.value is None:
         overlays.get(request.tenant, {}).pop(document.name, None)
-    elif document.name != PROBE:
+    elif document.name != PROBE_CAPABILITY:
         overlays.setdefault(request.tenant, {})[document.name] = document.value
     return ok(CapabilityOverlay(overlay=overlays.get(request.tenant, {})))
 
@@ -216,7 +216,7 @@ async def call_surface(request: Request) -> Response:
             return ok(SurfaceResult(webhook_id=made.webhook_id))
         case "list":
             decode(raw, ListCall)
-            rows = await request.host.store.webhooks(tenant, None, PAGE_MOST)
+            rows = await request.host.store.webhooks(tenant, None, MAX_PAGE_SIZE)
             now = request.host.sources.now()
             items = [webhook_item(row, now, request.redactor) for row in rows]
             return ok(SurfaceResult(webhooks=items))
@@ -232,7 +232,7 @@ async def set_variables(request: Request) -> Response:
     """Set variables of a run that has not ended."""
     _require_seams(request)
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     wanted = await request.document(VariableValues)
     by = request.caller.key_id
     commands = request.host.commands
@@ -244,7 +244,7 @@ async def claim_concurrently(request: Request) -> Response:
     """Start several concurrent executors of one effect of a run."""
     _require_seams(request)
     document = await request.document(ClaimRequest, optional=ClaimRequest())
-    return ok(await race(request.host, request.tenant, document))
+    return ok(await run_concurrent_executors(request.host, request.tenant, document))
 
 
 async def decide(request: Request) -> Response:
@@ -258,7 +258,7 @@ async def decide(request: Request) -> Response:
 
 
 async def try_gate(request: Request) -> Response:
-    """Decide a governance gate in one of the named ways."""
+    """Start a run with a governance gate, and decide the gate by the scenario."""
     _require_seams(request)
     document = await request.document(GateRequest)
     return ok(await decide_gate(request.host, request.tenant, document))
@@ -299,7 +299,7 @@ OPERATIONS = (
         method="POST",
         path=f"{_SAMPLE}/toolhooks/invoke",
         handler=invoke_tool,
-        summary="Try the rules for tool calls (with --conformance)",
+        summary="Check a tool call without calling the tool (with --conformance)",
         tag="conformance",
         scope="runs:create",
         body=ToolProbe,
@@ -326,7 +326,7 @@ OPERATIONS = (
         method="POST",
         path=f"{_SAMPLE}/test/capability-toggle",
         handler=toggle_capability,
-        summary="Switch a capability for registrations (with --conformance)",
+        summary="Switch a capability on or off for registrations (with --conformance)",
         tag="conformance",
         scope="workflows:write",
         body=CapabilityToggle,
@@ -339,7 +339,7 @@ OPERATIONS = (
         method="POST",
         path=f"{_SAMPLE}/test/surface",
         handler=call_surface,
-        summary="Use a surface of the host as a test tenant (with --conformance)",
+        summary="Manage the webhooks of a test tenant (with --conformance)",
         tag="conformance",
         scope="webhooks:manage",
         body=SurfaceCall,
@@ -365,7 +365,7 @@ OPERATIONS = (
         method="POST",
         path=f"{_SAMPLE}/test/idempotency/concurrent-claim",
         handler=claim_concurrently,
-        summary="Race several executors for one effect (with --conformance)",
+        summary="Let several executors compete for one effect (with --conformance)",
         tag="conformance",
         scope="runs:create",
         body=ClaimRequest,

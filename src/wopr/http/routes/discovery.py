@@ -5,12 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 
-from wopr.host.host import check_ready, measure
+from wopr.host.host import check_ready, update_gauges
 from wopr.http.asyncapi import asyncapi_document
 from wopr.http.operation import Operation
 from wopr.http.request import Request
 from wopr.http.response import Response, ok
-from wopr.kahn.events import export as kahn_schemas
+from wopr.kahn.events import export_schemas as kahn_schemas
 from wopr.protocol.discovery.document import Capabilities
 from wopr.protocol.documents import Document, encode
 from wopr.protocol.errors import NotFound, Unavailable
@@ -84,7 +84,7 @@ async def metrics(request: Request) -> Response:
     # Counters are served while the store is unavailable; gauges from the store keep their last
     # value.
     with suppress(Unavailable):
-        await measure(host)
+        await update_gauges(host)
     return Response(200, host.metrics.text(), content_type="text/plain; version=0.0.4")
 
 

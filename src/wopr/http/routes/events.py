@@ -16,12 +16,12 @@ from wopr.http.sse import Framer
 from wopr.protocol.documents import encode
 from wopr.protocol.events import RUN_TERMINAL_TYPES
 from wopr.protocol.runs import TERMINAL, EventPage
-from wopr.protocol.streams import MODES, carries, parse_modes
+from wopr.protocol.streams import MODES, includes_event, parse_modes
 from wopr.runs.event_bus import Notice
 from wopr.store.port import RunRow, StoredEvent
 
-LONGEST_BUFFER_MS = 5000
-POLL_DEFAULT, POLL_MOST = 30, 60
+MAX_BUFFER_MS = 5000
+DEFAULT_POLL_SECONDS, MAX_POLL_SECONDS = 30, 60
 KEEPALIVE = b":keepalive\n\n"
 # A batch of this many bytes is sent before its time is over.
 BATCH_BYTES = 64 * 1024
@@ -41,21 +41,21 @@ class BufferedEvents(NamedTuple):
 async def get_events(request: Request) -> Response | StreamResponse:
     """Stream a run's events, or return the log so far if the client accepts only JSON."""
     modes = parse_modes(request.query.get("streamMode"))
-    buffer_ms = request.whole_number("bufferMs", 0, most=LONGEST_BUFFER_MS)
+    buffer_ms = request.whole_number("bufferMs", 0, most=MAX_BUFFER_MS)
     last = request.header(b"last-event-id")
     start = 0 if last is None else whole_number("Last-Event-ID", last) + 1
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     if _wants_json(request.header(b"accept")):
-        return await _log_so_far(request, run_id, start)
+        return await _log_document(request, run_id, start)
     request.host.bus.admit(run_id)
-    batches = request.host.readers.follow(
+    batches = request.host.run_reader.follow(
         request.tenant, run_id, start, request.host.settings.heartbeat_seconds
     )
-    framer = Framer(request.host.readers, request.tenant, run_id, modes)
+    framer = Framer(request.host.run_reader, request.tenant, run_id, modes)
     if buffer_ms:
-        return StreamResponse(_buffered(framer, batches, buffer_ms))
-    return StreamResponse(_unbuffered(framer, batches, is_resumed=last is not None))
+        return StreamResponse(_stream_buffered(framer, batches, buffer_ms))
+    return StreamResponse(_stream_unbuffered(framer, batches, is_resumed=last is not None))
 
 
 def _wants_json(accept: str | None) -> bool:
@@ -65,19 +65,19 @@ def _wants_json(accept: str | None) -> bool:
     return "application/json" in accepted and "text/event-stream" not in accepted
 
 
-async def _log_so_far(request: Request, run_id: str, start: int) -> Response:
+async def _log_document(request: Request, run_id: str, start: int) -> Response:
     """Return the log so far, filtered only if the query has a `streamMode`."""
     asked = request.query.get("streamMode")
     modes = None if asked is None else parse_modes(asked)
 
-    def wanted(event: StoredEvent) -> bool:
-        return modes is None or carries(modes, event.type)
+    def is_wanted(event: StoredEvent) -> bool:
+        return modes is None or includes_event(modes, event.type)
 
-    body = await request.host.readers.log_so_far(request.tenant, run_id, start, wanted)
+    body = await request.host.run_reader.log_document(request.tenant, run_id, start, is_wanted)
     return Response(200, body, headers={"cache-control": "no-store"})
 
 
-async def _unbuffered(
+async def _stream_unbuffered(
     framer: Framer, batches: AsyncIterator[EventsOrNotice], *, is_resumed: bool
 ) -> AsyncIterator[bytes]:
     if is_resumed:
@@ -85,7 +85,7 @@ async def _unbuffered(
             yield chunk
     async for item in batches:
         if isinstance(item, Notice):
-            if notice := framer.notice(item):
+            if notice := framer.notice_frame(item):
                 yield notice
         elif item:
             for chunk in await framer.frames(item):
@@ -94,7 +94,7 @@ async def _unbuffered(
             yield KEEPALIVE
 
 
-async def _buffered(
+async def _stream_buffered(
     framer: Framer, batches: AsyncIterator[EventsOrNotice], buffer_ms: int
 ) -> AsyncIterator[bytes]:
     """Collect events for a while and send them as one `batch` frame.
@@ -114,7 +114,7 @@ async def _buffered(
         while True:
             buffered = await _read_batch(framer, receive, buffer_ms)
             if buffered.events:
-                for chunk in framer.batch(buffered.events):
+                for chunk in framer.batch_frame(buffered.events):
                     yield chunk
             if buffered.notice:
                 yield buffered.notice
@@ -138,7 +138,7 @@ async def _read_batch(
             except anyio.EndOfStream:
                 return BufferedEvents(waiting, is_over=True)
             if isinstance(item, Notice):
-                if notice := framer.notice(item):
+                if notice := framer.notice_frame(item):
                     return BufferedEvents(waiting, notice)
                 continue
             wanted = [event for event in item if framer.carries(event)]
@@ -156,22 +156,22 @@ async def poll_events(request: Request) -> Response | DeferredResponse:
     run_id = run_id_of(request)
     asked = "lastSequence" if "lastSequence" in request.query else "since"
     last = request.whole_number(asked, -1, least=-1)
-    seconds = request.whole_number("timeout", POLL_DEFAULT, least=0, most=POLL_MOST)
-    readers, tenant = request.host.readers, request.tenant
-    newest = (await readers.row(tenant, run_id)).last_sequence
+    seconds = request.whole_number("timeout", DEFAULT_POLL_SECONDS, least=0, most=MAX_POLL_SECONDS)
+    run_reader, tenant = request.host.run_reader, request.tenant
+    newest = (await run_reader.row(tenant, run_id)).last_sequence
     request.host.bus.admit(run_id)
 
-    events = await readers.wait_for_events(tenant, run_id, last + 1, 0, newest)
-    row = await readers.row(tenant, run_id)
+    events = await run_reader.wait_for_events(tenant, run_id, last + 1, 0, newest)
+    row = await run_reader.row(tenant, run_id)
     if not events and row.last_sequence > last:
         # Events were written after the log was read.
-        events = await readers.wait_for_events(tenant, run_id, last + 1, 0, row.last_sequence)
+        events = await run_reader.wait_for_events(tenant, run_id, last + 1, 0, row.last_sequence)
     if events or not seconds or row.status in TERMINAL:
         return _page(run_id, last, events, row)
 
     async def wait() -> Response:
-        events = await readers.wait_for_events(tenant, run_id, last + 1, seconds)
-        return _page(run_id, last, events, await readers.row(tenant, run_id))
+        events = await run_reader.wait_for_events(tenant, run_id, last + 1, seconds)
+        return _page(run_id, last, events, await run_reader.row(tenant, run_id))
 
     return DeferredResponse(wait)
 
@@ -218,8 +218,8 @@ OPERATIONS = (
                 schema={
                     "type": "integer",
                     "minimum": 0,
-                    "maximum": POLL_MOST,
-                    "default": POLL_DEFAULT,
+                    "maximum": MAX_POLL_SECONDS,
+                    "default": DEFAULT_POLL_SECONDS,
                 },
             ),
         ),
@@ -237,13 +237,13 @@ OPERATIONS = (
         parameters=(
             Parameter(
                 name="streamMode",
-                description=f"One of {', '.join(MODES)}, or a comma list without values.",
+                description=f"One of {', '.join(MODES)}, or a comma-separated list without values.",
                 schema={"type": "string", "default": "updates"},
             ),
             Parameter(
                 name="bufferMs",
                 description="Milliseconds to collect events before they are sent as one batch.",
-                schema={"type": "integer", "minimum": 0, "maximum": LONGEST_BUFFER_MS},
+                schema={"type": "integer", "minimum": 0, "maximum": MAX_BUFFER_MS},
             ),
             Parameter(
                 name="Last-Event-ID",

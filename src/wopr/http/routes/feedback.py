@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from itertools import accumulate
 
-from wopr.feedback.annotations import ANNOTATE, Author
+from wopr.feedback.annotations import ANNOTATE_ACTION, Author
 from wopr.http.operation import (
-    PAGE_MOST,
+    MAX_PAGE_SIZE,
     PAGING,
     Operation,
     Parameter,
@@ -21,9 +21,9 @@ from wopr.http.routes.runs import (
     IDEMPOTENCY_KEY,
     RUN_ERRORS,
     RUN_FILTERS,
-    instant,
     run_filter,
     run_id_of,
+    time_parameter,
 )
 from wopr.process.settings import Settings
 from wopr.protocol.documents import UNSET, Unset
@@ -68,10 +68,10 @@ async def annotate_run(request: Request) -> Response:
     The run may be active or ended, and does not change. Its stream gets a `run.annotated` frame. A
     key with the scope `annotations:actor` may name another `actor`, such as the id of an agent.
     """
-    run = await request.host.readers.row(request.tenant, run_id_of(request))
+    run = await request.host.run_reader.row(request.tenant, run_id_of(request))
     document = await request.document(ActingAnnotationCreate)
     body = await request.host.feedback.annotator.annotate(
-        request.tenant, run, _author(request, document), document, request.make_record
+        request.tenant, run, _author(request, document), document, request.build_record
     )
     return Response(201, body)
 
@@ -96,19 +96,19 @@ async def list_annotations(request: Request) -> Response | StreamResponse:
     `rel="next"` has the URL of the next page.
     """
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     after = read_cursor(request.query.get("cursor"))
     if "limit" in request.query:
         return await _page(request, run_id, after)
     store = request.host.store
     rows = await store.annotations(request.tenant, run_id, after, LISTED_AT_ONCE)
     if len(rows) < LISTED_AT_ONCE:
-        return Response(200, _list(rows), headers={"cache-control": "no-store"})
-    return StreamResponse(_whole_list(request, run_id, rows), JSON, is_document=True)
+        return Response(200, _list_body(rows), headers={"cache-control": "no-store"})
+    return StreamResponse(_stream_list(request, run_id, rows), JSON, is_document=True)
 
 
 async def _page(request: Request, run_id: str, after: tuple[int, str] | None) -> Response:
-    limit = request.whole_number("limit", PAGE_MOST, least=1, most=PAGE_MOST)
+    limit = request.whole_number("limit", MAX_PAGE_SIZE, least=1, most=MAX_PAGE_SIZE)
     rows = await request.host.store.annotations(request.tenant, run_id, after, limit + 1)
     sizes = accumulate(len(row.body) for row in rows)
     page = rows[: 1 + sum(size < PAGE_BYTES for size in sizes)][:limit]
@@ -117,10 +117,10 @@ async def _page(request: Request, run_id: str, after: tuple[int, str] | None) ->
         cursor = write_cursor(_position(page[-1]))
         path = f"/v1/runs/{run_id}/annotations?limit={limit}&cursor={cursor}"
         headers["link"] = f'<{path}>; rel="next"'
-    return Response(200, _list(page), headers=headers)
+    return Response(200, _list_body(page), headers=headers)
 
 
-async def _whole_list(
+async def _stream_list(
     request: Request, run_id: str, rows: list[AnnotationRow]
 ) -> AsyncIterator[bytes]:
     """Stream a long list in parts."""
@@ -134,7 +134,7 @@ async def _whole_list(
     yield b"]}"
 
 
-def _list(rows: list[AnnotationRow]) -> bytes:
+def _list_body(rows: list[AnnotationRow]) -> bytes:
     return b'{"annotations":[%b]}' % _bodies(rows)
 
 
@@ -161,8 +161,8 @@ async def feedback_summary(request: Request) -> Response:
     summary = await request.host.feedback.summaries.read(
         request.tenant,
         by,
-        since=instant(request, "since"),
-        until=instant(request, "until"),
+        since=time_parameter(request, "since"),
+        until=time_parameter(request, "until"),
         workflow_id=request.query.get("workflowId"),
         agent_id=request.query.get("agentId"),
     )
@@ -187,7 +187,7 @@ ANNOTATION_OPERATIONS = (
         parameters=(IDEMPOTENCY_KEY,),
         stores_response=True,
         check_enabled=check_feedback_enabled,
-        action=ANNOTATE,
+        action=ANNOTATE_ACTION,
     ),
     Operation(
         name="listAnnotations",
@@ -204,7 +204,7 @@ ANNOTATION_OPERATIONS = (
             Parameter(
                 name="limit",
                 description="Maximum number of annotations. Default: all.",
-                schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST},
+                schema={"type": "integer", "minimum": 1, "maximum": MAX_PAGE_SIZE},
             ),
         ),
         check_enabled=check_feedback_enabled,
@@ -364,7 +364,7 @@ QUEUE_OPERATIONS = (
         parameters=(IDEMPOTENCY_KEY,),
         is_extension=True,
         check_enabled=check_feedback_enabled,
-        action=ANNOTATE,
+        action=ANNOTATE_ACTION,
     ),
 )
 
@@ -482,7 +482,7 @@ EXPORT_OPERATIONS = (
             *RUN_FILTERS,
         ),
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
 )
 

@@ -26,14 +26,14 @@ async def fork_run(request: Request) -> Response:
     if is_preview:
         return ok(await commands.preview_fork(request.tenant, run_id, document))
     by = request.caller.key_id
-    response = await commands.fork(request.tenant, run_id, document, request.make_record, by=by)
+    response = await commands.fork(request.tenant, run_id, document, request.build_record, by=by)
     return Response(201, response)
 
 
 async def diff_runs(request: Request) -> Response:
     """Compare two runs: the first difference, all other differences, and the results."""
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     other = request.query.get("against")
     if not other:
         raise Refused("against is required: the id of the run to compare with", field="against")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from wopr.http.operation import (
-    PAGE_MOST,
+    PAGING,
     Operation,
     Parameter,
     page_limit,
@@ -22,15 +22,15 @@ from wopr.protocol.interrupts import (
     KINDS_IN_WORDS,
     AnswerTaken,
     ResolveInterrupt,
-    is_kind,
+    is_interrupt_kind,
     is_vendor_kind,
 )
 from wopr.protocol.runs import Page
 from wopr.runs.interrupts.approvals import Resolver
 from wopr.runs.interrupts.inbox import inbox_item, with_age
 from wopr.runs.interrupts.resolve import require_pending
-from wopr.security.keys import Principal
-from wopr.security.tokens import InterruptToken, read
+from wopr.security.api_keys import Principal
+from wopr.security.tokens import InterruptToken, read_interrupt_token
 from wopr.store.port import SuspensionFilter
 
 
@@ -94,7 +94,7 @@ async def list_interrupts(request: Request) -> Response:
     kinds = request.query.get("kind")
     wanted = tuple(kinds.split(",")) if kinds else ()
     for kind in wanted:
-        if not is_kind(kind):
+        if not is_interrupt_kind(kind):
             raise Refused(f"kind must be one of {KINDS_IN_WORDS}, not {kind!r}", field="kind")
     where = SuspensionFilter(
         kinds=wanted,
@@ -102,7 +102,7 @@ async def list_interrupts(request: Request) -> Response:
         run_id=request.query.get("runId"),
     )
     after = read_cursor(request.query.get("cursor"))
-    page = await request.host.store.pending(request.tenant, where, after, limit)
+    page = await request.host.store.pending_interrupts(request.tenant, where, after, limit)
     now = request.host.sources.now()
     return ok(
         Page(
@@ -125,7 +125,7 @@ async def answer_interrupt(request: Request) -> Response:
         scopes=caller.scopes,
         may_name_voter=await _may_name_voter(request, run_id),
     )
-    taken = await request.host.commands.answer(
+    taken = await request.host.commands.resolve_interrupt(
         request.tenant,
         run_id,
         node_id,
@@ -185,7 +185,7 @@ async def answer_token(request: Request) -> Response:
         raise Forbidden("this token allows reading the interrupt, but not answering it")
     document = await request.document(ResolveInterrupt)
     by = Resolver(name=f"token:{token.interrupt_id}", by_token=True)
-    taken = await request.host.commands.answer(
+    taken = await request.host.commands.resolve_interrupt(
         token.tenant,
         token.run_id,
         token.node_id,
@@ -198,7 +198,7 @@ async def answer_token(request: Request) -> Response:
 
 async def _token(request: Request) -> InterruptToken:
     """Return the token in the path, if this host signed it, its run exists and it is valid."""
-    token = read(request.path["token"], request.host.token_keys)
+    token = read_interrupt_token(request.path["token"], request.host.token_keys)
     if token is None or await request.host.store.run(token.tenant, token.run_id) is None:
         raise _token_not_found()
     if token.expires_at <= request.host.sources.now():
@@ -237,16 +237,7 @@ OPERATIONS = (
             Parameter(
                 name="runId", description="Interrupts of this run.", schema={"type": "string"}
             ),
-            Parameter(
-                name="cursor",
-                description="Start of the page, as given in `nextCursor`.",
-                schema={"type": "string"},
-            ),
-            Parameter(
-                name="limit",
-                description="Maximum number of items.",
-                schema={"type": "integer", "minimum": 1, "maximum": PAGE_MOST},
-            ),
+            *PAGING,
         ),
         is_extension=True,
     ),
@@ -289,7 +280,7 @@ OPERATIONS = (
         tag="interrupts",
         response=TokenView,
         errors=(404, 409, 410),
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="answerByToken",

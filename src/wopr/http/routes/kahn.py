@@ -14,7 +14,7 @@ from wopr.http.routes.runs import RUN_ERRORS, run_id_of
 from wopr.kahn.otlp.service import ExportResult
 from wopr.kahn.otlp.spans import Encoding
 from wopr.kahn.statistics import DEFAULT_WINDOW, WINDOWS, read_window
-from wopr.kahn.views import with_interrupts
+from wopr.kahn.views import add_interrupts
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused, TooLarge, WoprError
 from wopr.protocol.resources.fleet import (
@@ -32,7 +32,7 @@ from wopr.protocol.resources.fleet import (
 
 NDJSON: Final = "application/x-ndjson"
 LINE_MEDIA_TYPES: Final = (NDJSON, "application/json-lines", "text/plain")
-_ERRORS: Final = (400, 401, 403, 409, 410, 413, 415)
+_INGEST_ERRORS: Final = (400, 401, 403, 409, 410, 413, 415)
 
 
 async def ingest_transitions(request: Request) -> Response:
@@ -59,8 +59,7 @@ async def _ingest(request: Request, family: Literal["any", "agent"]) -> Response
 
 
 def _require_media_type(request: Request) -> None:
-    declared = request.header(b"content-type")
-    media = NDJSON if declared is None else declared.partition(";")[0].strip().lower()
+    media = NDJSON if request.media_type is None else request.media_type
     if media not in LINE_MEDIA_TYPES:
         raise WrongMediaType(
             f"Content-Type must be one of {', '.join(LINE_MEDIA_TYPES)}, not {media!r}",
@@ -79,7 +78,7 @@ INGEST_OPERATIONS = (
         scope="fleet:ingest",
         body_types=LINE_MEDIA_TYPES,
         response=Ingested,
-        errors=_ERRORS,
+        errors=_INGEST_ERRORS,
         is_extension=True,
     ),
     Operation(
@@ -92,7 +91,7 @@ INGEST_OPERATIONS = (
         scope="fleet:ingest",
         body_types=LINE_MEDIA_TYPES,
         response=Ingested,
-        errors=_ERRORS,
+        errors=_INGEST_ERRORS,
         is_extension=True,
     ),
 )
@@ -121,7 +120,7 @@ TRANSITION_OPERATIONS = (
         content_type=NDJSON,
         errors=RUN_ERRORS,
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
 )
 
@@ -129,7 +128,7 @@ TRANSITION_OPERATIONS = (
 PROTOBUF: Final = "application/x-protobuf"
 OTLP_MEDIA_TYPES: Final[dict[str, Encoding]] = {PROTOBUF: "protobuf", JSON: "json"}
 # Each gzip member causes a copy of the rest. Exporters write only one.
-MOST_MEMBERS: Final = 16
+MAX_GZIP_MEMBERS: Final = 16
 _GZIP: Final = 16 + zlib.MAX_WBITS
 # HTTP statuses as `google.rpc` codes; all others are `_INTERNAL`.
 _CODES: Final = {400: 3, 413: 3, 415: 3, 429: 8, 503: 14}
@@ -182,7 +181,7 @@ def decompress_gzip(compressed: bytes, limit: int) -> bytes:
     """Decompress gzip. Raises `TooLarge` as soon as the result is above the limit."""
     pieces: list[bytes] = []
     left = limit + 1
-    for _ in range(MOST_MEMBERS):
+    for _ in range(MAX_GZIP_MEMBERS):
         stream = zlib.decompressobj(_GZIP)
         try:
             piece = stream.decompress(compressed, left)
@@ -199,7 +198,7 @@ def decompress_gzip(compressed: bytes, limit: int) -> bytes:
         compressed = stream.unused_data
         if not compressed:
             return b"".join(pieces)
-    raise Refused(f"the gzip body may have at most {MOST_MEMBERS} members", field="body")
+    raise Refused(f"the gzip body may have at most {MAX_GZIP_MEMBERS} members", field="body")
 
 
 def _export_response(result: ExportResult, encoding: Encoding) -> Response:
@@ -252,9 +251,9 @@ OTLP_OPERATIONS = (
 )
 
 
-LINES_DEFAULT, LINES_MOST = 200, 1000
+DEFAULT_LINES, MAX_LINES = 200, 1000
 _SORTS: Final[dict[str, Sort]] = {"runs": "runs", "severity": "severity"}
-_READS: Final = (400, 401, 403)
+_READ_ERRORS: Final = (400, 401, 403)
 
 
 async def aggregate_agents(request: Request) -> Response:
@@ -287,8 +286,8 @@ async def list_agent_runs(request: Request) -> Response:
         AgentRuns(
             agent_id=agent_id,
             window=window,
-            runs=await with_interrupts(
-                request.host.store, request.tenant, [views.agent(each) for each in page]
+            runs=await add_interrupts(
+                request.host.store, request.tenant, [views.agent_document(each) for each in page]
             ),
             next_cursor=(
                 write_cursor((page[-1].last_event, page[-1].run_id)) if len(found) > limit else None
@@ -305,7 +304,7 @@ async def list_fleet_runs(request: Request) -> Response:
     views = request.host.fleet.views
     return ok(
         FleetRuns(
-            runs=[views.run(request.tenant, each) for each in page],
+            runs=[views.run_document(request.tenant, each) for each in page],
             next_cursor=(
                 write_cursor((page[-1].last_event, page[-1].run_id)) if len(found) > limit else None
             ),
@@ -316,10 +315,10 @@ async def list_fleet_runs(request: Request) -> Response:
 async def get_fleet_run(request: Request) -> Response:
     """Read the history of a KAHN run, and the current state of its agents."""
     start = request.whole_number("line", 0)
-    limit = request.whole_number("limit", LINES_DEFAULT, least=1, most=LINES_MOST)
+    limit = request.whole_number("limit", DEFAULT_LINES, least=1, most=MAX_LINES)
     views = request.host.fleet.views
     found = await views.steps(request.tenant, run_id_of(request), start, limit)
-    agents = await with_interrupts(request.host.store, request.tenant, found.agents)
+    agents = await add_interrupts(request.host.store, request.tenant, found.agents)
     return ok(replace(found, agents=agents))
 
 
@@ -380,7 +379,7 @@ FLEET_OPERATIONS = (
         tag="fleet",
         scope="fleet:read",
         response=Aggregate,
-        errors=_READS,
+        errors=_READ_ERRORS,
         parameters=(
             WINDOW,
             Parameter(
@@ -401,7 +400,7 @@ FLEET_OPERATIONS = (
         tag="fleet",
         scope="fleet:read",
         response=Flakiness,
-        errors=_READS,
+        errors=_READ_ERRORS,
         parameters=(WINDOW, START),
         is_extension=True,
     ),
@@ -414,7 +413,7 @@ FLEET_OPERATIONS = (
         tag="fleet",
         scope="fleet:read",
         response=AgentRuns,
-        errors=(*_READS, 404),
+        errors=(*_READ_ERRORS, 404),
         parameters=(WINDOW, *PAGING),
         is_extension=True,
     ),
@@ -427,7 +426,7 @@ FLEET_OPERATIONS = (
         tag="fleet",
         scope="fleet:read",
         response=FleetRuns,
-        errors=_READS,
+        errors=_READ_ERRORS,
         parameters=PAGING,
         is_extension=True,
     ),
@@ -440,7 +439,7 @@ FLEET_OPERATIONS = (
         tag="fleet",
         scope="fleet:read",
         response=RunSteps,
-        errors=(*_READS, 404),
+        errors=(*_READ_ERRORS, 404),
         parameters=(
             Parameter(
                 name="line",
@@ -453,8 +452,8 @@ FLEET_OPERATIONS = (
                 schema={
                     "type": "integer",
                     "minimum": 1,
-                    "maximum": LINES_MOST,
-                    "default": LINES_DEFAULT,
+                    "maximum": MAX_LINES,
+                    "default": DEFAULT_LINES,
                 },
             ),
         ),
@@ -471,7 +470,7 @@ FLEET_OPERATIONS = (
         content_type=NDJSON,
         errors=(401, 403, 404),
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="exportTransitions",
@@ -484,7 +483,7 @@ FLEET_OPERATIONS = (
         content_type=NDJSON,
         errors=(401, 403),
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="getTenantSelf",

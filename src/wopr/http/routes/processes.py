@@ -14,7 +14,7 @@ from wopr.protocol.resources.processes import CodeVersion, ProcessItem, ProcessL
 from wopr.store.port import RunFilter
 from wopr.store.port.peers import KnownProcess
 
-MOST_RUNS = 100
+MAX_WAITING_RUNS = 100
 
 
 async def list_processes(request: Request) -> Response:
@@ -22,7 +22,7 @@ async def list_processes(request: Request) -> Response:
     host = request.host
     known = await known_processes(host)
     where = RunFilter(waits_for_code=True)
-    waiting = await host.store.runs(request.tenant, where, None, MOST_RUNS)
+    waiting = await host.store.runs(request.tenant, where, None, MAX_WAITING_RUNS)
     versions = Counter(each.process.code_version for each in known if each.process.executes)
     return ok(
         ProcessList(
@@ -40,7 +40,7 @@ async def list_processes(request: Request) -> Response:
 def _item(known: KnownProcess) -> ProcessItem:
     process = known.process
     return ProcessItem(
-        process_id=process.shown_id,
+        process_id=process.public_id,
         kind=process.kind,
         code_version=process.code_version,
         executes=process.executes,

@@ -8,8 +8,8 @@ from functools import partial
 from wopr.http.operation import PAGING, Operation, Parameter, page_limit, read_cursor, write_cursor
 from wopr.http.request import TRANSPORT, Request
 from wopr.http.response import Response, ok, redact_response
-from wopr.kahn.observed.service import origin
-from wopr.process.tenant_slots import INLINE_BYTES, off_loop
+from wopr.kahn.observed.service import run_source
+from wopr.process.tenant_slots import INLINE_BYTES, run_by_size
 from wopr.protocol.documents import UNSET, Unset, to_iso, to_millis
 from wopr.protocol.errors import NotFound, Refused
 from wopr.protocol.runs import (
@@ -29,9 +29,9 @@ from wopr.protocol.runs import (
     RunListItem,
     RunSnapshot,
 )
-from wopr.runs.readers import missing_code, quarantine
 from wopr.runs.requests import check_request
-from wopr.services.debug_bundle import bundle
+from wopr.runs.run_reader import missing_code, quarantine
+from wopr.services.debug_bundle import build_debug_bundle
 from wopr.store.port import RunFilter, RunRow
 from wopr.store.port.feedback import FeedbackCount
 
@@ -89,8 +89,8 @@ def run_filter(request: Request) -> RunFilter:
         tag=query.get("tag"),
         parent_run_id=query.get("parentRunId"),
         source_run_id=query.get("sourceRunId"),
-        created_from=instant(request, "since"),
-        created_before=instant(request, "until"),
+        created_from=time_parameter(request, "since"),
+        created_before=time_parameter(request, "until"),
         flagged=request.boolean("flagged"),
         rated=request.boolean("rated"),
         corrected=request.boolean("corrected"),
@@ -122,7 +122,7 @@ def _label(request: Request) -> str | None:
     return request.redactor.text(raw)
 
 
-def instant(request: Request, name: str) -> int | None:
+def time_parameter(request: Request, name: str) -> int | None:
     """Return a query parameter that must be a time."""
     raw = request.query.get(name)
     if raw is None:
@@ -133,14 +133,14 @@ def instant(request: Request, name: str) -> int | None:
         raise Refused(f"{name} must be an ISO 8601 time, not {raw[:40]!r}", field=name) from None
 
 
-LONGEST_ID = 128
-MOST_RUN_IDS = 100
+MAX_ID_LENGTH = 128
+MAX_RUN_IDS = 100
 
 
 def run_id_of(request: Request) -> str:
     """Return the run id in the path. Raises `NotFound` if no run can have it."""
     value = request.path["run_id"]
-    if len(value) > LONGEST_ID:
+    if len(value) > MAX_ID_LENGTH:
         raise NotFound("there is no such run")
     return value
 
@@ -158,20 +158,20 @@ async def create_run(request: Request) -> Response:
         dedup=(request.header(b"x-dedup") or "").lower() == "enforce",
         transport=request.scope.get(TRANSPORT, ""),
     )
-    return Response(201, await request.host.commands.create(new, request.make_record))
+    return Response(201, await request.host.commands.create(new, request.build_record))
 
 
 async def get_run(request: Request) -> Response:
     """Read a run's snapshot; with `If-None-Match` only if it has changed."""
     keys = request.host.token_keys if request.caller.may("approvals:respond") else ()
-    found = await request.host.readers.snapshot_in_turn(
+    found = await request.host.run_reader.snapshot_with_slot(
         request.tenant, run_id_of(request), token_key=keys[0] if keys else None
     )
     body = found.body
     if len(body) < INLINE_BYTES:
         digest = hashlib.sha256(body)
     else:
-        digest = await off_loop(len(body), partial(hashlib.sha256, body))
+        digest = await run_by_size(len(body), partial(hashlib.sha256, body))
     # The sequence alone is not enough: a snapshot also shows the status of child runs.
     tag = f'"{found.sequence}-{digest.hexdigest()[:16]}"'
     if request.matches_etag(tag):
@@ -210,7 +210,7 @@ def list_item(row: RunRow, feedback: FeedbackCount | None = None) -> RunListItem
         ended_at=UNSET if row.ended_at is None else to_iso(row.ended_at),
         tags=list(row.tags),
         parent_run_id=row.parent_run_id or UNSET,
-        metadata=origin(row.run_id) or UNSET,
+        metadata=run_source(row.run_id) or UNSET,
         feedback=UNSET if feedback is None else _feedback(feedback),
         waiting_for_code=missing_code(row) or UNSET,
         quarantine=quarantine(row),
@@ -231,7 +231,7 @@ def _feedback(feedback: FeedbackCount) -> RunFeedback:
 async def cancel_run(request: Request) -> Response:
     """Cancel a run and its child runs. A run that has ended keeps its status."""
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     document = await request.document(CancelRun, optional=CancelRun())
     reason = "" if isinstance(document.reason, Unset) else document.reason
     by = request.caller.key_id
@@ -243,7 +243,7 @@ async def bulk_cancel(request: Request) -> Response:
     try:
         document = await request.document(BulkCancel)
     except Refused as refused:
-        refused.details["maxRunIds"] = MOST_RUN_IDS
+        refused.details["maxRunIds"] = MAX_RUN_IDS
         raise
     await request.catch_up(*document.run_ids)
     by = request.caller.key_id
@@ -254,7 +254,7 @@ async def bulk_cancel(request: Request) -> Response:
 async def pause_run(request: Request) -> Response:
     """Pause a run, immediately or when its active nodes have ended."""
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     document = await request.document(PauseRun, optional=PauseRun())
     by = request.caller.key_id
     return ok(await request.host.commands.pause(request.tenant, run_id, document, by=by), 202)
@@ -263,7 +263,7 @@ async def pause_run(request: Request) -> Response:
 async def resume_run(request: Request) -> Response:
     """Resume a paused run."""
     run_id = run_id_of(request)
-    await request.host.readers.row(request.tenant, run_id)
+    await request.host.run_reader.row(request.tenant, run_id)
     document = await request.document(ResumeRun, optional=ResumeRun())
     by = request.caller.key_id
     reason = document.reason or ""
@@ -275,7 +275,7 @@ async def get_artifact(request: Request) -> Response:
     artifact_id = request.path["artifact_id"]
     found = await request.host.store.artifact(request.tenant, run_id_of(request), artifact_id)
     if found is None:
-        raise NotFound(f"there is no artifact {artifact_id[:LONGEST_ID]!r}")
+        raise NotFound(f"there is no artifact {artifact_id[:MAX_ID_LENGTH]!r}")
     return Response(200, found.body, headers={"cache-control": "no-store"})
 
 
@@ -407,22 +407,22 @@ RUN_OPERATIONS = (
         tag="runs",
         scope="artifacts:read",
         errors=RUN_ERRORS,
-        read="sensitive",
+        read_level="sensitive",
     ),
 )
 
 
-_MOST_EVENTS = 1_000_000
+_MAX_EVENTS = 1_000_000
 
 
 async def get_debug_bundle(request: Request) -> Response:
     """Export one run for diagnosis: snapshot, log, spans, metrics and annotations."""
     run_id = run_id_of(request)
     host = request.host
-    most = request.whole_number("maxEvents", _MOST_EVENTS, most=_MOST_EVENTS)
+    most = request.whole_number("maxEvents", _MAX_EVENTS, most=_MAX_EVENTS)
     async with host.heavy_reads.slot(request.tenant):
-        body = await bundle(
-            host.readers,
+        body = await build_debug_bundle(
+            host.run_reader,
             host.store,
             request.tenant,
             run_id,
@@ -447,10 +447,10 @@ BUNDLE_OPERATIONS = (
             Parameter(
                 name="maxEvents",
                 description="Maximum number of events, counted from the first.",
-                schema={"type": "integer", "minimum": 0, "maximum": _MOST_EVENTS},
+                schema={"type": "integer", "minimum": 0, "maximum": _MAX_EVENTS},
             ),
         ),
-        read="recorded",
+        read_level="recorded",
     ),
 )
 

@@ -18,7 +18,7 @@ from wopr.store.port.audit import AuditDraft
 from wopr.store.port.usage import QuotaRow
 
 # No role includes this scope. An operator grants it by name.
-MANAGE = "quotas:manage"
+MANAGE_SCOPE = "quotas:manage"
 
 
 async def get_usage(request: Request) -> Response:
@@ -29,7 +29,7 @@ async def get_usage(request: Request) -> Response:
 async def list_quotas(request: Request) -> Response:
     """List the quotas of all tenants and keys that replace defaults."""
     rows = await request.host.store.quotas()
-    return ok(QuotaList(items=[_document(row) for row in rows]))
+    return ok(QuotaList(items=[_quota_setting(row) for row in rows]))
 
 
 async def set_quota(request: Request) -> Response:
@@ -38,24 +38,24 @@ async def set_quota(request: Request) -> Response:
     key_id = "" if isinstance(wanted.key_id, Unset) else wanted.key_id
     quota = check_quota(request.path["quota"], key_id)
     row = QuotaRow(tenant=request.path["tenant"], key_id=key_id, quota=quota, amount=wanted.limit)
-    audit = _audit(request, "quota.set", row.tenant, key_id, quota, wanted.limit)
+    audit = _audit_draft(request, "quota.set", row.tenant, key_id, quota, wanted.limit)
     await request.host.store.set_quota(row, audit)
     await request.host.quotas.read()
-    return ok(_document(row))
+    return ok(_quota_setting(row))
 
 
 async def reset_quota(request: Request) -> Response:
     """Return a quota of a tenant, or of one of its keys, to its default."""
     tenant, key_id = request.path["tenant"], request.query.get("keyId", "")
     quota = check_quota(request.path["quota"], key_id)
-    audit = _audit(request, "quota.reset", tenant, key_id, quota, None)
+    audit = _audit_draft(request, "quota.reset", tenant, key_id, quota, None)
     if not await request.host.store.reset_quota(tenant, key_id, quota, audit):
-        raise NotFound(f"the quota {quota} of this tenant or key already is the default")
+        raise NotFound(f"the quota {quota} of this tenant or key already has its default")
     await request.host.quotas.read()
     return Response(204)
 
 
-def _audit(
+def _audit_draft(
     request: Request, action: str, tenant: str, key_id: str, quota: str, limit: int | None
 ) -> AuditDraft:
     principal = request.caller.key_id
@@ -64,7 +64,7 @@ def _audit(
     )
 
 
-def _document(row: QuotaRow) -> QuotaSetting:
+def _quota_setting(row: QuotaRow) -> QuotaSetting:
     return QuotaSetting(
         tenant=row.tenant, quota=row.quota, limit=row.amount, key_id=row.key_id or UNSET
     )
@@ -90,7 +90,7 @@ OPERATIONS = (
         handler=list_quotas,
         summary="List the quotas of all tenants and keys that replace defaults",
         tag="host",
-        scope=MANAGE,
+        scope=MANAGE_SCOPE,
         response=QuotaList,
         errors=(401, 403),
         is_extension=True,
@@ -103,7 +103,7 @@ OPERATIONS = (
         handler=set_quota,
         summary="Set a quota of a tenant, or of one of its keys",
         tag="host",
-        scope=MANAGE,
+        scope=MANAGE_SCOPE,
         body=SetQuota,
         response=QuotaSetting,
         errors=(400, 401, 403),
@@ -117,7 +117,7 @@ OPERATIONS = (
         handler=reset_quota,
         summary="Return a quota of a tenant, or of one of its keys, to its default",
         tag="host",
-        scope=MANAGE,
+        scope=MANAGE_SCOPE,
         success=204,
         errors=(400, 401, 403, 404),
         parameters=(

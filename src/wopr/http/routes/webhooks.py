@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from wopr.http.operation import PAGING, Operation, Parameter, page_limit, read_cursor, write_cursor
 from wopr.http.request import Request
 from wopr.http.response import Response, ok
-from wopr.http.routes.runs import LONGEST_ID
+from wopr.http.routes.runs import MAX_ID_LENGTH
 from wopr.protocol.documents import UNSET, Json, to_iso
 from wopr.protocol.errors import Forbidden, NotFound
 from wopr.protocol.resources.webhooks import (
@@ -24,13 +24,13 @@ from wopr.services.webhooks.subscriptions import GRACE_MS, REDELIVERED_AT_ONCE
 from wopr.store.port.webhooks import WebhookRow
 
 NO_STORE = {"cache_control": "no-store"}
-LONGEST_GRACE_SECONDS = 30 * 86_400
+MAX_GRACE_SECONDS = 30 * 86_400
 
 
 def webhook_id_of(request: Request) -> str:
     """Return the webhook id in the path. Raises `NotFound` if no webhook can have it."""
     value = request.path["webhook_id"]
-    if len(value) > LONGEST_ID:
+    if len(value) > MAX_ID_LENGTH:
         raise NotFound("there is no such webhook", code="subscription_not_found")
     return value
 
@@ -38,7 +38,7 @@ def webhook_id_of(request: Request) -> str:
 async def register_webhook(request: Request) -> Response:
     """Subscribe a URL to events. Only this response contains the secret."""
     document = await request.document(RegisterWebhook)
-    made = await request.host.subscriptions.register(request.tenant, document, request.make_record)
+    made = await request.host.subscriptions.register(request.tenant, document, request.build_record)
     await _record(request, "webhook.create", made.webhook_id, events=list(document.events))
     shown = replace(made, url=request.redactor.text(made.url))
     return ok(shown, 201, **NO_STORE)
@@ -90,9 +90,9 @@ async def delete_webhook(request: Request) -> Response:
 async def rotate_webhook(request: Request) -> Response:
     """Create a new secret. The previous secret also signs for a limited time."""
     webhook_id = webhook_id_of(request)
-    seconds = request.whole_number("graceSeconds", GRACE_MS // 1000, most=LONGEST_GRACE_SECONDS)
+    seconds = request.whole_number("graceSeconds", GRACE_MS // 1000, most=MAX_GRACE_SECONDS)
     made = await request.host.subscriptions.rotate(
-        request.tenant, webhook_id, seconds * 1000, request.make_record
+        request.tenant, webhook_id, seconds * 1000, request.build_record
     )
     await _record(request, "webhook.rotate", webhook_id)
     return ok(made, 200, **NO_STORE)
@@ -165,7 +165,7 @@ OPERATIONS = (
         errors=(400, 401, 403),
         parameters=PAGING,
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="deleteWebhook",
@@ -200,7 +200,7 @@ OPERATIONS = (
                 schema={
                     "type": "integer",
                     "minimum": 0,
-                    "maximum": LONGEST_GRACE_SECONDS,
+                    "maximum": MAX_GRACE_SECONDS,
                     "default": GRACE_MS // 1000,
                 },
             ),
@@ -220,7 +220,7 @@ OPERATIONS = (
         errors=(400, *_ERRORS),
         parameters=PAGING,
         is_extension=True,
-        read="sensitive",
+        read_level="sensitive",
     ),
     Operation(
         name="redeliverDeadLetters",

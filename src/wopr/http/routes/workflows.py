@@ -51,7 +51,7 @@ class RegisteredWorkflow(WorkflowDefinition, frozen=True, kw_only=True):
     warnings: list[Fault] = []
 
 
-class ValidationReport(Document, frozen=True, kw_only=True, omit_defaults=False):
+class Verdict(Document, frozen=True, kw_only=True, omit_defaults=False):
     """The result of a check. A definition with only warnings is valid."""
 
     valid: bool
@@ -197,10 +197,10 @@ async def validate_workflow(request: Request) -> Response:
         errors = refused.details.get("errors")
         found = msgspec.convert(errors, list[Fault]) if errors else []
         fallback = Fault(path=str(refused.details.get("nodeId", "")), message=refused.message)
-        report = ok(ValidationReport(valid=False, errors=found or [fallback]))
+        report = ok(Verdict(valid=False, errors=found or [fallback]))
         return await redact_response(report, request.redactor)
     warnings = await request.host.library.warnings(request.tenant, document)
-    report = ok(ValidationReport(valid=True, warnings=warnings))
+    report = ok(Verdict(valid=True, warnings=warnings))
     return await redact_response(report, request.redactor)
 
 
@@ -279,7 +279,7 @@ OPERATIONS = (
         tag="workflows",
         scope="workflows:write",
         body=WorkflowDefinition,
-        response=ValidationReport,
+        response=Verdict,
         errors=(*_ERRORS, 409),
         parameters=(_ALONGSIDE,),
         is_extension=True,

@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from wopr.kahn.bridge.facts import DEFAULT_THRESHOLD, OperatorAnswer, to_checkpoint_id
 from wopr.kahn.events import AgentStatus, AuditResult
-from wopr.kahn.lifecycle import BLOCKED, INITIAL, path
+from wopr.kahn.lifecycle import BLOCKED, INITIAL, shortest_path
 from wopr.kahn.lines import encode_line
 from wopr.kahn.timestamps import seconds_between
 from wopr.protocol.documents import JsonObject
@@ -18,7 +18,7 @@ from wopr.protocol.resources.fleet import AgentOutcome
 
 ActKind: TypeAlias = Literal["none", "other", "handoff", "decision"]
 
-IMPLIED = "bridge:implied"
+IMPLIED_REASON = "bridge:implied"
 _OPERATOR_RESULTS: dict[OperatorAnswer, AuditResult] = {
     "ratified": "pass",
     "rejected": "fail",
@@ -124,9 +124,9 @@ class AgentState:
 
     def move_to(self, output: EventLines, to: AgentStatus, reason: str) -> None:
         """Change to a status by the shortest route. Only the last transition has the event's reason."""
-        route = path(self.status, to)
+        route = shortest_path(self.status, to)
         for following in route[:-1]:
-            self.transition(output, following, IMPLIED)
+            self.transition(output, following, IMPLIED_REASON)
         if route:
             self.transition(output, to, reason)
 
@@ -153,7 +153,7 @@ class AgentState:
         output.audit(self.agent_id, checkpoint, result, evidence or {})
         self.audits[result] += 1
 
-    def tool_returned(self, output: EventLines, returned: ToolReturn) -> None:
+    def write_tool_return(self, output: EventLines, returned: ToolReturn) -> None:
         """Add the line of a finished tool call."""
         fields: JsonObject = {
             "agent_id": self.agent_id,
@@ -176,13 +176,15 @@ class AgentState:
         """Add a line with an error for every call that has not returned."""
         for call in self.calls.values():
             duration = seconds_between(call.ts, output.ts)
-            self.tool_returned(output, ToolReturn(call, duration, "no_return", call.input_summary))
+            self.write_tool_return(
+                output, ToolReturn(call, duration, "no_return", call.input_summary)
+            )
         self.calls.clear()
 
     def decide(
         self, output: EventLines, reason: str, confidence: float | None, threshold: float
     ) -> None:
-        """Respond and reflect. A decision replaces the last one, with a person's judgment of that."""
+        """Respond and reflect. The decision replaces the last one and a person's judgment of it."""
         self.move_to(output, "response", reason)
         self.transition(output, "reflect", reason)
         self.last_act = "decision"
@@ -228,7 +230,7 @@ class RunEnding:
         return f"{self.type}:{self.code}" if has_code else self.type
 
 
-def end(output: EventLines, agent: AgentState, ending: RunEnding) -> None:
+def end_agent(output: EventLines, agent: AgentState, ending: RunEnding) -> None:
     """Write an agent's last lines: open calls, the last transition and the end."""
     outcome = outcome_of(agent, ending)
     agent.abandon_calls(output)

@@ -15,7 +15,7 @@ from wopr.kahn.lines import compact
 from wopr.protocol.documents import Json, JsonObject, object_of
 from wopr.protocol.events import RunEvent
 from wopr.protocol.interrupts import INTERRUPT_KIND
-from wopr.protocol.payload_facts import number, ratio, text
+from wopr.protocol.payload_members import number_member, ratio_member, text_member
 
 _RUN_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}")
 _AGENT_ID: Final = re.compile(r"[a-z0-9][a-z0-9:-]{0,63}")
@@ -31,7 +31,7 @@ def to_run_id(run_id: str) -> str:
     """Return the KAHN id of a run. An id that is not valid in KAHN is replaced by one with its hash."""
     if _RUN_ID.fullmatch(run_id):
         return run_id
-    return _hashed(re.sub(r"[^a-zA-Z0-9_-]+", "-", run_id).lstrip("-_") or "run", run_id)
+    return _append_hash(re.sub(r"[^a-zA-Z0-9_-]+", "-", run_id).lstrip("-_") or "run", run_id)
 
 
 @lru_cache(maxsize=_CACHED_NAMES)
@@ -49,7 +49,7 @@ def to_agent_id(agent_id: str) -> str:
     if is_dotted and _AGENT_ID.fullmatch(with_colons):
         return with_colons
     cleaned = re.sub(r"[^a-z0-9:-]", "-", agent_id.lower()).lstrip(":-")
-    return _hashed(cleaned or "agent", agent_id)
+    return _append_hash(cleaned or "agent", agent_id)
 
 
 def to_checkpoint_id(checkpoint: str) -> str:
@@ -57,7 +57,7 @@ def to_checkpoint_id(checkpoint: str) -> str:
     return re.sub(r"[^a-z0-9:.-]+", "-", checkpoint.lower())[:_CHECKPOINT_LENGTH]
 
 
-def _hashed(name: str, original: str) -> str:
+def _append_hash(name: str, original: str) -> str:
     digest = sha256(original.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{name[:_HASHED_NAME_LENGTH]}-{digest[:8]}"
 
@@ -75,13 +75,13 @@ _PAUSE_FAMILIES: Final = ("conversation.", "x-host-")
 def threshold_of(started: RunEvent) -> float | None:
     """Return the confidence threshold in the options of a run, from its event `run.started`."""
     configurable = object_of(object_of(started.payload).get("configurable"))
-    return ratio(configurable, "escalationThreshold")
+    return ratio_member(configurable, "escalationThreshold")
 
 
 def input_summary(payload: JsonObject) -> str | None:
     """Return the arguments of a tool call, or their hash if they are not logged."""
     given = _summary_of(payload, "inputs", "arguments")
-    digest = text(payload, "argsHash")
+    digest = text_member(payload, "argsHash")
     return given if given is not None or digest is None else f"sha256:{digest}"
 
 
@@ -107,19 +107,23 @@ def cut(full: str) -> str:
 def duration_of(payload: JsonObject) -> float | None:
     """Return the duration of a tool call in seconds, or None if the log does not contain it."""
     places = (payload, object_of(payload.get("outcome")), object_of(payload.get("result")))
-    reported = (number(place, "durationMs") for place in places)
+    reported = (number_member(place, "durationMs") for place in places)
     millis = next((value for value in reported if value is not None), None)
     return None if millis is None or millis < 0 else round(millis / 1000, 3)
 
 
 def tool_error(payload: JsonObject) -> str | None:
     """Return the error of a tool call, or None if it succeeded."""
-    status = text(payload, "status")
+    status = text_member(payload, "status")
     error: Json = payload.get("error")
     if error is None:
         return None if status in (None, "ok") else status
     parts = object_of(error)
-    named = [part for part in (text(parts, "code", "error"), text(parts, "message")) if part]
+    named = [
+        part
+        for part in (text_member(parts, "code", "error"), text_member(parts, "message"))
+        if part
+    ]
     return cut(": ".join(named)) if named else summary(error)
 
 
@@ -127,12 +131,14 @@ def pause_kind(event: RunEvent) -> str | None:
     """Return the kind of question that an event asks a person, or None if it asks no question."""
     payload = object_of(event.payload)
     is_clarification = event.type == "clarification.requested"
-    kind = text(payload, INTERRUPT_KIND, "kind") or (
-        "clarification" if is_clarification else text(payload, "reason")
+    kind = text_member(payload, INTERRUPT_KIND, "kind") or (
+        "clarification" if is_clarification else text_member(payload, "reason")
     )
     if kind == "custom":
         # The vendor kind of a custom wait decides whether it is a question about an agent's work.
-        kind = text(object_of(payload.get("data")), "customKind") or text(payload, _VENDOR_KIND)
+        kind = text_member(object_of(payload.get("data")), "customKind") or text_member(
+            payload, _VENDOR_KIND
+        )
     is_pause = kind is not None and (kind in _PAUSES or kind.startswith(_PAUSE_FAMILIES))
     return kind if is_pause else None
 
@@ -144,7 +150,11 @@ def answer_of(payload: JsonObject) -> OperatorAnswer:
     answers = object_of(object_of(answer).get("answers"))
     answer = answers.get("decision", answer)
     value = object_of(answer)
-    action = answer if isinstance(answer, str) else text(value, "action") or text(payload, "action")
+    action = (
+        answer
+        if isinstance(answer, str)
+        else text_member(value, "action") or text_member(payload, "action")
+    )
     if value.get("ratified") is True or action in ("accept", "approve"):
         return "ratified"
     if value.get("rejected") is True or action == "reject":

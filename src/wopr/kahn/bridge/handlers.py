@@ -20,7 +20,13 @@ from wopr.kahn.events import AuditResult
 from wopr.kahn.lifecycle import BLOCKED
 from wopr.kahn.timestamps import seconds_between
 from wopr.protocol.documents import Json, JsonObject, object_of
-from wopr.protocol.payload_facts import present_members, ratio, text, to_agent, tool_of
+from wopr.protocol.payload_members import (
+    present_members,
+    ratio_member,
+    text_member,
+    to_agent,
+    tool_name_of,
+)
 
 _VERDICTS: Final[dict[str, AuditResult]] = {"pass": "pass", "fail": "fail", "revise": "warn"}
 _UNKNOWN_TOOL: Final = "unknown"
@@ -76,37 +82,37 @@ class ProjectionContext:
 EventHandler: TypeAlias = Callable[[EventLines, AgentState, JsonObject, ProjectionContext], None]
 
 
-def _reasoned(
+def _on_reasoned(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.last_act = "other"
     agent.move_to(output, "thinking", "reasoned")
 
 
-def _reasoning(
+def _on_reasoning_delta(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.last_act = "other"
 
 
-def _tool_called(
+def _on_tool_called(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.last_act = "other"
-    tool = tool_of(payload) or _UNKNOWN_TOOL
-    call_id = text(payload, "callId")
+    tool = tool_name_of(payload) or _UNKNOWN_TOOL
+    call_id = text_member(payload, "callId")
     agent.move_to(output, "tool_call", f"tool_call:{tool}")
     # A call without an id is identified by its tool.
     agent.calls[call_id or tool] = ToolCall(tool, output.ts, call_id, input_summary(payload))
     context.callers[call_id or tool] = agent
 
 
-def _tool_returned(
+def _on_tool_returned(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.last_act = "other"
-    tool = tool_of(payload) or _UNKNOWN_TOOL
-    call_id = text(payload, "callId")
+    tool = tool_name_of(payload) or _UNKNOWN_TOOL
+    call_id = text_member(payload, "callId")
     call = agent.calls.pop(call_id or tool, None) or ToolCall(tool, output.ts, call_id)
     context.callers[call_id or tool] = agent
     logged = duration_of(payload)
@@ -117,13 +123,13 @@ def _tool_returned(
         input_summary=call.input_summary or input_summary(payload),
         output_summary=output_summary(payload),
     )
-    agent.tool_returned(output, returned)
+    agent.write_tool_return(output, returned)
     agent.is_forbidden = agent.is_forbidden or payload.get("status") == "forbidden"
     if agent.status == "tool_call" and not agent.calls:
         agent.transition(output, "tool_result", None)
 
 
-def _handed_off(
+def _on_handoff(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.last_act = "handoff"
@@ -131,10 +137,10 @@ def _handed_off(
     agent.move_to(output, "response", f"handoff:{to_agent_id(to)}" if to else "handoff")
 
 
-def _decided(
+def _on_decided(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
-    _decide(output, agent, ratio(payload, "confidence"), context.threshold(agent))
+    _decide(output, agent, ratio_member(payload, "confidence"), context.threshold(agent))
 
 
 def _decide(
@@ -147,11 +153,11 @@ def _decide(
         agent.audit(output, "openwop:confidence", "pass" if is_confident else "fail", evidence)
 
 
-def _orchestrated(
+def _on_orchestrator_decided(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     decision = object_of(payload.get("decision"))
-    _decide(output, agent, ratio(decision, "confidence"), context.floor)
+    _decide(output, agent, ratio_member(decision, "confidence"), context.floor)
     context.supervisor = agent
     if decision.get("kind") == "terminate":
         _judge_criteria(output, agent, decision.get("successCriteria"))
@@ -163,7 +169,7 @@ def _orchestrated(
 def _judge_criteria(output: EventLines, agent: AgentState, criteria: Json) -> None:
     listed = cast("list[object]", criteria) if isinstance(criteria, list) else []
     for criterion in map(object_of, listed):
-        key = text(criterion, "key")
+        key = text_member(criterion, "key")
         if key is None:
             continue
         is_met = criterion.get("met") is True
@@ -173,17 +179,17 @@ def _judge_criteria(output: EventLines, agent: AgentState, criteria: Json) -> No
         agent.needs_revision = agent.needs_revision or not is_met
 
 
-def _verified(
+def _on_verified(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
-    verdict = text(payload, "verdict") or ""
+    verdict = text_member(payload, "verdict") or ""
     if verdict not in _VERDICTS:
         return
     threshold = context.threshold(agent)
-    agent.decide(output, f"verified:{verdict}", ratio(payload, "confidence"), threshold)
+    agent.decide(output, f"verified:{verdict}", ratio_member(payload, "confidence"), threshold)
     evidence = present_members(payload, "target", "criteria", "confidence")
     agent.audit(output, "verify:verdict", _VERDICTS[verdict], evidence)
-    target = text(payload, "target") or ""
+    target = text_member(payload, "target") or ""
     judged = context.authors.get(target) or context.callers.get(target)
     if judged is not None:
         judged.needs_revision = verdict != "pass"
@@ -191,20 +197,20 @@ def _verified(
         judged.verdicts_failed += verdict == "fail"
 
 
-def _invocation_completed(
+def _on_invocation_completed(
     output: EventLines, agent: AgentState, payload: JsonObject, context: ProjectionContext
 ) -> None:
     agent.is_refused = agent.is_refused or payload.get("outcome") == "refused"
 
 
 HANDLERS: Final[dict[str, EventHandler]] = {
-    "agent.reasoned": _reasoned,
-    "agent.reasoning.delta": _reasoning,
-    "agent.toolCalled": _tool_called,
-    "agent.toolReturned": _tool_returned,
-    "agent.handoff": _handed_off,
-    "agent.decided": _decided,
-    "runOrchestrator.decided": _orchestrated,
-    "agent.verified": _verified,
-    "agent.invocation.completed": _invocation_completed,
+    "agent.reasoned": _on_reasoned,
+    "agent.reasoning.delta": _on_reasoning_delta,
+    "agent.toolCalled": _on_tool_called,
+    "agent.toolReturned": _on_tool_returned,
+    "agent.handoff": _on_handoff,
+    "agent.decided": _on_decided,
+    "runOrchestrator.decided": _on_orchestrator_decided,
+    "agent.verified": _on_verified,
+    "agent.invocation.completed": _on_invocation_completed,
 }

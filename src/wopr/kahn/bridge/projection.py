@@ -12,24 +12,24 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from wopr.kahn.bridge.agent import TERMINAL_TYPES, AgentState, EventLines, RunEnding, end
+from wopr.kahn.bridge.agent import TERMINAL_TYPES, AgentState, EventLines, RunEnding, end_agent
 from wopr.kahn.bridge.facts import answer_of, pause_kind, threshold_of, to_agent_id, to_run_id
 from wopr.kahn.bridge.handlers import HANDLERS, ConfidenceThresholds, ProjectionContext
 from wopr.kahn.events import AuditResult
 from wopr.kahn.lifecycle import BLOCKED
-from wopr.kahn.observed.events import is_observed, line_of
+from wopr.kahn.observed.events import lines_of, starts_observed_run
 from wopr.kahn.timestamps import to_ts, write_ts
 from wopr.protocol.documents import JsonObject, object_of, to_millis
 from wopr.protocol.events import RunEvent
-from wopr.protocol.payload_facts import (
+from wopr.protocol.payload_members import (
     SYSTEM,
-    agent_named,
+    acting_agent_id,
     from_agent,
-    node_of,
-    number,
+    node_id_of,
+    number_member,
     present_members,
-    ratio,
-    text,
+    ratio_member,
+    text_member,
 )
 
 
@@ -47,7 +47,9 @@ def annotation_lines(
         verdict = _verdict(object_of(annotation.get("signal")))
         if verdict is not None:
             target = object_of(annotation.get("target"))
-            agent_id = agent_of_target(text(target, "eventId"), text(target, "nodeId"))
+            agent_id = agent_of_target(
+                text_member(target, "eventId"), text_member(target, "nodeId")
+            )
             output = EventLines(write_ts(_created_at(annotation)), run_id)
             output.audit(agent_id, *verdict, _evidence(annotation))
             lines += output.lines
@@ -55,7 +57,7 @@ def annotation_lines(
 
 
 def _order(annotation: JsonObject) -> tuple[datetime, str]:
-    return _created_at(annotation), text(annotation, "annotationId") or ""
+    return _created_at(annotation), text_member(annotation, "annotationId") or ""
 
 
 def _created_at(annotation: JsonObject) -> datetime:
@@ -66,14 +68,14 @@ def _created_at(annotation: JsonObject) -> datetime:
 def _verdict(signal: JsonObject) -> tuple[str, AuditResult] | None:
     match signal.get("kind"):
         case "rating":
-            rating = number(signal, "rating") or 0
+            rating = number_member(signal, "rating") or 0
             return "feedback:rating", "pass" if rating >= 4 else "warn" if rating >= 3 else "fail"
         case "flag":
             return "feedback:flag", "fail"
         case "correction":
             return "feedback:correction", "fail"
         case "label":
-            return f"feedback:label:{text(signal, 'label') or ''}", "warn"
+            return f"feedback:label:{text_member(signal, 'label') or ''}", "warn"
         case _:
             return None
 
@@ -82,16 +84,18 @@ def _evidence(annotation: JsonObject) -> JsonObject:
     signal = object_of(annotation.get("signal"))
     shown = {"rating": "rating", "label": "label"}.get(str(signal.get("kind")), "")
     return {
-        "annotation_id": text(annotation, "annotationId") or "",
-        "actor": text(object_of(annotation.get("actor")), "principalRef") or "",
+        "annotation_id": text_member(annotation, "annotationId") or "",
+        "actor": text_member(object_of(annotation.get("actor")), "principalRef") or "",
         **present_members(signal, shown),
     }
 
 
-ESCALATED: Final = "core.workflowChain.confidence-escalated"
-LOW_CONFIDENCE: Final = "low-confidence"
-_PAUSED: Final = frozenset({"node.suspended", "interrupt.requested", "clarification.requested"})
-_RESUMED: Final = frozenset({"node.resumed", "interrupt.resolved", "clarification.resolved"})
+ESCALATED_TYPE: Final = "core.workflowChain.confidence-escalated"
+LOW_CONFIDENCE_KIND: Final = "low-confidence"
+_PAUSE_TYPES: Final = frozenset(
+    {"node.suspended", "interrupt.requested", "clarification.requested"}
+)
+_RESUME_TYPES: Final = frozenset({"node.resumed", "interrupt.resolved", "clarification.resolved"})
 
 
 def project(
@@ -146,8 +150,8 @@ class Projector:
         if event.type == "run.started":
             self._begin(event)
         if self._is_observed:
-            return line_of(event)
-        output = EventLines(to_ts(event.timestamp), self._run_id, event.event_id, node_of(event))
+            return lines_of(event)
+        output = EventLines(to_ts(event.timestamp), self._run_id, event.event_id, node_id_of(event))
         self._project_event(output, event, object_of(event.payload))
         return output.lines
 
@@ -165,8 +169,8 @@ class Projector:
         return None if agent is None else agent.agent_id
 
     def _begin(self, event: RunEvent) -> None:
-        self._workflow_id = text(object_of(event.payload), "workflowId")
-        self._is_observed = is_observed(event)
+        self._workflow_id = text_member(object_of(event.payload), "workflowId")
+        self._is_observed = starts_observed_run(event)
         self._context.of_run = threshold_of(event)
         self._context.started_at = to_millis(event.timestamp)
 
@@ -174,10 +178,10 @@ class Projector:
         if event.type in TERMINAL_TYPES:
             self._end(output, event, payload)
         elif event.type == "cap.breached":
-            checkpoint = f"cap:{text(payload, 'kind') or 'unknown'}"
+            checkpoint = f"cap:{text_member(payload, 'kind') or 'unknown'}"
             output.audit(None, checkpoint, "fail", present_members(payload, "limit", "observed"))
         elif event.type == "eval.scored":
-            checkpoint = f"eval:{text(payload, 'taskId') or 'unknown'}"
+            checkpoint = f"eval:{text_member(payload, 'taskId') or 'unknown'}"
             has_passed = payload.get("passed") is True
             output.audit(
                 None,
@@ -185,7 +189,7 @@ class Projector:
                 "pass" if has_passed else "fail",
                 present_members(payload, "score"),
             )
-        elif event.type == ESCALATED:
+        elif event.type == ESCALATED_TYPE:
             self._escalate(event, payload)
         else:
             agent = self._agent_of(output, event, payload)
@@ -193,7 +197,7 @@ class Projector:
                 self._context.authors[event.event_id] = agent
                 self._apply(output, agent, event, payload)
         if event.type == "node.failed":
-            self._failed_node = node_of(event)
+            self._failed_node = node_id_of(event)
 
     def _escalate(self, event: RunEvent, payload: JsonObject) -> None:
         """Record that a node waits because the confidence of a supervisor's decision is too low."""
@@ -201,8 +205,8 @@ class Projector:
         author = self._context.authors.get(cause) if isinstance(cause, str) else None
         supervisor = author or self._context.supervisor
         if supervisor is not None:
-            self._waiting_decisions[node_of(event) or ""] = supervisor
-            floor = ratio(payload, "floor")
+            self._waiting_decisions[node_id_of(event) or ""] = supervisor
+            floor = ratio_member(payload, "floor")
             supervisor.threshold = supervisor.threshold if floor is None else floor
 
     def _apply(
@@ -211,27 +215,27 @@ class Projector:
         """Apply an event to its agent."""
         if event.type in HANDLERS:
             HANDLERS[event.type](output, agent, payload, self._context)
-        elif event.type in _PAUSED:
+        elif event.type in _PAUSE_TYPES:
             kind = pause_kind(event)
             if kind is not None:
-                output.link(text(payload, "interruptId"))
+                output.link(text_member(payload, "interruptId"))
                 agent.move_to(output, BLOCKED, kind)
-            threshold = _threshold_named(payload)
-            if kind == LOW_CONFIDENCE and threshold is not None:
+            threshold = _threshold_in_payload(payload)
+            if kind == LOW_CONFIDENCE_KIND and threshold is not None:
                 agent.threshold = threshold
-        elif event.type in _RESUMED:
+        elif event.type in _RESUME_TYPES:
             agent.resume(output, answer_of(payload))
-            self._waiting_decisions.pop(node_of(event) or "", None)
+            self._waiting_decisions.pop(node_id_of(event) or "", None)
 
     def _agent_of(
         self, output: EventLines, event: RunEvent, payload: JsonObject
     ) -> AgentState | None:
         """Return the agent of an event. The first action of an agent starts it."""
         is_handoff = event.type == "agent.handoff"
-        name = (from_agent(payload) if is_handoff else None) or agent_named(payload)
-        node_id = node_of(event) or ""
+        name = (from_agent(payload) if is_handoff else None) or acting_agent_id(payload)
+        node_id = node_id_of(event) or ""
         if name is None:
-            return self._unnamed(event, node_id)
+            return self._agent_without_name(event, node_id)
         is_act = event.type.startswith("agent.") or event.type in HANDLERS
         if not is_act and event.type != "node.started":
             return self._agents.get(to_agent_id(name))
@@ -241,15 +245,15 @@ class Projector:
             self._nodes[node_id] = agent
         return agent
 
-    def _unnamed(self, event: RunEvent, node_id: str) -> AgentState | None:
+    def _agent_without_name(self, event: RunEvent, node_id: str) -> AgentState | None:
         """Return the agent of an event without an agent name: by its node, or the decision it waits for."""
         author = self._waiting_decisions.get(node_id)
-        if author is not None and (event.type in _PAUSED or event.type in _RESUMED):
+        if author is not None and (event.type in _PAUSE_TYPES or event.type in _RESUME_TYPES):
             return author
         if node_id in self._nodes:
             return self._nodes[node_id]
         supervisor = self._context.supervisor
-        if event.type in _PAUSED and supervisor is not None and supervisor.is_asking:
+        if event.type in _PAUSE_TYPES and supervisor is not None and supervisor.is_asking:
             # The node implements the supervisor's decision to ask the user.
             self._waiting_decisions[node_id] = supervisor
             return supervisor
@@ -261,7 +265,7 @@ class Projector:
         agent_id = to_agent_id(name)
         if agent_id not in self._agents:
             fields: JsonObject = {"agent_id": agent_id, "task": self._task(event)}
-            model = text(object_of(event.payload), "resolvedModel")
+            model = text_member(object_of(event.payload), "resolvedModel")
             if model is not None and event.type == "agent.invocation.started":
                 fields["model"] = model
             fields["openwop_agent_id"] = name
@@ -271,28 +275,28 @@ class Projector:
             self._agents[agent_id] = AgentState(agent_id, output.ts, name)
         agent = self._agents[agent_id]
         if event.type == "node.started":
-            agent.version = text(object_of(object_of(event.payload).get("agent")), "version")
+            agent.version = text_member(object_of(object_of(event.payload).get("agent")), "version")
         return agent
 
     def _task(self, event: RunEvent) -> str:
         if self._workflow_id is None:
             return "run"
-        node_id = node_of(event)
+        node_id = node_id_of(event)
         return self._workflow_id if node_id is None else f"{self._workflow_id}/{node_id}"
 
     def _end(self, output: EventLines, event: RunEvent, payload: JsonObject) -> None:
-        failed_node = text(payload, "failedNodeId", "nodeId") or self._failed_node
+        failed_node = text_member(payload, "failedNodeId", "nodeId") or self._failed_node
         ending = RunEnding(
             event.type,
-            text(object_of(payload.get("error")), "code"),
+            text_member(object_of(payload.get("error")), "code"),
             self._nodes.get(failed_node or ""),
         )
         for agent in self._agents.values():
-            end(output, agent, ending)
+            end_agent(output, agent, ending)
         self._is_over = True
 
 
-def _threshold_named(payload: JsonObject) -> float | None:
+def _threshold_in_payload(payload: JsonObject) -> float | None:
     """Return the threshold in the payload of a low-confidence wait, or in its member `data`."""
-    named = ratio(payload, "threshold")
-    return ratio(object_of(payload.get("data")), "threshold") if named is None else named
+    named = ratio_member(payload, "threshold")
+    return ratio_member(object_of(payload.get("data")), "threshold") if named is None else named

@@ -199,16 +199,16 @@ PROFILES: Final = (
         (0.7, 0.22, 0.02, 0.06),
     ),
 )
-REGRESSED: Final = "coder"
-PREFIX: Final = "demo-"
+REGRESSED_AGENT: Final = "coder"
+DEMO_PREFIX: Final = "demo-"
 # The last run that is generated.
-OPEN_RUN: Final = f"{PREFIX}open"
+OPEN_RUN: Final = f"{DEMO_PREFIX}open"
 _TASKS: Final = {profile.agent_id: profile.task for profile in PROFILES}
 
 
 def is_demo(run_id: str, agent_id: str, task: str) -> bool:
     """Return whether a run belongs to the demo, and not to another agent with the same name."""
-    return run_id.startswith(PREFIX) and _TASKS.get(agent_id) == task
+    return run_id.startswith(DEMO_PREFIX) and _TASKS.get(agent_id) == task
 
 
 def demo_runs(*, until: datetime, days: int, seed: int = 0) -> Iterator[DemoRun]:
@@ -233,13 +233,17 @@ def _starts(profile: Profile, until: datetime, days: int, random: Random) -> Ite
 def _outcomes(profile: Profile, count: int, random: Random) -> list[AgentOutcome]:
     # The last two runs are fixed, because they decide whether an agent has a regression.
     outcomes = random.choices(_OUTCOMES, profile.weights, k=count - 2)
-    return [*outcomes, "converged", "partial" if profile.agent_id == REGRESSED else "converged"]
+    return [
+        *outcomes,
+        "converged",
+        "partial" if profile.agent_id == REGRESSED_AGENT else "converged",
+    ]
 
 
 def _run(
     profile: Profile, number: int, start: datetime, outcome: AgentOutcome, random: Random
 ) -> DemoRun:
-    run_id = f"{PREFIX}{profile.agent_id.replace(':', '-')}-{number:04d}"
+    run_id = f"{DEMO_PREFIX}{profile.agent_id.replace(':', '-')}-{number:04d}"
     writer = DemoRunWriter(run_id, profile.agent_id, start, random)
     writer.start(profile.task, profile.model)
     for _ in range(random.randint(1, 3)):

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import anyio
 import anyio.to_thread
 
-from wopr.kahn.demo.generator import OPEN_RUN, PREFIX, PROFILES, demo_runs, is_demo
+from wopr.kahn.demo.generator import DEMO_PREFIX, OPEN_RUN, PROFILES, demo_runs, is_demo
 from wopr.kahn.ingest import Ingest
 from wopr.kahn.timestamps import from_millis, read_ts
 from wopr.protocol.observed_ids import observed_run_id
@@ -59,10 +59,10 @@ class Demo:
 
     async def _pages(self, tenant: str) -> AsyncIterator[Sequence[str]]:
         """Yield the ids of the demo runs, page by page."""
-        after = PREFIX
-        while found := await self._store.fleet_exported(tenant, after, _PAGE):
+        after = DEMO_PREFIX
+        while found := await self._store.fleet_runs_to_export(tenant, after, _PAGE):
             after = found[-1].run_id
-            named = [run.run_id for run in found if run.run_id.startswith(PREFIX)]
+            named = [run.run_id for run in found if run.run_id.startswith(DEMO_PREFIX)]
             stored = await self._store.fleet_stored_runs(tenant, named)
             yield [run_id for run_id, run in stored.items() if _is_demo_run(run)]
             if not named:

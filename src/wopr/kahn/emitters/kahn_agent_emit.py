@@ -39,7 +39,7 @@ def _event(
     }
 
 
-def _matching(pattern: str) -> dict[str, object]:
+def _string_pattern(pattern: str) -> dict[str, object]:
     # In Python `$` alone would also match before a final newline.
     return {"type": "string", "pattern": f"^{pattern}$(?!\\n)"}
 
@@ -54,8 +54,8 @@ _FLAG: dict[str, object] = {"type": "boolean"}
 _COUNT: dict[str, object] = {"type": "integer", "minimum": 0}
 _SECONDS: dict[str, object] = {"type": "number", "minimum": 0}
 _ENVELOPE: dict[str, object] = {
-    "ts": _matching(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"),
-    "run_id": _matching("[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}"),
+    "ts": _string_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"),
+    "run_id": _string_pattern("[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}"),
 }
 
 
@@ -306,7 +306,7 @@ def _cut(text: str | None) -> str | None:
 
 
 def _agent_schema() -> dict[str, object]:
-    agent = {"agent_id": _matching("[a-z0-9][a-z0-9:-]{0,63}")}
+    agent = {"agent_id": _string_pattern("[a-z0-9][a-z0-9:-]{0,63}")}
     at_step = {**agent, "step": _COUNT}
     totals = ("total_steps", "total_tool_calls", "total_audit_checkpoints")
     ends = {name: _COUNT for name in (*totals, "audits_passed", "audits_failed")}
@@ -326,7 +326,7 @@ def _agent_schema() -> dict[str, object]:
         ),
         "audit_checkpoint": (
             {
-                "checkpoint_id": _matching("[a-z0-9][a-z0-9:.-]{0,127}"),
+                "checkpoint_id": _string_pattern("[a-z0-9][a-z0-9:.-]{0,127}"),
                 "result": _one_of(AuditResult),
                 "duration_s": _SECONDS,
             },

@@ -39,7 +39,7 @@ def _event(
     }
 
 
-def _matching(pattern: str) -> dict[str, object]:
+def _string_pattern(pattern: str) -> dict[str, object]:
     # In Python `$` alone would also match before a final newline.
     return {"type": "string", "pattern": f"^{pattern}$(?!\\n)"}
 
@@ -54,8 +54,8 @@ _FLAG: dict[str, object] = {"type": "boolean"}
 _COUNT: dict[str, object] = {"type": "integer", "minimum": 0}
 _SECONDS: dict[str, object] = {"type": "number", "minimum": 0}
 _ENVELOPE: dict[str, object] = {
-    "ts": _matching(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"),
-    "run_id": _matching("[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}"),
+    "ts": _string_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}Z"),
+    "run_id": _string_pattern("[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}"),
 }
 
 
@@ -264,7 +264,7 @@ def run_end(
 
 
 def _ci_schema() -> dict[str, object]:
-    node = {"node_id": _matching("[a-z0-9][a-z0-9-]{0,63}")}
+    node = {"node_id": _string_pattern("[a-z0-9][a-z0-9-]{0,63}")}
     ordinal = {"type": "integer", "minimum": 1}
     integer = {"type": "integer"}
     result = {

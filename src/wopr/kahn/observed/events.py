@@ -14,18 +14,18 @@ from typing import Final, TypeAlias
 import msgspec
 
 from wopr.kahn.events import (
-    VARIANTS,
+    EVENT_NAMES,
     AgentRunEnd,
     AgentRunStart,
     AgentTransition,
     AuditCheckpoint,
     AuditResult,
     CiOutcome,
-    Envelope,
+    EventBase,
     RunEnd,
     RunStart,
     ToolInvocation,
-    variant,
+    event_name,
 )
 from wopr.kahn.lifecycle import BLOCKED
 from wopr.kahn.lines import KahnLine
@@ -132,7 +132,7 @@ class ObservedAgent:
         self._pauses = 0
         self._calls = 0
 
-    def derive(self, drafts: LineDrafts, event: Envelope) -> None:
+    def derive(self, drafts: LineDrafts, event: EventBase) -> None:
         """Add the standard events of a line. After the agent's end only a checkpoint has one."""
         if self.outcome is not None and not isinstance(event, AuditCheckpoint):
             return
@@ -241,7 +241,7 @@ def _result(event: ToolInvocation) -> JsonObject:
 SOURCE: Final = "kahn"
 _EVENT_PREFIX: Final = "kahn."
 # The vendor events that contain the lines.
-LINE_EVENT_TYPES: Final = tuple(sorted(_EVENT_PREFIX + name for name in VARIANTS))
+LINE_EVENT_TYPES: Final = tuple(sorted(_EVENT_PREFIX + name for name in EVENT_NAMES))
 _CLEAN: Final[frozenset[CiOutcome]] = frozenset({"clean", "clean_with_flake"})
 # The member with the line itself, if encoding its fields again would give other bytes.
 _RAW: Final = "kahn_line"
@@ -270,7 +270,7 @@ class Observer:
         redact: Callable[[Json], Json] | None = None,
     ) -> None:
         self._advertises = advertises or _advertises_all
-        self._redact = redact or _unchanged
+        self._redact = redact or _keep_unchanged
         self._agents: dict[str, ObservedAgent] = {}
         # The outcome of the graph of nodes, if there is a graph; None while it runs.
         self._graphs: list[CiOutcome | None] = []
@@ -291,7 +291,7 @@ class Observer:
             drafts.add("run.started", {"workflowId": OBSERVED_WORKFLOW, "metadata": metadata})
         agent_id = getattr(event, "agent_id", None)
         node_id = None if agent_id is None else self._node_id(agent_id)
-        drafts.add_line_event(f"{_EVENT_PREFIX}{variant(event)}", self._payload(line), node_id)
+        drafts.add_line_event(f"{_EVENT_PREFIX}{event_name(event)}", self._payload(line), node_id)
         if isinstance(event, RunStart | RunEnd):
             self._graphs = [event.outcome if isinstance(event, RunEnd) else None]
         elif isinstance(event, AuditCheckpoint) and event.agent_id is None:
@@ -349,7 +349,7 @@ class Observer:
         return drafts.items
 
 
-def is_observed(started: RunEvent) -> bool:
+def starts_observed_run(started: RunEvent) -> bool:
     """Return whether a run was observed, from its `run.started` event."""
     payload = object_of(started.payload)
     source: object = object_of(payload.get("metadata")).get("source")
@@ -359,11 +359,12 @@ def is_observed(started: RunEvent) -> bool:
 def contains_line(event: RunEvent) -> bool:
     """Return whether an event of an observed run contains a line; a derived event does not."""
     return (
-        event.type.startswith(_EVENT_PREFIX) and event.type.removeprefix(_EVENT_PREFIX) in VARIANTS
+        event.type.startswith(_EVENT_PREFIX)
+        and event.type.removeprefix(_EVENT_PREFIX) in EVENT_NAMES
     )
 
 
-def line_of(event: RunEvent) -> list[bytes]:
+def lines_of(event: RunEvent) -> list[bytes]:
     """Return the line in an event of an observed run, redacted like the event; empty for others."""
     if not contains_line(event):
         return []
@@ -372,7 +373,7 @@ def line_of(event: RunEvent) -> list[bytes]:
     return [raw.encode() if isinstance(raw, str) else encode(payload)]
 
 
-def _unchanged(value: Json) -> Json:
+def _keep_unchanged(value: Json) -> Json:
     return value
 
 

@@ -27,7 +27,7 @@ from wopr.protocol.agents import AgentRef, agent_of_payload
 from wopr.protocol.documents import UNSET, JsonObject, Unset, encode, object_of, to_millis
 from wopr.protocol.events import EVENT_LOG_SCHEMA_VERSION, RUN_TERMINAL_TYPES, RunEvent
 from wopr.protocol.observed_ids import OBSERVED_WORKFLOW, observed_run_id
-from wopr.protocol.payload_facts import text
+from wopr.protocol.payload_members import text_member
 from wopr.protocol.resources.annotations import Actor, Annotation, Signal, Target
 from wopr.protocol.runs import NodeView, Owner, RunError, RunSnapshot, RunStatus
 from wopr.runs.append import Appender, AppendRules, Guard
@@ -65,7 +65,7 @@ class ObservedRunState:
         """The status of the run; it waits if one of its agents waits."""
         if self._ended is not None:
             return self._ended[0]
-        return "running" if self._waiting() is None else "waiting-input"
+        return "running" if self._waiting_node() is None else "waiting-input"
 
     def fold(self, event: RunEvent) -> None:
         """Take the next event of the log."""
@@ -96,7 +96,7 @@ class ObservedRunState:
             workflow_version=WORKFLOW_VERSION,
             status=self.status,
             owner=Owner(tenant=self._tenant),
-            current_node_id=(None if self._ended else self._waiting()) or UNSET,
+            current_node_id=(None if self._ended else self._waiting_node()) or UNSET,
             started_at=self._started_at,
             completed_at=ended,
             ended_at=ended,
@@ -108,36 +108,36 @@ class ObservedRunState:
             last_sequence=self.last_sequence,
         )
 
-    def _waiting(self) -> str | None:
+    def _waiting_node(self) -> str | None:
         return next((n for n, node in self._nodes.items() if node.status == "suspended"), None)
 
 
-def _started(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
+def _start_node(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
     return replace(node, started_at=event.timestamp)
 
 
-def _suspended(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
+def _suspend_node(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
     return replace(node, status="suspended")
 
 
-def _resumed(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
+def _resume_node(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
     return replace(node, status="running")
 
 
-def _failed(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
+def _fail_node(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
     return replace(node, status="failed", completed_at=event.timestamp, error=_error(payload))
 
 
-def _completed(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
+def _complete_node(node: NodeView, event: RunEvent, payload: JsonObject) -> NodeView:
     return replace(node, status="completed", completed_at=event.timestamp)
 
 
 _NODE_CHANGES: Final[dict[str, Callable[[NodeView, RunEvent, JsonObject], NodeView]]] = {
-    "node.started": _started,
-    "node.suspended": _suspended,
-    "node.resumed": _resumed,
-    "node.failed": _failed,
-    "node.completed": _completed,
+    "node.started": _start_node,
+    "node.suspended": _suspend_node,
+    "node.resumed": _resume_node,
+    "node.failed": _fail_node,
+    "node.completed": _complete_node,
 }
 # The events that change the state. Most events only contain a line.
 _STATE_EVENTS: Final = frozenset({"run.started", *_END_STATUSES, *_NODE_CHANGES})
@@ -146,7 +146,8 @@ _STATE_EVENTS: Final = frozenset({"run.started", *_END_STATUSES, *_NODE_CHANGES}
 def _error(payload: JsonObject) -> RunError:
     error = object_of(payload.get("error"))
     return RunError(
-        code=text(error, "code") or "unknown", message=text(error, "message") or "no error message"
+        code=text_member(error, "code") or "unknown",
+        message=text_member(error, "message") or "no error message",
     )
 
 
@@ -178,7 +179,7 @@ class ObservedRun:
         self.last_event_id = ""
         self._tenant = tenant
         self._rules = rules
-        self.redactor = rules.redactors.of(tenant)
+        self.redactor = rules.redactors.of_tenant(tenant)
         self._observer = Observer(rules.guard.advertises, self.redactor.json)
         self._state = ObservedRunState(tenant, self.run_id)
         self._agents: set[str] = set()

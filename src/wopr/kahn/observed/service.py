@@ -21,7 +21,7 @@ import msgspec
 from wopr.feedback.annotations import announce
 from wopr.kahn.observed.events import SOURCE
 from wopr.kahn.observed.run import LogRules, ObservedRun
-from wopr.kahn.projection_queue import AT_ONCE, SWEEP_SECONDS, ProjectionQueue
+from wopr.kahn.projection_queue import BATCH_ENTRIES, SWEEP_SECONDS, ProjectionQueue
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import SequenceTaken
 from wopr.protocol.events import RunEvent
@@ -43,12 +43,12 @@ LISTING_SECONDS: Final = 0.5
 MAX_DELAY_SECONDS: Final = 1.0
 
 # By the producer's id of the run: its lines in each push.
-Pushes: TypeAlias = dict[str, list[bytes]]
+NewChunks: TypeAlias = dict[str, list[bytes]]
 
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
 
-def origin(run_id: str) -> JsonObject:
+def run_source(run_id: str) -> JsonObject:
     """Return the source of an observed run; empty for the host's own runs."""
     return {"source": SOURCE} if is_observed_run(run_id) else {}
 
@@ -72,7 +72,7 @@ class ObservedRuns:
         *,
         now: Callable[[], int],
         new_id: Callable[[], str],
-        appended: Callable[[str, int], None],
+        count_events: Callable[[str, int], None],
         project: Callable[[Sequence[tuple[str, str]]], Awaitable[None]] | None = None,
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
@@ -86,7 +86,7 @@ class ObservedRuns:
         self._now = now
         self._new_id = new_id
         # Counts the events that were appended for a tenant.
-        self._appended = appended
+        self._count_events = count_events
         self._lock = anyio.Lock()
         self._cache: OrderedDict[str, ObservedRun] = OrderedDict()
         self._pushes = 0
@@ -105,7 +105,7 @@ class ObservedRuns:
         return own
 
     @contextmanager
-    def pushing(self) -> Generator[None, None, None]:
+    def during_push(self) -> Generator[None, None, None]:
         """Delay the background task during a push."""
         self._pushes += 1
         try:
@@ -116,7 +116,7 @@ class ObservedRuns:
                 self._no_push.set()
                 self._no_push = anyio.Event()
 
-    def pushed(self, run_ids: Iterable[str]) -> None:
+    def on_pushed(self, run_ids: Iterable[str]) -> None:
         """Wake the background task and the live readers of observed runs with new lines."""
         self.queue.wake()
         for run_id in run_ids:
@@ -129,17 +129,17 @@ class ObservedRuns:
 
         Other runs are not changed.
         """
-        if is_observed_run(run_id) and await self._store.is_unprojected(tenant, run_id):
+        if is_observed_run(run_id) and await self._store.is_projection_queued(tenant, run_id):
             await self._build(tenant, [producer_run_id(run_id)])
 
     async def catch_up_all(self, tenant: str) -> None:
         """Build the waiting runs of a tenant before its runs are listed, within a time limit."""
         deadline = anyio.current_time() + LISTING_SECONDS
         after = 0
-        while page := await self._store.unprojected_of(tenant, after, AT_ONCE):
+        while page := await self._store.queued_projections_of_tenant(tenant, after, BATCH_ENTRIES):
             after = page[-1].place
             await self._build(tenant, [producer_run_id(each.run_id) for each in page])
-            await self._store.projected(page)
+            await self._store.remove_projections(page)
             if anyio.current_time() > deadline:
                 return
 
@@ -159,11 +159,11 @@ class ObservedRuns:
     async def _build(self, tenant: str, run_ids: Sequence[str]) -> None:
         """Build these runs, given by their producer's ids."""
         async with self._lock:
-            while not await self._is_built(tenant, run_ids):
+            while not await self._try_build(tenant, run_ids):
                 # Another process builds the same runs: read its progress.
                 await anyio.lowlevel.checkpoint()
 
-    async def _is_built(self, tenant: str, run_ids: Sequence[str]) -> bool:
+    async def _try_build(self, tenant: str, run_ids: Sequence[str]) -> bool:
         """Build from all pushed lines; False if another process wrote first."""
         # Loading removes a run from the cache, so that a failure leaves no wrong state there.
         loaded = {each: await self._load(tenant, each) for each in run_ids}
@@ -181,7 +181,7 @@ class ObservedRuns:
 
     async def _load(self, tenant: str, run_id: str) -> ObservedRun:
         """Return the run with the state of its log."""
-        run = await self._cached(tenant, run_id)
+        run = await self._take_cached(tenant, run_id)
         while page := await self._store.read(tenant, run.run_id, run.next_sequence, PAGE):
             run.restore_events(_EVENTS.decode(event.body) for event in page)
             # Reading a short log does not yield to the event loop, so let other tasks run.
@@ -194,7 +194,7 @@ class ObservedRuns:
                     break
         return run
 
-    async def _cached(self, tenant: str, run_id: str) -> ObservedRun:
+    async def _take_cached(self, tenant: str, run_id: str) -> ObservedRun:
         """Return the cached run, unless a process deleted it."""
         cached = self._cache.pop(observed_run_id(tenant, run_id), None)
         if cached is not None:
@@ -203,16 +203,16 @@ class ObservedRuns:
                 return cached
         return ObservedRun(tenant, run_id, self._rules)
 
-    async def _new_chunks(self, tenant: str, loaded: dict[str, ObservedRun]) -> Pushes:
+    async def _new_chunks(self, tenant: str, loaded: dict[str, ObservedRun]) -> NewChunks:
         starts = {run_id: run.lines for run_id, run in loaded.items()}
         return await self._store.fleet_new_chunks(tenant, starts, MAX_BYTES)
 
-    async def _append(self, tenant: str, loaded: dict[str, ObservedRun], chunks: Pushes) -> None:
+    async def _append(self, tenant: str, loaded: dict[str, ObservedRun], chunks: NewChunks) -> None:
         take = partial(_take_pushes, loaded, chunks, self._now(), self._new_id)
         size = sum(len(body) for bodies in chunks.values() for body in bodies)
         batches = take() if size < INLINE_BYTES else await anyio.to_thread.run_sync(take)
         await self._store.append(tenant, batches)
-        self._appended(tenant, sum(len(batch.events) for batch in batches))
+        self._count_events(tenant, sum(len(batch.events) for batch in batches))
         begun = {batch.run.run_id for batch in batches if batch.first == 0}
         await self._delete_orphans(
             tenant, [each for each in chunks if loaded[each].run_id in begun]
@@ -231,7 +231,7 @@ class ObservedRuns:
 
 
 def _take_pushes(
-    loaded: dict[str, ObservedRun], chunks: Pushes, now: int, new_id: Callable[[], str]
+    loaded: dict[str, ObservedRun], chunks: NewChunks, now: int, new_id: Callable[[], str]
 ) -> list[Batch]:
     return [
         loaded[run_id].take(bodies, now=now, new_id=new_id) for run_id, bodies in chunks.items()

@@ -16,20 +16,20 @@ from wopr.protocol.workflow import (
     WorkflowSettings,
 )
 from wopr.runs.definitions.child_workflows import interface_of
-from wopr.runs.definitions.library import Compiled, Library
+from wopr.runs.definitions.library import CompiledWorkflow, Library
 from wopr.store.port import RunRow
 
 
 async def workflow_of(
     library: Library, tenant: str, row: RunRow, snapshot: RunSnapshot
-) -> Compiled:
+) -> CompiledWorkflow:
     """Return the workflow of a run."""
     if is_observed_run(row.run_id):
         return observed_workflow(snapshot)
     return await library.version(tenant, row.workflow_id, row.workflow_version)
 
 
-def observed_workflow(snapshot: RunSnapshot) -> Compiled:
+def observed_workflow(snapshot: RunSnapshot) -> CompiledWorkflow:
     """Return a workflow with a node for each agent of an observed run, without edges."""
     states = {} if isinstance(snapshot.node_states, Unset) else snapshot.node_states
     definition = WorkflowDefinition(
@@ -43,7 +43,7 @@ def observed_workflow(snapshot: RunSnapshot) -> Compiled:
         metadata=WorkflowMetadata(),
         settings=WorkflowSettings(),
     )
-    return Compiled(
+    return CompiledWorkflow(
         workflow_id=OBSERVED_WORKFLOW,
         version=WORKFLOW_VERSION,
         graph=compile_graph(definition, ()),

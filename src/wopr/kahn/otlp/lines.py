@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from wopr.kahn.bridge.agent import AgentState, EventLines, RunEnding, ToolCall, ToolReturn, end
+from wopr.kahn.bridge.agent import (
+    AgentState,
+    EventLines,
+    RunEnding,
+    ToolCall,
+    ToolReturn,
+    end_agent,
+)
 from wopr.kahn.events import AuditResult
 from wopr.kahn.otlp.spans import Evaluation, SpanFacts
 from wopr.kahn.otlp.tree import SpanTree, TimeRange, time_ranges
@@ -57,7 +64,7 @@ class TraceAgent:
     agent_id: str
     # Spans of the agent itself; empty if only its calls were traced.
     invocations: list[SpanFacts] = field(default_factory=list[SpanFacts])
-    members: list[SpanFacts] = field(default_factory=list[SpanFacts])
+    call_spans: list[SpanFacts] = field(default_factory=list[SpanFacts])
     state: AgentState | None = None
     # Whether the last response of a model was final.
     has_final_response: bool = False
@@ -83,7 +90,9 @@ class TraceAgent:
         agent = self.agent
         self.has_final_response = not span.error and _UNFINISHED.isdisjoint(span.finish)
         if span.error:
-            agent.audit(output, "otel:chat", "fail", _some(error=span.error, model=span.model))
+            agent.audit(
+                output, "otel:chat", "fail", _without_empty(error=span.error, model=span.model)
+            )
         elif _WANTS_TOOLS.isdisjoint(span.finish):
             agent.last_act = "other"
             agent.move_to(output, "response", f"chat:{span.finish[0]}" if span.finish else "chat")
@@ -103,7 +112,7 @@ class TraceAgent:
         call = agent.calls.pop(span.span_id)
         lasted = round((span.end - span.start) / NANOS_PER_SECOND, 3)
         error = span.error or None
-        agent.tool_returned(
+        agent.write_tool_return(
             output, ToolReturn(call, lasted, error, call.input_summary, span.result or None)
         )
         if agent.status == "tool_call" and not agent.calls:
@@ -129,11 +138,11 @@ class TraceAgent:
         else:
             agent.has_decided = self.has_final_response
             ending = RunEnding("run.completed")
-        end(output, agent, ending)
+        end_agent(output, agent, ending)
 
     def totals(self) -> Mapping[str, int]:
         """Return the number of model calls and tokens of the agent."""
-        chats = [span for span in self.members if span.kind == "chat"]
+        chats = [span for span in self.call_spans if span.kind == "chat"]
         # A framework that does not trace model calls may report their totals in the invocation.
         counted = chats or self.invocations
         return {
@@ -146,10 +155,10 @@ class TraceAgent:
 def audit_of(evaluation: Evaluation) -> tuple[AuditResult, JsonObject]:
     """Return the audit result and the evidence of an evaluation, without its explanation."""
     result = _LABELS.get(evaluation.label.lower(), "warn")
-    return result, _some(label=evaluation.label, score=evaluation.score)
+    return result, _without_empty(label=evaluation.label, score=evaluation.score)
 
 
-def _some(**facts: Json) -> JsonObject:
+def _without_empty(**facts: Json) -> JsonObject:
     return {name: value for name, value in facts.items() if value not in ("", None)}
 
 
@@ -178,14 +187,14 @@ def run_id_of(trace_id: str, episode: int = 1) -> str:
     return f"otel-{trace_id}" if episode == 1 else f"otel-{trace_id}-{episode}"
 
 
-def translate(trace_id: str, episodes: Sequence[Mapping[str, SpanFacts]]) -> list[bytes]:
+def project_trace(trace_id: str, episodes: Sequence[Mapping[str, SpanFacts]]) -> list[bytes]:
     """Return the lines of the last episode of a trace, given the earlier episodes."""
     projected: dict[str, SpanFacts] = {}
     episode_of_agent: dict[str, int] = {}
     for number, spans in enumerate(episodes[:-1], 1):
         projected |= {span_id: span for span_id, span in spans.items() if span_id not in projected}
         tree = SpanTree(projected)
-        episode_of_agent |= {tree.agent_id(span): number for span in _acting(spans.values())}
+        episode_of_agent |= {tree.agent_id(span): number for span in _action_spans(spans.values())}
     new = {span_id: span for span_id, span in episodes[-1].items() if span_id not in projected}
     tree = SpanTree(projected | new)
     late, current = _split_late(tree, new, episode_of_agent)
@@ -193,7 +202,7 @@ def translate(trace_id: str, episodes: Sequence[Mapping[str, SpanFacts]]) -> lis
     return [*_late_lines(trace_id, tree, late, episode_of_agent), *run.lines()]
 
 
-def _acting(spans: Iterable[SpanFacts]) -> list[SpanFacts]:
+def _action_spans(spans: Iterable[SpanFacts]) -> list[SpanFacts]:
     return [span for span in spans if span.kind in ("agent", "chat", "tool")]
 
 
@@ -241,18 +250,18 @@ class _RunBuilder:
         self._agents: dict[str, TraceAgent] = {}
         self._own = {span.span_id for span in spans}
         self._workflows = [span for span in spans if span.kind == "workflow"]
-        for span in sorted(_acting(spans), key=lambda each: each.span_id):
+        for span in sorted(_action_spans(spans), key=lambda each: each.span_id):
             agent_id = tree.agent_id(span)
-            actor = self._agents.setdefault(agent_id, TraceAgent(agent_id))
-            (actor.invocations if span.kind == "agent" else actor.members).append(span)
+            agent = self._agents.setdefault(agent_id, TraceAgent(agent_id))
+            (agent.invocations if span.kind == "agent" else agent.call_spans).append(span)
 
     def lines(self) -> list[bytes]:
         """Return all lines, ordered by time."""
         if not self._agents:
             return []
         actions: list[TimedAction] = []
-        for actor in self._agents.values():
-            actions += self._actions_of(actor)
+        for agent in self._agents.values():
+            actions += self._actions_of(agent)
         for span in self._workflows:
             actions += self._evaluations(None, span)
         actions.sort(key=lambda action: action[:-1])
@@ -260,38 +269,38 @@ class _RunBuilder:
 
     # Actions of one agent
 
-    def _actions_of(self, actor: TraceAgent) -> list[TimedAction]:
-        spans = [*actor.invocations, *actor.members]
+    def _actions_of(self, agent: TraceAgent) -> list[TimedAction]:
+        spans = [*agent.invocations, *agent.call_spans]
         whole = TimeRange(
             min(self._times[span.span_id].start for span in spans),
             max(self._times[span.span_id].end for span in spans),
         )
         depth = min(self._times[span.span_id].depth for span in spans)
         actions = [
-            TimedAction(whole.start, _AGENT_STARTS, depth, "", lambda: self._begin(actor, whole))
+            TimedAction(whole.start, _AGENT_STARTS, depth, "", lambda: self._begin(agent, whole))
         ]
-        for span in actor.invocations:
-            actions += self._handoff(actor, span)
-        for span in actor.members:
-            actions += self._span_actions(actor, span)
+        for span in agent.invocations:
+            actions += self._handoff(agent, span)
+        for span in agent.call_spans:
+            actions += self._span_actions(agent, span)
         for span in spans:
-            actions += self._evaluations(actor, span)
+            actions += self._evaluations(agent, span)
         # Without an own span of the agent and without the root, the agent may still be active.
-        if actor.invocations or self._tree.is_whole:
+        if agent.invocations or self._tree.is_whole:
             actions.append(
-                TimedAction(whole.end, _AGENT_ENDS, -depth, "", lambda: self._end(actor, whole))
+                TimedAction(whole.end, _AGENT_ENDS, -depth, "", lambda: self._end(agent, whole))
             )
         return actions
 
-    def _begin(self, actor: TraceAgent, whole: TimeRange) -> list[bytes]:
+    def _begin(self, agent: TraceAgent, whole: TimeRange) -> list[bytes]:
         output = SpanLines(whole.start, self._run_id)
-        actor.begin(output, self._facts(actor))
+        agent.begin(output, self._facts(agent))
         return output.lines
 
-    def _facts(self, actor: TraceAgent) -> JsonObject:
+    def _facts(self, agent: TraceAgent) -> JsonObject:
         """Return the facts of an agent's start line."""
-        spans = sorted([*actor.invocations, *actor.members], key=_by_start)
-        first = min(actor.invocations, key=_by_start, default=spans[0])
+        spans = sorted([*agent.invocations, *agent.call_spans], key=_by_start)
+        first = min(agent.invocations, key=_by_start, default=spans[0])
         workflows = sorted(self._workflows, key=_by_start)
         workflow = next((span.workflow for span in workflows if span.workflow), "")
         run_id = next((span.run_id for span in spans if span.run_id), "")
@@ -310,13 +319,13 @@ class _RunBuilder:
         task = workflow or f"invoke_agent {first.name or first.agent}"
         return {"task": task} | {name: value for name, value in facts.items() if value}
 
-    def _handoff(self, actor: TraceAgent, span: SpanFacts) -> list[TimedAction]:
+    def _handoff(self, agent: TraceAgent, span: SpanFacts) -> list[TimedAction]:
         owner = self._tree.owner(span)
         # The handoff of an invocation of an earlier episode is in the run of that episode.
         if owner is None or owner.span_id not in self._own:
             return []
         sender = self._agents[self._tree.agent_id(owner)]
-        if sender is actor:
+        if sender is agent:
             return []
         at = self._times[span.span_id].start
 
@@ -324,7 +333,7 @@ class _RunBuilder:
             output = SpanLines(at, self._run_id, _origin(span))
             # In a cycle of parents the sender may not have started yet.
             if sender.state is not None:
-                sender.hand_over(output, actor.agent_id)
+                sender.hand_over(output, agent.agent_id)
             return output.lines
 
         return [TimedAction(at, _SPAN_STARTS, 0, span.span_id, hand_over)]
@@ -333,12 +342,12 @@ class _RunBuilder:
         owner = self._tree.owner(span)
         return None if owner is None else self._tree.agent_id(owner)
 
-    def _span_actions(self, actor: TraceAgent, span: SpanFacts) -> list[TimedAction]:
+    def _span_actions(self, agent: TraceAgent, span: SpanFacts) -> list[TimedAction]:
         start, end, _ = self._times[span.span_id]
         opens, closes = (
-            (actor.begin_chat, actor.end_chat)
+            (agent.begin_chat, agent.end_chat)
             if span.kind == "chat"
-            else (actor.begin_tool_call, actor.end_tool_call)
+            else (agent.begin_tool_call, agent.end_tool_call)
         )
 
         def act(
@@ -366,17 +375,17 @@ class _RunBuilder:
             ),
         ]
 
-    def _evaluations(self, actor: TraceAgent | None, span: SpanFacts) -> list[TimedAction]:
+    def _evaluations(self, agent: TraceAgent | None, span: SpanFacts) -> list[TimedAction]:
         """Return the evaluations of a span at its end; those of a workflow are about the run."""
         at = self._times[span.span_id].end
 
         def judge() -> list[bytes]:
             output = SpanLines(at, self._run_id, _origin(span))
             for evaluation in span.evaluations:
-                if actor is None:
+                if agent is None:
                     output.audit(None, f"eval:{evaluation.name}", *audit_of(evaluation))
                 else:
-                    actor.judge(output, evaluation)
+                    agent.judge(output, evaluation)
             return output.lines
 
         return (
@@ -385,9 +394,9 @@ class _RunBuilder:
             else []
         )
 
-    def _end(self, actor: TraceAgent, whole: TimeRange) -> list[bytes]:
-        output = SpanLines(whole.end, self._run_id, totals=actor.totals())
-        actor.end(output)
+    def _end(self, agent: TraceAgent, whole: TimeRange) -> list[bytes]:
+        output = SpanLines(whole.end, self._run_id, totals=agent.totals())
+        agent.end(output)
         return output.lines
 
 

@@ -16,8 +16,8 @@ import anyio
 import anyio.to_thread
 import structlog
 
-from wopr.kahn.ingest import Ingest
-from wopr.kahn.otlp.lines import translate
+from wopr.kahn.ingest import Ingest, in_thread_if_large
+from wopr.kahn.otlp.lines import project_trace
 from wopr.kahn.otlp.spans import Encoding, SpanFacts, UnusableSpan, WireSpan, facts_of, read_export
 from wopr.kahn.otlp.tree import SpanTree, read_spans, write_spans
 from wopr.kahn.projection_queue import SWEEP_SECONDS
@@ -27,8 +27,6 @@ from wopr.protocol.errors import Conflict, Gone, Refused, Unavailable
 from wopr.store.port.fleet import Fleet
 from wopr.store.port.traces import DueTrace, StoredTrace, TracePart, Traces
 
-# A larger export is read in a thread.
-INLINE_BYTES: Final = 16 * 1024
 # The limit of a trace, because a trace may never end.
 MAX_SPANS: Final = 10_000
 _TOO_MANY: Final = f"a trace may have at most {MAX_SPANS} spans"
@@ -72,8 +70,7 @@ class TraceIntake:
             facts_of, keeps_content=self._keeps_content, redact=partial(self._redact, tenant)
         )
         work = partial(_parts, body, encoding, reduce)
-        is_short = len(body) < INLINE_BYTES
-        parts, faults = work() if is_short else await anyio.to_thread.run_sync(work)
+        parts, faults = await in_thread_if_large(work, len(body))
         refused = 0
         if parts:
             now = self._now()
@@ -207,7 +204,7 @@ class TraceProjection:
         own = {span.run_id for span in episodes[-1].values() if span.run_id}
         # Runs of this host are projected from their logs.
         if not own or not await self._store.fleet_host_run_ids(tenant, sorted(own)):
-            lines = await anyio.to_thread.run_sync(translate, trace.trace_id, episodes)
+            lines = await anyio.to_thread.run_sync(project_trace, trace.trace_id, episodes)
             await self._push(tenant, trace, lines)
         has_new_parts = 0 in trace.parts
         due_at = trace.last_at + self._settle_ms if has_new_parts else self._now() + RETENTION_MS

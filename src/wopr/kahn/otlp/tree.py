@@ -19,26 +19,26 @@ _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 def write_spans(spans: Iterable[SpanFacts]) -> bytes:
     """Encode spans for the store, independent of their order."""
-    return _ENCODER.encode(sorted(gather(spans).values(), key=lambda span: span.span_id))
+    return _ENCODER.encode(sorted(merge_spans(spans).values(), key=lambda span: span.span_id))
 
 
 def read_spans(bodies: Iterable[bytes]) -> dict[str, SpanFacts]:
     """Decode spans, each once."""
-    return gather(span for body in bodies for span in _SPANS.decode(body))
+    return merge_spans(span for body in bodies for span in _SPANS.decode(body))
 
 
-def gather(spans: Iterable[SpanFacts]) -> dict[str, SpanFacts]:
+def merge_spans(spans: Iterable[SpanFacts]) -> dict[str, SpanFacts]:
     """Return spans by id. Of different spans with the same id the choice is independent of the order."""
     found: dict[str, SpanFacts] = {}
     for span in spans:
         other = found.get(span.span_id)
-        is_chosen = other is None or (other != span and _encoded(span) > _encoded(other))
+        is_chosen = other is None or (other != span and _encode(span) > _encode(other))
         if is_chosen:
             found[span.span_id] = span
     return found
 
 
-def _encoded(span: SpanFacts) -> bytes:
+def _encode(span: SpanFacts) -> bytes:
     return _ENCODER.encode(span)
 
 

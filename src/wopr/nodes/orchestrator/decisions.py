@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from wopr.agents.loop.decisions import YES_OR_NO, members
-from wopr.engine.escalation import is_low
+from wopr.agents.loop.decisions import ACCEPT_OR_REJECT, object_schema
+from wopr.engine.escalation import is_low_confidence
 from wopr.engine.interrupts import ORCHESTRATOR_DECISION, WAITING_STATUS
 from wopr.engine.outcome import NodeFailure, Suspended
 from wopr.nodes.context import NodeContext
@@ -26,7 +26,7 @@ def read_decision(value: Json) -> OrchestratorDecision:
     return read
 
 
-def replacement(value: Json) -> JsonObject:
+def read_replacement(value: Json) -> JsonObject:
     """Return a decision with which a person replaced the supervisor's. Raises `NodeFailure`."""
     try:
         read_decision(value)
@@ -46,21 +46,21 @@ def answer_forms(*forms: JsonObject) -> JsonObject:
 
 
 ACTIONS = ("accept", "reject", "edit-accept")
-_EDITED: JsonObject = members(editedArtifactData=DECISION)
-_ACTION: JsonObject = members(action=YES_OR_NO)
-_REPLACEMENT: JsonObject = members(decision=DECISION)
+_EDITED: JsonObject = object_schema(editedArtifactData=DECISION)
+_ACTION: JsonObject = object_schema(action=ACCEPT_OR_REJECT)
+_REPLACEMENT: JsonObject = object_schema(decision=DECISION)
 
 
 def review(ctx: NodeContext, cause: str, decision: JsonObject) -> Suspended | JsonObject | None:
     """Return the decision to execute, a suspension to ratify it, or None if it was rejected."""
     floor = ctx.floor
     confidence = decision.get("confidence")
-    if not is_low(confidence, floor.threshold):
+    if not is_low_confidence(confidence, floor.threshold):
         return decision
     key = ctx.interrupt_key()
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
-        return ratified(decision, answer)
+        return apply_review(decision, answer)
     payload: JsonObject = {
         "confidence": confidence,
         "floor": floor.threshold,
@@ -93,12 +93,12 @@ def _suspension(ctx: NodeContext, key: str, decision: JsonObject) -> Suspended:
             return Suspended(kind="approval", key=key, data=data, resume_schema=schema)
         case "clarification":
             question = f"{why} Answer accept, reject, or another decision."
-            form: JsonObject = {"anyOf": [YES_OR_NO, DECISION], "$defs": _DEFS}
+            form: JsonObject = {"anyOf": [ACCEPT_OR_REJECT, DECISION], "$defs": _DEFS}
             asked = {"id": "decision", "question": question, "schema": form}
             return Suspended(kind="clarification", key=key, data={"questions": [asked]})
         case vendor:
             data = {"customKind": vendor, "payload": {"decision": decision, "why": why}}
-            schema = answer_forms(YES_OR_NO, DECISION, _ACTION, _REPLACEMENT, _EDITED)
+            schema = answer_forms(ACCEPT_OR_REJECT, DECISION, _ACTION, _REPLACEMENT, _EDITED)
             extras: JsonObject = {WAITING_STATUS: floor.waiting_status}
             if not floor.is_literal:
                 extras[INTERRUPT_KIND] = vendor
@@ -111,8 +111,8 @@ def _suspension(ctx: NodeContext, key: str, decision: JsonObject) -> Suspended:
             )
 
 
-def ratified(decision: JsonObject, answer: Json) -> JsonObject | None:
-    """Return the decision after the answer, or None for another turn of the supervisor."""
+def apply_review(decision: JsonObject, answer: Json) -> JsonObject | None:
+    """Return the decision to execute after an answer; None if the supervisor must decide again."""
     value: Json = answer
     if is_object(value) and "answers" in value:
         value = value["answers"]["decision"]
@@ -123,4 +123,4 @@ def ratified(decision: JsonObject, answer: Json) -> JsonObject | None:
         return None
     if is_object(value):
         value = value.get("editedArtifactData", value.get("decision", value))
-    return replacement(value)
+    return read_replacement(value)

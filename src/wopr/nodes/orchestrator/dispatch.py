@@ -55,7 +55,7 @@ async def dispatch(ctx: NodeContext, config: DispatchConfig, inputs: JsonObject)
         )
     cause, decision = ctx.decisions[-1]
     if not isinstance(config.iteration_cap, Unset) and ctx.visit >= config.iteration_cap:
-        return _over_cap(config.iteration_cap)
+        return _cap_breach(config.iteration_cap)
     reviewed = review(ctx, cause, decision)
     if isinstance(reviewed, Suspended):
         return reviewed
@@ -70,7 +70,7 @@ async def dispatch(ctx: NodeContext, config: DispatchConfig, inputs: JsonObject)
             return await _run_workers(ctx, config, workers, cause)
 
 
-def _over_cap(cap: int) -> Breached:
+def _cap_breach(cap: int) -> Breached:
     message = f"dispatch may run at most {cap} times"
     error = RunError(code="loop_limit_exceeded", message=message)
     return Breached(
@@ -103,17 +103,17 @@ async def _run_workers(
         )
     for index, worker in enumerate(workers):
         if index >= len(ctx.children):
-            await _start(ctx, config, worker, cause)
+            await _start_worker(ctx, config, worker, cause)
             return Waiting()
         child = ctx.children[index]
         if not child.has_ended:
             return Waiting()
-        _harvest(ctx, config, worker, child)
+        _record_end(ctx, config, worker, child)
     last = ctx.children[len(workers) - 1]
     return Completed({"childRunId": last.run_id, "childStatus": last.status}, cause)
 
 
-async def _start(ctx: NodeContext, config: DispatchConfig, worker: str, cause: str) -> None:
+async def _start_worker(ctx: NodeContext, config: DispatchConfig, worker: str, cause: str) -> None:
     await _hand_over(ctx, worker, cause)
     link: JsonObject = {"workerId": worker, "parentRunId": ctx.run_id}
     began = ctx.emit(
@@ -149,7 +149,7 @@ async def _hand_over(ctx: NodeContext, worker: str, cause: str) -> None:
         ctx.emit("agent.handoff", payload, causation_id=cause)
 
 
-def _harvest(ctx: NodeContext, config: DispatchConfig, worker: str, child: ChildView) -> None:
+def _record_end(ctx: NodeContext, config: DispatchConfig, worker: str, child: ChildView) -> None:
     """Record the end of a child once, and set the mapped variables if it completed."""
     links = {link.phase: link.event_id for link in ctx.chain if link.child_run_id == child.run_id}
     phase = _PHASES[child.status]

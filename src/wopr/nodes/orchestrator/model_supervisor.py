@@ -19,13 +19,13 @@ from wopr.agents.models.request_key import request_key
 from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.outcome import Completed, NodeFailure, Outcome, Suspended
 from wopr.nodes.context import NodeContext
-from wopr.nodes.llm import begin_invocation, models_of, share
+from wopr.nodes.llm import add_to_shared_context, begin_invocation, models_of
 from wopr.nodes.orchestrator.decisions import read_decision
 from wopr.nodes.orchestrator.supervisor import (
     SupervisorConfig,
+    apply_ratification,
     decide,
-    ratification,
-    ratified,
+    ratification_schema,
     supervisor_agent_id,
 )
 from wopr.nodes.registry import node
@@ -76,7 +76,7 @@ async def model_supervisor(
     confidence = _confidence(ctx, config, answer)
     outcome = _outcome(ctx, loop.session.plan, invocation, answer["answer"], confidence)
     if isinstance(outcome, Suspended):
-        return replace(outcome, resume_schema=ratification(config.workers))
+        return replace(outcome, resume_schema=ratification_schema(config.workers))
     return outcome
 
 
@@ -95,13 +95,13 @@ def _outcome(
     confidence: float,
 ) -> Outcome:
     """Record the decision, or hold it until a person has ratified it."""
-    decision = _checked(answer)
+    decision = _check_decision(answer)
     if decision["kind"] != "ask-user":
         decision = decision | {"confidence": confidence}
     key = ctx.ratification_key(decision)
     ratification_answer = ctx.answer(key)
     if not isinstance(ratification_answer, Unset):
-        chosen = ratified(decision, ratification_answer)
+        chosen = apply_ratification(decision, ratification_answer)
         # A person has ratified it, so the threshold of the dispatch does not apply.
         chosen = {name: value for name, value in chosen.items() if name != "confidence"}
         return _route(ctx, plan, chosen)
@@ -116,11 +116,11 @@ def _outcome(
 
 def _route(ctx: NodeContext, plan: RequestPlan, decision: JsonObject) -> Outcome:
     """Emit the decision as the last event, so that a resumed run does not decide again."""
-    share(ctx, plan, Completed({"decision": decision}))
+    add_to_shared_context(ctx, plan, Completed({"decision": decision}))
     return decide(ctx, plan.agent_id, decision)
 
 
-def _checked(answer: JsonObject) -> JsonObject:
+def _check_decision(answer: JsonObject) -> JsonObject:
     try:
         read_decision(answer)
     except msgspec.ValidationError as fault:
@@ -135,7 +135,7 @@ def _checked(answer: JsonObject) -> JsonObject:
 def _plan(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -> RequestPlan:
     instructions = [_TASK]
     if config.workers:
-        instructions.append("\n".join(["The workers:", *_described(config.workers)]))
+        instructions.append("\n".join(["The workers:", *_worker_lines(config.workers)]))
     if config.system:
         instructions.insert(0, config.system)
     own = msgspec.structs.replace(config, system="\n\n".join(instructions))
@@ -144,7 +144,7 @@ def _plan(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -> Req
     return with_confidence(replace(plan, schema=decision_schema(list(config.workers))))
 
 
-def _described(workers: dict[str, str]) -> list[str]:
+def _worker_lines(workers: dict[str, str]) -> list[str]:
     return [f"- {worker}: {purpose}" for worker, purpose in workers.items()]
 
 
@@ -164,14 +164,16 @@ def decision_schema(workers: list[str]) -> JsonObject:
     text: JsonObject = {"type": "string", "minLength": 1}
     return {
         "anyOf": [
-            _closed("next-worker", nextWorkerIds={"type": "array", "minItems": 1, "items": worker}),
-            _closed("ask-user", prompt=text),
-            _closed("terminate", reason=text),
+            _decision_form(
+                "next-worker", nextWorkerIds={"type": "array", "minItems": 1, "items": worker}
+            ),
+            _decision_form("ask-user", prompt=text),
+            _decision_form("terminate", reason=text),
         ]
     }
 
 
-def _closed(kind: str, **members: JsonObject) -> JsonObject:
+def _decision_form(kind: str, **members: JsonObject) -> JsonObject:
     properties: JsonObject = {"kind": {"type": "string", "enum": [kind]}, **members}
     return {
         "type": "object",

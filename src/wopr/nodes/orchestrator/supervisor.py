@@ -9,13 +9,18 @@ from typing import Annotated
 import msgspec
 
 from wopr.agents.loop.config import ChatConfig, option_faults
-from wopr.agents.loop.decisions import YES_OR_NO, members
+from wopr.agents.loop.decisions import ACCEPT_OR_REJECT, object_schema
 from wopr.engine.cel.expressions import ExpressionFault, ExpressionUse, is_true
 from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.outcome import Completed, NodeFailure, Outcome
 from wopr.engine.resume_values import read_ratification
 from wopr.nodes.context import NodeContext
-from wopr.nodes.orchestrator.decisions import DECISION, answer_forms, read_decision, replacement
+from wopr.nodes.orchestrator.decisions import (
+    DECISION,
+    answer_forms,
+    read_decision,
+    read_replacement,
+)
 from wopr.nodes.registry import node
 from wopr.protocol.agents import AgentId
 from wopr.protocol.documents import UNSET, Closed, Json, JsonObject, NonEmpty, Unset, objects_in
@@ -34,7 +39,7 @@ class Rule(Closed, frozen=True, kw_only=True):
     decision: JsonObject
 
 
-def ratification(workers: Collection[str]) -> JsonObject:
+def ratification_schema(workers: Collection[str]) -> JsonObject:
     """Return the schema of a person's answer to a held decision, as `read_ratification` reads it.
 
     If the config names workers, a decision may start only these.
@@ -44,16 +49,16 @@ def ratification(workers: Collection[str]) -> JsonObject:
         known: JsonObject = {"items": {"enum": list(workers)}}
         decision = {"allOf": [DECISION, {"properties": {"nextWorkerIds": known}}]}
     return answer_forms(
-        members(action=YES_OR_NO),
-        members(ratified={"const": True}),
-        members(rejected={"const": True}),
-        members(decision=decision),
+        object_schema(action=ACCEPT_OR_REJECT),
+        object_schema(ratified={"const": True}),
+        object_schema(rejected={"const": True}),
+        object_schema(decision=decision),
         decision,
     )
 
 
 class SupervisorConfig(ChatConfig, frozen=True, kw_only=True):
-    """The rules, of which the first with a true condition decides, or a model with a prompt.
+    """Either rules, or a model with a prompt. The first rule whose condition is true decides.
 
     `workers` are the workflows that the model may start, each with its purpose.
     """
@@ -103,7 +108,7 @@ def _choice_faults(config: JsonObject) -> Iterator[tuple[str, str]]:
         yield "prompt", "a supervisor with a model needs a prompt that describes the decision"
 
 
-def is_undirected(config: JsonObject) -> bool:
+def has_no_decision_source(config: JsonObject) -> bool:
     """Return whether a supervisor's config has no rules, prompt, model or test hook."""
     directions = ("prompt", "model", *HOOKS)
     return not config.get("rules") and not any(name in config for name in directions)
@@ -130,7 +135,7 @@ def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -
     key = ctx.ratification_key(decision)
     answer = ctx.answer(key)
     if not isinstance(answer, Unset):
-        return decide(ctx, agent_id, ratified(decision, answer))
+        return decide(ctx, agent_id, apply_ratification(decision, answer))
     confidence = config.mock_confidence
     # The scripted confidence applies to the first turn only: otherwise the run would never end.
     if isinstance(confidence, Unset) or ctx.decisions:
@@ -140,7 +145,7 @@ def supervisor(ctx: NodeContext, config: SupervisorConfig, inputs: JsonObject) -
     held = ctx.low_confidence(agent_id, confidence, decision, key)
     if held is None:
         return decide(ctx, agent_id, decision)
-    return replace(held, resume_schema=ratification(config.workers))
+    return replace(held, resume_schema=ratification_schema(config.workers))
 
 
 def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
@@ -150,24 +155,24 @@ def supervisor_agent_id(ctx: NodeContext, config: SupervisorConfig) -> str:
     return DEFAULT_AGENT if isinstance(config.agent_id, Unset) else config.agent_id
 
 
-def ratified(pending: JsonObject, answer: Json) -> JsonObject:
+def apply_ratification(pending: JsonObject, answer: Json) -> JsonObject:
     """Return the decision after a person's answer. A rejection fails the node."""
     answered = read_ratification(pending, answer)
     if answered.is_rejection:
         raise NodeFailure("the decision was rejected", code="decision_rejected", retryable=False)
-    return replacement(answered.decision)
+    return read_replacement(answered.decision)
 
 
 def _next_decision(ctx: NodeContext, config: SupervisorConfig) -> JsonObject:
-    """Return the decision of this turn. Turns are counted by the log, so a restart repeats it."""
+    """Return the decision of this turn. It is the same after a restart: the log counts the turns."""
     turn = len(ctx.decisions)
     if turn == 0 and not isinstance(config.mock_pending_decision, Unset):
         return config.mock_pending_decision
     plan = config.mock_dispatch_plan or config.mock_decisions
     if plan:
-        return _scripted(plan, turn)
+        return _scripted_decision(plan, turn)
     if config.rules:
-        return _by_rule(ctx, config.rules)
+        return _decision_by_rules(ctx, config.rules)
     if not ctx.is_conformance:
         raise NodeFailure(
             "a supervisor needs config.rules, or config.prompt and config.model",
@@ -179,7 +184,7 @@ def _next_decision(ctx: NodeContext, config: SupervisorConfig) -> JsonObject:
     return {"kind": "terminate", "reason": "goal-reached"}
 
 
-def _scripted(plan: list[Json], turn: int) -> JsonObject:
+def _scripted_decision(plan: list[Json], turn: int) -> JsonObject:
     if turn >= len(plan):
         return {"kind": "terminate", "reason": "mockPlan-exhausted"}
     try:
@@ -190,7 +195,7 @@ def _scripted(plan: list[Json], turn: int) -> JsonObject:
     return decision
 
 
-def _by_rule(ctx: NodeContext, rules: list[Rule]) -> JsonObject:
+def _decision_by_rules(ctx: NodeContext, rules: list[Rule]) -> JsonObject:
     known = {**ctx.scope, "turn": len(ctx.decisions)}
     for rule in rules:
         try:

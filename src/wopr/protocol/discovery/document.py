@@ -175,7 +175,7 @@ FAMILIES: Final[tuple[str, ...]] = tuple(
 )
 
 
-def document(root: Capabilities) -> bytes:
+def encode_discovery(root: Capabilities) -> bytes:
     """Encode the document, with the families repeated under `capabilities`.
 
     Some published clients read the families at the root, others only under `capabilities`. RFC 0056

@@ -57,7 +57,7 @@ _RESERVED_SEGMENTS: Final = frozenset(
 
 
 def is_known_type(event_type: str) -> bool:
-    """Return whether a host may append an event of this type: a type of the protocol or of a vendor."""
+    """Return whether this is an event type of the protocol or of a vendor."""
     if event_type in EVENT_TYPES:
         return True
     return (

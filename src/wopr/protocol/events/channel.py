@@ -12,7 +12,7 @@ from wopr.protocol.workflow import Reducer
 
 
 class ChannelWritten(Closed, frozen=True, kw_only=True):
-    """A write to a channel. `value` is the written value and not the reduced value of the channel."""
+    """A write to a channel. `value` is the written value and not the channel's reduced value."""
 
     channel: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     value: Json

@@ -45,7 +45,7 @@ PAYLOADS: Final[dict[str, type[msgspec.Struct]]] = {
 }
 
 
-def faults(event_type: str, payload: Json) -> str | None:
+def payload_fault(event_type: str, payload: Json) -> str | None:
     """Return the fault of a payload, or None. Payloads of vendor event types may be any JSON."""
     struct = PAYLOADS.get(event_type)
     if struct is None:

@@ -1,1 +1,1 @@
-"""JSON Schema: the schemas of the wire, checks of users' schemas, and conversion of Python types."""
+"""JSON Schema: schemas of the wire, checks of users' schemas, and conversion of Python types."""

@@ -35,32 +35,32 @@ class _PydanticError(Protocol):
 
 def schema_of(kind: Any) -> JsonObject:
     """Return the JSON Schema of a Python type. Raises `TypeError` for an unsupported type."""
-    return msgspec.json.schema(kind, schema_hook=_schema)
+    return msgspec.json.schema(kind, schema_hook=_model_schema)
 
 
 def from_json(value: Json, kind: type[T]) -> T:
     """Return JSON as a value of a Python type. Raises `msgspec.ValidationError` with the path."""
-    return msgspec.convert(value, kind, dec_hook=_decoded)
+    return msgspec.convert(value, kind, dec_hook=_decode_model)
 
 
 def to_json(value: object) -> Json:
     """Return a Python value as JSON. Raises `TypeError` for an unsupported type."""
-    return msgspec.to_builtins(value, enc_hook=_encoded)
+    return msgspec.to_builtins(value, enc_hook=_encode_model)
 
 
-def inlined(schema: JsonObject) -> JsonObject:
+def inline_references(schema: JsonObject) -> JsonObject:
     """Return the schema with every reference replaced by its definition.
 
     Raises `TypeError` for a type that contains itself.
     """
     root = dict(schema)
     definitions = cast("dict[str, JsonObject]", root.pop("$defs", {}))
-    return cast("JsonObject", _inlined(root, definitions, ()))
+    return cast("JsonObject", _inline(root, definitions, ()))
 
 
-def _inlined(part: Json, definitions: Mapping[str, JsonObject], within: tuple[str, ...]) -> Json:
+def _inline(part: Json, definitions: Mapping[str, JsonObject], within: tuple[str, ...]) -> Json:
     if is_list(part):
-        return [_inlined(each, definitions, within) for each in part]
+        return [_inline(each, definitions, within) for each in part]
     if not is_object(part):
         return part
     reference = part.get("$ref")
@@ -68,8 +68,8 @@ def _inlined(part: Json, definitions: Mapping[str, JsonObject], within: tuple[st
         name = reference.rpartition("/")[2]
         if name in within:
             raise TypeError(f"{name} contains itself: use a type that is not recursive")
-        return _inlined(definitions[name], definitions, (*within, name))
-    return {key: _inlined(value, definitions, within) for key, value in part.items()}
+        return _inline(definitions[name], definitions, (*within, name))
+    return {key: _inline(value, definitions, within) for key, value in part.items()}
 
 
 def _is_model(kind: object) -> TypeGuard[type[_Model]]:
@@ -77,15 +77,16 @@ def _is_model(kind: object) -> TypeGuard[type[_Model]]:
     return isinstance(kind, type) and all(hasattr(kind, part) for part in parts)
 
 
-def _schema(kind: type[Any]) -> JsonObject:
+def _model_schema(kind: type[Any]) -> JsonObject:
     if _is_model(kind):
-        return inlined(kind.model_json_schema())
+        return inline_references(kind.model_json_schema())
     raise TypeError(
-        f"{kind.__name__} is not a JSON type: use a dataclass, a struct, a TypedDict or a pydantic model"
+        f"{kind.__name__} is not a JSON type: use a dataclass, a struct, a TypedDict or a pydantic "
+        "model"
     )
 
 
-def _decoded(kind: type[Any], value: Json) -> object:
+def _decode_model(kind: type[Any], value: Json) -> object:
     if not _is_model(kind):
         raise TypeError(f"{kind.__name__} is not a JSON type")
     try:
@@ -107,7 +108,7 @@ def _message(fault: ValueError) -> str:
     )
 
 
-def _encoded(value: object) -> Json:
+def _encode_model(value: object) -> Json:
     kind = type(value)
     if _is_model(kind):
         return cast("_Model", value).model_dump(mode="json", by_alias=True)

@@ -12,9 +12,9 @@ from wopr.protocol.documents import UNSET, Document, JsonObject, Unset
 from wopr.protocol.errors import ErrorEnvelope
 from wopr.protocol.events import RunEvent
 from wopr.protocol.events.payloads import PAYLOADS
-from wopr.protocol.interrupts import DATA
+from wopr.protocol.interrupts import DATA_TYPES
 from wopr.protocol.manifests import AgentInventoryResponse, AgentManifest
-from wopr.protocol.resources.annotations import VALUED, Annotation, AnnotationCreate
+from wopr.protocol.resources.annotations import KINDS_WITH_VALUE, Annotation, AnnotationCreate
 from wopr.protocol.resources.memory import MemoryEntry
 from wopr.protocol.runs import (
     BulkCancel,
@@ -66,17 +66,17 @@ def export() -> dict[str, Schema]:
     documents = {name: document_schema(name) for name in _DOCUMENTS}
     for name in ("annotation", "annotation-create"):
         limit_signal(documents[name]["$defs"]["Signal"])
-    documents["event-page"] = _named("event-page", _event_page())
-    documents["run-event-payloads"] = _named("run-event-payloads", _payloads())
+    documents["event-page"] = _with_id("event-page", _event_page())
+    documents["run-event-payloads"] = _with_id("run-event-payloads", _payloads())
     return documents
 
 
 def document_schema(name: str) -> Schema:
     """Return the published schema of a document."""
-    return _named(name, _schema(_DOCUMENTS[name]))
+    return _with_id(name, _schema(_DOCUMENTS[name]))
 
 
-def _named(name: str, schema: Schema) -> Schema:
+def _with_id(name: str, schema: Schema) -> Schema:
     return {"$schema": DIALECT, "$id": f"/v1/schemas/{name}.json", **schema}
 
 
@@ -86,7 +86,7 @@ def _schema(struct: type[msgspec.Struct]) -> Schema:
 
 def limit_signal(signal: Schema) -> None:
     """Add to the schema of a signal the rules which field each kind has."""
-    signal["allOf"] = [_only_with(kind) for kind in VALUED]
+    signal["allOf"] = [_only_with(kind) for kind in KINDS_WITH_VALUE]
 
 
 def _only_with(kind: str) -> Schema:
@@ -116,13 +116,13 @@ def _payloads() -> Schema:
 def payload_schemas(
     ref_template: str, others: Sequence[type[msgspec.Struct]] = ()
 ) -> tuple[dict[str, Schema], list[Schema], dict[str, Schema]]:
-    """Return the payload schema of each event type, the schemas of `others`, and shared definitions."""
+    """Return the payload schemas by event type, the schemas of `others`, and shared definitions."""
     references, shapes = msgspec.json.schema_components(
-        [*PAYLOADS.values(), *DATA.values(), *others], ref_template=ref_template
+        [*PAYLOADS.values(), *DATA_TYPES.values(), *others], ref_template=ref_template
     )
     by_type = dict(zip(PAYLOADS, references, strict=False))
     # The struct checks the data of an interrupt by its kind, which its own schema does not express.
-    place = len(PAYLOADS) + len(DATA)
+    place = len(PAYLOADS) + len(DATA_TYPES)
     kinds = list(references[len(PAYLOADS) : place])
     shapes["InterruptPayload"]["properties"]["data"] = {"oneOf": kinds}
     return by_type, list(references[place:]), shapes

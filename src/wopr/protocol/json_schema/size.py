@@ -27,8 +27,8 @@ MAX_DEPTH: Final = 100
 MAX_STATES: Final = 20_000
 # The limit of states of all schemas of a definition.
 MAX_DEFINITION_STATES: Final = 100_000
-# Limits of a small document. It is checked within some 10 ms, and its patterns are compiled within a
-# millisecond. A long text counts as several values.
+# Limits of a small document. It is checked within about 10 ms, and its patterns are compiled within
+# a millisecond. A long text counts as several values.
 SMALL_WEIGHT: Final = 1000
 SMALL_STATES: Final = 5000
 # Counts of subschemas and states end here.
@@ -111,7 +111,7 @@ def pattern_states(pattern: str) -> int:
 
 def _repetitions(pattern: str) -> int:
     """Return the maximum number of counted repetitions. Nested repetitions multiply."""
-    counts = [_largest(counted) for counted in _COUNT.findall(pattern)]
+    counts = [_largest_count(counted) for counted in _COUNT.findall(pattern)]
     if _REPEATED_PART.search(pattern) is None:
         return max(counts, default=1)
     product = 1
@@ -120,7 +120,7 @@ def _repetitions(pattern: str) -> int:
     return product
 
 
-def _largest(counted: str) -> int:
+def _largest_count(counted: str) -> int:
     # No library accepts more digits, and they would slow the arithmetic.
     return max((int(digits[:9]) for digits in re.findall(r"\d+", counted)), default=1) or 1
 
@@ -129,7 +129,7 @@ def measure(schema: JsonObject) -> SchemaSize:
     """Measure a schema. A schema that is nested too deeply has a depth above `MAX_DEPTH`."""
     walk = _SchemaWalk(schema)
     try:
-        subschemas, depth = walk.expanded(schema, 1)
+        subschemas, depth = walk.measure_part(schema, 1)
     except _TooDeep:
         return SchemaSize(subschemas=0, depth=MAX_DEPTH + 1, states=0, is_bounded=False)
     return SchemaSize(
@@ -158,8 +158,8 @@ def size_faults(schema: JsonObject, limits: SchemaLimits) -> Iterator[str]:
         )
     if found.subschemas > limits.max_subschemas:
         yield (
-            f"the schema expands to {written_count(found.subschemas)} subschemas through its references, "
-            f"and at most {limits.max_subschemas} are allowed"
+            f"the schema expands to {count_text(found.subschemas)} subschemas through its "
+            f"references, and at most {limits.max_subschemas} are allowed"
         )
 
 
@@ -169,13 +169,13 @@ def fixed_faults(size: SchemaSize) -> Iterator[str]:
         yield f"the schema is nested more than {MAX_DEPTH} deep, references included"
     if size.states > MAX_STATES:
         yield (
-            f"the patterns of the schema have {written_count(size.states)} states (their length times their "
-            f"counted repetitions, {_PROPERTY_STATES} for a class such as \\p{{L}}), and at most "
-            f"{MAX_STATES} are allowed; use + and maxLength instead of a counted repetition"
+            f"the patterns of the schema have {count_text(size.states)} states (their length times "
+            f"their counted repetitions, {_PROPERTY_STATES} for a class such as \\p{{L}}), and at "
+            f"most {MAX_STATES} are allowed; use + and maxLength instead of a counted repetition"
         )
 
 
-def written_count(number: int) -> str:
+def count_text(number: int) -> str:
     """Return a number of subschemas or states as text, or a bound if it is very large."""
     return str(number) if number < _MOST_COUNTED else "more than 10^9"
 
@@ -195,11 +195,11 @@ class _SchemaWalk:
     is_bounded: bool = True
     unresolved: str | None = None
     _sizes: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    _open: set[int] = field(default_factory=set[int])
+    _in_progress: set[int] = field(default_factory=set[int])
     _anchors: dict[str, Json] | None = None
-    _is_divided: bool | None = None
+    _has_several_resources: bool | None = None
 
-    def expanded(self, part: Json, depth: int) -> tuple[int, int]:
+    def measure_part(self, part: Json, depth: int) -> tuple[int, int]:
         """Return the number of subschemas in a subschema, including itself, and their depth."""
         if depth > MAX_DEPTH:
             raise _TooDeep
@@ -210,15 +210,15 @@ class _SchemaWalk:
             if depth + known[1] > MAX_DEPTH:
                 raise _TooDeep
             return known
-        if id(part) in self._open:
+        if id(part) in self._in_progress:
             self.is_bounded = False
             return 1, 0
-        self._open.add(id(part))
+        self._in_progress.add(id(part))
         count, height = 1, 0
         for inner in self._inside(part):
-            size, below = self.expanded(inner, depth + 1)
+            size, below = self.measure_part(inner, depth + 1)
             count, height = count + size, max(height, below + 1)
-        self._open.discard(id(part))
+        self._in_progress.discard(id(part))
         self._sizes[id(part)] = count, height
         return count, height
 
@@ -267,7 +267,7 @@ class _SchemaWalk:
         if not isinstance(reference, str):
             self.is_bounded = False
             return None
-        found = self._resolved(reference) if reference.startswith("#") else None
+        found = self._resolve(reference) if reference.startswith("#") else None
         if found is None:
             self.unresolved = reference
         is_plain = _PLAIN_POINTER.fullmatch(reference) is not None
@@ -275,16 +275,16 @@ class _SchemaWalk:
             self.is_bounded = False
         return found
 
-    def _resolved(self, reference: str) -> Json:
+    def _resolve(self, reference: str) -> Json:
         pointer = unquote(reference[1:])
         if pointer and not pointer.startswith("/"):
-            return self._anchored().get(pointer)
+            return self._anchored_parts().get(pointer)
         found: Json = self.root
         for step in pointer.split("/")[1:]:
             found = _member(found, step.replace("~1", "/").replace("~0", "~"))
         return found
 
-    def _anchored(self) -> dict[str, Json]:
+    def _anchored_parts(self) -> dict[str, Json]:
         if self._anchors is None:
             self._anchors = {
                 name: part
@@ -296,13 +296,13 @@ class _SchemaWalk:
 
     def _is_one_resource(self) -> bool:
         """Return whether no part sets its own base for references or dialect."""
-        if self._is_divided is None:
-            self._is_divided = any(
+        if self._has_several_resources is None:
+            self._has_several_resources = any(
                 part is not self.root and isinstance(part.get(keyword), str)
                 for part in _objects_in(self.root)
                 for keyword in ("$id", "$schema")
             )
-        return not self._is_divided
+        return not self._has_several_resources
 
 
 def _objects_in(schema: JsonObject) -> Iterator[JsonObject]:

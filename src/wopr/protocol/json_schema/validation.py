@@ -22,7 +22,8 @@ SCHEMA_CHECK_FAILED: Final = "schema_check_failed"
 # explains the errors (at most 0.2 s).
 _MAX_INLINE_CHECK: Final = 200_000
 _MAX_INLINE_ERRORS: Final = 4_000
-# The memory of a compiled schema for each byte of its JSON, each pattern and each state of a pattern.
+# The memory of a compiled schema: for each byte of its JSON, each pattern, and each state of a
+# pattern.
 _BYTES_PER_BYTE: Final = 100
 _BYTES_PER_PATTERN: Final = 12_000
 _BYTES_PER_STATE: Final = 60
@@ -57,7 +58,9 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def refused(faults: Sequence[Fault], document: str, *, code: str = "validation_error") -> Refused:
+def faults_error(
+    faults: Sequence[Fault], document: str, *, code: str = "validation_error"
+) -> Refused:
     """Return the error that lists the faults of a document."""
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -69,8 +72,8 @@ def refused(faults: Sequence[Fault], document: str, *, code: str = "validation_e
     )
 
 
-class Shape:
-    """A compiled JSON Schema that finds every fault of a document."""
+class DocumentSchema:
+    """The compiled JSON Schema of a kind of document. It finds every fault of a document."""
 
     def __init__(self, schema: JsonObject) -> None:
         self._schema = schema
@@ -116,7 +119,9 @@ class Shape:
         return keys
 
 
-def shape_faults(document: Json, shape: Shape, kind: type[msgspec.Struct]) -> Iterator[Fault]:
+def document_faults(
+    document: Json, shape: DocumentSchema, kind: type[msgspec.Struct]
+) -> Iterator[Fault]:
     """Yield the faults of a document under a schema and its type.
 
     The type is checked if the schema finds no fault: it has rules that the schema cannot express.
@@ -135,16 +140,16 @@ def shape_faults(document: Json, shape: Shape, kind: type[msgspec.Struct]) -> It
             yield Fault(path=steps, message=message)
 
 
-def closed(schema: Json) -> Json:
+def close_objects(schema: Json) -> Json:
     """Return a copy of a schema in which objects with `properties` refuse other members.
 
     Objects with `additionalProperties`, and parts of an `allOf`, are not changed.
     """
     if is_list(schema):
-        return [closed(each) for each in schema]
+        return [close_objects(each) for each in schema]
     if not is_object(schema):
         return schema
-    copied = {key: each if key == "allOf" else closed(each) for key, each in schema.items()}
+    copied = {key: each if key == "allOf" else close_objects(each) for key, each in schema.items()}
     if is_object(copied.get("properties")) and "allOf" not in copied:
         copied.setdefault("additionalProperties", False)
     return copied
@@ -251,8 +256,8 @@ class UserSchema:
 
     Applying such a schema can take very long, and cannot be stopped within this process. So this
     process checks a value only if the sizes of schema and value ensure that it takes a few
-    milliseconds. Other checks are offloaded to a subprocess. The schema is compiled when it is first
-    needed. An earlier version may have stored a schema that is too large to compile: the subprocess
+    milliseconds. Other checks are offloaded to a subprocess. The schema is compiled at its first
+    use. An earlier version may have stored a schema that is too large to compile: the subprocess
     refuses it. With a mask, messages contain the mask instead of the value.
     """
 
@@ -298,8 +303,8 @@ class UserSchema:
             + _BYTES_PER_STATE * self._size.states
         )
 
-    def fits_at_once(self, value: Json) -> bool:
-        """Return whether a value is valid. False if only a subprocess can check it."""
+    def is_valid_inline(self, value: Json) -> bool:
+        """Return whether a value is valid. False if this process cannot check it."""
         try:
             return self._weight(value) is not None and self._compiled().is_valid(value)
         except ValueError:

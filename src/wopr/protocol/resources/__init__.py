@@ -1,1 +1,1 @@
-"""Resources that are not events: annotations, reviews, webhooks, audit entries, quotas, the fleet."""
+"""Resources that are not events, such as annotations, reviews, webhooks and quotas."""

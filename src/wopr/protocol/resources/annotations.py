@@ -15,7 +15,7 @@ SIGNAL_KINDS: Final[tuple[SignalKind, ...]] = get_args(SignalKind)
 TargetKind: TypeAlias = Literal["run", "event", "node"]
 TARGETS: Final[tuple[TargetKind, ...]] = get_args(TargetKind)
 # The kinds with a value. The field of the value has the name of the kind.
-VALUED: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label")
+KINDS_WITH_VALUE: Final[tuple[SignalKind, ...]] = ("rating", "correction", "label")
 # The longest label, correction and note of a new annotation.
 MAX_TEXT_BYTES: Final = 64 * 1024
 
@@ -35,7 +35,7 @@ class Signal(Closed, frozen=True, kw_only=True):
     correction: str | Unset = UNSET
 
     def __post_init__(self) -> None:
-        for name in VALUED:
+        for name in KINDS_WITH_VALUE:
             is_given = getattr(self, name) is not UNSET
             if is_given and name != self.kind:
                 raise ValueError(f"unknown field `{name}` for a signal of kind {self.kind}")
@@ -85,7 +85,7 @@ def check_texts(request: AnnotationCreate) -> None:
 
 
 class Actor(Closed, frozen=True, kw_only=True):
-    """The author of an annotation: a reference from the credential, or the id of a judging agent."""
+    """The author of an annotation: the principal of the key, or the id of a judging agent."""
 
     principal_ref: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 

@@ -116,9 +116,9 @@ class Audits(FleetDocument, frozen=True, kw_only=True):
 class AgentInRun(FleetDocument, frozen=True, kw_only=True):
     """One agent in one run.
 
-    The `total_*` values are those that the producer reported at the end of the agent, and null before
-    that. The `counted_*` values are counted by this host in the agent's lines up to its end. `audits`
-    counts all audits that the agent signed, also after its end.
+    The producer reports the `total_*` values at the end of the agent; they are null before. This
+    host counts the `counted_*` values in the agent's lines up to its end. `audits` counts all
+    audits that the agent signed, also after its end.
 
     `waiting_s` is how long the agent has been waiting for an operator, and `waiting_since` since
     when. If it waits in a run of this host, `openwop_interrupt_id` is its interrupt in the inbox.
@@ -165,7 +165,7 @@ class AgentRuns(FleetDocument, frozen=True, kw_only=True):
 class RunInFleet(FleetDocument, frozen=True, kw_only=True):
     """A KAHN run. `openwop_run_id` is the id of the same run under `/v1/runs`.
 
-    `outcome` is that of a CI run. It is null for a run of agents, each of which has its own outcome.
+    `outcome` is that of a CI run. It is null for a run of agents: each agent has its own outcome.
     The run has ended with its `run_end`, or with the last of its agents.
     """
 

@@ -49,7 +49,7 @@ def is_memory_tag(text: str) -> bool:
     return _is_plain(text, LONGEST_TAG)
 
 
-def is_text(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8. A lone surrogate cannot."""
     try:
         text.encode()
@@ -60,4 +60,4 @@ def is_text(text: str) -> bool:
 
 def _is_plain(text: str, longest: int) -> bool:
     """Return whether a text is neither empty nor too long and has no control characters."""
-    return 0 < len(text) <= longest and min(text) >= " " and is_text(text)
+    return 0 < len(text) <= longest and min(text) >= " " and is_encodable(text)

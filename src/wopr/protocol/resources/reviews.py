@@ -21,11 +21,11 @@ EXPORT_FORMATS: Final[dict[ExportFormat, str]] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
-MOST_ITEMS: Final = 10_000
-MOST_CHOSEN: Final = 1000
+_MOST_ITEMS: Final = 10_000
+_MOST_CHOSEN: Final = 1000
 
-_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_ITEMS)]
-_ChosenRuns = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=MOST_CHOSEN)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=_MOST_ITEMS)]
+_ChosenRuns = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=_MOST_CHOSEN)]
 
 
 class FeedbackGroup(Document, frozen=True, kw_only=True, omit_defaults=False):
@@ -58,7 +58,10 @@ class FeedbackGroup(Document, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class FeedbackSummary(Document, frozen=True, kw_only=True, omit_defaults=False):
-    """Counts over a window of whole hours, in groups. Periods are in order, other groups by size."""
+    """Counts over a window of whole hours, in groups.
+
+    Periods are ordered by time, other groups by size.
+    """
 
     by: SummaryBy
     since: str
@@ -106,8 +109,8 @@ def _require_one_choice(chosen: object, selection: object) -> None:
 class CreateQueue(Closed, frozen=True, kw_only=True):
     """The body of `POST /v1/queues`: the runs, the rubric and the reviewers.
 
-    Without reviewers, every key that may annotate can review. With an `overlap` of two or more, that
-    many reviewers review each run, and their agreement is counted.
+    Without reviewers, every key that may annotate can review. With an `overlap` of two or more,
+    each run gets that many reviews, and their agreement is counted.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]

@@ -78,7 +78,7 @@ class Redelivered(Document, frozen=True, kw_only=True, omit_defaults=False):
     has_more: bool
 
 
-def is_pattern(pattern: str) -> bool:
+def is_event_pattern(pattern: str) -> bool:
     """Return whether this is a pattern of events: a type, a family such as `node.*`, or `*`."""
     if pattern == EVERYTHING:
         return True
@@ -88,7 +88,7 @@ def is_pattern(pattern: str) -> bool:
     return any(name.startswith(prefix) for name in EVENT_TYPES) or is_known_type(f"{prefix}any")
 
 
-def matches(pattern: str, event_type: str) -> bool:
+def matches_pattern(pattern: str, event_type: str) -> bool:
     """Return whether a pattern matches an event type."""
     if pattern in (EVERYTHING, event_type):
         return True

@@ -21,7 +21,7 @@ from wopr.protocol.documents import (
     objects_in,
 )
 from wopr.protocol.json_schema.validation import Fault
-from wopr.protocol.suggestions import nearest, not_there, shown
+from wopr.protocol.suggestions import nearest, shorten_name, suggest_name
 from wopr.protocol.workflow import WorkflowDefinition
 
 SUB_WORKFLOW = "core.subWorkflow"
@@ -139,7 +139,7 @@ class OutputMapping:
     # Names of the inputs of the child. They are variables of its run too.
     given: Collection[str]
 
-    def unset(self, child: Interface) -> list[str]:
+    def unset_variables(self, child: Interface) -> list[str]:
         """List the variables of the parent whose source the child does not set."""
         return [
             parent
@@ -156,10 +156,8 @@ class OutputMapping:
         name, known = self.names[parent], {*self.given, *child.variables}
         if not child.is_closed and nearest(name, known) is None:
             return None
-        message = (
-            f"workflow {shown(self.child)!r} sets no variable {shown(name)!r}, so nothing is mapped"
-        )
-        hint = not_there(name, known)
+        message = f"workflow {shorten_name(self.child)!r} sets no variable {shorten_name(name)!r}, so nothing is mapped"
+        hint = suggest_name(name, known)
         return Fault(path=f"{self.path}.{parent}", message=f"{message}: {hint}")
 
 
@@ -218,8 +216,8 @@ def input_warnings(
     """Report the inputs that a child workflow neither declares nor reads."""
     for unknown in child.unknown_inputs(given):
         message = (
-            f"workflow {shown(name)!r} has no input {shown(unknown)!r}, so it has no effect: "
-            f"{not_there(unknown, child.declared)}"
+            f"workflow {shorten_name(name)!r} has no input {shorten_name(unknown)!r}, so it has no effect: "
+            f"{suggest_name(unknown, child.declared)}"
         )
         yield Fault(path=f"{path}.{unknown}", message=message)
 

@@ -14,26 +14,36 @@ from typing import Any, TypeVar
 import anyio.to_thread
 import msgspec
 
-from wopr.agents.registry import Agents
+from wopr.agents.registry import AgentRegistry
 from wopr.engine.fold.agents import SUPERVISOR
 from wopr.engine.graph import Graph, compile_graph
 from wopr.nodes.conformance import IDENTITY_HOOKS, SCRIPT_KEYS
 from wopr.nodes.orchestrator.model_supervisor import model_supervisor
 from wopr.nodes.orchestrator.supervisor import asks_model
-from wopr.nodes.registry import NodeRegistry, NodeType, declared_as
+from wopr.nodes.registry import NodeRegistry, NodeType, node_type_of
 from wopr.process.subprocess_pool import SubprocessPool
 from wopr.protocol.documents import Json, JsonObject, Unset, encode
-from wopr.protocol.emitters import granted
+from wopr.protocol.emitters import emittable_events
 from wopr.protocol.errors import NotFound
 from wopr.protocol.json_schema.validation import (
     MOST_FAULTS,
     Fault,
     UserSchema,
+    faults_error,
     first_faults,
-    refused,
 )
-from wopr.protocol.suggestions import nearest, shown
+from wopr.protocol.suggestions import nearest, shorten_name
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
+from wopr.runs.definitions.checks import (
+    CONFORMANCE_PREFIX,
+    MOCK_AGENT,
+    DefinitionLimits,
+    ModelFault,
+    check_definition,
+    definition_warnings,
+    is_small,
+    test_hook_of,
+)
 from wopr.runs.definitions.child_workflows import (
     Interface,
     OutputMapping,
@@ -42,16 +52,6 @@ from wopr.runs.definitions.child_workflows import (
     input_warnings,
     interface_of,
     output_mappings,
-)
-from wopr.runs.definitions.registration import (
-    CONFORMANCE_PREFIX,
-    MOCK_AGENT,
-    DefinitionLimits,
-    ModelFault,
-    check_definition,
-    definition_warnings,
-    hook_of,
-    is_small,
 )
 from wopr.security.masking import mask_members
 from wopr.store.port import SHARED, WorkflowRow, Workflows
@@ -70,12 +70,12 @@ NEWEST_KEPT_MS = 60_000
 # grows with the square of the length.
 MAX_SUGGESTED = 200
 MAX_SUGGESTED_LENGTH = 64
-MODEL_SUPERVISOR = declared_as(model_supervisor)
+MODEL_SUPERVISOR = node_type_of(model_supervisor)
 _AGENT_FAMILIES = ("agent.", "runOrchestrator.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Compiled:
+class CompiledWorkflow:
     """A definition that is ready to run: its graph, and the type and config of each node."""
 
     workflow_id: str
@@ -120,7 +120,7 @@ class Library:
         *,
         limits: DefinitionLimits,
         subprocesses: SubprocessPool,
-        agents: Agents,
+        agents: AgentRegistry,
         check_quota: Callable[[str], Awaitable[None]],
     ) -> None:
         # Applies the schemas of definitions to values when that may take long.
@@ -130,13 +130,13 @@ class Library:
         self._registry = registry
         self._now = now
         self._model_fault = model_fault
-        self._compiled: OrderedDict[tuple[str, str, str], Compiled] = OrderedDict()
+        self._compiled: OrderedDict[tuple[str, str, str], CompiledWorkflow] = OrderedDict()
         self._compiled_bytes = 0
         self._agents = agents
         self._check_quota = check_quota
-        # The newest version of each workflow with the time it was read, and reads under way.
-        self._newest: dict[tuple[str, str], tuple[int, Compiled]] = {}
-        self._reading: dict[tuple[str, str], asyncio.Task[Compiled]] = {}
+        # The newest version of each workflow with the time of its read, and reads in progress.
+        self._newest: dict[tuple[str, str], tuple[int, CompiledWorkflow]] = {}
+        self._reading: dict[tuple[str, str], asyncio.Task[CompiledWorkflow]] = {}
 
     async def check(
         self,
@@ -165,12 +165,15 @@ class Library:
         known = {definition.id, *alongside}
         known |= await self._known(tenant, {child for _, child in children} - known)
         unknown = [
-            Fault(path=path, message=f"there is no workflow {shown(child)!r}; register it first")
+            Fault(
+                path=path,
+                message=f"there is no workflow {shorten_name(child)!r}; register it first",
+            )
             for path, child in children
             if child not in known
         ]
         if unknown:
-            raise refused(first_faults(unknown), "definition", code="unknown_child_workflow")
+            raise faults_error(first_faults(unknown), "definition", code="unknown_child_workflow")
         return definition
 
     async def _known(self, tenant: str, workflow_ids: Collection[str]) -> set[str]:
@@ -228,7 +231,7 @@ class Library:
         for mapping in output_mappings(document):
             known = await interface(mapping.child) if mapping.names else None
             if known is not None:
-                unset += [(mapping, known, parent) for parent in mapping.unset(known)]
+                unset += [(mapping, known, parent) for parent in mapping.unset_variables(known)]
             if len(unset) > MOST_FAULTS:
                 break
         # Each warning compares names, so their number is limited.
@@ -277,17 +280,17 @@ class Library:
     async def _missing_message(self, tenant: str, workflow_id: str, version: str | None) -> str:
         """Return the error message for a missing workflow, with the nearest known id."""
         if version is not None and await self._known(tenant, [workflow_id]):
-            return f"there is no version {shown(version)!r} of workflow {shown(workflow_id)!r}"
+            return f"there is no version {shorten_name(version)!r} of workflow {shorten_name(workflow_id)!r}"
         names: set[str] = set()
         if len(workflow_id) <= MAX_SUGGESTED_LENGTH:
             for owner in (tenant, SHARED):
                 names.update(await self._store.workflow_ids(owner, MAX_SUGGESTED))
         near = nearest(workflow_id, {name for name in names if len(name) <= MAX_SUGGESTED_LENGTH})
-        return f"there is no workflow {shown(workflow_id)!r}" + (
+        return f"there is no workflow {shorten_name(workflow_id)!r}" + (
             "" if near is None else f": did you mean {near!r}?"
         )
 
-    async def newest(self, tenant: str, workflow_id: str) -> Compiled:
+    async def newest(self, tenant: str, workflow_id: str) -> CompiledWorkflow:
         """Return the version for a new run."""
         key = (tenant, workflow_id)
         cached = self._newest.get(key)
@@ -299,7 +302,7 @@ class Library:
             self._read_newest(key)
         return compiled
 
-    def _read_newest(self, key: tuple[str, str]) -> asyncio.Task[Compiled]:
+    def _read_newest(self, key: tuple[str, str]) -> asyncio.Task[CompiledWorkflow]:
         """Return the read of the newest version that is in progress, or start one."""
         reading = self._reading.get(key)
         if reading is None:
@@ -307,11 +310,11 @@ class Library:
             reading.add_done_callback(partial(self._cache_newest, key))
         return reading
 
-    async def _load_newest(self, key: tuple[str, str]) -> Compiled:
+    async def _load_newest(self, key: tuple[str, str]) -> CompiledWorkflow:
         tenant, workflow_id = key
         return await self._compile(tenant, await self.row(tenant, workflow_id))
 
-    def _cache_newest(self, key: tuple[str, str], reading: asyncio.Task[Compiled]) -> None:
+    def _cache_newest(self, key: tuple[str, str], reading: asyncio.Task[CompiledWorkflow]) -> None:
         """Cache the result, unless a definition was registered during the read."""
         failed = reading.cancelled() or reading.exception() is not None
         if self._reading.get(key) is not reading:
@@ -320,22 +323,22 @@ class Library:
         if not failed:
             self._newest[key] = (self._now(), reading.result())
 
-    async def version(self, tenant: str, workflow_id: str, version: str) -> Compiled:
+    async def version(self, tenant: str, workflow_id: str, version: str) -> CompiledWorkflow:
         """Return the version that an existing run was started with."""
         cached = self._compiled.get((tenant, workflow_id, version))
         if cached is not None:
             return cached
         return await self._compile(tenant, await self.row(tenant, workflow_id, version))
 
-    async def _compile(self, tenant: str, row: WorkflowRow) -> Compiled:
+    async def _compile(self, tenant: str, row: WorkflowRow) -> CompiledWorkflow:
         await self._agents.load(tenant)
         key = (tenant, row.workflow_id, row.version)
         cached = self._compiled.get(key)
         if cached is None:
-            compile_row = partial(_compiled_row, row, self._registry)
+            compile_row = partial(_compile_row, row, self._registry)
             is_large = len(row.body) > LARGE_BYTES
             compiled = await anyio.to_thread.run_sync(compile_row) if is_large else compile_row()
-            # Another caller may have compiled it meanwhile.
+            # Another caller may have compiled it during this compilation.
             cached = self._compiled.setdefault(key, compiled)
             if cached is compiled:
                 self._compiled_bytes += compiled.memory_bytes
@@ -371,9 +374,9 @@ def _type_of(
     return hooks if hooks is not None or is_scripted else known
 
 
-def _compiled_row(row: WorkflowRow, registry: NodeRegistry) -> Compiled:
+def _compile_row(row: WorkflowRow, registry: NodeRegistry) -> CompiledWorkflow:
     definition = msgspec.json.decode(row.body, type=WorkflowDefinition)
-    compiled = _compiled(definition, registry)
+    compiled = _compile_definition(definition, registry)
     schemas = [*compiled.channel_schemas.values()]
     if compiled.configurable_schema is not None:
         schemas.append(compiled.configurable_schema)
@@ -381,7 +384,7 @@ def _compiled_row(row: WorkflowRow, registry: NodeRegistry) -> Compiled:
     return replace(compiled, memory_bytes=memory_bytes)
 
 
-def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compiled:
+def _compile_definition(definition: WorkflowDefinition, registry: NodeRegistry) -> CompiledWorkflow:
     types: dict[str, NodeType | None] = {}
     configs: dict[str, Any] = {}
     for node in definition.nodes:
@@ -393,7 +396,7 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
                 # Registered by another version of the code. Only that version can run this node.
                 types[node.id] = None
     schema = definition.configurable_schema
-    return Compiled(
+    return CompiledWorkflow(
         workflow_id=definition.id,
         version=definition.version,
         graph=compile_graph(definition, registry.reentrant, mask_members),
@@ -413,12 +416,12 @@ def _compiled(definition: WorkflowDefinition, registry: NodeRegistry) -> Compile
 
 def _test_hooks(definition: WorkflowDefinition) -> Iterator[tuple[str, str]]:
     for node in definition.nodes:
-        hook = hook_of(definition, node)
+        hook = test_hook_of(definition, node)
         if hook is not None:
             yield node.id, hook
 
 
 def _is_for_agents(node: WorkflowNode) -> bool:
     return not isinstance(node.agent, Unset) or any(
-        event_type.startswith(_AGENT_FAMILIES) for event_type in granted(node.type_id)
+        event_type.startswith(_AGENT_FAMILIES) for event_type in emittable_events(node.type_id)
     )

@@ -1,1 +1,3 @@
-"""The execution of a node: what it sees, what it may use, and the events of its outcome."""
+"""The execution of nodes: their context, their calls, and the events of their outcomes."""
+
+from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the node of an agent can use in addition: models, tools, memory and confidence.
+"""The context of a node that acts for an agent: models, tools, memory and confidence.
 
 An `AgentContext` is made only for node types that may use it. Its parts are made at first use.
 """
@@ -17,17 +17,22 @@ import msgspec
 import structlog
 
 from wopr.agents.credentials import Credentials
-from wopr.agents.loop.context import Caps, ContextMessage, LlmContext, Spent, TextStream
-from wopr.agents.memory import Memory, MemoryScope
+from wopr.agents.loop.context import BudgetUsage, Caps, ContextMessage, LlmContext, TextStream
+from wopr.agents.memory import AgentMemory, MemoryScope
 from wopr.agents.models.port import Models
-from wopr.agents.registry import Agents, Installed
+from wopr.agents.registry import AgentRegistry, InstalledAgent
 from wopr.agents.tools.tool import Tool, ToolContext, ToolFault
 from wopr.agents.tools.toolbox import Toolbox
 from wopr.engine.channels import context_channel, group_of, messages_in
-from wopr.engine.escalation import Verbosity, is_low, threshold, truncated, verbosity
+from wopr.engine.escalation import (
+    confidence_threshold,
+    is_low_confidence,
+    reasoning_verbosity,
+    truncate_text,
+)
 from wopr.engine.fold.agents import DISPATCH
 from wopr.engine.outcome import NodeFailure, Suspended
-from wopr.engine.state import ChainLink, RunState, moved_by
+from wopr.engine.state import ChainLink, RunState, time_shift
 from wopr.nodes.context import (
     RATIFICATION,
     SYSTEM_AGENT,
@@ -37,23 +42,24 @@ from wopr.nodes.context import (
 )
 from wopr.protocol.documents import Json, JsonObject, Unset, is_object
 from wopr.protocol.errors import WoprError
+from wopr.protocol.events.agent import Verbosity
 from wopr.protocol.manifests import AgentManifest
 from wopr.protocol.resources.memory import is_memory_ref
 from wopr.protocol.runs import RunBudget
 from wopr.runs.active import ActiveRun
 from wopr.runs.append import EventBatch, as_json
-from wopr.runs.definitions.registration import CONFORMANCE_PREFIX
+from wopr.runs.definitions.checks import CONFORMANCE_PREFIX
 from wopr.runs.execution.context import ContextServices, ExecutionContext
 from wopr.runs.execution.tool_calls import ToolCalls, ToolPolicy
-from wopr.runs.interrupts.suspend import low_confidence_wait
+from wopr.runs.interrupts.suspend import low_confidence_interrupt
 from wopr.runs.quotas import Quotas
 from wopr.security.digest import json_digest
 from wopr.security.redact import StreamRedactor
 
 log = structlog.get_logger("wopr.tools")
 # A longer result is cut: a model reads it, and the log has it.
-LARGEST_RESULT_BYTES: Final = 64 * 1024
-# Number of digits of a decision's digest in the key of its wait.
+MAX_RESULT_BYTES: Final = 64 * 1024
+# Number of digits of a decision's digest in the key of its interrupt.
 _DIGITS: Final = 16
 
 
@@ -74,8 +80,8 @@ class LlmServices:
 class AgentServices:
     """What the nodes of agents need from the host."""
 
-    agents: Agents
-    memory: Memory
+    agents: AgentRegistry
+    memory: AgentMemory
     floor: ConfidenceFloor
     tools: ToolPolicy
     verbosity: Verbosity = "summary"
@@ -94,9 +100,13 @@ class AgentServices:
         at: int | None = None,
     ) -> float:
         """Return the confidence that an agent needs: the run's, its manifest's or the default."""
-        return threshold(configurable, self.agents.threshold(tenant, agent_id, version, at))
+        return confidence_threshold(
+            configurable, self.agents.threshold(tenant, agent_id, version, at)
+        )
 
-    def installed(self, state: RunState, node_id: str, agent_id: str) -> Installed | None:
+    def installed_agent(
+        self, state: RunState, node_id: str, agent_id: str
+    ) -> InstalledAgent | None:
         """Return the manifest of an agent as it was when the run started."""
         tenant, version = state.identity.tenant, _pinned_version(state, node_id, agent_id)
         return self.agents.find(tenant, agent_id, version, state.started_at)
@@ -115,7 +125,7 @@ class AgentServices:
         decision: Json,
         key: str,
     ) -> Suspended | None:
-        """Return the wait for a person to ratify a decision, or None if its confidence is enough.
+        """Return the suspension for a decision with low confidence; None if it is high enough.
 
         Only this method compares the confidence of an agent with its threshold. A node calls it
         through `AgentContext.low_confidence`, and the host calls it when any node ends, through
@@ -132,9 +142,9 @@ class AgentServices:
             _pinned_version(state, node_id, agent_id),
             state.started_at,
         )
-        if not is_low(confidence, needed):
+        if not is_low_confidence(confidence, needed):
             return None
-        return low_confidence_wait(agent_id, needed, confidence, decision, key)
+        return low_confidence_interrupt(agent_id, needed, confidence, decision, key)
 
 
 def _pinned_version(state: RunState, node_id: str, agent_id: str) -> str | None:
@@ -152,14 +162,14 @@ def _pinned_version(state: RunState, node_id: str, agent_id: str) -> str | None:
 def unratified_decision(
     services: AgentServices, context: ExecutionContext, batch: EventBatch
 ) -> Suspended | None:
-    """Return the wait that the decisions of a node's execution lead to when the node ends.
+    """Return the suspension that a node's decisions need when the node ends, or None.
 
     The decisions are read from the log, so that no flush, sleep or restart loses one.
     Where the operator suppresses escalation, the decision is recorded instead.
     """
     for decided in batch.state.nodes[context.node_id].agent_decisions:
         key = _ratification_key(context, decided["decision"])
-        wait = services.escalation(
+        suspension = services.escalation(
             context.state,
             context.node_id,
             decided["agentId"],
@@ -167,13 +177,13 @@ def unratified_decision(
             decided["decision"],
             key,
         )
-        if wait is None or not isinstance(context.answer(key), Unset):
+        if suspension is None or not isinstance(context.answer(key), Unset):
             continue
         if not services.suppresses_escalation:
-            return wait
+            return suspension
         payload: JsonObject = {
             "kind": "confidence-escalation-suppressed",
-            "limit": wait.data["threshold"],
+            "limit": suspension.data["threshold"],
             "observed": decided["confidence"],
             "nodeId": context.node_id,
         }
@@ -232,7 +242,7 @@ class AgentContext(ExecutionContext):
 
     @cached_property
     def chain(self) -> tuple[ChainLink, ...]:
-        """The recorded work that this node has given to its children."""
+        """The `core.workflowChain.event` events of this node."""
         return self._node.chain
 
     @cached_property
@@ -243,7 +253,7 @@ class AgentContext(ExecutionContext):
     @cached_property
     def verbosity(self) -> str:
         """The amount of reasoning on the log of the run."""
-        return verbosity(self.state.configurable, self._services.verbosity)
+        return reasoning_verbosity(self.state.configurable, self._services.verbosity)
 
     @cached_property
     def memory(self) -> NodeMemory:
@@ -260,23 +270,23 @@ class AgentContext(ExecutionContext):
         """Models, tools and budget."""
         return ModelAccess(self, self._run, self._services)
 
-    def installed(self, agent_id: str) -> Installed | None:
+    def installed_agent(self, agent_id: str) -> InstalledAgent | None:
         """Return the manifest of an agent as it was when the run started."""
-        return self._services.installed(self.state, self.node_id, agent_id)
+        return self._services.installed_agent(self.state, self.node_id, agent_id)
 
     def allowlist(self, agent_id: str) -> frozenset[str] | None:
         """Return the tools that an agent may call; None when it has no manifest."""
         return self._services.allowlist(self.state, self.node_id, agent_id)
 
     def ratification_key(self, decision: Json) -> str:
-        """Return the key of the wait for a person to ratify this decision."""
-        shown = self._run.sensitive.masked_decision(self.state, self.node_id, as_json(decision))
+        """Return the key of the interrupt in which a person ratifies this decision."""
+        shown = self._run.sensitive.mask_decision(self.state, self.node_id, as_json(decision))
         return _ratification_key(self, self.redactor.json(shown))
 
     def low_confidence(
         self, agent_id: str, confidence: float, decision: Json, key: str
     ) -> Suspended | None:
-        """Return the wait for a person to ratify a decision whose confidence is too low."""
+        """Return the suspension for a decision with low confidence; None if it is high enough."""
         if self._services.suppresses_escalation:
             return None
         return self._services.escalation(
@@ -298,7 +308,7 @@ class AgentContext(ExecutionContext):
                 delta: JsonObject = {"agentId": agent_id, "delta": piece, "sequence": sequence}
                 self.emit("agent.reasoning.delta", delta | {"verbosity": self.verbosity})
         if self.verbosity == "summary":
-            shown = truncated(shown, self._services.token_limit)
+            shown = truncate_text(shown, self._services.token_limit)
         payload: JsonObject = {"agentId": agent_id, "reasoning": shown, **extra}
         self.emit("agent.reasoned", payload | {"verbosity": self.verbosity})
 
@@ -315,7 +325,7 @@ class AgentContext(ExecutionContext):
         use = ToolUse(
             tool_name=tool_name, arguments=arguments, transport="native", agent_id=agent_id
         )
-        self.tool_calls.append_call(use, call_id, shows=not self.llm.is_private)
+        self.tool_calls.append_call(use, call_id, shows_content=not self.llm.is_private)
 
     def record_tool_return(
         self, agent_id: str, tool_name: str, call_id: str, returned: JsonObject
@@ -325,7 +335,9 @@ class AgentContext(ExecutionContext):
         outcome = (
             {"outcome": truncated_result(returned["outcome"])} if "outcome" in returned else {}
         )
-        self.tool_calls.append_return(base, returned | outcome, shows=not self.llm.is_private)
+        self.tool_calls.append_return(
+            base, returned | outcome, shows_content=not self.llm.is_private
+        )
 
     async def call_tool(
         self, use: ToolUse, effect: Callable[[], Awaitable[Json]], shown: Callable[[Json], Json]
@@ -375,16 +387,16 @@ class ModelAccess:
 
     @property
     def has_decided(self) -> bool:
-        """Return whether this execution has a decision on the log from before a wait."""
+        """Return whether this execution has a decision on the log from before an interrupt."""
         return bool(self._run.state.nodes[self._context.node_id].agent_decisions)
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> BudgetUsage:
         """Use of models and tools by the run, from its log."""
         state = self._run.state
         usage = state.usage or {}
         tokens = usage.get("tokens", {})
-        return Spent(
+        return BudgetUsage(
             tokens=tokens.get("input", 0) + tokens.get("output", 0),
             cost_usd=usage.get("usd", 0.0),
             calls=state.model_calls,
@@ -428,7 +440,7 @@ class ModelAccess:
 
     def manifest(self, agent_id: str) -> AgentManifest | None:
         """Return an agent's manifest as it was when the run started."""
-        found = self._context.installed(agent_id)
+        found = self._context.installed_agent(agent_id)
         return None if found is None else found.manifest
 
     def allowlist(self, agent_id: str) -> frozenset[str] | None:
@@ -453,7 +465,7 @@ class ModelAccess:
 
     async def redact(self, value: Json) -> Json:
         """Return the value without secrets."""
-        return await self._context.redacted(value)
+        return await self._context.redact(value)
 
     def text_stream(self) -> TextStream:
         """Return a new stream that redacts secrets and masks sensitive text, also across chunks."""
@@ -486,7 +498,9 @@ class ModelAccess:
             required_scopes=tool.required_scopes,
             agent_id=agent_id,
         )
-        return await self._context.tool_calls.call_for_model(use, effect, shows=not self.is_private)
+        return await self._context.tool_calls.call_for_model(
+            use, effect, shows_content=not self.is_private
+        )
 
     async def perform_tool(self, tool: Tool, arguments: JsonObject, timeout_ms: int) -> Json:
         """Call a tool for a node of the host itself."""
@@ -574,9 +588,9 @@ def truncated_result(result: Json) -> Json:
         body = msgspec.json.encode(result)
     except (TypeError, ValueError, msgspec.MsgspecError) as fault:
         raise ToolFault(f"the result is not JSON: {fault}") from fault
-    if len(body) <= LARGEST_RESULT_BYTES:
+    if len(body) <= MAX_RESULT_BYTES:
         return msgspec.json.decode(body)
-    shown = body[:LARGEST_RESULT_BYTES].decode("utf-8", "ignore")
+    shown = body[:MAX_RESULT_BYTES].decode("utf-8", "ignore")
     return f"{shown}… (cut: {len(body)} bytes)"
 
 
@@ -612,7 +626,7 @@ def _credentials_ref(own: str | Unset, configurable: Mapping[str, Json]) -> str:
 class MemoryAccess:
     """Long-term memory of one execution of a node; every write leaves an event without content."""
 
-    def __init__(self, memory: Memory, context: ExecutionContext) -> None:
+    def __init__(self, memory: AgentMemory, context: ExecutionContext) -> None:
         self._memory = memory
         self._context = context
         self._writes = 0
@@ -659,6 +673,6 @@ class MemoryAccess:
             tenant=self._context.tenant,
             memory_ref=memory_ref,
             run_id=self._context.run_id,
-            # A branch sees the memory of its source: without the time shift that limits need.
-            run_started_at=state.started_at - moved_by(state.identity, 0),
+            # A branch sees the memory of its source, so the time shift is subtracted.
+            run_started_at=state.started_at - time_shift(state.identity, 0),
         )

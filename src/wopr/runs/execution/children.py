@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.snapshot import visible_variables
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunIdentity, RunState, initial_state
 from wopr.nodes.context import ChildView
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import (
@@ -17,11 +17,11 @@ from wopr.protocol.errors import (
 from wopr.protocol.runs import Owner
 from wopr.runs.active import ActiveRun
 from wopr.runs.append import EventBatch
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.runs.journal import Journal
 from wopr.runs.requests import check_inputs, check_test_hooks, started_payload
 from wopr.store.port import Batch
-from wopr.store.port.runs import too_many_active
+from wopr.store.port.runs import too_many_active_error
 
 # The limit for workflows that start themselves.
 MAX_DEPTH = 16
@@ -57,12 +57,12 @@ async def child_batch(
         root_run_id=root,
     )
     sensitive = parent.sensitive.for_child()
-    run = ActiveRun(initial(child, compiled.graph), compiled, sensitive, None)
+    run = ActiveRun(initial_state(child, compiled.graph), compiled, sensitive, None)
     if journal.is_shared:
         # Any process may start it.
         run.due_in = 0
     owner = parent.state.owner or Owner(tenant=identity.tenant)
-    options = _inherited(parent.state, compiled)
+    options = _inherited_options(parent.state, compiled)
     payload = started_payload(compiled, inputs=inputs, owner=owner, configurable=options)
 
     def begin() -> EventBatch:
@@ -99,20 +99,20 @@ async def _check_limits(journal: Journal, tenant: str, root_run_id: str) -> None
     limits = journal.quotas.creation_limits(tenant)
     root = await journal.store.run(tenant, root_run_id)
     if limits.descendants and root is not None and root.descendants >= limits.descendants:
-        raise child_refused(
+        raise child_failure(
             DescendantLimit(root_run_id, limit=limits.descendants, current=root.descendants)
         )
     if limits.active_runs:
         current = await journal.store.active_runs(tenant)
         if current >= limits.active_runs:
-            raise child_refused(too_many_active(limits.active_runs, current))
+            raise child_failure(too_many_active_error(limits.active_runs, current))
     try:
         await journal.quotas.check_write(tenant, "artifactBytes")
     except QuotaExceeded as refusal:
-        raise child_refused(refusal) from refusal
+        raise child_failure(refusal) from refusal
 
 
-def child_refused(refusal: DescendantLimit | QuotaExceeded) -> NodeFailure:
+def child_failure(refusal: DescendantLimit | QuotaExceeded) -> NodeFailure:
     """Return the failure of a node whose child was refused. A refusal by a quota is retryable."""
     return NodeFailure(
         refusal.message,
@@ -122,7 +122,7 @@ def child_refused(refusal: DescendantLimit | QuotaExceeded) -> NodeFailure:
     )
 
 
-def _inherited(state: RunState, compiled: Compiled) -> JsonObject:
+def _inherited_options(state: RunState, compiled: CompiledWorkflow) -> JsonObject:
     if compiled.configurable_schema is not None:
         return {}
     return {name: v for name, v in state.configurable.items() if name not in _OWN_OPTIONS}

@@ -16,7 +16,7 @@ import msgspec
 
 from wopr.agents.loop.context import LogLevel
 from wopr.engine.channels import (
-    allows,
+    allows_access,
     check_write,
     complete_message,
     context_channel,
@@ -28,7 +28,7 @@ from wopr.engine.fold.fold import channel_limits
 from wopr.engine.outcome import NodeFailure
 from wopr.engine.snapshot import visible_variables
 from wopr.engine.state import NodeState, RunState
-from wopr.engine.triggers import scope
+from wopr.engine.triggers import expression_scope
 from wopr.nodes.context import ChildView
 from wopr.process.egress import Egress
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset
@@ -36,11 +36,11 @@ from wopr.protocol.errors import DescendantLimit, QuotaExceeded
 from wopr.protocol.json_schema.validation import UserSchema, Violation
 from wopr.protocol.runs import RunError
 from wopr.runs.active import ActiveRun
-from wopr.runs.append import EventBatch, encoded_value
-from wopr.runs.execution.children import child_batch, child_refused
+from wopr.runs.append import EventBatch, encode_value
+from wopr.runs.execution.children import child_batch, child_failure
 from wopr.runs.execution.node_events import is_current
 from wopr.runs.journal import Journal
-from wopr.security.invocation import logical_invocation_id
+from wopr.security.idempotency_keys import logical_invocation_id
 from wopr.security.redact import LARGE_BYTES, Redactor
 from wopr.store.port import Artifact, Invocation
 
@@ -49,7 +49,7 @@ T = TypeVar("T")
 Draft = Callable[[EventBatch], None]
 # Appends what a node in flight has emitted, and returns the number of drafts.
 AppendDrafts = Callable[[ActiveRun, Callable[[EventBatch], int]], Awaitable[int]]
-LARGEST_ARTIFACT_BYTES = 8 * 1024 * 1024
+MAX_ARTIFACT_BYTES = 8 * 1024 * 1024
 # Effects are numbered within one visit of a node. No visit has a million of them.
 EFFECTS_PER_VISIT = 1_000_000
 
@@ -117,7 +117,7 @@ class ExecutionContext:
     @property
     def redactor(self) -> Redactor:
         """The redactor of the tenant."""
-        return self._journal.redactors.of(self.tenant)
+        return self._journal.redactors.of_tenant(self.tenant)
 
     @property
     def http(self) -> httpx.AsyncClient:
@@ -132,14 +132,14 @@ class ExecutionContext:
     @property
     def scope(self) -> Mapping[str, Json]:
         """The values that an expression of this node can read."""
-        return scope(self.state) | {"variables": self.variables}
+        return expression_scope(self.state) | {"variables": self.variables}
 
     def answer(self, key: str) -> Json:
-        """Return the recorded resume value of the wait with this key, or `UNSET`."""
+        """Return the recorded resume value of the interrupt with this key, or `UNSET`."""
         return self.state.answers.get(key, UNSET)
 
     def interrupt_key(self, purpose: str = "") -> str:
-        """Return the key of this node's wait in this visit. A replay has the same key."""
+        """Return the key of this node's interrupt in this visit. A replay has the same key."""
         suffix = f":{purpose}" if purpose else ""
         return f"{self.node_id}:{self.visit}{suffix}"
 
@@ -259,10 +259,10 @@ class ExecutionContext:
 
     def add_artifact(self, artifact_type: str, content: Json, *, summary: str = "") -> str:
         """Store a document with the run and return its id."""
-        encoded = encoded_value(content)
-        if len(encoded) > LARGEST_ARTIFACT_BYTES:
+        encoded = encode_value(content)
+        if len(encoded) > MAX_ARTIFACT_BYTES:
             raise NodeFailure(
-                f"an artifact may have at most {LARGEST_ARTIFACT_BYTES} bytes, not {len(encoded)}",
+                f"an artifact may have at most {MAX_ARTIFACT_BYTES} bytes, not {len(encoded)}",
                 code="validation_error",
                 retryable=False,
             )
@@ -278,7 +278,7 @@ class ExecutionContext:
                     node_id=self.node_id,
                     artifact_type=artifact_type,
                     created_at=batch.now,
-                    body=msgspec.json.encode(batch.redacted(document)),
+                    body=msgspec.json.encode(batch.redact(document)),
                 )
             )
             payload = {
@@ -320,7 +320,7 @@ class ExecutionContext:
         Raises `NodeFailure` when the value or all data of the run is too large.
         """
         limits = self._journal.data_limits
-        body = encoded_value(value, limits)
+        body = encode_value(value, limits)
         self._size += len(body)
         limits.check_run(self._run.log_bytes + self._size)
         return msgspec.json.decode(body)
@@ -330,7 +330,7 @@ class ExecutionContext:
         if declared is None:
             return
         type_id = self.state.graph.nodes[self.node_id].type_id
-        if not allows(declared.access, side, node_id=self.node_id, type_id=type_id):
+        if not allows_access(declared.access, side, node_id=self.node_id, type_id=type_id):
             allowed = None if isinstance(declared.access, str | Unset) else declared.access
             raise NodeFailure(
                 f"{self.node_id} is not one of the {side} of channel {name}",
@@ -387,7 +387,7 @@ class ExecutionContext:
             self.discard_drafts(await self._shared.append_drafts(self._run, self._write_if_current))
         except (DescendantLimit, QuotaExceeded) as refusal:
             self._drafts.clear()
-            raise child_refused(refusal) from refusal
+            raise child_failure(refusal) from refusal
 
     def _write_if_current(self, batch: EventBatch) -> int:
         """Write the drafts, unless the log no longer waits for this execution."""
@@ -397,7 +397,7 @@ class ExecutionContext:
     # -- effects outside of the run, and long work
 
     def invocation_id(self, provider_key: str) -> str:
-        """Return the layer-2 id of this node's next effect."""
+        """Return the logical invocation id of this node's next effect."""
         ordinal = self.visit * EFFECTS_PER_VISIT + self._effects
         return logical_invocation_id(self.tenant, self.run_id, self.node_id, ordinal, provider_key)
 
@@ -405,7 +405,7 @@ class ExecutionContext:
         """Perform an effect once per logical invocation, and record its outcome."""
         invocation_id = self.invocation_id(provider_key)
         store = self._journal.store
-        record = await store.claim(
+        record = await store.claim_invocation(
             self.tenant,
             Invocation(
                 invocation_id=invocation_id,
@@ -416,30 +416,30 @@ class ExecutionContext:
         )
         if record.state == "succeeded" and record.outcome is not None:
             self._effects += 1
-            return msgspec.json.decode(self._decrypted(record.outcome, invocation_id))
+            return msgspec.json.decode(self._journal.decrypt(record.outcome, invocation_id))
         if record.state == "failed" and record.outcome is not None:
-            raise _recorded_failure(self._decrypted(record.outcome, invocation_id))
+            raise _recorded_failure(self._journal.decrypt(record.outcome, invocation_id))
         try:
             result = self.json_of(await effect())
         except NodeFailure as failure:
             # After a retryable failure the claim stays open for the next attempt.
             if failure.error.retryable is False:
-                body = msgspec.json.encode(await self.redacted(msgspec.to_builtins(failure.error)))
-                await store.settle(
+                body = msgspec.json.encode(await self.redact(msgspec.to_builtins(failure.error)))
+                await store.settle_invocation(
                     self.tenant,
                     invocation_id,
                     "failed",
-                    self._encrypted_if_sensitive(body, invocation_id),
+                    self._encrypt_if_sensitive(body, invocation_id),
                 )
             raise
-        body = msgspec.json.encode(await self.redacted(result))
-        kept = self._encrypted_if_sensitive(body, invocation_id)
-        await store.settle(self.tenant, invocation_id, "succeeded", kept)
+        body = msgspec.json.encode(await self.redact(result))
+        kept = self._encrypt_if_sensitive(body, invocation_id)
+        await store.settle_invocation(self.tenant, invocation_id, "succeeded", kept)
         self._effects += 1
         return result
 
-    async def redacted(self, value: Json) -> Json:
-        """Return a value without secrets. A thread examines large values, tenants in rotation."""
+    async def redact(self, value: Json) -> Json:
+        """Return a value without secrets. A thread examines large values."""
         redactor = self.redactor
         body = msgspec.json.encode(value)
         if len(body) <= LARGE_BYTES:
@@ -452,20 +452,17 @@ class ExecutionContext:
 
     async def violations(self, schema: UserSchema, value: Json) -> Sequence[Violation]:
         """Return the violations of a user's schema by a value."""
-        return await self.offloading(lambda: schema.violations(value))
+        return await self.offload(lambda: schema.violations(value))
 
-    async def offloading(self, work: Callable[[], T]) -> T:
-        """Call synchronous code, and have a subprocess do the work that it offloads."""
+    async def offload(self, work: Callable[[], T]) -> T:
+        """Call synchronous code. A subprocess does the work that the code offloads."""
         return await self._journal.library.subprocesses.run(self.tenant, work)
 
-    def _encrypted_if_sensitive(self, outcome: bytes, invocation_id: str) -> bytes:
+    def _encrypt_if_sensitive(self, outcome: bytes, invocation_id: str) -> bytes:
         """Return an outcome as it is stored: encrypted when it may have sensitive values."""
         if self._run.sensitive.is_empty and not self.is_private:
             return outcome
         return self._journal.encrypt(outcome, invocation_id)
-
-    def _decrypted(self, outcome: bytes, invocation_id: str) -> bytes:
-        return self._journal.decrypt(outcome, invocation_id)
 
 
 def _recorded_failure(outcome: bytes) -> NodeFailure:

@@ -35,16 +35,16 @@ from wopr.engine.plan import (
     FailNode,
     FailRun,
     Finish,
-    Loopback,
+    LoopbackLimit,
     Resume,
     Skip,
     Start,
     Step,
-    outputs,
+    run_outputs,
 )
-from wopr.engine.ports import PortFault, resolve
+from wopr.engine.ports import PortFault, resolve_inputs
 from wopr.engine.state import RunState
-from wopr.engine.triggers import scope
+from wopr.engine.triggers import expression_scope
 from wopr.nodes.context import NodeContext
 from wopr.nodes.registry import NodeType, as_outcome
 from wopr.process.egress import Egress
@@ -70,7 +70,7 @@ from wopr.runs.execution.node_events import (
     stop_nodes,
 )
 from wopr.runs.interrupts.resolve import apply_script, complete_ratified, continue_resolution
-from wopr.runs.interrupts.suspend import expire_wait, suspend, suspend_with_outputs
+from wopr.runs.interrupts.suspend import expire_interrupt, suspend, suspend_with_outputs
 
 T = TypeVar("T")
 NODE_TIMEOUT: Final = "node_timeout"
@@ -103,17 +103,17 @@ def apply_step(run: ActiveRun, batch: EventBatch, step: Step) -> None:
             fail_node(batch, node_id, error)
         case Breach():
             breach_limit(run, batch, step)
-        case Loopback(node_id, iterations, limit, error):
+        case LoopbackLimit(node_id, iterations, limit, error):
             stop_nodes(run, batch, "loop-limit")
             loop: JsonObject = {"nodeId": node_id, "iterations": iterations, "limit": limit}
             batch.add("workflow.loopback-limit", loop, node_id=node_id)
             batch.add("run.failed", {"error": error_json(error), "failedNodeId": node_id})
         case Expire(node_id):
-            fail_node(batch, node_id, expire_wait(batch, node_id))
+            fail_node(batch, node_id, expire_interrupt(batch, node_id))
         case Finish():
             # From the masked state, so that the outputs of the run are masked like the log.
             try:
-                batch.add("run.completed", {"outputs": outputs(batch.state)})
+                batch.add("run.completed", {"outputs": run_outputs(batch.state)})
             except NodeFailure as failure:
                 batch.add("run.failed", {"error": error_json(failure.error)})
         case FailRun(node_id, error):
@@ -141,7 +141,7 @@ class Executor:
         self._wakeups = wakeups
         self._provides = provides
         self._transact = transact
-        self.shared = ContextServices(
+        self.context_services = ContextServices(
             journal=active.journal, egress=egress, append_drafts=self._append_drafts
         )
 
@@ -178,7 +178,7 @@ class Executor:
             return
         self.find_lacking_tools(run, batch.state.started_at)
         for node_id, node in list(batch.state.nodes.items()):
-            if node.status != "running" or node_id in run.launch:
+            if node.status != "running" or node_id in run.to_launch:
                 continue
             if node_id in run.in_flight:
                 run.call_again.add(node_id)
@@ -186,7 +186,7 @@ class Executor:
             self._call_if_due(run, batch, node_id)
 
     def _call_if_due(self, run: ActiveRun, batch: EventBatch, node_id: str) -> None:
-        """Call a running node unless it sleeps. End one that waited only for a ratification."""
+        """Call a running node unless it sleeps. Complete a node whose decision was ratified."""
         if self._refuse_test_hook(run, batch, node_id):
             return
         if batch.state.nodes[node_id].holds_outputs:
@@ -209,7 +209,7 @@ class Executor:
             return
         if node_type.is_async:
             if self.reserve_memory(run, batch):
-                run.launch.append(node_id)
+                run.to_launch.append(node_id)
             return
         context = self._context(run, node_id, node_type, batch.state, batch.now)
         self._settle(run, batch, context, self._call_at_once(run, context, node_type))
@@ -219,10 +219,10 @@ class Executor:
     def _context(
         self, run: ActiveRun, node_id: str, node_type: NodeType, state: RunState, now: int
     ) -> ExecutionContext:
-        """Return the context of a call. Only types that may use it get the agent's part."""
+        """Return the context of a call. Types that act for agents get an `AgentContext`."""
         if node_type.uses_agent_context:
-            return AgentContext(self.shared, self.services, run, node_id, state, now=now)
-        return ExecutionContext(self.shared, run, node_id, state, now=now)
+            return AgentContext(self.context_services, self.services, run, node_id, state, now=now)
+        return ExecutionContext(self.context_services, run, node_id, state, now=now)
 
     def _call_at_once(
         self, run: ActiveRun, context: ExecutionContext, node_type: NodeType
@@ -237,7 +237,7 @@ class Executor:
         except WorkNeeded:
             raise
         except Exception as error:  # the outer edge of a node's own code
-            return _failed(context, *_causes(error))
+            return _node_failure(context, *_causes(error))
 
     def _arguments(
         self, run: ActiveRun, context: ExecutionContext, node_type: NodeType
@@ -247,8 +247,8 @@ class Executor:
         ports = graph.nodes[context.node_id].inputs
         inputs: JsonObject = {}
         if ports or graph.incoming[context.node_id]:
-            known = scope(context.state)
-            inputs = _edge_values(run, context.node_id, known) | resolve(ports, known)
+            known = expression_scope(context.state)
+            inputs = _edge_values(run, context.node_id, known) | resolve_inputs(ports, known)
         if context.has_agent:
             check_task(self.services, context.state, context.node_id, inputs)
         return run.compiled.configs[context.node_id], node_type.decode_inputs(inputs)
@@ -276,9 +276,9 @@ class Executor:
         if isinstance(outcome, Completed) and context.has_agent:
             outcome = check_return(self.services, context.state, node_id, outcome) or outcome
         if isinstance(outcome, Completed) and batch.state.nodes[node_id].agent_decisions:
-            wait = unratified_decision(self.services, context, batch)
-            if wait is not None:
-                fault = suspend_with_outputs(batch, node_id, wait, outcome.outputs)
+            suspension = unratified_decision(self.services, context, batch)
+            if suspension is not None:
+                fault = suspend_with_outputs(batch, node_id, suspension, outcome.outputs)
                 if fault is not None:
                     fail_node(batch, node_id, fault)
                 return
@@ -294,14 +294,14 @@ class Executor:
         if self._leases.is_shared and not run.is_held:
             # Another process executes them: it has the lease of the run, or gets it.
             self._active.drop(run)
-        if self._wakeups.tasks is None or not run.launch:
+        if self._wakeups.tasks is None or not run.to_launch:
             return
         self._active.runs[run.state.identity.run_id] = run
-        for node_id in run.launch:
+        for node_id in run.to_launch:
             scope = run.in_flight[node_id] = anyio.CancelScope()
             run.call_again.discard(node_id)
             self._wakeups.tasks.start_soon(self._execute, run, node_id, scope)
-        run.launch.clear()
+        run.to_launch.clear()
 
     async def _execute(self, run: ActiveRun, node_id: str, scope: anyio.CancelScope) -> None:
         """Call an async node and append its outcome."""
@@ -316,7 +316,7 @@ class Executor:
             with scope:
                 outcome = await self._call(run, context, node_type)
             scheduler = self._wakeups.scheduler
-            async with scheduler.slot(identity.tenant), scheduler.locked(run.lock):
+            async with scheduler.slot(identity.tenant), scheduler.hold_lock(run.lock):
                 try:
                     await self._finish(run, context, outcome, scope)
                 finally:
@@ -367,7 +367,7 @@ class Executor:
             if isinstance(outcome, Waiting) and context.node_id in run.call_again:
                 # The run was woken during the call. Only this process knows that, so it calls the
                 # node again before it releases the run.
-                run.launch.append(context.node_id)
+                run.to_launch.append(context.node_id)
 
         await self._transact(run, change, is_fence=self._leases.is_shared)
 
@@ -458,15 +458,15 @@ async def call_in_background(
     deadline = node_deadline(context.state, context.node_id)
     with anyio.move_on_after(None if deadline is None else (deadline - context.now) / 1000):
         try:
-            given = await context.offloading(arguments)
+            given = await context.offload(arguments)
             return await node_type.call(_as_node_context(context), *given)
         except Exception as error:  # the outer edge of a node's own code
             causes = list(_causes(error))
             for cause in causes:
                 if isinstance(cause, Unavailable | LeaseLost):
                     raise cause from None
-            return _failed(context, *causes)
-    return _timed_out(context.state, context.node_id)
+            return _node_failure(context, *causes)
+    return _timeout_failure(context.state, context.node_id)
 
 
 def _as_node_context(context: ExecutionContext) -> NodeContext:
@@ -512,10 +512,10 @@ def _append_outcome(run: ActiveRun, batch: EventBatch, node_id: str, outcome: Ou
 def _timeout(state: RunState, node_id: str, now: int) -> Failed | None:
     """Return the failure of a node that has used up its own time."""
     deadline = node_deadline(state, node_id)
-    return None if deadline is None or now < deadline else _timed_out(state, node_id)
+    return None if deadline is None or now < deadline else _timeout_failure(state, node_id)
 
 
-def _timed_out(state: RunState, node_id: str) -> Failed:
+def _timeout_failure(state: RunState, node_id: str) -> Failed:
     limit = state.graph.nodes[node_id].settings.timeout
     message = f"{node_id} took longer than its limit of {limit} ms"
     return Failed(RunError(code=NODE_TIMEOUT, message=message))
@@ -544,7 +544,7 @@ def _causes(error: Exception) -> Iterator[Exception]:
         yield from _causes(each)
 
 
-def _failed(context: ExecutionContext, *causes: Exception) -> Failed:
+def _node_failure(context: ExecutionContext, *causes: Exception) -> Failed:
     """Return the failure of a node: its first cause. Several causes are in `details.errors`."""
     errors = [_error(context, cause) for cause in causes]
     if len(errors) == 1:

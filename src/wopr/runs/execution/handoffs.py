@@ -68,7 +68,7 @@ def check_task(services: AgentServices, state: RunState, node_id: str, inputs: J
 def _check_task(
     services: AgentServices, state: RunState, node_id: str, agent_id: str, task: Json
 ) -> None:
-    found = services.installed(state, node_id, agent_id)
+    found = services.installed_agent(state, node_id, agent_id)
     fault = None if found is None else _fault(found.task_schema, task)
     if fault is not None:
         raise NodeFailure(
@@ -84,7 +84,7 @@ def check_return(
 ) -> Failed | None:
     """Return the failure of a node whose outputs break the return schema of an agent."""
     for agent_id in _returning_agents(state, node_id):
-        found = services.installed(state, node_id, agent_id)
+        found = services.installed_agent(state, node_id, agent_id)
         fault = None if found is None else _fault(found.return_schema, outcome.outputs)
         if fault is not None:
             return Failed(

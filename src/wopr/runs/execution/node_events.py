@@ -16,16 +16,16 @@ from wopr.runs.append import EventBatch, as_json
 from wopr.store.port import PendingCommand
 
 # A larger error is reduced to its code and the beginning of its message.
-LARGEST_ERROR_BYTES = 256 * 1024
-LONGEST_MESSAGE = 4000
+MAX_ERROR_BYTES = 256 * 1024
+MAX_MESSAGE_LENGTH = 4000
 
 
 def error_json(error: RunError) -> JsonObject:
     """Return an error as a member of a payload."""
     plain: JsonObject = msgspec.to_builtins(error)
-    if len(msgspec.json.encode(plain)) > LARGEST_ERROR_BYTES:
+    if len(msgspec.json.encode(plain)) > MAX_ERROR_BYTES:
         # The error of a node may repeat all of its data.
-        plain = {"code": error.code, "message": f"{error.message[:LONGEST_MESSAGE]}…"}
+        plain = {"code": error.code, "message": f"{error.message[:MAX_MESSAGE_LENGTH]}…"}
         if not isinstance(error.retryable, Unset):
             plain["retryable"] = error.retryable
     return plain
@@ -78,7 +78,7 @@ def fail_or_retry_node(batch: EventBatch, node_id: str, error: RunError) -> None
 
 def stop_nodes(run: ActiveRun, batch: EventBatch, reason: str) -> None:
     """Cancel every node that has started and not ended, and the children it waits for."""
-    for node_id in batch.state.active():
+    for node_id in batch.state.active_nodes():
         cancel_children(run, batch, node_id)
         payload = {"nodeId": node_id, "reason": reason}
         batch.add("node.cancelled", payload, node_id=node_id)

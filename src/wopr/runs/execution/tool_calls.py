@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from wopr.agents.tools.permissions import (
     ToolLimits,
-    allowed,
     args_hash,
-    decide,
-    exhausted_tool,
-    forbidden_tool,
+    forbidden_tool_error,
+    is_allowed,
+    permission_of,
+    rate_limited_tool_error,
 )
 from wopr.agents.tools.tool import ToolFault, Transport
 from wopr.engine.outcome import NodeFailure
@@ -61,34 +61,36 @@ class ToolCalls:
         call_id = self._next_id()
         tools = self._allowlist(agent_id)
         # An agent without a manifest belongs to the host. Its script may call any tool.
-        if tools is not None and not allowed(tools, tool_name):
+        if tools is not None and not is_allowed(tools, tool_name):
             # A call outside of the allowlist is only logged.
             message = f"{agent_id} may not use {tool_name}"
             context.log("warn", message, agentId=agent_id, toolName=tool_name, status="forbidden")
             return False
         base = _call_members(agent_id, tool_name, call_id)
         facts = self._call_facts(arguments, self._owner(), "native")
-        inputs = {} if isinstance(arguments, Unset) else {"inputs": self._redacted(arguments)}
+        inputs = {} if isinstance(arguments, Unset) else {"inputs": self._redact(arguments)}
         cause = context.emit("agent.toolCalled", base | facts | inputs)
         refusal = self._rate_refusal(tool_name)
         if refusal is not None:
-            returned = _refused(refusal)
+            returned = _refusal_result(refusal)
         status = "error" if "error" in returned else "ok"
         context.emit("agent.toolReturned", base | {"status": status} | returned, causation_id=cause)
         return refusal is None
 
-    def append_call(self, use: ToolUse, call_id: str, *, shows: bool) -> None:
+    def append_call(self, use: ToolUse, call_id: str, *, shows_content: bool) -> None:
         """Append a tool call of a framework, unless it is on the log without its return."""
         base = _call_members(use.agent_id, use.tool_name, call_id)
-        self._call_events[call_id] = self._open_call(call_id) or self._append_call(use, base, shows)
+        self._call_events[call_id] = self._open_call(call_id) or self._append_call(
+            use, base, shows_content
+        )
 
-    def append_return(self, base: JsonObject, returned: JsonObject, *, shows: bool) -> None:
+    def append_return(self, base: JsonObject, returned: JsonObject, *, shows_content: bool) -> None:
         """Append the return of a framework's call."""
         call_id: str = base["callId"]
         status = "error" if "error" in returned else "ok"
-        shown_return = returned if shows else _without_content(returned)
+        shown_return = returned if shows_content else _without_content(returned)
         cause = self._call_events.pop(call_id, "")
-        redacted: JsonObject = self._redacted({"status": status} | shown_return)
+        redacted: JsonObject = self._redact({"status": status} | shown_return)
         self._context.emit("agent.toolReturned", base | redacted, causation_id=cause)
 
     async def call_for_host(
@@ -108,7 +110,7 @@ class ToolCalls:
         )
         refusal = await self._refusal(use)
         if refusal is not None:
-            context.record("agent.toolReturned", base | _refused(refusal), cause)
+            context.record("agent.toolReturned", base | _refusal_result(refusal), cause)
             raise _failure(refusal)
         await context.flush()
         began = context.clock()
@@ -132,19 +134,21 @@ class ToolCalls:
         context.record("agent.toolReturned", base | shown_return | took, cause)
 
     async def call_for_model(
-        self, use: ToolUse, effect: Callable[[str, str], Awaitable[Json]], *, shows: bool
+        self, use: ToolUse, effect: Callable[[str, str], Awaitable[Json]], *, shows_content: bool
     ) -> JsonObject:
         """Call a tool for a model once, and return its recorded `outcome` or `error`.
 
         The effect gets the call id and the invocation id. A refusal or a failed tool does not fail
-        the node: the model gets the error. With `shows` the log has the inputs and the outcome.
+        the node: the model gets the error. With `shows_content` the log has the inputs and the outcome.
         """
         context = self._context
         has_returned = self._has_returned(self._count)
         call_id = self._next_id()
         base = _call_members(use.agent_id, use.tool_name, call_id)
         cause = (
-            "" if has_returned else self._open_call(call_id) or self._append_call(use, base, shows)
+            ""
+            if has_returned
+            else self._open_call(call_id) or self._append_call(use, base, shows_content)
         )
         await context.flush()
         key = f"tool:{use.tool_name}"
@@ -153,22 +157,22 @@ class ToolCalls:
         async def perform() -> Json:
             refusal = await self._refusal(use)
             if refusal is not None:
-                return _refused(refusal)
-            return await self._performed(effect, call_id, invocation_id)
+                return _refusal_result(refusal)
+            return await self._perform(effect, call_id, invocation_id)
 
         ended: JsonObject = await context.once(key, perform)
         if not has_returned:
-            shown_return = ended if shows else _without_content(ended)
+            shown_return = ended if shows_content else _without_content(ended)
             context.emit("agent.toolReturned", base | shown_return, causation_id=cause)
             await context.flush()
         return {name: ended[name] for name in ("outcome", "error") if name in ended}
 
-    def _append_call(self, use: ToolUse, base: JsonObject, shows: bool) -> str:
+    def _append_call(self, use: ToolUse, base: JsonObject, shows_content: bool) -> str:
         facts = self._call_facts(use.arguments, self._owner(), use.transport)
-        inputs = {"inputs": self._redacted(use.arguments)} if shows else {}
+        inputs = {"inputs": self._redact(use.arguments)} if shows_content else {}
         return self._context.emit("agent.toolCalled", base | facts | inputs)
 
-    async def _performed(
+    async def _perform(
         self, effect: Callable[[str, str], Awaitable[Json]], call_id: str, invocation_id: str
     ) -> JsonObject:
         began = self._context.clock()
@@ -178,7 +182,7 @@ class ToolCalls:
             result = {"status": "error", "error": {"code": fault.code, "message": str(fault)}}
         ended: JsonObject = result | {"durationMs": self._context.clock() - began}
         # The model gets the recorded result, now and after a restart.
-        redacted: JsonObject = await self._context.redacted(as_json(ended))
+        redacted: JsonObject = await self._context.redact(as_json(ended))
         return redacted
 
     def _open_call(self, call_id: str) -> str | None:
@@ -186,7 +190,7 @@ class ToolCalls:
         return self._context.state.nodes[self._context.node_id].open_calls.get(call_id)
 
     def _has_returned(self, number: int) -> bool:
-        """Return whether this visit's tool call of that number is on the log with its return."""
+        """Return whether the tool call with this number in this visit has its return on the log."""
         return number < self._run.state.nodes[self._context.node_id].tool_returns
 
     def _next_id(self) -> str:
@@ -200,12 +204,12 @@ class ToolCalls:
     def _call_facts(self, arguments: Json, principal: str, transport: Transport) -> JsonObject:
         given: Json = {} if isinstance(arguments, Unset) else arguments
         return {
-            "argsHash": args_hash(self._redacted(given)),
+            "argsHash": args_hash(self._redact(given)),
             "principal": principal,
             "transport": transport,
         }
 
-    def _redacted(self, arguments: Json) -> Json:
+    def _redact(self, arguments: Json) -> Json:
         return self._context.redactor.json(as_json(arguments))
 
     def _owner(self) -> str:
@@ -217,13 +221,13 @@ class ToolCalls:
     def _rate_refusal(self, tool_name: str) -> WoprError | None:
         caller = f"{self._context.tenant}/{self._owner()}"
         wait = self._policy.limits.take((caller, tool_name))
-        return exhausted_tool(tool_name, whole_seconds(wait)) if wait else None
+        return rate_limited_tool_error(tool_name, whole_seconds(wait)) if wait else None
 
     async def _refusal(self, use: ToolUse) -> WoprError | None:
         if use.required_scopes:
             scopes = await self._policy.scopes(self._context.tenant, self._owner())
-            if decide(scopes, use.required_scopes) == "forbidden":
-                return forbidden_tool(use.tool_name, use.required_scopes)
+            if permission_of(scopes, use.required_scopes) == "forbidden":
+                return forbidden_tool_error(use.tool_name, use.required_scopes)
         return self._rate_refusal(use.tool_name)
 
 
@@ -232,7 +236,7 @@ def _call_members(agent_id: str, tool_name: str, call_id: str) -> JsonObject:
     return {"agentId": agent_id, "toolName": tool_name, "callId": call_id}
 
 
-def _refused(refusal: WoprError) -> JsonObject:
+def _refusal_result(refusal: WoprError) -> JsonObject:
     """Return the result of a call that its scopes or the rate limit refused."""
     status = "forbidden" if refusal.code == "forbidden" else "rate_limited"
     return {"status": status, "error": {"code": refusal.code, "message": refusal.message}}

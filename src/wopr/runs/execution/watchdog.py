@@ -74,7 +74,7 @@ class Watchdog:
         self._stopped = threading.Event()
 
     async def run_forever(self) -> None:
-        """Watch the event loop that this is called in, until cancelled. A limit of 0 is off."""
+        """Watch the event loop of the caller until cancelled. A limit of 0 turns this off."""
         if not self._limit:
             return
         self._beat = time.monotonic()
@@ -132,8 +132,8 @@ class Watchdog:
 
     def _report(self, blocker: Blocker) -> None:
         type_id = UNKNOWN if blocker.node_type is None else blocker.node_type.type_id
-        self._metrics.loop_blocked(type_id)
-        about = {} if blocker.context is None else _about(blocker.context, type_id)
+        self._metrics.count_blocked_loop(type_id)
+        about = {} if blocker.context is None else _log_fields(blocker.context, type_id)
         if blocker.tool:
             about["tool"] = blocker.tool
         what = "function of the tool" if blocker.tool else "function"
@@ -195,7 +195,7 @@ def _blocker(
     return Blocker(code.co_filename, frame.f_lineno, code.co_qualname, context, node_type, tool)
 
 
-def _about(context: ExecutionContext, type_id: str) -> dict[str, str]:
+def _log_fields(context: ExecutionContext, type_id: str) -> dict[str, str]:
     return {"node_type": type_id, "node_id": context.node_id, "run_id": context.run_id}
 
 

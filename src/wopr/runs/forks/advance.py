@@ -20,7 +20,7 @@ from wopr.engine.replay import (
     remaining_steps,
     request_key_of,
 )
-from wopr.engine.state import RunState, initial, moved_by
+from wopr.engine.state import RunState, initial_state, time_shift
 from wopr.protocol.documents import JsonObject, Unset, to_iso, to_millis
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork
@@ -31,6 +31,7 @@ from wopr.runs.append import AppendRules, EventBatch
 from wopr.runs.execution.execute import Executor, apply_step
 from wopr.runs.execution.node_events import fail_node, fail_run
 from wopr.runs.forks.create import COPIED_AT_ONCE, copy_events, read_events
+from wopr.runs.sensitive_values import has_sensitive_values
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class ReplayCursor:
     has_diverged: bool = False
     # Nodes that were running at the start of the replay. Their remaining events are copied.
     running_at_start: frozenset[str] = frozenset()
-    # Steps that were planned together with the last steps before the beginning.
+    # Steps that were planned before the start of the replay and not applied yet.
     planned: list[Step] = field(default_factory=list[Step])
     # Keys of the first model requests of running nodes, until they are compared.
     request_keys: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
@@ -59,7 +60,7 @@ class ReplayCursor:
 class ReplayBatch(EventBatch):
     """Events of a replay. Each is compared with the record when it is appended."""
 
-    # Larger than for other batches, because another attempt reads the record again.
+    # Larger than in `EventBatch`, because another attempt reads the record again.
     offloaded_bytes = 1024 * 1024
 
     def __init__(self, run: ActiveRun, rules: AppendRules, cursor: ReplayCursor) -> None:
@@ -94,13 +95,13 @@ class ReplayBatch(EventBatch):
             self.set_clock(max(self.now, self.state.updated_at))
             return
         at = self.cursor.record.time(self.cursor.position, 0)
-        self.now = at + moved_by(self.state.identity, self.state.next_sequence)
+        self.now = at + time_shift(self.state.identity, self.state.next_sequence)
         self.iso = to_iso(at)
 
     def set_clock(self, now: int) -> None:
         """Set the clock."""
         self.now = now
-        self.iso = to_iso(now - moved_by(self.state.identity, self.state.next_sequence))
+        self.iso = to_iso(now - time_shift(self.state.identity, self.state.next_sequence))
 
     def repeat(self, event: RunEvent) -> None:
         """Copy an event of the record, because it is not computed again."""
@@ -111,10 +112,10 @@ class ReplayBatch(EventBatch):
         self.cursor.planned = [s for s in self.cursor.planned if not is_about(s, event)]
         self.follow_record_clock()
         if not self._has_same_request(event):
-            self.diverge(event, "output", point=CHANGED_PROMPT)
+            self.add_divergence(event, "output", point=CHANGED_PROMPT)
 
     def _has_same_request(self, event: RunEvent) -> bool:
-        """Return whether the first recorded request of a node is the one that it would make now."""
+        """Return whether a node would make the same first request as the recorded one."""
         key = request_key_of(event)
         wanted = None if key is None else self.cursor.request_keys.pop(str(event.node_id), None)
         return wanted is None or key in wanted
@@ -129,18 +130,18 @@ class ReplayBatch(EventBatch):
             cancelled = self.cursor.record.cancellation_at(self.cursor.position)
             self.cursor.position += 1
             if cancelled is not None:
-                self.diverge(cancelled, divergence(cancelled, event) or "output")
+                self.add_divergence(cancelled, divergence(cancelled, event) or "output")
             return
         self.cursor.ids[expected.event_id] = event.event_id
         self.cursor.position += 1
         kind = divergence(expected, event)
         if kind is not None:
-            self.diverge(expected, kind)
+            self.add_divergence(expected, kind)
         if event.type != "node.started":
             # A node is called at the time of its start, not at the time of the next event.
             self.follow_record_clock()
 
-    def diverge(self, expected: RunEvent, kind: str, point: str = "") -> None:
+    def add_divergence(self, expected: RunEvent, kind: str, point: str = "") -> None:
         """Append the first difference. The replay continues."""
         if self.cursor.has_diverged:
             return
@@ -207,14 +208,14 @@ class ForkAdvancer:
         await self._active.repeat_after_races(run, attempt)
 
     async def _copy_history(self, run: ActiveRun, fork: Fork) -> None:
-        if not await self._copy(run, fork):
-            await self._fail(run, fork)
+        if not await self._copy_prefix(run, fork):
+            await self._fail_without_source(run, fork)
         elif fork.mode == "branch":
             await self._restart_running_nodes(run, fork)
 
     async def _replay_all(self, run: ActiveRun, fork: Fork) -> None:
         if not await self._replay(run, fork):
-            await self._fail(run, fork)
+            await self._fail_without_source(run, fork)
         elif self._journal.is_shared:
             run.due_in = None  # only timers wake it from now on
             await self._active.commit(run, self._journal.batch(run))
@@ -240,7 +241,7 @@ class ForkAdvancer:
             for event in await read_events(self._journal, tenant, fork.source_run_id, 1):
                 self._executor.find_lacking_tools(run, to_millis(event.timestamp))
 
-    async def _copy(self, run: ActiveRun, fork: Fork) -> bool:
+    async def _copy_prefix(self, run: ActiveRun, fork: Fork) -> bool:
         """Copy the prefix in several commits; False when the source was deleted.
 
         After a crash the next advance copies the rest.
@@ -279,7 +280,7 @@ class ForkAdvancer:
                 batch.add("node.cancelled", payload, node_id=node_id)
         await self._active.commit(run, batch)
 
-    async def _fail(self, run: ActiveRun, fork: Fork) -> None:
+    async def _fail_without_source(self, run: ActiveRun, fork: Fork) -> None:
         """Fail a fork whose source was deleted before it was copied."""
         batch = self._journal.batch(run)
         fail_run(
@@ -291,7 +292,7 @@ class ForkAdvancer:
         await self._active.commit(run, batch)
 
     async def _fail_beyond_quota(self, run: ActiveRun) -> bool:
-        """Fail a fork that would write far beyond a quota of its tenant; True when it did."""
+        """Fail a fork that would write far beyond a quota of its tenant; True when it failed."""
         batch = self._journal.batch(run)
         try:
             batch.check_quota()
@@ -311,7 +312,7 @@ class ForkAdvancer:
 
     async def _replay(self, run: ActiveRun, fork: Fork) -> bool:
         """Follow the record to its end; False when the source was deleted."""
-        cursor = await self._cursor(run, fork)
+        cursor = await self._open_cursor(run, fork)
         if cursor is None:
             return False
         while not run.state.is_terminal:
@@ -319,14 +320,14 @@ class ForkAdvancer:
             if run.state.status != "paused" and await self._fail_beyond_quota(run):
                 break
             batch = ReplayBatch(run, self._journal.rules(run.state.identity.tenant), cursor)
-            self._fill(run, batch)
-            run.launch.clear()
+            self._fill_batch(run, batch)
+            run.to_launch.clear()
             if not batch.events:
                 break
             await self._active.commit(run, batch)
         return True
 
-    async def _cursor(self, run: ActiveRun, fork: Fork) -> ReplayCursor | None:
+    async def _open_cursor(self, run: ActiveRun, fork: Fork) -> ReplayCursor | None:
         """Return the record, and the position in it that the fork's log has reached."""
         tenant = run.state.identity.tenant
         row = await self._journal.store.run(tenant, fork.source_run_id)
@@ -342,7 +343,7 @@ class ForkAdvancer:
             source_run_id=fork.source_run_id,
             record=record,
             position=len(repeated),
-            planned=self._still_planned(run, own),
+            planned=self._remaining_steps(run, own),
             running_at_start=frozenset(
                 n for n, s in run.state.nodes.items() if s.status == "running"
             ),
@@ -350,25 +351,25 @@ class ForkAdvancer:
             ids={a.event_id: b.event_id for a, b in zip(record.events, repeated, strict=False)},
         )
 
-    def _still_planned(self, run: ActiveRun, history: list[RunEvent]) -> list[Step]:
-        begin = initial(run.state.identity, run.compiled.graph)
+    def _remaining_steps(self, run: ActiveRun, history: list[RunEvent]) -> list[Step]:
+        begin = initial_state(run.state.identity, run.compiled.graph)
         return remaining_steps(begin, history, self._journal.limits, run.sensitive.unmask)
 
-    def _fill(self, run: ActiveRun, batch: ReplayBatch) -> None:
+    def _fill_batch(self, run: ActiveRun, batch: ReplayBatch) -> None:
         """Add events until the batch is full, the run ends, or no event can follow."""
         while not batch.state.is_terminal and not batch.is_full:
-            if batch.cursor.has_diverged and _has_masked_values(run):
+            if batch.cursor.has_diverged and has_sensitive_values(run.compiled.graph):
                 message = "the sensitive values of the source run are masked in its log"
                 fail_run(run, batch, _source_incomplete(message), "run-failed")
                 return
             # Steps are planned at the time of the next recorded event.
             batch.follow_record_clock()
-            if self._repeat_facts(run, batch) or self._compute(run, batch):
+            if self._repeat_facts(run, batch) or self._compute_events(run, batch):
                 continue
             expected = batch.cursor.next
             if expected is not None:
                 # The replay did not produce the recorded event. Report it and continue.
-                batch.diverge(expected, "missing")
+                batch.add_divergence(expected, "missing")
                 batch.cursor.position += 1
             elif not self._continue_after_record(run, batch):
                 return
@@ -392,15 +393,15 @@ class ForkAdvancer:
             return True
         return False
 
-    def _compute(self, run: ActiveRun, batch: ReplayBatch) -> bool:
+    def _compute_events(self, run: ActiveRun, batch: ReplayBatch) -> bool:
         """Apply planned steps and call nodes that are due; False when no event follows."""
         expected = batch.cursor.next
         node = None if expected is None else batch.state.nodes.get(str(expected.node_id))
         if node is not None and node.status == "running":
             # A node that is due comes first: a wake-up calls nodes, then plans.
-            return self._call_due(run, batch) or self._apply_steps(run, batch)
+            return self._call_due_nodes(run, batch) or self._apply_steps(run, batch)
         return self._apply_steps(run, batch) or (
-            expected is not None and self._call_due(run, batch)
+            expected is not None and self._call_due_nodes(run, batch)
         )
 
     def _apply_steps(self, run: ActiveRun, batch: ReplayBatch) -> bool:
@@ -437,7 +438,7 @@ class ForkAdvancer:
         else:
             apply_step(run, batch, step)
 
-    def _call_due(self, run: ActiveRun, batch: ReplayBatch) -> bool:
+    def _call_due_nodes(self, run: ActiveRun, batch: ReplayBatch) -> bool:
         before = len(batch.events)
         with batch.stopped_clock():
             self._executor.call_running_nodes(run, batch)
@@ -478,7 +479,7 @@ class ForkAdvancer:
             return False
         batch.set_clock(max(batch.now, min(due)))
         is_retry = any(node.status == "retrying" for node in state.nodes.values())
-        return self._call_due(run, batch) or is_retry
+        return self._call_due_nodes(run, batch) or is_retry
 
 
 def _is_fact(run: ActiveRun, state: RunState, event: RunEvent) -> bool:
@@ -499,12 +500,6 @@ def _is_same_skip(step: Step, event: RunEvent) -> bool:
 def _source_incomplete(message: str) -> RunError:
     """Return the error of a fork whose source is incomplete."""
     return RunError(code="replay_source_missing", message=message, retryable=False)
-
-
-def _has_masked_values(run: ActiveRun) -> bool:
-    graph = run.compiled.graph
-    is_marked = any(any(n.output_sensitivity.values()) for n in graph.nodes.values())
-    return bool(graph.sensitive_variables or graph.sensitive_channels) or is_marked
 
 
 def _has_ended(state: RunState, node_id: str) -> bool:

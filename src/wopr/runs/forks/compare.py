@@ -9,8 +9,8 @@ import msgspec
 from wopr.engine.diff import event_diffs, is_same_event, state_diff
 from wopr.engine.fold.agents import DISPATCH
 from wopr.engine.fold.fold import fold_all
-from wopr.engine.state import RunState, initial
-from wopr.process.tenant_slots import off_loop
+from wopr.engine.state import RunState, initial_state
+from wopr.process.tenant_slots import run_by_size
 from wopr.protocol.documents import UNSET, JsonObject, encode
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RunEvent
@@ -23,12 +23,12 @@ from wopr.runs.large_values import LargeValues
 from wopr.store.port import StoredEvent
 
 # `is_same_event` is exported for the console, which does not import the engine.
-__all__ = ["HOST_ID", "MOST_DIFFS", "ancestry", "compare", "is_same_event"]
+__all__ = ["HOST_ID", "MAX_DIFFS", "ancestry", "compare", "is_same_event"]
 
-MOST_DIFFS = 1000
+MAX_DIFFS = 1000
 # The most bytes of the events and of the values in a comparison.
-MOST_EVENT_BYTES = 4 * 1024 * 1024
-MOST_STATE_BYTES = 2 * 1024 * 1024
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_STATE_BYTES = 2 * 1024 * 1024
 HOST_ID = "wopr"
 _EVENTS = msgspec.json.Decoder(RunEvent)
 
@@ -37,12 +37,12 @@ async def compare(journal: Journal, tenant: str, a: str, b: str) -> RunDiff:
     """Return how run `b` differs from run `a`. Equal logs always give the same result.
 
     It is `truncated` when a run has not ended, when there are more differences than
-    `MOST_DIFFS`, or when events or values are left out because they have too many bytes.
+    `MAX_DIFFS`, or when events or values are left out because they have too many bytes.
     """
     left, right = await _load(journal, tenant, a), await _load(journal, tenant, b)
     # Equal values have equal references, so events are compared as they are stored.
     logs = [
-        await read_log(journal, tenant, run_id, _compared(own.state, other.state))
+        await read_log(journal, tenant, run_id, _compared_count(own.state, other.state))
         for run_id, own, other in ((a, left, right), (b, right, left))
     ]
     ends = [
@@ -50,7 +50,7 @@ async def compare(journal: Journal, tenant: str, a: str, b: str) -> RunDiff:
     ]
     is_open = not (left.state.is_terminal and right.state.is_terminal)
     size = left.log_bytes + right.log_bytes
-    return await off_loop(size, lambda: _diff(a, b, logs, ends, is_open))
+    return await run_by_size(size, lambda: _diff(a, b, logs, ends, is_open))
 
 
 def _diff(
@@ -62,10 +62,10 @@ def _diff(
 ) -> RunDiff:
     is_truncated = is_open
     events: list[EventDiff] = []
-    bytes_left = MOST_EVENT_BYTES
+    bytes_left = MAX_EVENT_BYTES
     decoded = [[_EVENTS.decode(event.body) for event in log] for log in logs]
     for found in event_diffs(*decoded):
-        if len(events) == MOST_DIFFS:
+        if len(events) == MAX_DIFFS:
             is_truncated = True
             break
         size = len(encode(found))
@@ -76,7 +76,7 @@ def _diff(
         else:
             bytes_left -= size
         events.append(found)
-    values, is_complete = _limited(state_diff(*ends), MOST_STATE_BYTES)
+    values, is_complete = _limit_values(state_diff(*ends), MAX_STATE_BYTES)
     return RunDiff(
         a=a,
         b=b,
@@ -87,7 +87,7 @@ def _diff(
     )
 
 
-def _limited(found: JsonObject, bytes_left: int) -> tuple[JsonObject, bool]:
+def _limit_values(found: JsonObject, bytes_left: int) -> tuple[JsonObject, bool]:
     """Return the different values that fit into `bytes_left`, with {} in place of the others."""
     is_complete = True
     for section in found.values():
@@ -101,7 +101,7 @@ def _limited(found: JsonObject, bytes_left: int) -> tuple[JsonObject, bool]:
     return found, is_complete
 
 
-def _compared(own: RunState, other: RunState) -> int:
+def _compared_count(own: RunState, other: RunState) -> int:
     """Return how many events of a run are compared: at most as many as an unfinished run has."""
     end = own.next_sequence
     return end if other.is_terminal else min(end, other.next_sequence)
@@ -113,7 +113,7 @@ async def _end_state(journal: Journal, run: ActiveRun, log: list[StoredEvent]) -
     if len(log) != state.next_sequence:
         identity, large_values = state.identity, LargeValues()
         events = await journal.decode_events(identity.tenant, identity.run_id, log, large_values)
-        state = fold_all(initial(identity, state.graph), events)
+        state = fold_all(initial_state(identity, state.graph), events)
     return large_values.state_with_references(state)
 
 

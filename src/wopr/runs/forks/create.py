@@ -11,21 +11,21 @@ from wopr.engine.fold.fold import fold_all
 from wopr.engine.limits import HostLimits
 from wopr.engine.preview import forecast_branch, forecast_replay
 from wopr.engine.replay import ReplayRecord
-from wopr.engine.state import RunIdentity, RunState, initial
+from wopr.engine.state import RunIdentity, RunState, initial_state
 from wopr.process.settings import Settings
 from wopr.protocol.documents import UNSET, JsonObject, Unset, is_object, to_millis
 from wopr.protocol.errors import NotFound, Refused, Unprocessable
 from wopr.protocol.events import RunEvent
 from wopr.protocol.forks import Fork, ForkAccepted, ForkPreview, ForkRun, OptionsOverlay, Shift
-from wopr.protocol.observed_ids import require_own
+from wopr.protocol.observed_ids import require_own_run
 from wopr.runs.active import ActiveRun
 from wopr.runs.append import EventBatch
-from wopr.runs.definitions.library import Compiled
+from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.runs.journal import Journal
 from wopr.runs.large_values import LargeValues
 from wopr.runs.requests import check_overlay
 from wopr.runs.sensitive_values import SensitiveValues
-from wopr.security.keys import Principal
+from wopr.security.api_keys import Principal
 from wopr.store.port import RunRow, StoredEvent
 
 # Number of events that one append copies. Other runs commit between the appends.
@@ -39,9 +39,9 @@ async def find_source(journal: Journal, tenant: str, run_id: str) -> RunRow | No
     Raises `Conflict` for an observed run.
     """
     row = await journal.store.run(tenant, run_id)
-    if row is None and not await journal.store.expired(tenant, run_id):
+    if row is None and not await journal.store.is_expired(tenant, run_id):
         raise NotFound(f"there is no run {run_id!r}")
-    require_own(run_id)
+    require_own_run(run_id)
     return row
 
 
@@ -117,7 +117,7 @@ async def read_log(journal: Journal, tenant: str, run_id: str, end: int) -> list
     return events
 
 
-async def compiled_of(journal: Journal, tenant: str, source: RunRow) -> Compiled:
+async def compiled_of(journal: Journal, tenant: str, source: RunRow) -> CompiledWorkflow:
     """Return the workflow version of the source."""
     return await journal.library.version(tenant, source.workflow_id, source.workflow_version)
 
@@ -133,7 +133,7 @@ async def open_fork(journal: Journal, tenant: str, source: RunRow, fork: Fork) -
         root_run_id=source.root_run_id or source.run_id,
         fork=fork,
     )
-    return ActiveRun(initial(identity, compiled.graph), compiled, SensitiveValues(), None)
+    return ActiveRun(initial_state(identity, compiled.graph), compiled, SensitiveValues(), None)
 
 
 async def make_fork(journal: Journal, tenant: str, source: RunRow, request: ForkRun) -> Fork:
@@ -144,18 +144,18 @@ async def make_fork(journal: Journal, tenant: str, source: RunRow, request: Fork
     before = _fork_of_source(source)
     # The first event has the inputs. The stored overlay is redacted like an event.
     options = msgspec.to_builtins(replace(request.run_options_overlay, inputs={}))
-    overlay = msgspec.convert(journal.redactors.of(tenant).json(options), OptionsOverlay)
+    overlay = msgspec.convert(journal.redactors.of_tenant(tenant).json(options), OptionsOverlay)
     shifts = [] if before is None else before.shifts
     start = first_new_sequence(request)
     if request.mode == "branch":
         await _require_no_memories(journal, tenant, source.run_id, start)
         shifts = [Shift(before=min(start, shift.before), by_ms=shift.by_ms) for shift in shifts]
-        shifts += await _gap(journal, tenant, source, start, shifts)
+        shifts += await _shift_to_now(journal, tenant, source, start, shifts)
     return Fork(
         source_run_id=source.run_id,
         mode=request.mode,
         from_seq=start,
-        overlay=overlay if before is None else overlay.over(before.overlay),
+        overlay=overlay if before is None else overlay.merge_over(before.overlay),
         origin_run_id=_origin(source.run_id, before) if request.mode == "replay" else UNSET,
         shifts=shifts,
     )
@@ -193,10 +193,10 @@ async def _require_no_memories(journal: Journal, tenant: str, run_id: str, end: 
         start = page[-1].sequence + 1
 
 
-async def _gap(
+async def _shift_to_now(
     journal: Journal, tenant: str, source: RunRow, start: int, shifts: list[Shift]
 ) -> list[Shift]:
-    """Return the time between the last copied event and now."""
+    """Return the shift by the time between the last copied event and now, as a list."""
     if not start:
         return []
     [last] = await journal.store.read(tenant, source.run_id, start - 1, 1)
@@ -222,9 +222,7 @@ async def start_fork(
     return run, await journal.library.subprocesses.run(tenant, begin)
 
 
-async def describe_fork(
-    journal: Journal, tenant: str, run_id: str, request: ForkRun
-) -> ForkPreview:
+async def preview_fork(journal: Journal, tenant: str, run_id: str, request: ForkRun) -> ForkPreview:
     """Return what a fork would do, without doing it. Raises like the fork itself."""
     source = await require_source(journal, tenant, run_id, request)
     fork = await make_fork(journal, tenant, source, request)
@@ -239,7 +237,7 @@ async def describe_fork(
         events[0] = replace(events[0], payload=branch_payload(events[0], fork, inputs))
     effectful = {node_id for node_id in run.compiled.types if run.compiled.may_have_effect(node_id)}
     return await journal.library.subprocesses.run(
-        tenant, lambda: preview(events, run.state, fork, effectful, journal.limits)
+        tenant, lambda: _preview(events, run.state, fork, effectful, journal.limits)
     )
 
 
@@ -264,7 +262,7 @@ def branch_payload(source: RunEvent, fork: Fork, inputs: JsonObject) -> JsonObje
     return payload
 
 
-def accepted(identity: RunIdentity, fork: Fork) -> ForkAccepted:
+def fork_accepted(identity: RunIdentity, fork: Fork) -> ForkAccepted:
     """Return the response to a fork."""
     return ForkAccepted(
         run_id=identity.run_id,
@@ -276,7 +274,7 @@ def accepted(identity: RunIdentity, fork: Fork) -> ForkAccepted:
     )
 
 
-def preview(
+def _preview(
     events: list[RunEvent],
     before: RunState,
     fork: Fork,

@@ -14,7 +14,7 @@ from wopr.engine.interrupts import (
     Interrupt,
     Resolution,
 )
-from wopr.engine.resume_values import Governed, action_of, is_question, is_vote, tally
+from wopr.engine.resume_values import GovernanceValue, action_of, is_question, is_vote, tally
 from wopr.protocol.documents import Json, JsonObject, Unset, is_object
 from wopr.protocol.errors import Forbidden, Refused
 from wopr.protocol.interrupts import (
@@ -48,7 +48,7 @@ class Resolver:
         return f"{self.name}#{voter}" if is_named else self.name
 
 
-def resolve_wait(
+def append_resolution(
     batch: EventBatch,
     node_id: str,
     interrupt: Interrupt,
@@ -56,7 +56,7 @@ def resolve_wait(
     by: str,
     decision: JsonObject | None = None,
 ) -> None:
-    """Append the resolution of a wait.
+    """Append the resolution of an interrupt.
 
     `decision` is the decision on an approval. The event repeats its action, and its feedback or
     edited artifact, beside the resume value.
@@ -131,7 +131,7 @@ def approve(
     if not decided_by:
         return
     value = _decision_payload(resume)
-    resolve_wait(batch, node_id, interrupt, value, voter, decision=value)
+    append_resolution(batch, node_id, interrupt, value, voter, decision=value)
     add_decision(batch, node_id, value, decided_by)
     if not isinstance(resume, Refine):
         resume_node(batch, node_id, interrupt, value)
@@ -152,7 +152,7 @@ def may_decide(data: ApprovalData, voter: str, by: Resolver) -> bool:
 
 
 def _add_question(batch: EventBatch, node_id: str, resume: ApprovalResume, voter: str) -> None:
-    asked = batch.sensitive.masked_response(
+    asked = batch.sensitive.mask_response(
         batch.state, node_id, "approval", msgspec.to_builtins(resume)
     )
     payload: JsonObject = {
@@ -215,7 +215,7 @@ def _decision_payload(resume: ApprovalResume) -> JsonObject:
 
 
 def govern(
-    batch: EventBatch, node_id: str, interrupt: Interrupt, response: Governed, by: Resolver
+    batch: EventBatch, node_id: str, interrupt: Interrupt, response: GovernanceValue, by: Resolver
 ) -> Forbidden | None:
     """Append the events of a decision on a governance gate.
 
@@ -237,7 +237,7 @@ def govern(
         if response.reason:
             value["reason"] = response.reason
         decision: JsonObject = {"action": "accept"}
-        resolve_wait(batch, node_id, interrupt, value, voter, decision)
+        append_resolution(batch, node_id, interrupt, value, voter, decision)
         add_decision(batch, node_id, decision, voter)
         resume_node(batch, node_id, interrupt, value)
     return None
@@ -254,7 +254,7 @@ def _is_entitled(rule: GovernanceRule, by: Resolver) -> bool:
     return has_role and has_scope
 
 
-def _may_override(rule: GovernanceRule, response: Governed, by: Resolver) -> bool:
+def _may_override(rule: GovernanceRule, response: GovernanceValue, by: Resolver) -> bool:
     """Return whether the caller may override. An override can grant a gate and not reject it."""
     return by.role == rule.override_role and response.is_grant
 
@@ -280,7 +280,7 @@ def _add_grant(batch: EventBatch, node_id: str, interrupt: Interrupt, voter: str
 
 
 def _override(
-    batch: EventBatch, node_id: str, interrupt: Interrupt, response: Governed, voter: str
+    batch: EventBatch, node_id: str, interrupt: Interrupt, response: GovernanceValue, voter: str
 ) -> bool:
     """Append who overrode the gate and why. The quorum still applies unless the gate waives it."""
     if not response.reason:
@@ -296,7 +296,7 @@ def _override(
 
 
 def _request_changes(
-    batch: EventBatch, node_id: str, interrupt: Interrupt, response: Governed, voter: str
+    batch: EventBatch, node_id: str, interrupt: Interrupt, response: GovernanceValue, voter: str
 ) -> None:
     """Append a rejection. The work is done again, with the reason as feedback."""
     reject(batch, node_id, voter, response.reason)
@@ -305,17 +305,17 @@ def _request_changes(
     if response.reason:
         value["reason"] = feedback["text"] = response.reason
     decision: JsonObject = {"action": "refine", "refineFeedback": feedback}
-    resolve_wait(batch, node_id, interrupt, value, voter, decision)
+    append_resolution(batch, node_id, interrupt, value, voter, decision)
     add_decision(batch, node_id, decision, voter)
 
 
 def governance_of(data: JsonObject) -> GovernanceRule | None:
-    """Return the rule of a governance gate; None for another wait."""
+    """Return the rule of a governance gate; None for another interrupt."""
     return msgspec.convert(data[GOVERNANCE], GovernanceRule) if GOVERNANCE in data else None
 
 
-def may_answer(kind: str, data: JsonObject, by: Resolver) -> bool:
-    """Return whether this caller may resolve a wait. The scope of the key is checked elsewhere."""
+def may_resolve(kind: str, data: JsonObject, by: Resolver) -> bool:
+    """Return whether this caller may resolve an interrupt. The key's scope is checked elsewhere."""
     rule = governance_of(data)
     if rule is not None:
         return may_grant(rule, by)

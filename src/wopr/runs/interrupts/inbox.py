@@ -1,4 +1,4 @@
-"""The inbox: pending interrupts as documents and as rows of the store."""
+"""The inbox: pending interrupts as documents and as rows of the store, and their tokens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from wopr.engine.interrupts import GOVERNANCE, Interrupt, effects, question
+from wopr.engine.interrupts import GOVERNANCE, Interrupt, answer_effects, question_text
 from wopr.engine.state import RunState
 from wopr.protocol.documents import UNSET, Json, JsonObject, Unset, encode, to_iso
 from wopr.protocol.interrupts import Asker, InboxItem, Votes
-from wopr.security.tokens import InterruptToken, sign
+from wopr.security.tokens import InterruptToken, sign_interrupt_token
 from wopr.store.port import Suspension
 
 TOKEN_MS = 30 * 60_000
@@ -32,10 +32,10 @@ def inbox_item(state: RunState, node_id: str, interrupt: Interrupt) -> InboxItem
         key=interrupt.key,
         status=interrupt.status,
         requested_at=to_iso(interrupt.requested_at),
-        question=question(interrupt.kind, interrupt.data),
+        question=question_text(interrupt.kind, interrupt.data),
         asked_by=_asker(state, node_id, interrupt),
         data=interrupt.data,
-        answers=effects(interrupt.kind, interrupt.data),
+        answers=answer_effects(interrupt.kind, interrupt.data),
         answer_url=f"/v1/runs/{run_id}/interrupts/{quote(node_id, safe='')}",
         expires_at=UNSET if deadline is None else to_iso(deadline),
         reason=interrupt.reason or UNSET,
@@ -113,7 +113,7 @@ def with_age(row: Suspension, now: int) -> msgspec.Raw:
 
 
 def may_use_token(state: RunState, node_id: str, interrupt: Interrupt) -> bool:
-    """Return whether a token may resolve a wait.
+    """Return whether a token may resolve an interrupt.
 
     A token does not identify a person. So a gate that names approvers accepts none, and neither
     does a gate that counts votes, because one person could vote twice.
@@ -126,7 +126,7 @@ def may_use_token(state: RunState, node_id: str, interrupt: Interrupt) -> bool:
 
 
 def make_token(state: RunState, node_id: str, interrupt: Interrupt, now: int, key: bytes) -> str:
-    """Return a token for this wait, valid for half an hour and no longer than the wait."""
+    """Return a token for an interrupt. It is valid for half an hour, or until the deadline."""
     expires_at = now + TOKEN_MS
     if interrupt.deadline is not None:
         expires_at = min(expires_at, interrupt.deadline)
@@ -138,4 +138,4 @@ def make_token(state: RunState, node_id: str, interrupt: Interrupt, now: int, ke
         expires_at=expires_at,
         intent="resolve",
     )
-    return sign(token, key)
+    return sign_interrupt_token(token, key)

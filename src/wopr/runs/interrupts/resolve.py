@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from wopr.engine.interrupts import Interrupt, Resolution
 from wopr.engine.resume_values import (
-    AnswerRefused,
-    Approval,
-    Clarified,
-    Delivered,
-    Governed,
-    Ratified,
-    Turn,
+    ApprovalValue,
+    ClarificationValue,
+    DeliveredValue,
+    GovernanceValue,
+    InvalidResumeValue,
+    Ratification,
+    TurnValue,
     is_exchange,
-    read_answer,
     read_ratification,
+    read_resume_value,
 )
 from wopr.engine.state import NodeState, RunState
 from wopr.protocol.documents import Json, JsonObject
@@ -32,9 +32,9 @@ from wopr.runs.execution.node_events import complete_node, fail_node
 from wopr.runs.interrupts.approvals import (
     Resolver,
     add_recorded_decision,
+    append_resolution,
     approve,
     govern,
-    resolve_wait,
     resume_node,
 )
 from wopr.runs.interrupts.inbox import may_use_token
@@ -52,9 +52,9 @@ def require_pending(
     value: Json = None,
     by_token: bool = False,
 ) -> Interrupt:
-    """Return the interrupt that a resume value is for. Raises when the node does not wait.
+    """Return the interrupt that a resume value is for. Raises when the node is not suspended.
 
-    Without an interrupt id, it is the interrupt that the node waits for.
+    Without an interrupt id, it is the pending interrupt of the node.
     """
     node = state.nodes.get(node_id)
     if node is None:
@@ -107,25 +107,25 @@ def resolve(
     if by.by_token and not may_use_token(batch.state, node_id, interrupt):
         raise Forbidden("This gate accepts no interrupt token. Use an API key.")
     try:
-        answer = read_answer(interrupt, value)
-    except AnswerRefused as refused:
+        answer = read_resume_value(interrupt, value)
+    except InvalidResumeValue as refused:
         kind = Unprocessable if refused.code == "correlation_mismatch" else Refused
         raise kind(str(refused), code=refused.code, field=refused.field) from refused
     refusal: WoprError | None = None
     match answer:
-        case Approval(resume):
+        case ApprovalValue(resume):
             approve(batch, node_id, interrupt, resume, by)
-        case Governed():
+        case GovernanceValue():
             refusal = govern(batch, node_id, interrupt, answer, by)
-        case Clarified(answers):
+        case ClarificationValue(answers):
             _clarify(batch, node_id, interrupt, answers, by)
-        case Delivered(delivered):
-            resolve_wait(batch, node_id, interrupt, delivered, by.name)
+        case DeliveredValue(delivered):
+            append_resolution(batch, node_id, interrupt, delivered, by.name)
             resume_node(batch, node_id, interrupt, delivered)
-        case Ratified():
-            resolve_wait(batch, node_id, interrupt, value, by.name)
+        case Ratification():
+            append_resolution(batch, node_id, interrupt, value, by.name)
             resume_node(batch, node_id, interrupt, value)
-        case Turn():
+        case TurnValue():
             _take_turn(batch, node_id, interrupt, answer, by)
     batch.is_intervention = refusal is None and by is not SCRIPT_RESOLVER
     return refusal
@@ -135,7 +135,7 @@ def _clarify(
     batch: EventBatch, node_id: str, interrupt: Interrupt, answers: JsonObject, by: Resolver
 ) -> None:
     value: JsonObject = {"answers": answers}
-    resolve_wait(batch, node_id, interrupt, value, by.name)
+    append_resolution(batch, node_id, interrupt, value, by.name)
     _report_clarification(batch, node_id, answers, by.name)
     resume_node(batch, node_id, interrupt, value)
 
@@ -179,7 +179,7 @@ def _report_resolution(
 
 
 def complete_ratified(batch: EventBatch, node_id: str) -> None:
-    """Complete or fail a node that waited only for a person to ratify its decision."""
+    """Complete or fail a node after a person has ratified or rejected its held decision."""
     node = batch.state.nodes[node_id]
     interrupt, resolution = node.interrupt, node.resolution
     if interrupt is None or interrupt.held_outputs is None or resolution is None:
@@ -199,19 +199,19 @@ def complete_ratified(batch: EventBatch, node_id: str) -> None:
 
 
 def _take_turn(
-    batch: EventBatch, node_id: str, interrupt: Interrupt, turn: Turn, by: Resolver
+    batch: EventBatch, node_id: str, interrupt: Interrupt, turn: TurnValue, by: Resolver
 ) -> None:
     if not turn.is_close:
         exchange(batch, node_id, interrupt, turn.content, by.name)
         return
     close_conversation(batch, node_id, interrupt, turn.content, turn.outcome)
     value: JsonObject = {"operation": "close", "outcome": turn.outcome}
-    resolve_wait(batch, node_id, interrupt, value, by.name)
+    append_resolution(batch, node_id, interrupt, value, by.name)
     resume_node(batch, node_id, interrupt, value)
 
 
 def apply_script(batch: EventBatch, node_id: str, script: tuple[Json, ...]) -> None:
-    """Resolve a wait with the resume values that a conformance workflow contains."""
+    """Resolve interrupts with the resume values that a conformance workflow contains."""
     for value in script:
         interrupt = batch.state.nodes[node_id].interrupt
         if interrupt is not None:

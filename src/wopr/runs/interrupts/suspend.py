@@ -1,4 +1,4 @@
-"""Suspend a node: the events that open a wait, and the turns of a conversation."""
+"""Suspend a node: the events that open an interrupt, and the turns of a conversation."""
 
 from __future__ import annotations
 
@@ -83,78 +83,80 @@ def close_conversation(
 _LEGACY_ACTIONS = {"edit-accept": "edit"}
 
 
-def suspend(batch: EventBatch, node_id: str, wait: Suspended) -> RunError | None:
-    """Append the events of a wait, in the order of the protocol.
+def suspend(batch: EventBatch, node_id: str, suspension: Suspended) -> RunError | None:
+    """Append the events of a suspension, in the order of the protocol.
 
     Returns the error of the node when its request is invalid. The log then has the refusal.
     """
-    request = _request(wait)
-    fault = _fault(batch, wait, request)
+    request = _request(suspension)
+    fault = _fault(batch, suspension, request)
     if fault:
         error = RunError(code="validation_error", message=fault, retryable=False)
         failed: JsonObject = {"nodeId": node_id, "error": msgspec.to_builtins(error)}
         batch.add("node.suspend-failed", failed, node_id=node_id)
         return error
-    interrupt_id = f"int-{wait.key}"
+    interrupt_id = f"int-{suspension.key}"
     payload: JsonObject = {
         "nodeId": node_id,
         "interruptId": interrupt_id,
-        "kind": wait.kind,
-        "key": wait.key,
-        **({"reason": wait.reason} if wait.reason else {}),
-        **wait.extras,
+        "kind": suspension.kind,
+        "key": suspension.key,
+        **({"reason": suspension.reason} if suspension.reason else {}),
+        **suspension.extras,
     }
     suspended = batch.add("node.suspended", payload, node_id=node_id)
     batch.add("interrupt.requested", request, node_id=node_id, causation_id=suspended)
-    _announce(batch, node_id, interrupt_id, wait, suspended)
+    _announce(batch, node_id, interrupt_id, suspension, suspended)
     return None
 
 
-def _request(wait: Suspended) -> JsonObject:
-    request: JsonObject = {"kind": wait.kind, "key": wait.key, "data": wait.data}
-    if wait.resume_schema is not None:
-        request["resumeSchema"] = wait.resume_schema
-    if wait.timeout_ms:
-        request["timeoutMs"] = wait.timeout_ms
+def _request(suspension: Suspended) -> JsonObject:
+    request: JsonObject = {"kind": suspension.kind, "key": suspension.key, "data": suspension.data}
+    if suspension.resume_schema is not None:
+        request["resumeSchema"] = suspension.resume_schema
+    if suspension.timeout_ms:
+        request["timeoutMs"] = suspension.timeout_ms
     return request
 
 
-def _fault(batch: EventBatch, wait: Suspended, request: JsonObject) -> str:
+def _fault(batch: EventBatch, suspension: Suspended, request: JsonObject) -> str:
     """Return why a request cannot be shown or resolved; empty when it can."""
-    if wait.key in batch.state.answers:
-        return f"the interrupt {wait.key!r} was resolved already: use another key"
-    # A vendor kind has the form of a custom wait.
-    checked = request | {"kind": "custom"} if is_vendor_kind(wait.kind) else request
+    if suspension.key in batch.state.answers:
+        return f"the interrupt {suspension.key!r} was resolved already: use another key"
+    # A vendor kind has the form of a custom interrupt.
+    checked = request | {"kind": "custom"} if is_vendor_kind(suspension.kind) else request
     try:
         msgspec.convert(checked, InterruptPayload)
     except msgspec.ValidationError as fault:
-        return f"the interrupt {wait.key[:256]!r} is invalid: {fault}"
+        return f"the interrupt {suspension.key[:256]!r} is invalid: {fault}"
     return ""
 
 
 def _announce(
-    batch: EventBatch, node_id: str, interrupt_id: str, wait: Suspended, suspended: str
+    batch: EventBatch, node_id: str, interrupt_id: str, suspension: Suspended, suspended: str
 ) -> None:
     """Append the events that older readers expect, and the opening of a conversation."""
-    data = wait.data
+    data = suspension.data
     payload: JsonObject = {"nodeId": node_id, "interruptId": interrupt_id}
-    if wait.kind == "approval" and GOVERNANCE not in data:
+    if suspension.kind == "approval" and GOVERNANCE not in data:
         members = ("artifactId", "artifactType", "title", "approversList", "requiredApprovals")
         payload |= {name: data[name] for name in members if name in data}
         payload["actions"] = [_LEGACY_ACTIONS.get(action, action) for action in data["actions"]]
         batch.add("approval.requested", payload, node_id=node_id, causation_id=suspended)
-    elif wait.kind == "clarification":
+    elif suspension.kind == "clarification":
         payload["questions"] = data["questions"]
         batch.add("clarification.requested", payload, node_id=node_id, causation_id=suspended)
-    elif wait.opening is not None:
-        batch.add("conversation.opened", wait.opening, node_id=node_id, causation_id=suspended)
-        record_turn(batch, node_id, wait.opening["initialTurn"])
+    elif suspension.opening is not None:
+        batch.add(
+            "conversation.opened", suspension.opening, node_id=node_id, causation_id=suspended
+        )
+        record_turn(batch, node_id, suspension.opening["initialTurn"])
 
 
-def low_confidence_wait(
+def low_confidence_interrupt(
     agent_id: str, threshold: float, observed: float, decision: object, key: str
 ) -> Suspended:
-    """Return the wait for a person to ratify a decision whose confidence is too low."""
+    """Return the suspension in which a person ratifies a decision with low confidence."""
     data: JsonObject = {
         "agentId": agent_id,
         "threshold": threshold,
@@ -171,17 +173,21 @@ def low_confidence_wait(
 
 
 def suspend_with_outputs(
-    batch: EventBatch, node_id: str, wait: Suspended, outputs: JsonObject
+    batch: EventBatch, node_id: str, suspension: Suspended, outputs: JsonObject
 ) -> RunError | None:
-    """Suspend a node whose outputs wait until a person ratifies its decision."""
-    return suspend(batch, node_id, replace(wait, extras=wait.extras | {HELD_OUTPUTS: outputs}))
+    """Suspend a node. Its outputs are held until a person has ratified its decision."""
+    return suspend(
+        batch, node_id, replace(suspension, extras=suspension.extras | {HELD_OUTPUTS: outputs})
+    )
 
 
-def expire_wait(batch: EventBatch, node_id: str) -> RunError:
-    """Append the timeout of a wait, and return the error of its node."""
+def expire_interrupt(batch: EventBatch, node_id: str) -> RunError:
+    """Append the timeout of an interrupt, and return the error of its node."""
     interrupt = batch.state.nodes[node_id].interrupt
     if interrupt is None:
-        return RunError(code="internal_error", message=f"Node {node_id!r} does not wait.")
+        return RunError(
+            code="internal_error", message=f"Node {node_id!r} does not wait for an interrupt."
+        )
     if interrupt.kind == "conversation.exchange":
         close_conversation(batch, node_id, interrupt, "the conversation timed out", None)
     batch.add(
@@ -203,7 +209,7 @@ def expire_wait(batch: EventBatch, node_id: str) -> RunError:
 
 
 def report_timeout(batch: EventBatch, node_id: str, interrupt: Interrupt) -> RunError:
-    """Append the events that follow the timeout of a wait, and return the error of its node."""
+    """Append the events that follow the timeout of an interrupt, and return its node's error."""
     if interrupt.kind == "approval" and not interrupt.is_reported:
         batch.add("approval.received", {"nodeId": node_id, "action": TIMEOUT}, node_id=node_id)
     message = f"{node_id} waited longer than {interrupt.timeout_ms} ms for a response"

@@ -26,7 +26,7 @@ from wopr.process.settings import Settings
 from wopr.protocol.documents import encode
 from wopr.protocol.errors import Refused, Unavailable, WoprError
 from wopr.security.ssrf import DestinationDenied, check_url
-from wopr.security.tokens import ALGORITHM, signature
+from wopr.security.tokens import WEBHOOK_SIGNATURE_VERSION, webhook_signature
 from wopr.services.webhooks.delivery import WebhookClient, named_headers
 from wopr.store.port import Store
 from wopr.store.port.audit import AuditRow, CheckpointRow, SinkPosition
@@ -171,8 +171,8 @@ class WebhookSink:
                 "Webhook-Id": WEBHOOK_ID,
                 "Event-Type": EVENT_TYPE,
                 "Timestamp": str(timestamp),
-                "Signature": signature(self._secret, timestamp, body),
-                "Signature-Algorithm": ALGORITHM,
+                "Signature": webhook_signature(self._secret, timestamp, body),
+                "Signature-Algorithm": WEBHOOK_SIGNATURE_VERSION,
             }
         )
         fault = await self._client.post("", self._url, headers, body)
@@ -181,7 +181,7 @@ class WebhookSink:
 
 
 class AuditSink:
-    """Copies the audit log to a sink while this process leads."""
+    """Copies the audit log to a sink while this process is the leader."""
 
     def __init__(self, store: Store, name: str, sink: Sink, metrics: Metrics) -> None:
         self._store = store
@@ -212,7 +212,7 @@ class AuditSink:
         except WoprError:
             # After a failed write the end of the file is unknown.
             self._position = None
-            self._metrics.audit_sink_failed()
+            self._metrics.count_audit_sink_failure()
             raise
 
     async def finish(self) -> None:
@@ -251,7 +251,7 @@ class AuditSink:
         return head <= self._position.sequence and signed <= self._position.checkpoint
 
     def _exclusive(self) -> AbstractAsyncContextManager[None]:
-        """Exclude other processes, because a former leader may not have noticed yet."""
+        """Exclude other processes: a former leader may not know yet that it is not the leader."""
         peers = self._store.peers
         return nullcontext() if peers is None else peers.exclusive("audit sink")
 
@@ -304,7 +304,7 @@ def sink_file(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == FILE_SCHEME else None
 
 
-def audit_sink(
+def create_audit_sink(
     settings: Settings,
     store: Store,
     client: WebhookClient,

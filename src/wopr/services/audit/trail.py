@@ -15,10 +15,10 @@ import anyio
 import structlog
 
 from wopr.process.background import BackgroundTask
-from wopr.process.keys import private_file
+from wopr.process.keys import load_private_file
 from wopr.protocol.documents import Json, JsonObject, to_iso
 from wopr.protocol.errors import WoprError
-from wopr.security.audit_chain import CheckpointKey, MerkleTree, is_signed, linked
+from wopr.security.audit_chain import CheckpointKey, MerkleTree, is_valid_signature, link_entry
 from wopr.security.redact import Redactors
 from wopr.store.port.audit import AuditDraft, AuditLog, CheckpointRow
 
@@ -29,6 +29,10 @@ INTERVAL_SECONDS: Final = 300
 # ends.
 CHECK_SECONDS: Final = 5.0
 PAGE: Final = 500
+# Refused requests of one caller that are recorded one by one in each window.
+DENIAL_WINDOW_MS: Final = 60_000
+MAX_DENIALS_PER_WINDOW: Final = 20
+MAX_DENIED_CALLERS: Final = 10_000
 # The tenant of entries that concern the whole host.
 HOST: Final = ""
 
@@ -40,7 +44,7 @@ log = structlog.get_logger("wopr.audit")
 
 def audit_key(data_dir: Path) -> CheckpointKey:
     """Return the key that signs checkpoints. The first start in a data directory creates it."""
-    return CheckpointKey(private_file(data_dir / FILE_NAME))
+    return CheckpointKey(load_private_file(data_dir / FILE_NAME))
 
 
 def local_operator() -> str:
@@ -80,10 +84,10 @@ class AuditTrail:
         }
         if correlation.get():
             entry["correlationId"] = correlation.get()
-        content: JsonObject = self._redactors.of(tenant).json(entry) | {"tenant": tenant}
+        content: JsonObject = self._redactors.of_tenant(tenant).json(entry) | {"tenant": tenant}
 
         def link(sequence: int, previous: bytes | None) -> bytes:
-            return linked(content | {"sequence": sequence}, previous)
+            return link_entry(content | {"sequence": sequence}, previous)
 
         return AuditDraft(tenant=tenant, link=link)
 
@@ -114,7 +118,10 @@ class _Batch:
 
 
 class AuditBatches:
-    """Appends frequent entries in batches: entries that arrive during a write share the next write."""
+    """Appends frequent entries in batches.
+
+    Entries that arrive during a write share the next write.
+    """
 
     def __init__(self, trail: AuditTrail) -> None:
         self._trail = trail
@@ -202,8 +209,8 @@ class Audit(AuditTrail):
         """
         if last is None:
             return MerkleTree()
-        is_own = is_signed(last.merkle_root, last.signature, self.public_key)
-        tree = MerkleTree.restored(last.at_sequence + 1, last.peaks) if is_own else None
+        is_own = is_valid_signature(last.merkle_root, last.signature, self.public_key)
+        tree = MerkleTree.restore(last.at_sequence + 1, last.peaks) if is_own else None
         if tree is None or tree.root().hex() != last.merkle_root:
             tree = MerkleTree()
             await self._add_entries(tree, last.at_sequence + 1)
@@ -230,11 +237,6 @@ class Audit(AuditTrail):
         )
 
 
-WINDOW_MS: Final = 60_000
-MAX_PER_WINDOW: Final = 20
-MAX_CALLERS: Final = 10_000
-
-
 @dataclass(slots=True)
 class _Window:
     """The refusals of a caller in the current minute, and the number not recorded before."""
@@ -245,7 +247,10 @@ class _Window:
 
 
 class Denials:
-    """Records refused requests: for each caller the first ones of a minute, then only their number."""
+    """Records refused requests.
+
+    For each caller, it records the first refusals of a minute, and then only their number.
+    """
 
     def __init__(self, audit: AuditTrail, now: Callable[[], int]) -> None:
         self._audit = audit
@@ -258,7 +263,7 @@ class Denials:
         """Record a refusal, unless the caller already has enough of them in this minute."""
         window = self._window((tenant, principal))
         window.count += 1
-        if window.count > MAX_PER_WINDOW:
+        if window.count > MAX_DENIALS_PER_WINDOW:
             window.left_out += 1
             return
         left_out, window.left_out = window.left_out, 0
@@ -270,11 +275,11 @@ class Denials:
             log.error("refusal not recorded", code=error.code, message=str(error))
 
     def _window(self, caller: tuple[str, str]) -> _Window:
-        number = self._now() // WINDOW_MS
+        number = self._now() // DENIAL_WINDOW_MS
         window = self._windows.setdefault(caller, _Window(number))
         if window.number != number:
             window.number, window.count = number, 0
         self._windows.move_to_end(caller)
-        while len(self._windows) > MAX_CALLERS:
+        while len(self._windows) > MAX_DENIED_CALLERS:
             self._windows.popitem(last=False)
         return window

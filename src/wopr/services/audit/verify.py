@@ -13,11 +13,13 @@ import anyio.to_thread
 import msgspec
 
 from wopr.protocol.errors import Refused
-from wopr.security.audit_chain import AuditFinding, ChainVerifier, MerkleTree, is_signed
+from wopr.security.audit_chain import AuditFinding, ChainVerifier, MerkleTree, is_valid_signature
 from wopr.services.audit.sink import CheckpointLine, sequence_of
-from wopr.store.port.audit import AuditReading, AuditRow, CheckpointRow
+from wopr.store.port.audit import AuditReader, AuditRow, CheckpointRow
 
 PAGE: Final = 500
+# The file number and the offset of an entry that is in no file.
+_MISSING: Final = -1
 
 
 @dataclass(slots=True)
@@ -39,34 +41,34 @@ class AuditReport:
         return all(finding.kind != "checkpoint" for finding in self.findings)
 
 
-async def verify(log: AuditReading, start: int, end: int) -> AuditReport:
+async def verify_audit_log(log: AuditReader, start: int, end: int) -> AuditReport:
     """Verify every entry and checkpoint from `start` to `end`, both included."""
-    walk = await _walk_from(log, start)
+    verifier = await _start_verifier(log, start)
     report = AuditReport(checkpoints=await log.checkpoints(start, end))
     due = list(report.checkpoints)
-    while walk.next <= end:
-        rows = await log.audit_entries(walk.next, PAGE)
+    while verifier.next_sequence <= end:
+        rows = await log.audit_entries(verifier.next_sequence, PAGE)
         rows = [row for row in rows if row.sequence <= end]
         if not rows:
             break
-        found = await anyio.to_thread.run_sync(_check_entries, walk, rows, due)
+        found = await anyio.to_thread.run_sync(_check_entries, verifier, rows, due)
         report.entries += sum(row.sequence >= start for row in rows)
         report.findings += [finding for finding in found if finding.at >= start]
     for row in due:
-        report.findings += _check_checkpoint(walk, row)
+        report.findings += _check_checkpoint(verifier, row)
     return report
 
 
-async def _walk_from(log: AuditReading, start: int) -> ChainVerifier:
+async def _start_verifier(log: AuditReader, start: int) -> ChainVerifier:
     """Begin at the last signed root before `start`, or at the first entry."""
     anchor = await log.last_checkpoint(start)
     if anchor is None:
         return ChainVerifier()
-    tree = MerkleTree.restored(anchor.at_sequence + 1, anchor.peaks)
+    tree = MerkleTree.restore(anchor.at_sequence + 1, anchor.peaks)
     is_valid = (
         tree is not None
         and tree.root().hex() == anchor.merkle_root
-        and is_signed(anchor.merkle_root, anchor.signature, anchor.public_key)
+        and is_valid_signature(anchor.merkle_root, anchor.signature, anchor.public_key)
     )
     rows = await log.audit_entries(anchor.at_sequence, 1)
     if not is_valid or not rows or rows[0].sequence != anchor.at_sequence:
@@ -75,30 +77,29 @@ async def _walk_from(log: AuditReading, start: int) -> ChainVerifier:
 
 
 def _check_entries(
-    walk: ChainVerifier, rows: Sequence[AuditRow], due: list[CheckpointRow]
+    verifier: ChainVerifier, rows: Sequence[AuditRow], due: list[CheckpointRow]
 ) -> list[AuditFinding]:
     """Verify a page of entries, and remove from `due` the checkpoints that it covers."""
     found: list[AuditFinding] = []
     for row in rows:
         while due and due[0].at_sequence < row.sequence:
-            found += _check_checkpoint(walk, due.pop(0))
-        found += walk.entry(row.sequence, row.tenant, row.body, row.digest)
-    while due and due[0].at_sequence < walk.next:
-        found += _check_checkpoint(walk, due.pop(0))
+            found += _check_checkpoint(verifier, due.pop(0))
+        found += verifier.verify_entry(row.sequence, row.tenant, row.body, row.digest)
+    while due and due[0].at_sequence < verifier.next_sequence:
+        found += _check_checkpoint(verifier, due.pop(0))
     return found
 
 
-def _check_checkpoint(walk: ChainVerifier, row: CheckpointRow) -> list[AuditFinding]:
+def _check_checkpoint(verifier: ChainVerifier, row: CheckpointRow) -> list[AuditFinding]:
     return list(
-        walk.checkpoint(row.at_sequence, row.merkle_root, row.signature, row.public_key, row.peaks)
+        verifier.verify_checkpoint(
+            row.at_sequence, row.merkle_root, row.signature, row.public_key, row.peaks
+        )
     )
 
 
-_MISSING: Final = -1
-
-
 class AuditFiles:
-    """`AuditReading` from the files of an audit sink, in any order and with repeated lines.
+    """`AuditReader` from the files of an audit sink, in any order and with repeated lines.
 
     Only the position of each entry is in memory.
     """
@@ -204,7 +205,7 @@ class _Tenant(msgspec.Struct):
 
 
 def _row(sequence: int, line: bytes) -> AuditRow:
-    """Return the row of a line. The walk over the chain verifies its content."""
+    """Return the row of a line. `ChainVerifier` verifies its content."""
     tenant = msgspec.json.decode(line, type=_Tenant).tenant
     digest = hashlib.sha256(line).digest()
     return AuditRow(sequence=sequence, tenant=tenant, body=line, digest=digest)

@@ -163,7 +163,7 @@ def _extensions(settings: Settings) -> Extensions:
 def model_families(base: Capabilities, providers: Sequence[str]) -> Capabilities:
     """Add the families of a host with models. `providers` are the configured providers."""
     return replace(
-        _live(base),
+        _with_live_runtime(base),
         provider_usage=ProviderUsageFamily(supported=True, cost_estimates=True, currency="USD"),
         ai_providers=_ai_providers(providers),
         model_capabilities=ModelCapabilities(supported=True, substitution_supported=True),
@@ -176,7 +176,7 @@ def model_families(base: Capabilities, providers: Sequence[str]) -> Capabilities
     )
 
 
-def _live(base: Capabilities) -> Capabilities:
+def _with_live_runtime(base: Capabilities) -> Capabilities:
     agents, multi_agent = base.agents, base.multi_agent
     if isinstance(agents, Unset) or isinstance(multi_agent, Unset):
         return base

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import get_args
 
-from wopr.agents.models.mock import CATALOGUE
+from wopr.agents.models.mock import SCRIPT_TYPES
 from wopr.kahn.events import AGENT_SCHEMA
 from wopr.nodes.http_request import HttpMethod
 from wopr.nodes.registry import NodeRegistry
@@ -47,8 +47,8 @@ from wopr.protocol.events import ENGINE_VERSION, EVENT_LOG_SCHEMA_VERSION
 from wopr.protocol.resources.annotations import SIGNAL_KINDS, TARGETS
 from wopr.protocol.workflow import ComplianceClass
 from wopr.runs.requests import OLDEST_ENGINE
-from wopr.security.keys import ROLES, TEST_KEY_PREFIX
-from wopr.security.tokens import ALGORITHM
+from wopr.security.api_keys import ROLES, TEST_KEY_PREFIX
+from wopr.security.tokens import WEBHOOK_SIGNATURE_VERSION
 from wopr.services.audit.trail import INTERVAL_ENTRIES, INTERVAL_SECONDS
 from wopr.services.discovery.agent_families import agent_families, model_families
 from wopr.services.retention import INVOCATIONS_KEPT_SECONDS, RESPONSES_KEPT_SECONDS
@@ -99,7 +99,9 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
         ),
         feedback=_feedback(settings),
         debug_bundle=Switch(supported=True),
-        webhooks=Webhooks(supported=True, signature_algorithms=[ALGORITHM], durable=True),
+        webhooks=Webhooks(
+            supported=True, signature_algorithms=[WEBHOOK_SIGNATURE_VERSION], durable=True
+        ),
         auth=Auth(
             profiles=["openwop-auth-api-key-rotation", "openwop-audit-log-integrity"],
             audit_log_integrity=AuditLogIntegrity(
@@ -125,7 +127,7 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
         ),
         production=_production(settings),
         testing=Testing(
-            mock_providers=list(CATALOGUE),
+            mock_providers=list(SCRIPT_TYPES),
             test_key_prefix=TEST_KEY_PREFIX,
             force_engine_version_range=EngineVersionRange(min=OLDEST_ENGINE, max=ENGINE_VERSION),
         ),
@@ -136,7 +138,7 @@ def _core(settings: Settings, fixtures: Sequence[str], audit_key: str) -> Capabi
 
 
 def _http_client(settings: Settings) -> HttpClient | Unset:
-    """Return the family, or nothing on a host that may call private addresses."""
+    """Return the family of outgoing requests, unless the host may call private addresses."""
     if settings.allow_private_destinations:
         return UNSET
     return HttpClient(

@@ -13,14 +13,14 @@ from typing import Final, TypeAlias
 
 from wopr.protocol.documents import Json, JsonObject, encode, object_of, to_millis
 from wopr.protocol.events import RunEvent
-from wopr.protocol.payload_facts import (
+from wopr.protocol.payload_members import (
     SYSTEM,
-    agent_named,
+    acting_agent_id,
     from_agent,
-    node_of,
-    number,
-    text,
-    tool_of,
+    node_id_of,
+    number_member,
+    text_member,
+    tool_name_of,
 )
 
 Value: TypeAlias = str | int | float | bool | Sequence[str]
@@ -43,24 +43,28 @@ MAX_CONTENT: Final = 8192
 def agent_attributes(agent_id: str, payload: JsonObject) -> Attributes:
     """Return the attributes of an invocation of an agent, from its first event."""
     agent = object_of(payload.get("agent"))
-    return _filled(
+    return _without_none(
         {
             OPERATION: "invoke_agent",
             "gen_ai.agent.id": agent_id,
-            "gen_ai.agent.name": text(agent, "name") or agent_id,
-            "gen_ai.agent.version": text(payload, "resolvedAgentVersion") or text(agent, "version"),
-            "gen_ai.provider.name": provider_name(text(payload, "resolvedProvider")),
-            "gen_ai.request.model": text(payload, "resolvedModel"),
+            "gen_ai.agent.name": text_member(agent, "name") or agent_id,
+            "gen_ai.agent.version": text_member(payload, "resolvedAgentVersion")
+            or text_member(agent, "version"),
+            "gen_ai.provider.name": provider_name(text_member(payload, "resolvedProvider")),
+            "gen_ai.request.model": text_member(payload, "resolvedModel"),
         }
     )
 
 
 def chat_attributes(usage: JsonObject, requested: str | None) -> Attributes:
     """Return the attributes of a request to a model, from its usage."""
-    provider, model = text(usage, "provider"), text(usage, "model")
-    input_tokens, output_tokens = number(usage, "inputTokens"), number(usage, "outputTokens")
-    usd = number(usage, "costEstimateUsd")
-    return _filled(
+    provider, model = text_member(usage, "provider"), text_member(usage, "model")
+    input_tokens, output_tokens = (
+        number_member(usage, "inputTokens"),
+        number_member(usage, "outputTokens"),
+    )
+    usd = number_member(usage, "costEstimateUsd")
+    return _without_none(
         {
             OPERATION: "chat",
             "gen_ai.provider.name": provider_name(provider),
@@ -68,14 +72,14 @@ def chat_attributes(usage: JsonObject, requested: str | None) -> Attributes:
             "gen_ai.response.model": model,
             INPUT_TOKENS: input_tokens,
             OUTPUT_TOKENS: output_tokens,
-            "gen_ai.usage.cache_read.input_tokens": number(usage, "cacheReadTokens"),
-            "gen_ai.usage.cache_creation.input_tokens": number(usage, "cacheWriteTokens"),
+            "gen_ai.usage.cache_read.input_tokens": number_member(usage, "cacheReadTokens"),
+            "gen_ai.usage.cache_creation.input_tokens": number_member(usage, "cacheWriteTokens"),
             "openwop.cost.provider": provider,
             "openwop.cost.tokens.input": input_tokens,
             "openwop.cost.tokens.output": output_tokens,
-            "openwop.cost.tokens.total": number(usage, "totalTokens"),
+            "openwop.cost.tokens.total": number_member(usage, "totalTokens"),
             "openwop.cost.usd": usd,
-            "openwop.cost.currency": text(usage, "currency"),
+            "openwop.cost.currency": text_member(usage, "currency"),
             "openwop.cost.estimated": None if usd is None else True,
         }
     )
@@ -83,11 +87,11 @@ def chat_attributes(usage: JsonObject, requested: str | None) -> Attributes:
 
 def tool_attributes(called: JsonObject) -> Attributes:
     """Return the attributes of a tool call."""
-    return _filled(
+    return _without_none(
         {
             OPERATION: "execute_tool",
-            "gen_ai.tool.name": tool_of(called) or "unknown",
-            "gen_ai.tool.call.id": text(called, "callId"),
+            "gen_ai.tool.name": tool_name_of(called) or "unknown",
+            "gen_ai.tool.call.id": text_member(called, "callId"),
             "gen_ai.tool.type": "function",
         }
     )
@@ -95,7 +99,7 @@ def tool_attributes(called: JsonObject) -> Attributes:
 
 def evaluation_attributes(name: str, label: str, score: float | None = None) -> Attributes:
     """Return the attributes of an evaluation, without its text."""
-    return _filled(
+    return _without_none(
         {
             "gen_ai.evaluation.name": name,
             "gen_ai.evaluation.score.label": label,
@@ -120,7 +124,7 @@ def provider_name(provider: str | None) -> str | None:
     return None if provider is None else _PROVIDERS.get(provider, provider)
 
 
-def _filled(attributes: dict[str, Value | None]) -> Attributes:
+def _without_none(attributes: dict[str, Value | None]) -> Attributes:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
@@ -175,7 +179,8 @@ class SpanDraft:
 class _Node:
     """The open spans of a node while the log is read."""
 
-    step: int
+    # When the next request to a model begins.
+    request_start: int
     agents: dict[str, SpanDraft] = field(default_factory=dict[str, SpanDraft])
     # The agent that acted last.
     agent: SpanDraft | None = None
@@ -200,23 +205,23 @@ class RunSpans:
         at, payload = to_millis(event.timestamp), object_of(event.payload)
         if event.type == "eval.scored":
             label = "pass" if payload.get("passed") is True else "fail"
-            name = text(payload, "taskId") or "unknown"
+            name = text_member(payload, "taskId") or "unknown"
             self.evaluations.append(
-                (at, evaluation_attributes(name, label, number(payload, "score")))
+                (at, evaluation_attributes(name, label, number_member(payload, "score")))
             )
             return
-        node_id = node_of(event)
+        node_id = node_id_of(event)
         if node_id is None:
             return
         if event.type == "node.started":
             self._close(node_id, at)
         node = self._nodes.setdefault(node_id, _Node(at))
         if event.type in _STEPS:
-            node.step = at
+            node.request_start = at
         self._find_agent(node, node_id, event.type, payload, at)
         self._add_to_node(node, node_id, event.type, payload, at)
         if event.type in _NODE_ENDS:
-            code = text(object_of(payload.get("error")), "code")
+            code = text_member(object_of(payload.get("error")), "code")
             self._close(node_id, at, code or ("error" if event.type == "node.failed" else None))
 
     def finish(self, at: int, error: str | None = None) -> None:
@@ -229,7 +234,7 @@ class RunSpans:
     ) -> None:
         """Record the agent that acts. Its first event opens its span."""
         is_act = event_type.startswith(("agent.", "runOrchestrator.")) or event_type in _STEPS
-        name = from_agent(payload) if event_type == "agent.handoff" else agent_named(payload)
+        name = from_agent(payload) if event_type == "agent.handoff" else acting_agent_id(payload)
         if not is_act or name is None or name == SYSTEM:
             return
         attributes = agent_attributes(name, payload)
@@ -247,8 +252,10 @@ class RunSpans:
     ) -> None:
         match event_type:
             case "output.chunk":
-                node.streamed += text(payload, "chunk") or ""
-                node.finish = text(object_of(payload.get("meta")), "finishReason") or node.finish
+                node.streamed += text_member(payload, "chunk") or ""
+                node.finish = (
+                    text_member(object_of(payload.get("meta")), "finishReason") or node.finish
+                )
             case "provider.usage":
                 self._add_chat(node, node_id, payload, at)
             case "agent.toolCalled":
@@ -259,10 +266,10 @@ class RunSpans:
                 decision = payload.get("decision")
                 node.agent.attributes[OUTPUT] = assistant_message(value_text(decision))
             case "agent.verified" if node.agent is not None:
-                label = text(payload, "verdict") or "unknown"
+                label = text_member(payload, "verdict") or "unknown"
                 node.agent.evaluations.append((at, evaluation_attributes("openwop.verdict", label)))
             case "agent.invocation.completed" if node.agent is not None:
-                outcome = text(payload, "outcome")
+                outcome = text_member(payload, "outcome")
                 if outcome in ("failed", "refused"):
                     node.agent.fail(outcome)
             case _ if event_type in _CUT_OFF and node.chat is not None:
@@ -278,8 +285,8 @@ class RunSpans:
         if node.streamed and self._with_content:
             attributes[OUTPUT] = assistant_message(node.streamed)
         name = f"chat {attributes['gen_ai.response.model']}"
-        node.chat = SpanDraft(name, node_id, node.step, at, attributes, calls_outside=True)
-        node.step, node.finish, node.streamed = at, "", ""
+        node.chat = SpanDraft(name, node_id, node.request_start, at, attributes, calls_outside=True)
+        node.request_start, node.finish, node.streamed = at, "", ""
         self._attach(node, node.chat)
         if node.agent is not None:
             for counted in (INPUT_TOKENS, OUTPUT_TOKENS):
@@ -293,21 +300,21 @@ class RunSpans:
             attributes[ARGUMENTS] = value_text(payload["inputs"])
         name = f"execute_tool {attributes['gen_ai.tool.name']}"
         draft = SpanDraft(name, node_id, at, at, attributes)
-        node.calls[text(payload, "callId") or name] = draft
+        node.calls[text_member(payload, "callId") or name] = draft
         self._attach(node, draft)
         if node.chat is not None:
             # The response before a tool call requested it.
             node.chat.attributes.setdefault(FINISH_REASONS, ["tool_calls"])
 
     def _close_tool_call(self, node: _Node, payload: JsonObject, at: int) -> None:
-        name = f"execute_tool {text(payload, 'toolName') or 'unknown'}"
-        draft = node.calls.pop(text(payload, "callId") or name, None)
-        node.step = at
+        name = f"execute_tool {text_member(payload, 'toolName') or 'unknown'}"
+        draft = node.calls.pop(text_member(payload, "callId") or name, None)
+        node.request_start = at
         if draft is None:
             return
         draft.end = at
-        status = text(payload, "status")
-        code = text(object_of(payload.get("error")), "code")
+        status = text_member(payload, "status")
+        code = text_member(object_of(payload.get("error")), "code")
         if code is not None or status not in (None, "ok"):
             draft.fail(code or status or "error")
         if self._with_content and "outcome" in payload:

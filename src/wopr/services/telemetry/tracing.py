@@ -90,7 +90,7 @@ class Tracing:
         processor = BatchSpanProcessor(OTLPSpanExporter())
         return cls(store, redactor, processor, with_content=with_content)
 
-    def committed(self, commit: Commit) -> None:
+    def handle_commit(self, commit: Commit) -> None:
         """Export the trace of a run that has ended with this commit."""
         state = commit.state
         if self._tracer is None or not state.is_terminal:
@@ -143,9 +143,9 @@ class Tracing:
     def _export(self, state: RunState, found: RunSpans) -> None:
         parent = state.traceparent
         context = _PROPAGATOR.extract({"traceparent": parent}) if parent else None
-        run = self._start("openwop.run", context, state.started_at, _run_attributes(state))
+        run = self._start_span("openwop.run", context, state.started_at, _run_attributes(state))
         nodes: dict[str, Span] = {
-            node_id: self._node(run, state, node_id, node)
+            node_id: self._start_node_span(run, state, node_id, node)
             for node_id, node in state.nodes.items()
             if node.started_at
         }
@@ -156,7 +156,7 @@ class Tracing:
             span.end((state.nodes[node_id].ended_at or state.ended_at) * NANOS_PER_MILLI)
         run.end(state.ended_at * NANOS_PER_MILLI)
 
-    def _node(self, run: Span, state: RunState, node_id: str, node: NodeState) -> Span:
+    def _start_node_span(self, run: Span, state: RunState, node_id: str, node: NodeState) -> Span:
         attributes: Attributes = {
             "openwop.run_id": state.identity.run_id,
             "openwop.node_id": node_id,
@@ -170,7 +170,7 @@ class Tracing:
         if node.error is not None:
             attributes[ERROR_TYPE] = node.error.code
         context = trace.set_span_in_context(run)
-        return self._start("openwop.node", context, node.started_at, attributes)
+        return self._start_span("openwop.node", context, node.started_at, attributes)
 
     def _export_span(self, parent: Span, state: RunState, draft: SpanDraft) -> None:
         attributes: Attributes = {
@@ -178,7 +178,7 @@ class Tracing:
             "openwop.node_id": draft.node_id,
             "gen_ai.conversation.id": state.identity.run_id,
         }
-        span = self._start(
+        span = self._start_span(
             draft.name,
             trace.set_span_in_context(parent),
             draft.start,
@@ -190,7 +190,7 @@ class Tracing:
         self._add_evaluations(span, draft.evaluations)
         span.end(draft.end * NANOS_PER_MILLI)
 
-    def _start(
+    def _start_span(
         self,
         name: str,
         context: Context | None,

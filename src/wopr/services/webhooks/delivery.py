@@ -16,13 +16,19 @@ from wopr.process.egress import Egress
 from wopr.process.settings import Settings
 from wopr.protocol.documents import encode
 from wopr.security.ssrf import DestinationDenied
-from wopr.security.tokens import ALGORITHM, signature
+from wopr.security.tokens import WEBHOOK_SIGNATURE_VERSION, webhook_signature
 from wopr.services.webhooks.subscriptions import Subscription
 from wopr.store.port.webhooks import Delivery, WebhookHealth
 from wopr.version import __version__
 
 WEEK_MS = 7 * 86_400_000
 MAX_BACKOFF_MS = 3_600_000
+USER_AGENT = f"openwop-webhook-dispatcher/{__version__}"
+# Only the status of a response matters. Its body is read up to this size.
+MAX_RESPONSE_BYTES = 64 * 1024
+READ_SECONDS = 0.2
+# Receivers use headers with either prefix.
+_PREFIXES = ("X-openwop-", "OpenWOP-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +82,6 @@ def after_failure(health: WebhookHealth, now: int, policy: DeliveryPolicy) -> We
     return WebhookHealth(
         state="open", failures=failures, recent=recent, open_until=now + policy.open_ms
     )
-
-
-USER_AGENT = f"openwop-webhook-dispatcher/{__version__}"
-# Only the status of a response matters. Its body is read up to this size.
-MAX_RESPONSE_BYTES = 64 * 1024
-READ_SECONDS = 0.2
-_PREFIXES = ("X-openwop-", "OpenWOP-")
 
 
 class WebhookClient:
@@ -148,14 +147,14 @@ def headers_of(
         "Webhook-Id": subscription.row.webhook_id,
         "Event-Type": event_type,
         "Timestamp": str(timestamp),
-        "Signature": signature(subscription.secret, timestamp, body),
-        "Signature-Algorithm": ALGORITHM,
+        "Signature": webhook_signature(subscription.secret, timestamp, body),
+        "Signature-Algorithm": WEBHOOK_SIGNATURE_VERSION,
     }
     until = subscription.row.old_secret_until
     if subscription.old_secret is not None and until is not None and now < until:
         # A receiver that still uses the old secret verifies `Signature`.
         values["Signature-Next"] = values["Signature"]
-        values["Signature"] = signature(subscription.old_secret, timestamp, body)
+        values["Signature"] = webhook_signature(subscription.old_secret, timestamp, body)
     return {"Content-Type": "application/json", **named_headers(values)}
 
 

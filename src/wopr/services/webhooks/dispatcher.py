@@ -59,7 +59,7 @@ class Dispatcher:
         client: WebhookClient,
         *,
         policy: DeliveryPolicy,
-        deliveries_each: int,
+        deliveries_per_tenant: int,
         metrics: Metrics,
         now: Callable[[], int],
     ) -> None:
@@ -73,7 +73,7 @@ class Dispatcher:
         self._has_health = False
         # A worker for each webhook, woken by its event.
         self._workers: dict[tuple[str, str], anyio.Event] = {}
-        self._deliveries = TenantSlots(deliveries_each)
+        self._deliveries = TenantSlots(deliveries_per_tenant)
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -95,7 +95,7 @@ class Dispatcher:
             # Another process may have delivered before, so load its counts of failures.
             await self._subscriptions.load(keeps_health=False)
             self._has_health = True
-        for tenant, webhook_id in await self._outbox.undelivered():
+        for tenant, webhook_id in await self._outbox.webhooks_with_deliveries():
             self._start_worker(tenant, webhook_id)
 
     def wake(self, tenant: str, webhook_id: str) -> None:
@@ -181,7 +181,7 @@ class Dispatcher:
         # The wait for a slot is not part of the timeout.
         async with self._deliveries.slot(tenant):
             reason = await self._client.deliver(subscription, delivery, self._now())
-        self._metrics.delivered(reason is None)
+        self._metrics.count_delivery(reason is None)
         if reason is None:
             progress.delivered.append(delivery.sequence)
             return True

@@ -15,13 +15,13 @@ from wopr.protocol.resources.webhooks import (
     RegisterWebhook,
     WebhookMade,
     WebhookSecret,
-    is_pattern,
-    matches,
+    is_event_pattern,
+    matches_pattern,
 )
 from wopr.runs.journal import Commit
 from wopr.security.encryption import NONCE_BYTES, Seal
 from wopr.security.ssrf import DestinationDenied, check_url
-from wopr.security.tokens import SECRET_BYTES, fingerprint
+from wopr.security.tokens import WEBHOOK_SECRET_BYTES, secret_fingerprint
 from wopr.store.port import Batch, RecordBuilder, Store, StoredEvent
 from wopr.store.port.webhooks import NewDeliveries, Rotation, WebhookHealth, WebhookRow
 
@@ -82,7 +82,7 @@ class Subscription:
         sequences = tuple(
             event.sequence
             for event in events
-            if any(matches(pattern, event.type) for pattern in self.row.events)
+            if any(matches_pattern(pattern, event.type) for pattern in self.row.events)
         )
         if not sequences:
             return None
@@ -133,7 +133,7 @@ class Subscriptions:
         deliveries = tuple(each for each in found if each is not None)
         return replace(batch, deliveries=deliveries) if deliveries else batch
 
-    def committed(self, commit: Commit) -> None:
+    def handle_commit(self, commit: Commit) -> None:
         """Wake the webhooks with deliveries in a commit."""
         for write in commit.writes:
             for each in write.deliveries:
@@ -144,17 +144,17 @@ class Subscriptions:
     async def register(
         self, tenant: str, request: RegisterWebhook, build_record: RecordBuilder | None = None
     ) -> WebhookMade:
-        """Subscribe a URL and create its secret. The idempotency record does not contain the secret."""
+        """Subscribe a URL and create its secret. The idempotency record has no secret."""
         self._check(tenant, request)
         webhook_id = f"wh_{secrets.token_hex(12)}"
-        secret = secrets.token_hex(SECRET_BYTES)
+        secret = secrets.token_hex(WEBHOOK_SECRET_BYTES)
         row = WebhookRow(
             webhook_id=webhook_id,
             url=request.url,
             events=tuple(dict.fromkeys(request.events)),
             tags=tuple(dict.fromkeys(request.tags)),
             secret=self._encrypt(tenant, webhook_id, secret),
-            fingerprint=fingerprint(secret),
+            fingerprint=secret_fingerprint(secret),
             created_at=self._now(),
         )
         response = WebhookMade(
@@ -175,7 +175,7 @@ class Subscriptions:
         if not isinstance(request.tenant_id, Unset) and request.tenant_id != tenant:
             raise Forbidden("tenantId is not the tenant of this API key", field="tenantId")
         for pattern in request.events:
-            if not is_pattern(pattern):
+            if not is_event_pattern(pattern):
                 raise Refused(
                     f"events: {pattern!r} is not an event type: use a type such as "
                     "run.completed, a family such as node.*, or *",
@@ -195,10 +195,10 @@ class Subscriptions:
         self, tenant: str, webhook_id: str, grace_ms: int, build_record: RecordBuilder | None = None
     ) -> WebhookSecret:
         """Create a new secret. The old secret also signs until the grace period ends."""
-        secret = secrets.token_hex(SECRET_BYTES)
+        secret = secrets.token_hex(WEBHOOK_SECRET_BYTES)
         rotation = Rotation(
             secret=self._encrypt(tenant, webhook_id, secret),
-            fingerprint=fingerprint(secret),
+            fingerprint=secret_fingerprint(secret),
             old_secret_until=self._now() + grace_ms,
         )
         response = WebhookSecret(
@@ -208,14 +208,14 @@ class Subscriptions:
         )
         record = build_record(encode(response)) if build_record else None
         if not await self._store.rotate_webhook(tenant, webhook_id, rotation, record):
-            raise _unknown(webhook_id)
+            raise _webhook_not_found(webhook_id)
         await self.refresh(tenant, webhook_id)
         return msgspec.structs.replace(response, secret=secret)
 
     async def remove(self, tenant: str, webhook_id: str) -> None:
         """Delete a subscription and its queued events."""
         if not await self._store.delete_webhook(tenant, webhook_id):
-            raise _unknown(webhook_id)
+            raise _webhook_not_found(webhook_id)
         self._forget(tenant, webhook_id)
         self.changes.add(tenant, webhook_id)
 
@@ -233,7 +233,7 @@ class Subscriptions:
         """Return a subscription of a tenant. Raises `NotFound` if the tenant does not have it."""
         row = await self._store.webhook(tenant, webhook_id)
         if row is None:
-            raise _unknown(webhook_id)
+            raise _webhook_not_found(webhook_id)
         return row
 
     async def refresh(self, tenant: str, webhook_id: str, *, keeps_health: bool = False) -> None:
@@ -289,5 +289,5 @@ def _require_url(url: str) -> None:
         raise Refused("url must be an absolute https URL", field="url")
 
 
-def _unknown(webhook_id: str) -> NotFound:
+def _webhook_not_found(webhook_id: str) -> NotFound:
     return NotFound(f"there is no webhook {webhook_id[:128]!r}", code="subscription_not_found")

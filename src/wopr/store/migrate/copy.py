@@ -45,9 +45,9 @@ class DatabaseCopy:
             target.begin([table.name for table, _ in self._pairs])
 
     def _is_complete(self) -> bool:
-        moved = self._target.moved()
-        return moved is not None and all(
-            self._source.count(table) == moved.get(table.name, 0) for table, _ in self._pairs
+        copied = self._target.completed_copy()
+        return copied is not None and all(
+            self._source.count(table) == copied.get(table.name, 0) for table, _ in self._pairs
         )
 
     @property
@@ -56,7 +56,7 @@ class DatabaseCopy:
         return sum(self._source.count(table) for table, _ in self._pairs)
 
     @property
-    def moved(self) -> int:
+    def copied_rows(self) -> int:
         """Return the number of rows that an earlier attempt has copied."""
         return sum(rows for _, rows in self._target.reached.values())
 
@@ -74,7 +74,7 @@ class DatabaseCopy:
                 self._target.set_identity(into, last)
 
     def compare(self) -> CopyReport:
-        """Count the rows of every table in both databases; after a complete copy only in the source."""
+        """Count the rows of every table in both databases; after a complete copy, in the source."""
         if self.is_complete:
             rows = {table.name: self._source.count(table) for table, _ in self._pairs}
             return CopyReport(rows=rows, differing={})

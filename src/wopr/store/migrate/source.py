@@ -21,9 +21,10 @@ _TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY n
 _COLUMNS: Final = "SELECT name, pk FROM pragma_table_info(?) ORDER BY cid"
 _LAST_PLACES: Final = "SELECT name, seq FROM sqlite_sequence"
 # A holder that does not exist, so that hosts release the run as after a crash of a process.
-MOVED: Final = "moved from SQLite"
+COPIED_HOLDER: Final = "moved from SQLite"
 _HOLDER_VALUE: Final = (
-    f"CASE WHEN t.ended_at IS NULL AND t.run_id NOT GLOB '{OBSERVED_PREFIX}*' THEN '{MOVED}' END"
+    f"CASE WHEN t.ended_at IS NULL AND t.run_id NOT GLOB '{OBSERVED_PREFIX}*' "
+    f"THEN '{COPIED_HOLDER}' END"
 )
 
 
@@ -37,7 +38,7 @@ class SourceTable:
     values: tuple[str, ...]
     joined: str = ""
 
-    def statement(self, *, from_start: bool) -> str:
+    def read_statement(self, *, from_start: bool) -> str:
         """Return the statement that reads all rows, or the rows after a key."""
         key = ", ".join(f"t.{name}" for name in self.key)
         condition = "" if from_start else f" WHERE ({key}) > ({SQLITE.placeholders(len(self.key))})"
@@ -47,7 +48,7 @@ class SourceTable:
         )
 
     @property
-    def counting(self) -> str:
+    def count_statement(self) -> str:
         """Return the statement that counts the rows."""
         return f"SELECT count(*) FROM {self.name} t{self.joined}"
 
@@ -66,12 +67,12 @@ class SourceDatabase:
 
     def count(self, table: SourceTable) -> int:
         """Return the number of rows of a table."""
-        count: int = self._connection.execute(table.counting).fetchone()[0]
+        count: int = self._connection.execute(table.count_statement).fetchone()[0]
         return count
 
     def rows(self, table: SourceTable, after: Sequence[str | int | bytes]) -> Iterator[Row]:
         """Read the rows after a key, in the order of the key; an empty key means all rows."""
-        yield from self._connection.execute(table.statement(from_start=not after), after)
+        yield from self._connection.execute(table.read_statement(from_start=not after), after)
 
     def last_place(self, table: str, column: str) -> int:
         """Return the highest number that a table has used, including deleted rows."""

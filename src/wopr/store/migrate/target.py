@@ -12,7 +12,7 @@ import psycopg
 from psycopg import Connection, sql
 
 from wopr.protocol.errors import Conflict, Refused
-from wopr.store.postgres.faults import translated
+from wopr.store.postgres.faults import translate_error
 from wopr.store.postgres.pool import Address
 from wopr.store.postgres.schema_constants import DEAD_AFTER_SECONDS
 from wopr.store.postgres.texts import escape_texts
@@ -27,8 +27,8 @@ CREATE TABLE IF NOT EXISTS moving (
 )
 """
 _IS_MOVING: Final = "SELECT to_regclass('wopr.moving') IS NOT NULL"
-_REACHED: Final = "SELECT name, reached, rows FROM moving"
-_REACH: Final = """
+_READ_PROGRESS: Final = "SELECT name, reached, rows FROM moving"
+_RECORD_PROGRESS: Final = """
 INSERT INTO moving AS m (name, reached, rows) VALUES (%s, %s, %s)
 ON CONFLICT (name) DO UPDATE SET reached = excluded.reached, rows = m.rows + excluded.rows
 """
@@ -84,10 +84,10 @@ class TargetDatabase:
             self._connection.execute(_PROGRESS)
         self.reached = {
             name: (tuple(msgspec.msgpack.decode(key)), rows)
-            for name, key, rows in self._rows(_REACHED)
+            for name, key, rows in self._rows(_READ_PROGRESS)
         }
 
-    def moved(self) -> dict[str, int] | None:
+    def completed_copy(self) -> dict[str, int] | None:
         """Return the rows per table of a complete copy, or None if there is no complete copy."""
         [(is_moved,)] = self._rows(_IS_MOVED)
         return {name: rows for name, rows in self._rows(_MOVED)} if is_moved else None
@@ -107,7 +107,7 @@ class TargetDatabase:
                 for row in rows:
                     copy.write_row(_with_flags(row, flags))
             key = msgspec.msgpack.encode(reached)
-            self._connection.execute(_REACH, (table.name, key, len(rows)))
+            self._connection.execute(_RECORD_PROGRESS, (table.name, key, len(rows)))
 
     def count(self, table: TargetTable) -> int:
         """Return the number of rows of a table, of all tenants."""
@@ -181,7 +181,7 @@ def open_target(address: Address) -> Generator[TargetDatabase, None, None]:
             _require_alone(connection)
             yield TargetDatabase(connection)
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
 
 
 def _require_alone(connection: Connection[Row]) -> None:

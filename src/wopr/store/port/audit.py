@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 # Builds the bytes of an entry from its sequence and the bytes of the previous entry, if any.
-Link: TypeAlias = Callable[[int, bytes | None], bytes]
+EntryBuilder: TypeAlias = Callable[[int, bytes | None], bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class AuditDraft:
     """An entry before it is written. The write assigns its sequence and links it to the chain."""
 
     tenant: str
-    link: Link
+    link: EntryBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class SinkPosition(NamedTuple):
     checkpoint: int = -1
 
 
-class AuditReading(Protocol):
+class AuditReader(Protocol):
     """The reads that a verification needs; they also work on a copy of the database."""
 
     async def audit_head(self) -> int:
@@ -78,7 +78,7 @@ class AuditReading(Protocol):
         ...
 
 
-class AuditLog(AuditReading, Protocol):
+class AuditLog(AuditReader, Protocol):
     """The append-only audit log. Entries are never changed or deleted."""
 
     async def append_audit(self, *drafts: AuditDraft) -> int:

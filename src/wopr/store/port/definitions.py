@@ -9,7 +9,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowRow:
-    """A registered definition, byte for byte. The default version has the newest `registered_at`."""
+    """A registered definition, byte for byte.
+
+    The default version has the newest `registered_at`.
+    """
 
     workflow_id: str
     version: str
@@ -50,7 +53,7 @@ class Workflows(Protocol):
     async def workflow_versions(
         self, tenant: str, workflow_id: str, limit: int, offset: int
     ) -> list[WorkflowRow]:
-        """List versions of one definition, newest first: at most `limit`, without the first `offset`."""
+        """List up to `limit` versions of one definition, newest first, after the first `offset`."""
         ...
 
 

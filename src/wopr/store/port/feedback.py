@@ -211,7 +211,7 @@ class Annotations(Protocol):
         """List annotations of a run after that `(created_at, annotation_id)`, in this order."""
         ...
 
-    async def feedback(
+    async def feedback_counts(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[FeedbackCount]:
         """Return the counts of a period. The cost depends on its hours and days only.
@@ -223,7 +223,9 @@ class Annotations(Protocol):
     async def signal_counts(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[SignalCount]:
-        """Count the runs created in a period by signal. The cost depends on its hours and days only.
+        """Count the runs created in a period by signal.
+
+        The cost depends on the hours and days of the period only.
 
         With an agent, or grouped by agent, a run counts for each agent that took part in it. Runs
         are not counted by node.
@@ -261,7 +263,7 @@ class ReviewQueues(Protocol):
     async def lock_queue_item(
         self, tenant: str, queue_id: str, reviewer: str, *, now: int, until: int
     ) -> str | None:
-        """Lock the next run for a reviewer, or renew the lock that the reviewer has; None at the end.
+        """Lock the next run for a reviewer, or renew the reviewer's lock; None at the end.
 
         The finished reviews and the unexpired locks of a run are together at most the queue's
         overlap.
@@ -292,13 +294,13 @@ class Judges(Protocol):
         """Return the judge, or None if it does not exist."""
         ...
 
-    async def judged(
+    async def judged_runs(
         self, tenant: str, judge_id: str, after: int, limit: int, state: str | None = None
     ) -> list[JudgedRow]:
         """List runs after that place, in order: all runs, or the runs in one state."""
         ...
 
-    async def judged_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
+    async def judged_run_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
         """Return the number of runs in each state."""
         ...
 
@@ -309,7 +311,7 @@ class Judges(Protocol):
     async def set_judged_state(
         self, tenant: str, judge_id: str, item: JudgedRow, annotation: AnnotationRow | None = None
     ) -> bool:
-        """Set the state of a run, with its annotation; False if the run already has a final state."""
+        """Set the state of a run, with its annotation; False if its state is already final."""
         ...
 
     async def close_judge(self, tenant: str, judge_id: str) -> None:

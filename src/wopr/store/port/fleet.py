@@ -234,7 +234,7 @@ class Fleet(Protocol):
         """Record that runs were pushed again, unless they are hidden."""
         ...
 
-    async def fleet_expiring(
+    async def fleet_expiring_runs(
         self, tenant: str, pushed_before: int, limit: int
     ) -> list[tuple[str, int]]:
         """List `(run_id, pushed_at)` of runs last pushed at or before a time, the oldest first."""
@@ -292,7 +292,7 @@ class Fleet(Protocol):
         """List runs of an agent before that `(last_event, run_id)`, newest first, since a time."""
         ...
 
-    async def fleet_waiting(self, tenant: str, limit: int) -> list[AgentRun]:
+    async def fleet_waiting_agents(self, tenant: str, limit: int) -> list[AgentRun]:
         """List agents that wait for an operator, the longest wait first, without hidden runs."""
         ...
 
@@ -311,10 +311,10 @@ class Fleet(Protocol):
         ...
 
     def fleet_lines(self, tenant: str, run_id: str, start: int = 0) -> AsyncIterator[bytes]:
-        """Read the lines of a run, also a hidden one, from that line on, in pieces of whole lines."""
+        """Read the lines of a run from a line on, in pieces of whole lines; also of a hidden run."""
         ...
 
-    async def fleet_exported(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
+    async def fleet_runs_to_export(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
         """List all runs after that id, by id, including hidden runs."""
         ...
 
@@ -327,10 +327,10 @@ class FleetMaintenance(Protocol):
     """Retention of the KAHN runs of all tenants."""
 
     async def fleet_advance_spans(self, since: Since) -> None:
-        """Move the rolling spans forward, and subtract the runs that leave a span from its totals."""
+        """Move the rolling spans forward; subtract the runs that leave a span from its totals."""
         ...
 
-    async def fleet_expired(
+    async def fleet_expired_runs(
         self, source: FleetRunSource, pushed_before: int, hidden_before: int, limit: int
     ) -> list[tuple[str, str, int, int | None]]:
         """List `(tenant, run_id, pushed_at, hidden_at)` of runs whose retention has ended.
@@ -341,7 +341,7 @@ class FleetMaintenance(Protocol):
         ...
 
     async def fleet_hide(self, runs: Sequence[tuple[str, str]], now: int) -> None:
-        """Hide these `(tenant, run_id)` everywhere except in exports, and subtract them from the totals."""
+        """Hide these `(tenant, run_id)`, except in exports, and subtract them from the totals."""
         ...
 
     async def fleet_delete(self, runs: Sequence[tuple[str, str, str]]) -> None:
@@ -362,8 +362,8 @@ class FleetMaintenance(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unprojected:
-    """A run in the queue. A run that is queued again gets a new, higher place."""
+class QueuedProjection:
+    """A run in the projection queue. A run that is queued again gets a new, higher place."""
 
     place: int
     tenant: str
@@ -377,20 +377,22 @@ class Projections(Protocol):
     a queue cross tenants, and return tenants and ids only.
     """
 
-    async def unprojected(
+    async def queued_projections(
         self, after: int, limit: int, *, observed: bool = False
-    ) -> list[Unprojected]:
+    ) -> list[QueuedProjection]:
         """Return own or observed runs after that place, in the order of the queue."""
         ...
 
-    async def unprojected_of(self, tenant: str, after: int, limit: int) -> list[Unprojected]:
+    async def queued_projections_of_tenant(
+        self, tenant: str, after: int, limit: int
+    ) -> list[QueuedProjection]:
         """Return observed runs of one tenant after that place, in the order of the queue."""
         ...
 
-    async def is_unprojected(self, tenant: str, run_id: str) -> bool:
+    async def is_projection_queued(self, tenant: str, run_id: str) -> bool:
         """Return whether this run of the tenant is in a queue."""
         ...
 
-    async def projected(self, done: Sequence[Unprojected]) -> None:
+    async def remove_projections(self, done: Sequence[QueuedProjection]) -> None:
         """Remove these entries. A run that was queued again since keeps its new place."""
         ...

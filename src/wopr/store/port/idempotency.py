@@ -24,7 +24,7 @@ RecordBuilder: TypeAlias = Callable[[bytes], IdempotencyRecord]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invocation:
-    """A layer-2 record: the outcome of one logical outside effect."""
+    """The record of one logical outside effect, and its outcome."""
 
     invocation_id: str
     run_id: str
@@ -44,10 +44,12 @@ class Idempotency(Protocol):
         """Store a response that no append stores; the first response is kept."""
         ...
 
-    async def claim(self, tenant: str, invocation: Invocation) -> Invocation:
+    async def claim_invocation(self, tenant: str, invocation: Invocation) -> Invocation:
         """Claim an effect atomically; return the stored record, new or earlier."""
         ...
 
-    async def settle(self, tenant: str, invocation_id: str, state: str, outcome: bytes) -> None:
+    async def settle_invocation(
+        self, tenant: str, invocation_id: str, state: str, outcome: bytes
+    ) -> None:
         """Record how the effect ended. The first outcome is kept."""
         ...

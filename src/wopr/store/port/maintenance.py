@@ -1,4 +1,4 @@
-"""Work of the host across tenants: due and unfinished runs, retention, and recovery after a crash."""
+"""Work of the host across tenants: due and unfinished runs, retention, recovery after a crash."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Protocol
 
 
 class Maintenance(Protocol):
-    """Reads and deletions of the host across tenants. They return tenants and ids, never content."""
+    """Reads and deletions of the host across tenants.
 
-    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+    They return tenants and ids, never content.
+    """
+
+    async def due_runs(self, now: int, limit: int) -> list[tuple[str, str]]:
         """List `(tenant, run_id)` of unfinished runs that are due by `wake_at`, earliest first."""
         ...
 
-    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs_of_each_tenant(self, now: int, limit: int) -> list[tuple[str, str]]:
         """List `(tenant, run_id)` of up to `limit` due runs of each tenant, earliest first.
 
         Runs that a process holds are left out. The cost grows with the number of tenants with
@@ -25,8 +28,10 @@ class Maintenance(Protocol):
         """Return the earliest `wake_at` of all unfinished runs after this time."""
         ...
 
-    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
-        """List a page of `(tenant, run_id)` of all runs that have not ended, for recovery at start."""
+    async def unfinished_runs(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
+        """List a page of `(tenant, run_id)` of all unfinished runs, for recovery at start."""
         ...
 
     async def delete_expired_runs(self, ended_before: int, limit: int) -> int:
@@ -39,14 +44,14 @@ class Maintenance(Protocol):
     async def delete_idempotency_records(
         self, records_before: int, invocations_before: int
     ) -> None:
-        """Delete idempotency records past their retention, except invocations of unfinished runs."""
+        """Delete records past their retention, except invocations of unfinished runs."""
         ...
 
     async def delete_expired_memories(self, before: int) -> None:
         """Delete the memory entries that expired before that time."""
         ...
 
-    async def open_counts(self) -> dict[str, int]:
+    async def open_run_counts(self) -> dict[str, int]:
         """Return how many runs have not ended, by status and over all tenants, for metrics.
 
         The cost grows with the number of open runs only.
@@ -91,7 +96,7 @@ class Recovery(Protocol):
         """Set the crashes of a recovered run that is not in quarantine to zero."""
         ...
 
-    async def release(self, tenant: str, run_id: str, now: int) -> bool:
+    async def release_from_quarantine(self, tenant: str, run_id: str, now: int) -> bool:
         """Take a run out of quarantine and make it due; False when it is not in quarantine."""
         ...
 

@@ -96,7 +96,7 @@ class Process:
     executes: bool = True
 
     @property
-    def shown_id(self) -> str:
+    def public_id(self) -> str:
         """The id that clients see. Unlike `name` it does not contain the name of the machine."""
         return self.name.rpartition("-")[2]
 
@@ -146,7 +146,10 @@ class Peers(Protocol):
 
     @property
     def owns_tables(self) -> bool:
-        """Return whether the login of this process owns the tables, so that its SQL can read all tenants."""
+        """Return whether the login of this process owns the tables.
+
+        The SQL of such a login can read all tenants.
+        """
         ...
 
     def notifications(self) -> AsyncGenerator[Notification, None]:
@@ -180,11 +183,13 @@ class Peers(Protocol):
         """Take those of these runs that are due and that no process holds, as `take_due` does."""
         ...
 
-    async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
+    async def queue_wakeup(self, tenant: str, run_id: str, delay_ms: int) -> None:
         """Queue a wake-up of one run; of several the earliest is kept."""
         ...
 
-    def worker(self, advance: Callable[[str, str], Awaitable[None]], at_once: int) -> JobWorker:
+    def create_worker(
+        self, advance: Callable[[str, str], Awaitable[None]], at_once: int
+    ) -> JobWorker:
         """Return a worker that calls `advance` with the tenant and the id of each due run."""
         ...
 

@@ -132,7 +132,7 @@ class Claim:
     is_fence: bool = False
 
 
-def too_many_active(limit: int, current: int) -> QuotaExceeded:
+def too_many_active_error(limit: int, current: int) -> QuotaExceeded:
     """Return the error for a tenant with too many active runs."""
     return QuotaExceeded(
         "activeRuns",
@@ -268,7 +268,7 @@ class RunLog(Protocol):
         *,
         most_bytes: int | None = None,
     ) -> list[StoredEvent]:
-        """Read events from `start` on, in order; empty for an unknown run, or a run of another tenant.
+        """Read events from `start` on, in order; none for an unknown run or one of another tenant.
 
         With `most_bytes` the list ends with the event at which the bodies reach that size.
         """
@@ -282,7 +282,9 @@ class RunLog(Protocol):
         """Return the run's row, or None for an unknown run, or a run of another tenant."""
         ...
 
-    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+    async def load_runs(
+        self, tenant: str, run_ids: Sequence[str], most_events: int
+    ) -> list[StoredRun]:
         """Return runs of the tenant, each with up to `most_events` events from the first on.
 
         Unknown runs, and runs of other tenants, are left out. The order is not defined.
@@ -313,6 +315,6 @@ class RunLog(Protocol):
         """Return an artifact of the run, or None."""
         ...
 
-    async def expired(self, tenant: str, run_id: str) -> bool:
+    async def is_expired(self, tenant: str, run_id: str) -> bool:
         """Return whether retention deleted this run of the tenant."""
         ...

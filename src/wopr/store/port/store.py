@@ -70,7 +70,7 @@ class Store(
         """Finish queued writes and release the database."""
         ...
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         """Raise `Unavailable` unless the store accepts a write now."""
         ...
 

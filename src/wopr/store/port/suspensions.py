@@ -50,12 +50,12 @@ class SuspensionPage:
 class Suspensions(Protocol):
     """Pending interrupts; `RunLog.append` opens and ends them."""
 
-    async def pending(
+    async def pending_interrupts(
         self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
     ) -> SuspensionPage:
         """List a page of the tenant's pending interrupts, newest first, by keyset."""
         ...
 
-    async def pending_count(self, tenant: str) -> int:
+    async def count_pending_interrupts(self, tenant: str) -> int:
         """Return how many interrupts of the tenant are pending."""
         ...

@@ -71,13 +71,16 @@ class Traces(Protocol):
         ...
 
     async def close_episode(self, tenant: str, trace: StoredTrace) -> bool:
-        """Put new parts into the next episode and close it; False if parts have arrived since `trace`."""
+        """Close the next episode with the new parts; False if parts have arrived since `trace`."""
         ...
 
     async def record_projected_episode(
         self, tenant: str, trace: StoredTrace, *, episode: int, due_at: int
     ) -> None:
-        """Record the last projected episode. Set the due time, unless parts have arrived since `trace`."""
+        """Record the last projected episode.
+
+        Set the due time, unless parts have arrived since `trace`.
+        """
         ...
 
     async def delete_trace(self, tenant: str, trace: StoredTrace) -> None:

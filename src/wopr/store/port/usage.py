@@ -47,11 +47,17 @@ class Usage(Protocol):
     """Counters of each tenant's usage, and quotas."""
 
     async def usage(self, tenant: str, now: int) -> StoredUsage:
-        """Return the usage of the tenant. Bytes are counters, so the cost does not depend on the size."""
+        """Return the usage of the tenant.
+
+        Bytes are counters, so the cost does not depend on the size.
+        """
         ...
 
     async def all_usage(self) -> dict[str, StoredUsage]:
-        """Return the usage of each tenant with stored data. `queued_runs` is not counted and always 0."""
+        """Return the usage of each tenant with stored data.
+
+        `queued_runs` is not counted and always 0.
+        """
         ...
 
     async def recount_usage(self) -> None:
@@ -77,5 +83,5 @@ class Usage(Protocol):
     async def reset_quota(
         self, tenant: str, key_id: str, quota: str, audit: AuditDraft | None = None
     ) -> bool:
-        """Return a quota to its default, and write the audit entry; False if it already had its default."""
+        """Return a quota to its default, and write the audit entry; False if it was the default."""
         ...

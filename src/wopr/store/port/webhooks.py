@@ -113,7 +113,10 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterPage:
-    """A page of dead letters, newest first. The next page starts after `next_after`; None at the end."""
+    """A page of dead letters, newest first.
+
+    The next page starts after `next_after`; None at the end.
+    """
 
     letters: tuple[DeadLetter, ...]
     next_after: tuple[int, str] | None
@@ -138,7 +141,7 @@ class Webhooks(Protocol):
     async def webhooks(
         self, tenant: str, after: tuple[int, str] | None, limit: int
     ) -> list[WebhookRow]:
-        """List the tenant's subscriptions, newest first, after the given `(created_at, webhook_id)`."""
+        """List the tenant's subscriptions after that `(created_at, webhook_id)`, newest first."""
         ...
 
     async def rotate_webhook(
@@ -163,7 +166,7 @@ class Webhooks(Protocol):
 class Outbox(Protocol):
     """Deliveries; `RunLog.append` adds them."""
 
-    async def undelivered(self) -> list[tuple[str, str]]:
+    async def webhooks_with_deliveries(self) -> list[tuple[str, str]]:
         """List `(tenant, webhook_id)` of the subscriptions with deliveries."""
         ...
 

@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: many processes, one transaction per call, row-level security by tenant."""
+"""The store on PostgreSQL: many processes, a transaction per call, row-level security."""
 
 from __future__ import annotations
 

@@ -27,15 +27,15 @@ from wopr.store.port import Batch, RunRow
 from wopr.store.postgres.database import Connection, Database, Transaction, execute
 from wopr.store.postgres.faults import is_disconnection
 from wopr.store.postgres.schema_constants import HORIZON_MS
-from wopr.store.postgres.texts import escaped_json
+from wopr.store.postgres.texts import escape_json
 from wopr.store.tables.audit import append_entries
-from wopr.store.tables.dialect import encoded
+from wopr.store.tables.dialect import encode_names
 from wopr.store.tables.feedback.annotations import (
     insert_annotation,
     record_agents,
     record_intervention,
 )
-from wopr.store.tables.runs.idempotency import in_flight
+from wopr.store.tables.runs.idempotency import in_flight_error
 from wopr.store.tables.runs.runs import URGENT
 from wopr.store.tables.runs.suspensions import suspension_place
 
@@ -121,7 +121,7 @@ def is_written(result: str, run_id: str) -> bool:
     if result in ("ok", "held"):
         return result == "ok"
     if result == "answered":
-        raise in_flight()
+        raise in_flight_error()
     if result == "lost":
         raise LeaseLost("another process holds the run", runId=run_id)
     if result == "exists":
@@ -132,7 +132,7 @@ def is_written(result: str, run_id: str) -> bool:
 def _document(steps: list[JsonObject]) -> str:
     document = msgspec.json.encode(steps)
     if any(escape in document for escape in _ESCAPES):
-        document = msgspec.json.encode([escaped_json(step) for step in steps])
+        document = msgspec.json.encode([escape_json(step) for step in steps])
     return document.decode()
 
 
@@ -174,7 +174,7 @@ def _run(run: RunRow, blobs: _Blobs) -> JsonObject:
     for field, name in _RUN_BLOBS.items():
         if (body := getattr(run, field)) is not None:
             document[name] = blobs.put(body)
-    if (tags := encoded(run.tags)) is not None:
+    if (tags := encode_names(run.tags)) is not None:
         document["tags"] = blobs.put(tags)
     return document
 
@@ -275,7 +275,10 @@ def _has_side_rows(batches: Sequence[Batch]) -> bool:
 
 
 async def _write_side_rows(transaction: Transaction, batches: Sequence[Batch]) -> None:
-    """Write side rows after `append` has locked the runs. The audit log is last, because this locks it."""
+    """Write side rows after `append` has locked the runs.
+
+    The audit log is last, because a write locks it.
+    """
     for batch in batches:
         await _set_missing_types(transaction, batch)
         for row in batch.annotations:
@@ -296,14 +299,14 @@ async def _write_side_rows(transaction: Transaction, batches: Sequence[Batch]) -
 async def _set_missing_types(transaction: Transaction, batch: Batch) -> None:
     if batch.missing_types is not None:
         process = "" if batch.claim is None else batch.claim.process
-        values = (process, encoded(batch.missing_types), batch.run.run_id, transaction.tenant)
+        values = (process, encode_names(batch.missing_types), batch.run.run_id, transaction.tenant)
         await transaction.queue(_SET_MISSING_TYPES, values)
 
 
 # The largest number of calls in a group, because the first waits for the last.
 GROUP_LIMIT = 64
 # The number of groups that are committed at the same time.
-WIDTH = 2
+CONCURRENT_GROUPS = 2
 
 
 class _Job(NamedTuple):
@@ -337,7 +340,7 @@ class AppendBatcher:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._queue.append(_Job(call, done))
         # Not the number of tasks, because a task ends some time after it last reads the queue.
-        if self._drain_count < WIDTH:
+        if self._drain_count < CONCURRENT_GROUPS:
             self._drain_count += 1
             task = asyncio.create_task(self._drain())
             self._tasks.add(task)

@@ -22,7 +22,7 @@ from psycopg.types.numeric import Int8BinaryDumper, Int8Dumper
 from psycopg_pool import PoolClosed
 
 from wopr.store.port.store import StoreOptions
-from wopr.store.postgres.faults import is_disconnection, is_repeatable, translated
+from wopr.store.postgres.faults import is_disconnection, is_repeatable, translate_error
 from wopr.store.postgres.pool import Address, Pool
 from wopr.store.postgres.schema_constants import SERVICE_ROLE, TOKEN_REFUSED
 from wopr.store.postgres.texts import escape_texts
@@ -142,9 +142,11 @@ class Database(SqlDatabase):
         self._clock_offset = 0.0
         # Tokens by connection and subject, each with its expiry.
         self._tokens: dict[tuple[int, str], tuple[float, str]] = {}
+        # The number of calls that use a connection, or wait for one.
         self._users = 0
         self._unused = anyio.Event()
         self._is_closed = False
+        # The end of the time for which the disk of the server counts as full.
         self._full_until = 0.0
         self.address = address
         # Contains the password: never printed.
@@ -165,7 +167,7 @@ class Database(SqlDatabase):
             await self.pool.open(wait=True, timeout=self._options.pool_timeout_seconds)
         except psycopg.Error as error:
             await self.pool.close()
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     async def close(self) -> None:
         """Refuse new calls, wait for calls in progress, and disconnect."""
@@ -175,7 +177,7 @@ class Database(SqlDatabase):
         await self.pool.close()
 
     @property
-    def is_full(self) -> bool:
+    def is_disk_full(self) -> bool:
         """Return whether the server's disk was full a moment ago."""
         return time.monotonic() < self._full_until
 
@@ -262,7 +264,7 @@ class Database(SqlDatabase):
                     return await self._transact(connection, tenant, work)
             except psycopg.Error as error:
                 if not (left and is_repeatable(error)):
-                    raise translated(error) from error
+                    raise translate_error(error) from error
         raise AssertionError("unreachable")
 
     @asynccontextmanager
@@ -272,11 +274,11 @@ class Database(SqlDatabase):
             async with self._acquire(name) as connection:
                 yield connection
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     def token(self, connection: Connection, tenant: str) -> str:
         """Sign a tenant for one connection."""
-        return self._signed(connection, TENANT + tenant)
+        return self._sign(connection, TENANT + tenant)
 
     def host_token(self, backend_pid: int) -> str:
         """Sign a token of the host for a connection outside the pool."""
@@ -284,7 +286,7 @@ class Database(SqlDatabase):
             backend_pid, int(time.time() + self._clock_offset) + LIFETIME_SECONDS, HOST
         )
 
-    def _signed(self, connection: Connection, subject: str) -> str:
+    def _sign(self, connection: Connection, subject: str) -> str:
         key, now = (connection.info.backend_pid, subject), time.time() + self._clock_offset
         expires, token = self._tokens.get(key, (0.0, ""))
         if not LIFETIME_SECONDS / 2 < expires - now <= LIFETIME_SECONDS:
@@ -315,7 +317,7 @@ class Database(SqlDatabase):
         if _HOST_FUNCTIONS not in sql:
             return await (await execute(connection, sql, values)).fetchall()
         async with connection.pipeline():
-            await execute(connection, _SET_TOKEN, (self._signed(connection, HOST),))
+            await execute(connection, _SET_TOKEN, (self._sign(connection, HOST),))
             return await (await execute(connection, sql, values)).fetchall()
 
     async def _transact(
@@ -343,7 +345,7 @@ class Database(SqlDatabase):
                 await self.pool.check()
                 return await read()
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     async def _configure(self, connection: Connection) -> None:
         # One type for all integers, so that a statement is not prepared once for each size.
@@ -412,12 +414,12 @@ class Database(SqlDatabase):
 
 
 def _columns(rows: Sequence[Sequence[Value]]) -> list[Value]:
-    """Transpose rows to columns, for `_unnested`."""
+    """Transpose rows to columns, for `_unnest`."""
     found: list[Any] = [list(column) for column in zip(*rows, strict=True)]
     return found
 
 
-def _unnested(types: Sequence[str]) -> str:
+def _unnest(types: Sequence[str]) -> str:
     """Return a table expression with one array parameter for each column."""
     return f"unnest({', '.join(f'%s::{each}[]' for each in types)})"
 
@@ -453,7 +455,7 @@ def _with_all_keys(sql: str, types: tuple[str, ...]) -> str:
     for name in names:
         sql = sql.replace(POSTGRES.placeholder, f"k.{name}", 1)
     return (
-        f"SELECT k.n - 1, q.* FROM {_unnested(types)} WITH ORDINALITY AS k ({', '.join(names)}, n) "
+        f"SELECT k.n - 1, q.* FROM {_unnest(types)} WITH ORDINALITY AS k ({', '.join(names)}, n) "
         f"CROSS JOIN LATERAL ({sql}) AS q"
     )
 

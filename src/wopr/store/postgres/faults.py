@@ -14,16 +14,16 @@ from wopr.protocol.errors import (
     Unavailable,
     WoprError,
 )
-from wopr.store.port.runs import too_many_active
+from wopr.store.port.runs import too_many_active_error
 from wopr.store.postgres.schema_constants import (
-    HOLD_LOST,
     IDEMPOTENCY_KEY_USED,
+    LEASE_LOST,
     SEQUENCE_TAKEN,
     TOKEN_REFUSED,
     TOO_MANY_ACTIVE,
     TOO_MANY_DESCENDANTS,
 )
-from wopr.store.tables.runs.idempotency import in_flight
+from wopr.store.tables.runs.idempotency import in_flight_error
 
 # Causes that an operator can act on. The message does not contain the driver's text, which may have
 # names of hosts and users.
@@ -49,16 +49,19 @@ _CAUSES: tuple[tuple[type[psycopg.Error], str], ...] = (
 _REPEATABLE = (errors.DeadlockDetected, errors.SerializationFailure)
 
 
-def translated(error: psycopg.Error) -> WoprError:
-    """Return the host's error for a driver's error, without its text; the caller chains the original."""
+def translate_error(error: psycopg.Error) -> WoprError:
+    """Return the host's error for a driver's error, without its text.
+
+    The caller chains the original.
+    """
     if error.sqlstate == SEQUENCE_TAKEN:
         return SequenceTaken("the run's log has newer events")
-    if error.sqlstate == HOLD_LOST:
+    if error.sqlstate == LEASE_LOST:
         return LeaseLost("another process holds the run")
     if error.sqlstate == IDEMPOTENCY_KEY_USED or _violates(error, "answers_pkey"):
-        return in_flight()
+        return in_flight_error()
     if error.sqlstate in (TOO_MANY_ACTIVE, TOO_MANY_DESCENDANTS):
-        return _beyond_limit(error)
+        return _limit_error(error)
     if error.sqlstate == TOKEN_REFUSED:
         return Unavailable(
             "the store is not available: the database refuses the token of this process"
@@ -71,12 +74,15 @@ def translated(error: psycopg.Error) -> WoprError:
     return Unavailable(f"the store is not available: {error.sqlstate or type(error).__name__}")
 
 
-def _beyond_limit(error: psycopg.Error) -> WoprError:
-    """Return the error for a limit. The detail has the root or the tenant, the limit and the usage."""
+def _limit_error(error: psycopg.Error) -> WoprError:
+    """Return the error for a limit.
+
+    The detail has the root or the tenant, the limit and the usage.
+    """
     detail = error.diag.message_detail or ""
     root, limit, current = msgspec.json.decode(detail, type=tuple[str, int, int])
     if error.sqlstate == TOO_MANY_ACTIVE:
-        return too_many_active(limit, current)
+        return too_many_active_error(limit, current)
     return DescendantLimit(root, limit=limit, current=current)
 
 

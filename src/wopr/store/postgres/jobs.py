@@ -75,7 +75,9 @@ class ProcrastinateWorker:
             stalled_worker_timeout=DEAD_AFTER_SECONDS,
         )
         # A separate task, so that the worker can stop gracefully when this task is cancelled.
-        working = asyncio.create_task(worker.run())  # type: ignore[no-untyped-call]  # it has no types
+        working = asyncio.create_task(
+            worker.run()  # type: ignore[no-untyped-call]  # it has no types
+        )
         try:
             # The first step of `run` resets a request to stop, so let it run first.
             await asyncio.sleep(0)
@@ -93,12 +95,12 @@ class ProcrastinateWorker:
 def _connector(db: Database) -> PsycopgConnector:
     return PsycopgConnector(
         conninfo=db.conninfo,
-        configure=_commit_each,
+        configure=_enable_autocommit,
         min_size=1,
         max_size=_CONNECTIONS,
         timeout=_GRACE_SECONDS,
     )
 
 
-async def _commit_each(connection: Connection) -> None:
+async def _enable_autocommit(connection: Connection) -> None:
     await connection.set_autocommit(True)

@@ -8,7 +8,7 @@ from functools import partial
 import psycopg
 
 from wopr.store.postgres.database import Transaction
-from wopr.store.postgres.faults import translated
+from wopr.store.postgres.faults import translate_error
 from wopr.store.postgres.runs import PostgresTable
 from wopr.store.postgres.schema_constants import MOST_CRASHES
 from wopr.store.tables.runs.deletion import expire_run
@@ -85,7 +85,7 @@ class PostgresMaintenance(PostgresTable, MaintenanceTable):
                 connection.execute(_SET_TOKEN, (token,))
                 connection.execute(_COUNT_FREEZE, (tenant, run_id, change, now))
         except psycopg.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
 
 async def _expire(transaction: Transaction, run_id: str, ended_before: int) -> int:

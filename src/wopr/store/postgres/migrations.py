@@ -207,8 +207,8 @@ async def _ensure_roles(connection: AsyncConnection[Row]) -> None:
             await _create_role(connection, role)
         except errors.InsufficientPrivilege:
             raise Refused(
-                f"the database has no role {role} that this login can use; an administrator creates "
-                f"it with: CREATE ROLE {role} NOLOGIN; GRANT {role} TO <login>",
+                f"the database has no role {role} that this login can use; an administrator "
+                f"creates it with: CREATE ROLE {role} NOLOGIN; GRANT {role} TO <login>",
                 field="db",
             ) from None
 

@@ -60,7 +60,7 @@ async def listen(address: Address) -> AsyncGenerator[Notification, None]:
                 yield ListenerConnected()
                 while True:
                     async for notification in connection.notifies(timeout=_SILENCE_SECONDS):
-                        yield _notification(notification.payload)
+                        yield _decode_notification(notification.payload)
                     await connection.execute("SELECT 1")
         except psycopg.Error as error:
             log.warning(
@@ -69,7 +69,7 @@ async def listen(address: Address) -> AsyncGenerator[Notification, None]:
         await anyio.sleep(_RECONNECT_SECONDS)
 
 
-def _notification(payload: str) -> Notification:
+def _decode_notification(payload: str) -> Notification:
     """Decode a payload. The second of four elements is its kind.
 
     Every login can notify, and a newer process may send other kinds. On an unknown payload the
@@ -205,7 +205,7 @@ class PostgresPeers:
         rows = await self._db.write_host(_TAKE, (now, list(run_ids)))
         return [(row[0], row[1]) for row in rows]
 
-    async def queue(self, tenant: str, run_id: str, delay_ms: int) -> None:
+    async def queue_wakeup(self, tenant: str, run_id: str, delay_ms: int) -> None:
         """Queue a wake-up of one run."""
         await self._db.write_host(_QUEUE, (tenant, run_id, delay_ms))
 
@@ -255,7 +255,7 @@ class PostgresPeers:
     async def leave(self, process: str, now: int) -> None:
         """Release all runs, so that other processes take them at once, and delete the process."""
         for tenant, run_id in await self._db.write_host(_RELEASE_RUNS, (process, now)):
-            await self.queue(tenant, run_id, 0)
+            await self.queue_wakeup(tenant, run_id, 0)
 
     async def share_fact(self, name: str, value: str) -> str:
         """Store a value that all processes must share, and return the first stored value."""
@@ -272,7 +272,9 @@ class PostgresPeers:
             await execute(connection, _LOCK, (name,))
             yield
 
-    def worker(self, advance: Callable[[str, str], Awaitable[None]], at_once: int) -> JobWorker:
+    def create_worker(
+        self, advance: Callable[[str, str], Awaitable[None]], at_once: int
+    ) -> JobWorker:
         """Return a worker that calls `advance` with the tenant and the id of each due run."""
         return ProcrastinateWorker(self._db, advance, at_once)
 

@@ -33,7 +33,7 @@ class Address:
     location: str
 
     def conninfo_with(self, *settings: str) -> str:
-        """Return the connection string with these server settings, each in the form `name=value`."""
+        """Return the connection string with these server settings, each as `name=value`."""
         added = " ".join(f"-c {setting}" for setting in settings)
         return make_conninfo(self.conninfo, options=f"{self.options} {added}".strip())
 
@@ -48,7 +48,7 @@ _TIMEOUTS = {
 }
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     """Parse a URL. Raises `Refused` for an invalid URL; the message does not contain it."""
     try:
         # The driver's message quotes the invalid part, which may be the password.

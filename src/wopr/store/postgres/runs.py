@@ -18,7 +18,7 @@ from wopr.store.tables.runs.runs import RunTable, check_batch
 
 
 class PostgresTable(Table):
-    """Base of the parts of the store that exist only for PostgreSQL: they use the pool and the appends."""
+    """Base of the parts of the store that only PostgreSQL has: they use its pool and appends."""
 
     def __init__(self, db: Database, appends: AppendBatcher) -> None:
         super().__init__(db)
@@ -70,7 +70,9 @@ class PostgresRunLog(PostgresTable, RunTable):
         rows = await self._db.read_signed(tenant, _RUN, (run_id,))
         return _run_row(rows[0]) if rows else None
 
-    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+    async def load_runs(
+        self, tenant: str, run_ids: Sequence[str], most_events: int
+    ) -> list[StoredRun]:
         """List runs of the tenant, each with up to `most_events` events, in one statement."""
         return [
             StoredRun(row=_run_row(tuple(row)), events=_events(types, bodies))

@@ -18,7 +18,7 @@ TENANT_ROLE: Final = "wopr_tenant"
 # The SQLSTATE codes that the functions raise. `faults` maps them to exceptions.
 SEQUENCE_TAKEN: Final = "WO001"
 IDEMPOTENCY_KEY_USED: Final = "WO002"
-HOLD_LOST: Final = "WO003"
+LEASE_LOST: Final = "WO003"
 TOO_MANY_ACTIVE: Final = "WO004"
 TOO_MANY_DESCENDANTS: Final = "WO005"
 TOKEN_REFUSED: Final = "WO010"

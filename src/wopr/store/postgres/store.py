@@ -11,14 +11,14 @@ from wopr.store.port import StoreFacts
 from wopr.store.port.store import StoreOptions
 from wopr.store.postgres.append import AppendBatcher
 from wopr.store.postgres.database import Database
-from wopr.store.postgres.faults import translated
+from wopr.store.postgres.faults import translate_error
 from wopr.store.postgres.maintenance import PostgresMaintenance
 from wopr.store.postgres.migrations import MIGRATIONS, migrate
 from wopr.store.postgres.peers import PostgresPeers
-from wopr.store.postgres.pool import Address, address_of
+from wopr.store.postgres.pool import Address, parse_address
 from wopr.store.postgres.runs import PostgresRunLog
 from wopr.store.postgres.schema_constants import TOKEN_REFUSED
-from wopr.store.postgres.tokens import TokenKey, token_key, unknown_key
+from wopr.store.postgres.tokens import TokenKey, ensure_token_key, unknown_key_error
 from wopr.store.tables.audit import AuditTable
 from wopr.store.tables.credentials import KeyTable, SecretTable, SessionTable
 from wopr.store.tables.definitions import AgentTable, WorkflowTable
@@ -107,7 +107,7 @@ class PostgresStore(
         into this one, or if the database does not know the tenant key. Raises `Unavailable` if the
         server cannot be reached.
         """
-        address, options = address_of(url), options or StoreOptions()
+        address, options = parse_address(url), options or StoreOptions()
         key, owns_tables = await _migrate(
             address, options.tenant_key, is_copy_target=is_copy_target
         )
@@ -128,11 +128,11 @@ class PostgresStore(
             await self._appends.finish()
             await self._db.close()
 
-    async def ready(self) -> None:
-        """Raise `Unavailable` unless the store accepts a write now and has this program's schema."""
+    async def check_ready(self) -> None:
+        """Raise `Unavailable` unless the store accepts a write and has this program's schema."""
         with anyio.move_on_after(_PROBE_SECONDS):
             await self._db.write_host(_PROBE)
-            if self._db.is_full:
+            if self._db.is_disk_full:
                 # The probe updates a row, which may succeed on a full disk.
                 raise Unavailable("the database's disk was full some seconds ago")
             [(version,)] = await self._db.read_host(_VERSION)
@@ -176,13 +176,13 @@ class PostgresStore(
         except Unavailable as error:
             if getattr(error.__cause__, "sqlstate", None) != TOKEN_REFUSED:
                 raise
-            raise unknown_key() from error
+            raise unknown_key_error() from error
 
 
 async def _migrate(
     address: Address, tenant_key: bytes | None, *, is_copy_target: bool
 ) -> tuple[TokenKey, bool]:
-    """Migrate the schema; return the key that signs tokens, and whether the login owns the tables."""
+    """Migrate the schema; return the key for tokens, and whether the login owns the tables."""
     try:
         connection: AsyncConnection[Row]
         async with await AsyncConnection.connect(
@@ -191,9 +191,9 @@ async def _migrate(
             await migrate(connection)
             if not is_copy_target:
                 await _require_complete_copy(connection)
-            return await token_key(connection, tenant_key)
+            return await ensure_token_key(connection, tenant_key)
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translate_error(error) from error
 
 
 async def _require_complete_copy(connection: AsyncConnection[Row]) -> None:

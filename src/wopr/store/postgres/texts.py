@@ -23,28 +23,28 @@ _ESCAPED_NUL: Final = f"{_ESCAPE}0"
 _ESCAPED_ESCAPE: Final = f"{_ESCAPE}1"
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return a text as the database stores it."""
     if "\0" in text or _ESCAPE in text:
         return text.replace(_ESCAPE, _ESCAPED_ESCAPE).replace("\0", _ESCAPED_NUL)
     return text
 
 
-def unescaped(text: str) -> str:
-    """Undo `escaped`."""
+def unescape(text: str) -> str:
+    """Undo `escape`."""
     if _ESCAPE in text:
         return text.replace(_ESCAPED_NUL, "\0").replace(_ESCAPED_ESCAPE, _ESCAPE)
     return text
 
 
-def escaped_json(value: JsonValue) -> JsonValue:
+def escape_json(value: JsonValue) -> JsonValue:
     """Escape the texts of a JSON value, but not the names of members."""
     if isinstance(value, str):
-        return escaped(value)
+        return escape(value)
     if isinstance(value, Mapping):
-        return {name: escaped_json(each) for name, each in value.items()}
+        return {name: escape_json(each) for name, each in value.items()}
     if isinstance(value, Sequence):
-        return [escaped_json(each) for each in value]
+        return [escape_json(each) for each in value]
     return value
 
 
@@ -52,28 +52,28 @@ class _Dumper(StrDumperUnknown):
     """Escapes parameters."""
 
     def dump(self, obj: str) -> Buffer | None:
-        return super().dump(escaped(obj))
+        return super().dump(escape(obj))
 
 
 class _BinaryDumper(StrBinaryDumper):
     """Escapes the elements of array parameters."""
 
     def dump(self, obj: str) -> Buffer | None:
-        return super().dump(escaped(obj))
+        return super().dump(escape(obj))
 
 
 class _Loader(TextLoader):
     """Unescapes texts of results."""
 
     def load(self, data: Buffer) -> str:
-        return unescaped(str(super().load(data)))
+        return unescape(str(super().load(data)))
 
 
 class _BinaryLoader(TextBinaryLoader):
     """Unescapes texts of results."""
 
     def load(self, data: Buffer) -> str:
-        return unescaped(str(super().load(data)))
+        return unescape(str(super().load(data)))
 
 
 def escape_texts(connection: BaseConnection[Row]) -> None:

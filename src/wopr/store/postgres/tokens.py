@@ -17,7 +17,7 @@ from typing import Final
 from psycopg import AsyncConnection
 
 from wopr.protocol.errors import Refused
-from wopr.store.postgres.texts import escaped
+from wopr.store.postgres.texts import escape
 from wopr.store.tables.dialect import Row
 
 # How long a token is valid. A process reuses a token until half of this time has passed. The other
@@ -65,22 +65,25 @@ class TokenKey:
         head = f"{self.key_id}{expires:010d}"
         inner, outer = self._inner.copy(), self._outer.copy()
         # The driver sends the text escaped.
-        inner.update(f"{pid}:{head}{escaped(subject)}".encode())
+        inner.update(f"{pid}:{head}{escape(subject)}".encode())
         outer.update(inner.digest())
         return f"{outer.hexdigest()}{head}{subject}"
 
 
-async def token_key(connection: AsyncConnection[Row], own: bytes | None) -> tuple[TokenKey, bool]:
+async def ensure_token_key(
+    connection: AsyncConnection[Row], own: bytes | None
+) -> tuple[TokenKey, bool]:
     """Return the key that signs tokens, and whether the login owns the tables.
 
-    If `own` is None, an owner uses the oldest stored key, or stores a random key. Raises `Refused`
+    An owner stores the key `own`. If it is None, the owner uses the oldest stored key, or stores a
+    random key. Raises `Refused`
     for a login of the service if `own` is None.
     """
     found = await connection.execute(_MAY_WRITE)
     owns_tables = await found.fetchone() == (True,)
     if not owns_tables:
         if own is None:
-            raise unknown_key()
+            raise unknown_key_error()
         return TokenKey.from_bytes(own), False
     if own is None:
         oldest = await (await connection.execute(_OLDEST)).fetchone()
@@ -91,7 +94,7 @@ async def token_key(connection: AsyncConnection[Row], own: bytes | None) -> tupl
     return key, True
 
 
-def unknown_key() -> Refused:
+def unknown_key_error() -> Refused:
     """Return the error for a process whose key the database does not know."""
     return Refused(
         "the database does not know the host key of this process and refuses its tokens: set "

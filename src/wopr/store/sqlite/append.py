@@ -9,11 +9,11 @@ from typing import NamedTuple
 from wopr.protocol.errors import DescendantLimit, SequenceTaken
 from wopr.protocol.observed_ids import is_observed_run
 from wopr.store.port import Artifact, Batch, RunRow, Suspension
-from wopr.store.port.runs import CreationLimits, too_many_active
+from wopr.store.port.runs import CreationLimits, too_many_active_error
 from wopr.store.port.webhooks import NewDeliveries
 from wopr.store.sqlite.database import run_operation
 from wopr.store.tables.audit import append_entries
-from wopr.store.tables.dialect import encoded
+from wopr.store.tables.dialect import encode_names
 from wopr.store.tables.feedback.annotations import (
     audit_annotations,
     insert_annotation,
@@ -21,7 +21,7 @@ from wopr.store.tables.feedback.annotations import (
     record_intervention,
 )
 from wopr.store.tables.fleet.projections import enqueue_projections
-from wopr.store.tables.runs.idempotency import INSERT_RECORD, in_flight, record_values
+from wopr.store.tables.runs.idempotency import INSERT_RECORD, in_flight_error, record_values
 from wopr.store.tables.runs.runs import counts_as_active
 from wopr.store.tables.runs.suspensions import suspension_place
 
@@ -126,7 +126,7 @@ class _Head(NamedTuple):
 
 
 def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]) -> None:
-    """Write all batches inside the caller's transaction, which must be rolled back after an error."""
+    """Write all batches inside the caller's transaction. After an error it must be rolled back."""
     heads = _check_sequences(connection, tenant, batches)
     for batch in batches:
         if batch.idempotency is not None:
@@ -145,7 +145,10 @@ def append_batches(connection: sqlite3.Connection, tenant: str, batches: Sequenc
 def _check_sequences(
     connection: sqlite3.Connection, tenant: str, batches: Sequence[Batch]
 ) -> dict[str, _Head]:
-    """Return the current row of each run. Raises `SequenceTaken` if a batch does not continue its log."""
+    """Return the current row of each run.
+
+    Raises `SequenceTaken` if a batch does not continue its log.
+    """
     heads: dict[str, _Head] = {}
     last: dict[str, int] = {}
     for batch in batches:
@@ -174,7 +177,7 @@ def _stored_last(
 def _check_no_record(connection: sqlite3.Connection, tenant: str, key_hash: bytes) -> None:
     """Raise `Conflict` when a response is already stored under this key."""
     if connection.execute(_RECORD_EXISTS, (tenant, key_hash)).fetchone() is not None:
-        raise in_flight()
+        raise in_flight_error()
 
 
 def _check_limits(
@@ -189,7 +192,7 @@ def _check_limits(
         row = connection.execute(_ACTIVE_RUNS, (tenant,)).fetchone()
         current = (0 if row is None else row[0]) + sum(map(counts_as_active, before))
         if current >= limits.active_runs:
-            raise too_many_active(limits.active_runs, current)
+            raise too_many_active_error(limits.active_runs, current)
     root = batch.run.root_run_id
     if limits.descendants and root is not None:
         row = connection.execute(_DESCENDANTS, (root, tenant)).fetchone()
@@ -250,7 +253,7 @@ def _added_bytes(connection: sqlite3.Connection, run_id: str, artifacts: Iterabl
 
 
 def _write_side_rows(connection: sqlite3.Connection, tenant: str, batch: Batch) -> None:
-    """Write the rows beside the log: deliveries, audit entries, annotations, signals, projections."""
+    """Write the other rows of a batch, such as deliveries, audit entries and annotations."""
     run = batch.run
     if batch.deliveries:
         _queue_deliveries(connection, tenant, run.run_id, batch.deliveries, run.updated_at)
@@ -267,7 +270,7 @@ def _write_side_rows(connection: sqlite3.Connection, tenant: str, batch: Batch) 
     if batch.projects:
         run_operation(connection, enqueue_projections(tenant, (run.run_id,)))
     if batch.missing_types is not None:
-        missing = encoded(batch.missing_types)
+        missing = encode_names(batch.missing_types)
         connection.execute(_SET_MISSING_TYPES, (missing, run.run_id, tenant))
 
 
@@ -295,7 +298,7 @@ def _insert_run(connection: sqlite3.Connection, tenant: str, run: RunRow) -> _He
             head.wake_at,
             run.parent_run_id,
             run.parent_node_id,
-            encoded(run.tags),
+            encode_names(run.tags),
             head.pending_command,
             None if ended else run.sealed,
             run.snapshot,
@@ -347,7 +350,10 @@ def _next_wake(head: _Head, wake_at: int | None) -> int | None:
 def _suspend(
     connection: sqlite3.Connection, tenant: str, suspensions: Sequence[Suspension]
 ) -> None:
-    """Write the interrupts that a batch opens. All belong to one run, which the caller has checked."""
+    """Write the interrupts that a batch opens.
+
+    All belong to one run, which the caller has checked.
+    """
     connection.execute(_MARK_SUSPENDED, (suspensions[0].run_id, tenant))
     connection.executemany(
         _INSERT_SUSPENSION,

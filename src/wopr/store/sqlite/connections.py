@@ -23,8 +23,11 @@ _CAUSES = {
 }
 
 
-def unavailable(error: sqlite3.Error) -> Unavailable:
-    """Return the host's error for a driver's error, without its text; the caller chains the original."""
+def unavailable_error(error: sqlite3.Error) -> Unavailable:
+    """Return the host's error for a driver's error, without its text.
+
+    The caller chains the original.
+    """
     # Errors of the Python driver, such as the use of a closed connection, have no name.
     name: str = getattr(error, "sqlite_errorname", type(error).__name__)
     cause = next((text for prefix, text in _CAUSES.items() if name.startswith(prefix)), name)
@@ -49,19 +52,19 @@ _WRITER_PRAGMAS = (
 )
 
 
-def in_memory(path: Path) -> bool:
+def is_in_memory(path: Path) -> bool:
     """Return whether a path names a database in memory."""
     return path.name.startswith(MEMORY)
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """Create the file if it is missing, readable by its owner only, and migrate its schema."""
-    if not in_memory(path):
+    if not is_in_memory(path):
         _create(path)
     try:
         return _connect_writer(path)
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error
 
 
 def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
@@ -79,7 +82,7 @@ def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
             check_same_thread=False,
         )
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error
 
 
 def _create(path: Path) -> None:
@@ -94,7 +97,7 @@ def _uri(path: Path, mode: str) -> str:
     # All connections of this process that name the same database in memory share it.
     return (
         f"file:/{path.name}?vfs=memdb&{mode}"
-        if in_memory(path)
+        if is_in_memory(path)
         else f"{path.absolute().as_uri()}?{mode}"
     )
 
@@ -128,7 +131,7 @@ def lock_database(file: Path) -> Generator[None, None, None]:
     those for keys, need no lock. The kernel releases the lock when the process ends. The lock file
     is not removed, because another process could then lock a new file of the same name.
     """
-    if in_memory(file):
+    if is_in_memory(file):
         # No other process can open a database in memory.
         yield
         return

@@ -11,7 +11,7 @@ from pathlib import Path
 from wopr.protocol.errors import Unavailable
 from wopr.store.sqlite.reader import Reader
 from wopr.store.sqlite.writer import Writer
-from wopr.store.tables.audit import AuditReadTable
+from wopr.store.tables.audit import AuditReaderTable
 from wopr.store.tables.database import ByteLimit, SqlDatabase
 from wopr.store.tables.dialect import SQLITE, Row, Sql, Value
 from wopr.store.tables.statements import Lookup, LookupPlan, Operation, Statement, T
@@ -130,7 +130,7 @@ def _change(connection: sqlite3.Connection, sql: str, values: Sequence[Value]) -
     return connection.execute(sql, values).rowcount
 
 
-class AuditCopy(AuditReadTable):
+class AuditCopy(AuditReaderTable):
     """The audit log of a database file, or of a copy of the file."""
 
     def __init__(self, path: Path, *, is_copy: bool) -> None:

@@ -90,14 +90,14 @@ class SqliteMaintenance(SqliteTable, MaintenanceTable):
 
     async def recount_usage(self) -> None:
         """Recount the stored bytes of all tenants."""
-        await self._writer.submit(recount)
+        await self._writer.submit(recount_stored_bytes)
 
     async def correct_counters(self) -> None:
         """Recount the active runs of every tenant."""
         await self._writer.submit(_recount_active)
 
     async def begin_recovery(self, now: int) -> list[tuple[str, str]]:
-        """Count crashes for the runs that the last process was recovering, and return those to continue."""
+        """Count crashes for the runs of the last recovery, and return the runs to continue."""
         return await self._writer.submit(partial(_begin_recovery, now=now))
 
     async def record_recovery(self, runs: Sequence[tuple[str, str]]) -> None:
@@ -114,7 +114,7 @@ class SqliteMaintenance(SqliteTable, MaintenanceTable):
         )
 
 
-def recount(connection: sqlite3.Connection) -> None:
+def recount_stored_bytes(connection: sqlite3.Connection) -> None:
     """Count all stored bytes again, inside the caller's transaction."""
     connection.execute(_DELETE_COUNTS)
     connection.execute(_COUNT_RUNS)
@@ -127,7 +127,9 @@ def _count_rows(table: str) -> str:
     size = " + ".join(f"coalesce(length(CAST({name} AS BLOB)), 0)" for name in OTHER_CONTENT[table])
     added = ", ".join(f"{name} = {name} + excluded.{name}" for name in OTHER_COLUMNS)
     return f"""
-    INSERT INTO stored_bytes (tenant, shard, event_bytes, artifact_bytes, {", ".join(OTHER_COLUMNS)})
+    INSERT INTO stored_bytes (
+        tenant, shard, event_bytes, artifact_bytes, {", ".join(OTHER_COLUMNS)}
+    )
     SELECT tenant, 0, 0, 0, {other_amounts(table, f"sum({size})", "count(*)")}
     FROM {table} WHERE true GROUP BY tenant
     ON CONFLICT (tenant, shard) DO UPDATE SET {added}

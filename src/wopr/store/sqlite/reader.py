@@ -17,7 +17,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from wopr.store.sqlite.connections import open_reader, unavailable
+from wopr.store.sqlite.connections import open_reader, unavailable_error
 from wopr.store.tables.dialect import Row, Value
 
 T = TypeVar("T")
@@ -40,11 +40,11 @@ class Reader:
     def read_bytes_inline(
         self, sql: str, parameters: Sequence[Value], most_bytes: int
     ) -> list[Row]:
-        """Read rows in the caller's thread until their last columns reach `most_bytes` bytes in total."""
+        """Read rows in the caller's thread until their last columns have `most_bytes` bytes."""
         try:
             return _rows_within(self._inline, sql, parameters, most_bytes, -1)
         except sqlite3.Error as error:
-            raise unavailable(error) from error
+            raise unavailable_error(error) from error
 
     async def read_in_thread(self, sql: str, parameters: Sequence[Value] = ()) -> list[Row]:
         """Read rows in a thread, without blocking the event loop."""
@@ -111,11 +111,11 @@ def _snapshot(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection
         finally:
             connection.execute("ROLLBACK")
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error
 
 
 def _rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Value]) -> list[Row]:
     try:
         return connection.execute(sql, parameters).fetchall()
     except sqlite3.Error as error:
-        raise unavailable(error) from error
+        raise unavailable_error(error) from error

@@ -17,7 +17,7 @@ from wopr.store.tables.runs.runs import RunTable, check_batch
 
 
 class SqliteTable(Table):
-    """Base of the parts of the store that exist only for SQLite: they use the writer and the readers."""
+    """Base of the parts of the store that only SQLite has: they use the writer and the readers."""
 
     def __init__(self, writer: Writer, reader: Reader) -> None:
         super().__init__(SqliteDatabase(writer, reader))
@@ -47,7 +47,10 @@ class SqliteRunLog(SqliteTable, RunTable):
     """`RunLog` on SQLite."""
 
     async def append(self, tenant: str, batches: Sequence[Batch]) -> bool:
-        """Write every batch or none, durably. One process holds all runs, so every claim succeeds."""
+        """Write every batch or none, durably.
+
+        One process holds all runs, so every claim succeeds.
+        """
         for batch in batches:
             check_batch(batch)
         await self._writer.submit(partial(append_batches, tenant=tenant, batches=tuple(batches)))
@@ -82,7 +85,9 @@ class SqliteRunLog(SqliteTable, RunTable):
         rows = self._reader.read_inline(_RUN, (run_id, tenant))
         return run_row(rows[0]) if rows else None
 
-    async def load(self, tenant: str, run_ids: Sequence[str], most_events: int) -> list[StoredRun]:
+    async def load_runs(
+        self, tenant: str, run_ids: Sequence[str], most_events: int
+    ) -> list[StoredRun]:
         """List runs of the tenant, each with up to `most_events` events from the first on."""
         rows = [row for run_id in run_ids if (row := await self.run(tenant, run_id)) is not None]
         return [

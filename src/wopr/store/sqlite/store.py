@@ -101,7 +101,7 @@ class SqliteStore(
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._release)
 
-    async def ready(self) -> None:
+    async def check_ready(self) -> None:
         """Raise `Unavailable` unless the store accepts a write now."""
         with anyio.move_on_after(_PROBE_SECONDS):
             await self._change(_PROBE)

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from wopr.protocol.errors import Unavailable, WoprError
-from wopr.store.sqlite.connections import unavailable
+from wopr.store.sqlite.connections import unavailable_error
 
 T = TypeVar("T")
 
@@ -146,7 +146,7 @@ class Writer:
 def _fail(jobs: _Jobs, error: Exception) -> None:
     for job in jobs:
         if isinstance(error, sqlite3.Error):
-            job.error = unavailable(error)
+            job.error = unavailable_error(error)
             job.error.__cause__ = error
         else:
             job.error = error

@@ -17,7 +17,9 @@ from wopr.store.tables.statements import Operation, execute, query
 
 _ENTRY = "sequence, tenant, body, digest"
 _LAST = Variants(
-    sqlite="SELECT sequence, body FROM audit_entries WHERE sequence >= 0 ORDER BY sequence DESC LIMIT 1",
+    sqlite="""
+SELECT sequence, body FROM audit_entries WHERE sequence >= 0 ORDER BY sequence DESC LIMIT 1
+""",
     postgres="SELECT sequence, body FROM host_audit_last()",
 )
 _APPEND = Variants(
@@ -70,8 +72,8 @@ ON CONFLICT (sink) DO UPDATE SET
 )
 
 
-class AuditReadTable(Table):
-    """`AuditReading` in SQL: the reads of a verification."""
+class AuditReaderTable(Table):
+    """`AuditReader` in SQL: the reads of a verification."""
 
     async def audit_head(self) -> int:
         """Return the sequence of the last entry; -1 if the log is empty."""
@@ -98,7 +100,7 @@ class AuditReadTable(Table):
         return _checkpoint(rows[0]) if rows else None
 
 
-class AuditTable(AuditReadTable):
+class AuditTable(AuditReaderTable):
     """`AuditLog` in SQL."""
 
     async def append_audit(self, *drafts: AuditDraft) -> int:

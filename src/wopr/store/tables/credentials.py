@@ -11,7 +11,7 @@ from wopr.protocol.errors import Conflict
 from wopr.store.port import KeyRow
 from wopr.store.port.credentials import SecretRow
 from wopr.store.tables.database import Table
-from wopr.store.tables.dialect import Parameter, Row, Variants, texts
+from wopr.store.tables.dialect import Parameter, Row, Variants, decode_names
 from wopr.store.tables.statements import Operation, execute, query
 
 _KEY_COLUMNS = (
@@ -93,7 +93,7 @@ def _key(row: Row) -> KeyRow:
         tenant=row[1],
         name=row[2],
         role=row[3],
-        scopes=texts(row[4]),
+        scopes=decode_names(row[4]),
         key_hash=row[5],
         created_at=row[6],
         is_test=bool(row[7]),

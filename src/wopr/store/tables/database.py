@@ -15,7 +15,7 @@ from wopr.store.tables.statements import LookupPlan, Operation, T
 
 
 class ByteLimit(NamedTuple):
-    """The byte limit of a page: the measured column, and all columns and the order for PostgreSQL."""
+    """The byte limit of a page: the measured column; all columns and the order for PostgreSQL."""
 
     most_bytes: int
     column: str

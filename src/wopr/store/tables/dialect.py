@@ -68,7 +68,7 @@ class Dialect:
         return ", ".join([self.placeholder] * count)
 
     def elements(self, name: str) -> str:
-        """Return a table `name` whose column `value` has the elements of a parameter from `array`."""
+        """Return a table `name` with a column `value`: the elements of a parameter from `array`."""
         if self.is_sqlite:
             return f"json_each(?) AS {name}"
         return f"unnest(?::text[]) AS {name} (value)"
@@ -117,11 +117,11 @@ def _render(dialect: Dialect, sql: Sql) -> str:
     return sql.replace("?", dialect.placeholder)
 
 
-def texts(encoded: bytes | None) -> tuple[str, ...]:
+def decode_names(encoded: bytes | None) -> tuple[str, ...]:
     """Decode a column of tags or other names."""
     return () if encoded is None else _texts.decode(encoded)
 
 
-def encoded(names: tuple[str, ...] | Mapping[str, str]) -> bytes | None:
+def encode_names(names: tuple[str, ...] | Mapping[str, str]) -> bytes | None:
     """Encode names for a column; None without names."""
     return msgspec.json.encode(names) if names else None

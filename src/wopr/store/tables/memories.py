@@ -6,7 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from wopr.protocol.errors import Refused
-from wopr.protocol.resources.memory import is_memory_id, is_memory_ref, is_memory_tag, is_text
+from wopr.protocol.resources.memory import is_encodable, is_memory_id, is_memory_ref, is_memory_tag
 from wopr.store.port import MemoryRow
 from wopr.store.tables.database import Table
 from wopr.store.tables.dialect import (
@@ -15,8 +15,8 @@ from wopr.store.tables.dialect import (
     Row,
     Value,
     Variants,
-    encoded,
-    texts,
+    decode_names,
+    encode_names,
     variants,
 )
 from wopr.store.tables.statements import Operation, execute_many, query
@@ -170,7 +170,7 @@ class MemoryTable(Table):
 def _put(tenant: str, row: MemoryRow) -> Operation[bool]:
     key = (tenant, row.memory_ref, row.memory_id)
     yield from _delete_tags(tenant, (yield query(_DELETE_EXPIRED, (*key, row.created_at))))
-    entry = (row.content, encoded(row.tags), row.created_at, row.expires_at, row.run_id)
+    entry = (row.content, encode_names(row.tags), row.created_at, row.expires_at, row.run_id)
     stored = yield query(_INSERT, (*key, *entry))
     if not stored:
         return False
@@ -188,7 +188,7 @@ def _delete(tenant: str, places: Value, before: int) -> Operation[None]:
 def _delete_tags(tenant: str, deleted: list[Row]) -> Operation[None]:
     for memory_ref, created_at, place, tags in deleted:
         if tags is not None:
-            rows = [(tenant, memory_ref, tag, created_at, place) for tag in texts(tags)]
+            rows = [(tenant, memory_ref, tag, created_at, place) for tag in decode_names(tags)]
             yield execute_many(_DELETE_TAG, rows)
 
 
@@ -197,7 +197,7 @@ def _row(row: Row) -> MemoryRow:
         memory_ref=row[0],
         memory_id=row[1],
         content=row[2],
-        tags=texts(row[3]),
+        tags=decode_names(row[3]),
         created_at=row[4],
         expires_at=row[5],
         run_id=row[6],
@@ -218,7 +218,7 @@ def check_memory(row: MemoryRow) -> None:
         ("memoryRef", is_memory_ref(row.memory_ref)),
         ("id", is_memory_id(row.memory_id)),
         ("tags", all(is_memory_tag(tag) for tag in row.tags)),
-        ("content", is_text(row.content)),
+        ("content", is_encodable(row.content)),
     ):
         if not is_valid:
             raise Refused(f"{name} is not valid for a memory entry", field=name)

@@ -28,8 +28,8 @@ from wopr.store.tables.dialect import (
     Parameter,
     Row,
     Variants,
-    encoded,
-    texts,
+    decode_names,
+    encode_names,
     variants,
 )
 from wopr.store.tables.runs.idempotency import insert_first_record
@@ -50,7 +50,9 @@ SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND (created_at, webhook_id) < 
 ORDER BY created_at DESC, webhook_id DESC LIMIT ?
 """
 _IDS = Variants(
-    sqlite="SELECT tenant, webhook_id FROM webhooks WHERE webhook_id > ? ORDER BY webhook_id LIMIT ?",
+    sqlite="""
+SELECT tenant, webhook_id FROM webhooks WHERE webhook_id > ? ORDER BY webhook_id LIMIT ?
+""",
     postgres="SELECT tenant, id FROM host_webhooks(?, ?)",
 )
 _LOCK = variants(
@@ -263,7 +265,7 @@ class WebhookTable(Table):
 class DeliveryTable(Table):
     """`Outbox` in SQL."""
 
-    async def undelivered(self) -> list[tuple[str, str]]:
+    async def webhooks_with_deliveries(self) -> list[tuple[str, str]]:
         """List the tenants and ids of the subscriptions with deliveries."""
         return [(row[0], row[1]) for row in await self._sql.read_host_many(_UNDELIVERED)]
 
@@ -323,7 +325,7 @@ def _put(tenant: str, row: WebhookRow, idempotency: IdempotencyRecord | None) ->
             tenant,
             row.url,
             msgspec.json.encode(row.events),
-            encoded(row.tags),
+            encode_names(row.tags),
             row.secret,
             row.fingerprint,
             row.created_at,
@@ -397,8 +399,8 @@ def _webhook(row: Row) -> WebhookRow:
     return WebhookRow(
         webhook_id=row[0],
         url=row[1],
-        events=texts(row[2]),
-        tags=texts(row[3]),
+        events=decode_names(row[2]),
+        tags=decode_names(row[3]),
         secret=row[4],
         fingerprint=row[5],
         created_at=row[6],

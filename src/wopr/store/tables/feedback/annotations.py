@@ -25,11 +25,11 @@ from wopr.store.tables.audit import append_entries
 from wopr.store.tables.database import Table
 from wopr.store.tables.dialect import BEFORE_ALL_ROWS, Parameter, Row, Variants, variants
 from wopr.store.tables.feedback.counts import (
-    counting,
-    counting_signals,
     feedback_counts,
     feedback_of_runs,
+    feedback_statement,
     signal_counts,
+    signal_statement,
 )
 from wopr.store.tables.fleet.projections import enqueue_projections
 from wopr.store.tables.runs.idempotency import insert_first_record
@@ -153,18 +153,18 @@ class AnnotationTable(Table):
             page += [_row(row) for row in await self._sql.read_many(tenant, _OF_RUN, many)]
         return page
 
-    async def feedback(
+    async def feedback_counts(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[FeedbackCount]:
         """Return the counts of a period, by group."""
-        rows = await self._sql.read_many(tenant, *counting(tenant, where, by))
+        rows = await self._sql.read_many(tenant, *feedback_statement(tenant, where, by))
         return feedback_counts(rows, by)
 
     async def signal_counts(
         self, tenant: str, where: FeedbackFilter, by: GroupBy
     ) -> list[SignalCount]:
         """Count the runs of a period by their signals, by group."""
-        rows = await self._sql.read_many(tenant, *counting_signals(tenant, where, by))
+        rows = await self._sql.read_many(tenant, *signal_statement(tenant, where, by))
         return signal_counts(rows, by)
 
     async def run_feedback(self, tenant: str, run_ids: Sequence[str]) -> dict[str, FeedbackCount]:
@@ -179,7 +179,7 @@ def lock_run(tenant: str, run_id: str) -> Operation[bool]:
     return bool((yield query(_LOCK_RUN, (run_id, tenant))))
 
 
-def missing_run(run_id: str) -> NotFound:
+def missing_run_error(run_id: str) -> NotFound:
     """Return the error for a run that does not exist, or that retention has deleted."""
     return NotFound(f"there is no run {run_id!r}")
 
@@ -238,7 +238,7 @@ def label_key(label: str) -> str:
 
 def _put(tenant: str, row: AnnotationRow, idempotency: IdempotencyRecord | None) -> Operation[None]:
     if not (yield from lock_run(tenant, row.run_id)):
-        raise missing_run(row.run_id)
+        raise missing_run_error(row.run_id)
     yield from insert_first_record(tenant, idempotency)
     yield from add_annotations(tenant, [row])
     yield from audit_annotations([row])

@@ -38,7 +38,9 @@ WHERE tenant = ? AND run_id = ?
 """
 
 
-def counting(tenant: str, where: FeedbackFilter, by: GroupBy) -> tuple[str, list[Parameter]]:
+def feedback_statement(
+    tenant: str, where: FeedbackFilter, by: GroupBy
+) -> tuple[str, list[Parameter]]:
     """Return the statement that counts the annotations of a period, and its parameters."""
     conditions, values = _conditions(tenant, where)
     columns = ("workflow_id", "agent_id", "node_id", *_NUMBERS)
@@ -47,7 +49,7 @@ def counting(tenant: str, where: FeedbackFilter, by: GroupBy) -> tuple[str, list
 
 
 def feedback_counts(rows: list[Row], by: GroupBy) -> list[FeedbackCount]:
-    """Convert the rows of `counting`; a period without annotations has no group."""
+    """Convert the rows of `feedback_statement`; a period without annotations has no group."""
     names = _GROUPS[by]
     return [
         FeedbackCount(**dict(zip((*names, *_NUMBERS), row, strict=True)))
@@ -56,7 +58,7 @@ def feedback_counts(rows: list[Row], by: GroupBy) -> list[FeedbackCount]:
     ]
 
 
-def counting_signals(
+def signal_statement(
     tenant: str, where: FeedbackFilter, by: GroupBy
 ) -> tuple[str, list[Parameter]]:
     """Return the statement that counts the runs of a period by signal, and its parameters."""
@@ -69,7 +71,7 @@ def counting_signals(
 
 
 def signal_counts(rows: list[Row], by: GroupBy) -> list[SignalCount]:
-    """Convert the rows of `counting_signals`; a group without runs is left out."""
+    """Convert the rows of `signal_statement`; a group without runs is left out."""
     groups = _GROUPS[by]
     names = (*groups, "runs", "flagged", "corrected", "intervened")
     return [SignalCount(**dict(zip(names, row, strict=True))) for row in rows if row[len(groups)]]

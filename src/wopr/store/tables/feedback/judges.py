@@ -12,7 +12,7 @@ from wopr.store.tables.feedback.annotations import (
     add_annotations,
     audit_annotations,
     lock_run,
-    missing_run,
+    missing_run_error,
 )
 from wopr.store.tables.statements import Operation, execute, execute_many, query
 
@@ -80,7 +80,7 @@ class JudgeTable(Table):
         rows = await self._sql.read_few(tenant, _JUDGE, (tenant, judge_id))
         return _row(rows[0]) if rows else None
 
-    async def judged(
+    async def judged_runs(
         self, tenant: str, judge_id: str, after: int, limit: int, state: str | None = None
     ) -> list[JudgedRow]:
         """List runs after that place, in order."""
@@ -91,7 +91,7 @@ class JudgeTable(Table):
             rows = await self._sql.read_few(tenant, _RUNS_IN_STATE, values)
         return [_run(row) for row in rows]
 
-    async def judged_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
+    async def judged_run_counts(self, tenant: str, judge_id: str) -> dict[str, int]:
         """Return the number of runs in each state."""
         rows = await self._sql.read_many(tenant, _COUNTS, (tenant, judge_id))
         return {row[0]: row[1] for row in rows}
@@ -103,7 +103,7 @@ class JudgeTable(Table):
     async def set_judged_state(
         self, tenant: str, judge_id: str, item: JudgedRow, annotation: AnnotationRow | None = None
     ) -> bool:
-        """Set the state of a run, with its annotation; False if the run already has a final state."""
+        """Set the state of a run, with its annotation; False if its state is already final."""
         return await self._sql.transact(
             tenant, partial(_set_state, tenant, judge_id, item, annotation)
         )
@@ -141,7 +141,7 @@ def _set_state(
     yield execute(_SET_STATE, (*_result(item), *key))
     if annotation is not None:
         if not has_run:
-            raise missing_run(annotation.run_id)
+            raise missing_run_error(annotation.run_id)
         yield from add_annotations(tenant, [annotation])
         yield from audit_annotations([annotation])
     return True

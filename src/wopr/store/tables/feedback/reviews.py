@@ -13,7 +13,7 @@ from wopr.store.tables.feedback.annotations import (
     add_annotations,
     audit_annotations,
     lock_run,
-    missing_run,
+    missing_run_error,
 )
 from wopr.store.tables.statements import Operation, execute, execute_bulk, query, query_each
 
@@ -224,7 +224,7 @@ def _lock_next(
 
 def _finish(tenant: str, review: Review) -> Operation[tuple[int, bool]]:
     if not (yield from lock_run(tenant, review.run_id)):
-        raise missing_run(review.run_id)
+        raise missing_run_error(review.run_id)
     overlap, reviews = yield from _require_lock(tenant, review)
     yield from add_annotations(tenant, review.annotations)
     key = (tenant, review.queue_id, review.run_id, review.reviewer)
@@ -247,20 +247,20 @@ def _require_lock(tenant: str, review: Review) -> Operation[tuple[int, int]]:
     if not item:
         raise NotFound(f"there is no run {review.run_id!r} in this queue")
     if not lock:
-        raise _conflict("lock the run with items:next before you finish its review")
+        raise _conflict_error("lock the run with items:next before you finish its review")
     locked_until, done_at = lock[0]
     if done_at is not None:
-        raise _conflict("you have already reviewed this run")
+        raise _conflict_error("you have already reviewed this run")
     others = 0
     if locked_until <= review.at:
         [(others,)] = yield query(_LOCKED_BY_OTHERS, (*key, review.at))
     overlap, reviews = item[0]
     if reviews + others >= overlap:
-        raise _conflict("the lock has expired, and other reviewers have locked this run")
+        raise _conflict_error("the lock has expired, and other reviewers have locked this run")
     return overlap, reviews
 
 
-def _conflict(message: str) -> Conflict:
+def _conflict_error(message: str) -> Conflict:
     return Conflict(message, code="review_conflict")
 
 

@@ -41,7 +41,7 @@ class TotalsTable:
         return (*self.keys, *self.sums)
 
     @property
-    def adding(self) -> str:
+    def on_conflict(self) -> str:
         """Return the clause that adds to an existing row `t`."""
         changes = ", ".join(f"{name} = t.{name} + excluded.{name}" for name in self.sums)
         return f"ON CONFLICT (tenant, {', '.join(self.keys)}) DO UPDATE SET {changes}"
@@ -79,7 +79,7 @@ def _types(table: TotalsTable) -> str:
 def _add_rows(table: TotalsTable) -> Variants:
     columns = ", ".join(("tenant", *table.columns))
     types = f"{_types(table)} {'bigint ' * len(table.sums)}"
-    return bulk_insert(f"{table.name} AS t ({columns})", types, table.adding)
+    return bulk_insert(f"{table.name} AS t ({columns})", types, table.on_conflict)
 
 
 def _delete_empty(table: TotalsTable) -> Variants:
@@ -201,7 +201,7 @@ def lock_span_starts(tenant: str) -> Operation[dict[str, int]]:
 
 
 def begin_spans(tenant: str, since: Since) -> Operation[dict[str, int]]:
-    """Lock and return the start of each span; a span that is new to the tenant starts at `since`."""
+    """Lock and return the start of each span; a span without a start begins at `since`."""
     starts = yield from lock_span_starts(tenant)
     missing = sorted(since.keys() - starts.keys())
     if not missing:

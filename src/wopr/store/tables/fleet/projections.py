@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from wopr.protocol.observed_ids import OBSERVED_PREFIX
-from wopr.store.port.fleet import Unprojected
+from wopr.store.port.fleet import QueuedProjection
 from wopr.store.tables.database import Table
 from wopr.store.tables.dialect import SQLITE, Row, Variants
 from wopr.store.tables.statements import Operation, execute_bulk
@@ -47,22 +47,24 @@ WHERE {SQLITE.in_array("place", "bigint")} AND {SQLITE.in_array("tenant", "text"
 class ProjectionTable(Table):
     """`Projections` in SQL."""
 
-    async def unprojected(
+    async def queued_projections(
         self, after: int, limit: int, *, observed: bool = False
-    ) -> list[Unprojected]:
+    ) -> list[QueuedProjection]:
         """Return own or observed runs after that place, in the order of the queue."""
         return _entries(await self._sql.read_host_few(_WAITING, (observed, after, limit)))
 
-    async def unprojected_of(self, tenant: str, after: int, limit: int) -> list[Unprojected]:
+    async def queued_projections_of_tenant(
+        self, tenant: str, after: int, limit: int
+    ) -> list[QueuedProjection]:
         """Return observed runs of one tenant after that place, in the order of the queue."""
         values = (tenant, after, limit)
         return _entries(await self._sql.read_few(tenant, _WAITING_OF_TENANT, values))
 
-    async def is_unprojected(self, tenant: str, run_id: str) -> bool:
+    async def is_projection_queued(self, tenant: str, run_id: str) -> bool:
         """Return whether this run of the tenant is in a queue."""
         return bool(await self._sql.read_few(tenant, _IS_WAITING, (tenant, run_id)))
 
-    async def projected(self, done: Sequence[Unprojected]) -> None:
+    async def remove_projections(self, done: Sequence[QueuedProjection]) -> None:
         """Remove these entries. A run that was queued again since keeps its new place."""
         if done:
             array = self._sql.dialect.array
@@ -75,5 +77,5 @@ def enqueue_projections(tenant: str, run_ids: Iterable[str]) -> Operation[None]:
     yield execute_bulk(_ENQUEUE, [(tenant, run_id) for run_id in run_ids])
 
 
-def _entries(rows: Iterable[Row]) -> list[Unprojected]:
-    return [Unprojected(place=row[0], tenant=row[1], run_id=row[2]) for row in rows]
+def _entries(rows: Iterable[Row]) -> list[QueuedProjection]:
+    return [QueuedProjection(place=row[0], tenant=row[1], run_id=row[2]) for row in rows]

@@ -60,6 +60,8 @@ WHERE hidden_at IS NULL AND source = ? AND pushed_at <= ? ORDER BY pushed_at LIM
 """,
     postgres="SELECT tenant, id, pushed_at, hidden_at FROM host_fleet_aged(?, ?, ?)",
 )
+# `pushed_at` matters only for runs that are not hidden. For hidden runs the function of PostgreSQL
+# returns their start in its place.
 _HIDDEN: Final = Variants(
     sqlite="""
 SELECT tenant, run_id, pushed_at, hidden_at FROM fleet_runs
@@ -92,7 +94,7 @@ class FleetRetentionTable(Table):
             while tenant := await self._behind(span, start):
                 await self._sql.transact(tenant, partial(_advance_span, tenant, span, start))
 
-    async def fleet_expired(
+    async def fleet_expired_runs(
         self, source: FleetRunSource, pushed_before: int, hidden_before: int, limit: int
     ) -> list[tuple[str, str, int, int | None]]:
         """List runs whose retention has ended, the oldest first."""

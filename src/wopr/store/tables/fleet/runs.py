@@ -52,8 +52,8 @@ RUN_COLUMNS: Final = (
 )
 AGENT_COLUMNS: Final = (
     "run_id, agent_id, started_at, last_event, status, task, model, step, tool_calls, "
-    "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, score, "
-    "totals"
+    "audits_passed, audits_failed, audits_warned, blocked_at, ended_at, outcome, duration_s, "
+    "score, totals"
 )
 
 AUDIT_COLUMNS: Final = "line, at, checkpoint_id, result"
@@ -211,7 +211,7 @@ class FleetRunTable(Table):
         )
         return [fleet_run(row) for row in rows]
 
-    async def fleet_exported(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
+    async def fleet_runs_to_export(self, tenant: str, after: str, limit: int) -> list[FleetRun]:
         """List all runs by id, including hidden runs."""
         rows = await self._sql.read_many(tenant, _EXPORTED, (tenant, after, limit))
         return [fleet_run(row) for row in rows]
@@ -231,7 +231,7 @@ class FleetRunTable(Table):
         )
         return [agent_run(row) for row in rows]
 
-    async def fleet_waiting(self, tenant: str, limit: int) -> list[AgentRun]:
+    async def fleet_waiting_agents(self, tenant: str, limit: int) -> list[AgentRun]:
         """List the agents that wait for an operator, the longest wait first."""
         rows = await self._sql.read_many(tenant, _WAITING, (tenant, limit))
         return [agent_run(row) for row in rows]
@@ -257,7 +257,7 @@ class FleetRunTable(Table):
             if len(chunks) < _CHUNKS_AT_ONCE:
                 return
 
-    async def fleet_expiring(
+    async def fleet_expiring_runs(
         self, tenant: str, pushed_before: int, limit: int
     ) -> list[tuple[str, int]]:
         """List runs last pushed at or before a time, the oldest first."""
@@ -339,7 +339,7 @@ def _ingest(tenant: str, batch: IngestBatch, names: Value) -> Operation[None]:
     found = {run.run_id: run for run in map(fleet_run, (yield query(_LOCK_RUNS, (tenant, names))))}
     for lines in added:
         if found.get(lines.run.run_id) != lines.before:
-            raise _lines_changed(lines.run)
+            raise _lines_changed_error(lines.run)
     yield from _put_runs(tenant, added)
     change = TotalsChange((yield from begin_spans(tenant, batch.since)))
     for lines in added:
@@ -354,7 +354,7 @@ def _put_runs(tenant: str, added: Sequence[NewLines]) -> Operation[None]:
     new = [lines.run for lines in added if lines.before is None]
     rows = [(tenant, *_run_values(run)) for run in new]
     if len((yield query_bulk(_INSERT_RUNS, rows))) < len(new):
-        raise _lines_changed(new[0])
+        raise _lines_changed_error(new[0])
     changed = [(tenant, *_run_values(lines.run)) for lines in added if lines.before is not None]
     yield execute_bulk(_UPDATE_RUNS, changed)
 
@@ -381,7 +381,7 @@ def _put_lines(tenant: str, added: Sequence[NewLines]) -> Operation[None]:
     )
 
 
-def _lines_changed(run: FleetRun) -> SequenceTaken:
+def _lines_changed_error(run: FleetRun) -> SequenceTaken:
     return SequenceTaken(
         "the stored lines of the run have changed: compare again", runId=run.run_id
     )

@@ -44,8 +44,8 @@ _IS_STORED = "SELECT 1 FROM otlp_parts WHERE tenant = ? AND trace_id = ? AND dig
 _INSERT_PARTS = bulk_insert(
     "otlp_parts (tenant, trace_id, digest, episode, body)", "text text bytea bigint bytea"
 )
-# `news` shows that parts have arrived since a read. `last_at` does not, because two parts may arrive
-# within one millisecond.
+# `news` shows that parts have arrived since a read. `last_at` does not, because two parts may
+# arrive within one millisecond.
 _ADD_SPANS = """
 INSERT INTO otlp_traces (tenant, trace_id, last_at, due_at, spans, sealed, told, news)
 VALUES (?, ?, ?, ?, ?, 0, 0, ?)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wopr.store.tables.dialect import Variants, texts
+from wopr.store.tables.dialect import Variants, decode_names
 from wopr.store.tables.feedback.annotations import delete_annotations
 from wopr.store.tables.feedback.judges import delete_judgments
 from wopr.store.tables.feedback.reviews import delete_reviews
@@ -46,7 +46,9 @@ def delete_run(tenant: str, run_id: str) -> Operation[bool]:
     if not deleted:
         return False
     [(created_at, tags)] = deleted
-    yield execute_many(_DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in texts(tags)])
+    yield execute_many(
+        _DELETE_TAG, [(tenant, tag, created_at, run_id) for tag in decode_names(tags)]
+    )
     yield from delete_annotations(tenant, run_id)
     yield from delete_reviews(tenant, run_id)
     yield from delete_judgments(tenant, run_id)

@@ -48,11 +48,13 @@ class IdempotencyTable(Table):
         """Store a response that no append stores; the first response is kept."""
         await self._sql.change(tenant, INSERT_RECORD, record_values(tenant, record))
 
-    async def claim(self, tenant: str, invocation: Invocation) -> Invocation:
+    async def claim_invocation(self, tenant: str, invocation: Invocation) -> Invocation:
         """Claim an outside effect atomically; return the stored record, new or earlier."""
         return await self._sql.transact(tenant, partial(_claim, tenant, invocation))
 
-    async def settle(self, tenant: str, invocation_id: str, state: str, outcome: bytes) -> None:
+    async def settle_invocation(
+        self, tenant: str, invocation_id: str, state: str, outcome: bytes
+    ) -> None:
         """Record how the effect ended, unless that is already recorded."""
         await self._sql.change(tenant, _SETTLE, (state, outcome, tenant, invocation_id))
 
@@ -63,10 +65,10 @@ def insert_first_record(tenant: str, record: IdempotencyRecord | None) -> Operat
     Raises `Conflict` when another request came first, which undoes the transaction.
     """
     if record is not None and not (yield query(_INSERT_FIRST, record_values(tenant, record))):
-        raise in_flight()
+        raise in_flight_error()
 
 
-def in_flight() -> Conflict:
+def in_flight_error() -> Conflict:
     """Return the error for a second request under the same idempotency key."""
     return Conflict(
         "another request with this idempotency key came first", code="idempotency_in_flight"

@@ -1,4 +1,6 @@
-"""Listings of runs. Each filter has one index, read from its newest end, so all pages cost the same.
+"""Listings of runs.
+
+Each filter has one index, which is read from its newest end, so all pages cost the same.
 
 On SQLite the statement names the index, so that neither statistics nor a new release can make it
 sort all runs.
@@ -14,7 +16,10 @@ from wopr.store.tables.runs.rows import LISTED_COLUMNS, run_row
 
 
 def run_page(rows: list[Row], limit: int) -> RunPage:
-    """Return the page from the rows of `listing`. A row more than `limit` means that more pages follow."""
+    """Return the page from the rows of `listing`.
+
+    A row more than `limit` means that more pages follow.
+    """
     page = tuple(run_row(row) for row in rows[:limit])
     more = len(rows) > limit and page
     return RunPage(runs=page, next_after=(page[-1].created_at, page[-1].run_id) if more else None)

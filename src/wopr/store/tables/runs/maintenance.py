@@ -94,12 +94,12 @@ WHERE run_id = ? AND tenant = ? AND quarantined_at IS NOT NULL AND ended_at IS N
 class MaintenanceTable(Table):
     """The parts of `Maintenance` and `Recovery` in SQL that both databases share."""
 
-    async def due(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs(self, now: int, limit: int) -> list[tuple[str, str]]:
         """List runs that are due, earliest first."""
         rows = await self._sql.read_host_few(_DUE, (now, limit))
         return [(row[0], row[1]) for row in rows]
 
-    async def due_of_each(self, now: int, limit: int) -> list[tuple[str, str]]:
+    async def due_runs_of_each_tenant(self, now: int, limit: int) -> list[tuple[str, str]]:
         """List up to `limit` due runs of each tenant that no process holds."""
         rows = await self._sql.read_host_few(_DUE_OF_EACH, (now, limit))
         return [(row[0], row[1]) for row in rows]
@@ -109,12 +109,14 @@ class MaintenanceTable(Table):
         rows = await self._sql.read_host_few(_NEXT_DUE, (after,))
         return None if not rows or rows[0][0] is None else int(rows[0][0])
 
-    async def unfinished(self, after: tuple[str, str] | None, limit: int) -> list[tuple[str, str]]:
+    async def unfinished_runs(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> list[tuple[str, str]]:
         """List a page of all runs that have not ended."""
         rows = await self._sql.read_host_many(_UNFINISHED, (*(after or ("", "")), limit))
         return [(row[0], row[1]) for row in rows]
 
-    async def open_counts(self) -> dict[str, int]:
+    async def open_run_counts(self) -> dict[str, int]:
         """Count the runs that have not ended, by status."""
         return {row[0]: row[1] for row in await self._sql.read_host_many(_OPEN_COUNTS)}
 
@@ -138,6 +140,6 @@ class MaintenanceTable(Table):
         """Set the crashes of a run that was recovered to zero."""
         await self._sql.change(tenant, CLEAR_CRASHES, (run_id, tenant))
 
-    async def release(self, tenant: str, run_id: str, now: int) -> bool:
+    async def release_from_quarantine(self, tenant: str, run_id: str, now: int) -> bool:
         """Take a run out of quarantine and make it due."""
         return await self._sql.change(tenant, _RELEASE, (now, run_id, tenant)) > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from wopr.store.port import RunRow
-from wopr.store.tables.dialect import Row, texts
+from wopr.store.tables.dialect import Row, decode_names
 
 _types = msgspec.json.Decoder(dict[str, str])
 
@@ -34,7 +34,7 @@ def run_row(row: Row) -> RunRow:
         wake_at=row[8],
         parent_run_id=row[9],
         parent_node_id=row[10],
-        tags=texts(row[11]),
+        tags=decode_names(row[11]),
         pending_command=row[12],
         sealed=row[13],
         snapshot=row[14],

@@ -103,7 +103,7 @@ class RunTable(Table):
         rows = await self._sql.read_few(tenant, _ARTIFACT, (run_id, tenant, artifact_id))
         return _artifact(rows[0]) if rows else None
 
-    async def expired(self, tenant: str, run_id: str) -> bool:
+    async def is_expired(self, tenant: str, run_id: str) -> bool:
         """Return whether retention deleted this run of the tenant."""
         return bool(await self._sql.read_few(tenant, _EXPIRED, (tenant, run_id)))
 

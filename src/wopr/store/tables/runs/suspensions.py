@@ -19,7 +19,8 @@ _PAGE = ByteLimit(
 )
 _COUNT = variants(
     lambda dialect: (
-        f"SELECT count(*) FROM suspensions{dialect.indexed_by('suspensions_newest')} WHERE tenant = ?"
+        f"SELECT count(*) FROM suspensions{dialect.indexed_by('suspensions_newest')} "
+        "WHERE tenant = ?"
     )
 )
 
@@ -27,7 +28,7 @@ _COUNT = variants(
 class SuspensionTable(Table):
     """`Suspensions` in SQL."""
 
-    async def pending(
+    async def pending_interrupts(
         self, tenant: str, where: SuspensionFilter, after: tuple[int, str] | None, limit: int
     ) -> SuspensionPage:
         """List a page of pending interrupts, newest first, by keyset."""
@@ -35,7 +36,7 @@ class SuspensionTable(Table):
         listing = pending_listing(self._sql.dialect, tenant, where, after, limit + 1)
         return _page(await self._sql.read_within(tenant, *listing, _PAGE), limit)
 
-    async def pending_count(self, tenant: str) -> int:
+    async def count_pending_interrupts(self, tenant: str) -> int:
         """Count the pending interrupts."""
         [(count,)] = await self._sql.read_many(tenant, _COUNT, (tenant,))
         return int(count)
@@ -66,7 +67,7 @@ def _row(row: Row) -> Suspension:
 
 
 def suspension_place(suspension: Suspension) -> str:
-    """Return the column `place`, the second part of the key of a page: the run and the interrupt."""
+    """Return the column `place`, the second part of a page's key: the run and the interrupt."""
     return f"{suspension.run_id}/{suspension.interrupt_id}"
 
 

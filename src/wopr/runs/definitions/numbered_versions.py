@@ -1,4 +1,4 @@
-"""Version numbers of workflows and agents that are written in Python.
+"""Assigned versions of workflows and agents that are written in Python.
 
 A registered version never changes, and new runs use the newest one. A definition without a version
 gets a number and a digest of its content, such as `3-0f8a41c2d9e6`, when its content has changed.
@@ -23,13 +23,13 @@ def is_numbered(document: JsonObject) -> bool:
     return _NUMBERED.fullmatch(str(document.get("version", ""))) is not None
 
 
-def same_content(version: str, document: JsonObject) -> bool:
+def has_content(version: str, document: JsonObject) -> bool:
     """Return whether a version that was assigned here has this content."""
     match = _NUMBERED.fullmatch(version)
     return match is not None and match["digest"] == _digest(document)
 
 
-def versioned(document: JsonObject, newest: str | None = None) -> JsonObject:
+def add_version(document: JsonObject, newest: str | None = None) -> JsonObject:
     """Return the document with the version after the newest one."""
     match = None if newest is None else _NUMBERED.fullmatch(newest)
     count = 0 if match is None else int(match["count"])

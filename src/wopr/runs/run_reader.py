@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from wopr.engine.snapshot import snapshot
 from wopr.engine.state import RunState
-from wopr.process.tenant_slots import INLINE_BYTES, LARGE_RUN_BYTES, HeavyReads, off_loop
+from wopr.process.tenant_slots import INLINE_BYTES, LARGE_RUN_BYTES, HeavyReads, run_by_size
 from wopr.protocol.documents import UNSET, JsonObject, Unset, encode, to_iso
 from wopr.protocol.errors import NotFound
 from wopr.protocol.events import RUN_TERMINAL_TYPES
@@ -29,7 +29,7 @@ PAGE = 500
 PAGE_BYTES = 64 * 1024
 CHILDREN_SHOWN = 200
 # Runs that are remembered as large.
-MOST_LARGE = 10_000
+MAX_LARGE_RUNS = 10_000
 
 
 def missing_code(row: RunRow) -> list[MissingCode]:
@@ -48,7 +48,7 @@ def quarantine(row: RunRow) -> Quarantine | Unset:
     return Quarantine(since=to_iso(row.quarantined_at), crashes=row.crashes)
 
 
-class Readers:
+class RunReader:
     """Reads runs and writes nothing.
 
     `catch_up` makes an observed run ready to be read. `heavy_reads` limits the requests that read
@@ -80,31 +80,38 @@ class Readers:
     async def snapshot(
         self, tenant: str, run_id: str, *, token_key: bytes | None = None
     ) -> SnapshotBody:
-        """Return the encoded snapshot of a run, with an interrupt token where a key is given."""
+        """Return the encoded snapshot of a run, with an interrupt token if `token_key` is given."""
         row = await self.row(tenant, run_id)
         if row.snapshot is not None:
             self._record_size(run_id, len(row.snapshot))
             return SnapshotBody(row.snapshot, row.last_sequence)
         view, size = await self._fold(tenant, row, token_key=token_key)
-        waits = view.interrupt
-        has_token = not isinstance(waits, Unset) and "interruptToken" in waits
-        body = encode(view) if size < INLINE_BYTES else await off_loop(size, partial(encode, view))
+        interrupt = view.interrupt
+        has_token = not isinstance(interrupt, Unset) and "interruptToken" in interrupt
+        body = (
+            encode(view) if size < INLINE_BYTES else await run_by_size(size, partial(encode, view))
+        )
         return SnapshotBody(body, int(view.last_sequence or 0), has_token)
 
-    async def snapshot_in_turn(
-        self, tenant: str, run_id: str, *, token_key: bytes | None = None, must: bool = False
+    async def snapshot_with_slot(
+        self,
+        tenant: str,
+        run_id: str,
+        *,
+        token_key: bytes | None = None,
+        always_waits: bool = False,
     ) -> SnapshotBody:
-        """Return the encoded snapshot of a run. Large runs wait for a turn of `heavy_reads`.
+        """Return the encoded snapshot of a run. Large runs wait for a slot of `heavy_reads`.
 
-        Raises `Unavailable` when too many requests of the tenant wait, unless it `must` be read.
+        Raises `Unavailable` when too many requests of the tenant wait, unless it `always_waits`.
         """
         if run_id not in self._large:
             found = await self.snapshot(tenant, run_id, token_key=token_key)
             if len(found.body) < LARGE_RUN_BYTES:
                 return found
-            # Requests that wait for a turn must not keep these bytes.
+            # Requests that wait for a slot must not keep these bytes.
             del found
-        async with self.heavy_reads.slot(tenant, must=must):
+        async with self.heavy_reads.slot(tenant, always_waits=always_waits):
             return await self.snapshot(tenant, run_id, token_key=token_key)
 
     def _record_size(self, run_id: str, size: int) -> None:
@@ -112,7 +119,7 @@ class Readers:
             return
         self._large[run_id] = None
         self._large.move_to_end(run_id)
-        if len(self._large) > MOST_LARGE:
+        if len(self._large) > MAX_LARGE_RUNS:
             self._large.popitem(last=False)
 
     async def shared_snapshot(self, tenant: str, run_id: str, sequence: int) -> SnapshotBody:
@@ -162,11 +169,11 @@ class Readers:
         size = run.log_bytes
         self._record_size(run_id, size)
         make = partial(self._view, row, state, large_values, children, token_key)
-        view = make() if size < INLINE_BYTES else await off_loop(size, make)
+        view = make() if size < INLINE_BYTES else await run_by_size(size, make)
         waiting = next((c for c in children if c.status.startswith("waiting-")), None)
         if waiting is None or view.status != "running":
             return view, size
-        # A run that is blocked on a waiting child shows that it waits too.
+        # A run whose child waits for a person has the status of the child.
         return replace(view, status=waiting.status, current_node_id=waiting.node_id), size
 
     def _view(
@@ -187,7 +194,7 @@ class Readers:
         )
 
     def _pending_interrupt(self, state: RunState, token_key: bytes | None) -> JsonObject | Unset:
-        """Return the pending interrupt of a run, with a token for callers who may resolve it."""
+        """Return the pending interrupt of a run, with a token if `token_key` is given."""
         for node_id, node in state.nodes.items():
             interrupt = node.interrupt
             if node.status != "suspended" or interrupt is None or state.is_terminal:
@@ -219,7 +226,7 @@ class Readers:
         ]
 
     async def _child_status(self, tenant: str, row: RunRow) -> RunStatus:
-        """Return the status of a child, which may be that of a grandchild it waits for."""
+        """Return the status of a child, or that of a grandchild for which it waits."""
         if row.status == "running":
             return (await self.fold(tenant, row)).status
         status: RunStatus = row.status  # type: ignore[assignment]  # as the fold gave it
@@ -239,10 +246,10 @@ class Readers:
                 yield event
             start = page[-1].sequence + 1
 
-    async def log_so_far(
+    async def log_document(
         self, tenant: str, run_id: str, start: int, wanted: Callable[[StoredEvent], bool]
     ) -> bytes:
-        """Return the wanted events from `start` on as one document. Large logs wait for a turn.
+        """Return the wanted events from `start` on as one document. Large logs wait for a slot.
 
         Raises `Unavailable` when too many requests of the tenant wait.
         """
@@ -253,7 +260,7 @@ class Readers:
             self._record_size(run_id, LARGE_RUN_BYTES)
         async with self.heavy_reads.slot(tenant):
             bodies = await self._bodies(tenant, run_id, start, wanted, None) or []
-            return await off_loop(sum(map(len, bodies)), partial(_as_document, bodies))
+            return await run_by_size(sum(map(len, bodies)), partial(_as_document, bodies))
 
     async def _bodies(
         self,
@@ -283,8 +290,8 @@ class Readers:
         """Return events from `start` on. Wait for the first until the run ends or the host stops.
 
         There are at most 500 events of about 256 KiB. `newest` is the last sequence that the caller
-        has seen: the store is read up to it. Only the wait is limited, not the time that the store
-        takes.
+        has seen: the store is read up to it. `seconds` limits only the wait for new events, not the
+        reads of the store.
         """
         deadline = anyio.current_time() + seconds
         with self._bus.subscribe(run_id) as topic:
@@ -336,7 +343,7 @@ class Readers:
                 if not events and bus_is_complete:
                     events = []
                 elif not events:
-                    events = topic.shared(await self._page(tenant, run_id, start))
+                    events = topic.share_large(await self._page(tenant, run_id, start))
                 notices, seen = topic.notices(seen), topic.notice_count
                 for item in _in_order(events, notices):
                     yield item

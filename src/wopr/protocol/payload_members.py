@@ -18,13 +18,13 @@ SYSTEM: Final = "core.system"
 _LARGEST: Final = 1e18
 
 
-def text(payload: JsonObject, *names: str) -> str | None:
+def text_member(payload: JsonObject, *names: str) -> str | None:
     """Return the first of these members that is a string and not empty."""
     found = (payload.get(name) for name in names)
     return next((value for value in found if isinstance(value, str) and value), None)
 
 
-def number(payload: JsonObject, name: str) -> float | None:
+def number_member(payload: JsonObject, name: str) -> float | None:
     """Return a member that is a finite number. A boolean is not a number."""
     value: Json = payload.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -32,9 +32,9 @@ def number(payload: JsonObject, name: str) -> float | None:
     return value if -_LARGEST <= value <= _LARGEST else None
 
 
-def ratio(payload: JsonObject, name: str) -> float | None:
+def ratio_member(payload: JsonObject, name: str) -> float | None:
     """Return a member that is a number from 0 to 1."""
-    value = number(payload, name)
+    value = number_member(payload, name)
     return value if value is not None and 0 <= value <= 1 else None
 
 
@@ -43,28 +43,32 @@ def present_members(payload: JsonObject, *names: str) -> JsonObject:
     return {name: payload[name] for name in names if payload.get(name) is not None}
 
 
-def node_of(event: RunEvent) -> str | None:
+def node_id_of(event: RunEvent) -> str | None:
     """Return the id of the node that an event is about."""
     if isinstance(event.node_id, str):
         return event.node_id
-    return text(object_of(event.payload), "nodeId")
+    return text_member(object_of(event.payload), "nodeId")
 
 
-def agent_named(payload: JsonObject) -> str | None:
+def acting_agent_id(payload: JsonObject) -> str | None:
     """Return the id of the acting agent, from any member that can contain it."""
-    return agent_of_payload(payload) or text(object_of(payload.get("data")), "agentId")
+    return agent_of_payload(payload) or text_member(object_of(payload.get("data")), "agentId")
 
 
 def from_agent(payload: JsonObject) -> str | None:
     """Return the agent of a handoff that control moves from."""
-    return text(payload, "fromAgentId", "from") or text(object_of(payload.get("from")), "agentId")
+    return text_member(payload, "fromAgentId", "from") or text_member(
+        object_of(payload.get("from")), "agentId"
+    )
 
 
 def to_agent(payload: JsonObject) -> str | None:
     """Return the agent of a handoff that control moves to."""
-    return text(payload, "toAgentId", "to") or text(object_of(payload.get("to")), "agentId")
+    return text_member(payload, "toAgentId", "to") or text_member(
+        object_of(payload.get("to")), "agentId"
+    )
 
 
-def tool_of(payload: JsonObject) -> str | None:
+def tool_name_of(payload: JsonObject) -> str | None:
     """Return the name of the tool of a call or a result."""
-    return text(payload, "toolName", "toolId")
+    return text_member(payload, "toolName", "toolId")

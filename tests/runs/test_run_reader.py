@@ -1,4 +1,4 @@
-"""Readers of runs with a slow store."""
+"""`RunReader` with a slow store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from wopr.process.tenant_slots import LARGE_RUN_BYTES, MAX_WAITING_READS, HeavyReads
 from wopr.protocol.errors import Unavailable
 from wopr.runs.event_bus import Bus
-from wopr.runs.readers import Readers
+from wopr.runs.run_reader import RunReader
 from wopr.store.port import RunRow, StoredEvent
 
 pytestmark = pytest.mark.anyio
@@ -62,9 +62,9 @@ async def nothing_to_catch_up_with(tenant: str, run_id: str) -> None:
     pass
 
 
-def readers_in_turns(heavy_reads: HeavyReads, log: Log | None = None) -> Readers:
+def run_reader_with(heavy_reads: HeavyReads, log: Log | None = None) -> RunReader:
     advancer = SimpleNamespace(journal=SimpleNamespace(store=log or Log()))
-    return Readers(advancer, Bus(9), nothing_to_catch_up_with, heavy_reads)  # type: ignore[arg-type]  # its store is all that is used
+    return RunReader(advancer, Bus(9), nothing_to_catch_up_with, heavy_reads)  # type: ignore[arg-type]  # its store is all that is used
 
 
 @asynccontextmanager
@@ -85,32 +85,32 @@ async def no_turn_left(reads: HeavyReads) -> AsyncGenerator[None, None]:
 
 
 async def test_logged_events_are_returned_even_after_the_deadline() -> None:
-    readers = readers_in_turns(HeavyReads(1))
+    run_reader = run_reader_with(HeavyReads(1))
 
-    found = await readers.wait_for_events("acme", "run-1", 0, seconds=0)
+    found = await run_reader.wait_for_events("acme", "run-1", 0, seconds=0)
 
     assert found == [STARTED]
 
 
 async def test_events_written_while_a_run_ends_are_returned() -> None:
-    readers = readers_in_turns(HeavyReads(1), EndingLog())
+    run_reader = run_reader_with(HeavyReads(1), EndingLog())
 
-    found = await readers.wait_for_events("acme", "run-1", 0, seconds=60)
+    found = await run_reader.wait_for_events("acme", "run-1", 0, seconds=60)
 
     assert found == [STARTED]
 
 
 async def test_a_read_of_a_large_log_uses_a_slot_and_one_of_a_small_log_does_not() -> None:
     reads = HeavyReads(1)
-    readers = readers_in_turns(reads)
+    run_reader = run_reader_with(reads)
 
     async with no_turn_left(reads):
         # The first request learns that the log is large; the second one knows it.
         for _ in range(2):
             with pytest.raises(Unavailable, match="reads of large runs of this tenant are waiting"):
-                await readers.log_so_far("acme", "large", 0, lambda _: True)
-        small = await readers.log_so_far("acme", "small", 0, lambda _: True)
-    large = await readers.log_so_far("acme", "large", 0, lambda _: True)
+                await run_reader.log_document("acme", "large", 0, lambda _: True)
+        small = await run_reader.log_document("acme", "small", 0, lambda _: True)
+    large = await run_reader.log_document("acme", "large", 0, lambda _: True)
 
     assert small == b'{"events":[{}]}'
     assert large == b'{"events":[%b]}' % LARGE.body
@@ -118,15 +118,15 @@ async def test_a_read_of_a_large_log_uses_a_slot_and_one_of_a_small_log_does_not
 
 async def test_a_request_for_a_large_run_uses_a_slot_and_one_for_a_small_run_does_not() -> None:
     reads = HeavyReads(1)
-    readers = readers_in_turns(reads)
+    run_reader = run_reader_with(reads)
 
     async with no_turn_left(reads):
         # The first request learns that the run is large; the second one knows it.
         for _ in range(2):
             with pytest.raises(Unavailable, match="reads of large runs of this tenant are waiting"):
-                await readers.snapshot_in_turn("acme", "large")
-        small = await readers.snapshot_in_turn("acme", "small")
-    large = await readers.snapshot_in_turn("acme", "large")
+                await run_reader.snapshot_with_slot("acme", "large")
+        small = await run_reader.snapshot_with_slot("acme", "small")
+    large = await run_reader.snapshot_with_slot("acme", "large")
 
     assert len(small.body) == 10
     assert len(large.body) == LARGE_RUN_BYTES

@@ -11,7 +11,7 @@ from wopr.console.page import PageRequest
 from wopr.http.response import Response
 from wopr.kahn.demo.tenant import DEMO_AGENTS
 from wopr.kahn.statistics import DEFAULT_WINDOW, WINDOWS, read_window
-from wopr.kahn.views import with_interrupts
+from wopr.kahn.views import add_interrupts
 from wopr.protocol.documents import to_millis
 from wopr.protocol.resources.fleet import AgentInRun, Window
 
@@ -89,7 +89,7 @@ class AgentWait:
 
 async def waits_by_agent(request: PageRequest) -> dict[str, AgentWait]:
     """Return the longest wait of each waiting agent, the longest first."""
-    found = await request.host.fleet.views.waiting(request.tenant, MOST_WAITING)
+    found = await request.host.fleet.views.waiting_agents(request.tenant, MOST_WAITING)
     longest: dict[str, AgentInRun] = {}
     counts: dict[str, int] = {}
     for each in found:
@@ -106,12 +106,12 @@ async def waits_of_runs(
 ) -> dict[tuple[str, str], AgentWait]:
     """Return what the waiting agents wait for, by run and agent."""
     store, waiting = request.host.store, [each for each in agents if each.waiting_since is not None]
-    found: Sequence[AgentInRun] = await with_interrupts(store, request.tenant, waiting)
+    found: Sequence[AgentInRun] = await add_interrupts(store, request.tenant, waiting)
     return {(each.run_id, each.agent_id): await _wait(request, each) for each in found}
 
 
 async def _wait(request: PageRequest, agent: AgentInRun) -> AgentWait:
-    href, where = await _place(request, agent)
+    href, where = await _answer_link(request, agent)
     return AgentWait(
         agent_id=agent.agent_id,
         run_id=agent.run_id,
@@ -121,13 +121,13 @@ async def _wait(request: PageRequest, agent: AgentInRun) -> AgentWait:
     )
 
 
-async def _place(request: PageRequest, agent: AgentInRun) -> tuple[str, str]:
+async def _answer_link(request: PageRequest, agent: AgentInRun) -> tuple[str, str]:
     """Return the link and text for the place where a person can answer the agent."""
     name = quote(agent.run_id, safe="")
     run = await request.host.store.fleet_run(request.tenant, agent.run_id)
     if run is None or run.source != "host":
         return f"/fleet/runs/{name}", "answered in the other system"
-    can_answer = request.has("/inbox") and request.may("approvals:respond")
+    can_answer = request.can_open("/inbox") and request.may("approvals:respond")
     if agent.openwop_interrupt_id is not None and can_answer:
         return f"/inbox?runId={name}", "answer"
     return (f"/runs/{name}" if request.may("runs:read") else f"/fleet/runs/{name}"), "show the run"

@@ -14,40 +14,40 @@ import msgspec
 
 from wopr.agents.loop.config import ChatConfig
 from wopr.engine.cel.expressions import ExpressionUse, condition_faults, use_fault
-from wopr.engine.channels import is_context
+from wopr.engine.channels import is_context_channel
 from wopr.engine.fold.agents import DISPATCH, SUPERVISOR
 from wopr.engine.graph import find_cycle
 from wopr.engine.ports import port_faults
 from wopr.nodes.builtin import conformance_types
-from wopr.nodes.orchestrator.supervisor import HOOKS, is_undirected
+from wopr.nodes.orchestrator.supervisor import HOOKS, has_no_decision_source
 from wopr.nodes.registry import NodeRegistry, NodeType
 from wopr.process.settings import Settings
 from wopr.protocol.documents import Json, JsonObject, Unset, is_list, is_object, objects_in
 from wopr.protocol.errors import CapabilityRequired, Refused
-from wopr.protocol.json_schema.conversion import inlined, schema_of
+from wopr.protocol.json_schema.conversion import inline_references, schema_of
 from wopr.protocol.json_schema.export import document_schema
 from wopr.protocol.json_schema.size import (
     MAX_DEFINITION_STATES,
     SMALL_STATES,
     SMALL_WEIGHT,
     SchemaLimits,
+    count_text,
     measure,
     size_faults,
     weight_of,
-    written_count,
 )
 from wopr.protocol.json_schema.validation import (
     MOST_FAULTS,
+    DocumentSchema,
     Fault,
-    Shape,
-    closed,
+    close_objects,
+    document_faults,
+    faults_error,
     first_faults,
-    refused,
     schema_faults,
-    shape_faults,
 )
 from wopr.protocol.observed_ids import OBSERVED_WORKFLOW
-from wopr.protocol.suggestions import nearest, not_there, shown, unknown_key
+from wopr.protocol.suggestions import nearest, shorten_name, suggest_name, unknown_key
 from wopr.protocol.workflow import (
     NodeSettings,
     WorkflowDefinition,
@@ -57,7 +57,7 @@ from wopr.protocol.workflow import (
     WorkflowTrigger,
     WorkflowVariable,
 )
-from wopr.security.credential_names import credentials_in
+from wopr.security.credential_names import credential_paths
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -102,7 +102,7 @@ REQUIRED_KEYS = {
 CONFORMANCE_TYPES = conformance_types()
 # The longest description of a workflow.
 DESCRIPTION_BYTES: Final = 8192
-# The config keys that hold a JSON Schema: schema, resumeSchema, parameters of a tool and so on.
+# The config keys that contain a JSON Schema, such as `resumeSchema` or `parameters`.
 _SCHEMA_KEY: Final = re.compile(r"schema$|Schema$|^parameters$")
 # Config keys that script a node, by type: the test hooks.
 CONFORMANCE_KEYS = {
@@ -137,7 +137,7 @@ class DefinitionLimits:
 
 
 _DEFAULT_LIMITS: Final = DefinitionLimits()
-# Nodes that can head a loop. Each step of a run visits all loops.
+# The most nodes that can head a loop. Each step of a run visits all loops.
 MAX_LOOPS: Final = 100
 
 
@@ -172,10 +172,10 @@ def check_definition(
     `model_fault` returns why this host cannot call a model, such as `openai:gpt-4o`.
     """
     _check_sizes(document, registry, limits)
-    shape = first_faults(shape_faults(document, _shape(), WorkflowDefinition))
+    shape = first_faults(document_faults(document, _shape(), WorkflowDefinition))
     if shape:
         faults = first_faults(chain(shape, _other_faults(document, registry)))
-        raise refused(faults, "definition")
+        raise faults_error(faults, "definition")
     definition = msgspec.convert(document, WorkflowDefinition)
     _check_capabilities(definition, registry)
     may_script = may_author_conformance or definition.id.startswith(CONFORMANCE_PREFIX)
@@ -190,7 +190,7 @@ def check_definition(
         )
     )
     if faults:
-        raise refused(faults, "definition")
+        raise faults_error(faults, "definition")
     return definition
 
 
@@ -211,12 +211,12 @@ def _check_sizes(document: Json, registry: NodeRegistry, limits: DefinitionLimit
         )
     if not faults and (states := _states(document)) > MAX_DEFINITION_STATES:
         message = (
-            f"the patterns of all schemas of the definition have {written_count(states)} states, "
+            f"the patterns of all schemas of the definition have {count_text(states)} states, "
             f"and at most {MAX_DEFINITION_STATES} are allowed"
         )
         faults = [Fault(path="", message=message)]
     if faults:
-        raise refused(faults, "definition")
+        raise faults_error(faults, "definition")
 
 
 def is_small(document: Json) -> bool:
@@ -303,7 +303,7 @@ def definition_warnings(document: Json) -> list[Fault]:
     return first_faults(
         Fault(
             path=path,
-            message=f"unknown key {shown(name)!r} is kept and has no effect on this host",
+            message=f"unknown key {shorten_name(name)!r} is kept and has no effect on this host",
         )
         for path, name, meant in _unknown_settings(document)
         if meant is None
@@ -311,8 +311,8 @@ def definition_warnings(document: Json) -> list[Fault]:
 
 
 @cache
-def _shape() -> Shape:
-    return Shape(document_schema("workflow-definition"))
+def _shape() -> DocumentSchema:
+    return DocumentSchema(document_schema("workflow-definition"))
 
 
 def _other_faults(document: Json, registry: NodeRegistry) -> Iterator[Fault]:
@@ -355,7 +355,7 @@ def _setting_faults(document: Json) -> Iterator[Fault]:
     for path, name, meant in _unknown_settings(document):
         if meant is not None:
             unit = " (milliseconds)" if meant == "timeout" else ""
-            message = f"unknown key {shown(name)!r}: did you mean {meant!r}{unit}?"
+            message = f"unknown key {shorten_name(name)!r}: did you mean {meant!r}{unit}?"
             yield Fault(path=path, message=message)
 
 
@@ -388,7 +388,7 @@ def _field_names(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
-    """Refuse a gated type first, with the capability that it needs."""
+    """Raise `CapabilityRequired` for a type whose capability this host does not advertise."""
     for node in definition.nodes:
         capability = GATED_TYPES.get(node.type_id)
         if capability is not None and registry.get(node.type_id) is None:
@@ -402,7 +402,7 @@ def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) 
 
 
 def _refuse_conformance(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
-    """Refuse types and hooks for tests in other workflows."""
+    """Refuse node types and hooks for conformance tests in other workflows."""
     found = [
         (node, fault)
         for index, node in enumerate(definition.nodes)
@@ -433,7 +433,7 @@ def _script_faults(path: str, node: WorkflowNode, registry: NodeRegistry) -> Ite
             yield Fault(path=f"{path}.config.{hook}", message=f"config.{hook} {restriction}")
 
 
-def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
+def test_hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
     """Return the test hook that a node uses, or None. A node type for tests is a test hook."""
     if node.type_id in CONFORMANCE_TYPES:
         return node.type_id
@@ -441,14 +441,14 @@ def hook_of(definition: WorkflowDefinition, node: WorkflowNode) -> str | None:
         if hook in node.config:
             return f"config.{hook}"
     is_fixture = definition.id.startswith(CONFORMANCE_PREFIX)
-    if is_fixture and node.type_id == SUPERVISOR and is_undirected(node.config):
+    if is_fixture and node.type_id == SUPERVISOR and has_no_decision_source(node.config):
         return "the default script of conformance workflows"
     return None
 
 
 def _credential_faults(document: Json) -> Iterator[Fault]:
     """Report credentials: a definition is stored and shown unchanged."""
-    for path in credentials_in(document):
+    for path in credential_paths(document):
         yield Fault(path=path, message="looks like a credential; refer to one with credentialsRef")
 
 
@@ -475,7 +475,7 @@ def _duplicates(names: Mapping[int, str], path: str) -> Iterator[Fault]:
     seen: set[str] = set()
     for index, name in names.items():
         if name in seen:
-            yield Fault(path=f"{path}.{index}", message=f"{shown(name)!r} is a duplicate")
+            yield Fault(path=f"{path}.{index}", message=f"{shorten_name(name)!r} is a duplicate")
         seen.add(name)
 
 
@@ -486,7 +486,7 @@ def _node_faults(
     if node_type is None:
         near = nearest(node.type_id, (each.type_id for each in registry))
         hint = "see GET /v1/node-types" if near is None else f"did you mean {near!r}?"
-        message = f"this host has no node type {shown(node.type_id)!r}: {hint}"
+        message = f"this host has no node type {shorten_name(node.type_id)!r}: {hint}"
         yield Fault(path=f"{path}.typeId", message=message)
         return
     yield from _config_faults(path, node, node_type)
@@ -525,13 +525,13 @@ def _config_shape_faults(path: str, node: WorkflowNode, node_type: NodeType) -> 
 
 
 @lru_cache(maxsize=512)
-def _config_shape(kind: Hashable) -> Shape:
-    return Shape(closed(schema_of(kind)))
+def _config_shape(kind: Hashable) -> DocumentSchema:
+    return DocumentSchema(close_objects(schema_of(kind)))
 
 
 @lru_cache(maxsize=512)
 def _input_schema(kind: Hashable) -> JsonObject:
-    return inlined(schema_of(kind))
+    return inline_references(schema_of(kind))
 
 
 def _input_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterator[Fault]:
@@ -539,7 +539,7 @@ def _input_faults(path: str, node: WorkflowNode, node_type: NodeType) -> Iterato
     known = _known_inputs(node, node_type)
     for name in node.inputs:
         if known is not None and name not in known:
-            message = f"unknown input {shown(name)!r}: {not_there(name, known)}"
+            message = f"unknown input {shorten_name(name)!r}: {suggest_name(name, known)}"
             yield Fault(path=f"{path}.inputs.{name}", message=message)
     keys, port = REQUIRED_KEYS.get(node.type_id, ((), ""))
     if keys and port not in node.inputs and not any(key in node.config for key in keys):
@@ -584,7 +584,11 @@ def _agent_faults(parts: _Parts) -> Iterator[Fault]:
         if not isinstance(node.agent, Unset) and not isinstance(node.agent.channel, Unset):
             message = "agent.channel needs agents.deployment, which this host does not advertise"
             yield Fault(path=f"nodes.{index}.agent.channel", message=message)
-        if node.type_id == SUPERVISOR and is_undirected(node.config) and not parts.is_fixture:
+        if (
+            node.type_id == SUPERVISOR
+            and has_no_decision_source(node.config)
+            and not parts.is_fixture
+        ):
             message = "a supervisor needs rules, or a prompt and a model"
             yield Fault(path=f"nodes.{index}.config", message=message)
         if node.type_id == DISPATCH and SUPERVISOR not in types:
@@ -616,7 +620,9 @@ def _edge_faults(parts: _Parts) -> Iterator[Fault]:
             ("targetNodeId", edge.target_node_id),
         ):
             if node_id not in ids:
-                message = f"there is no node {shown(node_id)!r}: {not_there(node_id, ids)}"
+                message = (
+                    f"there is no node {shorten_name(node_id)!r}: {suggest_name(node_id, ids)}"
+                )
                 yield Fault(path=f"edges.{index}.{end}", message=message)
         if not isinstance(edge.condition, Unset):
             for message in condition_faults(edge.condition, ids):
@@ -627,7 +633,7 @@ def _schema_faults(definition: WorkflowDefinition) -> Iterator[Fault]:
     if not isinstance(definition.configurable_schema, Unset):
         yield from schema_faults("configurableSchema", definition.configurable_schema)
     for name, channel in definition.channels.items():
-        if is_context(name):
+        if is_context_channel(name):
             message = "is reserved for a context that agents share; use another name"
             yield Fault(path=f"channels.{name}", message=message)
         if not isinstance(channel.schema, Unset):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.security.invocation import logical_invocation_id, request_digest, response_key_hash
+from wopr.security.idempotency_keys import logical_invocation_id, request_digest, response_key_hash
 
 
 def test_an_invocation_id_follows_the_recipe_of_the_protocol() -> None:

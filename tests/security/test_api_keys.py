@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wopr.security.keys import (
+from wopr.security.api_keys import (
     ROLES,
     Principal,
     hash_key,

@@ -1,4 +1,4 @@
-"""Idempotency: keys of responses and of external effects."""
+"""Idempotency: keys of responses and of outside effects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wopr.security.digest import json_digest
 def logical_invocation_id(
     tenant: str, run_id: str, node_id: str, ordinal: int, provider_key: str
 ) -> str:
-    """Return the id of an external effect of a run (Idempotency, layer 2).
+    """Return the id of an outside effect of a run (layer 2 of idempotency).
 
     The attempt is not part of the id, so a retry has the id of the call that it repeats.
     """
@@ -27,12 +27,12 @@ def logical_invocation_id(
 
 
 def response_key_hash(tenant: str, endpoint: str, key: str) -> bytes:
-    """Return the storage key of the response to an `Idempotency-Key` (Idempotency, layer 1).
+    """Return the storage key of the response to an `Idempotency-Key` (layer 1 of idempotency).
 
     It is the hash of `tenant:endpoint:key`. Colons of the tenant and of the endpoint are escaped
     first: `runs` with the key `x:1` must differ from `runs:x` with the key `1`.
     """
-    text = f"{_escaped(tenant)}:{_escaped(endpoint)}:{key}"
+    text = f"{_escape(tenant)}:{_escape(endpoint)}:{key}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -51,5 +51,5 @@ def request_digest(body: bytes, query: Mapping[str, str] | None = None) -> bytes
     return hashlib.sha256(digest + msgspec.json.encode(query, order="sorted")).digest()
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace(":", "%3A")
