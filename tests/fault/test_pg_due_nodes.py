@@ -54,7 +54,7 @@ def api(both: tuple[Bench, Bench]) -> Bench:
 @pytest.fixture
 async def dying(worker: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the worker's in-memory wake-ups and its queue."""
-    monkeypatch.setattr(worker.host.advancer.wakeups, "soon", lambda *_: None)
+    monkeypatch.setattr(worker.host.advancer.wakeups, "advance_soon", lambda *_: None)
     monkeypatch.setattr(worker.host.advancer.wakeups, "retry_later", never)
     await worker.host.advancer.wakeups.source.stop()
 

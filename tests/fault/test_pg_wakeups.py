@@ -27,7 +27,7 @@ async def ours(tmp_path: Path, gates: Gates, databases: Databases) -> AsyncItera
 @pytest.fixture
 def dying(ours: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a process whose in-memory wake-ups are disabled."""
-    monkeypatch.setattr(ours.host.advancer.wakeups, "soon", lambda *_: None)
+    monkeypatch.setattr(ours.host.advancer.wakeups, "advance_soon", lambda *_: None)
 
 
 async def parent_of(ours: Bench, child: str, type_id: str) -> str:

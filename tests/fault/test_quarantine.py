@@ -141,6 +141,7 @@ def test_a_run_that_kills_the_process_repeatedly_is_quarantined_and_others_compl
     assert listed["quarantine"] == shown["quarantine"]
     assert wire.types(bad)[-1] == "node.started"
     assert wire.post(f"/v1/runs/{bad}:pause").status_code == 409
+    check_lists(host, bad, good)
 
     host.restart()
 
@@ -148,7 +149,28 @@ def test_a_run_that_kills_the_process_repeatedly_is_quarantined_and_others_compl
     assert host.wire.post(f"/v1/runs/{bad}/cancel").status_code == 200
     assert host.wire.finished(bad)["status"] == "cancelled"
     assert "quarantine" not in host.wire.snapshot(bad)
+    assert quarantined(host.wire, "true") == []
     host.check()
+
+
+def check_lists(host: FragileHost, bad: str, good: str) -> None:
+    """Check that only the tenant finds the run: over HTTP, on the command line, in the console."""
+    assert quarantined(host.wire, "true") == [bad]
+    assert quarantined(host.wire, "false") == [good]
+    refused = host.wire.get("/v1/runs", params={"quarantined": "yes"})
+    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "quarantined")
+    with Wire(host.url, GLOBEX) as globex:
+        assert quarantined(globex, "true") == []
+    reach = ("--url", host.url, "--api-key", ACME)
+    shown = host.command("runs", "list", "--quarantined", *reach)
+    others = host.command("runs", "list", "--not-quarantined", *reach)
+    assert (bad in shown, good in shown) == (True, False)
+    assert (bad in others, good in others) == (False, True)
+    with Person(host.url) as person:
+        person.sign_in(ACME)
+        page = person.page("/runs?status=in+quarantine")
+        assert (f"/runs/{bad}" in page.links, f"/runs/{good}" in page.links) == (True, False)
+        assert "in quarantine" in page.text
 
 
 def test_a_run_that_kills_the_process_late_is_distinguished_from_concurrent_runs(
@@ -207,32 +229,7 @@ def quarantined(wire: Wire, value: str) -> list[str]:
     return [run["runId"] for run in found]
 
 
-def test_quarantined_runs_can_be_listed_by_their_tenant(host: FragileHost) -> None:
-    bad, good = kill_until_quarantined(host)
-
-    assert quarantined(host.wire, "true") == [bad]
-    assert quarantined(host.wire, "false") == [good]
-    refused = host.wire.get("/v1/runs", params={"quarantined": "yes"})
-    assert (refused.status_code, refused.json()["details"]["field"]) == (400, "quarantined")
-    with Wire(host.url, GLOBEX) as globex:
-        assert quarantined(globex, "true") == []
-    reach = ("--url", host.url, "--api-key", ACME)
-    shown = host.command("runs", "list", "--quarantined", *reach)
-    others = host.command("runs", "list", "--not-quarantined", *reach)
-    assert (bad in shown, good in shown) == (True, False)
-    assert (bad in others, good in others) == (False, True)
-    with Person(host.url) as person:
-        person.sign_in(ACME)
-        page = person.page("/runs?status=in+quarantine")
-        assert (f"/runs/{bad}" in page.links, f"/runs/{good}" in page.links) == (True, False)
-        assert "in quarantine" in page.text
-
-    assert host.wire.post(f"/v1/runs/{bad}/cancel").status_code == 200
-
-    assert host.wire.finished(bad)["status"] == "cancelled"
-    assert quarantined(host.wire, "true") == []
-
-
+@pytest.mark.sqlite("the list and the release of a quarantine are tested on both stores")
 def test_a_quarantined_run_continues_when_a_person_of_its_tenant_resumes_it(
     host: FragileHost, harmless: Path
 ) -> None:

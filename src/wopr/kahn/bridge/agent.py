@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from wopr.kahn.bridge.facts import DEFAULT_THRESHOLD, OperatorAnswer, to_checkpoint_id
+from wopr.engine.escalation import DEFAULT_THRESHOLD, is_low_confidence
+from wopr.kahn.bridge.facts import OperatorAnswer, to_checkpoint_id
 from wopr.kahn.events import AgentStatus, AuditResult
 from wopr.kahn.lifecycle import BLOCKED, INITIAL, shortest_path
 from wopr.kahn.lines import encode_line
@@ -120,7 +121,8 @@ class AgentState:
 
     def is_confident(self) -> bool:
         """Return whether the confidence of the agent's last decision reaches the threshold."""
-        return self.confidence is not None and self.confidence >= self.threshold
+        confidence = self.confidence
+        return confidence is not None and not is_low_confidence(confidence, self.threshold)
 
     def move_to(self, output: EventLines, to: AgentStatus, reason: str) -> None:
         """Change to a status by the shortest route. Only the last transition has the event's reason."""

@@ -64,7 +64,6 @@ def _append_hash(name: str, original: str) -> str:
 
 OperatorAnswer: TypeAlias = Literal["ratified", "rejected", "overridden", "answered"]
 
-DEFAULT_THRESHOLD: Final = 0.7
 DEFAULT_FLOOR: Final = 0.5
 # The member in which this host writes the vendor kind of a wait of kind `custom`.
 _VENDOR_KIND: Final = "x-host-wopr-interrupt-kind"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
+from wopr.engine.escalation import DEFAULT_THRESHOLD
 from wopr.kahn.bridge.agent import AgentState, EventLines, ToolCall, ToolReturn
 from wopr.kahn.bridge.facts import (
     DEFAULT_FLOOR,
-    DEFAULT_THRESHOLD,
     duration_of,
     input_summary,
     output_summary,
