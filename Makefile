@@ -12,16 +12,22 @@ COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal
 	--generate-hashes --no-config --no-sources --no-emit-index-url --no-emit-find-links \
 	--custom-compile-command "make lock" --group build --constraints requirements/constraints.txt
 
+# Without bytecode files, every worker would compile all tests, and every started command the program.
+export PYTHONDONTWRITEBYTECODE :=
+
+# The checks of `make check`, which run in parallel.
+CHECKS := mypy basedpyright style
 # The fast tests: none of them serves a host or opens a browser.
 UNIT := tests/engine tests/protocol tests/security tests/kahn tests/runs tests/feedback tests/agents tests/test_layers.py
 
-.PHONY: serve test unit test-all-pythons coverage check browser docs docs-site dist screenshots bench soak sbom audit licences lock clean
+.PHONY: serve test unit test-all-pythons coverage check style mypy basedpyright collect browser docs docs-site dist screenshots bench soak sbom audit licences lock clean
 
 serve: $(VENV)/serve.stamp ## start the host; ARGS="--port 9000" passes options
 	$(BIN)/wopr serve $(ARGS)
 
-test: check browser ## check format, lint and types, then run every test
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+test: $(VENV)/dev.stamp browser ## check format, lint and types, then run every test
+	@$(MAKE) --no-print-directory --jobs 2 $(CHECKS) collect
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=20
 
 unit: $(VENV)/dev.stamp ## run the fast tests, which serve no host
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(UNIT)
@@ -36,10 +42,20 @@ coverage: check browser ## run every test and report uncovered branches; takes 1
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
 check: $(VENV)/dev.stamp ## check format, lint and types
+	@$(MAKE) --no-print-directory --jobs 2 $(CHECKS)
+
+style:
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+mypy:
 	$(BIN)/mypy
+
+basedpyright:
 	$(BIN)/basedpyright
+
+collect: # compile the tests once for all workers
+	@$(BIN)/pytest --collect-only --quiet -n 0 > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
 browser: ## find or install a Chromium for the console tests
 	tests/console/have_chromium.sh
