@@ -169,7 +169,7 @@ class RunRenderings:
         return kept[0]
 
     def _make_room(self) -> None:
-        """Drop the oldest renderings beyond the limit. The newest stays, whatever its size."""
+        """Drop the oldest renderings beyond the limit. The newest stays, even if it is larger."""
         size = self.size
         for watched in list(self._watched.values())[:-1]:
             if size <= MOST_BYTES:
