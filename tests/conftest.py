@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -33,12 +32,6 @@ Database: TypeAlias = AbstractContextManager[dict[str, str]]
 # A busy machine may hold any example up for seconds, which says nothing of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
-
-
-def pytest_collection_finish() -> None:
-    """Exempt what was imported and collected from garbage collection."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
