@@ -77,7 +77,7 @@ def _agent_lines(draw: st.DrawFn, run_id: str, agent_id: str) -> list[bytes]:
 
 
 @settings(
-    max_examples=60,
+    max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

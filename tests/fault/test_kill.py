@@ -20,7 +20,7 @@ from wopr.protocol.documents import to_millis
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
-ROUNDS = int(os.environ.get("FAULT_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
 # A slow machine has fewer restarts, so that the test does not exceed its time limit.
 MOST_SECONDS = 150
 SEED = int(os.environ.get("FAULT_SEED") or time.time())

@@ -22,7 +22,7 @@ from tests.support.postgres.databases import Databases
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
-RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "800"))
+RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "2000"))
 AT_ONCE = 16
 # Two pools of ten and their two listeners, the queue's three and its listener, of four processes.
 MOST_CONNECTIONS = 4 * (10 + 1 + 3 + 1)

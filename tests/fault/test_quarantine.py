@@ -78,6 +78,8 @@ TYPES = {
 }
 # A process that dies with a run waits before it recovers the run again, and then dies once more.
 MOST_DEATHS = 6
+# Two crashes are enough, or three with another run in progress at the first one.
+MOST_FREEZES = 3
 
 
 @pytest.fixture
@@ -230,7 +232,6 @@ def quarantined(wire: Wire, value: str) -> list[str]:
     return [run["runId"] for run in found]
 
 
-@pytest.mark.sqlite("the list and the release of a quarantine are tested on both stores")
 def test_a_quarantined_run_continues_when_a_person_of_its_tenant_resumes_it(
     host: FragileHost, harmless: Path
 ) -> None:
@@ -302,7 +303,7 @@ def test_a_run_that_freezes_the_process_until_it_is_killed_is_quarantined(
     deaths = 1
     while not is_quarantined_or_frozen(host):
         deaths += 1
-        assert deaths < MOST_DEATHS
+        assert deaths <= MOST_FREEZES
         host.kill()
     host.kill()
 
