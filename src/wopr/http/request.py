@@ -319,7 +319,7 @@ def _explain(message: str, field: str, kind: type[T]) -> str:
         return message
     name = message.split("`")[1]
     if field == "body" and issubclass(kind, msgspec.Struct):
-        return unknown_key(name, [each.encode_name for each in msgspec.structs.fields(kind)])
+        return unknown_key(name, kind.__struct_encode_fields__)
     return f"unknown key {shorten_name(name)!r}"
 
 

@@ -342,7 +342,7 @@ def _readable_parts(document: Json) -> _Parts:
 def _readable(parts: Json, kind: type[T]) -> dict[int, T]:
     """Decode the parts of a list that can be decoded, without unknown keys."""
     found: dict[int, T] = {}
-    known = set(_field_names(kind))
+    known = set(kind.__struct_encode_fields__)
     for index, part in enumerate(parts if is_list(parts) else []):
         if is_object(part):
             with suppress(msgspec.ValidationError):
@@ -370,10 +370,9 @@ def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
     ]
     for index, node in enumerate(objects_in(definition, "nodes")):
         places.append((f"nodes.{index}.settings", node.get("settings"), NodeSettings))
-    names = {kind: _field_names(kind) for kind in (WorkflowSettings, NodeSettings)}
     compared = 0
     for path, settings, kind in places:
-        known = names[kind]
+        known = kind.__struct_encode_fields__
         for name in settings if is_object(settings) else ():
             if name not in known:
                 compared += 1
@@ -381,10 +380,6 @@ def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
                 if meant not in known:
                     meant = nearest(name, known) if compared <= MOST_FAULTS else None
                 yield f"{path}.{name}", name, meant
-
-
-def _field_names(kind: type[msgspec.Struct]) -> list[str]:
-    return [each.encode_name for each in msgspec.structs.fields(kind)]
 
 
 def _check_capabilities(definition: WorkflowDefinition, registry: NodeRegistry) -> None:
