@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two workers per core, because many tests wait for other processes. More than eight slow each other down.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
+# More workers than cores, because many tests wait for other processes. More than eight slow each other down.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 5 * (os.cpu_count() or 1) // 2))')
 # uv installs in seconds, pip in a minute or more. Both check the hashes of the lock.
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)
@@ -15,18 +15,21 @@ COMPILE := $(BIN)/uv --quiet pip compile pyproject.toml --all-extras --universal
 # Without bytecode files, every worker would compile all tests, and every started command the program.
 export PYTHONDONTWRITEBYTECODE :=
 
-# The checks of `make check`, which run in parallel.
-CHECKS := mypy basedpyright style
 # The fast tests: none of them serves a host or opens a browser.
 UNIT := tests/engine tests/protocol tests/security tests/kahn tests/runs tests/feedback tests/agents tests/test_layers.py
 
-.PHONY: serve test unit test-all-pythons coverage check style mypy basedpyright collect browser docs docs-site dist screenshots bench soak sbom audit licences lock clean
+.PHONY: serve test unit test-all-pythons coverage tests check style types mypy basedpyright collect browser docs docs-site dist screenshots bench soak sbom audit licences lock clean
 
 serve: $(VENV)/serve.stamp ## start the host; ARGS="--port 9000" passes options
 	$(BIN)/wopr serve $(ARGS)
 
-test: $(VENV)/dev.stamp browser ## check format, lint and types, then run every test
-	@$(MAKE) --no-print-directory --jobs 2 $(CHECKS) collect
+test: $(VENV)/dev.stamp browser style ## check format, lint and types, and run every test
+	@# The types are checked beside the tests, in the processor time that those leave.
+	@nice -n 19 $(MAKE) --no-print-directory types >$(VENV)/types.txt 2>&1 & types=$$!; \
+	  $(MAKE) --no-print-directory tests; tests=$$?; \
+	  wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests || types))
+
+tests: collect # run every test
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --durations=20
 
 unit: $(VENV)/dev.stamp ## run the fast tests, which serve no host
@@ -42,9 +45,11 @@ coverage: check browser ## run every test and report uncovered branches; takes 1
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov
 
 check: $(VENV)/dev.stamp ## check format, lint and types
-	@$(MAKE) --no-print-directory --jobs 2 $(CHECKS)
+	@$(MAKE) --no-print-directory --jobs 2 style types
 
-style:
+types: mypy basedpyright
+
+style: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
