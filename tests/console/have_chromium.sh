@@ -3,7 +3,12 @@
 # Without one, and without the means to install it, those tests are skipped; in CI that is a failure.
 set -euo pipefail
 
-have() { for name in chromium chromium-browser google-chrome; do command -v "$name" >/dev/null && return 0; done; return 1; }
+have() {
+  for name in chromium-headless-shell chromium chromium-browser google-chrome; do
+    command -v "$name" >/dev/null && return 0
+  done
+  return 1
+}
 
 if have; then exit 0; fi
 
@@ -18,9 +23,11 @@ else
   echo "installing chromium for the tests of the console"
   # The variable is set behind sudo, which would not hand it on.
   apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq)
-  if "${apt[@]}" update && "${apt[@]}" install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null && have; then
-    exit 0
-  fi
+  "${apt[@]}" update || true
+  # Not every system has the package without windows.
+  for package in chromium-headless-shell chromium; do
+    if "${apt[@]}" install -y --no-install-recommends "$package" fonts-dejavu-core >/dev/null && have; then exit 0; fi
+  done
   why="apt-get could not install it"
 fi
 

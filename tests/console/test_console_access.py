@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from axe_playwright_python.sync_playwright import (  # type: ignore[import-untyped]  # no types in it
     Axe,
 )
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from tests.console.samples import LEADS_ON, NO_MARKUP, SAMPLES, SHOWN, Sample, TenantData
 from tests.support.browser import DEADLINE_MS, sign_in
@@ -22,11 +22,14 @@ from tests.support.interrupts import accepted, gate, waiting_run
 pytestmark = pytest.mark.sqlite("what a browser makes of a page does not depend on the store")
 
 SERIOUS = ("serious", "critical")
-WIDTHS = (390, 1280)
+# Rules that no page may break, at any impact.
+ALWAYS = ("link-in-text-block", "empty-table-header")
+WIDE, NARROW = 1280, 390
+HEIGHT = 800
 # Console pages that also open in a dialog.
 PARTS = [s for s in SHOWN if s.page.name not in ("signIn", "signOut")]
 
-Window = Callable[..., Page]
+each_scheme = pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 
 
 def by_name(sample: Sample) -> str:
@@ -34,32 +37,38 @@ def by_name(sample: Sample) -> str:
 
 
 @pytest.fixture(scope="module")
-def window(browser: Browser, host: ServedHost) -> Iterator[Window]:
-    """Return a signed-in window; tests that request the same kind share it."""
-    contexts: dict[tuple[str, int], BrowserContext] = {}
-
-    def look(scheme: str = "light", width: int = 1280) -> Page:
-        key = (scheme, width)
-        if key not in contexts:
-            contexts[key] = browser.new_context(
-                base_url=host.url,
-                color_scheme="dark" if scheme == "dark" else "light",
-                viewport={"width": width, "height": 800},
-                reduced_motion="reduce",
-            )
-            contexts[key].set_default_timeout(DEADLINE_MS)
-            page = contexts[key].new_page()
-            page.goto("/settings")
-            sign_in(page)
-        return contexts[key].pages[0]
-
-    yield look
-    for context in contexts.values():
-        context.close()
+def window(browser: Browser, host: ServedHost) -> Iterator[Page]:
+    """Return a signed-in window that all tests share."""
+    context = browser.new_context(base_url=host.url, reduced_motion="reduce")
+    context.set_default_timeout(DEADLINE_MS)
+    page = context.new_page()
+    page.goto("/settings")
+    yield sign_in(page)
+    context.close()
 
 
-# Rules that no page may break, at any impact.
-ALWAYS = ("link-in-text-block", "empty-table-header")
+@pytest.fixture
+def page(window: Page) -> Page:
+    """Return the shared window: wide, light, and with the page of the last test."""
+    window.set_viewport_size({"width": WIDE, "height": HEIGHT})
+    set_scheme(window, is_dark=False)
+    return window
+
+
+@pytest.fixture(scope="module", params=SHOWN, ids=by_name)
+def _opened(request: pytest.FixtureRequest, window: Page, acme_data: TenantData) -> None:
+    sample: Sample = request.param
+    window.goto(sample.probed(acme_data.probes))
+
+
+@pytest.fixture
+def opened(_opened: None, page: Page) -> Page:
+    """Return each page with probes in it. It is loaded once for all tests that take it."""
+    return page
+
+
+def set_scheme(page: Page, *, is_dark: bool) -> None:
+    page.emulate_media(color_scheme="dark" if is_dark else "light", reduced_motion="reduce")
 
 
 def faults(page: Page) -> list[str]:
@@ -72,16 +81,41 @@ def faults(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_the_accessibility_check_finds_nothing_serious(
-    window: Window, acme_data: TenantData, sample: Sample, scheme: str
-) -> None:
-    page = window(scheme)
+@each_scheme
+def test_the_accessibility_check_finds_nothing_serious(opened: Page, is_dark: bool) -> None:
+    set_scheme(opened, is_dark=is_dark)
 
-    page.goto(sample.probed(acme_data.probes))
+    assert faults(opened) == []
 
-    assert faults(page) == []
+
+def test_every_focused_element_is_visibly_focused(opened: Page) -> None:
+    # From here on the browser assumes a keyboard user.
+    opened.keyboard.press("Tab")
+
+    unseen = opened.evaluate(UNSEEN)
+
+    assert unseen == []
+
+
+# The elements that look the same with and without focus.
+UNSEEN = """() => {
+  const look = (element) => [element, ...element.querySelectorAll("rect")].map((part) => {
+    const style = getComputedStyle(part);
+    return [style.outlineStyle, style.outlineWidth, style.stroke, style.strokeWidth].join();
+  }).join(";");
+  const all = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
+  const unseen = [];
+  for (const element of document.querySelectorAll(all)) {
+    if (!element.checkVisibility()) continue;
+    document.activeElement.blur();
+    const before = look(element);
+    element.focus();
+    if (document.activeElement === element && look(element) === before) {
+      unseen.push(element.outerHTML.slice(0, 120));
+    }
+  }
+  return unseen;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -124,64 +158,30 @@ STATES = (
 )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("state", STATES)
-def test_a_page_in_every_state_passes_the_accessibility_check(
-    window: Window, states: dict[str, str], state: str, scheme: str
-) -> None:
-    page = window(scheme)
+@pytest.fixture(scope="module", params=STATES)
+def _opened_state(request: pytest.FixtureRequest, window: Page, states: dict[str, str]) -> None:
+    window.goto(states[request.param])
 
-    page.goto(states[state])
+
+@each_scheme
+@pytest.mark.usefixtures("_opened_state")
+def test_a_page_in_every_state_passes_the_accessibility_check(page: Page, is_dark: bool) -> None:
+    set_scheme(page, is_dark=is_dark)
 
     assert faults(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_scheme
 def test_a_dialog_passes_the_accessibility_check(
-    window: Window, acme_data: TenantData, scheme: str
+    page: Page, acme_data: TenantData, is_dark: bool
 ) -> None:
-    page = window(scheme)
+    set_scheme(page, is_dark=is_dark)
     page.goto(f"/runs/{acme_data.probed}")
 
     page.locator("#e4 a").first.click()
     expect(page.locator("dialog[open]")).to_be_visible()
 
     assert faults(page) == []
-
-
-@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_every_focused_element_is_visibly_focused(
-    window: Window, acme_data: TenantData, sample: Sample
-) -> None:
-    page = window()
-    page.goto(sample.probed(acme_data.probes))
-    # From here on the browser assumes a keyboard user.
-    page.keyboard.press("Tab")
-
-    unseen = page.evaluate(UNSEEN)
-
-    assert unseen == []
-
-
-# The elements that look the same with and without focus.
-UNSEEN = """() => {
-  const look = (element) => [element, ...element.querySelectorAll("rect")].map((part) => {
-    const style = getComputedStyle(part);
-    return [style.outlineStyle, style.outlineWidth, style.stroke, style.strokeWidth].join();
-  }).join(";");
-  const all = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
-  const unseen = [];
-  for (const element of document.querySelectorAll(all)) {
-    if (!element.checkVisibility()) continue;
-    document.activeElement.blur();
-    const before = look(element);
-    element.focus();
-    if (document.activeElement === element && look(element) === before) {
-      unseen.push(element.outerHTML.slice(0, 120));
-    }
-  }
-  return unseen;
-}"""
 
 
 @pytest.mark.parametrize("sample", SHOWN, ids=by_name)
@@ -206,34 +206,25 @@ def test_every_key_is_listed_on_the_help_page(acme: Person, acme_data: TenantDat
     assert {word for key in used for word in key.split() if word not in "12345"} <= listed
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_no_page_is_wider_than_the_window(
-    window: Window, acme_data: TenantData, sample: Sample, width: int
-) -> None:
-    page = window(width=width)
-    page.goto(sample.probed(acme_data.probes))
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_no_page_is_wider_than_the_window(opened: Page, width: int) -> None:
+    opened.set_viewport_size({"width": width, "height": HEIGHT})
 
-    wide = page.evaluate("document.documentElement.scrollWidth")
+    wide = opened.evaluate("document.documentElement.scrollWidth")
 
     assert wide <= width
 
 
-@pytest.mark.parametrize("sample", SHOWN, ids=by_name)
-def test_no_injected_script_runs(window: Window, acme_data: TenantData, sample: Sample) -> None:
-    page = window()
+def test_no_injected_script_runs(opened: Page) -> None:
+    opened.wait_for_load_state("load")
 
-    page.goto(sample.probed(acme_data.probes))
-    page.wait_for_load_state("load")
-
-    assert page.evaluate("window.pwned") is None
+    assert opened.evaluate("window.pwned") is None
 
 
 @pytest.mark.parametrize("sample", PARTS, ids=by_name)
 def test_no_injected_script_runs_in_a_dialog(
-    window: Window, acme_data: TenantData, sample: Sample
+    page: Page, acme_data: TenantData, sample: Sample
 ) -> None:
-    page = window()
     page.goto("/settings")
 
     page.evaluate(OPEN, sample.probed(acme_data.probes))

@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).parent / "have_chromium.sh"
 # A package manager that records its arguments and its environment.
 APT = 'echo "apt-get $* $DEBIAN_FRONTEND" >> "$LOG"\n'
 INSTALLS = APT + 'case "$*" in *install*) cp "$BIN/true" "$BIN/chromium";; esac\n'
+LACKS_SHELL = 'case "$*" in *headless-shell*) exit 100;; esac\n' + INSTALLS
 # Like sudo: the environment is not passed on.
 SUDO = 'echo "sudo $*" >> "$LOG"\nshift\nexec env -u DEBIAN_FRONTEND "$@"\n'
 NO_SUDO = "exit 1\n"
@@ -70,7 +71,17 @@ def test_root_installs_chromium(machine: Machine) -> None:
 
     assert done.returncode == 0, done.stderr
     assert machine.calls[0] == "apt-get -qq update noninteractive"
-    assert "install -y --no-install-recommends chromium" in machine.calls[1]
+    assert "install -y --no-install-recommends chromium-headless-shell" in machine.calls[1]
+
+
+def test_a_system_without_the_smaller_package_gets_the_whole_browser(machine: Machine) -> None:
+    machine.has("id", "echo 0")
+    machine.has("apt-get", LACKS_SHELL)
+
+    done = machine.run(CI="true")
+
+    assert done.returncode == 0, done.stderr
+    assert "install -y --no-install-recommends chromium fonts-dejavu-core" in machine.calls[1]
 
 
 def test_a_user_with_sudo_installs_chromium_without_a_prompt(machine: Machine) -> None:

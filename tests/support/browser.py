@@ -15,7 +15,8 @@ from tests.support.host import ACME
 Open: TypeAlias = Callable[..., Page]
 # A busy machine may delay a response.
 DEADLINE_MS = 60_000
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+# The first one has no window at all and takes less processor time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 
 def chromium() -> str | None:
