@@ -9,6 +9,12 @@ from wopr.store.open import open_store
 from wopr.store.port import Store
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """Use the event loop of a host, which is faster."""
+    return "asyncio", {"use_uvloop": True}
+
+
 # Another adapter is another parameter here: the tests use `store` and know no adapter.
 @pytest.fixture(params=["sqlite", "postgres"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:

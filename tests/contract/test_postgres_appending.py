@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
+from tests.support.definitions import fresh
 from tests.support.feedback_rows import annotation
 from tests.support.rows import OTHER, TENANT, answer, batch, log
 from wopr.protocol.errors import Conflict, SequenceTaken, Unavailable
@@ -161,7 +162,7 @@ async def test_a_disconnected_listener_reconnects_and_reports_the_gap(store: Pos
         await connection.execute(CUT)
         await connection.execute("SET ROLE wopr_service")
     while not listening.done():
-        await store.append(TENANT, [batch(f"run-{anyio.current_time()}")])
+        await store.append(TENANT, [batch(fresh("run"))])
 
     news = await listening
     assert news[:2] == [ListenerConnected(), ListenerConnected()]

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import anyio
 
 DEADLINE_SECONDS = 120.0
-_PAUSE_SECONDS = 0.01
+# A long wait is asked about less often: each question takes processor time from what is waited for.
+_SHORTEST_PAUSE_SECONDS = 0.01
+_LONGEST_PAUSE_SECONDS = 0.1
+_PAUSE_PER_SECOND = 0.05
 T = TypeVar("T")
+
+
+def _pauses(seconds: float) -> Iterator[float]:
+    """Return the pauses between questions. Raises `AssertionError` after so many seconds."""
+    start = time.monotonic()
+    while (waited := time.monotonic() - start) < seconds:
+        yield min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, waited * _PAUSE_PER_SECOND))
+    raise AssertionError(f"not true within {seconds:g} seconds")
 
 
 def eventually(condition: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
     """Call `condition` until its result is true, at most for `seconds`, and return the result."""
-    deadline = time.monotonic() + seconds
+    pauses = _pauses(seconds)
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"not true within {seconds:g} seconds"
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(next(pauses))
     return found
 
 
@@ -26,8 +36,9 @@ async def eventually_async(
     condition: Callable[[], Awaitable[T]], seconds: float = DEADLINE_SECONDS
 ) -> T:
     """Call `condition` until its result is true, at most for `seconds`, and return the result."""
+    pauses = _pauses(seconds)
     with anyio.fail_after(seconds):
         while True:
             if found := await condition():
                 return found
-            await anyio.sleep(_PAUSE_SECONDS)
+            await anyio.sleep(next(pauses))

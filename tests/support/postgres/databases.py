@@ -73,10 +73,9 @@ class Databases:
             self._take_back(name)
 
     def _take_back(self, name: str) -> None:
-        with psycopg.connect(self.server, autocommit=True) as connection:
+        with _connected(self.url(name)) as connection:
             connection.execute(_END_CONNECTIONS, (_LEAVING_SECONDS * 1000, name))
-        self.empty(self.url(name))
-        with psycopg.connect(self.server, autocommit=True) as connection:
+            _delete_rows(connection)
             found = connection.execute(_GROWTH, (name, TEMPLATE)).fetchone()
         # Deleted rows stay in the files, and tests of many rows would slow down the next ones.
         if found is not None and found[0] < _MOST_GROWTH_BYTES:
@@ -86,9 +85,8 @@ class Databases:
 
     def empty(self, url: str) -> None:
         """Delete all rows of a database; much faster than creating one."""
-        with psycopg.connect(url, autocommit=True, options="-c search_path=wopr") as connection:
-            names = connection.execute(_TABLES).fetchall()
-            connection.execute("; ".join(f"DELETE FROM {name}" for (name,) in names).encode())
+        with _connected(url) as connection:
+            _delete_rows(connection)
 
     def _do(self, statement: str) -> None:
         with psycopg.connect(self.server, autocommit=True) as connection:
@@ -107,6 +105,15 @@ class Databases:
     def _ask(self, statement: str, value: str) -> bool:
         with psycopg.connect(self.server, autocommit=True) as connection:
             return connection.execute(statement.encode(), (value,)).fetchone() is not None
+
+
+def _connected(url: str) -> psycopg.Connection:
+    return psycopg.connect(url, autocommit=True, options="-c search_path=wopr")
+
+
+def _delete_rows(connection: psycopg.Connection) -> None:
+    names = connection.execute(_TABLES).fetchall()
+    connection.execute("; ".join(f"DELETE FROM {name}" for (name,) in names).encode())
 
 
 async def _migrate(url: str) -> None:
