@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import anyio.to_thread
 import pytest
 
-from tests.support.rows import TENANT, batch, log
+from tests.support.rows import T0, TENANT, batch, log
 from wopr.protocol.errors import SequenceTaken, Unavailable
 from wopr.store.sqlite import SqliteStore
 from wopr.store.sqlite.connections import open_writer
@@ -184,6 +184,37 @@ async def test_no_job_is_accepted_after_closing(writer: Writer) -> None:
 
     with pytest.raises(Unavailable):
         writer.submit(write("late"))
+
+
+async def test_no_call_from_a_thread_is_accepted_after_closing(writer: Writer) -> None:
+    writer.refuse()
+
+    with pytest.raises(Unavailable):
+        await anyio.to_thread.run_sync(writer.call, write("late"))
+
+
+async def test_a_call_from_a_thread_raises_the_error_of_its_job(writer: Writer) -> None:
+    def refuse(_: sqlite3.Connection) -> None:
+        raise SequenceTaken("taken")
+
+    with pytest.raises(SequenceTaken):
+        await anyio.to_thread.run_sync(writer.call, refuse)
+
+
+async def test_a_freeze_is_stored_when_the_call_that_counts_it_returns(tmp_path: Path) -> None:
+    store = await SqliteStore.open(str(tmp_path / "wopr.db"))
+    await store.append(TENANT, [batch("run-1")])
+    gate = Gate(store._writer)
+    counting = asyncio.create_task(asyncio.to_thread(store.count_freeze, TENANT, "run-1", 1, T0))
+
+    _, waiting = await asyncio.wait([counting], timeout=0.2)
+    gate.open()
+    await counting
+
+    row = await store.run(TENANT, "run-1")
+    assert row is not None
+    assert (waiting, row.crashes) == ({counting}, 1)
+    await store.close()
 
 
 async def test_a_lock_of_another_process_fails_the_group_as_unavailable(

@@ -12,18 +12,12 @@ def freeze(store: Store, change: int = 1, tenant: str = TENANT) -> None:
     store.count_freeze(tenant, "run-1", change, T0)
 
 
-async def until_written(store: Store) -> None:
-    """Wait for the writes of another thread."""
-    await store.check_ready()
-
-
 async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_released(
     store: Store,
 ) -> None:
     await store.append(TENANT, [batch("run-1", wake_at=T0)])
     for _ in range(store.most_crashes):
         freeze(store)
-    await until_written(store)
 
     row = await store.run(TENANT, "run-1")
     assert row is not None
@@ -43,7 +37,6 @@ async def test_a_freeze_that_ended_is_not_a_crash(store: Store) -> None:
     freeze(store)
     freeze(store, -1)
     freeze(store, 1, tenant=OTHER)
-    await until_written(store)
 
     row = await store.run(TENANT, "run-1")
     assert row is not None
@@ -53,7 +46,6 @@ async def test_a_freeze_that_ended_is_not_a_crash(store: Store) -> None:
 async def test_a_recovered_run_has_no_crashes(store: Store) -> None:
     await store.append(TENANT, [batch("run-1")])
     freeze(store)
-    await until_written(store)
 
     await store.clear_crashes(OTHER, "run-1")
     before = await store.run(TENANT, "run-1")
@@ -123,7 +115,6 @@ async def test_a_run_that_froze_a_process_is_suspected_until_a_crash_without_it(
     recording: Store,
 ) -> None:
     freeze(recording)
-    await until_written(recording)
 
     assert await recording.begin_recovery(T0) == [(TENANT, "run-1")]
     assert await recording.begin_recovery(T0) == []

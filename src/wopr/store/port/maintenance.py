@@ -103,7 +103,7 @@ class Recovery(Protocol):
     def count_freeze(self, tenant: str, run_id: str, change: int, now: int) -> None:
         """Count a crash for a run that blocks the event loop (1), or subtract it (-1).
 
-        Called from another thread, because the event loop is blocked. If the process is killed
-        meanwhile, the run keeps the crash.
+        Called from another thread, because the event loop is blocked. The crash is stored when the
+        call returns, and the run keeps it if the process is killed.
         """
         ...

@@ -109,7 +109,7 @@ class SqliteMaintenance(SqliteTable, MaintenanceTable):
 
     def count_freeze(self, tenant: str, run_id: str, change: int, now: int) -> None:
         """Count a crash for a run that blocks the event loop, or subtract it."""
-        self._writer.post(
+        self._writer.call(
             partial(_count_freeze, tenant=tenant, run_id=run_id, change=change, now=now)
         )
 

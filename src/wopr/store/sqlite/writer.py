@@ -11,6 +11,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
@@ -32,7 +33,9 @@ class _Job(Generic[T]):
     error: Exception | None
     result: T
 
-    def __init__(self, work: Callable[[sqlite3.Connection], T], future: asyncio.Future[T]) -> None:
+    def __init__(
+        self, work: Callable[[sqlite3.Connection], T], future: asyncio.Future[T] | Future[T]
+    ) -> None:
         self.work = work
         self.future = future
         self.error = None
@@ -69,10 +72,16 @@ class Writer:
         self._queue.put(cast("_Job[object]", _Job(work, future)))
         return future
 
-    def post(self, work: Callable[[sqlite3.Connection], None]) -> None:
-        """Queue `work` from any thread, also while the event loop is blocked."""
-        if not self._closed:
-            self._queue.put(cast("_Job[object]", _Job(work, self._loop.create_future())))
+    def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work`, and return its result after the commit, also while the event loop is blocked.
+
+        Call it on another thread than the loop's. Raises `Unavailable` after `refuse`.
+        """
+        if self._closed:
+            raise Unavailable("the store is closed")
+        future: Future[T] = Future()
+        self._queue.put(cast("_Job[object]", _Job(work, future)))
+        return future.result()
 
     def refuse(self) -> None:
         """Refuse new jobs; queued jobs still run."""
@@ -99,6 +108,8 @@ class Writer:
                     break
                 jobs.append(job)
             self._commit(jobs)
+            # The caller of `call` waits on another thread, because the loop may be blocked.
+            _resolve([job for job in jobs if isinstance(job.future, Future)])
             self._resolve_on_loop(jobs)
 
     def _commit(self, jobs: _Jobs) -> None:
@@ -155,7 +166,7 @@ def _fail(jobs: _Jobs, error: Exception) -> None:
 def _resolve(jobs: _Jobs) -> None:
     for job in jobs:
         if job.future.done():
-            continue  # the caller was cancelled
+            continue  # the caller was cancelled, or waited on another thread
         if job.error is not None:
             job.future.set_exception(job.error)
         else:
