@@ -41,12 +41,12 @@ MIB: Final = 1024 * 1024
 TERMINAL: Final = ("completed", "failed", "cancelled")
 # Memory does not grow if the median of the last third of the samples is at most this much above that
 # of the first third.
-MOST_GROWTH_MIB: Final = 48
-MOST_GROWTH_SHARE: Final = 0.15
+MAX_GROWTH_MIB: Final = 48
+MAX_GROWTH_SHARE: Final = 0.15
 # Normal clients are served if at most this share of their requests gets 503, and at most 1 % of
 # their requests take longer than this.
-MOST_BUSY_SHARE: Final = 0.01
-MOST_SECONDS: Final = 2.0
+MAX_BUSY_SHARE: Final = 0.01
+MAX_SECONDS: Final = 2.0
 # The time that a run may take to end after the load.
 SETTLE_SECONDS: Final = 180
 _LISTENING: Final = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
@@ -393,16 +393,16 @@ def growth(samples: list[tuple[float, float]]) -> tuple[float, float, float]:
 def report(findings: Findings) -> bool:
     """Print the table and return whether all conditions are met."""
     first, last, slope = growth(findings.memory_mib)
-    is_flat = last - first <= max(MOST_GROWTH_MIB, MOST_GROWTH_SHARE * first)
+    is_flat = last - first <= max(MAX_GROWTH_MIB, MAX_GROWTH_SHARE * first)
     slow, slowest = statistics.quantiles(findings.seconds, n=100)[-1], max(findings.seconds)
     busy = findings.statuses["503"] / max(1, findings.requests)
-    is_served = busy <= MOST_BUSY_SHARE and slow <= MOST_SECONDS
+    is_served = busy <= MAX_BUSY_SHARE and slow <= MAX_SECONDS
     has_passed = is_served and not findings.faults and not findings.lost and is_flat
     rows = [
         ("requests of normal clients", str(findings.requests), ""),
         ("  by status", _format_counts(findings.statuses), ""),
-        ("  responses with 503", f"{busy:.2%}", f"must be at most {MOST_BUSY_SHARE:.0%}"),
-        ("  99th percentile", f"{slow:.2f} s", f"must be at most {MOST_SECONDS:.0f} s"),
+        ("  responses with 503", f"{busy:.2%}", f"must be at most {MAX_BUSY_SHARE:.0%}"),
+        ("  99th percentile", f"{slow:.2f} s", f"must be at most {MAX_SECONDS:.0f} s"),
         ("  maximum", f"{slowest:.1f} s", ""),
         ("  faults: errors, broken connections, gaps", str(len(findings.faults)), "must be 0"),
         ("accepted runs", str(len(findings.runs)), ""),

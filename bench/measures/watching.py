@@ -35,7 +35,7 @@ from bench.workflows import steps
 
 FAST, SLOW = "bench-watched", "bench-watched-slow"
 STEPS = 990
-MOST_PER_CENT = 5
+MAX_PER_CENT = 5
 # Milliseconds that every tenth step of the slow run waits, and the rounds of the slow run.
 WAIT_MS = 200
 SLOW_ROUNDS = 3
@@ -208,8 +208,8 @@ def _figures_of(
         value=1000 * statistics.median(run.seconds for run in runs),
         unit="ms",
         cpu_us=1e6 * cpu / runs[0].events,
-        aim="" if is_plain else f"at most {MOST_PER_CENT} % longer: {longer:+.1f} %",
-        met=None if is_plain else longer <= MOST_PER_CENT,
+        aim="" if is_plain else f"at most {MAX_PER_CENT} % longer: {longer:+.1f} %",
+        met=None if is_plain else longer <= MAX_PER_CENT,
     )
     if not is_plain:
         more = _median_excess([run.cpu for run in runs], [run.cpu for run in plain])

@@ -13,7 +13,7 @@ from tests.support.sockets import RawConnection, request
 BODIES = 100
 BODY_BYTES = 3_900_000
 # Without a limit each body takes about 9 MiB.
-MOST_GROWTH_MIB = 450.0
+MAX_GROWTH_MIB = 450.0
 
 
 def test_complete_bodies_of_one_key_use_bounded_memory(tmp_path: Path) -> None:
@@ -35,4 +35,4 @@ def test_complete_bodies_of_one_key_use_bounded_memory(tmp_path: Path) -> None:
             honest.wait_for_round()
 
         assert set(answers) == {201, 503}
-        assert honest.growth_mib < MOST_GROWTH_MIB
+        assert honest.growth_mib < MAX_GROWTH_MIB

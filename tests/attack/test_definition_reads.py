@@ -12,7 +12,7 @@ from tests.support.definitions import node, workflow
 
 DEFINITIONS = 60
 AT_ONCE = 20
-MOST_GROWTH_MIB = 150
+MAX_GROWTH_MIB = 150
 
 
 def _register_large(mallory: Wire) -> None:
@@ -36,7 +36,7 @@ def test_requests_for_unknown_workflows_read_no_definitions(tmp_path: Path) -> N
             honest.wait_for_round()
 
     assert statuses == {404}
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB
 
 
 def test_a_definition_with_many_unknown_children_is_refused_at_once(tmp_path: Path) -> None:
@@ -52,4 +52,4 @@ def test_a_definition_with_many_unknown_children_is_refused_at_once(tmp_path: Pa
 
     assert "there is no workflow 'unknown99'" in answer.text
     assert "only the first 100 are listed" in answer.text
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB

@@ -14,7 +14,7 @@ from tests.support.client import Wire
 from tests.support.console import Markup, Person
 from tests.support.interrupts import ACCEPT, accepted, gate, waiting_run
 
-MOST_PAGES = 80
+MAX_PAGES = 80
 UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -129,7 +129,7 @@ def _crawl(person: Person) -> dict[str, str]:
     """Return every page reachable by links from the start page, by path."""
     pages: dict[str, str] = {}
     paths = deque(["/", "/settings"])
-    while paths and len(pages) < MOST_PAGES:
+    while paths and len(pages) < MAX_PAGES:
         path = paths.popleft().partition("#")[0]
         if path in pages or not path.startswith("/") or path.startswith("/sign-out"):
             continue

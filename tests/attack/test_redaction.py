@@ -11,7 +11,7 @@ from wopr.protocol.documents import Json
 from wopr.security.credential_names import variable_of
 
 KILOBYTES = 36
-MOST_GROWTH_MIB = 200
+MAX_GROWTH_MIB = 200
 ROUNDS = 1
 VALUE = "winter oak river 17"
 # Marks, values, and beginnings of credentials, each repeated to fill the text.
@@ -29,7 +29,7 @@ UNITS = (
 # One request of almost four megabytes for each unit.
 LARGE_BYTES = 3_900_000
 AT_ONCE = 3
-MOST_LARGE_GROWTH_MIB = 600
+MAX_LARGE_GROWTH_MIB = 600
 LARGE_UNITS = ("://a:b@", "password='", "Basic dXNlcjpw ", "x-api-key: ", "_", "Bearer ")
 
 
@@ -45,7 +45,7 @@ def test_text_that_is_slow_to_redact_does_not_delay_others(tmp_path: Path) -> No
 
         host.kill_and_recover()
 
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB
 
 
 def test_many_requests_that_are_slow_to_redact_do_not_delay_others(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_many_requests_that_are_slow_to_redact_do_not_delay_others(tmp_path: Pat
         host.kill_and_recover()
 
     assert statuses == {"completed"}
-    assert honest.growth_mib < MOST_LARGE_GROWTH_MIB
+    assert honest.growth_mib < MAX_LARGE_GROWTH_MIB
 
 
 def test_guesses_of_another_tenant_s_secret_are_not_confirmed(tmp_path: Path) -> None:

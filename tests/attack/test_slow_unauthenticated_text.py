@@ -11,7 +11,7 @@ from tests.attack.attacked_host import HonestClient, attacked
 UNIT = "bearer=AgEIcHlwaS5vcmc"
 LONG = UNIT * (60_000 // len(UNIT))
 REQUESTS = 20
-MOST_CHARACTERS = 1_500
+MAX_CHARACTERS = 1_500
 
 
 def test_long_paths_without_a_key_do_not_delay_others(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_long_paths_without_a_key_do_not_delay_others(tmp_path: Path) -> None:
 
     assert refused.status_code == 404
     assert refused.json()["message"].startswith("this host does not define the interrupt kind")
-    assert len(refused.text) < MOST_CHARACTERS
+    assert len(refused.text) < MAX_CHARACTERS
     assert UNIT not in refused.text
     assert UNIT not in page.text
 

@@ -13,7 +13,7 @@ from tests.support.raw_stream import RawStream, long_run
 STREAMS = 700
 READERS = 250
 # The memory that 250 readers of a log of 2 MB may use in total.
-MOST_GROWTH_MIB = 100
+MAX_GROWTH_MIB = 100
 
 
 def _open(host: AttackedHost, stack: ExitStack, path: str, count: int) -> list[bytes]:
@@ -47,7 +47,7 @@ def test_a_tenant_that_opens_hundreds_of_streams_is_refused_and_others_are_serve
     assert refused.json()["error"] == "rate_limited"
     assert refused.json()["details"]["scope"] == "key"
     assert "300 open streams" in refused.json()["message"]
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB
 
 
 def test_readers_that_never_read_use_little_memory_and_are_closed(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_readers_that_never_read_use_little_memory_and_are_closed(tmp_path: Path
         host.kill_and_recover()
 
     assert set(heads) == {b"HTTP/1.1 200 OK"}
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB

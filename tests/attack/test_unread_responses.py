@@ -14,7 +14,7 @@ from tests.support.raw_stream import RawStream, long_run
 
 CONNECTIONS = 60
 # The budget of 64 MiB, and the memory to create the responses.
-MOST_GROWTH_MIB = 250
+MAX_GROWTH_MIB = 250
 
 
 def _status(wire: Wire, path: str) -> int:
@@ -48,4 +48,4 @@ def test_unread_responses_use_bounded_memory(tmp_path: Path, path: str) -> None:
 
     assert heads.count(b"HTTP/1.1 503") > 0
     assert set(heads) <= {b"HTTP/1.1 200", b"HTTP/1.1 503", b""}
-    assert honest.growth_mib < MOST_GROWTH_MIB
+    assert honest.growth_mib < MAX_GROWTH_MIB

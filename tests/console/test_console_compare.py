@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.client import Wire
 from tests.support.console import Person
 from tests.support.definitions import delay, edge, node, variable, workflow
-from wopr.console.runs.compare import MOST_CHANGES, Change, DiffText, changes
+from wopr.console.runs.compare import MAX_CHANGES, Change, DiffText, changes
 from wopr.protocol.documents import Json, json_equal
 
 JSON = st.recursive(
@@ -82,7 +82,7 @@ def test_many_changes_and_long_texts_are_cut() -> None:
     many = changes(list(range(1000)), list(range(1, 1001)))
     [change] = changes("same " * 200 + "one", "same " * 200 + "two")
 
-    assert len(many) == MOST_CHANGES
+    assert len(many) == MAX_CHANGES
     assert change.a is not None
     assert change.a.before.startswith("…")
     assert change.a.changed == "one"

@@ -11,7 +11,7 @@ import pytest
 
 from wopr.console.page import PageRequest
 from wopr.console.runs import live
-from wopr.console.runs.live import MOST_BYTES, MarkupCache, RunRendering, RunRenderings
+from wopr.console.runs.live import MAX_BYTES, MarkupCache, RunRendering, RunRenderings
 from wopr.process.tenant_slots import HeavyReads
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ class Renderings:
 
 @pytest.fixture
 def renderings(monkeypatch: pytest.MonkeyPatch) -> Renderings:
-    renderings = Renderings(MOST_BYTES // 4)
+    renderings = Renderings(MAX_BYTES // 4)
     monkeypatch.setattr(live, "_render", renderings.render)
     return renderings
 
@@ -77,7 +77,7 @@ async def test_renderings_beyond_the_byte_limit_are_dropped_and_made_again(
         await parts.rendering_since(request, names[-1], moment)
         await parts.rendering_since(request, names[0], moment)
 
-    assert kept <= MOST_BYTES
+    assert kept <= MAX_BYTES
     assert renderings.rendered == [*names, names[0]]
 
 

@@ -16,12 +16,12 @@ async def test_a_run_that_freezes_the_process_too_often_is_quarantined_until_rel
     store: Store,
 ) -> None:
     await store.append(TENANT, [batch("run-1", wake_at=T0)])
-    for _ in range(store.most_crashes):
+    for _ in range(store.max_crashes):
         freeze(store)
 
     row = await store.run(TENANT, "run-1")
     assert row is not None
-    assert (row.crashes, row.quarantined_at, row.wake_at) == (store.most_crashes, T0, None)
+    assert (row.crashes, row.quarantined_at, row.wake_at) == (store.max_crashes, T0, None)
     assert not await store.release_from_quarantine(OTHER, "run-1", T0 + 1)
 
     assert await store.release_from_quarantine(TENANT, "run-1", T0 + 1)

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
 ROUNDS = int(os.environ.get("FAULT_ROUNDS", "50"))
 # A slow machine has fewer restarts, so that the test does not exceed its time limit.
-MOST_SECONDS = 150
+MAX_SECONDS = 150
 SEED = int(os.environ.get("FAULT_SEED") or time.time())
 SETTLING_SECONDS = 60
 # The shortest run timeout of the load's workflows that wait.
@@ -122,7 +122,7 @@ async def test_a_repeatedly_killed_host_loses_nothing(tmp_path: Path) -> None:
 
     lives = 0
     began = time.monotonic()
-    while lives < ROUNDS and time.monotonic() < began + MOST_SECONDS:
+    while lives < ROUNDS and time.monotonic() < began + MAX_SECONDS:
         await story.live()
         lives += 1
     await story.settle()

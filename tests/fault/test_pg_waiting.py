@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 RUNS = int(os.environ.get("FAULT_WAITING_RUNS", "2000"))
 AT_ONCE = 16
 # Two pools of ten and their two listeners, the queue's three and its listener, of four processes.
-MOST_CONNECTIONS = 4 * (10 + 1 + 3 + 1)
+MAX_CONNECTIONS = 4 * (10 + 1 + 3 + 1)
 
 
 @asynccontextmanager
@@ -93,7 +93,7 @@ async def test_runs_that_wait_for_people_hold_nothing_and_can_all_be_answered(
             await anyio.to_thread.run_sync(eventually, lambda: holds_nothing(ours))
             assert ours.one("SELECT count(*) FROM suspensions") == RUNS
             connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-            assert ours.one(connections) <= MOST_CONNECTIONS
+            assert ours.one(connections) <= MAX_CONNECTIONS
 
             await for_each(RUNS, answer)
 

@@ -77,9 +77,9 @@ TYPES = {
     LONG: "good.long",
 }
 # A process that dies with a run waits before it recovers the run again, and then dies once more.
-MOST_DEATHS = 6
+MAX_DEATHS = 6
 # The watchdog names the run, so no other run is suspected.
-MOST_FREEZES = 2
+MAX_FREEZES = 2
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_run_that_kills_the_process_late_is_distinguished_from_concurrent_runs
     deaths = 0
     while not is_quarantined_or_dead(host):
         deaths += 1
-        assert deaths < MOST_DEATHS
+        assert deaths < MAX_DEATHS
         assert host.wait_for_exit() == -9
 
     assert quarantined(host.wire, "true") == [run_of(host.wire, LATE)]
@@ -303,7 +303,7 @@ def test_a_run_that_freezes_the_process_until_it_is_killed_is_quarantined(
     deaths = 1
     while not is_quarantined_or_frozen(host):
         deaths += 1
-        assert deaths <= MOST_FREEZES
+        assert deaths <= MAX_FREEZES
         host.kill()
     host.kill()
 

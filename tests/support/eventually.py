@@ -9,7 +9,7 @@ from typing import TypeVar
 import anyio
 
 DEADLINE_SECONDS = 120.0
-# A long wait is asked about less often: each question takes processor time from what is waited for.
+# The pauses become longer, because each call of a condition takes processor time.
 _SHORTEST_PAUSE_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 0.1
 _PAUSE_PER_SECOND = 0.05
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _pauses(seconds: float) -> Iterator[float]:
-    """Return the pauses between questions. Raises `AssertionError` after so many seconds."""
+    """Return the pauses between calls. Raises `AssertionError` after so many seconds."""
     start = time.monotonic()
     while (waited := time.monotonic() - start) < seconds:
         yield min(_LONGEST_PAUSE_SECONDS, max(_SHORTEST_PAUSE_SECONDS, waited * _PAUSE_PER_SECOND))

@@ -65,7 +65,7 @@ _MODELS: Final = (
 # Variables with these prefixes are read while modules are imported.
 _READ_AT_IMPORT: Final = ("PYTHON", "OTEL_", "COVERAGE_", "COV_CORE_", "LD_")
 _RUN_SECONDS: Final = 120.0
-_MOST_BYTES: Final = 256 * 1024
+_MAX_BYTES: Final = 256 * 1024
 _STATUS: Final = struct.Struct("=i")
 _PID: Final = struct.Struct("=i")
 
@@ -262,7 +262,7 @@ def _fork_on_request(control: socket.socket) -> tuple[list[str], dict[str, str],
 
     signal.signal(signal.SIGCHLD, pass_on)
     while True:
-        request, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 3)
+        request, files, _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
         if not request:
             for pid in list(statuses):
                 with suppress(ProcessLookupError):

@@ -31,7 +31,7 @@ from wopr.protocol.runs import RunError
 from wopr.protocol.workflow import WorkflowDefinition, WorkflowNode
 
 EPOCH = 1_800_000_000_000
-MOST_TURNS = 2000
+MAX_TURNS = 2000
 REENTRANT = frozenset({"core.loop"})
 IDENTITY = RunIdentity(run_id="run-1", tenant="acme", workflow_id="sketch", workflow_version="1")
 
@@ -119,7 +119,7 @@ class Simulation:
 
     def run(self, choose: Choice = first) -> None:
         """Continue until the run has ended; when all nodes wait, the clock moves to the wake-up."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             self.take_steps()
             if self.state.is_terminal:
                 return
@@ -139,7 +139,7 @@ class Simulation:
 
     def take_steps(self) -> None:
         """Take every step that needs no waiting."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             steps = self.plan().steps
             if not steps:
                 return

@@ -16,7 +16,7 @@ from wopr.protocol.errors import Refused, WoprError
 
 T = TypeVar("T")
 URLENCODED: Final = "application/x-www-form-urlencoded"
-MOST_FIELDS: Final = 500
+MAX_FIELDS: Final = 500
 # The limit for a form without values of a workflow and without long texts.
 SMALL_FORM_BYTES: Final = 64 * 1024
 
@@ -49,7 +49,7 @@ async def read_form(request: Request, most: int | None = None) -> Form:
             f"Content-Type of a form must be {URLENCODED}, not {media!r}", field="Content-Type"
         )
     try:
-        fields = parse_qsl(raw.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        fields = parse_qsl(raw.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:
         raise Refused("The form cannot be decoded.", field="body") from error
     return Form(dict(fields))

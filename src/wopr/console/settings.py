@@ -20,7 +20,7 @@ MANAGE: Final = "keys:manage"
 OPERATE: Final = "host:read"
 LIFETIMES: Final = {"": "never", "1": "in a day", "30": "in 30 days", "90": "in 90 days"}
 _LONGEST_NAME: Final = 100
-_MOST_WAITING: Final = 100
+_MAX_WAITING: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ async def _settings_page(request: PageRequest, new_key: str = "", problem: str =
 async def _runs_without_process(request: PageRequest) -> Sequence[RunRow]:
     """Return the tenant's newest runs that wait for a process with the code of a node."""
     where = RunFilter(waits_for_code=True)
-    return (await request.host.store.runs(request.tenant, where, None, _MOST_WAITING)).runs
+    return (await request.host.store.runs(request.tenant, where, None, _MAX_WAITING)).runs
 
 
 def _key_line(request: PageRequest, row: KeyRow) -> KeyLine:

@@ -14,7 +14,7 @@ from wopr.security.api_keys import hash_key
 SIGN_IN: Final = "console.signIn"
 SIGN_OUT: Final = "console.signOut"
 # The host reads this form before authentication.
-MOST_FORM_BYTES: Final = 8192
+MAX_FORM_BYTES: Final = 8192
 
 
 async def show_sign_in(request: PageRequest) -> Response:
@@ -24,7 +24,7 @@ async def show_sign_in(request: PageRequest) -> Response:
 
 async def sign_in(request: PageRequest) -> Response:
     """Begin a session and redirect to the page that the browser requested."""
-    form = await request.form(MOST_FORM_BYTES)
+    form = await request.form(MAX_FORM_BYTES)
     await request.check_form(f"visitor:{request.visitor}")
     target = local_path(form.get("next") or "/")
     key = form.get("key")

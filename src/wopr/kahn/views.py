@@ -32,7 +32,7 @@ from wopr.protocol.errors import NotFound
 from wopr.protocol.interrupts import InboxItem
 from wopr.protocol.observed_ids import observed_run_id
 from wopr.protocol.resources.fleet import (
-    MOST_ROWS,
+    MAX_ROWS,
     AgentAggregate,
     AgentInRun,
     Aggregate,
@@ -136,9 +136,9 @@ class Views:
         self._now = now
 
     async def aggregate(self, tenant: str, window: Window, sort: Sort, start: int = 0) -> Aggregate:
-        """Return one row per agent, for at most `MOST_ROWS` agents."""
+        """Return one row per agent, for at most `MAX_ROWS` agents."""
         now = self._now()
-        page = TotalsPage(limit=MOST_ROWS, start=start, sort=sort)
+        page = TotalsPage(limit=MAX_ROWS, start=start, sort=sort)
         return Aggregate(
             window=window,
             generated_at=from_millis(now),
@@ -169,15 +169,15 @@ class Views:
         return following.start if await self._agents(tenant, window, now, following) else UNSET
 
     async def flakiness(self, tenant: str, window: Window, start: int = 0) -> Flakiness:
-        """Return one row per checkpoint, for at most `MOST_ROWS` checkpoints."""
+        """Return one row per checkpoint, for at most `MAX_ROWS` checkpoints."""
         now = self._now()
         read = partial(self._store.fleet_checkpoints, tenant, window, window_starts(now))
-        following = await read(limit=_PAGE, start=start + MOST_ROWS)
+        following = await read(limit=_PAGE, start=start + MAX_ROWS)
         return Flakiness(
             window=window,
             generated_at=from_millis(now),
-            checkpoints=checkpoint_rows(await read(limit=MOST_ROWS, start=start)),
-            next_start=start + MOST_ROWS if following else UNSET,
+            checkpoints=checkpoint_rows(await read(limit=MAX_ROWS, start=start)),
+            next_start=start + MAX_ROWS if following else UNSET,
         )
 
     async def agent_runs(

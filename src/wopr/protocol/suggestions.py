@@ -8,13 +8,13 @@ from heapq import nlargest
 from typing import Final
 
 # A longer list of names is not printed, and a longer name is cut.
-_MOST_NAMES: Final = 40
+_MAX_NAMES: Final = 40
 _LONGEST_SHOWN: Final = 200
 # Names up to this length are compared, with at most this many names. This takes a few milliseconds.
 _LONGEST_COMPARED: Final = 100
-_MOST_COMPARED: Final = 500
+_MAX_COMPARED: Final = 500
 # The number of names with the most common letters that are compared exactly.
-_MOST_COMPARED_CLOSELY: Final = 5
+_MAX_COMPARED_CLOSELY: Final = 5
 _LEAST_LIKENESS: Final = 0.6
 
 
@@ -24,7 +24,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     Case, `_` and `-` are ignored. A very long name, or a name among very many, has no suggestion.
     """
     names = known if isinstance(known, Collection) else list(known)
-    if len(name) > _LONGEST_COMPARED or len(names) > _MOST_COMPARED:
+    if len(name) > _LONGEST_COMPARED or len(names) > _MAX_COMPARED:
         return None
     by_fold = {_fold(each): each for each in sorted(names, reverse=True)}
     matcher = SequenceMatcher[str](b=_fold(name))
@@ -39,7 +39,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return matcher.ratio(), folded
 
     short = (each for each in by_fold if len(each) <= _LONGEST_COMPARED)
-    closest = nlargest(_MOST_COMPARED_CLOSELY, short, key=common)
+    closest = nlargest(_MAX_COMPARED_CLOSELY, short, key=common)
     ratio, found = max(map(likeness, closest), default=(0.0, ""))
     return by_fold[found] if ratio >= _LEAST_LIKENESS else None
 
@@ -52,7 +52,7 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
         return f"did you mean {near!r}?"
     if not names:
         return "none is defined"
-    if len(names) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES:
         return f"none of the {len(names)} known names is similar"
     return f"expected one of {', '.join(map(shorten_name, sorted(names)))}"
 

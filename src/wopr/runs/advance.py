@@ -185,7 +185,7 @@ class Advancer:
         limited time.
         """
         run.has_crashes = row.quarantined_at is None and row.holder is None
-        most = self.journal.store.most_crashes
+        most = self.journal.store.max_crashes
         if not (self.leases.is_shared and run.has_crashes and row.crashes >= most - 1):
             await self._advance_loaded(run, is_just_read=True)
             return

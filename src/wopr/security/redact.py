@@ -70,7 +70,7 @@ _PASSES: Final = 2
 # Larger texts and documents are redacted in a thread, so that they do not block the event loop.
 LARGE_BYTES: Final = 128 * 1024
 # A text with more secrets is masked completely, because it would be slow to redact.
-_MOST_SPANS: Final = 10_000
+_MAX_SPANS: Final = 10_000
 # The beginning of a secret-shaped text is recognized when it is longer than this.
 _LONGEST_LEAD: Final = 256
 
@@ -194,9 +194,9 @@ class Redactor:
 
         A text with too many secrets is one span.
         """
-        found = list(islice(self._registered_spans(text), _MOST_SPANS))
-        found += (Span(*at, 0, MASK) for at in islice(shapes_in(text), _MOST_SPANS))
-        if len(found) >= _MOST_SPANS:
+        found = list(islice(self._registered_spans(text), _MAX_SPANS))
+        found += (Span(*at, 0, MASK) for at in islice(shapes_in(text), _MAX_SPANS))
+        if len(found) >= _MAX_SPANS:
             return [Span(0, len(text), 0, MASK)]
         return _merge_spans(found) if found else found
 

@@ -25,7 +25,7 @@ SELECT pg_terminate_backend(pid, %s::bigint) FROM pg_stat_activity
 WHERE datname = %s AND pid <> pg_backend_pid()
 """
 _GROWTH = "SELECT pg_database_size(%s::name) - pg_database_size(%s::name)"
-_MOST_GROWTH_BYTES = 4 * 1024 * 1024
+_MAX_GROWTH_BYTES = 4 * 1024 * 1024
 
 
 class Databases:
@@ -78,7 +78,7 @@ class Databases:
             _delete_rows(connection)
             found = connection.execute(_GROWTH, (name, TEMPLATE)).fetchone()
         # Deleted rows stay in the files, and tests of many rows would slow down the next ones.
-        if found is not None and found[0] < _MOST_GROWTH_BYTES:
+        if found is not None and found[0] < _MAX_GROWTH_BYTES:
             self._free.append(name)
         else:
             self._do_alone(f"DROP DATABASE {name} WITH (FORCE)")

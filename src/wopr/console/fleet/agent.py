@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from wopr.console.fleet.charts import MOST_RUNS, StackedBar, outcome_bar, trend
+from wopr.console.fleet.charts import MAX_RUNS, StackedBar, outcome_bar, trend
 from wopr.console.fleet.shared import (
     WINDOW_NAMES,
     AgentWait,
@@ -68,7 +68,7 @@ async def show_agent(request: PageRequest) -> Response:
     """Show one agent in a window."""
     agent_id, window = request.http.path["fleet_agent_id"], window_of(request)
     views, after = request.host.fleet.views, fleet_cursor(request.http)
-    most = PAGE_RUNS + 1 if after else max(MOST_RUNS, PAGE_RUNS + 1)
+    most = PAGE_RUNS + 1 if after else max(MAX_RUNS, PAGE_RUNS + 1)
     rows = await views.agent_runs(request.tenant, agent_id, window, after, most)
     lines = await _lines(request, rows[:PAGE_RUNS])
     totals = await views.agent_totals(request.tenant, window, agent_id)

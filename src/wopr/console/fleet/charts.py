@@ -104,7 +104,7 @@ def _places(scores: Sequence[float]) -> Iterable[tuple[float, float]]:
 
 
 # The largest number of runs in a trend.
-MOST_RUNS: Final = 120
+MAX_RUNS: Final = 120
 _TOP, _SCORES, _GAP, _DURATIONS, _BELOW = 8, 84, 16, 40, 2
 # Scores with a grid line. Scores from 0.9 are green, from 0.6 amber. The line at 0.9 has no label
 # because it is too close to the top.
@@ -160,7 +160,7 @@ def trend(
     runs: Sequence[AgentInRun], quantiles: Sequence[tuple[str, float | None]]
 ) -> Trend | None:
     """Draw runs, given newest first; None if no run has ended."""
-    drawn = [run for run in runs[:MOST_RUNS] if run.ended is not None][::-1]
+    drawn = [run for run in runs[:MAX_RUNS] if run.ended is not None][::-1]
     if not drawn:
         return None
     longest = max(run.duration_s for run in drawn) or 1.0

@@ -28,7 +28,7 @@ from wopr.kahn.statistics import convergence_bucket
 from wopr.protocol.documents import Unset, to_millis
 from wopr.protocol.errors import Refused
 from wopr.protocol.resources.fleet import (
-    MOST_ROWS,
+    MAX_ROWS,
     AgentAggregate,
     AgentInRun,
     Bucket,
@@ -112,13 +112,13 @@ async def list_agents(request: PageRequest) -> Response:
 
 def _block(start: int) -> tuple[int, int]:
     """Return the start of the store's page with this row, and the row's position in that page."""
-    place = start % MOST_ROWS
+    place = start % MAX_ROWS
     return start - place, place
 
 
 def _next_page(request: PageRequest, start: int, rows: int, next_start: int | Unset) -> str:
     """Return the link to the next page; empty on the last page."""
-    has_more = start % MOST_ROWS + PAGE_ROWS < rows or not isinstance(next_start, Unset)
+    has_more = start % MAX_ROWS + PAGE_ROWS < rows or not isinstance(next_start, Unset)
     return with_query(request, start=str(start + PAGE_ROWS)) if has_more else ""
 
 

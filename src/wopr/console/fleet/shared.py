@@ -72,7 +72,7 @@ async def fleet_page(request: PageRequest, template: str, **values: object) -> R
 
 
 # Only the agents that have waited longest are shown.
-MOST_WAITING: Final = 500
+MAX_WAITING: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class AgentWait:
 
 async def waits_by_agent(request: PageRequest) -> dict[str, AgentWait]:
     """Return the longest wait of each waiting agent, the longest first."""
-    found = await request.host.fleet.views.waiting_agents(request.tenant, MOST_WAITING)
+    found = await request.host.fleet.views.waiting_agents(request.tenant, MAX_WAITING)
     longest: dict[str, AgentInRun] = {}
     counts: dict[str, int] = {}
     for each in found:

@@ -13,11 +13,11 @@ from wopr.console.runs.view import snapshot_of, turns_of
 from wopr.protocol.documents import Json, JsonObject, Unset
 
 # The largest number of steps in a background. The page of the run shows all steps.
-MOST_STEPS: Final = 12
+MAX_STEPS: Final = 12
 # Steps at the end of a background that are not folded.
 OPEN_STEPS: Final = 4
 # Levels of parent runs in a background.
-MOST_PARENTS: Final = 3
+MAX_PARENTS: Final = 3
 _OUTCOMES: Final = {"node.completed": "completed", "node.failed": "failed"}
 
 
@@ -61,7 +61,7 @@ async def backgrounds_of(request: PageRequest, run_id: str, interrupt_id: str) -
     backgrounds: list[Background] = []
     last_event: tuple[str, str, str] = ("node.suspended", "interruptId", interrupt_id)
     current_run_id: str | None = run_id
-    while current_run_id is not None and len(backgrounds) <= MOST_PARENTS:
+    while current_run_id is not None and len(backgrounds) <= MAX_PARENTS:
         row = await request.host.store.run(request.tenant, current_run_id)
         if row is None:
             break
@@ -77,8 +77,8 @@ async def backgrounds_of(request: PageRequest, run_id: str, interrupt_id: str) -
                 workflow_id=row.workflow_id,
                 inputs={} if isinstance(snapshot.inputs, Unset) else snapshot.inputs,
                 turns=turns,
-                steps=steps[-MOST_STEPS:],
-                earlier=max(len(steps) - MOST_STEPS, 0),
+                steps=steps[-MAX_STEPS:],
+                earlier=max(len(steps) - MAX_STEPS, 0),
             )
         )
         last_event = ("node.dispatched", "childRunId", current_run_id)

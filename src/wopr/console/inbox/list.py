@@ -36,7 +36,7 @@ from wopr.protocol.interrupts import KINDS_IN_WORDS, is_interrupt_kind, is_vendo
 from wopr.store.port import SuspensionFilter
 
 PAGE_INTERRUPTS: Final = 50
-MOST_PICKED: Final = 200
+MAX_PICKED: Final = 200
 _PICK: Final = "pick:"
 _KINDS: Final = {
     "approval": "approvals",
@@ -120,8 +120,8 @@ async def answer_many(request: PageRequest) -> Response:
     picks = _picks(form)
     if not picks:
         raise Refused("Select at least one item.", field="pick")
-    if len(picks) > MOST_PICKED:
-        raise Refused(f"Select at most {MOST_PICKED} items.", field="pick")
+    if len(picks) > MAX_PICKED:
+        raise Refused(f"Select at most {MAX_PICKED} items.", field="pick")
     reason = form.get("reason")
     results = [await _answer_one(request, pick, name, reason) for pick in picks]
     return await request.page("batch.html", results=results, word=_DONE[name])

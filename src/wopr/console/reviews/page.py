@@ -29,7 +29,7 @@ from wopr.store.port.feedback import DAY_MS, HOUR_MS, LONGEST_BY_HOUR_MS
 STARS: Final = (1, 2, 3, 4, 5)
 # Heights in pixels: the chart of stars above, the chart of numbers of annotations below.
 TOP, STARS_HIGH, COUNTS_HIGH, GAP = 10, 110, 44, 16
-_MOST_TIME_LABELS: Final = 6
+_MAX_TIME_LABELS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _title(group: FeedbackGroup) -> str:
 def _times(since: int, until: int, step: int) -> list[AxisLabel]:
     """Return the labels of the time axis: a few whole hours or days."""
     count = max((until - since) // step, 1)
-    every = -(-count // _MOST_TIME_LABELS)
+    every = -(-count // _MAX_TIME_LABELS)
     first = -(-since // step) * step
     instants = range(first, until, step * every)
     return [AxisLabel(100 * (at - since) / (until - since), _label(at, step)) for at in instants]
@@ -140,7 +140,7 @@ def _label(instant: int, step: int) -> str:
 
 
 PAGE_QUEUES: Final = 20
-MOST_ROWS: Final = 30
+MAX_ROWS: Final = 30
 WINDOWS: Final = {
     "1d": ("day", DAY_MS),
     "7d": ("week", 7 * DAY_MS),
@@ -165,8 +165,8 @@ async def show_reviews(request: PageRequest) -> Response:
         windows={name: (words, _link(request, name)) for name, (words, _) in WINDOWS.items()},
         chart=rating_chart(by_time),
         total=by_time.total,
-        by_workflow=(await _summary(request, window, "workflow")).groups[:MOST_ROWS],
-        by_agent=(await _summary(request, window, "agent")).groups[:MOST_ROWS],
+        by_workflow=(await _summary(request, window, "workflow")).groups[:MAX_ROWS],
+        by_agent=(await _summary(request, window, "agent")).groups[:MAX_ROWS],
         runs_query=_runs_query(request),
         workflow_id=request.query.get("workflowId", ""),
         agent_id=request.query.get("agentId", ""),

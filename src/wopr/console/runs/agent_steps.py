@@ -16,7 +16,7 @@ ThresholdOf: TypeAlias = Callable[[str], float | None]
 # The agent id that stands for supervisors in `ThresholdOf`.
 SUPERVISOR: Final = ""
 # Number of steps that the page of a run shows.
-MOST_STEPS_SHOWN: Final = 100
+MAX_STEPS_SHOWN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def agent_turns(entries: Sequence[Entry], threshold_of: ThresholdOf) -> list[Age
     return [turn for turn in in_order if any(step.kind != "asked" for step in turn.steps)]
 
 
-def newest_turns_of(turns: Sequence[AgentTurn], most: int = MOST_STEPS_SHOWN) -> list[AgentTurn]:
+def newest_turns_of(turns: Sequence[AgentTurn], most: int = MAX_STEPS_SHOWN) -> list[AgentTurn]:
     """Return the turns of the newest steps, with those steps only."""
     found: list[AgentTurn] = []
     left = most

@@ -12,7 +12,7 @@ from wopr.protocol.documents import Unset, to_millis
 from wopr.protocol.resources.annotations import Annotation
 from wopr.store.port.feedback import AnnotationRow, Annotations, FeedbackCount
 
-MOST_NOTES: Final = 500
+MAX_NOTES: Final = 500
 _ANNOTATION: Final = msgspec.json.Decoder(Annotation)
 
 
@@ -64,7 +64,7 @@ class RunAnnotations:
 async def annotations_of(store: Annotations, tenant: str, run_id: str) -> RunAnnotations:
     """Return the annotations of a run. The caller has checked that the run is the tenant's."""
     found = RunAnnotations()
-    for row in await store.annotations(tenant, run_id, None, MOST_NOTES):
+    for row in await store.annotations(tenant, run_id, None, MAX_NOTES):
         found.add(annotation_line(row))
     return found
 

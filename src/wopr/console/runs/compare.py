@@ -27,7 +27,7 @@ from wopr.runs.forks.compare import is_same_event
 from wopr.store.port import RunFilter, RunRow
 
 # The largest number of differences of one value on the page.
-MOST_CHANGES: Final = 60
+MAX_CHANGES: Final = 60
 # Values that are nested deeper than this are compared as a whole.
 _DEEPEST: Final = 12
 _LONGEST: Final = 4000
@@ -55,7 +55,7 @@ class Change:
 
 def changes(a: Json, b: Json) -> list[Change]:
     """Return the first members in which two values differ, in the order of the members."""
-    return list(islice(_walk("", a, b, 0), MOST_CHANGES))
+    return list(islice(_walk("", a, b, 0), MAX_CHANGES))
 
 
 def _walk(path: str, a: Json, b: Json, depth: int) -> Iterator[Change]:
@@ -361,7 +361,7 @@ def _member(snapshot: RunSnapshot, name: str) -> Json:
 
 
 # Runs of the same workflow that the page offers.
-_MOST_CANDIDATES: Final = 6
+_MAX_CANDIDATES: Final = 6
 _FORKS: Final = 20
 
 
@@ -418,8 +418,8 @@ async def _candidates(request: PageRequest, row: RunRow) -> list[Candidates]:
     source = None if row.source_run_id is None else await store.run(tenant, row.source_run_id)
     forks = await store.runs(tenant, RunFilter(source_run_id=row.run_id), None, _FORKS)
     where = RunFilter(workflow_id=row.workflow_id)
-    earlier = await store.runs(tenant, where, (row.created_at, row.run_id), _MOST_CANDIDATES)
-    newest = await store.runs(tenant, where, None, _MOST_CANDIDATES)
+    earlier = await store.runs(tenant, where, (row.created_at, row.run_id), _MAX_CANDIDATES)
+    newest = await store.runs(tenant, where, None, _MAX_CANDIDATES)
     groups = (
         Candidates("Source of this fork", () if source is None else (source,)),
         Candidates("Forks of this run", forks.runs),

@@ -23,7 +23,7 @@ Edge: TypeAlias = tuple[str, str]
 _Vertex: TypeAlias = str | tuple[str, str, int]
 
 # The largest sum of layers that the edges of a graph cross.
-MOST_VERTICES: Final = 3000
+MAX_VERTICES: Final = 3000
 _SWEEPS: Final = 6
 
 
@@ -41,7 +41,7 @@ class Layout:
 def is_drawable(nodes: Sequence[str], forward: Sequence[Edge]) -> bool:
     """Return whether the edges of a graph cross few enough layers for a readable drawing."""
     columns = _columns(nodes, forward)
-    return sum(columns[target] - columns[source] for source, target in forward) <= MOST_VERTICES
+    return sum(columns[target] - columns[source] for source, target in forward) <= MAX_VERTICES
 
 
 def lay_out(nodes: Sequence[str], forward: Sequence[Edge]) -> Layout:
@@ -159,7 +159,7 @@ def _mean(values: Sequence[float], default: float) -> float:
     return sum(values) / len(values) if values else default
 
 
-MOST_NODES: Final = 300
+MAX_NODES: Final = 300
 # Prefixes of events of the engine, and of people's answers.
 _NOT_ACTIONS: Final = (
     "node.",
@@ -253,7 +253,7 @@ NO_FACTS: Final = GraphFacts({}, {}, {}, (), ())
 def draw(compiled: CompiledWorkflow, facts: GraphFacts = NO_FACTS) -> Drawing | None:
     """Draw a workflow; None if it is too large for a readable drawing."""
     nodes = compiled.definition.nodes
-    if len(nodes) > MOST_NODES:
+    if len(nodes) > MAX_NODES:
         return None
     edges = compiled.definition.edges
     back, layout = _layout(compiled)

@@ -49,13 +49,13 @@ BATCH_SECONDS: Final = 0.15
 LARGE_EVENTS: Final = 300
 LARGE_SECONDS: Final = 0.5
 # The largest share of one core that rendering takes. Reading the run takes about as much again.
-MOST_SHARE: Final = 0.015
+MAX_SHARE: Final = 0.015
 # The largest number of new events that one update sends as rows.
-MOST_NEW_ROWS: Final = 100
+MAX_NEW_ROWS: Final = 100
 # How often a run without new events is rendered, so that durations stay current.
 IDLE_SECONDS: Final = 5.0
 # The largest size of cached renderings, in bytes of logs and markup.
-MOST_BYTES: Final = 32 * 1024 * 1024
+MAX_BYTES: Final = 32 * 1024 * 1024
 
 _Key: TypeAlias = tuple[str, str, tuple[str, ...], bool, frozenset[str]]
 # The items of one container by their keys, in order.
@@ -172,7 +172,7 @@ class RunRenderings:
         """Drop the oldest renderings beyond the limit. The newest stays, even if it is larger."""
         size = self.size
         for watched in list(self._watched.values())[:-1]:
-            if size <= MOST_BYTES:
+            if size <= MAX_BYTES:
                 break
             if watched.kept is not None:
                 watched.kept = None
@@ -204,7 +204,7 @@ def _render_now(
     }
     cache.drop_unused()
     min_interval = LARGE_SECONDS if len(view.log.entries) > LARGE_EVENTS else 0.0
-    min_interval = max(min_interval, (thread_time() - began) / MOST_SHARE)
+    min_interval = max(min_interval, (thread_time() - began) / MAX_SHARE)
     return RunRendering(view, parts, items, at, min_interval)
 
 
@@ -309,10 +309,10 @@ class LiveReader:
         entries = view.log.entries
         new = [entry for entry in entries[self.next_row :] if self.wanted.matches(entry)]
         self.next_row = max(self.next_row, len(entries))
-        skipped = len(new) - MOST_NEW_ROWS
+        skipped = len(new) - MAX_NEW_ROWS
         found = [redacted_frame("skipped", {"rows": skipped}, self.redactor)] if skipped > 0 else []
         again = [] if not view.notes.by_event else self._rows_with_new_notes(view)
-        shown = [*again, *new[-MOST_NEW_ROWS:]]
+        shown = [*again, *new[-MAX_NEW_ROWS:]]
         if shown:
             found.append(redacted_frame("rows", _row_items(view, shown, fragments), self.redactor))
         return found
@@ -372,7 +372,7 @@ async def _frames(
             with anyio.move_on_after(IDLE_SECONDS):
                 await changed.wait()
             # More events may follow soon, and the share of time for rendering is limited.
-            due = rendered_at + min(min_interval + cost / MOST_SHARE, IDLE_SECONDS)
+            due = rendered_at + min(min_interval + cost / MAX_SHARE, IDLE_SECONDS)
             await anyio.sleep(max(BATCH_SECONDS, due - anyio.current_time()))
 
 

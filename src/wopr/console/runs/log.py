@@ -17,7 +17,7 @@ from wopr.runs.run_reader import RunReader
 from wopr.store.port import StoredEvent
 
 # Events of a log that pages show. The debug bundle contains all events.
-MOST_EVENTS: Final = 20_000
+MAX_EVENTS: Final = 20_000
 # Limits of the cache over all runs. The log of the last read is always kept.
 _EVENTS_KEPT: Final = 50_000
 _BYTES_KEPT: Final = 16 * 1024 * 1024
@@ -83,7 +83,7 @@ class DecodedLog:
     @property
     def is_cut(self) -> bool:
         """Return whether the log may have more events than pages show."""
-        return len(self.entries) >= MOST_EVENTS
+        return len(self.entries) >= MAX_EVENTS
 
 
 async def _is_current(kept: DecodedLog, run_reader: RunReader, tenant: str, run_id: str) -> bool:

@@ -21,7 +21,7 @@ from wopr.console.runs.agent_steps import (
     newest_turns_of,
 )
 from wopr.console.runs.annotations import RunAnnotations, annotations_of
-from wopr.console.runs.graph import MOST_NODES, Drawing, GraphFacts, causal_pairs, draw
+from wopr.console.runs.graph import MAX_NODES, Drawing, GraphFacts, causal_pairs, draw
 from wopr.console.runs.log import DecodedLog
 from wopr.console.runs.timeline import (
     Axis,
@@ -42,7 +42,7 @@ from wopr.runs.definitions.library import CompiledWorkflow
 from wopr.store.port import RunFilter, RunRow
 
 DEEPEST_OPEN: Final = 4
-MOST_CHILDREN: Final = 100
+MAX_CHILDREN: Final = 100
 _SNAPSHOT: Final = msgspec.json.Decoder(RunSnapshot)
 
 
@@ -264,7 +264,7 @@ def _graph(
     nodes: Mapping[str, NodeSpans],
     statuses: Mapping[str, str],
 ) -> Drawing | None:
-    if len(compiled.definition.nodes) > MOST_NODES:
+    if len(compiled.definition.nodes) > MAX_NODES:
         return None
     taken, caused = causal_pairs(log, compiled.definition.edges)
     facts = GraphFacts(
@@ -325,7 +325,7 @@ async def _children(
     dispatched = (e for e in log.entries if e.event.type == "node.dispatched")
     named = [str(entry.payload.get("childRunId", "")) for entry in dispatched]
     found: dict[str, ChildRunLanes] = {}
-    for run_id in named[:MOST_CHILDREN]:
+    for run_id in named[:MAX_CHILDREN]:
         row = await request.host.store.run(request.tenant, run_id)
         if row is None:
             continue

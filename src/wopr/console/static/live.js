@@ -3,10 +3,10 @@ const run = document.querySelector("[data-live-url]");
 const state = document.querySelector("[data-live-state]");
 const RETRY_MS = 2000;
 // The largest number of event rows on the page, and the number on a page of earlier events.
-const MOST_ROWS = 500;
+const MAX_ROWS = 500;
 const PAGE_ROWS = 250;
 // New rows are highlighted, unless there are more than this.
-const MOST_MARKED = 20;
+const MAX_MARKED = 20;
 const MARKED_MS = 1200;
 // The pause after a drawing, as a multiple of its duration: the run may need this processor.
 const PAUSE_FACTOR = 9;
@@ -89,14 +89,14 @@ function putRows(html, isBehind) {
   run.querySelector("[data-no-rows]")?.remove();
   list.append(...fresh);
   mark(fresh);
-  const surplus = [...list.children].slice(0, Math.max(list.childElementCount - MOST_ROWS, 0));
+  const surplus = [...list.children].slice(0, Math.max(list.childElementCount - MAX_ROWS, 0));
   for (const row of surplus) row.remove();
   if (surplus.length || isBehind) offerEarlier(Number(list.firstElementChild.id.slice(1)));
 }
 
 /** Highlight new rows for a moment, unless there are many. */
 function mark(rows) {
-  if (rows.length > MOST_MARKED) return;
+  if (rows.length > MAX_MARKED) return;
   for (const row of rows) row.classList.add("is-new");
   setTimeout(() => rows.forEach((row) => row.classList.remove("is-new")), MARKED_MS);
 }

@@ -18,7 +18,7 @@ from wopr.kahn.views import add_interrupts
 from wopr.protocol.documents import JsonObject
 from wopr.protocol.errors import Refused, TooLarge, WoprError
 from wopr.protocol.resources.fleet import (
-    MOST_ROWS,
+    MAX_ROWS,
     AgentRuns,
     Aggregate,
     Flakiness,
@@ -365,7 +365,7 @@ WINDOW = Parameter(
 )
 START = Parameter(
     name="start",
-    description=f"Number of rows to skip. A response has at most {MOST_ROWS}; see `next_start`.",
+    description=f"Number of rows to skip. A response has at most {MAX_ROWS}; see `next_start`.",
     schema={"type": "integer", "minimum": 0, "default": 0},
 )
 

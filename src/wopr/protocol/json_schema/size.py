@@ -32,7 +32,7 @@ MAX_DEFINITION_STATES: Final = 100_000
 SMALL_WEIGHT: Final = 1000
 SMALL_STATES: Final = 5000
 # Counts of subschemas and states end here.
-_MOST_COUNTED: Final = 10**9
+_MAX_COUNTED: Final = 10**9
 
 _REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 # Keywords with data, with subschemas by name (`_BY_NAME`), and with one subschema or a list of them
@@ -106,7 +106,7 @@ class SchemaSize:
 
 def pattern_states(pattern: str) -> int:
     """Return the maximum number of states of a compiled pattern."""
-    return min((len(pattern) + 1) * _repetitions(pattern), _MOST_COUNTED)
+    return min((len(pattern) + 1) * _repetitions(pattern), _MAX_COUNTED)
 
 
 def _repetitions(pattern: str) -> int:
@@ -116,7 +116,7 @@ def _repetitions(pattern: str) -> int:
         return max(counts, default=1)
     product = 1
     for count in counts:
-        product = min(product * count, _MOST_COUNTED)
+        product = min(product * count, _MAX_COUNTED)
     return product
 
 
@@ -177,7 +177,7 @@ def fixed_faults(size: SchemaSize) -> Iterator[str]:
 
 def count_text(number: int) -> str:
     """Return a number of subschemas or states as text, or a bound if it is very large."""
-    return str(number) if number < _MOST_COUNTED else "more than 10^9"
+    return str(number) if number < _MAX_COUNTED else "more than 10^9"
 
 
 class _TooDeep(Exception):
@@ -258,7 +258,7 @@ class _SchemaWalk:
             factor = 4 if _CLASSES.search(pattern) else 1
             properties = _PROPERTY_STATES * len(_PROPERTY.findall(pattern))
             states = pattern_states(pattern) * factor + properties * _repetitions(pattern)
-            self.states = min(self.states + states, _MOST_COUNTED)
+            self.states = min(self.states + states, _MAX_COUNTED)
             if _BACKTRACKING.search(pattern) is not None:
                 self.is_bounded = False
 

@@ -27,9 +27,9 @@ _MAX_INLINE_ERRORS: Final = 4_000
 _BYTES_PER_BYTE: Final = 100
 _BYTES_PER_PATTERN: Final = 12_000
 _BYTES_PER_STATE: Final = 60
-_MOST_VIOLATIONS: Final = 20
+_MAX_VIOLATIONS: Final = 20
 # The limit of faults of one document.
-MOST_FAULTS: Final = 100
+MAX_FAULTS: Final = 100
 _LONGEST_PATH: Final = 500
 _LONGEST_MESSAGE: Final = 2_000
 _INDEX: Final = re.compile(r"\[(\d+)\]")
@@ -46,11 +46,11 @@ def first_faults(found: Iterable[Fault]) -> list[Fault]:
     """Return the first hundred faults, with a note if there are more. Long texts are cut."""
     faults = [
         Fault(path=_cut(each.path, _LONGEST_PATH), message=_cut(each.message, _LONGEST_MESSAGE))
-        for each in islice(found, MOST_FAULTS + 1)
+        for each in islice(found, MAX_FAULTS + 1)
     ]
-    if len(faults) > MOST_FAULTS:
-        message = f"there are more faults; only the first {MOST_FAULTS} are listed"
-        faults[MOST_FAULTS] = Fault(path="", message=message)
+    if len(faults) > MAX_FAULTS:
+        message = f"there are more faults; only the first {MAX_FAULTS} are listed"
+        faults[MAX_FAULTS] = Fault(path="", message=message)
     return faults
 
 
@@ -344,7 +344,7 @@ def violations_of(schema: JsonObject, mask: str | None, value: Json) -> Json:
 
 def _violations(validator: jsonschema_rs.Draft202012Validator, value: Json) -> Sequence[Violation]:
     found: list[Violation] = []
-    for error in islice(validator.iter_errors(value), _MOST_VIOLATIONS):
+    for error in islice(validator.iter_errors(value), _MAX_VIOLATIONS):
         message = _cut(fault_of(error).message, _LONGEST_MESSAGE)
         found.append(Violation(tuple(nearest_error(error).instance_path), message))
     return found

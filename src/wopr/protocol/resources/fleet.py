@@ -18,7 +18,7 @@ AgentRunOutcome: TypeAlias = AgentOutcome | Literal["unknown"]
 Bucket: TypeAlias = Literal["green", "amber", "red"]
 
 # The most agents or checkpoints of one response.
-MOST_ROWS: Final = 2000
+MAX_ROWS: Final = 2000
 
 
 class FleetDocument(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,11 +21,11 @@ EXPORT_FORMATS: Final[dict[ExportFormat, str]] = {
     "csv": "text/csv; charset=utf-8",
     "parquet": "application/vnd.apache.parquet",
 }
-_MOST_ITEMS: Final = 10_000
-_MOST_CHOSEN: Final = 1000
+_MAX_ITEMS: Final = 10_000
+_MAX_CHOSEN: Final = 1000
 
-_Count = Annotated[int, msgspec.Meta(ge=1, le=_MOST_ITEMS)]
-_ChosenRuns = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=_MOST_CHOSEN)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=_MAX_ITEMS)]
+_ChosenRuns = Annotated[list[Id], msgspec.Meta(min_length=1, max_length=_MAX_CHOSEN)]
 
 
 class FeedbackGroup(Document, frozen=True, kw_only=True, omit_defaults=False):

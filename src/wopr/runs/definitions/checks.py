@@ -37,7 +37,7 @@ from wopr.protocol.json_schema.size import (
     weight_of,
 )
 from wopr.protocol.json_schema.validation import (
-    MOST_FAULTS,
+    MAX_FAULTS,
     DocumentSchema,
     Fault,
     close_objects,
@@ -362,7 +362,7 @@ def _setting_faults(document: Json) -> Iterator[Fault]:
 def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
     """Find unknown keys of settings: the path, the name, and the setting that was probably meant.
 
-    Only the first `MOST_FAULTS` keys are compared with known settings.
+    Only the first `MAX_FAULTS` keys are compared with known settings.
     """
     definition: JsonObject = document if is_object(document) else {}
     places: list[tuple[str, Json, type[WorkflowSettings | NodeSettings]]] = [
@@ -378,7 +378,7 @@ def _unknown_settings(document: Json) -> Iterator[tuple[str, str, str | None]]:
                 compared += 1
                 meant = SETTING_ALIASES.get(name)
                 if meant not in known:
-                    meant = nearest(name, known) if compared <= MOST_FAULTS else None
+                    meant = nearest(name, known) if compared <= MAX_FAULTS else None
                 yield f"{path}.{name}", name, meant
 
 

@@ -26,7 +26,7 @@ from wopr.protocol.documents import Json, JsonObject, Unset, encode
 from wopr.protocol.emitters import emittable_events
 from wopr.protocol.errors import NotFound
 from wopr.protocol.json_schema.validation import (
-    MOST_FAULTS,
+    MAX_FAULTS,
     Fault,
     UserSchema,
     faults_error,
@@ -232,17 +232,17 @@ class Library:
             known = await interface(mapping.child) if mapping.names else None
             if known is not None:
                 unset += [(mapping, known, parent) for parent in mapping.unset_variables(known)]
-            if len(unset) > MOST_FAULTS:
+            if len(unset) > MAX_FAULTS:
                 break
         # Each warning compares names, so their number is limited.
-        for mapping, known, parent in unset[: MOST_FAULTS + 1]:
+        for mapping, known, parent in unset[: MAX_FAULTS + 1]:
             warning = mapping.warning(known, parent)
             found += [] if warning is None else [warning]
         for path, child, given in child_inputs(document):
             is_other = bool(given) and child != document["id"]
-            known = await interface(child) if is_other and len(found) <= MOST_FAULTS else None
+            known = await interface(child) if is_other and len(found) <= MAX_FAULTS else None
             if known is not None:
-                found += islice(input_warnings(path, child, known, given), MOST_FAULTS + 1)
+                found += islice(input_warnings(path, child, known, given), MAX_FAULTS + 1)
         return first_faults(found)
 
     async def _interface(self, tenant: str, child: str, document: JsonObject) -> Interface | None:

@@ -75,7 +75,7 @@ class Recovery(Protocol):
     """
 
     # A run with this number of crashes is put in quarantine.
-    most_crashes: int
+    max_crashes: int
 
     async def begin_recovery(self, now: int) -> list[tuple[str, str]]:
         """Count crashes for the runs that the last process recorded before it died.

@@ -10,7 +10,7 @@ import psycopg
 from wopr.store.postgres.database import Transaction
 from wopr.store.postgres.faults import translate_error
 from wopr.store.postgres.runs import PostgresTable
-from wopr.store.postgres.schema_constants import MOST_CRASHES
+from wopr.store.postgres.schema_constants import MAX_CRASHES
 from wopr.store.tables.runs.deletion import expire_run
 from wopr.store.tables.runs.maintenance import MaintenanceTable
 
@@ -36,7 +36,7 @@ _CONNECT_SECONDS = 5
 class PostgresMaintenance(PostgresTable, MaintenanceTable):
     """`Maintenance` and `Recovery` on PostgreSQL."""
 
-    most_crashes = MOST_CRASHES
+    max_crashes = MAX_CRASHES
 
     async def delete_expired_runs(self, ended_before: int, limit: int) -> int:
         """Delete up to `limit` runs that ended before that time, and record that they existed.

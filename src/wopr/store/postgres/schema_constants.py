@@ -36,4 +36,4 @@ TAKEN_MS: Final = 10_000
 # A due run without a holder gets a job after this time.
 OVERDUE_MS: Final = 2000
 # A run is quarantined after this many crashes of its processes.
-MOST_CRASHES: Final = 3
+MAX_CRASHES: Final = 3

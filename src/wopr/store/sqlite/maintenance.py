@@ -40,7 +40,7 @@ FROM runs r GROUP BY r.tenant
 """
 
 # A second crash is counted only if no other run was being recovered at the crash.
-MOST_CRASHES = 2
+MAX_CRASHES = 2
 # Keys of the table `recovering`: the runs that are being recovered, and the runs that had a crash
 # when the process started.
 _RECOVERING, _SUSPECTS = 1, 2
@@ -73,7 +73,7 @@ _runs = msgspec.json.Decoder(list[tuple[str, str]])
 class SqliteMaintenance(SqliteTable, MaintenanceTable):
     """`Maintenance` and `Recovery` on SQLite."""
 
-    most_crashes = MOST_CRASHES
+    max_crashes = MAX_CRASHES
 
     async def delete_expired_runs(self, ended_before: int, limit: int) -> int:
         """Delete up to `limit` runs that ended before that time, and record that they existed."""
@@ -162,7 +162,7 @@ def _begin_recovery(connection: sqlite3.Connection, now: int) -> list[tuple[str,
     connection.executemany(CLEAR_CRASHES, [(run_id, tenant) for tenant, run_id in cleared])
     more = 1 if len(recorded) == 1 else 0
     connection.executemany(_COUNT_SUSPECT, [(more, run_id, tenant) for tenant, run_id in recorded])
-    connection.execute(_QUARANTINE, (now, MOST_CRASHES))
+    connection.execute(_QUARANTINE, (now, MAX_CRASHES))
     suspects = [(tenant, run_id) for tenant, run_id in connection.execute(_WITH_CRASHES)]
     connection.execute(_DELETE_RUNS, (_RECOVERING,))
     if suspects:
@@ -181,5 +181,5 @@ def _count_freeze(
     connection: sqlite3.Connection, tenant: str, run_id: str, change: int, now: int
 ) -> None:
     connection.execute(_COUNT_CRASH, (change, run_id, tenant))
-    connection.execute(_QUARANTINE, (now, MOST_CRASHES))
-    connection.execute(_END_QUARANTINE, (now, run_id, tenant, MOST_CRASHES))
+    connection.execute(_QUARANTINE, (now, MAX_CRASHES))
+    connection.execute(_END_QUARANTINE, (now, run_id, tenant, MAX_CRASHES))
