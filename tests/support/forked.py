@@ -114,7 +114,8 @@ def run(
     with tempfile.TemporaryFile("w+") as stderr:
         process = start(arguments, variables, stderr, folder)
         assert process.stdout is not None
-        printed = process.stdout.read()
+        with process.stdout as stdout:
+            printed = stdout.read()
         process.wait(_RUN_SECONDS)
         assert process.returncode is not None
         stderr.seek(0)
