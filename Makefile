@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# More workers than cores, because many tests wait for other processes. More than eight slow each other down.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 5 * (os.cpu_count() or 1) // 2))')
+# Two workers per core, because many tests wait for other processes. With more, tests of response times fail.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, 2 * (os.cpu_count() or 1)))')
 # uv installs in seconds, pip in a minute or more. Both check the hashes of the lock.
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --compile-bytecode --python $(BIN)/python,$(BIN)/python -m pip --disable-pip-version-check install)

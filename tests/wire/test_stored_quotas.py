@@ -216,11 +216,11 @@ def test_a_tenant_with_too_many_queued_runs_cannot_start_runs(
 ) -> None:
     host = new_host(WOPR_QUOTA_QUEUED_RUNS="3")
     wire = connect(ACME, host)
+    key = host.command("keys", "create", "--tenant", "ops", "--scope", "quotas:manage").split()[0]
     nodes = [delay("wait", 2000), *(node(f"n{n}") for n in range(10))]
     sleeps = wire.register(workflow(nodes))
     for _ in range(20):
         wire.create(sleeps)
-    key = host.command("keys", "create", "--tenant", "ops", "--scope", "quotas:manage").split()[0]
     # From now on due runs wait for a slot.
     connect(key, host).request("PUT", "/v1/quotas/acme/eventsPerSecond", json={"limit": 1})
     found: list[httpx.Response] = []
