@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,8 +27,6 @@ STORES = ("sqlite", "postgres")
 # What these folders test does not depend on the store, except in modules marked `both_stores`.
 ABOVE_THE_STORE = ("tests.console.", "tests.mcp.", "tests.wire.", "tests.attack.")
 
-# These tests start and kill processes, and wait for leases and time limits.
-SLOW = "tests/fault/"
 MEMORY_FOLDER = "/dev/shm"
 MIN_MEMORY_BYTES = 8 * 1024**3
 TEARDOWN_SECONDS = 240
@@ -65,22 +62,6 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let each process begin with slow tests, so that no process ends with them alone.
-
-    The processes get parts of equal size in this order, and then take tests from each other.
-    """
-    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    slow = [item for item in items if item.nodeid.startswith(SLOW)]
-    others = iter([item for item in items if not item.nodeid.startswith(SLOW)])
-    ordered: list[pytest.Item] = []
-    for number in range(processes):
-        part = slow[number * len(slow) // processes : (number + 1) * len(slow) // processes]
-        ordered += part + list(islice(others, len(items) // processes - len(part)))
-    items[:] = [*ordered, *others]
 
 
 @pytest.hookimpl(wrapper=True)
